@@ -73,8 +73,7 @@ def norm(subject: Subject) -> Derivation:
     block = cast(Any, part_at(s.model, s.path))
     x = s.value("input")[s.at]
     if isinstance(block, ParallelBlock) or block.order == "pre":
-        name = "norm" if isinstance(block, ParallelBlock) else f"{block.names[0]}_norm"
-        module = block.get_submodule(name)
+        module = block.get_submodule(block.norm_name(block.names[0]))
         worked = topics.add_norm(array(x), **norm_of(module), title=f"{s.path}: norm of “{s.names[s.at]}”")
     else:
         sheet = Sheet()
@@ -97,9 +96,11 @@ def block(subject: Subject) -> Derivation:
         raise InputError(f"{s.path} is a {type(this).__name__}, which is joined in a way of its own")
     x: Array = sheet.add_given("input", "x", array(s.value("input")[s.at]))
     if isinstance(this, ParallelBlock):
-        n = _norm_section(sheet, "norm", x, this.norm)
-        outs = [_part(sheet, s, name, n) for name in this.names]
-        x = sheet.line("output", "x + " + " + ".join(f"{name}(n)" for name in this.names), op("+", x, *outs))
+        normed = {name: _norm_section(sheet, name, x, this.get_submodule(name)) for name in this.norm_names}
+        outs = [_part(sheet, s, name, normed[this.norm_name(name)]) for name in this.names]
+        read = "norm_{}(x)" if this.separate else "n"
+        terms = " + ".join(f"{name}({read.format(name)})" for name in this.names)
+        x = sheet.line("output", f"x + {terms}", op("+", x, *outs))
     else:
         for name in this.names:
             module = this.get_submodule(f"{name}_norm")

@@ -74,10 +74,8 @@ def vectors_read(s: Subject, part: Attention | CrossAttention) -> tuple[Tensor, 
     ):
         return None
     at = block.names.index(name)
-    if isinstance(block, ParallelBlock):
-        where, said = f"{path}.norm.output", "what the norm before it gives"
-    elif block.order == "pre":
-        where, said = f"{path}.{name}_norm.output", "what the norm before it gives"
+    if isinstance(block, ParallelBlock) or block.order == "pre":
+        where, said = f"{path}.{block.norm_name(name)}.output", "what the norm before it gives"
     else:
         where = f"{path}.after_{block.names[at - 1]}" if at else f"{path}.input"
         said = "what the part before it gives"

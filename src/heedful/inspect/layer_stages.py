@@ -106,8 +106,8 @@ class LayerStages:
         pre = not isinstance(block, Block) or block.order == "pre"
         for index, name in enumerate(block.names):
             last = index == len(block.names) - 1
-            norm = f"{name}_norm" if isinstance(block, Block) else "norm"
-            if pre and (isinstance(block, Block) or index == 0):
+            norm = block.norm_name(name)
+            if pre and (norm != "norm" or index == 0):
                 stages.append(self.norm_stage(f"{path}.{norm}", block.get_submodule(norm), first=index == 0))
             stages += self.part_stages(f"{path}.{name}", block.part(name))
             after = f"{path}.output" if last else f"{path}.after_{name}"

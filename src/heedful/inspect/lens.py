@@ -80,7 +80,7 @@ def logit_lens(model: Model, text: Text | Input, target: Text | None = None) -> 
     pos = torch.arange(given.read.shape[1], device=model.device)[None]
     ctx = Context(pos, pos, Mask())
     every = torch.cat([watch[name] for name in names])  # a row for each layer
-    logits = cast(Tensor, head(every if stack.norm is None else stack.norm(every), ctx))
+    logits = cast(Tensor, head(stack.finish(every), ctx))
     return Lens(model, tuple(n.removesuffix(".output") for n in names), given.names, logits)
 
 

@@ -198,6 +198,8 @@ class _DirectPath:
     def walk(self) -> None:
         """Go back through the stack to the embedding."""
         where, stack = stack_of(self.model)
+        if stack.narrow is not None:
+            self._through_module(stack.narrow, self._row(f"{where}.{len(stack) - 1}.output"))
         if stack.norm is not None:
             self._through_norm(stack.norm, self._row(f"{where}.norm.scale"))
         for i in reversed(range(len(stack))):

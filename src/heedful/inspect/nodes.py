@@ -57,10 +57,11 @@ class NodeTable:
                     "adds nothing",
                     hint="edges and paths are of pre-norm models; use activation_patching",
                 )
-            if isinstance(block, ParallelBlock):  # all parts read one norm
+            shared = isinstance(block, ParallelBlock) and not block.separate
+            if shared:  # all parts read one norm
                 reads.append(Node(path, depth, f"{path}.norm.input"))
             for name in block.names:
-                if isinstance(block, Block):
+                if not shared:
                     reads.append(Node(f"{path}.{name}", depth, f"{path}.{name}_norm.input"))
                 writes.append(Node(f"{path}.{name}", depth, f"{path}.{name}.output"))
                 depth += isinstance(block, Block)

@@ -83,7 +83,7 @@ def router_equations(part: Any) -> Equations:
 def embedding_equations(part: Any) -> Equations:
     """Return the terms that an embedding adds, and the positions they come from."""
     scale = "" if part.scale == 1.0 else "√D " if round(part.scale**2) == part.token.embedding_dim else "s "
-    terms = [f"{scale}E_{{w_t}}"]
+    terms = [f"{scale}{'' if part.widen is None else 'W '}E_{{w_t}}"]
     terms += ["p_t"] * (part.position is not None) + ["g_t"] * (part.types is not None)
     whole = " + ".join(terms)
     whole = whole if part.norm is None else f"norm({whole})"
@@ -95,6 +95,8 @@ def block_equations(part: Any) -> Equations:
     """Return how a block adds its parts, in their order and under their names."""
     if isinstance(part, ConvBlock):
         return ["y = norm(x + attn(x))", "y′ = norm(y + ffn(y))", "z = norm(y′ + conv(x))"]
+    if isinstance(part, ParallelBlock) and part.separate:
+        return [f"x′ = x + {' + '.join(f'{name}(norm_{{{name}}}(x))' for name in part.names)}"]
     if isinstance(part, ParallelBlock):
         return ["n = norm(x)", f"x′ = x + {' + '.join(f'{name}(n)' for name in part.names)}"]
     line = "x′ = x + {}(norm(x))" if part.order == "pre" else "x′ = norm(x + {}(x))"

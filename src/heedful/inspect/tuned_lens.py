@@ -62,8 +62,7 @@ def _layer_values(model: Model) -> tuple[list[str], Stack]:
 def _read_out(model: Model, stack: Stack, x: Tensor) -> Tensor:
     """head(norm(x)): logits of vectors (B, T, D)."""
     pos = torch.arange(x.shape[1], device=x.device)[None]
-    normed = x if stack.norm is None else stack.norm(x)
-    return cast(Tensor, word_head(model)(normed, Context(pos, pos, Mask())))
+    return cast(Tensor, word_head(model)(stack.finish(x), Context(pos, pos, Mask())))
 
 
 def train_tuned_lens(

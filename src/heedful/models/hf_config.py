@@ -11,7 +11,15 @@ import torch
 from heedful.errors import ConfigError, HeedfulError, WeightsError
 from heedful.models.base import Config, Family
 from heedful.models.hf_config_checks import check_hf_config, check_kinds, check_rope
-from heedful.nn.rope import LinearScaling, Llama3Scaling, NTKScaling, Scaling, YarnScaling, frequencies
+from heedful.nn.rope import (
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    NTKScaling,
+    Scaling,
+    YarnScaling,
+    frequencies,
+)
 from heedful.weights.gguf import GGUFFile
 
 
@@ -42,9 +50,15 @@ def read_rope(hf_config: dict[str, Any], context: int) -> tuple[float, Scaling |
         return base, Llama3Scaling(
             factor, trained, float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
         )
+    if kind in ("longrope", "su"):
+        told = rope.get("original_max_position_embeddings", hf_config.get("original_max_position_embeddings"))
+        trained = int(told or context)
+        short, long = (tuple(map(float, rope[f"{which}_factor"])) for which in ("short", "long"))
+        stretch = factor if rope.get("factor") else context / trained
+        return base, LongScaling(stretch, trained, short, long, rope.get("attention_factor"))
     raise ConfigError(
         f"rope_type={kind!r:.80} is unknown",
-        hint="this version builds default, linear, dynamic, yarn, llama3",
+        hint="this version builds default, linear, dynamic, yarn, llama3, longrope",
     )
 
 
@@ -124,6 +138,13 @@ def write_rope(base: float, scaling: Scaling | None) -> dict[str, Any]:
                 "rope_type": "llama3", "factor": scaling.factor, "low_freq_factor": scaling.low,
                 "high_freq_factor": scaling.high, "original_max_position_embeddings": scaling.context,
             }  # fmt: skip
+        case LongScaling():
+            out |= {
+                "rope_type": "longrope", "factor": scaling.factor, "short_factor": list(scaling.short),
+                "long_factor": list(scaling.long), "original_max_position_embeddings": scaling.context,
+            }  # fmt: skip
+            gain = scaling.attention_factor
+            out |= {} if gain is None else {"attention_factor": gain}
     return out
 
 

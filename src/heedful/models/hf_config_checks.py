@@ -26,7 +26,8 @@ ROPE = {
     "rope_theta": "float", "rope_type": "str", "type": "str", "factor": "float", "truncate": "bool",
     "original_max_position_embeddings": "int", "low_freq_factor": "float", "high_freq_factor": "float",
     "beta_fast": "float", "beta_slow": "float", "mscale": "float", "mscale_all_dim": "float",
-    "attention_factor": "float",
+    "attention_factor": "float", "partial_rotary_factor": "float", "short_factor": "tuple[float, ...]",
+    "long_factor": "tuple[float, ...]",
 }  # fmt: skip
 QUANTIZATION = {"kind": "str", "group": "int", "tables": "bool", "fields": "dict"}
 LENGTHS = {"context", "window", "far", "start_token", "labels"}  # which no tensor need be as long as

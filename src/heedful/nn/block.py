@@ -28,6 +28,10 @@ class NamedParts(Part):
     def new_state(self, batch: int, length: int) -> StateGroup:
         return StateGroup({name: self.part(name).new_state(batch, length) for name in self.names})
 
+    def norm_name(self, name: str) -> str:
+        """What the norm of the part called `name` is called."""
+        return f"{name}_norm"
+
 
 class Block(NamedParts):
     """x = x + part(norm(x)) for each part in turn (order "pre"), or x = norm(x + part(x)) (order "post")
@@ -45,12 +49,12 @@ class Block(NamedParts):
         self.order, self.dropout, self.names = order, dropout, tuple(parts)
         for name, part in parts.items():
             self.add_module(name, part)
-            self.add_module(f"{name}_norm", norm())
+            self.add_module(self.norm_name(name), norm())
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         x = ctx.see("input", x)
         for name in self.names:
-            norm, at_norm = getattr(self, f"{name}_norm"), ctx.at(f"{name}_norm")
+            norm, at_norm = getattr(self, self.norm_name(name)), ctx.at(self.norm_name(name))
             if self.order == "pre":
                 x = x + self._run(name, show_norm(norm, x, at_norm), ctx, state)
             else:
@@ -66,30 +70,46 @@ class Block(NamedParts):
 
 
 class ParallelBlock(NamedParts):
-    """x = x + Σ part(n), n = norm(x): all parts read the same norm   (PaLM §2; Wang and Komatsuzaki 2021)"""
+    """x = x + Σ part(norm_part(x)): all parts read the same x   (Wang and Komatsuzaki 2021; PaLM §2)
 
-    def __init__(self, norm: MakeNorm, dropout: float = 0.0, **parts: Part) -> None:
+    The norms are one and the same, called norm, or with `separate` one for each part, called attn_norm,
+    ffn_norm (Black et al. 2022 §2.1).
+    """
+
+    def __init__(
+        self, norm: MakeNorm, dropout: float = 0.0, *, separate: bool = False, **parts: Part
+    ) -> None:
         super().__init__()
-        self.names, self.dropout = tuple(parts), dropout
-        self.norm = norm()
+        self.names, self.dropout, self.separate = tuple(parts), dropout, separate
+        for name in self.norm_names:
+            self.add_module(name, norm())
         for name, part in parts.items():
             self.add_module(name, part)
 
+    def norm_name(self, name: str) -> str:
+        return f"{name}_norm" if self.separate else "norm"
+
+    @property
+    def norm_names(self) -> tuple[str, ...]:
+        """What the norms are called, each once."""
+        return tuple(dict.fromkeys(self.norm_name(name) for name in self.names))
+
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         x = ctx.see("input", x)
-        n = show_norm(self.norm, x, ctx.at("norm"))
+        normed = {name: show_norm(getattr(self, name), x, ctx.at(name)) for name in self.norm_names}
         for name in self.names:
             here = ctx.at(name)
-            out = self.part(name)(n, here, child(state, name))
+            out = self.part(name)(normed[self.norm_name(name)], here, child(state, name))
             x = x + here.see("output", F.dropout(out, self.dropout, self.training))
         return ctx.see("output", x)
 
 
 class Stack(Part):
-    """x = norm(block_L(… block_1(x)))
+    """x = narrow(norm(block_L(… block_1(x))))
 
     `bias` is added to the scores of every layer and computed once (ALiBi, T5). `depth` lists which block
     stands at each depth, so that layers can share their weights (ALBERT): by default each block stands once.
+    `narrow` is there where a head's vectors are narrower than the layers (Zhang et al. 2022).
     """
 
     def __init__(
@@ -97,13 +117,14 @@ class Stack(Part):
         blocks: Sequence[Part],
         norm: nn.Module | None = None,
         *,
+        narrow: nn.Module | None = None,
         bias: nn.Module | None = None,
         depth: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         for i, block in enumerate(blocks):
             self.add_module(str(i), block)
-        self.norm, self.bias = norm, bias
+        self.norm, self.narrow, self.bias = norm, narrow, bias
         self.depth = tuple(range(len(blocks)) if depth is None else depth)
 
     def __len__(self) -> int:
@@ -125,4 +146,10 @@ class Stack(Part):
         for i in range(layer, len(self)):
             x = self[i](x, ctx.at(str(i)), child(state, str(i)))
         # The last norm's input is the last block's output, and its own output that of the stack.
-        return ctx.see("output", x if self.norm is None else show_scale(self.norm, x, ctx.at("norm")))
+        x = x if self.norm is None else show_scale(self.norm, x, ctx.at("norm"))
+        return ctx.see("output", x if self.narrow is None else self.narrow(x))
+
+    def finish(self, x: Tensor) -> Tensor:
+        """narrow(norm(x)): what the head would be given if x came out of the last block."""
+        x = x if self.norm is None else self.norm(x)
+        return x if self.narrow is None else self.narrow(x)

@@ -14,10 +14,11 @@ from heedful.nn.position import Learned, Sinusoidal
 
 
 class Embedding(nn.Module):
-    """x_t = drop(project(norm(scale · token[w_t] + position(t) + type[s_t])))
+    """x_t = drop(project(norm(scale · widen(token[w_t]) + position(t) + type[s_t])))
 
-    (Devlin et al. 2019 §3; a scale of √D: Vaswani et al. 2017 §3.4.)
-    Every term but the token's is optional.
+    (Devlin et al. 2019 §3; a scale of √D: Vaswani et al. 2017 §3.4.) Every term but the token's is optional.
+    `widen` makes narrow token vectors as wide as the positions that are added (Zhang et al. 2022), `project`
+    the whole sum as wide as the layers (Lan et al. 2020).
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class Embedding(nn.Module):
         position: Learned | Sinusoidal | None = None,
         types: int = 0,
         norm: nn.Module | None = None,
+        widen: nn.Module | None = None,
         project: nn.Module | None = None,
         scale: float = 1.0,
         dropout: float = 0.0,
@@ -36,7 +38,7 @@ class Embedding(nn.Module):
         self.token = nn.Embedding(vocab, dim)
         self.position = position
         self.types = nn.Embedding(types, dim) if types else None  # `type` is a method of nn.Module
-        self.norm, self.project = norm, project
+        self.widen, self.norm, self.project = widen, norm, project
         self.scale, self.dropout = scale, dropout
 
     @property
@@ -54,8 +56,17 @@ class Embedding(nn.Module):
         """The longest sequence the positions reach; None if there is no such limit."""
         return None if self.position is None else self.position.context
 
+    def blank(self, batch: int, length: int) -> Tensor:
+        """An input without a meaning: `batch` rows of `length` tokens."""
+        return torch.zeros(batch, length, dtype=torch.long, device=self.table.device)
+
+    def vectors(self, tokens: Tensor) -> Tensor:
+        """The vectors of what is read, (B, T, D), before anything is added: rows of the table."""
+        found: Tensor = self.token(tokens)
+        return found if self.widen is None else self.widen(found)
+
     def forward(self, tokens: Tensor, ctx: Context, types: Tensor | None = None) -> Tensor:
-        x = ctx.see("token", self.token(tokens)) * self.scale  # (B, T, D)
+        x = ctx.see("token", self.vectors(tokens)) * self.scale  # (B, T, D)
         if self.position is not None:
             x = x + ctx.see("position", self.position(ctx.q_pos).to(x.dtype))
         if self.types is not None:

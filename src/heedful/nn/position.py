@@ -21,18 +21,24 @@ from heedful.nn.rope import Scaling, frequencies
 class Sinusoidal(nn.Module):
     """p(t, 2i) = sin(t / base^(2i/D)),  p(t, 2i+1) = cos(t / base^(2i/D))   (Vaswani et al. 2017 §3.5)
 
-    `layout="halves"` puts all sines before all cosines, as some published decoders do.
+    `layout="halves"` puts all sines before all cosines, as some published decoders do. t begins at `offset`.
     """
 
     context: int | None = None  # defined for any position
 
-    def __init__(self, dim: int, base: float = 10000.0, layout: Literal["pairs", "halves"] = "pairs") -> None:
+    def __init__(
+        self,
+        dim: int,
+        base: float = 10000.0,
+        layout: Literal["pairs", "halves"] = "pairs",
+        offset: int = 0,
+    ) -> None:
         super().__init__()
-        self.dim, self.base, self.layout = dim, base, layout
+        self.dim, self.base, self.layout, self.offset = dim, base, layout, offset
 
     def forward(self, pos: Tensor) -> Tensor:
         half = torch.arange(0, self.dim, 2, device=pos.device, dtype=torch.float64)
-        angle = pos[..., None] / self.base ** (half / self.dim)  # (B, T, D/2)
+        angle = (pos + self.offset)[..., None] / self.base ** (half / self.dim)  # (B, T, D/2)
         pair = (angle.sin(), angle.cos())
         table = torch.stack(pair, -1).flatten(-2) if self.layout == "pairs" else torch.cat(pair, -1)
         return table[..., : self.dim].float()
@@ -122,6 +128,22 @@ class ALiBi(nn.Module):
     def forward(self, ctx: Context) -> Tensor:
         distance = ctx.q_pos[:, :, None] - ctx.k_pos[:, None, :]  # (B, T, S)
         return -self.slopes(distance.device)[:, None, None] * distance[:, None]
+
+
+class RoundedALiBi(ALiBi):
+    """b_h(j) = m_h j / √K in bfloat16: ALiBi as it was rounded while Falcon's first models learnt
+
+    What is added to a whole row of scores changes no weight: without rounding this is −m_h (i − j) / √K.
+    """
+
+    def __init__(self, heads: int, head_dim: int) -> None:
+        super().__init__(heads)
+        self.scale = head_dim**-0.5
+
+    def forward(self, ctx: Context) -> Tensor:
+        slopes = self.slopes(ctx.k_pos.device).bfloat16()
+        rounded = slopes[:, None] * ctx.k_pos[:, None, :]  # (B, H, S)
+        return (rounded.float() * self.scale)[:, :, None].expand(-1, -1, ctx.q_pos.shape[1], -1)
 
 
 class BucketBias(nn.Module):

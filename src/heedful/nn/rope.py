@@ -115,6 +115,33 @@ class Llama3Scaling(Scaling):
         return (freq * blend + freq / self.factor * (1 - blend))[None]
 
 
+@dataclass(frozen=True)
+class LongScaling(Scaling):
+    """f_i / short_i for texts of up to n₀ tokens, f_i / long_i for longer ones   (Ding et al. 2024)
+
+    cos and sin are multiplied by √(1 + ln factor / ln n₀), or by what the checkpoint states.
+    """
+
+    context: int = 4096  # n₀, the length trained on before
+    short: tuple[float, ...] = ()
+    long: tuple[float, ...] = ()
+    attention_factor: float | None = None
+
+    @property
+    def by_length(self) -> bool:
+        return True
+
+    @property
+    def gain(self) -> float:
+        if self.attention_factor is not None:
+            return self.attention_factor
+        return math.sqrt(1 + math.log(self.factor) / math.log(self.context)) if self.factor > 1 else 1.0
+
+    def rescale(self, freq: Tensor, base: float, length: Tensor) -> Tensor:
+        short, long = (torch.tensor(f, device=freq.device) for f in (self.short, self.long))  # (K/2,)
+        return freq / torch.where(length > self.context, long, short)  # (B, K/2)
+
+
 def frequencies(dim: int, base: float, scaling: Scaling | None, length: Tensor) -> tuple[Tensor, float]:
     """The frequencies (B or 1, K/2) of a rotary head of size `dim`, and the gain of cos and sin."""
     i = torch.arange(0, dim, 2, device=length.device, dtype=torch.float32) / dim

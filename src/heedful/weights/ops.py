@@ -50,27 +50,31 @@ class Fused(Op):
 
 @dataclass(frozen=True)
 class PerHead(Op):
-    """q, k and v fused head by head: rows run over (head, which of the three, head size), as in BLOOM."""
+    """q, k and v fused head by head: rows run over (head, which of the three, head size), as in BLOOM.
+
+    Where groups of query heads share a key, `heads` counts the groups, each with all its queries first.
+    """
 
     heads: int
 
     def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        split = theirs[0].unflatten(0, (self.heads, len(shapes), -1))
-        return [split[:, i].flatten(0, 1) for i in range(len(shapes))]
+        split = theirs[0].unflatten(0, (self.heads, -1))
+        return [t.flatten(0, 1) for t in split.split([shape[0] // self.heads for shape in shapes], 1)]
 
     def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        return [torch.stack([t.unflatten(0, (self.heads, -1)) for t in ours], 1).flatten(0, 2)]
+        return [torch.cat([t.unflatten(0, (self.heads, -1)) for t in ours], 1).flatten(0, 1)]
 
 
 @dataclass(frozen=True)
 class Pairs(Op):
     """Rotary pairs stored side by side (x₀ x₁ | x₂ x₃ …); ours stand half a head apart.
 
-    `rotary` turns the last so many rows of each head (None: all).
+    `rotary` turns the last so many rows of each head (None: all), or the first of them.
     """
 
     heads: int
     rotary: int | None = None
+    first: bool = False
 
     def _permute(self, t: Tensor, *, inverse: bool) -> Tensor:
         size = t.shape[0] // self.heads
@@ -78,7 +82,9 @@ class Pairs(Op):
         order = torch.arange(turned).view(-1, 2).t().flatten()
         if inverse:
             order = order.argsort()
-        index = torch.cat((torch.arange(size - turned), order + size - turned))
+        start = 0 if self.first else size - turned
+        index = torch.arange(size)
+        index[start : start + turned] = order + start
         return t.unflatten(0, (self.heads, size))[:, index].flatten(0, 1)
 
     def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
@@ -108,6 +114,19 @@ class Row1(Op):
 
     def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
         return [t[None] for t in ours]
+
+
+@dataclass(frozen=True)
+class Reshaped(Op):
+    """The same numbers in the same order, stored in another shape; one side of it may be −1."""
+
+    shape: tuple[int, ...]
+
+    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [t.reshape(shape) for t, shape in zip(theirs, shapes, strict=True)]
+
+    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [t.reshape(self.shape) for t in ours]
 
 
 SAME = Op()

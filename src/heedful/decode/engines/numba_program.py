@@ -64,7 +64,9 @@ class Program:
         hidden = [p.up.out_features for p in parts if isinstance(p, (MLP, GatedMLP))]
         widths = [max((getattr(p, name).out_features for p in attentions), default=0) for name in "qkvq"]
         self.widest = max([model.config.dim, *hidden, *widths])
-        self.normed, self.hidden = self.reserve(model.config.dim), self.reserve(max(hidden, default=0))
+        together = max((len(p.norm_names) for p in parts if type(p) is ParallelBlock), default=1)
+        self.normed = [self.reserve(model.config.dim) for _ in range(together)]
+        self.hidden = self.reserve(max(hidden, default=0))
         self.group = max((p.group for p in parts if isinstance(p, Int4Linear)), default=0)
         self.gain = self.reserve(1 + self.widest // self.group if self.group else 1)
         self.q, self.k, self.v, self.heads = (self.reserve(width) for width in widths)
@@ -73,6 +75,8 @@ class Program:
             self.slopes = model.blocks.bias.slopes(torch.device("cpu"))
         elif model.blocks.bias is not None:
             raise UnsupportedPart(type(model.blocks.bias).__name__)
+        if model.blocks.narrow is not None:
+            raise UnsupportedPart("layers wider than the head")
         for i in range(len(model.blocks)):
             self.block(model.blocks[i], x)
         if model.blocks.norm is not None:
@@ -115,7 +119,7 @@ class Program:
             where = self.table(position(reach)[0])
         elif position is not None:
             raise UnsupportedPart(type(position).__name__)
-        if part.types is not None or part.project is not None:
+        if part.types is not None or part.widen is not None or part.project is not None:
             raise UnsupportedPart("an embedding with types or a projection")
         kind, scale = R.FLOAT32, 0
         if type(part.token) is Int8Embedding:
@@ -217,15 +221,17 @@ class Program:
 
     def block(self, block: Part, x: int) -> None:
         if type(block) is ParallelBlock:
-            self.norm(block.norm, x, self.normed)
+            normed = dict(zip(block.norm_names, self.normed, strict=False))
+            for name, to in normed.items():  # all parts read norms of what x was before
+                self.norm(block.get_submodule(name), x, to)
             for name in block.names:
-                self.part(block.part(name), self.normed, x)
+                self.part(block.part(name), normed[block.norm_name(name)], x)
         elif type(block) is Block:
             for name in block.names:
                 norm = block.get_submodule(f"{name}_norm")
                 if block.order == "pre":
-                    self.norm(norm, x, self.normed)
-                    self.part(block.part(name), self.normed, x)
+                    self.norm(norm, x, self.normed[0])
+                    self.part(block.part(name), self.normed[0], x)
                 else:  # a part has read all of x before it adds to it
                     self.part(block.part(name), x, x)
                     self.norm(norm, x, x)

@@ -30,7 +30,7 @@ def can_prefill(model: LM) -> bool:
     It is asked of a model whose step is recorded: its parts are what their classes say (see `fallback`).
     """
     embed = model.embed
-    rest = (embed.position, embed.types, embed.project, embed.norm, model.blocks.bias)
+    rest = (embed.position, embed.types, embed.widen, embed.project, embed.norm, model.blocks.bias)
     blocks = [model.blocks[i] for i in range(len(model.blocks))]
     if any(part is not None for part in rest) or type(embed.token) is not nn.Embedding:
         return False

@@ -93,6 +93,8 @@ class StepKernels:
             self.slopes = model.blocks.bias.slopes(self.device)
         elif model.blocks.bias is not None:
             raise UnsupportedPart(type(model.blocks.bias).__name__)
+        if model.blocks.narrow is not None:
+            raise UnsupportedPart("layers wider than the head")
         self.embed(model.embed)
         for i in range(len(model.blocks)):
             self.block(model.blocks[i])
@@ -124,7 +126,7 @@ class StepKernels:
         )
 
     def embed(self, part: Embedding) -> None:
-        if part.types is not None or part.project is not None:
+        if part.types is not None or part.widen is not None or part.project is not None:
             raise UnsupportedPart("an embedding with types or a projection")
         where, position = None, part.position
         if type(position) is Learned:
@@ -328,10 +330,10 @@ class StepKernels:
         return None
 
     def block(self, block: Part) -> None:
-        if type(block) is ParallelBlock:  # both parts read the norm of what x was before
-            n = self.normalise_to_buffer(block.norm)
+        if type(block) is ParallelBlock:  # all parts read norms of what x was before
+            normed = {name: self.normalise_to_buffer(block.get_submodule(name)) for name in block.norm_names}
             for name in block.names:
-                self.part(block.part(name), n, None)
+                self.part(block.part(name), normed[block.norm_name(name)], None)
         elif type(block) is Block:
             for name in block.names:
                 norm = block.get_submodule(f"{name}_norm")

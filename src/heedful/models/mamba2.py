@@ -38,8 +38,8 @@ class Mamba2Config(Config):
     conv_bias: bool = True
     step_min: float = 0.001  # Δ before training
     step_max: float = 0.1
-    lowest_step: float = 0.0  # Δ at any time, if there is a highest
-    highest_step: float | None = None
+    lowest_step: float = 0.0  # Δ at any time
+    highest_step: float = 0.0  # 0: any
     wide: bool = True  # whether the sum over the layers is kept in float32
     norm_eps: float = 1e-5
     tied: bool = True
@@ -63,7 +63,7 @@ def mamba2(c: Mamba2Config) -> LM:
     ssm = lambda: Mamba2(
         c.dim, c.hidden, c.heads, c.state, groups=c.groups, width=c.width, bias=c.bias,
         conv_bias=c.conv_bias, eps=c.norm_eps, step=(c.step_min, c.step_max),
-        limits=(c.lowest_step, c.highest_step),
+        limits=(c.lowest_step, c.highest_step or None),
     )  # fmt: skip
     embed = Embedding(c.vocab, c.dim, project=Widen() if c.wide else None)
     head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied), none=NoHead)
@@ -94,12 +94,12 @@ def read_mamba2(hf_config: dict[str, Any]) -> dict[str, Any]:
     low, high = hf_config.get("time_step_limit", (0.0, math.inf))
     bounded = isinstance(high, int | float) and math.isfinite(high)  # newer files spell infinity as a table
     hidden = hf_config.get("expand", 2) * hf_config.get("hidden_size", 4096)
-    return {"hidden": hidden, "lowest_step": low, "highest_step": high if bounded else None}
+    return {"hidden": hidden, "lowest_step": low, "highest_step": high if bounded else 0.0}
 
 
 def write_mamba2(c: Mamba2Config) -> dict[str, Any]:
-    limit = {} if c.highest_step is None else {"time_step_limit": [c.lowest_step, c.highest_step]}
-    return {"expand": c.hidden // c.dim, **limit}
+    limit = {"time_step_limit": [c.lowest_step, c.highest_step or {"__float__": "Infinity"}]}
+    return {"expand": c.hidden // c.dim, **(limit if c.lowest_step or c.highest_step else {})}
 
 
 MAMBA2 = replace(

@@ -147,10 +147,13 @@ def read_modernbert(hf_config: dict[str, Any]) -> dict[str, Any]:
         for kind, base in older.items()
     }
     (base, scaling), (local_base, local_scaling) = rope[GLOBAL], rope[LOCAL]
+    # A head of sentence vectors, which is ours, uses the same key.
+    own = str(hf_config.get("model_type")).startswith("heedful-")
+    pooling = "cls" if own else hf_config.get("classifier_pooling", "cls")
     return {
         "local_at": tuple(i for i, kind in enumerate(kinds) if kind == LOCAL), "rope_base": base,
         "rope_scaling": scaling, "local_rope_base": local_base, "local_rope_scaling": local_scaling,
-        "pooling": POOLING.get(said := hf_config.get("classifier_pooling", "cls"), said),
+        "pooling": POOLING.get(pooling, pooling),
     }  # fmt: skip
 
 

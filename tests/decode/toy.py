@@ -17,12 +17,19 @@ from tests.properties.tiny import tiny
 
 FAST = [
     "bloom",
+    "falcon",
     "gpt",
+    "gpt-neox",
     "gpt2",
     "gpt3",
+    "gptj",
     "llama",
     "mistral",
+    "opt",
     "palm",
+    "phi",
+    "phi3",
+    "starcoder2",
 ]  # whose parts the fast steppers know
 COMMON = {"vocab_size": 96, "eos_token_id": 2, "pad_token_id": 1, "bos_token_id": 0}
 PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {

@@ -1,67 +1,26 @@
-"""Published architectures at tiny sizes: a row for each family, config and class of `transformers`.
-
-A family's line says how its rows begin; a row says what is special: its name, the end of the class's name,
-and the values of the config that differ. tests/parity/test_published.py runs the four checks on every row.
-"""
+"""Published architectures at tiny sizes: a row (case_rows.py) for each family, config and class."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-Patterns = dict[str, str]  # our watched name with * for the layer → their field
-ATTENTIONS: Patterns = {"blocks.*.attn.pattern": "attentions"}
-SEQ2SEQ: Patterns = {
-    "encoder.*.attn.pattern": "encoder_attentions",
-    "decoder.*.attn.pattern": "decoder_attentions",
-    "decoder.*.cross.pattern": "cross_attentions",
-}
-OUTPUTS = {"Model": "last_hidden_state", "ForQuestionAnswering": "span"}  # of other classes: logits
-
-
-@dataclass(frozen=True)
-class Case:
-    """One published architecture at one tiny size."""
-
-    id: str
-    architecture: str  # class in transformers, e.g. "BertForMaskedLM"
-    config: str  # e.g. "BertConfig"
-    values: dict[str, Any]
-    output: str = "logits"  # which field of their output is ours
-    patterns: Patterns = field(default_factory=dict)
-    types: bool = False  # also feed token types
-    prepare: Callable[[Any], None] | None = None  # change their model before it is saved
-    dropped: tuple[str, ...] = ()  # published buffers that ours leaves out, listed
-    tolerance: float = 1e-4
-
-    def __str__(self) -> str:
-        return self.id
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What all rows of one family share."""
-
-    family: str  # begins the ids
-    stem: str  # begins the names of the classes: "Bert"
-    config: str
-    values: dict[str, Any]
-    patterns: Patterns = field(default_factory=dict)
-    types: bool = False
-    prepare: Callable[[Any], None] | None = None
-
-    def __call__(self, name: str, kind: str, *changes: dict[str, Any], **more: Any) -> Case:
-        """Return one row: its name, the end of the class's name, changed values; Case's fields by keyword."""
-        fields = {"patterns": self.patterns, "types": self.types, "prepare": self.prepare}
-        fields |= {"output": OUTPUTS.get(kind, "logits")} | more
-        values = dict(self.values)
-        for change in changes:
-            values |= change
-        id = f"{self.family}-{name}" if name else self.family
-        return Case(id, f"{self.stem}{kind}", self.config, values, **fields)
+from tests.parity import parallel_decoders
+from tests.parity.case_rows import (
+    ATTENTIONS,
+    CAUSAL,
+    CLASSIFY,
+    SEQ2SEQ,
+    SPAN,
+    TAG,
+    TIED,
+    TWO_LAYERS,
+    UNTIED,
+    Case,
+    Rows,
+    rope,
+)
 
 
 def find_case(id: str) -> Case:
@@ -135,16 +94,6 @@ deepseek3 = Rows(
 )  # fmt: skip
 LIMITED = {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2}
 PLAIN: dict[str, Any] = {"q_lora_rank": None, "v_head_dim": 9, "n_shared_experts": 1, "num_hidden_layers": 2}
-CAUSAL, CLASSIFY, TAG = "ForCausalLM", "ForSequenceClassification", "ForTokenClassification"
-TWO_LAYERS = {"num_hidden_layers": 2}
-UNTIED, TIED = {"tie_word_embeddings": False}, {"tie_word_embeddings": True}
-
-
-def rope(kind: str, **values: float) -> dict[str, Any]:
-    """Return the values of a config whose rotations are stretched."""
-    if kind in ("yarn", "llama3"):
-        values = {"original_max_position_embeddings": 16, **values}
-    return {"rope_parameters": {"rope_theta": 5000.0, "rope_type": kind, **values}}
 
 
 DECODERS = [
@@ -251,7 +200,7 @@ modern = Rows(
      "intermediate_size": 20, "max_position_embeddings": 32, "local_attention": 6, "pad_token_id": 0},
     ATTENTIONS,
 )  # fmt: skip
-MLM, PRETRAIN, SPAN = "ForMaskedLM", "ForPreTraining", "ForQuestionAnswering"
+MLM, PRETRAIN = "ForMaskedLM", "ForPreTraining"
 RELU = {"hidden_act": "relu"}
 TYPED = {"position_biased_input": True, "type_vocab_size": 2}
 
@@ -388,4 +337,4 @@ ENCODER_DECODERS = [
     marian("uneven", "MTModel", UNEVEN),
 ]
 
-CASES = [*DECODERS, *ENCODERS, *ENCODER_DECODERS]
+CASES = [*DECODERS, *parallel_decoders.ROWS, *ENCODERS, *ENCODER_DECODERS]

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from heedful.models.base import LM, Model
-from tests.parity.cases import Case
+from tests.parity.case_rows import Case
 
 LENGTH = 11
 
@@ -33,7 +33,7 @@ class Published:
 def publish(case: Case, folder: Path) -> Published:
     """Save their model with random weights; every parameter is moved off its initial 0 or 1."""
     config = getattr(transformers, case.config)(**case.values)
-    config._attn_implementation = "eager"
+    config._attn_implementation = case.attention
     torch.manual_seed(0)
     model = getattr(transformers, case.architecture)(config).eval()
     with torch.no_grad():
@@ -45,10 +45,10 @@ def publish(case: Case, folder: Path) -> Published:
     return Published(case, model, folder)
 
 
-def open_there(architecture: str, folder: Path) -> Any:
+def open_there(architecture: str, folder: Path, attention: str = "eager") -> Any:
     """Open a folder in transformers, in which no key may be missing or unexpected."""
     model, info = getattr(transformers, architecture).from_pretrained(
-        folder, output_loading_info=True, attn_implementation="eager"
+        folder, output_loading_info=True, attn_implementation=attention
     )
     assert not {key: keys for key, keys in info.items() if keys and key != "error_msgs"}, info
     return model.eval()
@@ -73,7 +73,8 @@ def run_theirs(reference: Any, tokens: Tensor, types: Tensor | None, target: Ten
         options["decoder_input_ids"] = target
     if "use_cache" in inspect.signature(reference.forward).parameters:
         options["use_cache"] = False
-    if reference.config.model_type not in ("mamba", "mamba2"):
+    shown = reference.config._attn_implementation == "eager"
+    if shown and reference.config.model_type not in ("mamba", "mamba2"):
         options["output_attentions"] = True
     answer = reference(input_ids=tokens, **options)
     if "start_logits" in answer:

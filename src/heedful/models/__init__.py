@@ -27,6 +27,13 @@ LLaMA 1 2 3     llama.py           Touvron et al. 2023                         r
 Mistral         llama.py           Jiang et al. 2023                           window
 PaLM            palm.py            Chowdhery et al. 2022                       parallel block
 BLOOM           bloom.py           BigScience 2022                             ALiBi
+GPT-J           gptj.py            Wang and Komatsuzaki 2021
+GPT-NeoX Pythia neox.py            Black et al. 2022; Biderman et al. 2023     a norm for each parallel part
+OPT             opt.py             Zhang et al. 2022                           narrow token vectors
+Falcon          falcon.py          Almazrouei et al. 2023
+Phi-1 2         phi.py             Li et al. 2023
+Phi-3 4         phi.py             Abdin et al. 2024                           long rope
+StarCoder2      starcoder2.py      Lozhkov et al. 2024
 DeepSeek-V2 V3  deepseek.py        DeepSeek-AI 2024                            latent attention, experts
 T5 1.0 1.1      t5.py              Raffel et al. 2020                          bucketed distances
 BART            bart.py            Lewis et al. 2020
@@ -51,18 +58,24 @@ from heedful.models.bloom import BLOOM
 from heedful.models.deberta import DEBERTA, DEBERTA_V2
 from heedful.models.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from heedful.models.electra import ELECTRA
+from heedful.models.falcon import FALCON
 from heedful.models.gpt import GPT, GPT2, GPT3
+from heedful.models.gptj import GPTJ
 from heedful.models.linear import BASED, GLA, LINEAR
 from heedful.models.llama import LLAMA, MISTRAL
 from heedful.models.mamba import MAMBA
 from heedful.models.mamba2 import MAMBA2
 from heedful.models.modernbert import MODERNBERT
 from heedful.models.mpnet import MPNET
+from heedful.models.neox import NEOX
 from heedful.models.nomic import NOMIC_BERT
+from heedful.models.opt import OPT
 from heedful.models.palm import PALM
+from heedful.models.phi import PHI, PHI3
 from heedful.models.recurrent import GRU_LM, LSTM_LM, RNN_LM
 from heedful.models.s4 import S4_LM
 from heedful.models.seq2seq import LUONG, RNNSEARCH, SEQ2SEQ
+from heedful.models.starcoder2 import STARCODER2
 from heedful.models.t5 import MT5, T5
 from heedful.models.transformer import TRANSFORMER
 
@@ -74,6 +87,7 @@ FAMILIES: dict[str, Family] = {
         *(BILSTM, CNN, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ALBERT, ELECTRA, DEBERTA, DEBERTA_V2),
         *(MPNET, NOMIC_BERT, MODERNBERT),
         *(GPT, GPT2, GPT3, LLAMA, MISTRAL, PALM, BLOOM, DEEPSEEK_V2, DEEPSEEK_V3),
+        *(GPTJ, NEOX, OPT, FALCON, PHI, PHI3, STARCODER2),
         *(T5, MT5, BART, MARIAN),
         *(S4_LM, MAMBA, MAMBA2, LINEAR, GLA, BASED),
     )

@@ -331,17 +331,28 @@ def task_section(task: str, values: Values) -> Section:
         n: np.array([np.array(s["right"]) / np.array(s["count"]) for s in seeds]) for n, seeds in runs.items()
     }
     cells = [
-        [accuracy_text(shares[n][:, i], sum(s["count"][i] for s in seeds)) for i in range(len(distances))]
+        [
+            str(len(seeds)),
+            *(
+                accuracy_text(shares[n][:, i], sum(s["count"][i] for s in seeds))
+                for i in range(len(distances))
+            ),
+        ]
         for n, seeds in runs.items()
     ]
     solved = [n for n, s in shares.items() if s.mean(0)[-1] > 0.9]
     failed = [n for n, s in shares.items() if s.mean(0)[-1] < 2 / SYMBOLS]
-    count = len(next(iter(runs.values())))
+    starts = {n: seeds[0].get("table_std") for n, seeds in runs.items()}
+    begun = "; ".join(
+        f"{std:g} for {', '.join(n for n, own in starts.items() if own == std)}"
+        for std in sorted({std for std in starts.values() if std is not None})
+    )
     text = [
         f"At the longest distance (from {distances[-1]} on) more than 90 % right: "
         f"{', '.join(solved) or 'none'}; "
-        f"near chance ({1 / SYMBOLS:.1%}): {', '.join(failed) or 'none'}. Means of {count} seeds, with 95 "
+        f"near chance ({1 / SYMBOLS:.1%}): {', '.join(failed) or 'none'}. Means over seeds, with 95 "
         "% intervals.",
+        *([f"Standard deviation of the token vectors at the start: {begun}."] if begun else []),
     ]
     panel = panels.lines(
         task,
@@ -350,7 +361,7 @@ def task_section(task: str, values: Values) -> Section:
         distances,
         axes=("accuracy", "distance at least"),
     )
-    columns = [f"{d}–{2 * d - 1}" for d in distances]
+    columns = ["seeds", *(f"{d}–{2 * d - 1}" for d in distances)]
     table = panels.table(task, cells, list(runs), columns, axes=("system", "distance"))
     return Section(f"task-{task}", f"{task.capitalize()}: accuracy by distance", text, [panel], [table])
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -88,7 +89,7 @@ class Race:
         each = {"layers": 1, "generation": 1, "loss": 2, "positions": 1, "gradients": 1, "tasks": 0}
         return (
             (1 + sum(each[part] for part in s.parts)) * len(s.systems) + ("gradients" in s.parts)
-            + ("tasks" in s.parts) * len(learners) * len(t.names) * len(t.seeds)
+            + ("tasks" in s.parts) * len(learners) * len(t.names) * (len(t.seeds) + (len(t.table_stds) > 1))
         )  # fmt: skip
 
     def take(self, name: str, settings: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
@@ -256,15 +257,25 @@ class Race:
             graph=self.device.type == "cuda",
         )  # fmt: skip
 
-        def measure(task: str, seed: int) -> dict[str, Any]:
-            model = build_system(small, vocab=VOCAB, seed=seed, device=self.device)
+        def measure(task: str, seed: int, table_std: float | None) -> dict[str, Any]:
+            begun = replace(small, system=replace(system, table_std=table_std))
+            model = build_system(begun, vocab=VOCAB, seed=seed, device=self.device)
             batches = task_batches(task, length=t.length, batch=t.batch, seed=seed)
             for _ in fit(model, "next_token", batches, config):
                 pass
             scores = score_task(model, task, length=t.length, rows=t.rows)
-            return scores | {"parameters": small.parameters}
+            return scores | {"parameters": small.parameters, "table_std": table_std}
+
+        def choose_start(task: str) -> dict[str, Any]:
+            found = [measure(task, t.pilot_seed, std) for std in t.table_stds]
+            shares = [sum(one["right"]) / sum(one["count"]) for one in found]
+            return {"shares": shares, "table_std": t.table_stds[shares.index(max(shares))]}
 
         options = {n: v for n, v in asdict(t).items() if n not in ("systems", "names", "seeds")}
-        for seed in t.seeds:
-            for task in t.names:
-                self.take(f"task-{task}-{system.family}-{seed}", options, partial(measure, task, seed))
+        starts = {task: system.table_std for task in t.names}
+        for task in t.names if len(t.table_stds) > 1 else ():
+            found = self.take(f"pilot-{task}-{system.family}", options, partial(choose_start, task))
+            starts[task] = found["table_std"]
+        for seed, task in product(t.seeds, t.names):
+            measured = partial(measure, task, seed, starts[task])
+            self.take(f"task-{task}-{system.family}-{seed}", options | {"start": starts[task]}, measured)

@@ -25,8 +25,9 @@ from heedful.adapters import (
 from heedful.devices import one_thread
 from heedful.errors import ConfigError, InputError, NotFound, WrongShape
 from heedful.files import read_json
-from heedful.models import FAMILIES, by_model_type, find_config, presets
-from heedful.models.base import LM, Config, Family, Model
+from heedful.images import read_image_processor, write_image_processor
+from heedful.models import FAMILIES, IMAGE_FAMILIES, by_model_type, find_config, presets
+from heedful.models.base import LM, Config, Family, Model, Seq2Seq
 from heedful.models.hf_config import config_from, config_from_gguf, config_to
 from heedful.models.hf_config_checks import TOKEN_IDS, check_kinds, check_sizes, read_quantization
 from heedful.models.memory import check_memory, parameter_count
@@ -124,8 +125,13 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
         model.hf_config = {name: value for name, value in ids.items() if value is not None}
         return model.to(device).eval()
     model.hf_config, model.pooling = hf_config, read_pooling(where)
+    if model.image_processor is not None:
+        model.image_processor = read_image_processor(where, model.image_processor)
     if (where / GENERATION).is_file():
         model.generation = read_config(where, GENERATION)
+        first = hf_config.get("decoder_start_token_id", model.generation.get("decoder_start_token_id"))
+        if isinstance(model, Seq2Seq) and isinstance(first, int):
+            model.start_token = first
     model.tokenizer = load_tokenizer(where, hf_config)
     if has_adapter(where):
         load_adapter(model, where)
@@ -150,7 +156,7 @@ def _resolve(path: str | Path) -> Path:
     try:
         return resolve(path)
     except NotFound:
-        if path in presets() or path in FAMILIES:
+        if path in presets() or path in FAMILIES | IMAGE_FAMILIES:
             raise NotFound(
                 f"{path!r} has no weights here",
                 hint=f"build({path!r}) makes it with random ones, and load takes a folder, a .gguf file or a "
@@ -280,7 +286,7 @@ def _open_checkpoint(where: Path) -> tuple[TensorSource, Family, Config, dict[st
 
 def skeleton(name: str | Path) -> Model:
     """A model's shapes without its weights: of whatever `build` or `load` takes. Nothing is allocated."""
-    if name in presets() or name in FAMILIES:
+    if name in presets() or name in FAMILIES | IMAGE_FAMILIES:
         return build(str(name), device="meta")
     try:
         where = resolve(name)
@@ -350,6 +356,8 @@ def save(model: Model, folder: str | Path) -> Path:
     typed = "types" in model.config.known() and getattr(model.config, "types") > 1  # noqa: B009
     save_tokenizer(model.tokenizer, folder, types=typed)
     write_pooling(model.pooling, folder, model.config.dim)
+    if model.image_processor is not None:
+        write_image_processor(model.image_processor, folder)
     if adapter:
         save_adapter(model, folder)
     else:

@@ -19,7 +19,8 @@ from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.padding import pad_rows, valid_mask
 
-Prompt = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]] | Tensor
+# A text, ids, or several of one kind; for a model that reads images whatever its image_processor takes.
+Prompt = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]] | Tensor | Any
 
 
 class GenerationSettings(TypedDict, total=False):
@@ -207,9 +208,12 @@ class Prompts:
     ids: list[list[int]]
     single: bool
     text: bool
+    pixels: Tensor | None = None  # (B, C, H, W) of images, which have no ids
 
     def padded(self, device: torch.device, left: bool = True) -> tuple[Tensor, Tensor | None]:
-        """Return the ids (B, T) padded on one side, and which are valid; None if all are."""
+        """Return the ids (B, T) padded on one side, and which are valid, None if all are; or the images."""
+        if self.pixels is not None:
+            return self.pixels.to(device), None
         lengths = [len(row) for row in self.ids]
         tokens = torch.from_numpy(pad_rows(self.ids, left=left)).to(device)
         if min(lengths) == max(lengths):
@@ -232,7 +236,16 @@ class Prompts:
 
 
 def encode_prompts(model: Model, prompt: Prompt) -> Prompts:
-    """Encode any form of prompt; raise an error for one that is empty or exceeds the context."""
+    """Encode any form of prompt; raise an error for one that is empty or exceeds the context.
+
+    A model that reads images is prompted by them: by paths, arrays, Pillow's images or pixel values.
+    """
+    if model.image_processor is not None:
+        pixels = model.image_processor(prompt)
+        single = not isinstance(prompt, list | tuple) and not (
+            isinstance(prompt, Tensor) and prompt.dim() > 3
+        )
+        return Prompts([[] for _ in pixels], single, model.tokenizer is not None, pixels)
     if isinstance(prompt, Tensor):
         if prompt.dim() not in (1, 2) or prompt.is_floating_point():
             raise InputError(f"a prompt is (T,) or (B, T) ids; got {tuple(prompt.shape)} of {prompt.dtype}")

@@ -38,6 +38,7 @@ DeepSeek-V2 V3  deepseek.py        DeepSeek-AI 2024                            l
 T5 1.0 1.1      t5.py              Raffel et al. 2020                          bucketed distances
 BART            bart.py            Lewis et al. 2020
 Marian          bart.py            Junczys-Dowmunt et al. 2018
+ViT to text     vision.py          Dosovitskiy et al. 2021; Li et al. 2023     patches
 S4              s4.py              Gu et al. 2022                              long convolution
 Mamba           mamba.py           Gu and Dao 2023                             selective state space
 Mamba-2         mamba2.py          Dao and Gu 2024                             one decay per head
@@ -78,6 +79,7 @@ from heedful.models.seq2seq import LUONG, RNNSEARCH, SEQ2SEQ
 from heedful.models.starcoder2 import STARCODER2
 from heedful.models.t5 import MT5, T5
 from heedful.models.transformer import TRANSFORMER
+from heedful.models.vision import VISION
 
 FAMILIES: dict[str, Family] = {
     family.name: family
@@ -93,15 +95,18 @@ FAMILIES: dict[str, Family] = {
     )
 }
 
+IMAGE_FAMILIES: dict[str, Family] = {VISION.name: VISION}  # those that read images; FAMILIES read text
+
 
 def presets() -> dict[str, tuple[Family, Config]]:
     """Every published size by the name people know."""
-    return {name: (family, config) for family in FAMILIES.values() for name, config in family.presets.items()}
+    every = (*FAMILIES.values(), *IMAGE_FAMILIES.values())
+    return {name: (family, config) for family in every for name, config in family.presets.items()}
 
 
 def find_config(name: str) -> tuple[Family, Config]:
     """The family and config of a preset, or of a family by its own name; else an error with the nearest."""
-    known = presets()
+    known, every = presets(), FAMILIES | IMAGE_FAMILIES
     if not isinstance(name, str):
         raise NotFound(
             f"a model is built by its name, and {type(name).__name__} is none",
@@ -109,16 +114,17 @@ def find_config(name: str) -> tuple[Family, Config]:
         )
     if name in known:
         return known[name]
-    if name in FAMILIES:
-        return FAMILIES[name], FAMILIES[name].config.strict()
+    if name in every:
+        return every[name], every[name].config.strict()
     raise NotFound(
-        f"no model is called {name!r}", hint=nearest(name, [*known, *FAMILIES]) or "list them with: heed ls"
+        f"no model is called {name!r}", hint=nearest(name, [*known, *every]) or "list them with: heed ls"
     )
 
 
 def by_model_type(model_type: str) -> Family:
     """The family that a published `model_type` belongs to."""
-    table = {t: f for f in FAMILIES.values() for t in (*f.model_types, f"heedful-{f.name}")}
+    every = (*FAMILIES.values(), *IMAGE_FAMILIES.values())
+    table = {t: f for f in every for t in (*f.model_types, f"heedful-{f.name}")}
     if model_type == "None":
         raise NotFound(
             "config.json has no model_type, so what these weights are cannot be told", hint="add it"

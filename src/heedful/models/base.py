@@ -44,6 +44,7 @@ class Model(nn.Module):
     hf_config: dict[str, Any]  # the config.json it came with, so that saving loses nothing
     generation: dict[str, Any]  # and the generation_config.json, if any
     pooling: Any = None  # how its token vectors become one for a sentence
+    image_processor: Any = None  # how an image becomes what it reads; None: it reads text
     origin: Any = None  # how its checkpoint was laid out, so that saving gives it back
 
     def tie(self) -> None:
@@ -389,7 +390,7 @@ class Seq2Seq(Model):
         state = self._read(source, valid=valid, watch=watch)
         if state.parts is None:
             state.parts = self.decoder.new_state(len(source), length)
-        first = source.new_full((len(source), 1), self.start_token)
+        first = source.new_full((len(source), 1), self.start_token, dtype=torch.long)
         state.logits = self.step(first, state, watch=watch)[:, -1]
         return state
 

@@ -163,6 +163,7 @@ class Family:
     read: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # further fields from a published config
     reads: Mapping[str, str] = field(default_factory=dict)  # keys that `read` needs → their kinds
     write: Callable[[Any], dict[str, Any]] | None = None  # and back
+    merges: Sequence[str] = ()  # tables within a published config: what `write` does not say of them stays
     infer: Callable[[set[str], Any], dict[str, Any]] | None = (
         None  # further fields from the names in the file
     )

@@ -224,7 +224,8 @@ def config_to(family: Family, config: Config, hf_config: dict[str, Any]) -> dict
         if ours not in done or theirs not in out:
             out[theirs] = values[ours]
         done.add(ours)
-    out |= family.write(config) if family.write else {}
+    written = family.write(config) if family.write else {}
+    out |= written | {name: (out.get(name) or {}) | written[name] for name in family.merges}
     out |= family.fixed
     own, types = own_architecture(family, config.head), family.model_types or (f"heedful-{family.name}",)
     out["architectures"] = [family.heads.get(config.head, own)]

@@ -115,18 +115,20 @@ def two_passes(model: Model) -> list[dict[str, tuple[int, ...]]]:
 def watched_shapes(model: Model, batch: int, length: int, source: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of one pass."""
     tokens, watch = torch.zeros(batch, length, dtype=torch.long, device=model.device), Watch("*")
-    run_pass(model, tokens, tokens.new_zeros(batch, source), watch)
+    run_pass(model, tokens, source, watch)
     return {name: tuple(watch[name].shape) for name in watch}
 
 
-def run_pass(model: Model, tokens: Tensor, source: Tensor, watch: Watch) -> None:
-    """Read the tokens, behind a source if the model has an encoder; without a head, as far as it goes."""
+def run_pass(model: Model, tokens: Tensor, source: int, watch: Watch) -> None:
+    """Read the tokens, behind so many of a source if the model has an encoder; without a head, as far as it
+    goes.
+    """
     from heedful.models.base import Seq2Seq
     from heedful.nn.head import NoHead
 
     bare = isinstance(getattr(model, "head", None), NoHead)
     if isinstance(model, Seq2Seq):
-        (model.hidden if bare else model)(source, tokens, watch=watch)
+        (model.hidden if bare else model)(model.embed.blank(len(tokens), source), tokens, watch=watch)
     else:
         (model.encode if bare else model)(tokens, watch=watch)  # type: ignore[operator]
 

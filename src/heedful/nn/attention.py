@@ -51,6 +51,7 @@ class Attention(Part):
 
     With kv_heads < heads, groups of query heads share a key and a value head (Ainslie et al. 2023; one:
     Shazeer 2019). `window` lets a query see only that many positions, its own included (Child et al. 2019).
+    `bias` is that of all four matrices, unless `out_bias` is said for the last.
     """
 
     pattern_kind = "softmax"
@@ -67,6 +68,7 @@ class Attention(Part):
         window: int | None = None,
         scale: float | None = None,
         dropout: float = 0.0,
+        out_bias: bool | None = None,
     ) -> None:
         super().__init__()
         self.heads, self.kv_heads = heads, kv_heads or heads
@@ -78,7 +80,7 @@ class Attention(Part):
         self.q = nn.Linear(dim, heads * self.head_dim, bias=bias)
         self.k = nn.Linear(dim, self.kv_heads * self.head_dim, bias=bias)
         self.v = nn.Linear(dim, self.kv_heads * self.head_dim, bias=bias)
-        self.o = nn.Linear(heads * self.head_dim, dim, bias=bias)
+        self.o = nn.Linear(heads * self.head_dim, dim, bias=bias if out_bias is None else out_bias)
         self.rotary = rotary
 
     def new_state(self, batch: int, length: int) -> KV | SlidingKV:
@@ -118,7 +120,8 @@ class Attention(Part):
 class CrossAttention(Part):
     """The same equation with keys and values from the encoder's memory (Vaswani et al. 2017 §3.2.3).
 
-    They do not change while decoding, so the state keeps their projections.
+    They do not change while decoding, so the state keeps their projections. A memory is as wide as x unless
+    `memory_dim` says otherwise.
     """
 
     pattern_kind = "softmax"
@@ -132,6 +135,7 @@ class CrossAttention(Part):
         bias: bool = False,
         scale: float | None = None,
         dropout: float = 0.0,
+        memory_dim: int | None = None,
     ) -> None:
         super().__init__()
         self.heads = heads
@@ -139,8 +143,8 @@ class CrossAttention(Part):
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.dropout = dropout
         self.q = nn.Linear(dim, heads * self.head_dim, bias=bias)
-        self.k = nn.Linear(dim, heads * self.head_dim, bias=bias)
-        self.v = nn.Linear(dim, heads * self.head_dim, bias=bias)
+        self.k = nn.Linear(memory_dim or dim, heads * self.head_dim, bias=bias)
+        self.v = nn.Linear(memory_dim or dim, heads * self.head_dim, bias=bias)
         self.o = nn.Linear(heads * self.head_dim, dim, bias=bias)
 
     def new_state(self, batch: int, length: int) -> FixedState:

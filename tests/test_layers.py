@@ -67,7 +67,7 @@ ALLOWED = {
     },
     "studio": {"*"},
     "server": set(),
-    "serve": {"decode", "loading", "models", "pooling", "text", "server"},
+    "serve": {"decode", "loading", "models", "pooling", "tasks", "text", "server"},
     "__init__": {"*"},
 }
 

@@ -65,6 +65,7 @@ COMMANDS = {
     "fill": Command("pipelines", "Fill in the word behind [MASK].", "Tasks"),
     "embed": Command("similar", "Turn sentences into vectors.", "Tasks"),
     "similar": Command("similar", "Find the sentences nearest in meaning.", "Tasks"),
+    "rerank": Command("similar", "List the texts that answer a query, the best first.", "Tasks"),
     "complete": Command("pipelines", "Continue texts, a line or a file at a time.", "Tasks"),
     "studio": Command("studio", "Look inside a model in the browser.", "Inspection"),
     "explain": Command("explain", "Work out a model's arithmetic step by step.", "Inspection"),

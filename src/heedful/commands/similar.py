@@ -1,4 +1,4 @@
-"""`heed embed` and `heed similar`: sentences as vectors, and the sentences nearest to one."""
+"""`heed embed`, `similar` and `rerank`: sentences as vectors, those nearest to one, those that answer it."""
 
 from __future__ import annotations
 
@@ -102,6 +102,39 @@ def similar_command(
     nearest = sorted(rows, key=lambda row: -row["score"])[:top_k]
     draw = lambda _, rows: align_columns([(f"{r['score']:.4f}", f"{r['line']}", r["text"]) for r in rows])
     write_results({"task": "sentence-similarity", "model": name}, [(query, nearest)], json, draw)
+
+
+def rerank_command(
+    query: Annotated[str, typer.Argument(help="The question, or what is looked for.")],
+    text: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT", help="Texts to rank, or a file of them.")
+    ] = None,
+    path: Annotated[
+        Path | None, typer.Option("--in", help="A file of texts, one per line; - is stdin.")
+    ] = None,
+    model: Model = None,
+    top_k: TopK = 5,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """List the texts that answer a query, the best first, by a cross-encoder that reads both together.
+
+    Examples:
+
+      heed rerank "how tall is Everest" passages.txt --model ./my-cross-encoder
+
+      heed rerank "how tall is Everest" "It is 8,849 m high." "It lies in Asia." -m ./my-cross-encoder --json
+    """
+    if path is not None and text:
+        raise InputError("texts and --in were given", hint="give one of them")
+    query, numbered = text_or_file(query), numbered_sentences(path, text)
+    texts = [one for _, one in numbered]
+    with print_warnings(), show_progress("ranking"), few_threads(texts):
+        name, pipe = make_pipeline("rerank", model, device)
+        found = pipe(query, texts, top_n=top_k)
+    rows = [{"text": r["text"], "score": r["score"], "line": numbered[r["index"]][0]} for r in found]
+    draw = lambda _, rows: align_columns([(f"{r['score']:.4f}", f"{r['line']}", r["text"]) for r in rows])
+    write_results({"task": "rerank", "model": name}, [(query, rows)], json, draw)
 
 
 def numbered_sentences(path: Path | None, arguments: Sequence[str] | None) -> list[tuple[int, str]]:

@@ -17,6 +17,7 @@ from heedful.serve.engine import Engine
 from heedful.serve.generation_routes import chat, completions
 from heedful.serve.openai_errors import Gone, OpenAIError, as_openai_error, unknown_model
 from heedful.serve.openai_server import Limits, Server
+from heedful.serve.rerank_routes import rerank
 from heedful.serve.served_model import ServedModel
 from heedful.serve.text_routes import detokenize, embeddings, tokenize, tokenizer_info
 from heedful.server.guard import AccessRules, Guard
@@ -42,6 +43,7 @@ def create_openai_app(models: Sequence[ServedModel], *, queue: int = 64, limits:
         ("GET", "/v1/models", list_models), ("GET", "/v1/models/{id:path}", one_model),
         ("POST", "/v1/completions", completions), ("POST", "/v1/chat/completions", chat),
         ("POST", "/v1/embeddings", embeddings), ("POST", "/tokenize", tokenize),
+        ("POST", "/rerank", rerank), ("POST", "/v1/rerank", rerank), ("POST", "/v2/rerank", rerank),
         ("POST", "/detokenize", detokenize), ("GET", "/tokenizer_info", tokenizer_info),
         ("GET", "/metrics", metrics),
     ]  # fmt: skip

@@ -14,6 +14,7 @@ from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.serve.openai_errors import invalid, model_cannot, too_long
 from heedful.serve.openai_requests import CompletionRequest
+from heedful.tasks.rerank import Rerank
 from heedful.text.bpe import is_byte_level, token_bytes
 from heedful.text.tokenizer import render_chat
 
@@ -37,6 +38,11 @@ class ServedModel:
         return isinstance(self.model, LM) and self.model.tokenizer is not None
 
     @property
+    def reranks(self) -> bool:
+        """Whether it reads a query and a text together and gives one number."""
+        return self.embeds and Rerank.fits(self.model)
+
+    @property
     def chat(self) -> str:
         """How messages become a prompt."""
         if self.template is not None:
@@ -46,7 +52,7 @@ class ServedModel:
     @property
     def can(self) -> list[str]:
         writes = ["/v1/completions", "/v1/chat/completions"] if self.batch is not None else []
-        return writes + ["/v1/embeddings"] * self.embeds
+        return writes + ["/v1/embeddings"] * self.embeds + ["/rerank"] * self.reranks
 
     @property
     def description(self) -> dict[str, Any]:

@@ -39,12 +39,16 @@ TAGS = ("tags", "ner_tags", "labels", "pos_tags", "ner")
 CONTEXT = ("context", "passage", "paragraph")
 QUESTION = ("question", "query")
 ANSWER = ("answers", "answer")
+QUERY = ("query", "question")
+DOCUMENT = ("document", "passage", "doc", "text", "context", "paragraph", "sentence", "answer")
+RELEVANCE = ("relevance", "relevant", "label", "score", "rating", "grade")
 LANGUAGES = ("en", "de", "fr", "es", "it", "nl", "pt", "pl", "ru", "zh", "ja", "cs", "sv", "da", "tr", "ar",
              "hi")  # fmt: skip
 
 # Columns that together tell a task, the most telling first.
 TASK_COLUMNS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("answer", (CONTEXT, QUESTION, ANSWER)),
+    ("rerank", (QUERY, DOCUMENT[:4], RELEVANCE[:2])),
     ("tag", (WORDS, TAGS)),
     ("similarity", (FIRST, SECOND, SCORE[:-1])),
     ("classify", (FIRST, SECOND, LABEL)),

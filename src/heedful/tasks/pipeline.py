@@ -58,6 +58,7 @@ TASKS: dict[str, TaskEntry] = {
     "sentence-similarity": TaskEntry(
         "heedful.tasks.sentence_similarity:SentenceSimilarity", "all-minilm-l6-v2"
     ),
+    "rerank": TaskEntry("heedful.tasks.rerank:Rerank", "", ("text-ranking",)),
     "text-generation": TaskEntry("heedful.tasks.text_generation:TextGeneration", "smollm2-135m-instruct"),
     "conversational": TaskEntry("heedful.tasks.text_generation:Conversational", "smollm2-135m-instruct"),
     "text2text-generation": TaskEntry("heedful.tasks.text2text:Text2Text", "smollm2-135m-instruct"),
@@ -177,10 +178,10 @@ def _load_model(
     if model is None:
         assert row is not None
         if not row.model:
-            raise InputError(
-                f"no model that comes along does {task}",
-                hint=(f"they do translation_{', translation_'.join(TRANSLATORS)}: give model="),
-            )
+            known = f"they do translation_{', translation_'.join(TRANSLATORS)}: give model="
+            kind = row.load()
+            hint = known if kind.__name__ == "Translation" else f"give model=, {kind.needs}"
+            raise InputError(f"no model that comes along does {task}", hint=hint)
         try:
             own = at_hand().get(row.model, row.model)  # and not a folder here that has its name
             return load(own, device=resolve_device(device, InputError), dtype=_parse_dtype(dtype))

@@ -13,7 +13,7 @@ from heedful.models import FAMILIES
 ROOT = Path(__file__).parents[1] / "src" / "heedful"
 
 # The floor: small modules that everyone may import, and that import nothing but each other.
-FLOOR = {"errors", "checks", "files", "locks", "devices", "option", "padding", "progress"}
+FLOOR = {"errors", "checks", "files", "images", "locks", "devices", "option", "padding", "progress"}
 
 # A folder or file of the package → what it may import beside the floor.
 ALLOWED = {

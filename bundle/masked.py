@@ -86,7 +86,7 @@ def train(
 ) -> None:
     """First whether texts follow each other, without masks: beside masked words that hardly begins."""
     share = given.first
-    rows = Pairs(told, model.tokenizer, given.length, given.seed, lone=lone)
+    rows = Pairs(told, model.tokenizer, given.length, given.seed, lone=lone, crowd=given.crowd)
     plain = heedful.TrainConfig(
         steps=max(1, int(share * given.steps)), lr=given.lr / 2, schedule="constant", weight_decay=0.01,
         warmup=int(share * given.steps / 16), betas=(0.9, 0.98), dtype="bfloat16", seed=given.seed,
@@ -193,10 +193,11 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=8e-4)
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--weight", type=float, default=1.5, help="of next-sentence beside masked words")
-    parser.add_argument("--first", type=float, default=0.3, help="the share of time for next-sentence alone")
+    parser.add_argument("--first", type=float, default=0.25, help="the share of time for next-sentence alone")
     parser.add_argument("--checks", type=int, default=100, help="batches of 32 that are scored at the end")
     parser.add_argument("--modern", action="store_true", help="learn from modern English too")
     parser.add_argument("--alone", type=float, default=0.6, help="the share of batches of single sentences")
+    parser.add_argument("--crowd", type=int, default=6, help="single sentences for each row of a stretch")
     parser.add_argument("--books", type=int, help="only so many novels, to try it")
     given = parsed(parser, "books")
     folder = data_folder()

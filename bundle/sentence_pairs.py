@@ -74,6 +74,7 @@ class Pairs:
     rate: float = 0.15
     lone: Told | None = None  # sentences that stand alone, for a `share` of the batches
     share: float = 0.0
+    crowd: int = 1  # how many of them stand for a row: they are short
 
     def __len__(self) -> int:
         return len(self.told.starts) - 3
@@ -105,9 +106,9 @@ class Pairs:
 
     def lone_batch(self, lone: Told, rows: Indices, rng: np.random.Generator) -> Batch:
         """[CLS] a sentence [SEP] with masks; nothing follows, so nothing is asked about that."""
-        chosen = rng.integers(len(lone.starts) - 1, size=len(rows))
+        chosen = rng.integers(len(lone.starts) - 1, size=self.crowd * len(rows))
         lengths = np.minimum(np.diff(lone.starts)[chosen], SINGLE - 2)
-        tokens = np.full((len(rows), int(lengths.max()) + 2), self.tokenizer.pad or 0, np.int64)
+        tokens = np.full((len(chosen), int(lengths.max()) + 2), self.tokenizer.pad or 0, np.int64)
         for r, (start, length) in enumerate(zip(lone.starts[chosen], lengths, strict=True)):
             tokens[r, 0], tokens[r, length + 1] = self.tokenizer.cls, self.tokenizer.sep
             tokens[r, 1 : length + 1] = lone.flat[start : start + length]

@@ -48,8 +48,10 @@ class MergeDropout:
     def draw(self, texts: RaggedArray, rows: Indices, epochs: Indices) -> RaggedArray:
         """Return these rows of the texts in pieces drawn anew."""
         rng = seeded_generator(self.seed, int(epochs[0]), int(rows[0]))
-        ids = np.concatenate([texts[int(row)] for row in rows])
-        owners = np.repeat(np.arange(len(rows)), texts.offsets[rows + 1] - texts.offsets[rows])
+        lengths = texts.offsets[rows + 1] - texts.offsets[rows]
+        owners = np.repeat(np.arange(len(rows)), lengths)
+        before = np.cumsum(lengths) - lengths  # pieces of the rows above
+        ids = texts.flat[(texts.offsets[rows] - before)[owners] + np.arange(len(owners))]
         fresh = np.ones(len(ids), bool)  # pieces that were not asked yet
         while True:
             apart = fresh & (self.parts[ids, 0] >= 0) & (rng.random(len(ids)) < self.rate)

@@ -72,7 +72,9 @@ ALLOWED = {
 }
 
 # Parts that are named after their own paper, not after a model that uses them.
-OWN_NAMES = {"mamba", "mamba2", "gla", "based", "s4", "rnn", "lstm", "gru", "linear", "cnn", "luong", "bilstm"}
+OWN_NAMES = {
+    *("mamba", "mamba2", "gla", "based", "s4", "rnn", "lstm", "gru", "linear", "cnn", "luong", "bilstm"),
+}
 
 
 def imports(path: Path) -> set[str]:

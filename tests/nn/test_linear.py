@@ -13,6 +13,7 @@ from torch import Tensor
 from heedful.nn import chunked
 from heedful.nn.chunked import fast_linear
 from heedful.nn.context import Context, Mask, Part, Watch
+from heedful.nn.delta import GatedDeltaNet
 from heedful.nn.linear import (
     GatedConv,
     GatedLinearAttention,
@@ -23,7 +24,7 @@ from heedful.nn.linear import (
 from heedful.nn.scan import linear_pattern, linear_scan
 
 LENGTH = 70
-KINDS = ["linear", "gla", "taylor", "conv"]
+KINDS = ["linear", "gla", "taylor", "conv", "delta"]
 DECAYS = [4, 1, 0]  # of a head with four channels: its own for each, one for all, none
 
 
@@ -39,6 +40,7 @@ def make(kind: str) -> Part:
         "gla": lambda: GatedLinearAttention(16, 2, 4, rank=3),
         "taylor": lambda: LinearAttention(16, 2, 4, features=taylor_features),
         "conv": lambda: GatedConv(16, 32),
+        "delta": lambda: GatedDeltaNet(16, 4, 3, 5, key_heads=2, most=2.0),
     }[kind]()
     for parameter in part.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
@@ -108,7 +110,8 @@ def test_autocast_multiplies_in_bfloat16_and_stays_near_the_loop(decays: int) ->
     for form, narrow in ((linear_scan, False), (fast_linear, True)):
         torch.manual_seed(0)
         q, k, v, log, fresh, S = inputs(150)
-        leaves = [x.float().requires_grad_() for x in (q, k, v, S, *([0.02 * log[..., :decays]] if decays else []))]
+        given = (q, k, v, S, *([0.02 * log[..., :decays]] if decays else []))
+        leaves = [x.float().requires_grad_() for x in given]
         with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
             y, last = form(*leaves[:3], leaves[4] if decays else None, fresh, leaves[3])
         assert y.dtype == last.dtype == torch.float32
@@ -202,7 +205,7 @@ def test_padding_anywhere_is_skipped_and_leaves_the_state_alone(kind: str) -> No
         past += tokens.shape[1]
 
 
-@pytest.mark.parametrize("kind", ["linear", "gla", "taylor"])
+@pytest.mark.parametrize("kind", ["linear", "gla", "taylor", "delta"])
 @torch.no_grad()
 def test_the_pattern_weighs_values_into_heads_also_with_padding_and_documents(kind: str) -> None:
     part, x, watch = make(kind), torch.randn(2, 12, 16), Watch("*")
@@ -215,7 +218,7 @@ def test_the_pattern_weighs_values_into_heads_also_with_padding_and_documents(ki
     assert pattern[0, :, :, :3].abs().max() == 0
 
 
-@pytest.mark.parametrize("kind", ["linear", "gla", "taylor"])
+@pytest.mark.parametrize("kind", ["linear", "gla", "taylor", "delta"])
 def test_half_precision_keeps_its_memory_in_float32(kind: str) -> None:
     part = make(kind).to(torch.bfloat16)
     state = part.new_state(1, 0)

@@ -159,12 +159,12 @@ def test_the_pattern_weighs_values_into_heads_also_with_padding_and_documents(ki
     assert ((pattern @ v - heads).abs().amax((1, 3))[valid]).max() <= 1e-5
 
 
-@pytest.mark.parametrize(("kind", "names"), [(k, ["delta", "B", "C", "h"]) for k in ("mamba", "mamba2")] + [("s4", ["h"])])
+@pytest.mark.parametrize("kind", ["mamba", "mamba2", "s4"])
 @torch.no_grad()
-def test_states_can_be_seen_and_replaced(kind: str, names: list[str]) -> None:
+def test_states_can_be_seen_and_replaced(kind: str) -> None:
     part, x = make(kind), torch.randn(1, 6, 16)
     plain = part(x, context(6))
-    for name in names:
+    for name in ["h"] if kind == "s4" else ["delta", "B", "C", "h"]:
         watch = Watch("*.h", edit={f"ssm.{name}": lambda value: value * 2})
         assert (part(x, context(6, watch=watch, path="ssm")) - plain).abs().max() > 1e-4
     assert watch["ssm.h"].shape[:2] == (1, 6)

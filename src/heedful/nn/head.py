@@ -189,7 +189,7 @@ class Pooler(nn.Module):
 class Transform(nn.Module):
     """norm(act(dense x)) at every position, before a head's own matrix   (Warner et al. 2024, their code)"""
 
-    def __init__(self, dim: int, act: Activation, norm: nn.Module, *, bias: bool = True) -> None:
+    def __init__(self, dim: int, act: Activation, norm: nn.LayerNorm, *, bias: bool = True) -> None:
         super().__init__()
         self.dense = nn.Linear(dim, dim, bias=bias)
         self.act, self.norm = act, norm

@@ -82,23 +82,35 @@ def fast_scan(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
     return scan(a, b, h) if loop else doubling_scan(a, b, h)
 
 
-def shown_scan(a: Tensor, b: Tensor, h: Tensor, see: Callable[[Tensor], Tensor]) -> Tensor:
-    """`fast_scan` whose states, (T, …), somebody sees and may replace: each follows from those before it.
+def settle_states(states_with: Callable[[Tensor | None], Tensor], see: Callable[[Tensor], Tensor]) -> Tensor:
+    """States (T, …) that somebody sees and may replace, where each follows from those before it.
 
-    A change d_t of h_t goes on as b_{t+1} + a_{t+1} d_t. That changes later states, which are seen again,
-    until the changes are those that were already carried on. Each pass settles one more position at least.
+    `states_with(d)` are the states if d_t is added to the state at t as it goes on. A change at t changes the
+    later ones, which are seen again, until the changes are those that were already carried on. Each pass
+    settles one more position at least.
     """
-    states = fast_scan(a, b, h)
+    states = states_with(None)
     carried = torch.zeros_like(states)
-    for _ in range(len(a) + 1):  # a change that draws random numbers never settles
+    for _ in range(len(states) + 1):  # a change that draws random numbers never settles
         seen = see(states)
         change = seen - states
         if change.is_meta or torch.equal(change, carried):
             break
         carried = change
-        before = torch.cat((torch.zeros_like(change[:1]), change[:-1]))
-        states = fast_scan(a, torch.addcmul(b.to(a.dtype), a, before), h)
+        states = states_with(change)
     return seen
+
+
+def shown_scan(a: Tensor, b: Tensor, h: Tensor, see: Callable[[Tensor], Tensor]) -> Tensor:
+    """`fast_scan` whose states, (T, …), somebody sees and may replace: a change d_t goes on by a_{t+1} d_t"""
+
+    def states_with(change: Tensor | None) -> Tensor:
+        if change is None:
+            return fast_scan(a, b, h)
+        before = torch.cat((torch.zeros_like(change[:1]), change[:-1]))
+        return fast_scan(a, torch.addcmul(b.to(a.dtype), a, before), h)
+
+    return settle_states(states_with, see)
 
 
 def selective(

@@ -12,6 +12,7 @@ from typing import Any
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
+from heedful.models.gguf_tables import FUSED_QKV, gguf_keys, gguf_names
 from heedful.models.hf_config import read_rope, write_rope
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, ParallelBlock, Stack
@@ -21,6 +22,7 @@ from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Rotary, RoundedALiBi
 from heedful.nn.rope import Scaling
+from heedful.weights.gguf import GGUFFile
 from heedful.weights.names import Row
 from heedful.weights.ops import PerHead
 
@@ -101,6 +103,20 @@ def falcon_names(c: FalconConfig) -> list[Row]:
     ]
 
 
+def falcon_gguf_names(c: FalconConfig) -> list[Row]:
+    """Where there are two norms, attn_norm_2 is the one before attention."""
+    norms: Row = ("blk.*.{attn_norm_2,attn_norm}", "blocks.*.{attn,ffn}_norm")
+    return gguf_names(c, [FUSED_QKV, *([norms] if c.norms == 2 else [])])
+
+
+def read_gguf(source: GGUFFile) -> dict[str, Any]:
+    """What the names of a GGUF file tell: such files hold no ALiBi and no parts one after the other."""
+    return {
+        "norms": 2 if "blk.0.attn_norm_2.weight" in source.entries else 1,
+        "bias": "blk.0.attn_qkv.bias" in source.entries,
+    }
+
+
 KEYS = {
     "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
     "num_attention_heads": "heads", "ffn_hidden_size": "hidden", "max_position_embeddings": "context",
@@ -156,6 +172,10 @@ FALCON = Family(
         "new_decoder_architecture": "bool", "multi_query": "bool", "parallel_attn": "bool",
         "num_kv_heads": "int", "num_ln_in_parallel_attn": "int",
     },
-    copies={"lm_head.weight": "transformer.word_embeddings.weight"},
+    copies={
+        "lm_head.weight": "transformer.word_embeddings.weight", "output.weight": "token_embd.weight"
+    },
+    gguf="falcon", gguf_names=falcon_gguf_names, gguf_read=read_gguf,
+    gguf_keys=gguf_keys("falcon", FalconConfig),
     paper="Almazrouei et al. 2023, arXiv 2311.16867",
 )  # fmt: skip

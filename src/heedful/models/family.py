@@ -13,6 +13,7 @@ from heedful.weights.names import Row
 
 if TYPE_CHECKING:
     from heedful.models.base import Model
+    from heedful.weights.gguf import GGUFFile
 
 
 class Tokenizer(Protocol):
@@ -174,6 +175,7 @@ class Family:
     gguf: str = ""  # the architecture's name in GGUF files
     gguf_names: Callable[[Any], Sequence[Row]] | None = None
     gguf_keys: Mapping[str, str] = field(default_factory=dict)
+    gguf_read: Callable[[GGUFFile], dict[str, Any]] | None = None  # further fields from such a file
     paper: str = ""
 
     def rows(self, config: Config) -> Sequence[Row]:

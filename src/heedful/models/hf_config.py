@@ -110,7 +110,7 @@ def config_from_gguf(family: Family, source: GGUFFile) -> Config:
     check_kinds(f"{source.path}: rope scaling", told, GGUF_ROPE, minimum=1)
     scaling = read_gguf_rope(told, divisors, values.get("rope_base", 10000.0), values.get("context", 2048))
     values |= {} if scaling is None else {"rope_scaling": scaling}
-    return family.config.strict(**values)
+    return family.config.strict(**values | (family.gguf_read(source) if family.gguf_read else {}))
 
 
 GGUF_ROPE = {"type": "str", "factor": "float", "original_context_length": "int", "finetuned": "bool"}

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from heedful.models.base import LM, Config, Family, derived
+from heedful.models.gguf_tables import FUSED_QKV, gguf_keys, gguf_names
 from heedful.models.partial_rotary import READS, check_rope_dim, read_partial_rope, write_partial_rope
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, ParallelBlock, Stack
@@ -19,8 +21,9 @@ from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Rotary
 from heedful.nn.rope import Scaling
+from heedful.weights.gguf import GGUFFile
 from heedful.weights.names import Row
-from heedful.weights.ops import Fused, PerHead
+from heedful.weights.ops import PerHead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,16 +88,8 @@ def neox_names(c: NeoXConfig) -> list[Row]:
     ]
 
 
-def gguf_names(c: NeoXConfig) -> list[Row]:
-    return [
-        ("token_embd", "embed.token"),
-        ("blk.*.attn_qkv", QKV, Fused()),
-        ("blk.*.attn_output", "blocks.*.attn.o"),
-        ("blk.*.ffn_{up,down}", "blocks.*.ffn.{up,down}"),
-        ("blk.*.{attn,ffn}_norm", "blocks.*.{attn,ffn}_norm"),
-        ("output_norm", "blocks.norm"),
-        ("output", "head.out"),
-    ]
+def read_gguf(source: GGUFFile) -> dict[str, Any]:
+    return {"bias": "blk.0.attn_qkv.bias" in source.entries}
 
 
 KEYS = {
@@ -132,13 +127,7 @@ NEOX = Family(
     copies={"lm_head.weight": "embed_out.weight", "embed_out.weight": "gpt_neox.embed_in.weight",
             "output.weight": "token_embd.weight"},
     drop=("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"),
-    gguf="gptneox", gguf_names=gguf_names,
-    gguf_keys={
-        "gptneox.embedding_length": "dim", "gptneox.block_count": "layers",
-        "gptneox.attention.head_count": "heads", "gptneox.feed_forward_length": "hidden",
-        "gptneox.context_length": "context", "gptneox.rope.dimension_count": "rope_dim",
-        "gptneox.rope.freq_base": "rope_base", "gptneox.use_parallel_residual": "parallel",
-        "gptneox.attention.layer_norm_epsilon": "norm_eps",
-    },
+    gguf="gptneox", gguf_names=partial(gguf_names, own=[FUSED_QKV]), gguf_read=read_gguf,
+    gguf_keys=gguf_keys("gptneox", NeoXConfig),
     paper="Black et al. 2022, arXiv 2204.06745",
 )  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
+from heedful.models.gguf_tables import FUSED_QKV, gguf_keys, gguf_names
 from heedful.models.partial_rotary import READS, check_rope_dim, read_partial_rope, write_partial_rope
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, ParallelBlock, Stack
@@ -22,6 +23,7 @@ from heedful.nn.head import LMHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm, RMSNorm
 from heedful.nn.position import Rotary
 from heedful.nn.rope import LongScaling, Scaling
+from heedful.weights.gguf import GGUFFile
 from heedful.weights.names import Row
 from heedful.weights.ops import Fused
 
@@ -110,6 +112,7 @@ def phi3(c: Phi3Config) -> LM:
 
 
 QKV = ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v")
+GATE_UP = ("blocks.*.ffn.gate", "blocks.*.ffn.up")
 PHI_NAMES: list[Row] = [
     ("model.embed_tokens", "embed.token"),
     ("model.layers.*.self_attn.{q_proj,k_proj,v_proj,dense}", "blocks.*.attn.{q,k,v,o}"),
@@ -122,12 +125,24 @@ PHI3_NAMES: list[Row] = [
     ("model.embed_tokens", "embed.token"),
     ("model.layers.*.self_attn.qkv_proj", QKV, Fused()),
     ("model.layers.*.self_attn.o_proj", "blocks.*.attn.o"),
-    ("model.layers.*.mlp.gate_up_proj", ("blocks.*.ffn.gate", "blocks.*.ffn.up"), Fused()),
+    ("model.layers.*.mlp.gate_up_proj", GATE_UP, Fused()),
     ("model.layers.*.mlp.down_proj", "blocks.*.ffn.down"),
     ("model.layers.*.{input,post_attention}_layernorm", "blocks.*.{attn,ffn}_norm"),
     ("model.norm", "blocks.norm"),
     ("{lm_head,score,score}", "head.{out,label,tag}"),
 ]
+
+
+def read_phi3_gguf(source: GGUFFile) -> dict[str, Any]:
+    """A window of 0 is none; the factors of long rope are tensors."""
+    window = source.metadata.get("phi3.attention.sliding_window") or None
+    if "rope_factors_long.weight" not in source.entries:
+        return {"window": window}
+    short, long = (tuple(source.read(f"rope_factors_{w}.weight").tolist()) for w in ("short", "long"))
+    trained = source.metadata["phi3.rope.scaling.original_context_length"]
+    stretch = source.metadata["phi3.context_length"] / trained
+    gain = source.metadata.get("phi3.rope.scaling.attn_factor")
+    return {"window": window, "rope_scaling": LongScaling(stretch, trained, short, long, gain)}
 
 
 def write_phi3(c: Phi3Config) -> dict[str, Any]:
@@ -158,7 +173,8 @@ PHI = Family(
     },
     require={"qk_layernorm": (False,)}, reads=READS, write=write_partial_rope,
     read=partial(read_partial_rope, usual=0.5), copies=COPIES,
-    drop=("*.rotary_emb.inv_freq",), paper="Li et al. 2023, arXiv 2309.05463",
+    drop=("*.rotary_emb.inv_freq",), gguf="phi2", gguf_names=gguf_names,
+    gguf_keys=gguf_keys("phi2", PhiConfig), paper="Li et al. 2023, arXiv 2309.05463",
 )  # fmt: skip
 
 PHI3 = Family(
@@ -175,5 +191,8 @@ PHI3 = Family(
     heads={kind: name.replace("Phi", "Phi3") for kind, name in PHI.heads.items()},
     reads={**READS, "original_max_position_embeddings": "int"}, write=write_phi3,
     read=partial(read_partial_rope, usual=1.0), copies=COPIES,
-    drop=("*.rotary_emb.inv_freq",), paper="Abdin et al. 2024, arXiv 2404.14219",
+    drop=("*.rotary_emb.inv_freq", "rope_factors_*.weight"), gguf="phi3",
+    gguf_names=partial(gguf_names, own=[FUSED_QKV, ("blk.*.ffn_up", GATE_UP, Fused())]),
+    gguf_keys=gguf_keys("phi3", Phi3Config), gguf_read=read_phi3_gguf,
+    paper="Abdin et al. 2024, arXiv 2404.14219",
 )  # fmt: skip

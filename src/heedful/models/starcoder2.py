@@ -6,8 +6,10 @@ From GPT-2:  learned positions → rotary   groups of heads share keys and value
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from heedful.models.base import LM, Config, Family, derived
+from heedful.models.gguf_tables import gguf_keys, gguf_names
 from heedful.models.llama import read_llama, write_llama
 from heedful.nn.attention import Attention
 from heedful.nn.block import Block, Stack
@@ -17,6 +19,7 @@ from heedful.nn.head import LMHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Rotary
 from heedful.nn.rope import Scaling
+from heedful.weights.gguf import GGUFFile
 from heedful.weights.names import Row
 
 
@@ -63,15 +66,8 @@ NAMES: list[Row] = [
 ]
 
 
-def gguf_names(c: StarCoder2Config) -> list[Row]:
-    return [
-        ("token_embd", "embed.token"),
-        ("blk.*.attn_{q,k,v,output}", "blocks.*.attn.{q,k,v,o}"),
-        ("blk.*.ffn_{up,down}", "blocks.*.ffn.{up,down}"),
-        ("blk.*.{attn,ffn}_norm", "blocks.*.{attn,ffn}_norm"),
-        ("output_norm", "blocks.norm"),
-        ("output", "head.out"),
-    ]
+def read_gguf(source: GGUFFile) -> dict[str, Any]:
+    return {"bias": "blk.0.attn_q.bias" in source.entries}
 
 
 KEYS = {
@@ -102,12 +98,7 @@ STARCODER2 = Family(
     require={"norm_type": ("layer_norm",), "mlp_type": ("default",)},
     read=read_llama, write=write_llama,
     copies={"lm_head.weight": "model.embed_tokens.weight", "output.weight": "token_embd.weight"},
-    drop=("*.rotary_emb.inv_freq",), gguf="starcoder2", gguf_names=gguf_names,
-    gguf_keys={
-        "starcoder2.embedding_length": "dim", "starcoder2.block_count": "layers",
-        "starcoder2.attention.head_count": "heads", "starcoder2.attention.head_count_kv": "kv_heads",
-        "starcoder2.feed_forward_length": "hidden", "starcoder2.context_length": "context",
-        "starcoder2.rope.freq_base": "rope_base", "starcoder2.attention.layer_norm_epsilon": "norm_eps",
-    },
+    drop=("*.rotary_emb.inv_freq",), gguf="starcoder2", gguf_names=gguf_names, gguf_read=read_gguf,
+    gguf_keys=gguf_keys("starcoder2", StarCoder2Config),
     paper="Lozhkov et al. 2024, arXiv 2402.19173",
 )  # fmt: skip

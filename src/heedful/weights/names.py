@@ -95,7 +95,7 @@ def connect(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> list[Link]:
     table, links = expand_rows(rows), []
     done: set[str] = set()
     for name, tensor in ours.items():
-        for pattern in table:
+        for pattern in table if name not in done else ():
             match = pattern.match(name)
             if match is not None:
                 numbers, leaf = match

@@ -116,7 +116,7 @@ def main() -> None:
         if plan.mixed is None:
             parser.error(f"{given.name} has no everyday examples")
         told = f"{plan.card.data}; QAMR, dev and test (Michael et al. 2018); questions of our own templates"
-        card = replace(plan.card, data=told, licence=f"{plan.card.licence}; MIT")
+        card = replace(plan.card, data=told, licence=f"{plan.card.licence}; {contexts.LICENCE}")
         plan = replace(plan, batches=plan.mixed, card=card, files=(*plan.files, *contexts.QAMR))
     out, given.results, _ = places(given.name, given.out, plan.card.bundled)
     found = train(given.name, plan, data_folder(), out, given)

@@ -96,6 +96,7 @@ def questions(count: int, seed: int = 0) -> list[Question]:
 
 
 QAMR = tuple(f"qa/qamr/{name}.tsv.gz" for name in ("wiki-sentences", "dev", "test"))
+LICENCE = "MIT, sentences of Wikipedia and Wikinews CC BY-SA and CC BY"
 BRACKETS = {"-LRB-": "(", "-RRB-": ")", "``": '"', "''": '"', "--": "–"}
 
 

@@ -26,8 +26,10 @@ from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.attentive import AttentiveUnit, Decoding, InputFeeding
 from heedful.nn.block import Block, NamedParts
 from heedful.nn.context import Part, Watch
+from heedful.nn.delta import GatedDeltaNet
 from heedful.nn.moe import MoE
 from heedful.nn.recurrent import Bidirectional, Recurrence
+from heedful.nn.ssd import Mamba2
 from heedful.nn.ssm import S4, Mamba
 
 LABELS = {
@@ -197,8 +199,8 @@ class LayerStages:
         at = {"g": group.name, "l": group.layers.index(path), "h": pattern.head}
         look, total = self.look_stage(path, part, pattern, at), self.sum_stage(path, part, pattern, at)
         return (
-            [look, self.state_stage(path, pattern.head), total]
-            if isinstance(part, S4 | Mamba)
+            [look, self.state_stage(path, pattern), total]
+            if isinstance(part, S4 | Mamba | Mamba2 | GatedDeltaNet)
             else [look, total]
         )
 
@@ -238,12 +240,13 @@ class LayerStages:
         return Stage("sum", title, path, self.side, [equation], "", rows, pattern, page=page, params=params,
                      row_param="q")  # fmt: skip
 
-    def state_stage(self, path: str, channel: int) -> Stage:
-        """Return the state of one channel after every token, and how far each token moves it."""
+    def state_stage(self, path: str, pattern: HeadPattern) -> Stage:
+        """Return the state of one channel or head after every token, and how far each token moves it."""
         words = [word for word in ("delta", "h") if f"{path}.{word}" in self.watch]
-        rows = [self.vectors(LABELS[word], f"{path}.{word}", head=channel, axis=1) for word in words]
-        note = "What is carried from token to token: a few numbers for each channel."
-        return Stage("state", f"State, channel {channel}", path, self.side, [], note, rows, page="states",
+        rows = [self.vectors(LABELS[word], f"{path}.{word}", head=pattern.head, axis=1) for word in words]
+        size = "a few numbers for each channel" if pattern.unit == "channel" else "a matrix for each head"
+        title, note = f"State, {pattern.unit} {pattern.head}", f"What is carried from token to token: {size}."
+        return Stage("state", title, path, self.side, [], note, rows, page="states",
                      params={"part": path})  # fmt: skip
 
     def head_pattern(self, path: str, part: Part) -> HeadPattern:

@@ -16,11 +16,13 @@ from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.attentive import Decoding
 from heedful.nn.block import Stack
 from heedful.nn.context import Part
+from heedful.nn.delta import GatedDeltaNet
 from heedful.nn.disentangled import DisentangledAttention, Neighbours
 from heedful.nn.latent import LatentAttention
 from heedful.nn.linear import GatedConv, GatedLinearAttention, LinearAttention
 from heedful.nn.position import ALiBi, BucketBias, Learned, Sinusoidal
 from heedful.nn.recurrent import Recurrence
+from heedful.nn.ssd import Mamba2
 from heedful.nn.ssm import S4, Mamba
 
 # The first that fits names how a part mixes tokens.
@@ -28,7 +30,8 @@ MIXERS: tuple[tuple[str, tuple[type[Part], ...]], ...] = (
     ("cross-attention", (CrossAttention,)),
     ("alignment", (Decoding,)),
     ("recurrence", (Recurrence,)),
-    ("state space", (Mamba, S4)),
+    ("state space", (Mamba, Mamba2, S4)),
+    ("delta rule", (GatedDeltaNet,)),
     ("gated linear attention", (GatedLinearAttention,)),
     ("linear attention", (LinearAttention,)),
     ("convolution", (GatedConv, Neighbours)),
@@ -37,6 +40,7 @@ MIXERS: tuple[tuple[str, tuple[type[Part], ...]], ...] = (
 NOTES = {
     "recurrence": "order comes from its recurrence: each state is made from the one before",
     "state space": "order comes from its state: h_t is made from h_(t−1), linearly",
+    "delta rule": "order comes from its memory: each token corrects what others wrote, and all fades",
     "decay": "order comes from forgetting: what was read before is multiplied by a forget gate at each token",
     "convolution": "order comes from its convolution: a layer sees {window} tokens in their order",
     "none": "no order: the same words in any order are the same",
@@ -148,7 +152,8 @@ def position_type(model: Model) -> str:
         return "rotary"
     mixed = {mixer_of(part) for part in parts}
     order = {
-        "recurrence": "recurrence", "state space": "state space", "gated linear attention": "decay",
+        "recurrence": "recurrence", "state space": "state space", "delta rule": "delta rule",
+        "gated linear attention": "decay",
         "convolution": "convolution",
     }  # fmt: skip
     return next((kind for by, kind in order.items() if by in mixed), "none")
@@ -157,7 +162,8 @@ def position_type(model: Model) -> str:
 def order_note(model: Model) -> str:
     """Return one line that says where the order of tokens comes from; "" where a figure shows it."""
     note = NOTES.get(position_type(model), "")
-    short = [part.conv.width for _, part in parts_of(model) if isinstance(part, Mamba)]
+    parts = [part for _, part in parts_of(model)]
+    short = [part.conv.width for part in parts if isinstance(part, Mamba | Mamba2 | GatedDeltaNet)]
     if short:
         note += f", and from a convolution over the last {short[0]} tokens"
     windows = [window_of(part) for _, part in parts_of(model) if mixer_of(part) == "convolution"]

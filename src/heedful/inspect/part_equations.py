@@ -16,6 +16,7 @@ from heedful.nn.additive import Additive, Concat, Dot, General
 from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.attentive import AttentiveUnit, InputFeeding, Maxout
 from heedful.nn.block import Block, ParallelBlock
+from heedful.nn.delta import GatedDeltaNet
 from heedful.nn.disentangled import ConvBlock, DisentangledAttention, Neighbours
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import ACTIVATIONS, MLP, GatedMLP
@@ -37,6 +38,7 @@ from heedful.nn.moe import MoE, SigmoidRouter
 from heedful.nn.norm import RMSNorm
 from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, Sinusoidal
 from heedful.nn.recurrent import GRU, LSTM, RNN, Bidirectional, GatedUnit
+from heedful.nn.ssd import Mamba2
 from heedful.nn.ssm import S4, Mamba
 
 Equations = list[str]
@@ -132,6 +134,12 @@ TABLE: tuple[Row, ...] = (
     (Mamba, "Selective state space",
      ["h_t = exp(Δ_t A) h_{t-1} + Δ_t B_t u_t", "y_t = C_t h_t + D u_t",
       "Δ_t = softplus(W_Δ u_t), B_t = W_B u_t, C_t = W_C u_t"]),
+    (Mamba2, "State space with one decay for a head",
+     ["h_t = exp(Δ_t A) h_{t-1} + Δ_t u_t B_t^T", "y_t = h_t C_t + D u_t",
+      "out = W_O norm(y ⊙ silu(W_G x)), Δ_t = softplus(W_Δ x_t + b)"]),
+    (GatedDeltaNet, "Gated delta rule",
+     ["S_t = α_t S_{t-1} + β_t k_t (v_t - α_t S_{t-1}^T k_t)^T", "y_t = S_t^T q_t / √K",
+      "out = W_O (norm(y) ⊙ silu(W_G x))"]),
     (S4, "State space", ["h_t = exp(Δ A) h_{t-1} + u_t", "y_t = 2 Re(Σ_n c_n h_tn) + D u_t"]),
     (LSTM, "LSTM cell",
      ["i, f, o = sigma(W x_t + U h_{t-1} + b), g = tanh(W x_t + U h_{t-1} + b)", "c_t = f ⊙ c_{t-1} + i ⊙ g",

@@ -16,7 +16,9 @@ from heedful.inspect.prediction import is_causal
 from heedful.inspect.results import Result
 from heedful.models.base import Model
 from heedful.nn.context import Watch
+from heedful.nn.delta import GatedDeltaNet
 from heedful.nn.recurrent import Recurrence
+from heedful.nn.ssd import Mamba2
 from heedful.nn.ssm import S4, Mamba
 from heedful.nn.watch import LAYER_OUTPUT
 
@@ -54,6 +56,14 @@ def recurrent_parts(model: Model) -> list[RecurrentPart]:
         elif isinstance(part, Mamba):
             size = part.A_log.numel()
             out.append(RecurrentPart(path, kind, [], ["h"], ["delta", "h"], size, side, False))
+        elif isinstance(part, Mamba2):
+            size = part.heads * part.head_dim * part.state
+            out.append(RecurrentPart(path, kind, [], ["h"], ["delta", "h"], size, side, False))
+        elif isinstance(part, GatedDeltaNet):
+            size = part.heads * (part.k.out_features // part.key_heads) * (part.v.out_features // part.heads)
+            out.append(
+                RecurrentPart(path, kind, ["beta"], ["h"], ["beta", "log_decay", "h"], size, side, False)
+            )
         elif isinstance(part, S4):
             out.append(RecurrentPart(path, kind, [], ["h"], ["h"], 2 * part.A_log.numel(), side, False))
     return out
@@ -83,8 +93,11 @@ def summarise_states(
         names = {word: f"{cell.path}.{word}" for word in cell.words if f"{cell.path}.{word}" in shapes}
         if not names:
             continue
-        # A state space has a few numbers for each channel: (T, F, N).
-        values = {word: value(name).float().flatten(1) for word, name in names.items()}
+        # A state space has a few numbers for each channel, (T, F, N); a gate of heads is (H, T, 1).
+        values = {
+            word: (found.transpose(0, 1) if word in ("beta", "log_decay") else found).flatten(1)
+            for word, found in ((word, value(name).float()) for word, name in names.items())
+        }
         parts.append({
             "path": cell.path, "cell": cell.cell, "side": "target" if cell.side == "target" else "tokens",
             "reverse": cell.reverse, "words": list(names), "names": names,

@@ -64,6 +64,7 @@ MEANINGS = {
     "c": "the cell of an LSTM after each token",
     "skip": "what goes past a state space, D v",
     "log_decay": "the logarithm of what gated linear attention keeps",
+    "beta": "how much of what a key holds the delta rule replaces",
     "i": "the input gate", "f": "the forget gate", "o": "the output gate", "g": "the candidate of an LSTM",
     "r": "the reset gate", "z": "the update gate", "n": "the candidate of a GRU",
     "a": "the attentional vector", "read": "what the deep output reads: state, word and context",

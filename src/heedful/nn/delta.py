@@ -38,8 +38,8 @@ def delta_states(
 ) -> Tensor:
     """S_t = a_t S_{t−1} + β_t k_t (v_t − a_t S_{t−1}ᵀ k_t)ᵀ   (Yang et al. 2025, eq. 10): the definition
 
-    k is (B, H, T, K), v is (B, H, T, K′), log a and β are (B, H, T, 1), S is (B, H, K, K′). Where fresh, which
-    is (B, T), the past is forgotten first. Gives every S, (T, B, H, K, K′); a `change` is added as S goes on.
+    k is (B, H, T, K), v is (B, H, T, K′), log a and β are (B, H, T, 1), S is (B, H, K, K′). Where fresh, of
+    (B, T), the past is forgotten first. Gives every S, (T, B, H, K, K′); a `change` is added as S goes on.
     """
     out = []
     for t in range(k.shape[2]):
@@ -113,7 +113,7 @@ def delta_pattern(q: Tensor, k: Tensor, log_a: Tensor, beta: Tensor, fresh: Tens
 
 @torch.library.custom_op("heedful::carry_states", mutates_args=())
 def carry_states(M: Tensor, E: Tensor, S: Tensor) -> Tensor:
-    """S_0 = S,  S_{i+1} = M_i S_i + E_i, all of them: (B, H, n + 1, K, K′), by a loop that no compiler unrolls"""
+    """S_0 = S,  S_{i+1} = M_i S_i + E_i, all of them: (B, H, n + 1, K, K′); no compiler unrolls it"""
     out = [S.to(E.dtype)]
     for i in range(M.shape[2]):
         out.append(M[:, :, i] @ out[-1] + E[:, :, i])

@@ -55,6 +55,7 @@ COMMANDS = {
     "bench": Command("bench", "Measure the speed of a model on this machine.", "Generation"),
     "check": Command("check", "Check that alone, batched, padded and cached decoding agree.", "Generation"),
     "quantize": Command("check", "Quantize a model to 8 or 4 bits.", "Generation"),
+    "export": Command("export", "Write a model as GGUF, ONNX or a Hugging Face folder.", "Generation"),
     "tokenize": Command("tokenize", "Show how a model tokenizes a text.", "Text"),
     "word2vec": Command("word2vec", "Train, query, score and convert word vectors.", "Text"),
     "classify": Command("pipelines", "Classify texts, also by your own labels.", "Tasks"),

@@ -34,7 +34,7 @@ from heedful.models.memory import check_memory, parameter_count
 from heedful.nn.head import SentenceHead
 from heedful.nn.init import initialise, outline
 from heedful.nn.quantised import Int8Embedding, quantise_modules
-from heedful.pooling import read_pooling, write_pooling
+from heedful.pooling import pooling_from_gguf, read_pooling, write_pooling
 from heedful.text import load_tokenizer, save_tokenizer
 from heedful.text.from_gguf import from_gguf
 from heedful.weights.bases import bundled_vectors
@@ -121,6 +121,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
         model.tie()
     if isinstance(source, GGUFFile):
         model.tokenizer = from_gguf(source.metadata, str(where))
+        model.pooling = pooling_from_gguf(source.metadata, source.architecture)
         ids = {f"{role}_token_id": getattr(model.tokenizer, role, None) for role in ("bos", "eos", "pad")}
         model.hf_config = {name: value for name, value in ids.items() if value is not None}
         return model.to(device).eval()
@@ -273,7 +274,7 @@ def _open_checkpoint(where: Path) -> tuple[TensorSource, Family, Config, dict[st
     if where.suffix != ".gguf":
         raise NotFound(f"{where} is a file", hint="give the folder of a model, or a .gguf file")
     source = GGUFFile(where)
-    known = {f.gguf: f for f in FAMILIES.values() if f.gguf}
+    known = {f.gguf: f for f in reversed(FAMILIES.values()) if f.gguf}  # the first of a name reads it
     if source.architecture not in known:
         raise NotFound(
             f"{where} holds a {source.architecture!r}", hint=f"GGUF is read here for {', '.join(known)}"

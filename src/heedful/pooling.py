@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,9 @@ MODES = {
     "pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first",
     "pooling_mode_max_tokens": "max", "pooling_mode_lasttoken": "last",
 }  # fmt: skip
+
+GGUF_POOLING = {"mean": 1, "first": 2, "last": 3}  # how GGUF files number them
+OWN_NORMALISE, OWN_LENGTH = "heedful.pooling.normalise", "heedful.pooling.length"
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,24 @@ def _read_json(path: Path, kind: type) -> Any:
         return read_json(path, kind)
     except (OSError, ValueError) as error:
         raise CorruptFile(f"{path} is missing ({error!s:.80})", hint="fetch it again") from None
+
+
+def pooling_from_gguf(metadata: Mapping[str, Any], architecture: str) -> Pooling | None:
+    """How a GGUF file pools. The format has no word for `normalise`: other programs do it, and so do we."""
+    kind = metadata.get(f"{architecture}.pooling_type")
+    modes = [mode for mode, number in GGUF_POOLING.items() if number == kind]
+    length, normalise = metadata.get(OWN_LENGTH), bool(metadata.get(OWN_NORMALISE, True))
+    return Pooling(modes[0], normalise, length) if modes else None
+
+
+def gguf_pooling(pooling: Pooling, architecture: str) -> dict[str, Any]:
+    """The metadata that `pooling_from_gguf` reads; what the format cannot say stands under names of ours."""
+    if pooling.mode not in GGUF_POOLING:
+        raise ConfigError(f"GGUF cannot pool by {pooling.mode!r}", hint=f"it has {', '.join(GGUF_POOLING)}")
+    own = {OWN_NORMALISE: pooling.normalise} | (
+        {} if pooling.length is None else {OWN_LENGTH: pooling.length}
+    )
+    return {f"{architecture}.pooling_type": GGUF_POOLING[pooling.mode]} | own
 
 
 def write_pooling(pooling: Pooling | None, folder: Path, dim: int) -> None:

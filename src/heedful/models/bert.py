@@ -192,6 +192,16 @@ DISTILBERT_NAMES = [
     ("qa_outputs", "head.span"),
 ]
 
+BERT_GGUF_NAMES = [
+    ("token_embd", "embed.token"),
+    ("position_embd", "embed.position"),
+    ("token_types", "embed.types"),
+    ("token_embd_norm", "embed.norm"),
+    ("blk.*.attn_{q,k,v,output}", "blocks.*.attn.{q,k,v,o}"),
+    ("blk.*.{attn,layer}_output_norm", "blocks.*.{attn,ffn}_norm"),
+    ("blk.*.ffn_{up,down}", "blocks.*.ffn.{up,down}"),
+]
+
 KEYS = {
     "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
     "num_attention_heads": "heads", "intermediate_size": "hidden", "max_position_embeddings": "context",
@@ -256,6 +266,14 @@ BERT = Family(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     drop=("*position_ids",), paper="Devlin et al. 2019, arXiv 1810.04805",
+    gguf="bert", gguf_names=lambda c: BERT_GGUF_NAMES, gguf_head="none",
+    gguf_read=lambda source: {"head": "none", "pooler": False},
+    gguf_write=lambda c: {"bert.attention.causal": False},
+    gguf_keys={
+        "bert.context_length": "context", "bert.embedding_length": "dim", "bert.block_count": "layers",
+        "bert.feed_forward_length": "hidden", "bert.attention.head_count": "heads",
+        "bert.attention.layer_norm_epsilon": "norm_eps", "tokenizer.ggml.token_type_count": "types",
+    },
 )  # fmt: skip
 
 ROBERTA = Family(

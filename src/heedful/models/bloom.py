@@ -16,7 +16,7 @@ from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import ALiBi
 from heedful.weights.names import Row
-from heedful.weights.ops import PerHead
+from heedful.weights.ops import Fused, PerHead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +45,25 @@ def bloom(c: BloomConfig) -> LM:
     return LM(Embedding(c.vocab, c.dim, norm=norm()), blocks, head)
 
 
+Q_K_V = ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v")
+
+GGUF_NAMES = [
+    ("token_embd", "embed.token"),
+    ("token_embd_norm", "embed.norm"),
+    ("blk.*.attn_qkv", Q_K_V, Fused()),
+    ("blk.*.attn_output", "blocks.*.attn.o"),
+    ("blk.*.ffn_{up,down}", "blocks.*.ffn.{up,down}"),
+    ("blk.*.{attn,ffn}_norm", "blocks.*.{attn,ffn}_norm"),
+    ("output_norm", "blocks.norm"),
+    ("output", "head.out"),
+]
+
+
 def bloom_names(c: BloomConfig) -> list[Row]:
-    q_k_v = ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v")
     return [
         ("transformer.word_embeddings", "embed.token"),
         ("transformer.word_embeddings_layernorm", "embed.norm"),
-        ("transformer.h.*.self_attention.query_key_value", q_k_v, PerHead(c.heads)),
+        ("transformer.h.*.self_attention.query_key_value", Q_K_V, PerHead(c.heads)),
         ("transformer.h.*.self_attention.dense", "blocks.*.attn.o"),
         ("transformer.h.*.mlp.{dense_h_to_4h,dense_4h_to_h}", "blocks.*.ffn.{up,down}"),
         ("transformer.h.*.{input,post_attention}_layernorm", "blocks.*.{attn,ffn}_norm"),
@@ -76,6 +89,14 @@ BLOOM = Family(
         "tag": "BloomForTokenClassification", "span": "BloomForQuestionAnswering", "none": "BloomModel",
     },
     require={"apply_residual_connection_post_layernorm": (False,), "n_inner": (None,)},
-    copies={"lm_head.weight": "transformer.word_embeddings.weight"},
+    copies={
+        "lm_head.weight": "transformer.word_embeddings.weight", "output.weight": "token_embd.weight",
+    },
+    gguf="bloom", gguf_names=lambda c: GGUF_NAMES,
+    gguf_write=lambda c: {"bloom.feed_forward_length": 4 * c.dim},
+    gguf_keys={
+        "bloom.context_length": "context", "bloom.embedding_length": "dim", "bloom.block_count": "layers",
+        "bloom.attention.head_count": "heads", "bloom.attention.layer_norm_epsilon": "norm_eps",
+    },
     paper="BigScience Workshop 2022, arXiv 2211.05100",
 )  # fmt: skip

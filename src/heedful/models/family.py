@@ -172,8 +172,10 @@ class Family:
     drop: (
         Sequence[str] | Callable[[Any], Sequence[str]]
     ) = ()  # published buffers that were never needed, as patterns
-    gguf: str = ""  # the architecture's name in GGUF files
+    gguf: str = ""  # the architecture's name in GGUF files; the first family of that name reads them
     gguf_names: Callable[[Any], Sequence[Row]] | None = None
+    gguf_head: str = "lm"  # of the model that such a file holds; none: the encoder alone
+    gguf_write: Callable[[Any], dict[str, Any]] | None = None  # metadata beside those of `gguf_keys`
     gguf_keys: Mapping[str, str] = field(default_factory=dict)
     gguf_read: Callable[[GGUFFile], dict[str, Any]] | None = None  # further fields from such a file
     paper: str = ""

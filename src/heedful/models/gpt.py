@@ -129,6 +129,17 @@ GPT2_NAMES = [
     *BLOCK_NAMES,
 ]
 
+GPT2_GGUF_NAMES = [
+    ("token_embd", "embed.token"),
+    ("position_embd", "embed.position"),
+    ("blk.*.attn_qkv", QKV, Fused()),
+    ("blk.*.attn_output", "blocks.*.attn.o"),
+    ("blk.*.ffn_{up,down}", "blocks.*.ffn.{up,down}"),
+    ("blk.*.{attn,ffn}_norm", "blocks.*.{attn,ffn}_norm"),
+    ("output_norm", "blocks.norm"),
+    ("output", "head.out"),
+]
+
 KEYS = {
     "vocab_size": "vocab", "n_embd": "dim", "n_layer": "layers", "n_head": "heads", "n_positions": "context",
     "layer_norm_epsilon": "norm_eps", "tie_word_embeddings": "tied",
@@ -177,7 +188,13 @@ GPT2 = Family(
         "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,),
         "add_cross_attention": (False,),
     },
-    copies={"lm_head.weight": "transformer.wte.weight"}, drop=("*.attn.bias", "*.attn.masked_bias"),
+    copies={"lm_head.weight": "transformer.wte.weight", "output.weight": "token_embd.weight"},
+    drop=("*.attn.bias", "*.attn.masked_bias"), gguf="gpt2", gguf_names=lambda c: GPT2_GGUF_NAMES,
+    gguf_keys={
+        "gpt2.context_length": "context", "gpt2.embedding_length": "dim", "gpt2.block_count": "layers",
+        "gpt2.feed_forward_length": "hidden", "gpt2.attention.head_count": "heads",
+        "gpt2.attention.layer_norm_epsilon": "norm_eps",
+    },
     paper="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
 )  # fmt: skip
 

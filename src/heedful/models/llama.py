@@ -160,6 +160,8 @@ LLAMA = Family(
     copies={"lm_head.weight": "model.embed_tokens.weight", "output.weight": "token_embd.weight"},
     drop=("*.rotary_emb.inv_freq", "rope_freqs.weight"), gguf="llama", gguf_names=gguf_names,
     gguf_keys={
+        "llama.rope.dimension_count": "head_dim", "llama.attention.key_length": "head_dim",
+        "llama.attention.value_length": "head_dim",
         "llama.embedding_length": "dim", "llama.block_count": "layers", "llama.attention.head_count": "heads",
         "llama.attention.head_count_kv": "kv_heads", "llama.feed_forward_length": "hidden",
         "llama.context_length": "context", "llama.rope.freq_base": "rope_base",
@@ -170,7 +172,7 @@ LLAMA = Family(
 
 MISTRAL = replace(
     LLAMA, name="mistral", config=MistralConfig, build=mistral, names=NAMES,
-    keys={**KEYS, "sliding_window": "window"}, model_types=("mistral",), gguf="",
+    keys={**KEYS, "sliding_window": "window"}, model_types=("mistral",),
     presets={
         "mistral-7b": MistralConfig(kv_heads=8, hidden=14336, context=32768, window=4096, norm_eps=1e-5)
     },

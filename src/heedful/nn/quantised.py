@@ -228,3 +228,24 @@ def quantise_modules(model: nn.Module, kind: str, group: int = GROUP, tables: bo
             if id(child.weight) in rounded:
                 setattr(parent, name, rounded[id(child.weight)])
     return count
+
+
+def dequantise_modules(model: nn.Module) -> None:
+    """Put plain layers in the place of quantised ones: what `quantise_modules` did, but for the rounding."""
+    tables: dict[int, nn.Embedding] = {}
+    for table in [m for m in model.modules() if isinstance(m, Int8Embedding)]:
+        weight = table.weight.to(torch.float32) * table.scale[:, None]
+        rows, dim = weight.shape
+        tables[id(table)] = nn.Embedding(rows, dim, _weight=weight.to(table.dtype))
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, Int8Embedding):
+                setattr(parent, name, tables[id(child)])
+            elif isinstance(child, Quantised):
+                dtype = child.bias.dtype if child.bias is not None else torch.float32
+                layer = nn.Linear(child.in_features, child.out_features, child.bias is not None, "meta")
+                layer.weight = nn.Parameter(child.dequantise(dtype))
+                layer.register_parameter("bias", child.bias)
+                if isinstance(parent, LMHead) and isinstance(child, TiedLinear):
+                    parent.tied, layer.weight = True, tables[id(child.table)].weight
+                setattr(parent, name, layer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -158,9 +158,6 @@ def _summary(entry: Entry) -> dict[str, Any]:
     about: dict[str, Any] = dict.fromkeys(("kind", "family", "params", "head", "error")) | {"tasks": []}
     if entry.vectors:
         return about | {"kind": "vectors", "family": "word2vec"}
-    if entry.path.suffix == ".gguf":  # opening one takes seconds: what all of them are is known without
-        kinds = set(gguf_kinds())
-        return about | {"kind": kinds.pop() if len(kinds) == 1 else None}
     try:
         model = skeleton(entry.name)
         # What it is for; the record has all it can do.
@@ -172,15 +169,3 @@ def _summary(entry: Entry) -> dict[str, Any]:
         "kind": model.kind, "family": model.family.name, "params": params, "head": model.config.head,
         "tasks": tasks,
     }  # fmt: skip
-
-
-def gguf_kinds() -> Iterator[str]:
-    """The kinds of model that are read from such files."""
-    from heedful.loading import assemble
-    from heedful.models import FAMILIES
-    from heedful.nn.init import outline
-
-    for family in FAMILIES.values():
-        if family.gguf:
-            with outline():
-                yield assemble(family, family.tiny).kind

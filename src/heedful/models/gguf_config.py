@@ -1,0 +1,72 @@
+"""Configs as the metadata of GGUF files. A family's `gguf_keys` serves both ways; `hf_config` reads them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.errors import ConfigError
+from heedful.models.base import Config, Family
+from heedful.models.hf_config import write_rope
+from heedful.nn.rope import LinearScaling, Llama3Scaling, LongScaling, Scaling, YarnScaling, frequencies
+
+NEVER_WRITTEN = {"dropout", "labels", "head", "pooler", "classifier_pooling"}  # of training and of heads
+
+
+def write_gguf_rope(architecture: str, config: Config) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The metadata, or the divisors of the frequencies, that `read_gguf_rope` reads back."""
+    scaling: Scaling | None = getattr(config, "rope_scaling", None)
+    if scaling is None:
+        return {}, {}
+    out: dict[str, Any]
+    key = f"{architecture}.rope.scaling."
+    if isinstance(scaling, Llama3Scaling):
+        size, base = torch.tensor([[scaling.context]]), getattr(config, "rope_base")  # noqa: B009
+        dim = getattr(config, "head_dim")  # noqa: B009
+        plain, scaled = (frequencies(dim, base, s, size)[0][0] for s in (None, scaling))
+        return {key + "original_context_length": scaling.context}, {"rope_freqs.weight": plain / scaled}
+    if isinstance(scaling, LongScaling):
+        out = {key + "original_context_length": scaling.context}
+        out |= {} if scaling.attention_factor is None else {key + "attn_factor": scaling.attention_factor}
+        lists = {"short": scaling.short, "long": scaling.long}
+        return out, {f"rope_factors_{name}.weight": torch.tensor(values) for name, values in lists.items()}
+    if isinstance(scaling, LinearScaling | YarnScaling):
+        out = {key + "type": write_rope(0.0, scaling)["rope_type"], key + "factor": float(scaling.factor)}
+        if isinstance(scaling, YarnScaling):
+            out[key + "original_context_length"] = scaling.context
+        return out, {}
+    raise ConfigError(
+        f"GGUF has no words for rope_scaling={scaling}", hint="it has linear, yarn and Llama 3's rule"
+    )
+
+
+def config_to_gguf(family: Family, config: Config) -> dict[str, Any]:
+    """The metadata of a config, from which `config_from_gguf` makes it again."""
+    kinds = {f.name: str(f.type) for f in fields(config)}
+    out: dict[str, Any] = {"general.architecture": family.gguf}
+    for theirs, ours in family.gguf_keys.items():
+        value = getattr(config, ours)
+        if value is not None:
+            listed = list(value) if isinstance(value, tuple) else value
+            out[theirs] = float(value) if "float" in kinds[ours] and isinstance(value, int) else listed
+    return out | (family.gguf_write(config) if family.gguf_write else {})
+
+
+def check_same_config(family: Family, config: Config, again: Config) -> None:
+    """Raise ConfigError for the first field of a config that a GGUF file could not hold."""
+    for f in fields(again):
+        if f.name in NEVER_WRITTEN or "dropout" in f.name:
+            continue
+        ours, theirs = getattr(config, f.name), getattr(again, f.name)
+        close = (
+            isinstance(ours, float) and isinstance(theirs, float) and math.isclose(ours, theirs, rel_tol=1e-6)
+        )
+        if ours != theirs and not close:
+            raise ConfigError(
+                f"GGUF cannot say {f.name}={ours!r} of a {family.name}: it would be read as {theirs!r}",
+                hint="save it as a Hugging Face folder (--format hf)",
+            )

@@ -103,7 +103,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in MEMORY_PHRASES)
 
 
-def nearest(name: str, names: Iterable[str], count: int = 3) -> str:
+def nearest(name: str, names: Iterable[str], count: int = 3, cutoff: float = 0.4) -> str:
     """The closest known names, ready for the end of an error message."""
-    close = difflib.get_close_matches(name, list(dict.fromkeys(names)), n=count, cutoff=0.4)
+    close = difflib.get_close_matches(name, list(dict.fromkeys(names)), n=count, cutoff=cutoff)
     return f"did you mean {', '.join(repr(c) for c in close)}?" if close else ""

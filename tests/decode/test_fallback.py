@@ -34,10 +34,19 @@ def replace(module: nn.Module, name: str) -> None:
     module.__dict__[name] = lambda *args, **more: old(*args, **more)
 
 
+def test_the_fast_steppers_know_the_parts_of_most_decoders() -> None:
+    assert {"bloom", "gpt", "gpt2", "gpt3", "llama", "mistral", "palm", "qwen2", "qwen3", "smollm3"} <= set(
+        FAST
+    )
+
+
 @pytest.mark.parametrize("family", DECODERS)
-def test_only_models_of_known_parts_need_no_plain_stepper(family: str) -> None:
-    reason = find_fallback_reason(tiny(family))
-    assert (reason is None) == (family in FAST), reason
+def test_a_model_without_a_reason_is_stepped_fast_and_one_with_a_reason_plainly(family: str) -> None:
+    model = tiny(family)
+    quick, known = NumbaStepper(model), find_fallback_reason(model) is None
+    quick.prefill(ids(model, 1, 5), None, 8)
+    quick.step(torch.tensor([7]))
+    assert (quick.rows is not None) == (quick.fallback_reason is None) == known
 
 
 @pytest.mark.parametrize("family", FAST)

@@ -27,6 +27,7 @@ from heedful.models.base import Model
 from heedful.nn.attention import Attention
 from heedful.nn.block import Stack
 from heedful.nn.context import Part
+from heedful.nn.norm import norm_size
 from heedful.nn.quantised import PARTS
 from tests.properties.tiny import GENERATORS, ids, shape_of, source_ids, tiny
 
@@ -58,8 +59,14 @@ def louder(module: nn.Module) -> None:
 def attention_path(model: Model) -> str | None:
     name = stack_name(model)
     block = cast(Stack, model.get_submodule(name))[0]
-    found = [n for n in getattr(block, "names", ()) if type(block.get_submodule(n)) is Attention]
+    parts = {n: block.get_submodule(n) for n in getattr(block, "names", ())}
+    found = [n for n, part in parts.items() if type(part) is Attention and has_heads_apart(part)]
     return f"{name}.0.{found[0]}" if found else None
+
+
+def has_heads_apart(part: Attention) -> bool:
+    """Whether no head depends on another: a norm over all queries would see to that."""
+    return part.q_norm is None or norm_size(part.q_norm) == part.head_dim
 
 
 def prune_heads(model: Model) -> None:

@@ -19,6 +19,7 @@ from heedful.inspect.results import Result, to_plain
 from heedful.inspect.row_labels import Side, attends_to_source, key_side, row_side, written_names
 from heedful.models.base import LM, Model
 from heedful.nn.attend import masked_softmax
+from heedful.nn.attention import Attention
 from heedful.nn.context import Watch
 from heedful.nn.watch import LAYER_OUTPUT
 
@@ -228,7 +229,10 @@ def unscaled_pattern(
     (Vaswani et al. 2017 §3.2.1.) `scores` and `pattern` are what it computed with the division, `q` and `k`
     its queries (H, T, K) and keys (H or fewer, S, K). What a mask hides stays hidden.
     """
-    scale = getattr(part_at(model, path), "scale", None)
+    part = part_at(model, path)
+    scale = getattr(part, "scale", None)
+    if isinstance(part, Attention) and part.softcap is not None:
+        raise InputError(f"{path} caps its scores, and not only divides them", hint="choose another model")
     if not isinstance(scale, float) or scale == 1:
         raise InputError(f"{path} does not divide its scores", hint="choose a layer that divides by √d_k")
     k = k.repeat_interleave(q.shape[0] // k.shape[0], 0)

@@ -22,6 +22,7 @@ from heedful.nn.adapt import KeptHeads
 from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.block import Stack
 from heedful.nn.context import Watch
+from heedful.nn.norm import norm_size
 from heedful.nn.quantised import Quantised
 
 Heads = Mapping[str, Sequence[int]]  # path of a part → its heads: {"blocks.0.attn": [1, 2]}
@@ -167,7 +168,7 @@ def _is(model: Model, path: str, part: nn.Module) -> bool:
 
 
 def _shrunk(part: nn.Module, path: str, which: Sequence[int]) -> nn.Module:
-    plain = type(part) in (Attention, KeptHeads, CrossAttention)
+    plain = type(part) in (Attention, KeptHeads, CrossAttention) and not _norms_all_heads(part)
     found = {n: _dequantised_linear(getattr(part, n)) for n in "qkvo"} if plain else {}
     matrices = {n: m for n, m in found.items() if m is not None}
     if len(matrices) < 4:
@@ -194,6 +195,11 @@ def _shrunk(part: nn.Module, path: str, which: Sequence[int]) -> nn.Module:
         setattr(new, name, _rows(matrices[name], kept, part.head_dim))
     new.o = _columns(matrices["o"], left, part.head_dim)
     return new
+
+
+def _norms_all_heads(part: nn.Module) -> bool:
+    """Whether queries are normalised over all heads together: each then depends on all."""
+    return isinstance(part, Attention) and part.q_norm is not None and norm_size(part.q_norm) != part.head_dim
 
 
 def _without_matrices(part: Attention) -> Attention:

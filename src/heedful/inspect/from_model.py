@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from heedful.errors import InputError
 from heedful.inspect import topics
@@ -22,7 +22,7 @@ from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.attentive import AttentiveUnit, Decoding, InputFeeding
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.ffn import ACTIVATIONS, MLP, GatedMLP
-from heedful.nn.norm import RMSNorm
+from heedful.nn.norm import RMSNorm, gain_and_shift
 from heedful.nn.position import Learned, Sinusoidal
 from heedful.nn.recurrent import LSTM
 
@@ -59,11 +59,9 @@ def alignment(subject: Subject) -> Derivation:
 
 def norm_of(module: nn.Module) -> dict[str, Any]:
     """What `topics.norm_lines` needs to know of a norm."""
-    if isinstance(module, RMSNorm):
-        return {"gamma": array(module.weight), "eps": module.eps, "rms": True}
-    if isinstance(module, nn.LayerNorm):
-        beta = None if module.bias is None else array(module.bias)
-        return {"gamma": array(module.weight), "beta": beta, "eps": module.eps}
+    if isinstance(module, nn.LayerNorm | RMSNorm):
+        gamma, beta = (array(t) if isinstance(t, Tensor) else None for t in gain_and_shift(module))
+        return {"gamma": gamma, "beta": beta, "eps": module.eps, "rms": isinstance(module, RMSNorm)}
     raise InputError(f"a {type(module).__name__} is no norm that can be written out")
 
 

@@ -36,7 +36,8 @@ def head_row(s: Subject) -> Derivation:
     sheet = Sheet()
     q, K, V = projected(sheet, s, part, keys)
     worked = topics.attention_row(
-        q, K, V, query=name, keys=keys, scale=part.scale, keep=rows_kept(array(pattern), scores),
+        q, K, V, query=name, keys=keys, scale=part.scale, softcap=None if cross else part.softcap,
+        keep=rows_kept(array(pattern), scores),
         bias=None if cross else shared_bias(s, part), title=f"{s.path}, head {s.head}: {what} “{name}”",
         sheet=sheet,
     )  # fmt: skip
@@ -73,6 +74,8 @@ def vectors_read(s: Subject, part: Attention | CrossAttention) -> tuple[Tensor, 
         KeptHeads,
     ):
         return None
+    if isinstance(part, Attention) and (part.q_norm is not None or part.clip is not None):
+        return None  # q and k are not W x alone: they are shown as the model has them
     at = block.names.index(name)
     if isinstance(block, ParallelBlock) or block.order == "pre":
         where, said = f"{path}.{block.norm_name(name)}.output", "what the norm before it gives"

@@ -83,6 +83,10 @@ def attention_gradient(subject: Subject) -> Derivation:
     """dw = do Vᵀ, ds = w ⊙ (dw − w·dw), dq = Σ_j ds_j k_j × scale, for one query of one head"""
     s = find_part(subject, Attention, CrossAttention)
     part = cast(Attention, part_at(s.model, s.path))
+    if isinstance(part, Attention) and part.softcap is not None:
+        raise InputError(
+            f"{s.path} caps its scores, whose gradient is not written out", hint="choose another model"
+        )
     forward = head_row(s)  # also refuses a head that is not there
     on_target = s.given.target is None or row_side(s.path, part, has_target=True) != "tokens"
     theirs = gradients_of(s, s.at if on_target else len(s.given.names) - 1)

@@ -20,10 +20,10 @@ from heedful.inspect.inputs import Input, Text, answer_id, position_of, reading,
 from heedful.inspect.results import Result
 from heedful.models.base import Model, Seq2Seq, evaluation_mode
 from heedful.nn.attention import Attention, join_heads
-from heedful.nn.block import Block, NamedParts, ParallelBlock
+from heedful.nn.block import Block, NamedParts, ParallelBlock, SandwichBlock
 from heedful.nn.context import Part, Watch
 from heedful.nn.head import Head, LMHead, MLMHead, SpanHead, TagHead, Transform
-from heedful.nn.norm import RMSNorm
+from heedful.nn.norm import RMSNorm, gain_and_shift
 from heedful.nn.ssm import Widen
 from heedful.nn.watch import matches
 
@@ -142,6 +142,8 @@ def _wanted(model: Model) -> list[str]:
             names.append(f"{path}.output")
             if isinstance(block, Block) and block.order == "post":
                 names.append(f"{path}_norm.scale")
+            if isinstance(block, SandwichBlock):
+                names.append(f"{path}_post_norm.scale")
             if _has_heads(part):
                 words = ("hidden",) if part.pattern_leaves_out else ("heads", "pattern", "v")
                 names += [f"{path}.{word}" for word in words]
@@ -218,7 +220,12 @@ class _DirectPath:
                 if POST_NORM not in self.notes:
                     self.notes.append(POST_NORM)
             self._share(f"{path}.{name}", f"{path}.{name}.output")
+            after = self.direction, self.bias
+            if isinstance(block, SandwichBlock):  # heads speak before this norm, and the sum is after it
+                post = block.get_submodule(f"{name}_post_norm")
+                self._through_norm(post, self._row(f"{path}.{name}_post_norm.scale"))
             self._split_heads(block.part(name), f"{path}.{name}")
+            self.direction, self.bias = after
 
     def _split_heads(self, part: Part, path: str) -> None:
         """Split what attention adds by its heads, and each of them by the token it looked at."""
@@ -276,9 +283,9 @@ class _DirectPath:
                 f"a {type(norm).__name__} cannot be frozen", hint="only LayerNorm and RMSNorm can"
             )
         d = self.direction.double()
-        if isinstance(norm, nn.LayerNorm) and norm.bias is not None:
-            self.bias += float(d @ norm.bias.double())
-        d = d * norm.weight.double() / scale.double()
+        gain, shift = gain_and_shift(norm)
+        self.bias += float(d @ shift.double()) if isinstance(shift, Tensor) else 0.0
+        d = d * (gain.double() if isinstance(gain, Tensor) else gain) / scale.double()
         self.direction = d - d.mean() if isinstance(norm, nn.LayerNorm) else d
 
     def result(self) -> LogitAttribution:

@@ -19,7 +19,7 @@ from heedful.errors import InputError, nearest
 from heedful.inspect.inputs import part_at, stack_of
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.attention import Attention, join_heads
-from heedful.nn.block import Block, ParallelBlock
+from heedful.nn.block import Block, ParallelBlock, SandwichBlock
 from heedful.nn.context import Watch
 
 PROJECTIONS = ("q", "k", "v")
@@ -115,9 +115,10 @@ class NodeTable:
         return next(node for node in self.reads if node.name in (write.name, block))
 
     def _heads(self, path: str, projection: str = "q") -> int:
-        part = part_at(self.model, path)
-        if part.pattern_kind is None or not isinstance(getattr(part, "o", None), nn.Module):
-            return 0  # its output is not one matrix times what its heads say, side by side
+        part, block = part_at(self.model, path), part_at(self.model, path.rpartition(".")[0])
+        plain = part.pattern_kind is not None and isinstance(getattr(part, "o", None), nn.Module)
+        if not plain or isinstance(block, SandwichBlock):
+            return 0  # what is added is not one matrix times what its heads say, side by side
         attention = cast(Attention, part)
         return attention.kv_heads if projection in ("k", "v") else attention.heads
 

@@ -15,7 +15,7 @@ from torch import nn
 from heedful.nn.additive import Additive, Concat, Dot, General
 from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.attentive import AttentiveUnit, InputFeeding, Maxout
-from heedful.nn.block import Block, ParallelBlock
+from heedful.nn.block import Block, ParallelBlock, SandwichBlock
 from heedful.nn.delta import GatedDeltaNet
 from heedful.nn.disentangled import ConvBlock, DisentangledAttention, Neighbours
 from heedful.nn.embedding import Embedding
@@ -35,7 +35,7 @@ from heedful.nn.head import (
 from heedful.nn.latent import LatentAttention
 from heedful.nn.linear import GatedConv, GatedLinearAttention, LinearAttention
 from heedful.nn.moe import MoE, SigmoidRouter
-from heedful.nn.norm import RMSNorm
+from heedful.nn.norm import OffsetRMSNorm, RMSNorm
 from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, Sinusoidal
 from heedful.nn.recurrent import GRU, LSTM, RNN, Bidirectional, GatedUnit
 from heedful.nn.ssd import Mamba2
@@ -53,18 +53,20 @@ def activation_name(part: Any) -> str:
 
 def scaled_softmax(part: Any, size: int) -> str:
     """Return softmax attention with the scale that a part was made with; T5 has none."""
-    if part.scale == 1.0:
-        return "A = softmax(q k^T)"
     usual = abs(part.scale * size**0.5 - 1) < 1e-6
-    return f"A = softmax(q k^T / √{size})" if usual else f"A = softmax({part.scale:.3g} q k^T)"
+    scaled = "q k^T" if part.scale == 1.0 else f"q k^T / √{size}" if usual else f"{part.scale:.3g} q k^T"
+    cap = part.softcap if isinstance(part, Attention) else None
+    return f"A = softmax({scaled if cap is None else f'{cap:g} tanh({scaled} / {cap:g})'})"
 
 
 def attention_equations(part: Any) -> Equations:
     """Return what a head scores with its own numbers: rotated where positions turn queries and keys."""
     turned = isinstance(part, Attention) and part.rotary is not None
     other = "m" if isinstance(part, CrossAttention) else "x"
-    first = f"q = {'R_t ' * turned}W_Q x, k = {'R_s ' * turned}W_K {other}, v = W_V {other}"
-    return [first, scaled_softmax(part, part.head_dim)]
+    normed = isinstance(part, Attention) and part.q_norm is not None
+    of = lambda matrix, x: f"norm({matrix} {x})" if normed else f"{matrix} {x}"
+    q, k = f"{'R_t ' * turned}{of('W_Q', 'x')}", f"{'R_s ' * turned}{of('W_K', other)}"
+    return [f"q = {q}, k = {k}, v = W_V {other}", scaled_softmax(part, part.head_dim)]
 
 
 def latent_equations(part: Any) -> Equations:
@@ -101,6 +103,9 @@ def block_equations(part: Any) -> Equations:
         return [f"x′ = x + {' + '.join(f'{name}(norm_{{{name}}}(x))' for name in part.names)}"]
     if isinstance(part, ParallelBlock):
         return ["n = norm(x)", f"x′ = x + {' + '.join(f'{name}(n)' for name in part.names)}"]
+    if isinstance(part, SandwichBlock):
+        first = "x" if isinstance(part.get_submodule(f"{part.names[0]}_norm"), nn.Identity) else "norm(x)"
+        return [f"x′ = x + norm({name}({first}))" for name in part.names]
     line = "x′ = x + {}(norm(x))" if part.order == "pre" else "x′ = norm(x + {}(x))"
     return [line.format(name) for name in part.names]
 
@@ -108,8 +113,9 @@ def block_equations(part: Any) -> Equations:
 def norm_equations(part: Any) -> Equations:
     """Return a layer norm's or a root mean square norm's equation."""
     if isinstance(part, RMSNorm):
-        return ["y = γ x / √(mean(x²) + ε)"]
-    return ["y = γ (x - mean(x)) / √(var(x) + ε)" + ("" if part.bias is None else " + β")]
+        return [f"y = {'(1 + γ)' if isinstance(part, OffsetRMSNorm) else 'γ'} x / √(mean(x²) + ε)"]
+    gain = "" if part.weight is None else "γ "
+    return [f"y = {gain}(x - mean(x)) / √(var(x) + ε)" + ("" if part.bias is None else " + β")]
 
 
 Row = tuple[type[nn.Module], str, Equations | Callable[[Any], Equations]]

@@ -42,6 +42,7 @@ def attention_row(
     query: str,
     keys: Sequence[str],
     scale: float | None = None,
+    softcap: float | None = None,
     bias: Array | None = None,
     keep: Array | None = None,
     title: str = "",
@@ -60,6 +61,9 @@ def attention_row(
         scores = sheet.line(f"scaled scores of {query}", "s / √d_k", op("/", scores, op("√", len(q))))
     elif scale != 1.0:
         scores = sheet.line(f"scaled scores of {query}", 's × "scale"', op("×", scale, scores))
+    if softcap is not None:
+        bent = op("×", softcap, op("tanh", op("/", scores, softcap)))
+        scores = sheet.line(f"capped scores of {query}", f"{softcap:g} tanh(s / {softcap:g})", bent)
     if bias is not None and np.any(bias):
         scores = sheet.line("with the bias of positions", "s + b", op("+", scores, bias))
     if keep is not None and not keep.all():

@@ -25,6 +25,11 @@ GPT-2           gpt.py             Radford et al. 2019
 GPT-3           gpt.py             Brown et al. 2020                           banded layers
 LLaMA 1 2 3     llama.py           Touvron et al. 2023                         rotary, gated MLP
 Mistral         llama.py           Jiang et al. 2023                           window
+Qwen2 2.5       qwen.py            Qwen Team 2024                              biases on q, k and v
+Qwen3           qwen.py            Qwen Team 2025                              normalised q and k
+Gemma 1 2 3     gemma.py           Gemma Team 2024, 2025                       norms around parts, soft caps
+OLMo 1 2        olmo.py            Groeneveld et al. 2024; OLMo Team 2024      norms after parts
+SmolLM3         smollm3.py         Bakouch et al. 2025                         layers without positions
 PaLM            palm.py            Chowdhery et al. 2022                       parallel block
 BLOOM           bloom.py           BigScience 2022                             ALiBi
 GPT-J           gptj.py            Wang and Komatsuzaki 2021
@@ -60,6 +65,7 @@ from heedful.models.deberta import DEBERTA, DEBERTA_V2
 from heedful.models.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from heedful.models.electra import ELECTRA
 from heedful.models.falcon import FALCON
+from heedful.models.gemma import GEMMA, GEMMA2, GEMMA3
 from heedful.models.gpt import GPT, GPT2, GPT3
 from heedful.models.gptj import GPTJ
 from heedful.models.linear import BASED, GLA, LINEAR
@@ -70,12 +76,15 @@ from heedful.models.modernbert import MODERNBERT
 from heedful.models.mpnet import MPNET
 from heedful.models.neox import NEOX
 from heedful.models.nomic import NOMIC_BERT
+from heedful.models.olmo import OLMO, OLMO2
 from heedful.models.opt import OPT
 from heedful.models.palm import PALM
 from heedful.models.phi import PHI, PHI3
+from heedful.models.qwen import QWEN2, QWEN3
 from heedful.models.recurrent import GRU_LM, LSTM_LM, RNN_LM
 from heedful.models.s4 import S4_LM
 from heedful.models.seq2seq import LUONG, RNNSEARCH, SEQ2SEQ
+from heedful.models.smollm3 import SMOLLM3
 from heedful.models.starcoder2 import STARCODER2
 from heedful.models.t5 import MT5, T5
 from heedful.models.transformer import TRANSFORMER
@@ -90,6 +99,7 @@ FAMILIES: dict[str, Family] = {
         *(MPNET, NOMIC_BERT, MODERNBERT),
         *(GPT, GPT2, GPT3, LLAMA, MISTRAL, PALM, BLOOM, DEEPSEEK_V2, DEEPSEEK_V3),
         *(GPTJ, NEOX, OPT, FALCON, PHI, PHI3, STARCODER2),
+        *(QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, OLMO, OLMO2, SMOLLM3),
         *(T5, MT5, BART, MARIAN),
         *(S4_LM, MAMBA, MAMBA2, LINEAR, GLA, BASED),
     )
@@ -130,8 +140,11 @@ def by_model_type(model_type: str) -> Family:
             "config.json has no model_type, so what these weights are cannot be told", hint="add it"
         )
     if model_type not in table:
+        # A name of our own is near to another of ours, a published one to a published one: else all of them.
+        own = model_type.startswith("heedful-")
+        alike = sorted(name for name in table if name.startswith("heedful-") == own)
         raise NotFound(
             f"config.json has model_type={model_type!r:.80}, which is not known here",
-            hint=nearest(model_type, table) or f"known: {', '.join(sorted(table))}",
+            hint=nearest(model_type, alike, cutoff=0.75) or f"known: {', '.join(alike)}",
         )
     return table[model_type]

@@ -184,3 +184,12 @@ class Family:
         """The table of names for a model of this config."""
         rows = self.names(config) if callable(self.names) else self.names
         return [*rows, ("head.linear", "head.linear")] if config.classifier_pooling else rows
+
+
+def published_heads(stem: str, *without: str) -> dict[str, str]:
+    """The published classes of a family whose names begin with `stem`."""
+    ends = {
+        "lm": "ForCausalLM", "classify": "ForSequenceClassification", "tag": "ForTokenClassification",
+        "span": "ForQuestionAnswering", "none": "Model",
+    }  # fmt: skip
+    return {kind: stem + end for kind, end in ends.items() if kind not in without}

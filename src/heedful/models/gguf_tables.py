@@ -11,6 +11,8 @@ from heedful.weights.ops import Fused
 ROWS: list[Row] = [
     ("token_embd", "embed.token"),
     ("blk.*.attn_{q,k,v,output}", "blocks.*.attn.{q,k,v,o}"),
+    ("blk.*.attn_{q,k}_norm", "blocks.*.attn.{q,k}_norm"),
+    ("blk.*.post_{attention,ffw}_norm", "blocks.*.{attn,ffn}_post_norm"),
     ("blk.*.ffn_{gate,up,down}", "blocks.*.ffn.{gate,up,down}"),
     ("blk.*.{attn,ffn}_norm", "blocks.*.{attn,ffn}_norm"),
     ("blk.*.attn_norm", "blocks.*.norm"),
@@ -23,7 +25,9 @@ KEYS = {
     "attention.head_count_kv": "kv_heads", "feed_forward_length": "hidden", "context_length": "context",
     "rope.dimension_count": "rope_dim", "rope.freq_base": "rope_base",
     "attention.layer_norm_epsilon": "norm_eps", "attention.layer_norm_rms_epsilon": "norm_eps",
-    "use_parallel_residual": "parallel", "vocab_size": "vocab",
+    "use_parallel_residual": "parallel", "vocab_size": "vocab", "attention.key_length": "head_dim",
+    "attention.sliding_window": "window", "attention.clamp_kqv": "clip", "attn_logit_softcapping": "softcap",
+    "final_logit_softcapping": "logit_softcap", "rope.freq_base_swa": "local_rope_base",
 }  # fmt: skip
 
 

@@ -7,14 +7,19 @@ Mistral:     each position sees a window
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import nn
+
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
+from heedful.models.family import published_heads
 from heedful.models.hf_config import read_rope, write_rope
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
+from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
 from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
@@ -26,7 +31,9 @@ from heedful.weights.ops import Pairs
 
 
 @dataclass(frozen=True, kw_only=True)
-class LlamaConfig(Config):
+class DecoderConfig(Config):
+    """What LLaMA and its descendants share."""
+
     vocab: int = 32000
     dim: int = 4096
     layers: int = 32
@@ -41,8 +48,6 @@ class LlamaConfig(Config):
     rope_base: float = 10000.0
     rope_scaling: Scaling | None = None
     norm_eps: float = 1e-6
-    bias: bool = False  # of the attention's matrices
-    ffn_bias: bool = False
     dropout: float = 0.0  # of the attention's weights
     tied: bool = False
 
@@ -52,35 +57,62 @@ class LlamaConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MistralConfig(LlamaConfig):
+class LlamaConfig(DecoderConfig):
+    bias: bool = False  # of the attention's matrices
+    ffn_bias: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MistralConfig(DecoderConfig):
     window: int | None = None  # how far a position sees; None: everything before it
 
-    def check(self) -> None:
-        super().check()
-        if self.bias or self.ffn_bias:
-            raise ConfigError("a mistral has no biases", hint="build a llama for bias=True or ffn_bias=True")
+
+def llama_attention(c: DecoderConfig, rotary: Rotary | None, **more: Any) -> Attention:
+    """Attention of this config's sizes; `more` is what a descendant does otherwise."""
+    return Attention(c.dim, c.heads, c.kv_heads, c.head_dim, rotary=rotary, dropout=c.dropout, **more)
 
 
-def mistral(c: MistralConfig) -> LM:
-    return llama(c, c.window)
+def llama_mlp(c: DecoderConfig, bias: bool = False) -> GatedMLP:
+    return GatedMLP(c.dim, c.hidden, activation(c.act), bias=bias)
 
 
-def llama(c: LlamaConfig, window: int | None = None) -> LM:
-    rotary = Rotary(c.head_dim, c.rope_base, c.rope_scaling)
-    norm = lambda: RMSNorm(c.dim, c.norm_eps)
-    attn = lambda: Attention(
-        c.dim, c.heads, c.kv_heads, c.head_dim, bias=c.bias, rotary=rotary, window=window, dropout=c.dropout
-    )
-    block = lambda: Block(
-        norm, attn=attn(), ffn=GatedMLP(c.dim, c.hidden, activation(c.act), bias=c.ffn_bias)
-    )
+def llama_rotary(c: DecoderConfig) -> Rotary:
+    return Rotary(c.head_dim, c.rope_base, c.rope_scaling)
+
+
+def llama_norm(c: DecoderConfig) -> Callable[[], nn.Module]:
+    return lambda: RMSNorm(c.dim, c.norm_eps)
+
+
+def build_decoder(
+    c: DecoderConfig,
+    blocks: Sequence[Part],
+    norm: nn.Module,
+    scale: float = 1.0,
+    softcap: float | None = None,
+) -> LM:
+    """The embedding, times `scale`; the blocks and a last norm; the head that the config names."""
     head = choose_head(
         c.head,
-        lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied),
+        lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, softcap=softcap),
         span=lambda: SpanHead(c.dim),
         **decoder_heads(c.dim, c.labels),
     )
-    return LM(Embedding(c.vocab, c.dim), Stack([block() for _ in range(c.layers)], norm()), head)
+    return LM(Embedding(c.vocab, c.dim, scale=scale), Stack(blocks, norm), head)
+
+
+def llama(c: LlamaConfig) -> LM:
+    rotary, norm = llama_rotary(c), llama_norm(c)
+    attn = lambda: llama_attention(c, rotary, bias=c.bias)
+    block = lambda: Block(norm, attn=attn(), ffn=llama_mlp(c, c.ffn_bias))
+    return build_decoder(c, [block() for _ in range(c.layers)], norm())
+
+
+def mistral(c: MistralConfig) -> LM:
+    rotary, norm = llama_rotary(c), llama_norm(c)
+    attn = lambda: llama_attention(c, rotary, window=c.window)
+    block = lambda: Block(norm, attn=attn(), ffn=llama_mlp(c))
+    return build_decoder(c, [block() for _ in range(c.layers)], norm())
 
 
 NAMES: list[Row] = [
@@ -96,14 +128,14 @@ NAMES: list[Row] = [
 ]
 
 
-def llama_names(c: LlamaConfig) -> list[Row]:
+def llama_names(c: DecoderConfig) -> list[Row]:
     """LLaMA's published class for spans, and no other, calls the backbone transformer."""
     if c.head != "span":
         return NAMES
     return [(theirs.replace("model.", "transformer.", 1), ours) for theirs, ours in NAMES]
 
 
-def gguf_names(c: LlamaConfig) -> list[Row]:
+def gguf_names(c: DecoderConfig) -> list[Row]:
     """GGUF keeps rotary pairs side by side, so queries and keys are reordered."""
     return [
         ("token_embd", "embed.token"),
@@ -121,8 +153,7 @@ KEYS = {
     "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
     "num_attention_heads": "heads", "num_key_value_heads": "kv_heads", "head_dim": "head_dim",
     "intermediate_size": "hidden", "max_position_embeddings": "context", "rms_norm_eps": "norm_eps",
-    "attention_bias": "bias", "mlp_bias": "ffn_bias", "attention_dropout": "dropout",
-    "tie_word_embeddings": "tied", "hidden_act": "act",
+    "attention_dropout": "dropout", "tie_word_embeddings": "tied", "hidden_act": "act",
 }  # fmt: skip
 
 
@@ -131,12 +162,12 @@ def read_llama(hf_config: dict[str, Any]) -> dict[str, Any]:
     return {"rope_base": base, "rope_scaling": scaling}
 
 
-def write_llama(c: LlamaConfig) -> dict[str, Any]:
+def write_llama(c: DecoderConfig) -> dict[str, Any]:
     return {"rope_parameters": write_rope(c.rope_base, c.rope_scaling)}
 
 
 LLAMA = Family(
-    "llama", LlamaConfig, llama, llama_names, KEYS,
+    "llama", LlamaConfig, llama, llama_names, {**KEYS, "attention_bias": "bias", "mlp_bias": "ffn_bias"},
     presets={
         "llama-7b": LlamaConfig(),
         "llama-13b": LlamaConfig(dim=5120, layers=40, heads=40),
@@ -152,10 +183,7 @@ LLAMA = Family(
     },
     tiny=LlamaConfig(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64),
     objective="next_token", prefix="model", model_types=("llama",),
-    heads={
-        "lm": "LlamaForCausalLM", "classify": "LlamaForSequenceClassification",
-        "tag": "LlamaForTokenClassification", "span": "LlamaForQuestionAnswering", "none": "LlamaModel",
-    },
+    heads=published_heads("Llama"),
     read=read_llama, write=write_llama,
     copies={"lm_head.weight": "model.embed_tokens.weight", "output.weight": "token_embd.weight"},
     drop=("*.rotary_emb.inv_freq", "rope_freqs.weight"), gguf="llama", gguf_names=gguf_names,
@@ -177,6 +205,6 @@ MISTRAL = replace(
         "mistral-7b": MistralConfig(kv_heads=8, hidden=14336, context=32768, window=4096, norm_eps=1e-5)
     },
     tiny=MistralConfig(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64, window=6),
-    heads={kind: name.replace("Llama", "Mistral") for kind, name in LLAMA.heads.items()},
+    heads=published_heads("Mistral"),
     paper="Jiang et al. 2023, arXiv 2310.06825",
 )  # fmt: skip

@@ -1,5 +1,8 @@
 """softmax(q kᵀ · scale + bias, masked) v   (Vaswani et al. 2017, eq. 1)
 
+A call may bend its scores (`softcap`) and give every row a sink beside its keys (`sinks`): then no fused
+kernel is asked.
+
 Several backends behind one signature. `reference` is the definition: it shows its scores and pattern. The
 others are fast and show nothing, so `attend` takes the reference for the layers somebody watches, and only
 for those.
@@ -33,6 +36,13 @@ class Call:
     bias: Tensor | None
     scale: float
     dropout: float
+    softcap: float | None = None  # c: a score s becomes c tanh(s / c)   (Gemma Team 2024, arXiv 2408.00118)
+    sinks: Tensor | None = None  # (H,): a score in every row's softmax that no key has   (OpenAI 2025)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if it is softmax(q kᵀ · scale + bias) v and nothing else, which fused kernels compute."""
+        return self.softcap is None and self.sinks is None
 
     @property
     def is_unmasked(self) -> bool:
@@ -53,18 +63,30 @@ def reference(call: Call, ctx: Context) -> Tensor:
     """The definition. A row whose keys are all masked has no pattern: its weights and its output are zero."""
     repeat = call.q.shape[1] // call.k.shape[1]
     k, v = (t.repeat_interleave(repeat, 1) if repeat > 1 else t for t in (call.k, call.v))  # (B, H, S, K)
-    scores = torch.einsum("bhtk,bhsk->bhts", call.q, k) * call.scale
+    scores = bend_scores(torch.einsum("bhtk,bhsk->bhts", call.q, k) * call.scale, call.softcap)
     if call.bias is not None:
         scores = scores + call.bias
     scores = ctx.see("scores", scores, keys=-1)
-    pattern = masked_softmax(scores, call.keep()).to(v.dtype)  # a bias may be wider than v
+    pattern = masked_softmax(scores, call.keep(), call.sinks).to(v.dtype)  # a bias may be wider than v
     pattern = ctx.see("pattern", pattern, keys=-1)
     return ctx.see("heads", F.dropout(pattern, call.dropout) @ v)
 
 
-def masked_softmax(scores: Tensor, keep: Tensor | None) -> Tensor:
-    """softmax over the keys that are kept, in float32 or better; zero, not NaN, for a row that keeps none."""
+def bend_scores(scores: Tensor, softcap: float | None) -> Tensor:
+    """c tanh(s / c), which keeps scores within ±c; without a cap the scores themselves"""
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
+def masked_softmax(scores: Tensor, keep: Tensor | None, sinks: Tensor | None = None) -> Tensor:
+    """softmax over the keys that are kept, in float32 or better; zero, not NaN, for a row that keeps none.
+
+    With sinks b (H,) the weights of a row are e^s_j / (e^b + Σ e^s_j): what the sink takes is left out.
+    """
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if sinks is not None:
+        kept = wide if keep is None else wide.masked_fill(~keep, -math.inf)
+        sink = sinks.to(wide.dtype)[:, None, None].expand(*wide.shape[:-1], 1)
+        return torch.cat((kept, sink), -1).softmax(-1)[..., :-1].to(scores.dtype)
     if keep is None:
         return wide.softmax(-1).to(scores.dtype)
     pattern = wide.masked_fill(~keep, -math.inf).softmax(-1)
@@ -113,10 +135,12 @@ def blocked(call: Call, ctx: Context, block: int = 256) -> Tensor:
     q = call.q.to(wide) * call.scale
     m = q.new_full((*q.shape[:3], 1), -math.inf)
     z, out = torch.zeros_like(m), q.new_zeros(*q.shape[:3], call.v.shape[-1])
+    if call.sinks is not None:  # seen before the first key, without a value
+        m, z = call.sinks.to(wide)[:, None, None].expand_as(m), torch.ones_like(m)
     for start in range(0, call.k.shape[2], block):
         span = slice(start, start + block)
         k, v = (t[:, :, span].to(wide).repeat_interleave(repeat, 1) for t in (call.k, call.v))
-        s = q @ k.transpose(-1, -2)  # (B, H, T, block)
+        s = bend_scores(q @ k.transpose(-1, -2), call.softcap)  # (B, H, T, block)
         if call.bias is not None:
             s = s + call.bias[..., span]
         if not call.is_unmasked:
@@ -139,25 +163,36 @@ def one_query(call: Call, ctx: Context) -> Tensor:
     return ctx.see("heads", out) if out is not None else sdpa(call, ctx)
 
 
+# Scores of one call above which `auto` goes over them block by block, where no fused kernel can.
+MAX_HELD_SCORES = 2**24
 BACKENDS: dict[str, Backend] = {"reference": reference, "sdpa": sdpa, "blocked": blocked}
 
 
 def attend(call: Call, ctx: Context) -> Tensor:
     """One call by the backend the context names; `auto` is sdpa, or the reference if a layer is watched.
 
-    Inside a recorded step `auto` is the step's own operator (see `operators`).
+    Inside a recorded step `auto` is the step's own operator (see `operators`). A call that is not plain is
+    computed by the reference, or block by block if its scores are many.
     """
     watched = ctx.watches("scores", "pattern")
-    if ctx.backend == "auto" and not watched and call.q.shape[2] == 1 and operators() is not None:
+    one = call.is_plain and call.q.shape[2] == 1
+    if ctx.backend == "auto" and not watched and one and operators() is not None:
         return one_query(call, ctx)
-    name = ("reference" if watched else "sdpa") if ctx.backend == "auto" else ctx.backend
+    name = ctx.backend
+    if name == "auto":
+        many = call.q.shape[:3].numel() * call.k.shape[2] > MAX_HELD_SCORES and call.dropout == 0
+        name = "reference" if watched else "sdpa" if call.is_plain else "blocked" if many else "reference"
     if name not in BACKENDS:
         raise InputError(f"backend={name!r} is unknown", hint=f"choose auto, {', '.join(BACKENDS)}")
     if watched and name != "reference":
         raise InputError(
             f"backend={name!r} shows no pattern", hint="watch with backend='auto' or 'reference'"
         )
+    reason = ""
     if name == "blocked" and call.dropout > 0:
         reason = "it never holds the pattern that dropout would thin out"
+    if name == "sdpa" and not call.is_plain:
+        reason = "it knows neither capped scores nor sinks"
+    if reason:
         raise InputError(f"backend={name!r} cannot take this call: {reason}", hint="use backend='auto'")
     return BACKENDS[name](call, ctx)

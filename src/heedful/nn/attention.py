@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from heedful.errors import ConfigError
 from heedful.nn.attend import Call, attend
 from heedful.nn.context import Context, Mask, Part, PartState
+from heedful.nn.norm import norm_size, show_norm
 from heedful.nn.position import Rotary
 from heedful.nn.state import KV, FixedState, SlidingKV
 
@@ -23,6 +25,15 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 def join_heads(x: Tensor) -> Tensor:
     """(B, H, T, K) → (B, T, H·K)"""
     return x.transpose(1, 2).flatten(2)
+
+
+def normed_heads(x: Tensor, heads: int, norm: nn.Module | None, ctx: Context) -> Tensor:
+    """(B, T, H·K) → (B, H, T, K), normalised in runs as long as the norm: a head each, or all of them."""
+    if norm is None:
+        return split_heads(x, heads)
+    runs = x.shape[-1] // norm_size(norm)
+    normed = show_norm(norm, split_heads(x, runs), ctx)  # (B, H or 1, T, ·)
+    return normed if runs == heads else split_heads(join_heads(normed), heads)
 
 
 def head_size(dim: int, heads: int) -> int:
@@ -51,7 +62,11 @@ class Attention(Part):
 
     With kv_heads < heads, groups of query heads share a key and a value head (Ainslie et al. 2023; one:
     Shazeer 2019). `window` lets a query see only that many positions, its own included (Child et al. 2019).
-    `bias` is that of all four matrices, unless `out_bias` is said for the last.
+
+    `bias` is of q, k and v, and of o too unless `out_bias` says otherwise. `q_norm` and `k_norm` normalise
+    queries and keys before they are turned (Henry et al. 2020): each head alone if the norm is as long as a
+    head, or all heads as one vector. `clip` keeps every entry of q, k and v within ±clip, and `softcap` every
+    score (see Call).
     """
 
     pattern_kind = "softmax"
@@ -64,11 +79,15 @@ class Attention(Part):
         head_dim: int | None = None,
         *,
         bias: bool = False,
+        out_bias: bool | None = None,
         rotary: Rotary | None = None,
+        q_norm: nn.Module | None = None,
+        k_norm: nn.Module | None = None,
         window: int | None = None,
         scale: float | None = None,
+        clip: float | None = None,
+        softcap: float | None = None,
         dropout: float = 0.0,
-        out_bias: bool | None = None,
     ) -> None:
         super().__init__()
         self.heads, self.kv_heads = heads, kv_heads or heads
@@ -76,12 +95,12 @@ class Attention(Part):
             raise ConfigError(f"kv_heads={self.kv_heads} does not divide heads={heads}", hint="it must")
         self.head_dim = head_dim or head_size(dim, heads)
         self.scale = self.head_dim**-0.5 if scale is None else scale
-        self.window, self.dropout = window, dropout
+        self.window, self.clip, self.softcap, self.dropout = window, clip, softcap, dropout
         self.q = nn.Linear(dim, heads * self.head_dim, bias=bias)
         self.k = nn.Linear(dim, self.kv_heads * self.head_dim, bias=bias)
         self.v = nn.Linear(dim, self.kv_heads * self.head_dim, bias=bias)
         self.o = nn.Linear(heads * self.head_dim, dim, bias=bias if out_bias is None else out_bias)
-        self.rotary = rotary
+        self.rotary, self.q_norm, self.k_norm = rotary, q_norm, k_norm
 
     def new_state(self, batch: int, length: int) -> KV | SlidingKV:
         return KV(length) if self.window is None else SlidingKV(self.window, length)
@@ -93,8 +112,11 @@ class Attention(Part):
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         """With a window's state, keys stand in the order of its slots, and S counts those that are kept."""
         q, k, v = self.project(x)
-        q = split_heads(q, self.heads)  # (B, H, T, K)
-        k, v = (split_heads(t, self.kv_heads) for t in (k, v))  # (B, G, T, K)
+        if self.clip is not None:
+            q, k, v = (t.clamp(-self.clip, self.clip) for t in (q, k, v))
+        q = normed_heads(q, self.heads, self.q_norm, ctx.at("q_norm"))  # (B, H, T, K)
+        k = normed_heads(k, self.kv_heads, self.k_norm, ctx.at("k_norm"))  # (B, G, T, K)
+        v = split_heads(v, self.kv_heads)
         # A rotation that depends on the length turns a key anew each time: such keys are remembered unturned.
         late = self.rotary is not None and self.rotary.by_length
         if self.rotary is not None:
@@ -112,9 +134,29 @@ class Attention(Part):
             k = self.rotary(k, k_pos, ctx)
         q, k, v = ctx.see("q", q), ctx.see("k", k, keys=-2), ctx.see("v", v, keys=-2)
         mask = mask if self.window is None else replace(mask, window=self.window)
-        call = Call(q, k, v, ctx.q_pos, k_pos, mask, bias, self.scale, self.dropout * self.training)
-        out: Tensor = self.o(join_heads(attend(call, ctx)))
+        dropout = self.dropout * self.training
+        call = Call(q, k, v, ctx.q_pos, k_pos, mask, bias, self.scale, dropout, self.softcap)
+        out: Tensor = self.o(join_heads(self.attend(call, ctx)))
         return out
+
+    def attend(self, call: Call, ctx: Context) -> Tensor:
+        """What the heads read, (B, H, T, K)."""
+        return attend(call, ctx)
+
+
+class SinkAttention(Attention):
+    """o(concat_h p_h v_h),  p_ij = e^s_ij / (e^b_h + Σ_j e^s_ij)   (OpenAI 2025, arXiv 2508.10925 §2.1)
+
+    A learned score b of each head stands beside those of the keys and has no value, so that a head can look
+    at nothing (Miller 2023; Xiao et al. 2024): rows of the pattern sum to less than 1.
+    """
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.sinks = nn.Parameter(torch.zeros(self.heads))
+
+    def attend(self, call: Call, ctx: Context) -> Tensor:
+        return attend(replace(call, sinks=self.sinks), ctx)
 
 
 class CrossAttention(Part):

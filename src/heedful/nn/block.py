@@ -69,6 +69,26 @@ class Block(NamedParts):
         return here.see("output", F.dropout(added, self.dropout, self.training))
 
 
+class SandwichBlock(Block):
+    """x = x + post(part(norm(x))) for each part in turn   (Ding et al. 2021, arXiv 2105.13290 §3.2)
+
+    `post` makes the norm of what a part gives. With nn.Identity as `norm` parts read x as it is: the norm is
+    inside the sum and after the part (Liu et al. 2022, arXiv 2111.09883 §3.2).
+    Watched besides: attn_post_norm.{input,scale,output} and so on; attn.output is what is added.
+    """
+
+    def __init__(self, norm: MakeNorm, post: MakeNorm, dropout: float = 0.0, **parts: Part) -> None:
+        super().__init__(norm, "pre", dropout, **parts)
+        for name in parts:
+            self.add_module(f"{name}_post_norm", post())
+
+    def _run(self, name: str, x: Tensor, ctx: Context, state: PartState | None) -> Tensor:
+        here, at_norm = ctx.at(name), ctx.at(f"{name}_post_norm")
+        given = self.part(name)(x, here, child(state, name))
+        normed = show_norm(self.get_submodule(f"{name}_post_norm"), given, at_norm)
+        return here.see("output", F.dropout(normed, self.dropout, self.training))
+
+
 class ParallelBlock(NamedParts):
     """x = x + Σ part(norm_part(x)): all parts read the same x   (Wang and Komatsuzaki 2021; PaLM §2)
 

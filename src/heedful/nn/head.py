@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.errors import ConfigError, InputError
+from heedful.nn.attend import bend_scores
 from heedful.nn.context import Context
 from heedful.nn.ffn import Activation
 
@@ -88,6 +89,7 @@ class NoHead(Head):
 class LMHead(Head):
     """u = scale · x Eᵀ (+ b), E the embedding's own table if tied   (Press and Wolf 2017)
 
+    `softcap` c keeps logits within ±c: c tanh(u / c)   (Gemma Team 2024, arXiv 2408.00118).
     `shift` is a bias that is stored with the weights but was never trained (BART, Marian).
     """
 
@@ -102,10 +104,11 @@ class LMHead(Head):
         bias: bool = False,
         shift: bool = False,
         scale: float = 1.0,
+        softcap: float | None = None,
     ) -> None:
         super().__init__()
         self.out = nn.Linear(dim, vocab, bias=bias)
-        self.tied, self.scale = tied, scale
+        self.tied, self.scale, self.softcap = tied, scale, softcap
         self.register_buffer("shift", torch.zeros(vocab) if shift else None)
 
     def tie(self, table: nn.Parameter) -> None:
@@ -120,9 +123,15 @@ class LMHead(Head):
         """What the output matrix is multiplied with."""
         return x if self.scale == 1.0 else x * self.scale
 
+    def logits(self, x: Tensor) -> Tensor:
+        """The logits of hidden states."""
+        products: Tensor = self.out(self.features(x))
+        return bend_scores(
+            products + self.shift if isinstance(self.shift, Tensor) else products, self.softcap
+        )
+
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        logits: Tensor = self.out(self.features(x))
-        return logits + self.shift if isinstance(self.shift, Tensor) else logits
+        return self.logits(x)
 
 
 class MLMHead(Head):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,10 +13,10 @@ from heedful.nn.operators import operators
 
 
 class LayerNorm(nn.LayerNorm):
-    """γ (x − mean x) / √(var x + ε) + β   (Ba et al. 2016)"""
+    """γ (x − mean x) / √(var x + ε) + β   (Ba et al. 2016); `weight=False`: γ = 1 and β = 0, not learned"""
 
-    def __init__(self, dim: int, eps: float = 1e-5, bias: bool = True) -> None:
-        super().__init__(dim, eps=eps, bias=bias)
+    def __init__(self, dim: int, eps: float = 1e-5, bias: bool = True, weight: bool = True) -> None:
+        super().__init__(dim, eps=eps, elementwise_affine=weight, bias=bias)
 
 
 class RMSNorm(nn.Module):
@@ -33,6 +35,30 @@ class RMSNorm(nn.Module):
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         normed = F.rms_norm(x.float(), self.weight.shape, None, self.eps)
         return self.weight * normed.to(x.dtype)
+
+
+class OffsetRMSNorm(RMSNorm):
+    """(1 + γ) x / √(mean x² + ε), in float32   (Gemma Team 2024, arXiv 2403.08295): γ = 0 changes nothing"""
+
+    def __init__(self, dim: int, eps: float = 1e-6) -> None:
+        super().__init__(dim, eps)
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return F.rms_norm(wide, self.weight.shape, 1 + self.weight.to(wide.dtype), self.eps).to(x.dtype)
+
+
+def norm_size(norm: nn.Module) -> int:
+    """How many entries a norm with weights normalises together."""
+    return cast(Tensor, norm.weight).shape[0]
+
+
+def gain_and_shift(norm: nn.LayerNorm | RMSNorm) -> tuple[Tensor | float, Tensor | float]:
+    """γ and β of a norm y = γ x̂ + β, x̂ what is normalised; 1 and 0 where it has none."""
+    if isinstance(norm, RMSNorm):
+        return (1 + norm.weight if isinstance(norm, OffsetRMSNorm) else norm.weight), 0.0
+    return (1.0 if norm.weight is None else norm.weight), (0.0 if norm.bias is None else norm.bias)
 
 
 def show_norm(norm: nn.Module, x: Tensor, ctx: Context) -> Tensor:
@@ -58,7 +84,5 @@ def show_scale(norm: nn.Module, x: Tensor, ctx: Context) -> Tensor:
     edited = ctx.see("scale", scale)
     if edited is scale:
         return norm(x)
-    out = (centred / edited).to(narrow.dtype)
-    if isinstance(norm, RMSNorm):
-        return norm.weight * out
-    return out * norm.weight if norm.bias is None else out * norm.weight + norm.bias
+    gain, shift = gain_and_shift(norm)
+    return gain * (centred / edited).to(narrow.dtype) + shift

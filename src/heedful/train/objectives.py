@@ -93,6 +93,11 @@ def _words(model: Model, x: Tensor, labels: Tensor, smoothing: float = 0.0) -> T
         if chosen.sum() * 2 < labels.numel():  # few answers: only they are multiplied out
             x, labels = x[chosen], labels[chosen]
     bias: Tensor | None = head.out.bias
+    if isinstance(head, LMHead) and head.softcap is not None:  # not a product alone: all logits are held
+        logits = promote_float32(head.logits(x)).flatten(0, -2)
+        return F.cross_entropy(
+            logits, labels.flatten(), ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing
+        )
     if isinstance(head, LMHead) and isinstance(head.shift, Tensor):
         bias = head.shift if bias is None else bias + head.shift
     eight = isinstance(head.out, Head8)

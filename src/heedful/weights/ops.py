@@ -129,4 +129,15 @@ class Reshaped(Op):
         return [t.reshape(self.shape) for t in ours]
 
 
+@dataclass(frozen=True)
+class MinusOne(Op):
+    """Stored as 1 + γ where ours is γ: norms of Gemma in GGUF."""
+
+    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [t - 1 for t in theirs]
+
+    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [t + 1 for t in ours]
+
+
 SAME = Op()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import weakref
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,10 @@ KNOWN_PARTS: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Linear: ("weight", "bias"), nn.Embedding: ("weight",),
     Int8Linear: ("weight", "scale", "bias"), Int4Linear: ("weight", "scale", "bias"),
     Int8Embedding: ("weight", "scale"), TiedLinear: (),
+}  # fmt: skip
+# Values that change what such a part computes, and that no fast step knows: None where they do not.
+UNKNOWN_VALUES: dict[type[nn.Module], tuple[str, ...]] = {
+    Attention: ("clip", "softcap"), KeptHeads: ("clip", "softcap"), LMHead: ("softcap",),
 }  # fmt: skip
 METHODS: weakref.WeakKeyDictionary[type[nn.Module], frozenset[str]] = weakref.WeakKeyDictionary()
 NO_GRAD = torch.no_grad()(lambda: None).__code__  # of any function that torch.no_grad decorates
@@ -151,6 +155,11 @@ def part_change(module: nn.Module) -> str | None:
     if not method_names(kind).isdisjoint(module.__dict__):
         name = min(method_names(kind).intersection(module.__dict__))
         return f"has another {name} than other {kind.__name__}s"
+    for value in UNKNOWN_VALUES.get(kind, ()):
+        if getattr(module, value) is not None:
+            return f"has a {value} of {getattr(module, value):g}"
+    if kind is LayerNorm and cast(LayerNorm, module).weight is None:
+        return "is a LayerNorm without weights"
     return None
 
 

@@ -127,6 +127,8 @@ class MergedMatrices:
         self.owners: Counter[int] = Counter()  # how many layers have each tensor, by its id
         for part in self.model.modules():
             if isinstance(part, Attention):
+                if part.q_norm is not None or part.k_norm is not None:
+                    raise UnsupportedPart("queries and keys that are normalised")
                 self.by_part[id(part)] = {
                     "qkv": merge_layers(*self.check_unshared(part.q, part.k, part.v)),
                     "o": merge_layers(part.o),

@@ -26,7 +26,7 @@ from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, Activation, GatedMLP, gelu_tanh, squared_relu
 from heedful.nn.head import LMHead
-from heedful.nn.norm import LayerNorm, RMSNorm
+from heedful.nn.norm import LayerNorm, RMSNorm, norm_size
 from heedful.nn.position import ALiBi, Learned, Rotary, Sinusoidal
 from heedful.nn.quantised import Int4Linear, Int8Embedding, Int8Linear, TiedLinear
 from heedful.nn.state import KV, SlidingKV
@@ -176,6 +176,10 @@ class Program:
         q, k, v, y = self.q, self.k, self.v, self.heads
         for layer, to in ((part.q, q), (part.k, k), (part.v, v)):
             self.linear(layer, source, to)
+        for norm, to, width in ((part.q_norm, q, H * K), (part.k_norm, k, G * K)):
+            if norm is not None:  # a head each, or all of them
+                for start in range(0, width, norm_size(norm)):
+                    self.norm(norm, to + start, to + start)
         fields = {"q": q, "key": k, "value": v, "heads": H, "kv_heads": G, "size": K, "to": y}
         fields |= {"layer": self.layers}
         self.layers += 1

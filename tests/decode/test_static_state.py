@@ -80,7 +80,7 @@ def test_a_steps_operators_are_what_the_parts_compute(family: str, rows: int) ->
     same_steps(model, state, static, "definitions")
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "mamba", "gla", "lstm"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "mamba", "mamba2", "gla", "lstm"])
 @torch.no_grad()
 def test_a_steps_operators_are_what_changed_parts_compute(family: str) -> None:
     """Adapted layers, a matrix stored the other way round, and one that is no plain tensor."""

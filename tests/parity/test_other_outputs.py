@@ -9,7 +9,7 @@ import torch
 
 import heedful
 from heedful.nn.context import Context, Mask
-from tests.parity.cases import CAUSAL, CLASSIFY, bart, find_case, mamba
+from tests.parity.cases import CAUSAL, CLASSIFY, Rows, bart, find_case, mamba, mamba2
 from tests.parity.harness import open_there, publish, random_inputs, run_ours, run_theirs
 
 
@@ -39,9 +39,12 @@ def test_a_classifying_bart_reads_the_source_again(tmp_path: Path) -> None:
     assert (again(input_ids=tokens).logits - expected).abs().max() <= 1e-6
 
 
+@pytest.mark.parametrize("rows", [mamba, mamba2], ids=["mamba", "mamba2"])
 @pytest.mark.parametrize("wide", [True, False])
-def test_mamba_in_half_precision_is_near_theirs_whatever_the_residual_is(wide: bool, tmp_path: Path) -> None:
-    case = mamba("wide", CAUSAL, {"residual_in_fp32": wide})
+def test_a_state_space_in_half_precision_is_near_theirs_whatever_the_residual_is(
+    wide: bool, rows: Rows, tmp_path: Path
+) -> None:
+    case = rows("wide", CAUSAL, {"residual_in_fp32": wide})
     reference = publish(case, tmp_path).reference.to(torch.bfloat16)
     model = heedful.load(tmp_path, dtype=torch.bfloat16)
     tokens, *_ = random_inputs(model, case)
@@ -52,8 +55,9 @@ def test_mamba_in_half_precision_is_near_theirs_whatever_the_residual_is(wide: b
     assert (got.float() - expected).abs().max() <= 0.05 * expected.abs().max()
 
 
-def test_mamba_one_step_at_a_time_equals_the_published_implementation(tmp_path: Path) -> None:
-    case = find_case("mamba")
+@pytest.mark.parametrize("id", ["mamba", "mamba2", "mamba2-tied"])
+def test_one_step_at_a_time_equals_the_published_implementation(id: str, tmp_path: Path) -> None:
+    case = find_case(id)
     reference, model = publish(case, tmp_path).reference, heedful.load(tmp_path)
     tokens, *_ = random_inputs(model, case)
     expected = run_theirs(reference, tokens, None)["logits"]

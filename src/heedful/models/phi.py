@@ -145,6 +145,10 @@ def read_phi3_gguf(source: GGUFFile) -> dict[str, Any]:
     return {"window": window, "rope_scaling": LongScaling(stretch, trained, short, long, gain)}
 
 
+def write_phi3_gguf(c: Phi3Config) -> dict[str, Any]:
+    return {"phi3.attention.sliding_window": c.window or 0}
+
+
 def write_phi3(c: Phi3Config) -> dict[str, Any]:
     """Where long rope was trained on stands beside `rope_parameters`, too."""
     trained = c.rope_scaling.context if isinstance(c.rope_scaling, LongScaling) else c.context
@@ -194,5 +198,6 @@ PHI3 = Family(
     drop=("*.rotary_emb.inv_freq", "rope_factors_*.weight"), gguf="phi3",
     gguf_names=partial(gguf_names, own=[FUSED_QKV, ("blk.*.ffn_up", GATE_UP, Fused())]),
     gguf_keys=gguf_keys("phi3", Phi3Config), gguf_read=read_phi3_gguf,
+    gguf_write=write_phi3_gguf,
     paper="Abdin et al. 2024, arXiv 2404.14219",
 )  # fmt: skip

@@ -17,7 +17,7 @@ class TaskSettings:
 
     systems: tuple[str, ...] = tuple(SYSTEMS)
     names: tuple[str, ...] = ("copy", "recall", "induction", "needle")
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     parameters: int = 20_000
     length: int = 64
     batch: int = 256

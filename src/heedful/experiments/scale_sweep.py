@@ -46,16 +46,16 @@ class ScaleSettings:
     """The sizes and amounts of data of a sweep, and the recipe that all its runs share."""
 
     family: str = "llama"
-    dims: tuple[int, ...] = (64, 96, 128, 192, 256)
+    dims: tuple[int, ...] = (48, 64, 96, 128, 192)
     tokens: tuple[int, ...] = (1_000_000, 2_000_000, 4_000_000, 8_000_000)
-    held_out: tuple[tuple[int, int], ...] = ((384, 16_000_000), (320, 24_000_000))  # (dim, tokens)
+    held_out: tuple[tuple[int, int], ...] = ((256, 20_000_000), (320, 16_000_000))  # (dim, tokens)
     layers: int = 4
     heads: int = 4
     tokenizer: str = "char"
     vocab: int = 256
     length: int = 256
-    batch: int = 32
-    lr: float = 1.9e-3  # of a model 64 wide; it falls as the width grows, or wide models learn worse
+    batch: int = 16
+    lr: float = 3e-3  # of a model 64 wide; it falls as the width grows, or wide models learn worse
     evaluation_batches: int = 64
     dtype: str = "bfloat16"
     seed: int = 0
@@ -81,7 +81,8 @@ class ScaleSettings:
 FULL_SCALE = ScaleSettings()
 QUICK_SCALE = ScaleSettings(
     dims=(12, 16, 24, 32), tokens=(131_072, 262_144, 524_288), held_out=((48, 1_310_720),), layers=2, heads=2,
-    tokenizer="char", vocab=128, length=64, batch=8, evaluation_batches=96, dtype="float32",
+    tokenizer="char", vocab=128, length=64, batch=8, lr=1.9e-3, evaluation_batches=96,
+    dtype="float32",
 )  # fmt: skip
 
 

@@ -35,6 +35,32 @@ SEQ2SEQS = [f for f in ALL if shape_of(f) == "seq2seq"]
 GENERATORS = [f for f in ALL if shape_of(f) != "encoder"]
 
 
+@functools.cache
+def joints_of(family: str) -> frozenset[tuple[str, ...]]:
+    """Which part stands where in which other one, and which weights each has, in models of this kind."""
+    with torch.device("meta"):
+        model = assemble(FAMILIES[family], FAMILIES[family].tiny)
+    found: set[tuple[str, ...]] = set()
+    for part in model.modules():
+        kind = type(part).__qualname__
+        found |= {(kind, name) for name, _ in part.named_parameters(recurse=False)}
+        for name, child in part.named_children():
+            found.add((kind, "layer" if name.isdigit() else name, type(child).__qualname__))
+    return frozenset((shape_of(family), *joint) for joint in found)
+
+
+@functools.cache
+def variants() -> frozenset[str]:
+    """Families made only of parts, put together only in ways, that families before them have: new values."""
+    seen: set[tuple[str, ...]] = set()
+    found = set()
+    for family in FAMILIES:
+        if joints_of(family) <= seen:
+            found.add(family)
+        seen |= joints_of(family)
+    return frozenset(found)
+
+
 def loops(family: str) -> bool:
     """Whether a part walks over time in Python, which a compiler would unroll."""
     with torch.device("meta"):

@@ -12,6 +12,7 @@ import heedful
 from heedful.loading import assemble
 from heedful.models import FAMILIES
 from heedful.nn.init import initialise
+from heedful.text import load_tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -58,3 +59,19 @@ def test_what_a_tokenizer_says_of_itself_stays(tmp_path: Path) -> None:
     heedful.save(model, tmp_path / "again")
     told = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())
     assert told["model_input_names"] == ["input_ids"]
+
+
+def test_the_vocabulary_of_an_mpnet_is_read_as_there(tmp_path: Path) -> None:
+    """WordPiece between RoBERTa's tokens, though BERT's stand in the list too; <mask> takes a space."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", ".", "[", "]", "mask"]
+    vocab = ["<s>", "<pad>", "</s>", "<unk>", *words, "<mask>"]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocab) + "\n")
+    config = {"model_type": "mpnet", "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+    theirs = transformers.MPNetTokenizer(vocab={word: i for i, word in enumerate(vocab)})
+    ours = load_tokenizer(tmp_path, config)
+    assert ours is not None
+    for text in ("The cats sat.", "the <mask> sat . [MASK]", "dogs </s>", ""):
+        assert ours.encode(text) == theirs(text)["input_ids"], text
+    assert ours.encode_pair("the cat", "sat.")[0] == theirs("the cat", "sat.")["input_ids"]
+    for role in ("bos", "eos", "cls", "sep", "pad", "mask", "unk"):
+        assert getattr(ours, role) == getattr(theirs, f"{role}_token_id"), role

@@ -209,20 +209,23 @@ def _token(entry: Any, special: bool = True) -> tokenizers.AddedToken:
 def find_roles(backend: tokenizers.Tokenizer, settings: Table, hf_config: Table) -> dict[str, str]:
     """Map roles to tokens: as the tokenizer's files say, else by config.json's ids, else by usual names."""
     roles: dict[str, str] = {}
+    special = {token.content for token in backend.get_added_tokens_decoder().values()}
     for role in ROLES:
         named = settings.get(f"{role}_token")
         named = named.get("content") if isinstance(named, dict) else named
         number = hf_config.get(f"{role}_token_id")
         by_id = backend.id_to_token(number) if isinstance(number, int) and number >= 0 else None
-        usual = next((t for t in DEFAULT_TOKENS[role] if backend.token_to_id(t) is not None), None)
+        known = [t for t in DEFAULT_TOKENS[role] if backend.token_to_id(t) is not None]
+        usual = next((t for t in known if t in special), next(iter(known), None))
         token = named or by_id or usual
         if token:
             roles[role] = str(token)
     if roles.get("mask") == "<mask>" and {"bos", "eos"} <= set(
         roles
     ):  # RoBERTa, BART: <s> and </s> are all four
-        roles.setdefault("cls", roles["bos"])
-        roles.setdefault("sep", roles["eos"])
+        for role, other in (("cls", "bos"), ("sep", "eos")):
+            if roles.get(role) not in special:  # MPNet's vocabulary has [CLS] too, which is no special token
+                roles[role] = roles[other]
     return roles
 
 

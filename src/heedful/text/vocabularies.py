@@ -78,7 +78,10 @@ BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def build_wordpiece(vocab: Mapping[str, int], settings: Mapping[str, Any]) -> Tokenizer:
-    """Return BERT's tokenizer: split at spaces and punctuation, then WordPiece; [CLS] a [SEP] b [SEP]."""
+    """Return BERT's tokenizer: split at spaces and punctuation, then WordPiece; [CLS] a [SEP] b [SEP].
+
+    With <s>, </s> and <mask> in the vocabulary it is MPNet's: <s> a </s> </s> b </s>.
+    """
     backend = Tokenizer(models.WordPiece(dict(vocab), unk_token="[UNK]"))
     has_capitals = any(token != token.lower() for token in vocab if token.isalpha())  # else it is lower-cased
     backend.normalizer = normalizers.BertNormalizer(
@@ -88,6 +91,12 @@ def build_wordpiece(vocab: Mapping[str, int], settings: Mapping[str, Any]) -> To
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(cleanup=True)
+    if {"<s>", "</s>", "<mask>"} <= vocab.keys():
+        mark_special(backend, ("<s>", "<pad>", "</s>", "[UNK]", "<mask>"), keep_space=("<mask>",))
+        backend.post_processor = processors.RobertaProcessing(
+            ("</s>", vocab["</s>"]), ("<s>", vocab["<s>"]), trim_offsets=True, add_prefix_space=False
+        )
+        return backend
     mark_special(backend, BERT_SPECIAL)
     if "[CLS]" in vocab and "[SEP]" in vocab:
         set_template(backend, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")

@@ -10,6 +10,7 @@
     language_modeling.py  masking.py      builders for plain text: decoders, encoders,
     denoising.py                          encoder-decoders
     classification.py  translation.py     builders for tables, and for pairs of texts
+    image_text.py                         images and what is to be written for each
     tagging.py  answer_spans.py           readers and builders for CoNLL and for SQuAD
     labels.py                             the classes of a task
 
@@ -26,6 +27,7 @@ from heedful.data.batch import IGNORE, Batch
 from heedful.data.batches import Batches
 from heedful.data.classification import classify, contrast, regress
 from heedful.data.denoising import denoise, spans
+from heedful.data.image_text import image_text
 from heedful.data.language_modeling import next_token
 from heedful.data.masking import masked, pairs, replaced
 from heedful.data.readers import Documents, documents, from_hub, texts
@@ -50,6 +52,7 @@ __all__ = [
     "denoise",
     "documents",
     "from_hub",
+    "image_text",
     "masked",
     "next_token",
     "pairs",

@@ -30,7 +30,7 @@ class Batch:
     `extra` holds what only some tasks have: label, score, start, end, follows (B,); other_tokens (B, U) …
     """
 
-    tokens: Tensor  # (B, T)
+    tokens: Tensor  # (B, T); of images their pixels, (B, C, H, W)
     labels: Tensor | None = None  # (B, T), or as long as `target`; IGNORE where there is no loss
     valid: Tensor | None = None  # (B, T) False on padding; None if nothing is
     types: Tensor | None = None  # (B, T) which sentence a token belongs to
@@ -50,8 +50,9 @@ class Batch:
 
     @property
     def tokens_read(self) -> int:
-        """How many tokens the model reads, padding left out."""
-        read = self.tokens.numel() if self.valid is None else int(self.valid.sum())
+        """How many tokens the model reads, padding left out; an image is one."""
+        shown = self.tokens.numel() if self.tokens.dim() == 2 else len(self)
+        read = shown if self.valid is None else int(self.valid.sum())
         if self.target is None:
             return read
         return read + (self.target.numel() if self.target_valid is None else int(self.target_valid.sum()))

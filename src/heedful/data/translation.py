@@ -65,7 +65,7 @@ def shift_right(labels: Matrix, lengths: Indices, start: int, pad: int) -> tuple
     return target, np.where(inside, labels, IGNORE), lengths
 
 
-def _valid(lengths: Indices, width: int) -> torch.Tensor | None:
+def valid_rows(lengths: Indices, width: int) -> torch.Tensor | None:
     return torch.from_numpy(valid_mask(lengths, width)) if (lengths < width).any() else None
 
 
@@ -99,8 +99,8 @@ class PairRows:
         written = wrap_rows(targets, places, self.target_template, self.length, self.pad)
         target, labels, target_lengths = shift_right(*written, self.start, self.pad)
         return Batch(
-            torch.from_numpy(tokens), torch.from_numpy(labels), _valid(lengths, tokens.shape[1]),
-            target=torch.from_numpy(target), target_valid=_valid(target_lengths, target.shape[1]),
+            torch.from_numpy(tokens), torch.from_numpy(labels), valid_rows(lengths, tokens.shape[1]),
+            target=torch.from_numpy(target), target_valid=valid_rows(target_lengths, target.shape[1]),
             extra={"row": torch.from_numpy(numbers)},
         )  # fmt: skip
 

@@ -306,7 +306,8 @@ def check_prompt(model: Model, ids: list[int]) -> list[int]:
 def context_length(model: Model, *, source: bool = False) -> int | None:
     """Return how many positions a model has: its learned table's, or the config's context; None: no limit."""
     assert isinstance(model, (LM, Seq2Seq))
-    embed = model.decoder_embed if isinstance(model, Seq2Seq) and not source else model.embed
+    text_source = source and model.image_processor is None  # an image has no length
+    embed = model.decoder_embed if isinstance(model, Seq2Seq) and not text_source else model.embed
     if embed.context is not None:
         return embed.context
     return getattr(model.config, "context") if "context" in model.config.known() else None  # noqa: B009

@@ -56,6 +56,29 @@ def answer_scores(truths: Sequence[Sequence[str]], guesses: Sequence[str]) -> di
     return {**pairs[0], **pairs[1], "questions": len(truths)}
 
 
+def transcriptions(truths: Sequence[str], guesses: Sequence[str]) -> dict[str, Any]:
+    """Return how many texts were written without a mistake, after the 95 % interval, and how many characters
+    were wrong: edits between both over the characters of the true ones. All in per cent.
+    """
+    _check_counts(truths, guesses)
+    same = sum(t == g for t, g in zip(truths, guesses, strict=True)) / len(guesses)
+    wrong = sum(edit_distance(t, g) for t, g in zip(truths, guesses, strict=True))
+    return {
+        "exact_match_95": [100 * end for end in interval(same, len(guesses))], "exact_match": 100 * same,
+        "character_error": 100 * wrong / max(sum(map(len, truths)), 1),
+    }  # fmt: skip
+
+
+def edit_distance(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """Return the fewest insertions, deletions and replacements that make one of the other (Levenshtein)."""
+    row = list(range(len(second) + 1))
+    for i, a in enumerate(first, 1):
+        above, row[0] = row[0], i
+        for j, b in enumerate(second, 1):
+            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (a != b))
+    return row[-1]
+
+
 def words(text: str) -> list[str]:
     """Return lower-case words and numbers: what ROUGE counts."""
     return re.findall(r"[a-z0-9]+", text.lower())

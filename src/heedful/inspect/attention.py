@@ -149,7 +149,9 @@ def head_scores(
     for name, pattern in seen.patterns.items():
         path = name.removesuffix(".pattern")
         side = key_side(path, part_at(model, path), has_target=seen.input.target is not None)
-        marks = torch.tensor([token in special for token in cast(Tensor, ids[side])[0].tolist()])
+        keys = cast(Tensor, ids[side])
+        listed = keys[0].tolist() if keys.dim() == 2 else pattern.keys  # of an image the names of patches
+        marks = torch.tensor([token in special for token in listed])
         found = pattern_scores(name, pattern.values, same_tokens=not pattern.cross, marks=marks)
         more = repeated.get(name)
         out += [

@@ -16,15 +16,20 @@ from heedful.nn.block import Stack
 from heedful.nn.context import Part, Watch
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import Head, NoHead
+from heedful.nn.patches import PatchEmbedding
 
-Text = str | tuple[str, str] | Sequence[int] | Tensor  # two texts are read by encoders, as one sequence
+# Two texts are read by encoders, as one sequence. A model that reads images is given a path, or any image.
+Text = str | tuple[str, str] | Sequence[int] | Tensor | Any
 
 
 @dataclass(frozen=True)
 class Input:
-    """One sequence for a model; an encoder-decoder has a target beside it, as its decoder reads it."""
+    """One sequence for a model; an encoder-decoder has a target beside it, as its decoder reads it.
 
-    ids: Tensor  # (1, S)
+    Of an image the tokens are its patches, by row and column.
+    """
+
+    ids: Tensor  # (1, S); of an image its pixels, (1, C, H, W)
     tokens: tuple[str, ...]
     target: Tensor | None = None  # (1, T)
     target_tokens: tuple[str, ...] = ()
@@ -43,7 +48,7 @@ class Input:
 
     def run(self, model: Model, watch: Watch | None = None, *, repeat: int = 1) -> Tensor:
         """The logits; the last hidden states of a model without a head. `repeat` makes a batch of copies."""
-        ids = self.ids.expand(repeat, -1)
+        ids = self.ids.expand(repeat, *self.ids.shape[1:])
         with evaluation_mode(model):
             if isinstance(model, Seq2Seq):
                 target = cast(Tensor, self.target).expand(repeat, -1)
@@ -68,7 +73,8 @@ def reading(model: Model, text: Text | Input, target: Text | None = None, *, wri
         return text
     if is_pair(text):
         return pair(model, *cast(tuple[str, str], text))
-    ids = ids_of(model, text)
+    image = isinstance(model, Seq2Seq) and model.image_processor is not None
+    ids = model.image_processor(text).to(model.device) if image else ids_of(model, text)
     if not isinstance(model, Seq2Seq):
         if target is not None:
             raise InputError("only an encoder-decoder has a target", hint="leave it out")
@@ -79,12 +85,15 @@ def reading(model: Model, text: Text | Input, target: Text | None = None, *, wri
         written = ids_of(model, target)
         if isinstance(target, str):
             written = torch.cat((written.new_full((1, 1), model.start_token), written), 1)
-    return Input(ids, names_of(model, ids), written, names_of(model, written))
+    names = model.embed.patch_names() if isinstance(model.embed, PatchEmbedding) else names_of(model, ids)
+    return Input(ids, names, written, names_of(model, written))
 
 
 def probe_input(model: Model) -> Input:
     """Return two or three tokens that any model reads, to see what comes out."""
     vocab = min(table.vocab for table in model.tables.values())
+    if isinstance(model, Seq2Seq) and isinstance(model.embed, PatchEmbedding):
+        return reading(model, model.embed.blank(1, 1), [min(i, vocab - 1) for i in (5, 6)])
     ids = torch.tensor([[min(i, vocab - 1) for i in (5, 6, 7)]], device=model.device)
     if isinstance(model, Seq2Seq):
         return Input(ids, names_of(model, ids), ids[:, :2], names_of(model, ids[:, :2]))
@@ -137,7 +146,7 @@ def _write(model: Seq2Seq, ids: Tensor, length: int) -> Tensor:
     if isinstance(model.head, NoHead):
         raise InputError("a model without a head writes nothing", hint="give a target")
     end = getattr(model.tokenizer, "eos", None)
-    written = [ids.new_full((1, 1), model.start_token)]
+    written = [ids.new_full((1, 1), model.start_token, dtype=torch.long)]
     with evaluation_mode(model):
         state = model.start(ids, length=length + 1)
         logits = cast(Tensor, state.logits)

@@ -66,6 +66,12 @@ class PatchEmbedding(Embedding):
                 hint=f"this model reads {' × '.join(map(str, size))}: model.image_processor resizes",
             )
 
+    def patch_names(self) -> tuple[str, ...]:
+        """A name for every vector: the class token, then each patch by its row and column, from 1."""
+        names = ["[CLS]", "[DISTIL]"][: len(self.first)]
+        rows, columns = self.grid
+        return (*names, *(f"{r},{c}" for r in range(1, rows + 1) for c in range(1, columns + 1)))
+
     def blank(self, batch: int, length: int) -> Tensor:
         """`batch` images of one colour."""
         return torch.zeros(batch, self.channels, *self.image, device=self.table.device)

@@ -42,6 +42,8 @@ ANSWER = ("answers", "answer")
 QUERY = ("query", "question")
 DOCUMENT = ("document", "passage", "doc", "text", "context", "paragraph", "sentence", "answer")
 RELEVANCE = ("relevance", "relevant", "label", "score", "rating", "grade")
+IMAGE = ("image", "image_path", "picture", "file_name", "filename", "path", "file")
+CAPTION = ("text", "caption", "transcription", "words", "target", "label")
 LANGUAGES = ("en", "de", "fr", "es", "it", "nl", "pt", "pl", "ru", "zh", "ja", "cs", "sv", "da", "tr", "ar",
              "hi")  # fmt: skip
 
@@ -57,6 +59,7 @@ TASK_COLUMNS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("translate", (("source", "src"), ("target", "tgt", "trg", "translation"))),
     ("summarize", (LONG, SUMMARY[:5])),
     ("complete", (("prompt", "instruction"), COMPLETION)),
+    ("read", (IMAGE[:3], CAPTION)),
 )
 KIND_NAMES = {"conll": "words with tags", "squad": "questions in SQuAD's form", "text": "plain text"}
 FLAGS_BY_KIND = {"table": ("--text", "--label", "--pair"), "conll": ("--text", "--label")}

@@ -236,8 +236,10 @@ class GeneratingTask(Task):
 
     @classmethod
     def fits(cls, model: Model) -> bool:
-        return super().fits(model) and (
-            isinstance(model, Seq2Seq) or (isinstance(model, LM) and model.causal)
+        return (
+            super().fits(model)
+            and model.image_processor is None
+            and (isinstance(model, Seq2Seq) or (isinstance(model, LM) and model.causal))
         )
 
     @cached_property

@@ -3,6 +3,7 @@
     view.model(model, "The cat sat")                one text on its way through a model: every stage, one head
     view.attention(model, "The cat sat")            one head as a heat map; in HTML all heads, lines, text
     view.heads(model, "The cat sat")                every head as a small picture, with its scores
+    view.image_attention(model, "number.png")       where in an image each written token was looked for
     view.steps(model, "The cat sat", topic="block") the worked arithmetic
     view.next_token(model, "The cat", top_p=0.9)    logits → temperature → top-k → top-p → the token drawn
     view.beams(model, "The cat", beams=4)           beam search as a tree, with every text that was weighed
@@ -35,6 +36,7 @@ from heedful.view.catalogue_figures import find_heads, head_catalogue
 from heedful.view.direction_figures import features, probes, steering, tuned_lens
 from heedful.view.figure import Figure
 from heedful.view.graph_figures import attention_flow, attribution_graph
+from heedful.view.image_figures import image_attention
 from heedful.view.model_figure import model
 from heedful.view.position_figures import positions
 from heedful.view.value_figures import embeddings, next_token, steps, surprisal, training
@@ -50,6 +52,7 @@ __all__ = [
     "find_heads",
     "head_catalogue",
     "heads",
+    "image_attention",
     "lines",
     "logit_attribution",
     "matrix",

@@ -246,6 +246,8 @@ def check_pattern(model: Model, text: Text, target: Text = None) -> Input:
     """The input of a model, refused where its patterns would fill the memory."""
     if isinstance(text, Input):
         return text
+    if model.image_processor is not None:  # which has as many patches as its model was made for
+        return reading(model, text, target)
     given = reading(model, text) if is_pair(text) else None
     ids = ids_of(model, text) if given is None else given.ids
     T = ids.shape[1]

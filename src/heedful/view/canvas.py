@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
+import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +124,18 @@ class Point:
     alpha: float = 1.0
 
 
-Shape = Cells | TextLabel | Stroke | Box | Point
+@dataclass(frozen=True)
+class Picture:
+    """Pixels (H, W, 3) of bytes, stretched to a rectangle; they look the same in every theme."""
+
+    x: float
+    y: float
+    w: float
+    h: float
+    pixels: np.ndarray
+
+
+Shape = Cells | TextLabel | Stroke | Box | Point | Picture
 
 
 @dataclass(frozen=True)
@@ -156,6 +170,17 @@ def svg(
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{start}\n{head}\n{page}\n{body}\n</svg>\n'
 
 
+def encode_png(pixels: np.ndarray) -> bytes:
+    """Pixels (H, W, 3) of bytes as a PNG file."""
+    height, width, _ = pixels.shape
+    rows = b"".join(b"\0" + row.tobytes() for row in np.ascontiguousarray(pixels, dtype=np.uint8))
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # eight bits, three colours
+    file = b"\x89PNG\r\n\x1a\n"
+    for kind, body in ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")):
+        file += struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+    return file
+
+
 def _n(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
@@ -182,6 +207,10 @@ def _svg(shape: Shape, theme: Theme) -> str:
         case Box(x, y, w, h, fill, stroke):
             place = f'x="{_n(x)}" y="{_n(y)}" width="{_n(w)}" height="{_n(h)}"'
             return f'<rect {place} fill="{hue(fill)}" stroke="{hue(stroke)}"/>'
+        case Picture(x, y, w, h, pixels):
+            place = f'x="{_n(x)}" y="{_n(y)}" width="{_n(w)}" height="{_n(h)}" preserveAspectRatio="none"'
+            data = base64.b64encode(encode_png(pixels)).decode()
+            return f'<image {place} image-rendering="pixelated" href="data:image/png;base64,{data}"/>'
         case Point(x, y, r, colour, alpha):
             place = f'cx="{_n(x)}" cy="{_n(y)}" r="{_n(r)}"'
             return f'<circle {place} fill="{hue(colour)}" opacity="{_n(alpha)}"/>'
@@ -248,6 +277,8 @@ def _paint(axes: Any, shape: Shape, theme: Theme, scale: float, sans: str) -> No
             axes.imshow(
                 colours, extent=(x, x + w, y + h, y), interpolation="nearest", aspect="auto", zorder=1
             )
+        case Picture(x, y, w, h, pixels):
+            axes.imshow(pixels, extent=(x, x + w, y + h, y), interpolation="nearest", aspect="auto", zorder=1)
         case TextLabel(x, y, text, size, anchor, colour, angle, bold, font):
             across = {"start": "left", "middle": "center", "end": "right"}[anchor]
             family = "monospace" if font == "mono" else sans

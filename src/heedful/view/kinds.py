@@ -12,6 +12,7 @@ from heedful.view import color_scale
 from heedful.view.canvas import ACCENT, FAINT, INK, SOFT, Box, Cells, Shape, Stroke, TextLabel
 from heedful.view.charts import Drawing, bar_chart, heat_map, line_chart, longest, point_map
 from heedful.view.graph_drawing import draw_graph
+from heedful.view.image_drawing import draw_image_attention
 from heedful.view.model_drawing import draw_model, model_rows
 from heedful.view.panels import draw_panels, panel_rows
 from heedful.view.pattern_selection import select_pattern
@@ -196,5 +197,6 @@ KINDS: dict[str, tuple[Callable[[Data], Drawing], Callable[[Data], Rows]]] = {
     "training": (draw_training, training_rows),
     "attribution_graph": (draw_graph, panel_rows),
     "model": (draw_model, model_rows),
+    "image_attention": (draw_image_attention, panel_rows),
 }
 PANELS = (draw_panels, panel_rows)

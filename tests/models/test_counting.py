@@ -84,6 +84,7 @@ PARAMETERS = {
     "mamba2-1.3b": 1_343_757_312,
     "mamba2-2.7b": 2_702_599_680,
     "mamba-codestral-7b": 7_285_403_648,
+    "olmo-hybrid-7b": 7_430_870_688,
     "mpnet-base": 109_486_464,
     "nomic-embed-text-v1.5": 136_731_648,
     "modernbert-base": 149_014_272,

@@ -80,6 +80,11 @@ mamba2 = Rows(
     {"vocab_size": 99, "hidden_size": 24, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 12,
      "state_size": 8, "n_groups": 2, "chunk_size": 4, "pad_token_id": 0},
 )  # fmt: skip
+hybrid = Rows(
+    "olmo-hybrid", "OlmoHybrid", "OlmoHybridConfig",
+    {**LLAMA, "num_hidden_layers": 3, "linear_key_head_dim": 4, "linear_value_head_dim": 4,
+     "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+)  # fmt: skip
 DEEPSEEK: dict[str, Any] = {
     "vocab_size": 99, "hidden_size": 24, "intermediate_size": 20, "moe_intermediate_size": 12,
     "num_hidden_layers": 3, "num_attention_heads": 3, "num_key_value_heads": 3, "first_k_dense_replace": 1,
@@ -166,6 +171,14 @@ DECODERS = [
                            "conv_kernel": 3, "layer_norm_epsilon": 1e-3}),
     mamba2("limits", CAUSAL, {"time_step_limit": (0.01, 0.5), "residual_in_fp32": False}),
     mamba2("none", "Model"),
+    hybrid("", CAUSAL),
+    hybrid("shared-keys", CAUSAL, {"linear_num_key_heads": 4, "linear_key_head_dim": 6,
+                                   "linear_num_value_heads": 8, "linear_value_head_dim": 3}),
+    hybrid("positive", CAUSAL, TIED, {"linear_allow_neg_eigval": False, "linear_conv_kernel_dim": 3}),
+    hybrid("no-positions", CAUSAL, {"rope_parameters": {"rope_theta": None, "rope_type": "default"}}),
+    hybrid("biases", CAUSAL, {"attention_bias": True, "num_key_value_heads": 6, "linear_num_key_heads": 4,
+                              "linear_num_value_heads": 4, "rms_norm_eps": 1e-3}, rope("linear", factor=2.0)),
+    hybrid("none", "Model"),
 ]  # fmt: skip
 
 # Encoders.

@@ -48,6 +48,7 @@ S4              s4.py              Gu et al. 2022                              l
 Mamba           mamba.py           Gu and Dao 2023                             selective state space
 Mamba-2         mamba2.py          Dao and Gu 2024                             one decay per head
 linear          linear.py          Katharopoulos et al. 2020                   linear attention
+DeltaNet        deltanet.py        Yang et al. 2025                            gated delta rule
 GLA             linear.py          Yang et al. 2024                            decays chosen by the token
 Based           linear.py          Arora et al. 2024                           Taylor series, convolutions
 """
@@ -63,6 +64,7 @@ from heedful.models.bert import BERT, DISTILBERT, ROBERTA, XLM_ROBERTA
 from heedful.models.bloom import BLOOM
 from heedful.models.deberta import DEBERTA, DEBERTA_V2
 from heedful.models.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from heedful.models.deltanet import OLMO_HYBRID
 from heedful.models.electra import ELECTRA
 from heedful.models.falcon import FALCON
 from heedful.models.gemma import GEMMA, GEMMA2, GEMMA3
@@ -101,7 +103,7 @@ FAMILIES: dict[str, Family] = {
         *(GPTJ, NEOX, OPT, FALCON, PHI, PHI3, STARCODER2),
         *(QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, OLMO, OLMO2, SMOLLM3),
         *(T5, MT5, BART, MARIAN),
-        *(S4_LM, MAMBA, MAMBA2, LINEAR, GLA, BASED),
+        *(S4_LM, MAMBA, MAMBA2, LINEAR, GLA, BASED, OLMO_HYBRID),
     )
 }
 

@@ -6,6 +6,7 @@ for one row each. A row names a module, and then covers its weight and bias, or 
     ("model.layers.*.self_attn.{q,k,v,o}_proj", "blocks.*.attn.{q,k,v,o}")
     ("h.*.attn.c_attn", ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v"), Fused(transposed=True))
 
+Several published tensors may make one of ours, and then stand in a tuple, too, with the op `Joined`.
 A `*` that only the published side has counts the experts that one tensor of ours holds.
 """
 
@@ -35,7 +36,7 @@ class Link:
 
 @dataclass(frozen=True)
 class _Pattern:
-    theirs: str
+    theirs: tuple[str, ...]
     ours: tuple[str, ...]
     op: Op
 
@@ -69,10 +70,11 @@ def expand_rows(rows: Iterable[Row]) -> list[_Pattern]:
     out: list[_Pattern] = []
     for theirs, ours, *rest in rows:
         op = rest[0] if rest else SAME
-        if isinstance(ours, tuple):
-            out.append(_Pattern(theirs, ours, op))
+        if isinstance(ours, tuple) or isinstance(theirs, tuple):
+            several = lambda names: names if isinstance(names, tuple) else (names,)
+            out.append(_Pattern(several(theirs), several(ours), op))
         else:
-            out += [_Pattern(t, (o,), op) for t, o in zip(braces(theirs), braces(ours), strict=True)]
+            out += [_Pattern((t,), (o,), op) for t, o in zip(braces(theirs), braces(ours), strict=True)]
     return out
 
 
@@ -99,10 +101,11 @@ def connect(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> list[Link]:
             match = pattern.match(name)
             if match is not None:
                 numbers, leaf = match
-                theirs = _fill(pattern.theirs, numbers) + leaf
-                spread = range(tensor.shape[0]) if "*" in theirs else (0,)
+                theirs = [_fill(t, numbers) + leaf for t in pattern.theirs]
+                spread = range(tensor.shape[0]) if "*" in theirs[0] else (0,)
                 names = tuple(_fill(o, numbers) + leaf for o in pattern.ours)
-                links.append(Link(tuple(theirs.replace("*", str(i)) for i in spread), names, pattern.op))
+                published = tuple(t.replace("*", str(i)) for t in theirs for i in spread)
+                links.append(Link(published, names, pattern.op))
                 done.update(names)
                 break
     for name in ours:

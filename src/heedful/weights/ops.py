@@ -49,6 +49,19 @@ class Fused(Op):
 
 
 @dataclass(frozen=True)
+class Joined(Op):
+    """Several published tensors one after the other are one of ours; `sizes` are their rows."""
+
+    sizes: tuple[int, ...]
+
+    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [torch.cat(list(theirs))]
+
+    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [t.contiguous() for t in ours[0].split(self.sizes)]
+
+
+@dataclass(frozen=True)
 class PerHead(Op):
     """q, k and v fused head by head: rows run over (head, which of the three, head size), as in BLOOM.
 

@@ -42,6 +42,7 @@ SIZES: dict[str, Any] = {
 PARTLY = {**SIZES, "partial_rotary_factor": 0.5}
 phi = Rows("phi", "Phi", "PhiConfig", PARTLY)
 phi3 = Rows("phi3", "Phi3", "Phi3Config", SIZES)
+stablelm = Rows("stablelm", "StableLm", "StableLmConfig", PARTLY)
 starcoder2 = Rows("starcoder2", "Starcoder2", "Starcoder2Config", SIZES)
 ALIBI = {"alibi": True, "parallel_attn": False}  # "eager" would add the biases twice
 GROUPS = {"new_decoder_architecture": True, "num_kv_heads": 2}
@@ -107,6 +108,17 @@ ROWS = [
     phi3("classify", CLASSIFY, {"num_labels": 3}),
     phi3("tag", TAG, {"num_labels": 4}),
     phi3("none", "Model"),
+    stablelm("3b", CAUSAL, patterns=ATTENTIONS),
+    stablelm("2-1.6b", CAUSAL, {"use_qkv_bias": True, "num_key_value_heads": 6}, TIED),
+    stablelm("2-12b", CAUSAL, {"qk_layernorm": True, "use_parallel_residual": True}, patterns=ATTENTIONS),
+    stablelm("odd-heads", CAUSAL, {"num_attention_heads": 3, "num_key_value_heads": 3, "qk_layernorm": True}),
+    stablelm("parallel", CAUSAL, {"use_parallel_residual": True, "use_qkv_bias": True}),
+    stablelm("classify", CLASSIFY, {"num_labels": 3}),
+    stablelm("tag", TAG, {"num_labels": 4}),
+    stablelm("none", "Model", {"qk_layernorm": True}),
+    starcoder2("wide-heads", CAUSAL, {"head_dim": 12}),
+    phi("wide-heads", CAUSAL, {"head_dim": 16}),
+    phi3("wide-heads", CAUSAL, {"head_dim": 16}),
     starcoder2("", CAUSAL, {"sliding_window": 4}, patterns=ATTENTIONS),
     starcoder2("full", CAUSAL, UNTIED, {"num_attention_heads": 3, "num_key_value_heads": 1}),
     starcoder2("no-biases", CAUSAL, {"use_bias": False}),

@@ -22,7 +22,7 @@ from heedful.nn.adapt import KeptHeads
 from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.block import Stack
 from heedful.nn.context import Watch
-from heedful.nn.norm import norm_size
+from heedful.nn.norm import HeadLayerNorm, norm_size
 from heedful.nn.quantised import Quantised
 
 Heads = Mapping[str, Sequence[int]]  # path of a part → its heads: {"blocks.0.attn": [1, 2]}
@@ -198,8 +198,9 @@ def _shrunk(part: nn.Module, path: str, which: Sequence[int]) -> nn.Module:
 
 
 def _norms_all_heads(part: nn.Module) -> bool:
-    """Whether queries are normalised over all heads together: each then depends on all."""
-    return isinstance(part, Attention) and part.q_norm is not None and norm_size(part.q_norm) != part.head_dim
+    """Whether one norm belongs to all heads: over them together, or with numbers of its own for each."""
+    norm = part.q_norm if isinstance(part, Attention) else None
+    return norm is not None and (isinstance(norm, HeadLayerNorm) or norm_size(norm) != part.head_dim)
 
 
 def _without_matrices(part: Attention) -> Attention:

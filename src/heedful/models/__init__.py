@@ -38,6 +38,7 @@ OPT             opt.py             Zhang et al. 2022                           n
 Falcon          falcon.py          Almazrouei et al. 2023
 Phi-1 2         phi.py             Li et al. 2023
 Phi-3 4         phi.py             Abdin et al. 2024                           long rope
+StableLM 1 2    stablelm.py        Bellagente et al. 2024                      a norm for each head's q and k
 StarCoder2      starcoder2.py      Lozhkov et al. 2024
 DeepSeek-V2 V3  deepseek.py        DeepSeek-AI 2024                            latent attention, experts
 T5 1.0 1.1      t5.py              Raffel et al. 2020                          bucketed distances
@@ -87,6 +88,7 @@ from heedful.models.recurrent import GRU_LM, LSTM_LM, RNN_LM
 from heedful.models.s4 import S4_LM
 from heedful.models.seq2seq import LUONG, RNNSEARCH, SEQ2SEQ
 from heedful.models.smollm3 import SMOLLM3
+from heedful.models.stablelm import STABLELM
 from heedful.models.starcoder2 import STARCODER2
 from heedful.models.t5 import MT5, T5
 from heedful.models.transformer import TRANSFORMER
@@ -100,7 +102,7 @@ FAMILIES: dict[str, Family] = {
         *(BILSTM, CNN, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ALBERT, ELECTRA, DEBERTA, DEBERTA_V2),
         *(MPNET, NOMIC_BERT, MODERNBERT),
         *(GPT, GPT2, GPT3, LLAMA, MISTRAL, PALM, BLOOM, DEEPSEEK_V2, DEEPSEEK_V3),
-        *(GPTJ, NEOX, OPT, FALCON, PHI, PHI3, STARCODER2),
+        *(GPTJ, NEOX, OPT, FALCON, PHI, PHI3, STABLELM, STARCODER2),
         *(QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, OLMO, OLMO2, SMOLLM3),
         *(T5, MT5, BART, MARIAN),
         *(S4_LM, MAMBA, MAMBA2, LINEAR, GLA, BASED, OLMO_HYBRID),

@@ -12,6 +12,7 @@ from typing import Any
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
+from heedful.models.family import published_heads
 from heedful.models.gguf_tables import FUSED_QKV, gguf_keys, gguf_names
 from heedful.models.hf_config import read_rope, write_rope
 from heedful.nn.attention import Attention, head_size
@@ -163,10 +164,7 @@ FALCON = Family(
     },
     tiny=FalconConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="next_token",
     prefix="transformer", model_types=("falcon",),
-    heads={
-        "lm": "FalconForCausalLM", "classify": "FalconForSequenceClassification",
-        "tag": "FalconForTokenClassification", "span": "FalconForQuestionAnswering", "none": "FalconModel",
-    },
+    heads=published_heads("Falcon"),
     read=read_falcon, write=write_falcon,
     reads={
         "new_decoder_architecture": "bool", "multi_query": "bool", "parallel_attn": "bool",

@@ -193,3 +193,9 @@ def published_heads(stem: str, *without: str) -> dict[str, str]:
         "span": "ForQuestionAnswering", "none": "Model",
     }  # fmt: skip
     return {kind: stem + end for kind, end in ends.items() if kind not in without}
+
+
+def rename_keys(keys: Mapping[str, str], **names: str) -> dict[str, str]:
+    """A table of published keys with some of them under another name; "" leaves one out."""
+    renamed = {names.get(theirs, theirs): ours for theirs, ours in keys.items()}
+    return {theirs: ours for theirs, ours in renamed.items() if theirs}

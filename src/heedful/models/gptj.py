@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heedful.models.base import LM, Config, Family, derived
+from heedful.models.family import published_heads
 from heedful.models.partial_rotary import check_rope_dim
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import ParallelBlock, Stack
@@ -80,10 +81,7 @@ GPTJ = Family(
     presets={"gpt-j-6b": GPTJConfig()},
     tiny=GPTJConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64, rope_dim=4),
     objective="next_token", prefix="transformer", model_types=("gptj",),
-    heads={
-        "lm": "GPTJForCausalLM", "classify": "GPTJForSequenceClassification",
-        "span": "GPTJForQuestionAnswering", "none": "GPTJModel",
-    },
+    heads=published_heads("GPTJ", "tag"),
     require={"scale_attn_weights": (True,)}, copies={"lm_head.weight": "transformer.wte.weight"},
     drop=("*.attn.bias", "*.attn.masked_bias", "*.attn.embed_positions"),
     paper="Wang and Komatsuzaki 2021, GPT-J-6B",

@@ -90,11 +90,12 @@ def build_decoder(
     norm: nn.Module,
     scale: float = 1.0,
     softcap: float | None = None,
+    head_bias: bool = False,
 ) -> LM:
     """The embedding, times `scale`; the blocks and a last norm; the head that the config names."""
     head = choose_head(
         c.head,
-        lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, softcap=softcap),
+        lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, bias=head_bias, softcap=softcap),
         span=lambda: SpanHead(c.dim),
         **decoder_heads(c.dim, c.labels),
     )

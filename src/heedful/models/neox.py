@@ -11,15 +11,21 @@ from functools import partial
 from typing import Any
 
 from heedful.models.base import LM, Config, Family, derived
+from heedful.models.family import published_heads
 from heedful.models.gguf_tables import FUSED_QKV, gguf_keys, gguf_names
-from heedful.models.partial_rotary import READS, check_rope_dim, read_partial_rope, write_partial_rope
+from heedful.models.partial_rotary import (
+    READS,
+    check_rope_dim,
+    partial_rotary,
+    read_partial_rope,
+    write_partial_rope,
+)
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, ParallelBlock, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm
-from heedful.nn.position import Rotary
 from heedful.nn.rope import Scaling
 from heedful.weights.gguf import GGUFFile
 from heedful.weights.names import Row
@@ -53,7 +59,7 @@ class NeoXConfig(Config):
 
 
 def neox(c: NeoXConfig) -> LM:
-    rotary = Rotary(c.rope_dim, c.rope_base, c.rope_scaling)
+    rotary = partial_rotary(c)
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
     attn = lambda: Attention(c.dim, c.heads, bias=c.bias, rotary=rotary, dropout=c.dropout)
     parts = lambda: {"attn": attn(), "ffn": MLP(c.dim, c.hidden, activation(c.act))}
@@ -119,10 +125,7 @@ NEOX = Family(
     },
     tiny=NeoXConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="next_token",
     prefix="gpt_neox", model_types=("gpt_neox",),
-    heads={
-        "lm": "GPTNeoXForCausalLM", "classify": "GPTNeoXForSequenceClassification",
-        "tag": "GPTNeoXForTokenClassification", "span": "GPTNeoXForQuestionAnswering", "none": "GPTNeoXModel",
-    },
+    heads=published_heads("GPTNeoX"),
     read=partial(read_partial_rope, usual=0.25), write=write_partial_rope, reads=READS,
     copies={"lm_head.weight": "embed_out.weight", "embed_out.weight": "gpt_neox.embed_in.weight",
             "output.weight": "token_embd.weight"},

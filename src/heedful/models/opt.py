@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from heedful.models.base import LM, Config, Family, derived
+from heedful.models.family import published_heads
 from heedful.nn.attention import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -84,10 +85,7 @@ OPT = Family(
     },
     tiny=OPTConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="next_token",
     prefix="model", model_types=("opt",),
-    heads={
-        "lm": "OPTForCausalLM", "classify": "OPTForSequenceClassification",
-        "span": "OPTForQuestionAnswering", "none": "OPTModel",
-    },
+    heads=published_heads("OPT", "tag"),
     require={"_remove_final_layer_norm": (False,), "layer_norm_elementwise_affine": (True,)},
     copies={"lm_head.weight": "model.decoder.embed_tokens.weight"},
     paper="Zhang et al. 2022, arXiv 2205.01068",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from heedful.errors import ConfigError
+from heedful.models.base import derived
 from heedful.models.hf_config import read_rope, write_rope
+from heedful.models.llama import DecoderConfig
+from heedful.nn.position import Rotary
 from heedful.nn.rope import Scaling
 
 READS = {"partial_rotary_factor": "float", "rotary_pct": "float", "rotary_emb_base": "float"}
@@ -35,6 +39,21 @@ def check_rope_dim(rope_dim: int, head_dim: int) -> None:
             f"rope_dim={rope_dim} of a head of {head_dim} entries",
             hint="it holds rotary pairs: an even number from 2 to the size of a head",
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartialRotaryConfig(DecoderConfig):
+    """A decoder whose heads are turned in part."""
+
+    rope_dim: int = derived(lambda c: c.head_dim // 2)  # entries of a head that are turned
+
+    def check(self) -> None:
+        super().check()
+        check_rope_dim(self.rope_dim, self.head_dim)
+
+
+def partial_rotary(c: PartlyTurned) -> Rotary:
+    return Rotary(c.rope_dim, c.rope_base, c.rope_scaling)
 
 
 def read_partial_rope(hf_config: dict[str, Any], usual: float) -> dict[str, Any]:

@@ -49,9 +49,21 @@ class OffsetRMSNorm(RMSNorm):
         return F.rms_norm(wide, self.weight.shape, 1 + self.weight.to(wide.dtype), self.eps).to(x.dtype)
 
 
+class HeadLayerNorm(nn.Module):
+    """γ_h (x_h − mean x_h) / √(var x_h + ε): heads (B, H, T, K), each with a γ of its own   (StableLM 2)"""
+
+    def __init__(self, heads: int, dim: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(heads, dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], eps=self.eps) * self.weight[:, None]
+
+
 def norm_size(norm: nn.Module) -> int:
     """How many entries a norm with weights normalises together."""
-    return cast(Tensor, norm.weight).shape[0]
+    return cast(Tensor, norm.weight).shape[-1]
 
 
 def gain_and_shift(norm: nn.LayerNorm | RMSNorm) -> tuple[Tensor | float, Tensor | float]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.parity import parallel_decoders
+from tests.parity import llama_descendants, parallel_decoders
 from tests.parity.case_rows import (
     ATTENTIONS,
     CAUSAL,
@@ -350,4 +350,4 @@ ENCODER_DECODERS = [
     marian("uneven", "MTModel", UNEVEN),
 ]
 
-CASES = [*DECODERS, *parallel_decoders.ROWS, *ENCODERS, *ENCODER_DECODERS]
+CASES = [*DECODERS, *parallel_decoders.ROWS, *llama_descendants.ROWS, *ENCODERS, *ENCODER_DECODERS]

@@ -29,6 +29,8 @@ Qwen2 2.5       qwen.py            Qwen Team 2024                              b
 Qwen3           qwen.py            Qwen Team 2025                              normalised q and k
 Gemma 1 2 3     gemma.py           Gemma Team 2024, 2025                       norms around parts, soft caps
 OLMo 1 2        olmo.py            Groeneveld et al. 2024; OLMo Team 2024      norms after parts
+Mixtral         mixtral.py         Jiang et al. 2024                           experts
+Qwen2, 3 MoE    qwen_moe.py        Qwen Team 2024, 2025                        a gated expert for all tokens
 SmolLM3         smollm3.py         Bakouch et al. 2025                         layers without positions
 PaLM            palm.py            Chowdhery et al. 2022                       parallel block
 BLOOM           bloom.py           BigScience 2022                             ALiBi
@@ -75,6 +77,7 @@ from heedful.models.linear import BASED, GLA, LINEAR
 from heedful.models.llama import LLAMA, MISTRAL
 from heedful.models.mamba import MAMBA
 from heedful.models.mamba2 import MAMBA2
+from heedful.models.mixtral import MIXTRAL
 from heedful.models.modernbert import MODERNBERT
 from heedful.models.mpnet import MPNET
 from heedful.models.neox import NEOX
@@ -84,6 +87,7 @@ from heedful.models.opt import OPT
 from heedful.models.palm import PALM
 from heedful.models.phi import PHI, PHI3
 from heedful.models.qwen import QWEN2, QWEN3
+from heedful.models.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from heedful.models.recurrent import GRU_LM, LSTM_LM, RNN_LM
 from heedful.models.s4 import S4_LM
 from heedful.models.seq2seq import LUONG, RNNSEARCH, SEQ2SEQ
@@ -104,6 +108,7 @@ FAMILIES: dict[str, Family] = {
         *(GPT, GPT2, GPT3, LLAMA, MISTRAL, PALM, BLOOM, DEEPSEEK_V2, DEEPSEEK_V3),
         *(GPTJ, NEOX, OPT, FALCON, PHI, PHI3, STABLELM, STARCODER2),
         *(QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, OLMO, OLMO2, SMOLLM3),
+        *(MIXTRAL, QWEN2_MOE, QWEN3_MOE),
         *(T5, MT5, BART, MARIAN),
         *(S4_LM, MAMBA, MAMBA2, LINEAR, GLA, BASED, OLMO_HYBRID),
     )

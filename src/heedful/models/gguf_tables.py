@@ -28,6 +28,8 @@ KEYS = {
     "use_parallel_residual": "parallel", "vocab_size": "vocab", "attention.key_length": "head_dim",
     "attention.sliding_window": "window", "attention.clamp_kqv": "clip", "attn_logit_softcapping": "softcap",
     "final_logit_softcapping": "logit_softcap", "rope.freq_base_swa": "local_rope_base",
+    "expert_count": "experts", "expert_used_count": "active", "expert_feed_forward_length": "expert_hidden",
+    "expert_shared_feed_forward_length": "shared_hidden",
 }  # fmt: skip
 
 

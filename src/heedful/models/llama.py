@@ -129,11 +129,11 @@ NAMES: list[Row] = [
 ]
 
 
-def llama_names(c: DecoderConfig) -> list[Row]:
-    """LLaMA's published class for spans, and no other, calls the backbone transformer."""
+def published_names(c: DecoderConfig, rows: Sequence[Row] = NAMES) -> list[Row]:
+    """The published classes for spans, and no others, call the backbone of LLaMA and Qwen transformer."""
     if c.head != "span":
-        return NAMES
-    return [(theirs.replace("model.", "transformer.", 1), ours) for theirs, ours in NAMES]
+        return list(rows)
+    return [(theirs.replace("model.", "transformer.", 1), *rest) for theirs, *rest in rows]
 
 
 def gguf_names(c: DecoderConfig) -> list[Row]:
@@ -168,7 +168,7 @@ def write_llama(c: DecoderConfig) -> dict[str, Any]:
 
 
 LLAMA = Family(
-    "llama", LlamaConfig, llama, llama_names, {**KEYS, "attention_bias": "bias", "mlp_bias": "ffn_bias"},
+    "llama", LlamaConfig, llama, published_names, {**KEYS, "attention_bias": "bias", "mlp_bias": "ffn_bias"},
     presets={
         "llama-7b": LlamaConfig(),
         "llama-13b": LlamaConfig(dim=5120, layers=40, heads=40),

@@ -6,7 +6,9 @@ From Qwen2 to 3:    no biases   queries and keys normalised, each head alone
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from heedful.models.base import LM
@@ -23,6 +25,7 @@ from heedful.models.llama import (
     llama_mlp,
     llama_norm,
     llama_rotary,
+    published_names,
     read_llama,
     write_llama,
 )
@@ -30,6 +33,7 @@ from heedful.nn.attention import Attention
 from heedful.nn.block import Block
 from heedful.nn.norm import RMSNorm
 from heedful.nn.position import Rotary
+from heedful.weights.names import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +75,17 @@ def qwen3_attention(c: Qwen3Config, rotary: Rotary, layer: int) -> Attention:
     )
 
 
-def read_qwen(hf_config: dict[str, Any]) -> dict[str, Any]:
-    """Windows are off unless `use_sliding_window`; without `layer_types` the layers after some have them."""
+def read_qwen(hf_config: dict[str, Any], usual: Iterable[int]) -> dict[str, Any]:
+    """Windows are off unless `use_sliding_window`; then `usual` layers have them where no list says which."""
     fields = read_llama(hf_config)
     if not hf_config.get("use_sliding_window") or not hf_config.get("sliding_window"):
         return fields
+    return fields | {"window": hf_config["sliding_window"], "local": read_local_layers(hf_config, usual)}
+
+
+def read_qwen2(hf_config: dict[str, Any]) -> dict[str, Any]:
     last = range(hf_config.get("max_window_layers", 28), hf_config.get("num_hidden_layers", 32))
-    return fields | {"window": hf_config["sliding_window"], "local": read_local_layers(hf_config, last)}
+    return read_qwen(hf_config, last)
 
 
 def write_qwen(c: Qwen2Config) -> dict[str, Any]:
@@ -91,10 +99,11 @@ QWEN_READS = {
     "use_sliding_window": "bool", "sliding_window": "int", "max_window_layers": "int",
     "num_hidden_layers": "int",
 }  # fmt: skip
+QK_NORMS: Row = ("model.layers.*.self_attn.{q,k}_norm", "blocks.*.attn.{q,k}_norm")
 TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64)
 
 QWEN2 = replace(
-    LLAMA, name="qwen2", config=Qwen2Config, build=qwen2, names=NAMES, keys=KEYS,
+    LLAMA, name="qwen2", config=Qwen2Config, build=qwen2, keys=KEYS,
     presets={
         "qwen2.5-0.5b": Qwen2Config(
             dim=896, layers=24, heads=14, kv_heads=2, hidden=4864, tied=True
@@ -107,14 +116,14 @@ QWEN2 = replace(
         ),
     },
     tiny=Qwen2Config(**TINY, window=4, local=(1,)), model_types=("qwen2",), heads=published_heads("Qwen2"),
-    read=read_qwen, write=write_qwen, reads=QWEN_READS,
+    read=read_qwen2, write=write_qwen, reads=QWEN_READS,
     gguf="qwen2", gguf_names=gguf_names, gguf_keys=gguf_keys("qwen2", Qwen2Config),
     paper="Qwen Team 2024, arXiv 2407.10671, 2412.15115",
 )  # fmt: skip
 
 QWEN3 = replace(
     QWEN2, name="qwen3", config=Qwen3Config, build=qwen3, keys={**KEYS, "attention_bias": "bias"},
-    names=[*NAMES, ("model.layers.*.self_attn.{q,k}_norm", "blocks.*.attn.{q,k}_norm")],
+    names=partial(published_names, rows=[*NAMES, QK_NORMS]),
     presets={
         "qwen3-0.6b": Qwen3Config(dim=1024, layers=28, heads=16, kv_heads=8, hidden=3072, tied=True),
         "qwen3-1.7b": Qwen3Config(dim=2048, layers=28, heads=16, kv_heads=8, hidden=6144, tied=True),

@@ -13,7 +13,6 @@ from heedful.models.family import published_heads
 from heedful.models.gguf_tables import gguf_keys
 from heedful.models.llama import (
     LLAMA,
-    NAMES,
     LlamaConfig,
     build_decoder,
     llama_attention,
@@ -61,13 +60,19 @@ def write_smollm3(c: SmolLM3Config) -> dict[str, Any]:
     return write_llama(c) | {"no_rope_layers": [int(i not in c.unrotated) for i in range(c.layers)]}
 
 
+def no_token_ids(c: SmolLM3Config) -> dict[str, Any]:
+    """Ids that the published class would otherwise set to those of its own vocabulary."""
+    return dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+
+
 SMOLLM3 = replace(
-    LLAMA, name="smollm3", config=SmolLM3Config, build=smollm3, names=NAMES,
+    LLAMA, name="smollm3", config=SmolLM3Config, build=smollm3,
     presets={"smollm3-3b": SmolLM3Config()},
     tiny=SmolLM3Config(
         vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64, unrotated=(1,)
     ),
     model_types=("smollm3",), heads=published_heads("SmolLM3"), read=read_smollm3, write=write_smollm3,
+    usual=no_token_ids,
     reads={"no_rope_layers": "tuple[int, ...]", "no_rope_layer_interval": "int", "num_hidden_layers": "int"},
     require={"use_sliding_window": (False,)}, gguf="smollm3", gguf_keys=gguf_keys("smollm3", SmolLM3Config),
     paper="Bakouch et al. 2025, SmolLM3: smol, multilingual, long-context reasoner",

@@ -254,6 +254,21 @@ def groupable(x: Tensor, experts: ExpertMatrices) -> bool:
     return aligned and x.dtype == experts.gate.dtype and (any_type or x.dtype == torch.bfloat16)
 
 
+class GatedExpert(Part):
+    """σ(w·x) · expert(x): an expert that sees every token, as loudly as the token lets it
+
+    (Qwen Team 2024, arXiv 2407.10671; in the released code.)
+    """
+
+    def __init__(self, dim: int, expert: Part) -> None:
+        super().__init__()
+        self.gate, self.expert = nn.Linear(dim, 1, bias=False), expert
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        gate = ctx.see("gate", self.gate(x)).sigmoid()  # (B, T, 1)
+        return gate * self.expert(x, ctx.at("expert"))
+
+
 class MoE(Part):
     """y = shared(x) + Σ_{e chosen} w_e · expert_e(x)   (Dai et al. 2024, arXiv 2401.06066, eq. 9)
 

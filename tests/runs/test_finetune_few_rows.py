@@ -1,9 +1,10 @@
-"""heed finetune on a few rows: a linear head on the frozen model's sentence vectors, cross-validated."""
+"""heed finetune on a few rows: vectors tuned on pairs, or frozen, under a linear head; cross-validated."""
 
 from __future__ import annotations
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,27 @@ import pytest
 import torch
 
 import heedful
+from heedful.data.balanced_order import BalancedOrder
+from heedful.data.batch_options import BatchOptions
 from heedful.errors import InputError
-from heedful.evaluate.logistic import assign_folds, cross_validate, fit_logistic
+from heedful.evaluate.logistic import assign_folds, cross_validate, fit_candidates, fit_logistic
+from heedful.evaluate.scores import class_scores
 from heedful.loading import save_on_base
 from heedful.nn.head import SentenceHead
 from heedful.runs.evaluate import evaluate
+from heedful.runs.finetune import linear_head
+from heedful.runs.finetune.pairs import (
+    TEMPERATURE,
+    copy_weights,
+    pairs_loss,
+    set_weights,
+    tune_on_pairs,
+    upper_weights,
+)
 from heedful.runs.requests import EvaluationRequest
-from heedful.tasks.text_classification import are_few
+from heedful.tasks.examples import Examples
+from heedful.tasks.pipeline import bind_task
+from heedful.tasks.text_classification import TextClassification, are_few
 from tests.runs import finetuning as toy
 from tests.runs.conftest import Heed
 
@@ -49,7 +64,7 @@ def correct(folder: str, sentences: list[str]) -> float:
     )
 
 
-def test_few_rows_are_learnt_by_a_linear_head_on_the_frozen_model(
+def test_few_rows_are_learnt_by_pairs_and_a_linear_head(
     heed: Heed, bases: dict[str, Path], tmp_path: Path
 ) -> None:
     told = taught(heed, bases["encoder"], verbs(tmp_path / "few.csv", FEW))
@@ -57,8 +72,70 @@ def test_few_rows_are_learnt_by_a_linear_head_on_the_frozen_model(
     base, made = heedful.load(bases["encoder"]), heedful.load("made")
     assert isinstance(made.head, SentenceHead)
     trained = dict(made.named_parameters())
+    same = {n.split(".")[0] for n, p in base.named_parameters() if torch.equal(p, trained.get(n, p[:0]))}
+    assert "embed" in same
+    assert ("blocks" in same) == (told["settings"]["way"] == "frozen")
+    head = sum(p.numel() for p in made.head.parameters())
+    upper = sum(p.numel() for n, p in made.named_parameters() if n.startswith("blocks."))
+    assert told["learning"] == head + (told["settings"]["way"] != "frozen") * upper
+
+
+def test_a_model_too_large_for_a_minute_stays_frozen(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear_head, "MAX_TUNED_WORK", 1000.0)
+    told = taught(heed, bases["encoder"], verbs(tmp_path / "few.csv", FEW))
+    base, trained = heedful.load(bases["encoder"]), dict(heedful.load("made").named_parameters())
+    assert told["settings"]["way"] == "frozen"
     assert all(torch.equal(p, trained[n]) for n, p in base.named_parameters() if n.startswith("blocks."))
-    assert told["learning"] == sum(p.numel() for p in made.head.parameters())
+
+
+def test_pairs_bring_rows_of_a_class_together(bases: dict[str, Path]) -> None:
+    body = heedful.load(bases["encoder"])
+    model = linear_head.put_linear_head(body, ["likes", "paints", "sees"])
+    examples = Examples([(s, s.split()[1]) for s in FEW], [""] * len(FEW))
+    batches = bind_task(TextClassification, model).batches(examples, BatchOptions(32))
+
+    def contrast() -> float:
+        vectors, labels = linear_head.read_vectors(model, batches)
+        same = labels[:, None] == labels
+        cosines = vectors @ vectors.T
+        return float(cosines[same].mean() - cosines[~same].mean())
+
+    before, first = contrast(), copy_weights(upper_weights(model))
+    labels = linear_head.read_vectors(model, batches)[1].numpy()
+    tune_on_pairs(model, batches, range(len(FEW)), labels, seed=0)
+    assert contrast() > 1.3 * before
+    after = copy_weights(upper_weights(model))
+    set_weights(upper_weights(model), first, after, 0.0)
+    assert contrast() == pytest.approx(before, abs=1e-6)
+
+
+def test_the_loss_of_pairs_is_the_naive_double_sum(bases: dict[str, Path]) -> None:
+    model = linear_head.put_linear_head(heedful.load(bases["encoder"]), ["likes", "paints", "sees"])
+    examples = Examples([(s, s.split()[1]) for s in FEW[:7]] + [("ann", "none")], [""] * 8)
+    model.hf_config["id2label"] = {str(i): n for i, n in enumerate(["likes", "none", "paints", "sees"])}
+    batches = bind_task(TextClassification, model).batches(examples, BatchOptions(32))
+    batch = next(iter(batches.once()))
+    vectors, labels = linear_head.read_vectors(model, batches)
+    total = 0.0
+    for i in range(8):
+        others = [k for k in range(8) if k != i]
+        logs = (vectors[others] @ vectors[i] / TEMPERATURE).log_softmax(0)
+        near = [float(logs[n]) for n, k in enumerate(others) if labels[k] == labels[i]]
+        total -= float(np.mean(near)) if near else 0.0
+    assert float(pairs_loss(model, batch)["pairs"].total) == pytest.approx(total, rel=1e-4)
+
+
+def test_every_class_is_as_frequent_in_balanced_batches() -> None:
+    labels = np.array([0] * 90 + [1] * 9 + [2])
+    order = BalancedOrder(range(100), labels, 24, seed=1)
+    rows, epochs = order.rows(3)
+    assert np.bincount(labels[rows]).tolist() == [8, 8, 1]
+    assert (rows == order.rows(3)[0]).all()
+    assert len(epochs) == 17
+    assert sorted(np.concatenate(list(order.once())).tolist()) == list(range(100))
+    assert sorted(BalancedOrder([3, 5, 95], labels, 24, seed=1).rows(0)[0].tolist()) == [3, 5, 95]
 
 
 def test_the_score_of_few_rows_is_cross_validated_and_its_interval_stands_first(
@@ -194,8 +271,9 @@ def test_a_class_of_one_row_is_learnt_but_not_measured(
 
 
 def test_a_head_alone_can_be_kept_beside_the_name_of_its_model(
-    heed: Heed, bases: dict[str, Path], tmp_path: Path
+    heed: Heed, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(linear_head, "MAX_TUNED_WORK", 0.0)
     taught(heed, bases["encoder"], verbs(tmp_path / "few.csv", FEW))
     made = heedful.load("made")
     for name, parameter in made.named_parameters():
@@ -222,9 +300,11 @@ def test_cross_validation_of_noise_stays_at_chance() -> None:
     inside, scores = [], []
     for trial in range(8):
         x, labels = torch.randn(20, 32, generator=draw).double(), torch.arange(20) % 2
-        found = cross_validate(x / 6, labels, 2, seed=trial).scores()
-        low, high = found["accuracy_95"]
-        scores.append(found["accuracy"])
+        predict = partial(fit_candidates, x / 6, labels, 2)
+        found = cross_validate(predict, labels, labels.numpy(), trial, repeats=4)
+        told = class_scores(labels[found.rows].tolist(), found.logits.argmax(1).tolist(), found.trials)
+        low, high = told["accuracy_95"]
+        scores.append(told["accuracy"])
         inside.append(low <= 0.5 <= high)
     assert 0.4 < np.mean(scores) < 0.6
     assert sum(inside) >= 7

@@ -1,12 +1,14 @@
-"""Multinomial logistic regression on vectors, measured by cross-validation.
+"""Logistic regression on vectors, and predictions for rows that it did not see.
 
 p = softmax(W x + b):   min  Σ −log p(label) + λ/2 ‖W‖²
+
+Where several labels may hold at once, p = σ(W x + b) for each of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,11 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.data.batches import seeded_generator
-from heedful.evaluate.scores import class_scores
 
 FOLDS = 5
-REPEATS = 4  # cross-validations over other folds, whose mean varies less
-MAX_REPEATED_ROWS = 500
 PENALTIES = (3.0, 1.0, 0.3, 0.1)  # λ, the strongest first: of equally good ones it is taken
 FOLD_SEED = 0xF01D
 MAX_ITERATIONS = 200
@@ -27,29 +26,40 @@ MAX_ITERATIONS = 200
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """Predictions for rows while they were held out, and the penalty that did best on them."""
+    """Logits of rows by heads that had not seen them, and the choice that did best on them.
 
-    truth: list[int]
-    predictions: list[int]
-    penalty: float
+    A row may be held out several times, in folds drawn anew.
+    """
+
+    rows: list[int]  # by their numbers, those that were held out
+    logits: Tensor  # (len(rows), C)
+    choice: int  # which candidate the final head is fitted by
     folds: int
-    rows: int
 
-    def scores(self) -> dict[str, Any]:
-        """Accuracy after its 95 % interval, and other scores of the predictions.
+    @property
+    def trials(self) -> float:
+        """How many independent predictions they count as: N/(1 + k/(k − 1))   (Nadeau and Bengio 2003)
 
-        The heads of k folds share most of their rows, so that N predictions tell as much as N/(1 + k/(k − 1))
-        independent ones   (Nadeau and Bengio 2003)
+        The heads of k folds share most of their rows.
         """
-        trials = self.rows / (1 + self.folds / (self.folds - 1))
-        return class_scores(self.truth, self.predictions, trials) | {"rows": self.rows}
+        return len(set(self.rows)) / (1 + self.folds / (self.folds - 1))
+
+
+def mean_loss(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """−log p of labels (N,), or of every label that may hold, targets (N, C); `weights` are of classes."""
+    if targets.dim() == 1:
+        return F.cross_entropy(logits, targets, weight=weights)
+    return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=weights) * targets.shape[1]
 
 
 def fit_logistic(
-    x: Tensor, labels: Tensor, classes: int, penalty: float, start: tuple[Tensor, Tensor] | None = None,
-    *, iterations: int = MAX_ITERATIONS,
+    x: Tensor, targets: Tensor, classes: int, penalty: float, start: tuple[Tensor, Tensor] | None = None,
+    *, iterations: int = MAX_ITERATIONS, weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return the weight (C, D) and the bias (C,) of a multinomial logistic regression, by L-BFGS."""
+    """Return the weight (C, D) and the bias (C,) of a logistic regression, by L-BFGS.
+
+    `targets` are labels (N,), or (N, C) where several may hold at once.
+    """
     zeros = (x.new_zeros(classes, x.shape[1]), x.new_zeros(classes))
     weight, bias = (t.clone().requires_grad_() for t in (start or zeros))
     search = torch.optim.LBFGS(
@@ -60,7 +70,7 @@ def fit_logistic(
     def loss() -> Tensor:
         search.zero_grad()
         shrink = penalty / (2 * len(x)) * weight.square().sum()
-        mean = F.cross_entropy(F.linear(x, weight, bias), labels) + shrink
+        mean = mean_loss(F.linear(x, weight, bias), targets, weights) + shrink
         mean.backward()
         return mean
 
@@ -68,7 +78,7 @@ def fit_logistic(
     return weight.detach(), bias.detach()
 
 
-def assign_folds(labels: NDArray[Any], seed: int) -> NDArray[np.int64]:
+def assign_folds(labels: NDArray[np.int64], seed: int, count: int = FOLDS) -> NDArray[np.int64]:
     """Return the fold that holds each row out: every class in as many folds as it can be, from the first on.
 
     So a class is not rarer among the rows learnt where it is more frequent among those held out. The only row
@@ -78,37 +88,50 @@ def assign_folds(labels: NDArray[Any], seed: int) -> NDArray[np.int64]:
     for label in np.unique(labels):
         rows = seeded_generator(seed, FOLD_SEED, int(label)).permutation(np.flatnonzero(labels == label))
         if len(rows) > 1:
-            folds[rows] = np.arange(len(rows)) % FOLDS
+            folds[rows] = np.arange(len(rows)) % count
     return folds
 
 
-def predict_held_out(x: Tensor, labels: Tensor, classes: int, folds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return predictions of every row by heads that did not see it, one for each penalty: (P, N)."""
-    predicted = np.full((len(PENALTIES), len(folds)), -1, dtype=np.int64)
-    for fold in range(folds.max(initial=-1) + 1):
-        held, start = torch.from_numpy(folds == fold), None
-        for i, penalty in enumerate(PENALTIES):
-            start = fit_logistic(x[~held], labels[~held], classes, penalty, start)
-            predicted[i, held] = F.linear(x[held], *start).argmax(1).numpy()
-    return predicted
+# The rows to learn from, the rows held out → logits of these by every candidate, (candidates, N, C).
+Predictor = Callable[[NDArray[np.int64], NDArray[np.int64]], Tensor]
 
 
-def cross_validate(x: Tensor, labels: Tensor, classes: int, seed: int) -> CrossValidation:
-    """Predict every row by a head that did not see it.
+def cross_validate(
+    predict: Predictor, targets: Tensor, labels: NDArray[np.int64], seed: int, *, folds: int = FOLDS,
+    repeats: int = 1,
+) -> CrossValidation:  # fmt: skip
+    """Predict every row by heads that did not see it.
 
-    The penalty of a fold's prediction is chosen by the other folds, that of the final head by all of them.
+    The candidate of a fold's prediction is chosen by the other folds, that of the final head by all of them:
+    the one with the lowest loss. `labels` part the rows, so that every fold has some of each.
     """
-    truth, hits = labels.numpy(), np.zeros(len(PENALTIES))
-    answers: list[int] = []
-    predictions: list[int] = []
-    for repeat in range(REPEATS if len(truth) <= MAX_REPEATED_ROWS else 1):
-        folds = assign_folds(truth, seed + repeat)
-        predicted = predict_held_out(x, labels, classes, folds)
-        right = (predicted == truth) & (folds >= 0)
-        for fold in range(folds.max(initial=-1) + 1):
-            best = right[:, folds != fold].sum(1).argmax()
-            predictions += predicted[best, folds == fold].tolist()
-            answers += truth[folds == fold].tolist()
-        hits += right.sum(1)
-    held = int((folds >= 0).sum())
-    return CrossValidation(answers, predictions, PENALTIES[hits.argmax()], int(folds.max()) + 1, held)
+    found: list[tuple[NDArray[np.int64], Tensor, Tensor]] = []
+    for repeat in range(repeats):
+        fold_of = assign_folds(labels, seed + repeat, folds)
+        for fold in range(fold_of.max(initial=-1) + 1):
+            held = np.flatnonzero(fold_of == fold)
+            logits = predict(np.flatnonzero(fold_of != fold), held)
+            losses = torch.stack([mean_loss(one, targets[held]) * len(held) for one in logits])
+            found.append((held, logits, losses))
+    losses = torch.stack([loss for *_, loss in found])  # (folds, candidates)
+    per = len(found) // repeats
+    rows: list[int] = []
+    chosen = []
+    for i, (held, logits, _) in enumerate(found):
+        first = i // per * per
+        others = losses[first : first + per].sum(0) - losses[i]
+        rows += held.tolist()
+        chosen.append(logits[int(others.argmin())])
+    return CrossValidation(rows, torch.cat(chosen), int(losses.sum(0).argmin()), per)
+
+
+def fit_candidates(
+    x: Tensor, targets: Tensor, classes: int, train: NDArray[np.int64], held: NDArray[np.int64],
+    weights: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Return the logits of held-out rows by a head for each of PENALTIES, (P, N, C)."""
+    start, found = None, []
+    for penalty in PENALTIES:
+        start = fit_logistic(x[train], targets[train], classes, penalty, start, weights=weights)
+        found.append(F.linear(x[held], *start))
+    return torch.stack(found)

@@ -134,3 +134,70 @@ def correlation_scores(truth: Sequence[float], guess: Sequence[float]) -> dict[s
     ranked, linear = (0.0 if math.isnan(r) else r for r in (spearman(truth, guess), pearson(truth, guess)))
     between = list(correlation_interval(ranked, len(truth)))
     return {"spearman_95": between, "spearman": ranked, "pearson": linear, "rows": len(truth)}
+
+
+def resampled_scores(
+    score: Callable[[NDArray[np.intp]], float], count: int, trials: float | None
+) -> list[float]:
+    """Return the 95 % interval of a score of `count` rows that count as `trials` independent ones.
+
+    The bootstrap's interval, widened by √(count/trials).
+    """
+    low, high = bootstrap_interval(score, count, draws=500)
+    middle, wider = score(np.arange(count)), math.sqrt(count / (trials or count))
+    return [middle - (middle - low) * wider, middle + (high - middle) * wider]
+
+
+def balanced_scores(
+    truth: Sequence[Hashable], guess: Sequence[Hashable], trials: float | None = None
+) -> dict[str, Any]:
+    """Return macro F1 after its 95 % interval, the mean of the classes' recalls, and the other scores."""
+    plain = class_scores(truth, guess, trials)
+    pick = lambda values, sample: [values[i] for i in sample]
+    macro = lambda sample: macro_f1(pick(truth, sample), pick(guess, sample))
+    between = [min(1.0, max(0.0, end)) for end in resampled_scores(macro, len(truth), trials)]
+    total, right = Counter(truth), Counter(t for t, g in zip(truth, guess, strict=True) if t == g)
+    recall = sum(right[label] / count for label, count in total.items()) / len(total)
+    first = {"macro_f1_95": between, "macro_f1": plain["macro_f1"], "balanced_accuracy": recall}
+    return first | {name: value for name, value in plain.items() if name not in first}
+
+
+def quadratic_kappa(truth: Sequence[int], guess: Sequence[int]) -> float:
+    """κ = 1 − Σ (t − g)² / Σ_ij (t_i − g_j)² / N: 1 for agreement, 0 for chance   (Cohen 1968)"""
+    _check_pairs(truth, guess)
+    t, g = np.asarray(truth, float), np.asarray(guess, float)
+    chance = float(np.square(t[:, None] - g[None, :]).mean())
+    return 1 - float(np.square(t - g).mean()) / chance if chance else 0.0
+
+
+def ordinal_scores(truth: Sequence[int], guess: Sequence[int], trials: float | None = None) -> dict[str, Any]:
+    """Return quadratic kappa of places in an order after its 95 % interval, the mean error in steps …"""
+    t, g = np.asarray(truth), np.asarray(guess)
+    kappa = lambda sample: quadratic_kappa(t[sample].tolist(), g[sample].tolist())
+    between = [min(1.0, max(-1.0, end)) for end in resampled_scores(kappa, len(t), trials)]
+    error = float(np.abs(t - g).mean())
+    found = {"kappa_95": between, "kappa": quadratic_kappa(truth, guess), "mean_error": error}
+    return found | class_scores(t.tolist(), g.tolist(), trials)
+
+
+def multi_label_scores(
+    truth: Sequence[set[str]], guess: Sequence[set[str]], labels: Sequence[str], trials: float | None = None
+) -> dict[str, Any]:
+    """Return micro F1 of sets of labels after its 95 % interval, macro F1, and how often all were right."""
+    _check_pairs(truth, guess)
+    right, wanted, given = (
+        np.array([[label in labels_of(t, g) for label in labels] for t, g in zip(truth, guess, strict=True)])
+        for labels_of in (lambda t, g: t & g, lambda t, g: t, lambda t, g: g)
+    )  # (N, C) each
+    micro = lambda rows: f1_of(int(right[rows].sum()), int(wanted[rows].sum()), int(given[rows].sum()))
+    each = [
+        f1_of(int(right[:, c].sum()), int(wanted[:, c].sum()), int(given[:, c].sum()))
+        for c in range(len(labels)) if wanted[:, c].any() or given[:, c].any()
+    ]  # fmt: skip
+    between = [min(1.0, max(0.0, end)) for end in resampled_scores(micro, len(truth), trials)]
+    exact = sum(t == g for t, g in zip(truth, guess, strict=True)) / len(truth)
+    macro = sum(each) / len(each) if each else 0.0
+    return {
+        "micro_f1_95": between, "micro_f1": micro(np.arange(len(truth))), "macro_f1": macro,
+        "exact_match": exact, "rows": len(truth),
+    }  # fmt: skip

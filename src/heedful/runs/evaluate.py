@@ -50,7 +50,7 @@ def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, A
         known = [*MEASURES, *tasks]
         hint = nearest(task, known) or f"one of {', '.join(known)}"
         raise ConfigError(f"no task is called {task!r}", hint=hint)
-    kind = tasks[task]
+    kind = tasks[task].for_model(model)
     kind.check_model(model)
     settings, rows = dict(request.options), {"batch": request.batch}
     rows |= {} if request.length is None else {"length": request.length}

@@ -23,8 +23,21 @@ class FinetuneRequest:
         ),
     ] = None
     text: Annotated[str | None, Option("The column with the text (source, context, prompt).")] = None
-    label: Annotated[str | None, Option("The column with the answer (label, score, target, summary).")] = None
+    label: Annotated[
+        str | None, Option("The column with the answer (label, score, target, summary); several: a,b,c.")
+    ] = None
     pair: Annotated[str | None, Option("The column with a second text, or the question.")] = None
+    order: Annotated[
+        str | None,
+        Option("The order of classes, as low,middle,high, or `numbers`: near ones are near misses."),
+    ] = None
+    balance: Annotated[
+        bool | None,
+        Option(
+            "Draw rare classes as often as others; by default where one has far more rows than the rest.",
+            ("--balance/--no-balance",),
+        ),
+    ] = None
     valid: Annotated[str | None, Option("Validate on this file; by default a part is held out.")] = None
     lora: Annotated[
         bool | None,

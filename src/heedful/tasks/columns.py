@@ -108,6 +108,8 @@ def infer_file_task(
             return task
     if has & set(TEXT) and (len(has) == 1 or has & set(LABEL)):
         return "complete" if len(has) == 1 else "classify"
+    if "," in ((column_flags or {}).get("--label") or "") and has & set(TEXT):
+        return "classify"  # of several labels, a column each
     what = f"what is to be learnt from {source.path}? It has the columns {list_columns(source)}"
     missing = [flag for flag in ("--text", "--label") if not (column_flags or {}).get(flag)]
     say = " and ".join([f"say --task ({', '.join(tasks)})", *missing])

@@ -144,11 +144,11 @@ def trainable_tasks() -> dict[str, type[TrainableTask]]:
 
 
 def bind_task(kind: type[TrainableTask], model: Model) -> TrainableTask:
-    """Return the task bound to a model that has its head: its pipeline."""
-    where = f"{kind.__module__}:{kind.__name__}"
-    bound = pipeline(next(name for name, entry in TASKS.items() if entry.where == where), model)
-    assert isinstance(bound, TrainableTask)
-    return bound
+    """Return the task bound to a model that has its head: its pipeline, in the form that `kind` is."""
+    wheres = [f"{one.__module__}:{one.__name__}" for one in kind.__mro__]
+    names = {entry.where: name for name, entry in TASKS.items()}
+    bound = pipeline(next(names[where] for where in wheres if where in names), model)
+    return kind(bound.task, bound.model, bound.tokenizer)
 
 
 def infer_task(model: Model) -> str:

@@ -16,7 +16,6 @@ from heedful.data.batches import Batches
 from heedful.data.input_files import UnusableRow
 from heedful.errors import InputError
 from heedful.evaluate.ranking import ranking_scores
-from heedful.loading import with_head
 from heedful.models.base import Model
 from heedful.tasks.columns import DOCUMENT, QUERY, RELEVANCE, Role
 from heedful.tasks.examples import Examples, is_numeric, split_by_group
@@ -39,6 +38,10 @@ class Rerank(TrainableTask):
     needs = "a cross-encoder: a head of one label that reads query and text together"
     fields = ("source", "sentences")
     command, head, metric, label_unit = "rerank", "classify", "ndcg", "label"
+    # What sentence-transformers' CrossEncoder applies to the logit.
+    head_settings: ClassVar[Mapping[str, Any]] = {
+        "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    }
     training = TrainingDefaults(lr=3e-5, lora_lr=5e-4, epochs=4, length=256)
     roles: ClassVar[Mapping[str, Role]] = {
         "query": Role("--text", QUERY), "document": Role("--pair", DOCUMENT),
@@ -133,11 +136,11 @@ class Rerank(TrainableTask):
     def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
         if cls.fits(model):
             return model, "its own head, of one label"
-        made = with_head(model, cls.head, (LABEL,), seed=seed).to(model.device)
-        made.pooling = None
-        # What sentence-transformers' CrossEncoder applies to the logit.
-        made.hf_config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
-        return made, "a new head of one label"
+        return super().attach_head(model, train, seed)[0], "a new head of one label"
+
+    @classmethod
+    def label_order(cls, train: Examples) -> tuple[str, ...]:
+        return (LABEL,)
 
     @property
     def objective(self) -> Objective:

@@ -21,7 +21,7 @@ from heedful.data.batch_options import BatchOptions, TaskKeywords
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile, UnusableRow, cell_text, parse_rows
 from heedful.data.tokenization import pad_id
-from heedful.errors import InputError, nearest
+from heedful.errors import ConfigError, InputError, nearest
 from heedful.loading import with_head
 from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
 from heedful.padding import pad_rows, valid_mask
@@ -220,6 +220,26 @@ class TrainableTask(Task):
     unit: ClassVar[str] = "rows"  # what examples are called
     cuts_texts: ClassVar[bool] = True  # whether long texts are cut; else they are read in windows
     label_unit: ClassVar[str] = "classes"  # what labels are called
+    head_settings: ClassVar[Mapping[str, Any]] = {}  # of config.json, which say how its head is read
+
+    @classmethod
+    def for_file(cls, source: InputFile, column_flags: ColumnFlags, order: str | None) -> type[TrainableTask]:
+        """Return the form of this task that the file is for; `order` names labels from low to high."""
+        if order is not None:
+            raise ConfigError(
+                f"--order {order}: it is about the classes of --task classify", hint="leave it out"
+            )
+        return cls
+
+    @classmethod
+    def for_examples(cls, examples: Examples, balance: bool | None) -> type[TrainableTask]:
+        """Return the form of this task that the examples are for; `balance` is about classes."""
+        return cls
+
+    @classmethod
+    def for_model(cls, model: Model) -> type[TrainableTask]:
+        """Return the form of this task that a trained model has learnt."""
+        return cls
 
     @classmethod
     def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
@@ -273,8 +293,17 @@ class TrainableTask(Task):
 
     @classmethod
     def prefers_linear_head(cls, model: Model, examples: Examples) -> bool:
-        """Return whether a linear head on frozen sentence vectors learns these few rows better."""
+        """Return whether a linear head on sentence vectors learns these few rows better than all weights."""
         return False
+
+    @classmethod
+    def class_weights(cls, examples: Examples) -> list[float] | None:
+        """Return how much each class counts in the loss of a linear head; None: all alike."""
+        return None
+
+    def compare_logits(self, examples: Examples, logits: Tensor, trials: float) -> dict[str, Any]:
+        """Return the scores of logits, a row for each example, that count as so many independent answers."""
+        raise NotImplementedError
 
     @classmethod
     def label_order(cls, train: Examples) -> tuple[str, ...] | None:
@@ -290,6 +319,7 @@ class TrainableTask(Task):
         labels = cls.label_order(train)
         made = with_head(model, cls.head, labels, seed=seed).to(model.device)
         made.pooling = None
+        made.hf_config |= cls.head_settings
         return made, "a new head" if labels is None else f"a new head of {len(labels)} {cls.label_unit}"
 
     @property

@@ -14,10 +14,10 @@ from heedful.checks import check_choice, check_integer
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile
-from heedful.errors import InputError
+from heedful.errors import ConfigError, InputError
 from heedful.evaluate.scores import class_scores
 from heedful.models.base import LM, Model
-from heedful.tasks.columns import FIRST, LABEL, SECOND, TEXT, ColumnFlags, Role
+from heedful.tasks.columns import FIRST, LABEL, SECOND, TEXT, ColumnFlags, Role, infer_columns
 from heedful.tasks.examples import (
     Examples,
     check_known,
@@ -31,6 +31,7 @@ from heedful.tasks.task import TrainableTask, TrainingDefaults, rename_options, 
 
 MAX_CLASSES = 1000  # so many in a small file are no classes
 MANY_CLASSES = 10  # from which on learning is faster and longer
+UNEVEN = 4  # a class with so many times the rows of the middle one makes the classes unbalanced
 MAX_ROWS_PER_CLASS = 32  # in the mean; from more on training all weights does better (docs/finetuning.md)
 
 SCORE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -122,6 +123,46 @@ class TextClassification(TrainableTask):
         return "sigmoid" if sigmoid else "softmax"
 
     @classmethod
+    def for_file(cls, source: InputFile, column_flags: ColumnFlags, order: str | None) -> type[TrainableTask]:
+        """Lists of labels, or several columns of them, may hold at once; labels may have an order."""
+        from heedful.tasks.label_kinds import MultiLabelClassification, ordinal_classification
+
+        several = "," in (column_flags.get("--label") or "") and column_flags["--label"] not in source.columns
+        if several or cls.has_lists(source, column_flags):
+            if order is not None:
+                raise ConfigError(
+                    "--order is of rows with one label; here several may hold", hint="leave it out"
+                )
+            return MultiLabelClassification
+        return cls if order is None else ordinal_classification(order)
+
+    @classmethod
+    def has_lists(cls, source: InputFile, column_flags: ColumnFlags) -> bool:
+        """Return whether the labels of a file are lists."""
+        column = infer_columns(source, cls.command, cls.roles, column_flags)["label"]
+        return any(isinstance(row.values.get(column), list) for row in source.rows)
+
+    @classmethod
+    def for_examples(cls, examples: Examples, balance: bool | None) -> type[TrainableTask]:
+        from heedful.tasks.label_kinds import UnbalancedClassification
+
+        counts = sorted(count_values([row[-1] for row in examples.items]).values())
+        uneven = len(counts) > 1 and counts[-1] > UNEVEN * counts[(len(counts) - 1) // 2]
+        return (
+            UnbalancedClassification
+            if cls is TextClassification and (balance or (balance is None and uneven))
+            else cls
+        )
+
+    @classmethod
+    def for_model(cls, model: Model) -> type[TrainableTask]:
+        from heedful.tasks.label_kinds import MultiLabelClassification, ordinal_classification
+
+        if model.hf_config.get("problem_type") == "multi_label_classification":
+            return MultiLabelClassification
+        return ordinal_classification(",".join(model.label_names)) if model.hf_config.get("ordinal") else cls
+
+    @classmethod
     def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
         """Return (text, label) or (text, pair, label) of every row, which is of one class."""
         examples = super().read_examples(source, column_flags)
@@ -129,7 +170,7 @@ class TextClassification(TrainableTask):
         for row in source.rows:
             if isinstance(value := row.values.get(column), list | dict):
                 what = f"{source.path}, {row.where}: {column!r} is {str(value)[:60]}"
-                raise InputError(what, hint="classify learns one class for each row: give a text or a number")
+                raise InputError(what, hint="a label is a text or a number, or in every row a list of them")
         return examples
 
     @classmethod
@@ -212,7 +253,17 @@ class TextClassification(TrainableTask):
         check_labels(self.model, [(row[-1], f"{file}{where}") for row, where in lines])
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
-        return class_scores([row[-1] for row in examples.items], [answer["label"] for answer in answers])
+        return self.label_scores(examples, [answer["label"] for answer in answers])
+
+    def label_scores(
+        self, examples: Examples, guesses: Sequence[str], trials: float | None = None
+    ) -> dict[str, Any]:
+        """Return the scores of labels; `trials` is how many independent ones they count as."""
+        return class_scores([row[-1] for row in examples.items], guesses, trials)
+
+    def compare_logits(self, examples: Examples, logits: Tensor, trials: float) -> dict[str, Any]:
+        guesses = [self.labels[i] for i in logits.argmax(1).tolist()]
+        return self.label_scores(examples, guesses, trials)
 
 
 def are_few(labels: Sequence[str]) -> bool:

@@ -103,7 +103,7 @@ def score_lines(result: FinetuneResult, data: str) -> str:
     if result.folds:
         return (
             f"By {result.folds}-fold cross-validation: each of {result.valid_rows:,} examples was scored "
-            "by a head that had not seen it. The head in this folder learnt all of them."
+            "by a model that had not seen it. The one in this folder learnt all of them."
         )
     on = f"On {result.valid_rows:,} examples ({data})"
     if result.linear_head or not result.training.chosen:
@@ -152,8 +152,8 @@ def repeat_command(request: FinetuneRequest) -> str:
         name, value = option.name, getattr(request, option.name)
         if name in ("model", "file", "out", "device") or (value == option.default and name != "seed"):
             continue
-        if name == "lora":
-            words.append("--lora" if value else "--full")
+        if isinstance(value, bool):
+            words.append({"lora": ("--full", "--lora")}.get(name, (f"--no-{name}", f"--{name}"))[value])
         else:
             words += [f"--{name}", Path(value).name if name == "valid" else str(value)]
     return shlex.join(words)

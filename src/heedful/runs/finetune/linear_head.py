@@ -1,27 +1,66 @@
-"""Few rows: a linear head on the frozen model's sentence vectors, measured by cross-validation.
+"""Few rows: a linear head on sentence vectors, of the model as it is or tuned on pairs, cross-validated.
 
     p = softmax(W v + b),  v the sentence vector of length 1:   min  Σ −log p(label) + λ/2 ‖W‖²
 
-All weights of a model overfit a few dozen rows, and a fifth of those cannot say which weights are good. A
-linear head has one setting, λ, and every row is held out once.
+All weights of a model overfit a few dozen rows, and a fifth of those cannot say which weights are good. So
+the vectors are tuned on pairs (pairs.py), the weights are taken part of the way from the old ones to the
+tuned ones, and a linear head is fitted. How far and which λ is chosen by rows that were held out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.data.batches import Batches
-from heedful.evaluate.logistic import CrossValidation, cross_validate, fit_logistic
+from heedful.evaluate.logistic import (
+    FOLDS,
+    PENALTIES,
+    CrossValidation,
+    cross_validate,
+    fit_candidates,
+    fit_logistic,
+)
 from heedful.loading import with_head
 from heedful.models.base import LM, Model
 from heedful.nn.head import SentenceHead
+from heedful.runs.finetune.finetune_result import MAX_WHOLE
+from heedful.runs.finetune.pairs import (
+    copy_weights,
+    set_weights,
+    tune_on_pairs,
+    upper_weights,
+)
+
+SHARES = (0.5, 1.0, 0.0)  # of the way from the old weights to the tuned ones; 0 leaves the model as it is
+REPEATS = 4  # cross-validations of a frozen model over other folds, whose mean varies less
+MAX_REPEATED_ROWS = 500
+FEW_FOLDS = 3  # where a fold takes long
+MAX_TUNED_ROWS = 160  # of which five folds are tuned; of more three, then none
+MAX_TUNED_WORK = 4e10  # tokens of all rows × weights tuned: a minute on two cores of a CPU
+
+
+@dataclass(frozen=True)
+class LinearHead:
+    """A fitted head: how it was chosen, and what cross-validation says of it."""
+
+    validation: CrossValidation
+    penalty: float
+    share: float  # how far the upper blocks went to the weights that pairs taught; 0: they are as before
+
+    @property
+    def way(self) -> str:
+        """What was chosen, in words."""
+        return f"pairs, {self.share:.0%} of the way" if self.share else "frozen"
 
 
 def put_linear_head(model: Model, labels: Sequence[str]) -> LM:
-    """Return the same frozen body under an untrained linear head on its sentence vectors."""
+    """Return the same body under an untrained linear head on its sentence vectors, which alone may learn."""
     pooling = model.config.classifier_pooling or (model.pooling.mode if model.pooling else "mean")
     made = with_head(model, "classify", labels, classifier_pooling=pooling).to(model.device)
     assert isinstance(made, LM)
@@ -31,28 +70,84 @@ def put_linear_head(model: Model, labels: Sequence[str]) -> LM:
 
 
 @torch.no_grad()
-def frozen_vectors(model: LM, batches: Batches) -> tuple[Tensor, Tensor]:
-    """Return what the linear head reads of every row, (N, D), and the rows' labels, (N,)."""
+def read_vectors(model: LM, batches: Batches) -> tuple[Tensor, Tensor]:
+    """Return what the linear head reads of every row, (N, D), and the rows' targets."""
     assert isinstance(model.head, SentenceHead)
-    vectors, labels = [], []
+    vectors, targets = [], []
     for batch in batches.once():
         there = batch.to(model.device)
         hidden = model.encode(there.tokens, valid=there.valid, types=there.types)
         vectors.append(model.head.vectors(hidden, there.valid).double().cpu())
-        labels.append(there.extra["label"].cpu())
-    return torch.cat(vectors), torch.cat(labels)
+        targets.append(there.extra["label"].cpu())
+    return torch.cat(vectors), torch.cat(targets)
 
 
-def fit_linear_head(model: LM, batches: Batches, seed: int) -> CrossValidation:
-    """Fit the linear head of a model on all rows; its penalty and its score come from cross-validation."""
-    assert isinstance(model.head, SentenceHead)
-    vectors, labels = frozen_vectors(model, batches)
+def can_tune(model: LM, batches: Batches) -> bool:
+    """Return whether pairs can teach the model something in the time that a few rows are given.
+
+    Rows of which several labels may hold have no pairs, and layers that share weights no upper half.
+    """
+    first = batches[0].extra["label"]
+    work = count_upper(model) * sum(batch.tokens.numel() for batch in batches.once())
+    whole = sum(p.numel() for p in model.parameters()) <= MAX_WHOLE  # of a larger one the head is kept alone
+    return whole and first.dim() == 1 and 0 < work <= MAX_TUNED_WORK
+
+
+def count_upper(model: LM) -> int:
+    """Return how many parameters pairs teach."""
+    return sum(parameter.numel() for parameter in upper_weights(model).values())
+
+
+def scale_vectors(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return vectors of mean 0 and mean square length 1, which one λ suits, and their mean and scale."""
     mean = vectors.mean(0)
-    scale = (vectors - mean).square().sum(1).mean().sqrt().clamp(min=1e-12)  # so that one λ suits any model
-    x = (vectors - mean) / scale
-    found = cross_validate(x, labels, model.config.labels, seed)
-    weight, bias = fit_logistic(x, labels, model.config.labels, found.penalty)
+    scale = (vectors - mean).square().sum(1).mean().sqrt().clamp(min=1e-12)
+    return (vectors - mean) / scale, mean, scale
+
+
+def fit_linear_head(
+    model: LM, batches: Batches, seed: int, *, pairs: bool, class_weights: Sequence[float] | None = None
+) -> LinearHead:
+    """Fit the linear head of a model on all rows; what is chosen and its score come from cross-validation.
+
+    With `pairs` the model's upper blocks are tuned first.
+    """
+    assert isinstance(model.head, SentenceHead)
+    frozen, targets = read_vectors(model, batches)
+    classes = model.config.labels
+    weights = None if class_weights is None else torch.tensor(class_weights, dtype=frozen.dtype)
+    if targets.dim() == 2:
+        targets = targets.to(frozen.dtype)
+    labels = targets.numpy() if targets.dim() == 1 else np.zeros(len(targets), np.int64)
+    upper = upper_weights(model) if pairs else {}
+    before = copy_weights(upper)
+
+    def predict(train: NDArray[np.int64], held: NDArray[np.int64]) -> Tensor:
+        """Logits by every share and penalty; what is tuned did not see the rows held out."""
+        if not pairs:
+            return fit_candidates(scale_vectors(frozen)[0], targets, classes, train, held, weights)
+        tune_on_pairs(model, batches, train.tolist(), labels, seed)
+        after, found = copy_weights(upper), []
+        for share in SHARES:
+            set_weights(upper, before, after, share)
+            x = scale_vectors(read_vectors(model, batches)[0] if share else frozen)[0]
+            found.append(fit_candidates(x, targets, classes, train, held, weights))
+        set_weights(upper, before)
+        return torch.cat(found)
+
+    repeats = 1 if pairs or len(labels) > MAX_REPEATED_ROWS else REPEATS
+    folds = FEW_FOLDS if pairs and len(labels) > MAX_TUNED_ROWS else FOLDS
+    found = cross_validate(predict, targets, labels, seed, folds=folds, repeats=repeats)
+    which, best = divmod(found.choice, len(PENALTIES))
+    share = SHARES[which] if pairs else 0.0
+    vectors = frozen
+    if share:
+        tune_on_pairs(model, batches, range(len(labels)), labels, seed)
+        set_weights(upper, before, copy_weights(upper), share)
+        vectors = read_vectors(model, batches)[0]
+    x, mean, scale = scale_vectors(vectors)
+    weight, bias = fit_logistic(x, targets, classes, PENALTIES[best], weights=weights)
     with torch.no_grad():
         model.head.linear.weight.copy_(weight / scale)
         model.head.linear.bias.copy_(bias - weight @ mean / scale)
-    return found
+    return LinearHead(found, PENALTIES[best], share)

@@ -26,7 +26,7 @@ from heedful.nn.adapt import adapted_modules
 from heedful.progress import show_progress
 from heedful.runs.evaluate import load_trained
 from heedful.runs.finetune.finetune_result import FinetuneResult, out_lock, output_folder, write_result
-from heedful.runs.finetune.linear_head import fit_linear_head, put_linear_head
+from heedful.runs.finetune.linear_head import can_tune, count_upper, fit_linear_head, put_linear_head
 from heedful.runs.prepare import check_vocabulary
 from heedful.runs.requests import FinetuneRequest
 from heedful.runs.training_loop import TrainingInterrupted, TrainingLoop, TrainingResult, Validation
@@ -189,31 +189,44 @@ def finetune_model(
 def finetune_linear_head(
     request: FinetuneRequest, split: SplitExamples, body: Model, out: Path, reporter: ProgressReporter
 ) -> FinetuneResult:
-    """Fit a linear head on the sentence vectors of few rows: all of them, once the score is known."""
+    """Fit a linear head on the sentence vectors of few rows: all of them, once the score is known.
+
+    Where that takes no more than a minute, the vectors are tuned on pairs first.
+    """
     began = time.perf_counter()
     examples, valid = split.examples, split.valid if request.valid else split.examples.select([])
     split.task.check_examples(examples, valid)
     labels = split.task.label_order(examples) or ()
     model = put_linear_head(body, labels)
+    model.hf_config |= split.task.head_settings
     task = bind_task(split.task, model)
     options = batch_options(replace(split, train=examples, valid=valid), model, request, reporter)
+    batches = task.batches(examples, options)
+    pairs = can_tune(model, batches)
     vector = f"the {model.config.classifier_pooling} of its vectors"
-    reporter.report(f"model: {request.model} ({model.family.name}), frozen, with a linear head on {vector}")
-    few = f"{len(examples):,} rows of {len(labels)} classes are few"
-    reporter.report(f"training: {few}: the head alone is fitted; --full or --lora trains the model itself")
-    found = fit_linear_head(model, task.batches(examples, options), request.seed)
+    reporter.report(f"model: {request.model} ({model.family.name}) with a linear head on {vector}")
+    way = "its upper blocks learn pairs, then the head is fitted" if pairs else "the head alone is fitted"
+    few = f"{len(examples):,} rows of {len(labels)} {task.label_unit} are few"
+    reporter.report(f"training: {few}: {way}; --full or --lora trains the model itself")
+    weights = split.task.class_weights(examples)
+    found = fit_linear_head(model, batches, request.seed, pairs=pairs, class_weights=weights)
+    folds, checked = 0, found.validation
     if request.valid:
         scores = score_quietly(task, valid, options)
-        rows, folds, split_method = len(valid), 0, split.split_method
+        rows, split_method = len(valid), split.split_method
     else:
-        rows, folds, scores = found.rows, found.folds, found.scores()
+        rows, folds = len(set(checked.rows)), checked.folds
+        scores = task.compare_logits(examples.select(checked.rows), checked.logits, checked.trials)
+        scores["rows"] = rows
         split_method = f"{folds}-fold cross-validation of {rows:,} rows (seed {request.seed})"
     reporter.report(f"validation: {split_method}")
-    settings = {"penalty": found.penalty, "length": options.length, "lora": False, "seed": request.seed}
+    settings = {"way": found.way, "penalty": found.penalty, "length": options.length, "lora": False}
+    settings["seed"] = request.seed
+    learning = count_parameters(model, trainable_only=True) + (found.share > 0) * count_upper(model)
     result = FinetuneResult(
         task.command, task.task, request.model, out, scores, split.found, len(examples), rows,
         TrainingResult(seconds=time.perf_counter() - began), labels, settings,
-        count_parameters(model), count_parameters(model, trainable_only=True), folds,
+        count_parameters(model), learning, folds,
     )  # fmt: skip
     write_result(model, result, request)
     return result
@@ -222,9 +235,11 @@ def finetune_linear_head(
 def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> SplitExamples:
     """Read the file, report what was found, and split off validation examples."""
     source, tasks = open_file(request, request.file), trainable_tasks()
-    task = tasks[infer_file_task(source, tasks, request.task, request.column_flags)]
+    named = tasks[infer_file_task(source, tasks, request.task, request.column_flags)]
     check_flags(source, request.column_flags)
-    examples = task.read_examples(source, request.column_flags)
+    form = named.for_file(source, request.column_flags, request.order)
+    examples = form.read_examples(source, request.column_flags)
+    task = form.for_examples(examples, request.balance)
     if request.valid is None:
         train, valid, method = task.split_validation(examples, request.seed)
         what = "" if source.kind == "text" else f"{len(valid):,} {task.unit} held out, "

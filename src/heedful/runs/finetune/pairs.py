@@ -1,0 +1,90 @@
+"""Pairs: texts of one class come near each other and away from those of other classes.
+
+    loss = −Σ_i mean_{j ∈ P(i)} log softmax_{k ≠ i}(v_i·v_k / τ)_j,   P(i) the other texts of i's class
+
+v are sentence vectors of length 1. A few rows give many pairs, which is why so few suffice
+(Tunstall et al. 2022; the loss is that of Khosla et al. 2020, eq. 2). Only the upper half of the blocks
+learns: words mean afterwards what they meant before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heedful.data.balanced_order import BalancedOrder
+from heedful.data.batch import Batch
+from heedful.data.batches import Batches
+from heedful.models.base import LM, Model
+from heedful.nn.head import SentenceHead
+from heedful.train.config import TrainConfig
+from heedful.train.fit import fit
+from heedful.train.objectives import Term, extra_of, promote_float32
+
+TEMPERATURE = 0.1
+STEPS = 20
+LEARNING_RATE = 1e-4
+BATCH = 48  # rows of a step; their pairs are compared with each other
+
+Weights = dict[str, Tensor]
+
+
+def pairs_loss(model: Model, batch: Batch) -> dict[str, Term]:
+    """−Σ_i mean_{j ∈ P(i)} log softmax_{k ≠ i}(v_i·v_k / τ)_j; a row without a partner counts nothing."""
+    assert isinstance(model, LM)
+    assert isinstance(model.head, SentenceHead)
+    hidden = model.encode(batch.tokens, valid=batch.valid, types=batch.types)
+    vectors = promote_float32(model.head.vectors(hidden, batch.valid))  # (B, D)
+    labels = extra_of(batch, "label")
+    itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    partner = (labels[:, None] == labels[None, :]) & ~itself  # (B, B)
+    logs = (vectors @ vectors.T / TEMPERATURE).masked_fill(itself, -torch.inf).log_softmax(1)
+    mean = logs.masked_fill(~partner, 0.0).sum(1) / partner.sum(1).clamp(min=1)
+    return {"pairs": Term(-mean.sum(), "row")}
+
+
+def upper_weights(model: LM) -> Weights:
+    """Return the parameters of the upper half of the blocks, not copied; none if layers share weights."""
+    depth = model.blocks.depth
+    if len(set(depth)) < len(depth):
+        return {}
+    upper = tuple(f"blocks.{i}." for i in depth[len(depth) // 2 :])
+    return {name: p for name, p in model.named_parameters() if name.startswith(upper)}
+
+
+def copy_weights(weights: Weights) -> Weights:
+    """Return a copy of parameters."""
+    return {name: p.detach().clone() for name, p in weights.items()}
+
+
+@torch.no_grad()
+def set_weights(weights: Weights, start: Weights, end: Weights | None = None, share: float = 1.0) -> None:
+    """Give parameters the values start + share · (end − start)   (Wortsman et al. 2022)"""
+    for name, parameter in weights.items():
+        there = start[name] if end is None else torch.lerp(start[name], end[name], share)
+        parameter.copy_(there)
+
+
+def tune_on_pairs(
+    model: LM, batches: Batches, rows: Sequence[int], labels: NDArray[np.int64], seed: int
+) -> None:
+    """Teach the upper blocks, in place, to put these rows near those of their class."""
+    weights = upper_weights(model)
+    learning = {name for name, p in model.named_parameters() if p.requires_grad}
+    order = BalancedOrder(rows, labels, BATCH, seed)
+    config = TrainConfig(
+        steps=STEPS, lr=LEARNING_RATE, betas=(0.9, 0.999), weight_decay=0.01, schedule="linear", final=0.0,
+        warmup=STEPS // 10, seed=seed,
+    )  # fmt: skip
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in weights)
+    for _ in fit(model, pairs_loss, replace(batches, order=order), config):
+        pass
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in learning)
+    model.eval()

@@ -142,10 +142,11 @@ def ids_of(model: Model, text: Text) -> Tensor:
 
 @torch.no_grad()
 def _write(model: Seq2Seq, ids: Tensor, length: int) -> Tensor:
-    """The likeliest token at each step, until the end token or `length`."""
+    """The likeliest token at each step, until the end token, `length` or the end of the context."""
     if isinstance(model.head, NoHead):
         raise InputError("a model without a head writes nothing", hint="give a target")
-    end = getattr(model.tokenizer, "eos", None)
+    end, context = getattr(model.tokenizer, "eos", None), model.decoder_embed.context
+    length = length if context is None else min(length, context - 1)  # the start token is read too
     written = [ids.new_full((1, 1), model.start_token, dtype=torch.long)]
     with evaluation_mode(model):
         state = model.start(ids, length=length + 1)

@@ -1,0 +1,45 @@
+"""A tiny model that reads images, with a tokenizer of characters, and drawn images for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import heedful
+from heedful.images import draw_text
+from heedful.models.base import Seq2Seq
+
+SIZES: dict[str, Any] = dict(
+    dim=32, layers=1, heads=4, hidden=48, context=12, dropout=0.0, height=16, width=32, channels=1, patch=8,
+    encoder_dim=24, encoder_layers=1, encoder_heads=3, encoder_hidden=40,
+)  # fmt: skip
+TEXTS = ("1", "20", "305", "77", "9", "48", "61", "502")
+
+
+def reader(folder: Path, **changes: Any) -> Seq2Seq:
+    """A tiny random reader of digits."""
+    letters = folder / "letters.txt"
+    letters.write_text("\n".join("0123456789"), encoding="utf-8")
+    tokenizer = heedful.train_tokenizer(
+        "char", [str(letters)], vocab=32, special=("bos", "eos", "pad", "unk")
+    )
+    first = {"vocab": len(tokenizer), "start_token": tokenizer.bos, "seed": 0}
+    model = heedful.build("vision-encoder-decoder", **{**SIZES, **first, **changes})
+    model.tokenizer = tokenizer
+    assert isinstance(model, Seq2Seq)
+    return model.eval()
+
+
+def images(folder: Path) -> list[Path]:
+    """Files of images that show TEXTS."""
+    paths = [folder / f"{text}.png" for text in TEXTS]
+    for text, path in zip(TEXTS, paths, strict=True):
+        draw_text(text, 16, 32).save(path)
+    return paths
+
+
+def table(folder: Path) -> Path:
+    """A table of these images and their texts."""
+    rows = "\n".join(f"{path.name},{text}" for path, text in zip(images(folder), TEXTS, strict=True))
+    (folder / "table.csv").write_text(f"image,text\n{rows}\n", encoding="utf-8")
+    return folder / "table.csv"

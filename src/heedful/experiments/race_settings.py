@@ -21,7 +21,7 @@ class TaskSettings:
     parameters: int = 20_000
     length: int = 64
     batch: int = 256
-    steps: int = 1500
+    steps: int = 2000
     lr: float = 5e-3
     weight_decay: float = 0.01
     rows: int = 2048  # that are scored

@@ -24,12 +24,11 @@ from heedful.adapters import (
 )
 from heedful.devices import one_thread
 from heedful.errors import ConfigError, InputError, NotFound, WrongShape
-from heedful.files import read_json
 from heedful.images import read_image_processor, write_image_processor
 from heedful.models import FAMILIES, IMAGE_FAMILIES, by_model_type, find_config, presets
 from heedful.models.base import LM, Config, Family, Model, Seq2Seq
 from heedful.models.hf_config import config_from, config_from_gguf, config_to
-from heedful.models.hf_config_checks import TOKEN_IDS, check_kinds, check_sizes, read_quantization
+from heedful.models.hf_config_checks import check_sizes, read_config, read_quantization
 from heedful.models.memory import check_memory, parameter_count
 from heedful.nn.head import SentenceHead
 from heedful.nn.init import initialise, outline
@@ -37,11 +36,11 @@ from heedful.nn.quantised import Int8Embedding, quantise_modules
 from heedful.pooling import pooling_from_gguf, read_pooling, write_pooling
 from heedful.text import load_tokenizer, save_tokenizer
 from heedful.text.from_gguf import from_gguf
-from heedful.weights.bases import bundled_vectors
 from heedful.weights.gguf import GGUFFile
 from heedful.weights.hub import resolve
 from heedful.weights.names import model_tensors, own_rows, set_tensor
 from heedful.weights.published_tensors import Origin, fill_model, published_tensors
+from heedful.weights.shards import ShardedFolder, is_sharded
 from heedful.weights.tensor_files import TensorSource, open_folder, write_safetensors
 
 
@@ -111,6 +110,10 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
     model = _make_outline(family, config)
     if "quantization" in hf_config:
         _fill_quantised(model, source, hf_config, dtype)
+    elif isinstance(source, ShardedFolder):
+        fill_model(model, source, own_rows(model), dtype=dtype, as_stored=dtype is None)
+        model.tie()
+        hf_config = {name: value for name, value in hf_config.items() if name != "sharding"}
     else:
         rows, prefix = family.rows(config), family.prefix
         if isinstance(source, GGUFFile) and family.gguf_names is not None:
@@ -267,6 +270,8 @@ def _open_checkpoint(where: Path) -> tuple[TensorSource, Family, Config, dict[st
     if where.is_dir():
         hf_config = read_config(where)
         family = by_model_type(str(hf_config.get("model_type")))
+        if is_sharded(where):
+            return ShardedFolder(where, "model/"), family, config_from(family, hf_config), hf_config
         folder = open_folder(where)
         config = config_from(family, hf_config, folder.entries)
         check_sizes(config, family.keys, folder.entries)
@@ -310,22 +315,6 @@ GENERATION = "generation_config.json"
 MAX_WEIGHTS_OF_ONE_THREAD = 50_000_000  # of a model into which an adapter is merged; threads wait busily
 
 
-def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
-    """The config.json of a folder."""
-    path = folder / name
-    if not path.is_file():
-        if folder in (file.parent for file in bundled_vectors().values()):
-            raise NotFound(
-                f"{folder.name} are word vectors, no model",
-                hint=f"open them with Word2Vec.load({folder.name!r})",
-                shell=f"ask them: heed word2vec neighbours {folder.name} WORD",
-            )
-        raise NotFound(f"{folder} has no {name}", hint="is it the folder of a model?")
-    hf_config: dict[str, Any] = read_json(path)
-    check_kinds(f"{name}:", hf_config, TOKEN_IDS)
-    return hf_config
-
-
 def save(model: Model, folder: str | Path) -> Path:
     """Write a model as a folder in Hugging Face layout: config.json, model.safetensors, tokenizer.
 
@@ -351,6 +340,30 @@ def save(model: Model, folder: str | Path) -> Path:
         held = {name.removeprefix(f"{family.prefix}."): tensor for name, tensor in held.items()}
     write_safetensors(folder, held)
     _write_json(folder / "config.json", _saved_config(model, held))
+    _write_beside(model, folder)
+    if adapter:
+        save_adapter(model, folder)
+    else:
+        for name in ADAPTER_FILES:  # of an earlier model in the same folder
+            (folder / name).unlink(missing_ok=True)
+    return folder
+
+
+def save_without_weights(model: Model, folder: Path) -> None:
+    """Write all of a model but its tensors, which lie in shards beside it under our own names.
+
+    `sharding` in config.json has the fields that published names would tell.
+    """
+    hf_config = _saved_config(model, {})
+    found = vars(config_from(model.family, hf_config))
+    ours = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
+    more = {name: value for name, value in ours.items() if value != found[name]}
+    _write_json(folder / "config.json", hf_config | {"sharding": {"fields": more}})
+    _write_beside(model, folder)
+
+
+def _write_beside(model: Model, folder: Path) -> None:
+    """Write what belongs to a model beside its config and its tensors: settings, tokenizer, pooling."""
     (folder / GENERATION).unlink(missing_ok=True)  # an earlier model's rules are not this one's
     if model.generation:
         _write_json(folder / GENERATION, model.generation)
@@ -359,12 +372,6 @@ def save(model: Model, folder: str | Path) -> Path:
     write_pooling(model.pooling, folder, model.config.dim)
     if model.image_processor is not None:
         write_image_processor(model.image_processor, folder)
-    if adapter:
-        save_adapter(model, folder)
-    else:
-        for name in ADAPTER_FILES:  # of an earlier model in the same folder
-            (folder / name).unlink(missing_ok=True)
-    return folder
 
 
 def _saved_config(model: Model, tensors: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,10 +16,16 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 from torch import Tensor
+from typer.testing import CliRunner
 
+from heedful.cli import app
+from heedful.errors import CorruptFile, NotFound
 from heedful.loading import load
+from heedful.train.checkpoint import verify_checksums
 from heedful.train.distributed import Processes
+from heedful.train.stopping import ema_model
 from heedful.weights.names import model_tensors
+from tests.refusal import refused
 from tests.train import together
 
 ROOT = Path(__file__).parents[2]
@@ -50,19 +57,19 @@ def port() -> int:
         return int(free.getsockname()[1])
 
 
-def launch(jobs: list[Job], where: Path) -> None:
-    """Two processes do all jobs, one after another."""
+def launch(jobs: list[Job], where: Path, world: int = 2) -> None:
+    """Several processes do all jobs, one after another."""
     where.mkdir(parents=True, exist_ok=True)
     (where / "jobs.json").write_text(json.dumps(jobs))
     command = [sys.executable, "-m", "tests.train.together", str(where / "jobs.json")]
     shared = os.environ | {
-        "WORLD_SIZE": "2",
+        "WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port()),
         "OMP_NUM_THREADS": "1",
     }
-    both = [subprocess.Popen(command, cwd=ROOT, env=shared | {"RANK": str(r)}) for r in range(2)]
-    assert [p.wait(300) for p in both] == [0, 0]
+    all_of_them = [subprocess.Popen(command, cwd=ROOT, env=shared | {"RANK": str(r)}) for r in range(world)]
+    assert [p.wait(300) for p in all_of_them] == [0] * world
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +88,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory, files: dict[str, Path]) -> Cal
 
 def all_jobs(where: Path, files: dict[str, str]) -> list[Job]:
     steady = {"schedule": "constant", "ema": 0.9}
-    parts = (("whole", "whole", 6), ("begun", "parts", 3), ("parts", "parts", 6), ("left", "left", 3))
+    parts = (
+        ("whole", "whole", 6), ("begun", "parts", 3), ("parts", "parts", 6), ("left", "left", 3),
+        ("handed", "handed", 3),
+    )  # fmt: skip
     jobs: list[Job] = []
     for kind in KINDS:
         jobs += [one | {"name": f"{kind} {one['name']}", "kind": kind} for one in EQUAL]
@@ -135,8 +145,23 @@ def test_two_processes_equal_one(
 def test_two_processes_go_on_exactly(kind: str, ran: Callable[[str], Path]) -> None:
     assert furthest(results(ran(f"{kind} whole"))[1], results(ran(f"{kind} parts"))[1]) == 0.0
     one, two = (ran(kind) / folder / "checkpoints" / "step-000006" for folder in ("whole", "parts"))
-    for name in ("model.safetensors", "optimiser.safetensors", "ema.safetensors"):
-        assert (one / name).read_bytes() == (two / name).read_bytes(), name
+    check_same_bytes(one, two, FILES[kind])
+
+
+FILES = {
+    "ddp": {"model.safetensors", "optimiser.safetensors", "ema.safetensors"},
+    "fsdp": {f"shards/shard-{i:05d}-model-00001-of-00001.safetensors" for i in (1, 2)},
+}
+
+
+def check_same_bytes(one: Path, two: Path, names: set[str]) -> None:
+    found = {str(path.relative_to(one)) for path in one.rglob("*.safetensors")}
+    assert found == names
+    for name in names:
+        if name.startswith("shards/"):  # the order of what a header says besides is not fixed
+            assert furthest(load_file(one / name), load_file(two / name)) == 0.0
+        else:
+            assert (one / name).read_bytes() == (two / name).read_bytes(), name
 
 
 @pytest.mark.parametrize("optimiser", ["muon", "adafactor"])
@@ -145,8 +170,7 @@ def test_two_processes_go_on_exactly_with_any_optimiser(
     kind: str, optimiser: str, ran: Callable[[str], Path]
 ) -> None:
     one, two = (ran(kind) / optimiser / f / "checkpoints" / "step-000006" for f in ("straight", "parts"))
-    for name in ("model.safetensors", "optimiser.safetensors"):
-        assert (one / name).read_bytes() == (two / name).read_bytes(), name
+    check_same_bytes(one, two, FILES[kind] - {"ema.safetensors"})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -171,5 +195,60 @@ def test_one_goes_on_with_what_two_began(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_of_two_is_a_model_like_any_other(kind: str, ran: Callable[[str], Path]) -> None:
-    model = load(ran(kind) / "whole" / "checkpoints" / "step-000006")
+    where = ran(kind) / "whole" / "checkpoints" / "step-000006"
+    model = load(where)
     assert furthest(dict(model_tensors(model)), results(ran(f"{kind} whole"))[1]) == 0.0
+    averaged = dict(model_tensors(ema_model(where)))
+    assert 0.0 < furthest(averaged, dict(model_tensors(model))) < 0.1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_of_two_is_exported_as_one_published_folder(
+    kind: str, ran: Callable[[str], Path], tmp_path: Path
+) -> None:
+    done = CliRunner().invoke(
+        app, ["export", str(ran(kind) / "whole"), str(tmp_path / "out"), "--format", "hf"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "sharding" not in json.loads((tmp_path / "out" / "config.json").read_text())
+    published = load_file(tmp_path / "out" / "model.safetensors")
+    assert "transformer.h.0.attn.c_attn.weight" in published
+    assert furthest(dict(model_tensors(load(tmp_path / "out"))), results(ran(f"{kind} whole"))[1]) == 0.0
+
+
+def test_three_go_on_with_the_shards_of_two(
+    ran: Callable[[str], Path], files: dict[str, Path], tmp_path: Path
+) -> None:
+    settings = {"schedule": "constant", "ema": 0.9, "steps": 6}
+    _, weights = alone(job("straight", settings=settings), files, tmp_path)
+    folder = shutil.copytree(ran("fsdp") / "handed", tmp_path / "handed")
+    again = settings | {"folder": str(folder), "resume": True}
+    told = {"files": {k: str(v) for k, v in files.items()}, "out": str(tmp_path)}
+    launch([job("three", kind="fsdp", settings=again) | told], tmp_path, world=3)
+    assert furthest(results(tmp_path / "three")[1], weights) < 1e-10
+    shards = sorted((folder / "checkpoints" / "step-000006" / "shards").iterdir())
+    assert len(shards) == 3
+    averaged = dict(model_tensors(ema_model(folder / "checkpoints" / "step-000006")))
+    assert 0.0 < furthest(averaged, weights) < 0.1
+
+
+def test_a_damaged_or_missing_shard_is_one_clear_error(ran: Callable[[str], Path], tmp_path: Path) -> None:
+    where = shutil.copytree(
+        ran("fsdp") / "whole" / "checkpoints" / "step-000006", tmp_path / "c" / "step-000006"
+    )
+    first, second = sorted((where / "shards").iterdir())
+    whole = second.read_bytes()
+    second.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with refused(CorruptFile, second.name, "checksum"):
+        verify_checksums(where)
+    second.unlink()
+    with refused(NotFound, second.name, hint="another checkpoint"):
+        load(where)
+    (where / "checksums.json").unlink()
+    second.write_bytes(whole)
+    first.unlink()
+    with refused(CorruptFile, "the parts of", hint="a shard is missing"):
+        load(where)
+    second.unlink()
+    with refused(NotFound, "holds no shards"):
+        load(where)

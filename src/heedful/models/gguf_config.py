@@ -59,7 +59,7 @@ def config_to_gguf(family: Family, config: Config) -> dict[str, Any]:
 def check_same_config(family: Family, config: Config, again: Config) -> None:
     """Raise ConfigError for the first field of a config that a GGUF file could not hold."""
     for f in fields(again):
-        if f.name in NEVER_WRITTEN or "dropout" in f.name:
+        if f.name in NEVER_WRITTEN or "dropout" in f.name or f.name not in config.known():
             continue
         ours, theirs = getattr(config, f.name), getattr(again, f.name)
         close = (

@@ -208,10 +208,15 @@ def config_from(family: Family, hf_config: dict[str, Any], names: Iterable[str] 
 
 
 def _quantised_fields(hf_config: dict[str, Any]) -> dict[str, Any]:
-    """Fields that a quantised model's config.json states, because its tensors do not bear published names."""
-    quantised = hf_config.get("quantization")
-    stated = quantised.get("fields") if isinstance(quantised, dict) else None
-    return stated if isinstance(stated, dict) else {}
+    """Fields that the config.json of a quantised or a sharded model states, because its tensors do not bear
+    published names.
+    """
+    found: dict[str, Any] = {}
+    for key in ("quantization", "sharding"):
+        told = hf_config.get(key)
+        stated = told.get("fields") if isinstance(told, dict) else None
+        found |= stated if isinstance(stated, dict) else {}
+    return found
 
 
 def head_kind(family: Family, hf_config: dict[str, Any]) -> str:

@@ -7,10 +7,13 @@ family's `reads`; and what is the same for all families stands here.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from heedful.errors import ConfigError
+from heedful.errors import ConfigError, NotFound
+from heedful.files import read_json
 from heedful.models.family import Config, Family, check_value
+from heedful.weights.bases import bundled_vectors
 from heedful.weights.tensor_files import TensorEntry
 
 TOKEN_IDS = dict.fromkeys(
@@ -19,8 +22,8 @@ TOKEN_IDS = dict.fromkeys(
 COMMON = {
     **TOKEN_IDS,
     "architectures": "tuple[str, ...]", "id2label": "dict", "label2id": "dict", "num_labels": "int",
-    "quantization": "dict", "task_specific_params": "dict", "task_prompt": "str", "problem_type": "str",
-    "classifier_pooling": "str",
+    "quantization": "dict", "sharding": "dict", "task_specific_params": "dict", "task_prompt": "str",
+    "problem_type": "str", "classifier_pooling": "str",
 }  # fmt: skip
 ROPE = {
     "rope_theta": "float", "rope_type": "str", "type": "str", "factor": "float", "truncate": "bool",
@@ -32,6 +35,22 @@ ROPE = {
 QUANTIZATION = {"kind": "str", "group": "int", "tables": "bool", "fields": "dict"}
 LENGTHS = {"context", "window", "far", "start_token", "labels"}  # which no tensor need be as long as
 FEW = 1000  # of anything, however small the file: it costs nothing
+
+
+def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
+    """The config.json of a folder."""
+    path = folder / name
+    if not path.is_file():
+        if folder in (file.parent for file in bundled_vectors().values()):
+            raise NotFound(
+                f"{folder.name} are word vectors, no model",
+                hint=f"open them with Word2Vec.load({folder.name!r})",
+                shell=f"ask them: heed word2vec neighbours {folder.name} WORD",
+            )
+        raise NotFound(f"{folder} has no {name}", hint="is it the folder of a model?")
+    hf_config: dict[str, Any] = read_json(path)
+    check_kinds(f"{name}:", hf_config, TOKEN_IDS)
+    return hf_config
 
 
 def check_kinds(where: str, values: Mapping[str, Any], kinds: Mapping[str, str], minimum: int = -1) -> None:

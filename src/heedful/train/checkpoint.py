@@ -6,12 +6,15 @@ folder/
     optimiser.safetensors     moments, under <optimiser>.<parameter>.<name>
     ema.safetensors           the averaged weights, if the run keeps them
     checksums.json            the SHA-256 of each of these files
+  checkpoints/step-001200/    of a model that is shared out: all but tensors as above, and
+    shards/                   a file from each process with its parts of weights, moments and averages
   last.json, best.json        which one
   run.lock                    the process that trains here, while it does
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -27,13 +30,14 @@ from torch.optim import Optimizer
 
 from heedful.errors import ConfigError, CorruptFile, HeedfulError, NotFound, WrongShape
 from heedful.files import make_folder_atomically, read_json, sha256, write_text
-from heedful.loading import load, save
+from heedful.loading import load, save, save_without_weights, skeleton
 from heedful.locks import FileLock
 from heedful.models.base import Model
+from heedful.train.distributed import Processes
 from heedful.weights.names import model_tensors
-from heedful.weights.tensor_files import SafeFile
+from heedful.weights.shards import CHECKSUMS, SHARDS, ShardedFolder, is_sharded
+from heedful.weights.tensor_files import SafeFile, TensorSource
 
-CHECKSUMS = "checksums.json"
 CHANGEABLE = {"folder", "save_every", "keep", "resume", "compile", "graph"}  # without changing any step
 Like = Callable[[Tensor, Tensor], Tensor]  # a whole tensor, shared out over processes as another one is
 
@@ -94,18 +98,56 @@ def write_checkpoint(
             write_text(part / CHECKSUMS, json.dumps(sums, indent=2) + "\n")
         write_text(folder / "last.json", json.dumps({"checkpoint": final.name, "step": step}))
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
-        reason = getattr(error, "strerror", None) or str(error)
-        last = newest(folder)
-        kept = f"the last good checkpoint is {last}" if last else "there is no earlier checkpoint"
-        reason = "no space left on the disk" if "No space left" in reason else reason
-        raise HeedfulError(f"could not write {final}: {reason}", hint=kept) from None
+        raise write_failure(final, getattr(error, "strerror", None) or str(error)) from None
     return final
 
 
-def verify_checksums(checkpoint: Path) -> None:
+def write_failure(checkpoint: Path, reason: str) -> HeedfulError:
+    """Return the error for a checkpoint that could not be written."""
+    last = newest(checkpoint.parent.parent)
+    kept = f"the last good checkpoint is {last}" if last else "there is no earlier checkpoint"
+    reason = "no space left on the disk" if "No space left" in reason else reason
+    return HeedfulError(f"could not write {checkpoint}: {reason}", hint=kept)
+
+
+def write_sharded_checkpoint(
+    folder: Path,
+    step: int,
+    model: Model,
+    tensors: Mapping[str, Tensor],
+    training: Mapping[str, Any],
+    processes: Processes,
+) -> Path:
+    """Write a checkpoint of a model that is shared out: every process its own parts, and nothing is gathered.
+
+    All processes call this together. `tensors` are named model/…, optimiser/… and ema/….
+    """
+    final = checkpoint_path(folder, step)
+    part = final.with_name(final.name + ".part")
+    with contextlib.ExitStack() as made:
+        try:
+            processes.run_on_first(lambda: made.enter_context(make_folder_atomically(final)))
+            sums = processes.save_shards(tensors, part / SHARDS)
+
+            def describe_shards() -> None:
+                save_without_weights(model, part)
+                write_text(part / "training.json", json.dumps({"step": step, **training}, indent=2))
+                beside = {path.name: sha256([path]) for path in part.iterdir() if path.is_file()}
+                shards = {f"{SHARDS}/{name}": digest for name, digest in sums.items()}
+                write_text(part / CHECKSUMS, json.dumps(beside | shards, indent=2) + "\n")
+
+            processes.run_on_first(describe_shards)
+        except (OSError, SafetensorError) as error:
+            raise write_failure(final, getattr(error, "strerror", None) or str(error)) from None
+    pointer = {"checkpoint": final.name, "step": step}
+    processes.run_on_first(lambda: write_text(folder / "last.json", json.dumps(pointer)))
+    return final
+
+
+def verify_checksums(checkpoint: Path, share: tuple[int, int] = (0, 1)) -> None:
     """Raise CorruptFile for the first file of a checkpoint that is not as it was written.
 
-    A checkpoint without checksums was written before there were any.
+    A checkpoint without checksums was written before there were any. `share` (r, n) looks at every n-th file.
     """
     table = checkpoint / CHECKSUMS
     if not table.is_file():
@@ -117,7 +159,7 @@ def verify_checksums(checkpoint: Path) -> None:
     written = {p.name for p in checkpoint.iterdir() if p.suffix in (".json", ".safetensors")} - {CHECKSUMS}
     if unlisted := sorted(written - sums.keys()):
         raise CorruptFile(f"{table} has no checksum of {unlisted[0]!r:.80}", hint=instead(checkpoint))
-    for name, expected in sums.items():
+    for name, expected in list(sums.items())[share[0] :: share[1]]:
         path = checkpoint / name
         if "\0" in name or not path.is_file():
             raise CorruptFile(f"{table} names {name!r:.80}, which is not there", hint=instead(checkpoint))
@@ -240,15 +282,49 @@ def instead(checkpoint: Path) -> str:
     return f"remove that folder, and {way}"
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file in memory of their own: a mapped file would keep its disk space."""
-    if not path.is_file():
-        raise NotFound(f"{path} is not there", hint=instead(path.parent))
+def read_tensors(checkpoint: Path, kind: str) -> dict[str, Tensor]:
+    """Return the tensors of a kind (optimiser, ema) in memory of their own: a mapped file would keep its
+    disk space.
+    """
+    path = checkpoint / f"{kind}.safetensors"
+    if not is_sharded(checkpoint) and not path.is_file():
+        raise NotFound(f"{path} is not there", hint=instead(checkpoint))
     try:
-        file = SafeFile(path)
-        return {name: file.read(name) for name in file.entries}
-    except CorruptFile as error:
-        raise CorruptFile(error.message, hint=instead(path.parent)) from None
+        source: TensorSource = (
+            ShardedFolder(checkpoint, f"{kind}/") if is_sharded(checkpoint) else SafeFile(path)
+        )
+        return {name: source.read(name) for name in source.entries}
+    except (CorruptFile, NotFound) as error:
+        raise type(error)(error.message, hint=instead(checkpoint)) from None
+
+
+def load_shared_tensors(
+    model: Model, checkpoint: Path, processes: Processes, optimisers: Sequence[Optimizer], ema: bool
+) -> dict[str, Tensor]:
+    """Read this process's parts of a sharded checkpoint: weights in place; moments and averages are returned,
+    by their names in the shards.
+    """
+    with_shapes = lambda group: ShardedFolder(checkpoint, group).entries
+    try:
+        moments, averages = with_shapes("optimiser/"), with_shapes("ema/") if ema else {}
+        check_same_shapes(skeleton(checkpoint), model, checkpoint)
+    except (CorruptFile, NotFound) as error:
+        raise type(error)(error.message, hint=instead(checkpoint)) from None
+    own = model_tensors(model)
+    into = {f"model/{name}": tensor.detach() for name, tensor in own.items()}
+    for name, entry in moments.items():
+        i, parameter, key = name.split("/")
+        # A fused kernel counts its steps on the device, the others beside it.
+        counted = key == "step" and not optimisers[int(i)].defaults.get("fused")
+        if parameter not in own:
+            raise HeedfulError(
+                f"the checkpoint's optimiser knows {parameter!r}, the model does not: is it another?"
+            )
+        like = torch.empty(0) if counted else own[parameter]
+        into[f"optimiser/{name}"] = processes.empty_like(entry.shape, entry.dtype, like)
+    into |= {f"ema/{n}": processes.empty_like(e.shape, e.dtype, own[n]) for n, e in averages.items()}
+    processes.load_shards(into, checkpoint / SHARDS)
+    return {name: tensor for name, tensor in into.items() if not name.startswith("model/")}
 
 
 def copy_weights(model: Model, checkpoint: Path, like: Like = lambda t, _: t) -> None:
@@ -257,6 +333,13 @@ def copy_weights(model: Model, checkpoint: Path, like: Like = lambda t, _: t) ->
         source = load(checkpoint)
     except (CorruptFile, NotFound) as error:
         raise type(error)(error.message, hint=instead(checkpoint)) from None
+    check_same_shapes(source, model, checkpoint)
+    ours = model_tensors(model)
+    put_values(ours, {name: like(value, ours[name]) for name, value in model_tensors(source).items()})
+
+
+def check_same_shapes(source: Model, model: Model, checkpoint: Path) -> None:
+    """Raise WrongShape if the model of a checkpoint is another one."""
     theirs, ours = model_tensors(source), model_tensors(model)
     shapes = [{name: tuple(t.shape) for name, t in tensors.items()} for tensors in (theirs, ours)]
     if shapes[0] != shapes[1]:
@@ -268,7 +351,6 @@ def copy_weights(model: Model, checkpoint: Path, like: Like = lambda t, _: t) ->
         raise WrongShape(
             f"{checkpoint} holds another model: it has {what}", hint="build the same one, or use a new folder"
         )
-    put_values(ours, {name: like(value, ours[name]) for name, value in theirs.items()})
 
 
 @torch.no_grad()

@@ -8,16 +8,18 @@
 What belongs to several processes alone is imported when there are several: it takes seconds.
 
 Counts are averaged over the processes before a loss is divided by them, so the mean of all losses is that
-of the whole batch, however unevenly its labels fall. Only process 0 writes.
+of the whole batch, however unevenly its labels fall. Process 0 writes; of a model that is shared out, each
+process writes its own shard.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -26,6 +28,7 @@ from torch import Tensor, nn
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches
 from heedful.errors import ConfigError, HeedfulError
+from heedful.files import sha256
 from heedful.models.base import LM, Seq2Seq
 from heedful.nn.block import Stack
 
@@ -41,6 +44,7 @@ class Processes:
     """One process alone. What it would say to others it keeps."""
 
     rank, world = 0, 1
+    sharded = False  # whether weights are shared out
 
     def share(self, batches: Batches) -> Batches:
         """This process's rows of every batch."""
@@ -85,9 +89,25 @@ class Processes:
         """Let process 0 do something while the others wait; if it fails, all fail."""
         return function()
 
+    def run_on_all(self, function: Callable[[], T]) -> T:
+        """Let every process do something; if one fails, all fail."""
+        return function()
+
     def any_process(self, flag: bool) -> bool:
         """Return whether the flag is set in any process."""
         return flag
+
+    def save_shards(self, tensors: Mapping[str, Tensor], folder: Path) -> dict[str, str]:
+        """Write this process's parts of tensors as a file; return the SHA-256 of all files by their names."""
+        raise NotImplementedError
+
+    def load_shards(self, tensors: Mapping[str, Tensor], folder: Path) -> None:
+        """Fill this process's parts of tensors from shards, however many processes wrote them."""
+        raise NotImplementedError
+
+    def empty_like(self, shape: Sequence[int], dtype: torch.dtype, shared: Tensor) -> Tensor:
+        """A tensor to be filled, shared out as another one is."""
+        return torch.empty(tuple(shape), dtype=dtype, device=shared.device)
 
 
 class DistributedProcesses(Processes):
@@ -97,6 +117,7 @@ class DistributedProcesses(Processes):
         if kind not in ("ddp", "fsdp"):
             raise ConfigError(f"parallel = {kind!r} is unknown", hint="ddp or fsdp")
         self.kind, self.rank, self.world = kind, dist.get_rank(), dist.get_world_size()
+        self.sharded = kind == "fsdp"
         self.module: Any = None
         self.spare: Batch | None = None  # one row, for a process that has none of its own
 
@@ -215,20 +236,60 @@ class DistributedProcesses(Processes):
                 module._parameters[name] = p
 
     def run_on_first(self, function: Callable[[], T]) -> T | None:
+        return self.run_on_all(function if self.rank == 0 else lambda: None)
+
+    def run_on_all(self, function: Callable[[], T]) -> T:
         done, failure = None, None
-        if self.rank == 0:
-            try:
-                done = function()
-            except Exception as error:
-                failure = error
+        try:
+            done = function()
+        except Exception as error:
+            failure = error
         if self.any_process(failure is not None):
-            raise failure or OtherProcessFailed("process 0 failed", hint="its message says why")
-        return done
+            raise failure or OtherProcessFailed("another process failed", hint="its message says why")
+        return cast("T", done)
 
     def any_process(self, flag: bool) -> bool:
         said = torch.tensor([int(flag)])
         dist.all_reduce(said)
         return bool(said.item())
+
+    def save_shards(self, tensors: Mapping[str, Tensor], folder: Path) -> dict[str, str]:
+        from torch.distributed import checkpoint as dcp
+
+        writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)  # safetensors, no pickles
+        with quiet_checkpoint("written"):
+            dcp.save(dict(tensors), storage_writer=writer)
+        mine = sorted(folder.glob(f"shard-{self.rank + 1:05d}-*.safetensors"))
+        sums: list[dict[str, str]] = [{} for _ in range(self.world)]
+        dist.all_gather_object(sums, self.run_on_all(lambda: {path.name: sha256([path]) for path in mine}))
+        return {name: digest for one in sums for name, digest in one.items()}
+
+    def load_shards(self, tensors: Mapping[str, Tensor], folder: Path) -> None:
+        from torch.distributed import checkpoint as dcp
+
+        with quiet_checkpoint("read"):
+            dcp.load(dict(tensors), storage_reader=dcp.HuggingFaceStorageReader(str(folder)))
+
+    def empty_like(self, shape: Sequence[int], dtype: torch.dtype, shared: Tensor) -> Tensor:
+        if not is_shared(shared) or not shape:
+            return super().empty_like(shape, dtype, shared)
+        from torch.distributed.tensor import empty
+
+        mesh, placed = shared.device_mesh, shared.placements  # type: ignore[attr-defined]
+        made: Tensor = empty(*shape, dtype=dtype, device_mesh=mesh, placements=placed)
+        return made
+
+
+@contextlib.contextmanager
+def quiet_checkpoint(done: str) -> Iterator[None]:
+    """Turn what torch raises about shards on any process, which is no Exception, into an OSError."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        yield
+    except CheckpointException as error:
+        reasons = {str(failure[0]) for failure in error.failures.values()}
+        raise OSError(f"shards could not be {done}: {'; '.join(sorted(reasons)):.300}") from None
 
 
 def is_shared(value: Any) -> bool:

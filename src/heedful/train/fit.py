@@ -19,7 +19,7 @@ from heedful.data.batch import Batch
 from heedful.data.batches import Batches
 from heedful.errors import ConfigError, HeedfulError
 from heedful.models.base import Model, evaluation_mode
-from heedful.nn.adapt import recompute
+from heedful.nn.adapt import adapted_modules, recompute
 from heedful.train import checkpoint as store
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
@@ -30,6 +30,8 @@ from heedful.train.loss import LossModule, attention_kernels, autocast, mean_los
 from heedful.train.objectives import Objective, counts, objective
 from heedful.train.optim import learning_rate, make_optimisers
 from heedful.train.stopping import WeightAverage
+from heedful.weights.names import model_tensors
+from heedful.weights.shards import is_sharded
 
 
 class DivergedError(HeedfulError):
@@ -242,18 +244,32 @@ class TrainingRun:
             ):
                 self.divergence_error(step, "a weight is no number")
             settings, data = store.config_values(self.config), self.batches.fingerprint
-            training = {"loss": step.loss, "config": settings, "data": data}
-            whole = self.processes.whole_tensor
-            moments = store.optimiser_tensors(self.model, self.optimisers, whole)
-            ema = None if self.ema is None else {n: whole(t) for n, t in self.ema.values.items()}
-            write = lambda: store.write_checkpoint(folder, step.number, self.model, moments, training, ema)
-            with self.processes.gather_weights(self.model):
-                self.processes.run_on_first(write)
+            self._write(folder, step, {"loss": step.loss, "config": settings, "data": data})
             self.saved = step.number
         self.processes.run_on_first(
             lambda: store.tidy_checkpoints(folder, self.config.keep, path if best else None)
         )
         return path
+
+    def _write(self, folder: Path, step: Step, training: dict[str, Any]) -> None:
+        """Write a checkpoint: whole tensors by process 0; of a model that is shared out, each its shard."""
+        averages = {} if self.ema is None else self.ema.values
+        adapted = next(adapted_modules(self.model), None) is not None  # which lies beside whole weights
+        if self.processes.sharded and not adapted:
+            tensors: dict[str, Tensor] = {
+                f"model/{n}": t.detach() for n, t in model_tensors(self.model).items()
+            }
+            moments = store.optimiser_tensors(self.model, self.optimisers)
+            tensors |= {f"optimiser/{n}": t for n, t in moments.items()}
+            tensors |= {f"ema/{n}": t for n, t in averages.items()}
+            store.write_sharded_checkpoint(folder, step.number, self.model, tensors, training, self.processes)
+            return
+        whole = self.processes.whole_tensor
+        moments = store.optimiser_tensors(self.model, self.optimisers, whole)
+        ema = {n: whole(t) for n, t in averages.items()} if self.ema is not None else None
+        write = lambda: store.write_checkpoint(folder, step.number, self.model, moments, training, ema)
+        with self.processes.gather_weights(self.model):
+            self.processes.run_on_first(write)
 
     @contextlib.contextmanager
     def locked_folder(self) -> Iterator[None]:
@@ -281,16 +297,28 @@ class TrainingRun:
             raise ConfigError(
                 f"{self.config.folder} holds a run already ({path.name})", hint="resume=True goes on with it"
             )
-        self.processes.run_on_first(lambda: store.verify_checksums(path))
+        share = self.processes.rank, self.processes.world
+        self.processes.run_on_all(lambda: store.verify_checksums(path, share))
         training = store.read_training(path)
         store.check_resumable(path, training, self.config, self.batches.fingerprint)
-        like, read = self.processes.like, store.read_tensors
-        store.copy_weights(self.model, path, like)
-        store.restore_optimisers(self.model, self.optimisers, read(path / "optimiser.safetensors"), like)
+        if self.processes.sharded and is_sharded(path):
+            read = store.load_shared_tensors(
+                self.model, path, self.processes, self.optimisers, ema=self.ema is not None
+            )
+            moments, averages = (
+                {n.removeprefix(kind): t for n, t in read.items() if n.startswith(kind)}
+                for kind in ("optimiser/", "ema/")
+            )
+            store.restore_optimisers(self.model, self.optimisers, moments)
+            like: store.Like = lambda value, _: value
+        else:
+            like = self.processes.like
+            store.copy_weights(self.model, path, like)
+            store.restore_optimisers(self.model, self.optimisers, store.read_tensors(path, "optimiser"), like)
+            averages = {} if self.ema is None else store.read_tensors(path, "ema")
         if self.ema is not None:
             own = dict(self.model.named_parameters())
-            saved = read(path / "ema.safetensors")
-            self.ema.values = {n: like(t, own[n]).to(self.device) for n, t in saved.items()}
+            self.ema.values = {n: like(t, own[n]).to(self.device) for n, t in averages.items()}
         self.number = int(training["step"])
 
 

@@ -138,12 +138,16 @@ def _check_whole(name: str | Path) -> Model:
 
 def ema_model(checkpoint: str | Path) -> Model:
     """The model of a checkpoint with its averaged weights, of a run with TrainConfig(ema=…)."""
-    path = Path(checkpoint) / "ema.safetensors"
-    if not path.is_file():
+    try:
+        values = store.read_tensors(Path(checkpoint), "ema")
+    except NotFound:
+        values = {}
+    if not values:
+        path = Path(checkpoint) / "ema.safetensors"
         raise NotFound(
             f"{path} is not there: the run kept no average of its weights", hint="train with ema=0.999"
         )
-    return _fill_weights(load(checkpoint), store.read_tensors(path))
+    return _fill_weights(load(checkpoint), values)
 
 
 def _mean(models: list[Model]) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from bundle.cards import Card, write_card
 from bundle.timed import learn, options, parsed, places, seeded, write_sample
 from heedful import data
 from heedful.data.batches import seeded_generator
-from heedful.models.base import Model
+from heedful.models.base import Model, Seq2Seq
 from heedful.runs import ledger
 
 NAME = "digits"
@@ -113,11 +113,11 @@ def draw_word(text: str, rng: np.random.Generator) -> Image.Image:
 
 
 def choose_texts(count: int, words: Sequence[str], seed: int) -> list[str]:
-    """Half of them numbers of one to six digits, the others words; of these a fifth are letters at random."""
+    """Half of them numbers of one to six digits, the others words; of these some are letters at random."""
     rng = seeded_generator(seed)
     number = lambda: "".join(map(str, rng.integers(0, 10, int(rng.integers(1, 7)))))
-    letters = lambda: "".join(rng.choice(list(LETTERS), int(rng.integers(2, 9))))
-    word = lambda: letters() if rng.random() < 0.2 else str(words[int(rng.integers(len(words)))])
+    letters = lambda: "".join(rng.choice(list(LETTERS), int(rng.integers(1, 9))))
+    word = lambda: letters() if rng.random() < 0.3 else str(words[int(rng.integers(len(words)))])
     return [number() if i % 2 == 0 else word() for i in range(count)]
 
 
@@ -161,6 +161,10 @@ def train(given: argparse.Namespace) -> tuple[Model, dict[str, float]]:
         "vision-encoder-decoder", vocab=len(tokenizer), start_token=tokenizer.bos, seed=given.seed, **SIZES
     )
     model.tokenizer = tokenizer
+    assert isinstance(model, Seq2Seq)
+    for table in (model.embed.token, model.embed.position, model.target_embed.position):
+        torch.nn.init.normal_(table.weight, std=0.1)  # patches and places differ from the first step on
+    model.image_processor = replace(model.image_processor, mean=(1.0,))  # white is 0, ink below
     model.hf_config = {f"{role}_token_id": getattr(tokenizer, role) for role in ("bos", "eos", "pad")}
     draw = Painter(texts, Handwriting.load(held=False), given.seed)
     batches = data.image_text(

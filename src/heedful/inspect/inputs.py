@@ -85,8 +85,7 @@ def reading(model: Model, text: Text | Input, target: Text | None = None, *, wri
         written = ids_of(model, target)
         if isinstance(target, str):
             written = torch.cat((written.new_full((1, 1), model.start_token), written), 1)
-    names = model.embed.patch_names() if isinstance(model.embed, PatchEmbedding) else names_of(model, ids)
-    return Input(ids, names, written, names_of(model, written))
+    return Input(ids, names_of(model, ids), written, names_of(model, written))
 
 
 def probe_input(model: Model) -> Input:
@@ -161,7 +160,11 @@ def _write(model: Seq2Seq, ids: Tensor, length: int) -> Tensor:
 
 
 def names_of(model: Model, ids: Tensor | Sequence[int]) -> tuple[str, ...]:
-    """The names of ids in the vocabulary; the ids themselves where there is no tokenizer."""
+    """The names of ids in the vocabulary; the ids themselves where there is no tokenizer; of an image its
+    patches.
+    """
+    if isinstance(ids, Tensor) and ids.is_floating_point():
+        return cast(PatchEmbedding, cast(Seq2Seq, model).embed).patch_names()
     listed = [int(i) for i in (ids.flatten() if isinstance(ids, Tensor) else ids)]
     if model.tokenizer is None:
         return tuple(map(str, listed))

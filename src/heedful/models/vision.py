@@ -114,7 +114,12 @@ class ImageSeq2Seq(Seq2Seq):
 
     @property
     def tables(self) -> dict[str, Embedding]:
-        return {"target": self.decoder_embed}
+        """Only text has a table: what stands for tokens is the target's."""
+        return {"tokens": self.decoder_embed, "target": self.decoder_embed}
+
+    def check_ids(self, tokens: Tensor, embed: Embedding, name: str = "tokens") -> None:
+        if not tokens.is_floating_point():  # pixels are no ids
+            super().check_ids(tokens, embed, name)
 
     def _read(
         self,

@@ -23,13 +23,13 @@ def read_known() -> dict[str, Any]:
 
 def count_known() -> dict[str, Any]:
     """Return the same, counted from the registry of models and the table of tasks."""
-    from heedful.models import FAMILIES
+    from heedful.models import FAMILIES, IMAGE_FAMILIES
     from heedful.models.counting import parameters
     from heedful.tasks.pipeline import task_names
 
     presets = [
         {"name": name, "family": family.name, "parameters": parameters(family, config), "paper": family.paper}
-        for family in FAMILIES.values()
+        for family in (*FAMILIES.values(), *IMAGE_FAMILIES.values())
         for name, config in family.presets.items()
     ]
     return {"presets": presets, "models": dict(task_names())}

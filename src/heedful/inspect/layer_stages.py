@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.inspect.attention import Pattern
 from heedful.inspect.inputs import Input, stack_of
@@ -109,7 +109,8 @@ class LayerStages:
         for index, name in enumerate(block.names):
             last = index == len(block.names) - 1
             norm = block.norm_name(name)
-            if pre and (norm != "norm" or index == 0):
+            shown = (norm != "norm" or index == 0) and not isinstance(block.get_submodule(norm), nn.Identity)
+            if pre and shown:
                 stages.append(self.norm_stage(f"{path}.{norm}", block.get_submodule(norm), first=index == 0))
             stages += self.part_stages(f"{path}.{name}", block.part(name))
             after = f"{path}.output" if last else f"{path}.after_{name}"

@@ -124,7 +124,7 @@ NORMS = {
 OLMO_HYBRID = replace(
     OLMO2, name="olmo-hybrid", config=OlmoHybridConfig, build=olmo_hybrid, names=olmo_hybrid_names, keys=KEYS,
     presets={"olmo-hybrid-7b": OlmoHybridConfig()},
-    tiny=OlmoHybridConfig(**TINY, attend_at=(1,), delta_heads=4, key_heads=2, key_dim=4, value_dim=6),
+    tiny=OlmoHybridConfig(**TINY, attend_at=(1,), delta_heads=4, key_heads=2, key_dim=4),
     model_types=("olmo_hybrid",), heads={"lm": "OlmoHybridForCausalLM", "none": "OlmoHybridModel"},
     read=read_olmo_hybrid, write=write_olmo_hybrid, reads={"layer_types": "tuple[str, ...]"},
     copies={**OLMO2.copies, **NORMS}, gguf="", gguf_names=None, gguf_keys={},

@@ -74,6 +74,8 @@ def test_a_model_built_here_opens_there_and_comes_back(family: str, head: str, t
     [
         ("gpt", {"hidden": 20}), ("gpt", {"act": "gelu"}), ("bert", {"types": 0}), ("bert", {"offset": 3}),
         ("mistral", {"bias": True}), ("llama", {"window": 3}), ("deepseek-v2", {"shared": 0}),
+        ("stablelm", {"head_dim": 12}), ("gpt-neox", {"rope_dim": 3}), ("gptj", {"rope_dim": 10}),
+        ("falcon", {"norms": 2, "parallel": False}), ("falcon", {"kv_heads": 2, "parallel": False}),
     ],
 )  # fmt: skip
 def test_what_no_published_config_can_say_is_refused(family: str, changes: dict[str, Any]) -> None:

@@ -45,9 +45,9 @@ class StableLMConfig(PartialRotaryConfig):
     parallel: bool = False  # attention and feed-forward side by side
 
     def check(self) -> None:
-        super().check()
         if self.head_dim != head_size(self.dim, self.heads):
             raise ConfigError(f"head_dim={self.head_dim} is dim / heads in a stablelm", hint="leave it out")
+        super().check()
 
 
 def stablelm(c: StableLMConfig) -> LM:

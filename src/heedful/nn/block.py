@@ -125,11 +125,11 @@ class ParallelBlock(NamedParts):
 
 
 class Stack(Part):
-    """x = narrow(norm(block_L(… block_1(x))))
+    """x = norm(block_L(… block_1(x)))
 
     `bias` is added to the scores of every layer and computed once (ALiBi, T5). `depth` lists which block
     stands at each depth, so that layers can share their weights (ALBERT): by default each block stands once.
-    `narrow` is there where a head's vectors are narrower than the layers (Zhang et al. 2022).
+    `narrow` is a matrix after the norm, where token vectors are narrower than the layers (Zhang et al. 2022).
     """
 
     def __init__(

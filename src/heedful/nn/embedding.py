@@ -14,11 +14,11 @@ from heedful.nn.position import Learned, Sinusoidal
 
 
 class Embedding(nn.Module):
-    """x_t = drop(project(norm(scale · widen(token[w_t]) + position(t) + type[s_t])))
+    """x_t = drop(project(norm(scale · token[w_t] + position(t) + type[s_t])))
 
     (Devlin et al. 2019 §3; a scale of √D: Vaswani et al. 2017 §3.4.) Every term but the token's is optional.
-    `widen` makes narrow token vectors as wide as the positions that are added (Zhang et al. 2022), `project`
-    the whole sum as wide as the layers (Lan et al. 2020).
+    `widen` is a matrix that makes token vectors as wide as the positions added to them (Zhang et al. 2022),
+    `project` one that makes the whole sum as wide as the layers (Lan et al. 2020).
     """
 
     def __init__(

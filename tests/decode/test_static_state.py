@@ -80,7 +80,7 @@ def test_a_steps_operators_are_what_the_parts_compute(family: str, rows: int) ->
     same_steps(model, state, static, "definitions")
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "mamba", "mamba2", "gla", "lstm"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "mamba", "mamba2", "gla", "olmo-hybrid", "lstm"])
 @torch.no_grad()
 def test_a_steps_operators_are_what_changed_parts_compute(family: str) -> None:
     """Adapted layers, a matrix stored the other way round, and one that is no plain tensor."""
@@ -94,6 +94,18 @@ def test_a_steps_operators_are_what_changed_parts_compute(family: str) -> None:
             parametrize.register_parametrization(layer, "weight", Twice(), unsafe=True)
     state = model.start(prompts(model, 1, 8))
     static = StaticState(state, 1, 16)
+    static.write(state)
+    same_steps(model, state, static, "definitions")
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@torch.no_grad()
+def test_heads_that_share_how_they_read_step_as_channels_do(rows: int) -> None:
+    """A state space with one decay for a head takes the operator of one with a decay for each channel."""
+    model = tiny("mamba2", groups=1)
+    assert isinstance(model, LM)
+    state = model.start(prompts(model, rows, 8))
+    static = StaticState(state, rows, 16)
     static.write(state)
     same_steps(model, state, static, "definitions")
 

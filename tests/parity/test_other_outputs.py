@@ -9,7 +9,7 @@ import torch
 
 import heedful
 from heedful.nn.context import Context, Mask
-from tests.parity.cases import CAUSAL, CLASSIFY, Rows, bart, find_case, mamba, mamba2
+from tests.parity.cases import CAUSAL, CLASSIFY, Rows, bart, find_case, hybrid, mamba, mamba2
 from tests.parity.harness import open_there, publish, random_inputs, run_ours, run_theirs
 
 
@@ -55,7 +55,7 @@ def test_a_state_space_in_half_precision_is_near_theirs_whatever_the_residual_is
     assert (got.float() - expected).abs().max() <= 0.05 * expected.abs().max()
 
 
-@pytest.mark.parametrize("id", ["mamba", "mamba2", "mamba2-tied"])
+@pytest.mark.parametrize("id", ["mamba", "mamba2", "mamba2-tied", "olmo-hybrid", "olmo-hybrid-shared-keys"])
 def test_one_step_at_a_time_equals_the_published_implementation(id: str, tmp_path: Path) -> None:
     case = find_case(id)
     reference, model = publish(case, tmp_path).reference, heedful.load(tmp_path)
@@ -64,3 +64,16 @@ def test_one_step_at_a_time_equals_the_published_implementation(id: str, tmp_pat
     state = model.start(tokens[:, :4])
     steps = [model.step(tokens[:, t : t + 1], state) for t in range(4, tokens.shape[1])]
     assert (torch.cat((state.logits[:, None], *steps), 1) - expected[:, 3:]).abs().max() <= 1e-4
+
+
+def test_values_wider_than_keys_are_read_whatever_the_file_cuts_its_convolution_into(tmp_path: Path) -> None:
+    """transformers saves one convolution in three equal parts, released files in those of q, k and v."""
+    case = hybrid("wide-values", CAUSAL, {"linear_value_head_dim": 8})
+    reference, model = publish(case, tmp_path).reference, heedful.load(tmp_path)
+    inputs = random_inputs(model, case)
+    expected = run_theirs(reference, *inputs)["logits"]
+    assert (run_ours(model, *inputs) - expected).abs().max() <= 1e-4
+    again = open_there(case.architecture, heedful.save(model, tmp_path / "saved"))
+    assert (run_theirs(again, *inputs)["logits"] - expected).abs().max() <= 1e-6
+    opened = heedful.load(tmp_path / "saved")
+    assert torch.equal(run_ours(opened, *inputs), run_ours(model, *inputs))

@@ -147,7 +147,7 @@ def test_a_cached_step_shows_a_pattern_over_all_it_remembers_or_says_that_it_has
     assert (plain - stepped(model, Watch())).abs().max() <= 1e-4
 
 
-@pytest.mark.parametrize("family", ["mamba", "mamba2", "s4", "linear", "gla", "based"])
+@pytest.mark.parametrize("family", ["mamba", "mamba2", "s4", "linear", "gla", "based", "olmo-hybrid"])
 @torch.no_grad()
 def test_a_prompt_read_into_an_empty_state_has_the_pattern_of_a_plain_pass(family: str) -> None:
     model, watch, plain = tiny(family), Watch("*.pattern"), Watch("*.pattern")
@@ -224,7 +224,7 @@ def test_edits_of_everything_that_change_nothing_leave_the_logits_alone(family: 
     assert (edited - run(model, tokens)).abs().max() <= 2e-5
 
 
-@pytest.mark.parametrize("family", ["llama", "deepseek-v3", "mamba", "mamba2", "gla"])
+@pytest.mark.parametrize("family", ["llama", "deepseek-v3", "mamba", "mamba2", "gla", "olmo-hybrid"])
 @torch.no_grad()
 def test_each_value_alone_can_be_recorded_and_edited_without_a_change(family: str) -> None:
     model = tiny(family)

@@ -17,6 +17,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from heedful.data.batch import Batch
 from heedful.models import FAMILIES
 from heedful.nn.context import Context, Mask, Part
+from heedful.nn.delta import GatedDeltaNet
 from heedful.nn.linear import GatedLinearAttention, LinearAttention, elu_features
 from heedful.nn.recurrent import LSTM, GatedUnit
 from heedful.nn.ssd import Mamba2
@@ -102,6 +103,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "s4": lambda: S4(8, 4),
     "linear": lambda: LinearAttention(8, 2, features=elu_features),
     "gla": lambda: GatedLinearAttention(8, 2, 4, rank=3),
+    "delta": lambda: GatedDeltaNet(8, 2, 4, 4),
 }
 
 

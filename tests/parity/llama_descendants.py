@@ -1,4 +1,4 @@
-"""Rows of decoders that descend from LLaMA: Qwen, Gemma, OLMo, SmolLM3, Mixtral, mixtures of Qwen."""
+"""Rows of decoders that descend from LLaMA: Qwen, Gemma, OLMo, SmolLM3, Mixtral, Qwen-MoE, gpt-oss."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ qwen2_moe = Rows(
     "qwen2-moe", "Qwen2Moe", "Qwen2MoeConfig", {**SIZES, **MOE, "shared_expert_intermediate_size": 20}
 )
 qwen3_moe = Rows("qwen3-moe", "Qwen3Moe", "Qwen3MoeConfig", {**WIDE, **MOE})
+gpt_oss = Rows(
+    "gpt-oss", "GptOss", "GptOssConfig",
+    {**WIDE, **TURNS, "num_local_experts": 5, "num_experts_per_tok": 2, "swiglu_limit": 0.1,
+     "rope_parameters": {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "truncate": False,
+                         "original_max_position_embeddings": 16}},
+)  # fmt: skip
 BY_KIND = {
     "rope_parameters": {
         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5000.0},
@@ -97,4 +103,9 @@ ROWS = [
     qwen3_moe("dense-last", CAUSAL, {"mlp_only_layers": [1]}),
     qwen3_moe("window", CAUSAL, WINDOW),
     qwen3_moe("tag", TAG, {"num_labels": 4}),
+    gpt_oss("", CAUSAL, patterns=ATTENTIONS),
+    gpt_oss("no-biases", CAUSAL, TIED, {"attention_bias": False, "num_experts_per_tok": 1}),
+    gpt_oss("wide-clip", CAUSAL, rope("default"), {"swiglu_limit": 7.0, "layer_types": None}),
+    gpt_oss("tag", TAG, {"num_labels": 4}),
+    gpt_oss("none", "Model"),
 ]

@@ -12,6 +12,7 @@ import heedful
 from heedful import Watch
 from heedful.errors import InputError
 from heedful.models.base import Model
+from heedful.nn.attention import SinkAttention
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.context import Part
 from heedful.nn.disentangled import ConvBlock
@@ -52,7 +53,8 @@ def test_softmax_patterns_sum_to_one_and_weigh_the_values_into_the_heads(family:
         pattern, stem = open_[name], name.removesuffix("pattern")
         assert kind in ("softmax", "effective"), name
         if kind == "softmax":
-            assert (pattern.sum(-1) - 1).abs().max() <= 1e-5, name
+            sunk = isinstance(module_at(model, name.removesuffix(".pattern")), SinkAttention)
+            assert (pattern.sum(-1) < 0.99 if sunk else (pattern.sum(-1) - 1).abs() <= 1e-5).all(), name
             assert pattern.min() >= 0
         values = open_[stem + "v"]
         if values.shape[1] != pattern.shape[1]:  # groups of heads share their values

@@ -28,10 +28,10 @@ STATES = re.compile(rf"\.(h|c|i|f|g|o|r|z|n|hidden)$|{LAYER_OUTPUT.pattern}")
 
 @dataclass(frozen=True)
 class Pattern(Result):
-    """Who looks at whom: (H, T, S). Kind "softmax": rows sum to 1, or to 0 where all is masked. Kind
-    "effective": signed, what a recurrence amounts to. pattern @ v = heads; `leaves_out` says what goes into
-    the layer's output besides, such as the skip D of a state space. `queries` names the rows by the token
-    read, or, where the keys are a source's, by the word written (see `row_labels`).
+    """Who looks at whom: (H, T, S). Kind "softmax": rows sum to 1, beside a sink to less, to 0 where all is
+    masked. Kind "effective": signed, what a recurrence amounts to. pattern @ v = heads; `leaves_out` says
+    what goes into the layer's output besides, such as the skip D of a state space. `queries` names the rows
+    by the token read, or, where the keys are a source's, by the word written (see `row_labels`).
     """
 
     name: str

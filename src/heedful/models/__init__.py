@@ -31,6 +31,7 @@ Gemma 1 2 3     gemma.py           Gemma Team 2024, 2025                       n
 OLMo 1 2        olmo.py            Groeneveld et al. 2024; OLMo Team 2024      norms after parts
 Mixtral         mixtral.py         Jiang et al. 2024                           experts
 Qwen2, 3 MoE    qwen_moe.py        Qwen Team 2024, 2025                        a gated expert for all tokens
+gpt-oss         gpt_oss.py         OpenAI 2025                                 sinks, clipped experts
 SmolLM3         smollm3.py         Bakouch et al. 2025                         layers without positions
 PaLM            palm.py            Chowdhery et al. 2022                       parallel block
 BLOOM           bloom.py           BigScience 2022                             ALiBi
@@ -72,6 +73,7 @@ from heedful.models.electra import ELECTRA
 from heedful.models.falcon import FALCON
 from heedful.models.gemma import GEMMA, GEMMA2, GEMMA3
 from heedful.models.gpt import GPT, GPT2, GPT3
+from heedful.models.gpt_oss import GPT_OSS
 from heedful.models.gptj import GPTJ
 from heedful.models.linear import BASED, GLA, LINEAR
 from heedful.models.llama import LLAMA, MISTRAL
@@ -108,7 +110,7 @@ FAMILIES: dict[str, Family] = {
         *(GPT, GPT2, GPT3, LLAMA, MISTRAL, PALM, BLOOM, DEEPSEEK_V2, DEEPSEEK_V3),
         *(GPTJ, NEOX, OPT, FALCON, PHI, PHI3, STABLELM, STARCODER2),
         *(QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, OLMO, OLMO2, SMOLLM3),
-        *(MIXTRAL, QWEN2_MOE, QWEN3_MOE),
+        *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, GPT_OSS),
         *(T5, MT5, BART, MARIAN),
         *(S4_LM, MAMBA, MAMBA2, LINEAR, GLA, BASED, OLMO_HYBRID),
     )

@@ -40,6 +40,7 @@ class Router(nn.Module):
         groups_kept: int = 1,
         scale: float = 1.0,
         normalise: bool = False,
+        bias: bool = False,
     ) -> None:
         super().__init__()
         if groups < 1 or experts % groups:
@@ -56,12 +57,13 @@ class Router(nn.Module):
             )
         self.active, self.groups, self.groups_kept = active, groups, groups_kept
         self.scale, self.normalise = scale, normalise
-        self.score = nn.Linear(dim, experts, bias=False)
+        self.score = nn.Linear(dim, experts, bias=bias)
 
     def logits(self, x: Tensor) -> Tensor:
-        """x · e_i for every expert i, in float32: bf16 would make ties."""
+        """x · e_i (+ b_i) for every expert i, in float32: bf16 would make ties."""
         wide = torch.promote_types(x.dtype, torch.float32)
-        return F.linear(x.to(wide), self.score.weight.to(wide))
+        bias = self.score.bias
+        return F.linear(x.to(wide), self.score.weight.to(wide), None if bias is None else bias.to(wide))
 
     def choose(self, liking: Tensor, best_of: int) -> Tensor:
         """The `active` most liked experts (B, T, k) of the groups whose `best_of` most liked sum highest."""
@@ -138,14 +140,27 @@ class SigmoidRouter(Router):
 
 
 class Experts(nn.Module):
-    """E gated networks down_e(act(gate_e x) ⊙ up_e x), stacked: gate and up (E, F, D), down (E, D, F)."""
+    """E gated networks down_e(act(gate_e x) ⊙ up_e x), stacked: gate and up (E, F, D), down (E, D, F).
 
-    def __init__(self, experts: int, dim: int, hidden: int, act: Activation) -> None:
+    With `bias` each of the three has one: gate_bias and up_bias (E, F), down_bias (E, D).
+    """
+
+    gate_bias: nn.Parameter | None
+    up_bias: nn.Parameter | None
+    down_bias: nn.Parameter | None
+
+    def __init__(self, experts: int, dim: int, hidden: int, act: Activation, *, bias: bool = False) -> None:
         super().__init__()
         self.act = act
         self.gate = nn.Parameter(torch.empty(experts, hidden, dim))
         self.up = nn.Parameter(torch.empty(experts, hidden, dim))
         self.down = nn.Parameter(torch.empty(experts, dim, hidden))
+        for name, stack in (("gate_bias", self.gate), ("up_bias", self.up), ("down_bias", self.down)):
+            self.register_parameter(name, nn.Parameter(torch.empty(stack.shape[:2])) if bias else None)
+
+    def combine(self, gate: Tensor, up: Tensor) -> Tensor:
+        """act(gate) ⊙ up"""
+        return self.act(gate) * up
 
     def forward(self, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
         """Σ over the chosen experts of weight · expert(x): x (N, D), weights and chosen (N, k)."""
@@ -159,31 +174,54 @@ class Experts(nn.Module):
         `hidden` (B, T, k, F) and `output` (B, T, k, D) stand in the order of `expert_indices`; outputs are
         not weighted yet.
         """
-        matrices, indices = self.matrices(x.device.type), expert_indices.flatten(0, 1)  # (N, k)
-        rows = x.flatten(0, 1).to(matrices.gate.dtype)[:, None].expand(-1, indices.shape[1], -1)  # (N, k, D)
-        gate = self.act(each_product(rows, matrices.gate, indices))
-        hidden = gate * each_product(rows, matrices.up, indices)
-        hidden = ctx.see("hidden", hidden.unflatten(0, x.shape[:2]), positions=-3).flatten(0, 1)
-        out = each_product(hidden, matrices.down, indices).unflatten(0, x.shape[:2])
+        m, indices = self.matrices(x.device.type), expert_indices.flatten(0, 1)  # (N, k)
+        rows = x.flatten(0, 1).to(m.gate.dtype)[:, None].expand(-1, indices.shape[1], -1)  # (N, k, D)
+        gate, up = (
+            each_product(rows, *layer, indices) for layer in ((m.gate, m.gate_bias), (m.up, m.up_bias))
+        )
+        hidden = ctx.see("hidden", m.combine(gate, up).unflatten(0, x.shape[:2]), positions=-3).flatten(0, 1)
+        out = each_product(hidden, m.down, m.down_bias, indices).unflatten(0, x.shape[:2])
         out = ctx.see("output", out, positions=-3)
         return (out * weights[..., None]).sum(2).to(x.dtype)
 
     def matrices(self, device: str) -> ExpertMatrices:
         """The stacks in the type they are multiplied in: autocast knows no grouped product."""
-        stacks = self.gate, self.up, self.down
-        if device != "meta" and torch.is_autocast_enabled(device):
-            gate, up, down = (stack.to(torch.get_autocast_dtype(device)) for stack in stacks)
-            return ExpertMatrices(self.act, gate, up, down)
-        return ExpertMatrices(self.act, *stacks)
+        stacks, biases = (self.gate, self.up, self.down), (self.gate_bias, self.up_bias, self.down_bias)
+        if device == "meta" or not torch.is_autocast_enabled(device):
+            return ExpertMatrices(self.combine, *stacks, *biases)
+        dtype = torch.get_autocast_dtype(device)
+        narrow = [None if bias is None else bias.to(dtype) for bias in biases]
+        return ExpertMatrices(self.combine, *(stack.to(dtype) for stack in stacks), *narrow)
+
+
+class ClippedExperts(Experts):
+    """down_e(g σ(a g) ⊙ (1 + u)), g = min(gate_e x, c), u = up_e x within ±c
+
+    (OpenAI 2025, arXiv 2508.10925.) `clip` is c, `slope` a; all three matrices have biases.
+    """
+
+    def __init__(
+        self, experts: int, dim: int, hidden: int, *, clip: float = 7.0, slope: float = 1.702
+    ) -> None:
+        super().__init__(experts, dim, hidden, F.silu, bias=True)
+        self.clip, self.slope = clip, slope
+
+    def combine(self, gate: Tensor, up: Tensor) -> Tensor:
+        """g σ(a g) ⊙ (1 + u)"""
+        g, u = gate.clamp(max=self.clip), up.clamp(-self.clip, self.clip)
+        return g * torch.sigmoid(self.slope * g) * (1 + u)
 
 
 class ExpertMatrices(NamedTuple):
-    """What computes the experts: the activation, gate and up (E, F, D), down (E, D, F)."""
+    """What computes the experts: how gate and up are combined; gate, up (E, F, D), down (E, D, F); biases."""
 
-    act: Activation
+    combine: Callable[[Tensor, Tensor], Tensor]
     gate: Tensor
     up: Tensor
     down: Tensor
+    gate_bias: Tensor | None = None
+    up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
 
 
 ExpertMethod = Callable[[ExpertMatrices, Tensor, Tensor, Tensor], Tensor]
@@ -199,46 +237,53 @@ def best_method(experts: ExpertMatrices, x: Tensor) -> ExpertMethod:
     return experts_batched if traced else experts_one_by_one
 
 
-def each_product(x: Tensor, matrices: Tensor, indices: Tensor) -> Tensor:
-    """x (N, k, D) times the matrix of the expert that each was sent to: (N, k, F)"""
+def each_product(x: Tensor, matrices: Tensor, biases: Tensor | None, indices: Tensor) -> Tensor:
+    """x (N, k, D) times the matrix of the expert that each was sent to, plus its bias: (N, k, F)"""
     if x.is_meta:
         return x.new_empty(*indices.shape, matrices.shape[1])
     out = x.new_zeros(*indices.shape, matrices.shape[1])
     for e in indices.unique().tolist():
         tokens, place = (indices == e).nonzero(as_tuple=True)
-        out = out.index_put((tokens, place), F.linear(x[tokens, place], matrices[e]))
+        bias = None if biases is None else biases[e]
+        out = out.index_put((tokens, place), F.linear(x[tokens, place], matrices[e], bias))
     return out
 
 
 def experts_one_by_one(experts: ExpertMatrices, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     """The definition: y_t = Σ_{e chosen by t} w_te · down_e(act(gate_e x_t) ⊙ up_e x_t), one by one."""
-    y = torch.zeros_like(x)
+    y, m = torch.zeros_like(x), experts
+    layer = lambda x, e, matrix, bias: F.linear(x, matrix[e], None if bias is None else bias[e])
     for e in indices.unique().tolist():
         tokens, place = (indices == e).nonzero(as_tuple=True)
         rows = x[tokens]
-        hidden = experts.act(F.linear(rows, experts.gate[e])) * F.linear(rows, experts.up[e])
-        weighted = F.linear(hidden, experts.down[e]) * weights[tokens, place, None]
+        hidden = m.combine(layer(rows, e, m.gate, m.gate_bias), layer(rows, e, m.up, m.up_bias))
+        weighted = layer(hidden, e, m.down, m.down_bias) * weights[tokens, place, None]
         y = y.index_add(0, tokens, weighted.to(x.dtype))
     return y
 
 
 def experts_batched(experts: ExpertMatrices, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     """Every expert on every token, most with weight 0: wasteful, but three products of fixed shape."""
-    hidden = experts.act(x @ experts.gate.mT) * (x @ experts.up.mT)  # (E, N, F)
-    out = hidden @ experts.down.mT  # (E, N, D)
+    m = experts
+    layer = lambda x, matrix, bias: x @ matrix.mT if bias is None else x @ matrix.mT + bias[:, None]
+    hidden = m.combine(layer(x, m.gate, m.gate_bias), layer(x, m.up, m.up_bias))  # (E, N, F)
+    out = layer(hidden, m.down, m.down_bias)  # (E, N, D)
     share = weights.new_zeros(len(x), len(out)).scatter_add(1, indices, weights)  # (N, E)
     return torch.einsum("ne,end->nd", share, out.to(share.dtype)).to(x.dtype)
 
 
 def experts_grouped(experts: ExpertMatrices, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     """Tokens sorted by expert, then one product over unequal groups of rows per matrix."""
-    N, k = indices.shape
+    (N, k), m = indices.shape, experts
     expert, order = indices.flatten().sort(stable=True)  # (N·k,)
-    every = torch.arange(len(experts.gate), device=x.device)
+    every = torch.arange(len(m.gate), device=x.device)
     ends = torch.searchsorted(expert, every, right=True).to(torch.int32)  # (E,) where each expert's rows stop
+    layer = lambda rows, matrix, bias: (
+        _product(rows, matrix, ends) if bias is None else _product(rows, matrix, ends) + bias[expert]
+    )
     rows = x[order // k]
-    hidden = experts.act(_product(rows, experts.gate, ends)) * _product(rows, experts.up, ends)
-    out = _product(hidden, experts.down, ends)[order.argsort()].view(N, k, -1)  # back in the tokens' order
+    hidden = m.combine(layer(rows, m.gate, m.gate_bias), layer(rows, m.up, m.up_bias))
+    out = layer(hidden, m.down, m.down_bias)[order.argsort()].view(N, k, -1)  # back in the tokens' order
     return (out * weights[..., None]).sum(1).to(x.dtype)
 
 
@@ -282,7 +327,7 @@ class MoE(Part):
 
     def initialise(self) -> None:
         for stack in self.experts.parameters():
-            nn.init.normal_(stack, std=0.02)
+            nn.init.normal_(stack, std=0.02 if stack.ndim == 3 else 0.0)
 
     def total_parameters(self) -> int:
         """How many numbers training sets: the parameters, and a router's bias, which no gradient moves."""

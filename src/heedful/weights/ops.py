@@ -153,4 +153,27 @@ class MinusOne(Op):
         return [t + 1 for t in ours]
 
 
+@dataclass(frozen=True)
+class Swapped(Op):
+    """Stacked matrices stored (E, in, out)."""
+
+    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [t.mT.contiguous() for t in theirs]
+
+    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [t.mT.contiguous() for t in ours]
+
+
+@dataclass(frozen=True)
+class Alternating(Op):
+    """Two stacks in one, column by column in turn: (E, in, 2 out), or biases (E, 2 out)."""
+
+    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        parts = [theirs[0][..., i::2] for i in range(2)]
+        return [(t.mT if t.ndim == 3 else t).contiguous() for t in parts]
+
+    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.stack([t.mT if t.ndim == 3 else t for t in ours], -1).flatten(-2)]
+
+
 SAME = Op()

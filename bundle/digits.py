@@ -113,11 +113,15 @@ def draw_word(text: str, rng: np.random.Generator) -> Image.Image:
 
 
 def choose_texts(count: int, words: Sequence[str], seed: int) -> list[str]:
-    """Half of them numbers of one to six digits, the others words; of these some are letters at random."""
+    """Half of them numbers of one to six digits, the others words or letters at random.
+
+    Many are of one or two characters: from those a model learns what each looks like, before it finds out
+    where to look for the next one.
+    """
     rng = seeded_generator(seed)
-    number = lambda: "".join(map(str, rng.integers(0, 10, int(rng.integers(1, 7)))))
-    letters = lambda: "".join(rng.choice(list(LETTERS), int(rng.integers(1, 9))))
-    word = lambda: letters() if rng.random() < 0.3 else str(words[int(rng.integers(len(words)))])
+    number = lambda: "".join(map(str, rng.integers(0, 10, int(rng.choice([1, 1, 1, 2, 2, 3, 4, 5, 6])))))
+    letters = lambda: "".join(rng.choice(list(LETTERS), int(rng.choice([1, 1, 1, 2, 2, 3, 4, 6, 8]))))
+    word = lambda: letters() if rng.random() < 0.5 else str(words[int(rng.integers(len(words)))])
     return [number() if i % 2 == 0 else word() for i in range(count)]
 
 
@@ -157,9 +161,8 @@ def train(given: argparse.Namespace) -> tuple[Model, dict[str, float]]:
     tokenizer = heedful.train_tokenizer(
         "char", [str(letters)], vocab=64, special=("bos", "eos", "pad", "unk")
     )
-    model = heedful.build(
-        "vision-encoder-decoder", vocab=len(tokenizer), start_token=tokenizer.bos, seed=given.seed, **SIZES
-    )
+    first = {"vocab": len(tokenizer), "start_token": tokenizer.bos}
+    model = heedful.build("vision-encoder-decoder", **first, **SIZES, seed=given.seed, device=given.device)
     model.tokenizer = tokenizer
     assert isinstance(model, Seq2Seq)
     for table in (model.embed.token, model.embed.position, model.target_embed.position):
@@ -180,7 +183,7 @@ def train(given: argparse.Namespace) -> tuple[Model, dict[str, float]]:
         if step.number % given.every == 0:
             spent = time.perf_counter() - began
             print(f"{step.number} {step.loss:.3f} lr {step.lr:.1e} {spent:.0f} s", flush=True)
-    small = model.eval().half().float()
+    small = model.eval().cpu().half().float()
     found = measure(small, held, given.held or HELD)
     heedful.save(small.half(), places(NAME, given.out)[0])
     return small, found

@@ -185,15 +185,17 @@ def write_image_processor(processor: ImageProcessor, folder: Path) -> None:
     write_text(folder / PREPROCESSOR, json.dumps(written, indent=2, sort_keys=True) + "\n")
 
 
-def draw_text(text: str, height: int = 32, width: int | None = None, *, size: float | None = None) -> Any:
-    """Return a Pillow image of a text in black on white, in Pillow's own font, as wide as the text needs."""
+def draw_text(text: str, height: int = 32, width: int | None = None) -> Any:
+    """Return a Pillow image of a text in black on white, in Pillow's own font, from the left edge on.
+
+    It is at least `width` wide, and wider where the text needs it.
+    """
     Image = require_pillow()
     from PIL import ImageDraw, ImageFont
 
-    font = ImageFont.load_default(size or 0.75 * height)
+    font, margin = ImageFont.load_default(0.75 * height), height // 8
     left, top, right, bottom = font.getbbox(text or " ")
-    wide = width or max(1, math.ceil(right - left) + height // 2)
-    image = Image.new("L", (wide, height), 255)
-    at = ((wide - (right - left)) / 2 - left, (height - (bottom - top)) / 2 - top)
+    image = Image.new("L", (max(width or 1, math.ceil(right - left) + 2 * margin), height), 255)
+    at = (margin - left, (height - bottom + top) / 2 - top)
     ImageDraw.Draw(image).text(at, text, fill=0, font=font)
     return image

@@ -34,7 +34,7 @@ def test_an_image_is_read_and_its_text_written_behind_the_start_token(tmp_path: 
 
 def test_batches_follow_from_the_step_and_every_row_comes_once(tmp_path: Path) -> None:
     model = reader(tmp_path)
-    draw = lambda row, epoch: draw_text(TEXTS[row], 16, 32, size=10 + epoch)
+    draw = lambda row, epoch: draw_text(TEXTS[row], 16 + epoch, 32)
     make = lambda seed: data.image_text(
         draw, TEXTS, model.tokenizer, model.image_processor, batch=4, seed=seed, length=12
     )

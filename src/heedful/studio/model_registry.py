@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from heedful.adapters import adapter_base, has_adapter, merge
 from heedful.errors import HeedfulError, nearest
+from heedful.images import PREPROCESSOR
 from heedful.models.base import Model
 from heedful.studio.error_responses import Cannot, ModelNotFound
 from heedful.studio.workers import Ticket, Worker
@@ -34,6 +35,11 @@ class Entry:
     path: Path
     vectors: bool = False
     run: str | None = None
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether its folder says how images become its input."""
+        return (self.path / PREPROCESSOR).is_file()
 
     @property
     def needs_merge(self) -> bool:

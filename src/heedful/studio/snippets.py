@@ -108,7 +108,7 @@ def of_call(trace: Trace, function: Callable[..., Any], suffix: str = "", **opti
         kept = options
     else:
         kept = {name: value for name, value in options.items() if name in known}
-    arguments = given if "target" in known else given[:1] if "text" in known else []
+    arguments = given if "target" in known else given[:1] if {"text", "image"} & set(known) else []
     subject = Code("vectors" if trace.entry.vectors else "model")
     imports, call = call_text(function, subject, *arguments, **kept)
     return script(trace.entry, f"{first}seen = {call}\nprint(seen{suffix})", (needs + imports).strip())
@@ -139,7 +139,13 @@ def input_code(trace: Trace) -> tuple[list[Any], str, str]:
     """Return what a trace read as arguments, the lines before, and imports; ids if the text would not do."""
     text: Any = trace.text
     first = needs = ""
-    if text is None:
+    if trace.given.ids.is_floating_point():  # an image, which the text was drawn as
+        height, width = trace.given.ids.shape[2:]
+        text, needs = (
+            Code(f"draw_text({text!r}, {height}, {width})"),
+            "from heedful.images import draw_text\n",
+        )
+    elif text is None:
         text = trace.given.ids[0].tolist()
         if trace.given.types is not None:  # ids alone do not say which of two texts a token is of
             types = trace.given.types.tolist()

@@ -14,6 +14,7 @@ from torch import Tensor
 from heedful.data.tokenization import find_template
 from heedful.decode.loop import stream
 from heedful.errors import InputError
+from heedful.images import draw_text
 from heedful.inspect.change import Ablation
 from heedful.inspect.inputs import Input, names_of, reading, token_id
 from heedful.inspect.mixing import attention_groups
@@ -80,6 +81,9 @@ class TraceBuilder:
         self.model: Model = loaded_model.sequence
         self.warnings: list[str] = []
         self.cut = 0
+        self.pixels: Tensor | None = (
+            None  # of the image that a text is drawn as, for a model that reads images
+        )
         self.generated: dict[str, Any] | None = None
 
     def trace(self, id: str) -> Trace:
@@ -131,7 +135,9 @@ class TraceBuilder:
         return tuple(tokens.tidy(t)[0] for t in given if t is not None)
 
     def alone(self) -> list[int]:
-        """The ids that the text alone gives, or the pair."""
+        """The ids that the text alone gives, or the pair; of an image the numbers of its patches."""
+        if self.pixels is not None:
+            return list(range(len(names_of(self.model, self.pixels))))
         return list(self.model.tokenizer.encoding(*self.texts()).ids)
 
     def group_words(self, tokens_found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -166,6 +172,8 @@ class TraceBuilder:
     def source(self, heads: Mapping[str, int]) -> list[dict[str, Any]]:
         """The tokens that are read, cut if there are too many; what is cut is said."""
         model, given = self.model, self.asked.get("ids")
+        if model.image_processor is not None:
+            return self.draw()
         limit = self.limit("source" if isinstance(model, Seq2Seq) else "tokens", heads)
         if given is not None:
             found, count = tokens.token_name(model, check_token_ids(model, given)[:limit]), len(given)
@@ -177,6 +185,21 @@ class TraceBuilder:
             found, count = self.add_special_tokens(found, count, limit)
         self.warn(count, limit, "text")
         return found
+
+    def draw(self) -> list[dict[str, Any]]:
+        """Draw the text as an image for a model that reads images; what it reads are patches."""
+        if self.asked.get("ids") is not None or self.asked.get("tokens") or self.asked.get("pair"):
+            raise InputError("a patch of an image is no token", hint="change the text: it is drawn, and read")
+        text, said = tokens.tidy(self.asked.get("text") or "")
+        if not text.strip():
+            raise InputError("the text is empty", hint="give at least one letter, which is drawn as an image")
+        self.warnings += [*said, "this model reads images: the text was drawn as one"]
+        size = self.model.image_processor
+        self.pixels = size(draw_text(text, size.height, size.width)).to(self.model.device)
+        return [
+            {"id": i, "text": name, "shown": name, "start": None, "end": None, "special": name[0] == "["}
+            for i, name in enumerate(names_of(self.model, self.pixels))
+        ]
 
     def encode_text(self, text: str, limit: int) -> tuple[list[dict[str, Any]], int]:
         text, said = tokens.tidy(text)
@@ -255,7 +278,8 @@ class TraceBuilder:
         if room < 1:
             return []
         pieces = []
-        for piece in stream(model, list(ids), max_tokens=min(count, room), **settings):
+        prompt = list(ids) if self.pixels is None else self.pixels
+        for piece in stream(model, prompt, max_tokens=min(count, room), **settings):
             self.ticket.check()
             pieces.append(piece)
         ended = pieces[-1].finish == "end"
@@ -272,7 +296,7 @@ class TraceBuilder:
         self, ids: Sequence[int], target: list[dict[str, Any]] | None, source: list[dict[str, Any]]
     ) -> Input:
         model = self.model
-        read = torch.tensor([list(ids)], device=model.device)
+        read = torch.tensor([list(ids)], device=model.device) if self.pixels is None else self.pixels
         if target is None:
             sides, told = [t.get("side") for t in source], [t.get("type", 0) for t in source]
             table = model.tables["tokens"].types
@@ -281,12 +305,13 @@ class TraceBuilder:
             second = sides.index(1) if 1 in sides else None
             return Input(read, names_of(model, ids), types=types, second=second)
         written = torch.tensor([[t["id"] for t in target]], device=model.device)
-        return Input(read, names_of(model, ids), written, names_of(model, written))
+        return Input(read, names_of(model, read), written, names_of(model, written))
 
     def change(self, inputs: Input, baseline: Sequence[int], output: Tensor) -> dict[str, Any]:
         """How the predictions moved: against the model with everything on, on the tokens as they were."""
         with torch.no_grad():
-            before = replace(inputs, ids=inputs.ids.new_tensor([baseline])).run(self.model)[0]
+            plain = inputs.ids.new_tensor([baseline]) if self.pixels is None else self.pixels
+            before = replace(inputs, ids=plain).run(self.model)[0]
         moved = Ablation(output[None], before[None]).change.reshape(-1)
         last = default_position(self.model, inputs)
         at, token = predictions.telling_position(self.model, inputs, moved, output)

@@ -143,7 +143,8 @@ def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any
 
     It takes what `heedful.generate` takes with beams=…: max_tokens, length_penalty, groups and diversity …
     """
-    text = text.ids[0].tolist() if isinstance(text, Input) else text
+    if isinstance(text, Input):  # its ids, or the pixels of its image
+        text = text.ids[0] if text.ids.is_floating_point() else text.ids[0].tolist()
     found = beam_tree(model, text, beams=beams, **settings)
     if len(found.branches) > SHOWN:
         raise InputError(

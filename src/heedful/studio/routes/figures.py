@@ -21,8 +21,12 @@ router = APIRouter()
 
 
 def known_figures(entry: Entry) -> dict[str, Callable[..., view.Figure]]:
-    """Return the functions that draw something of a model, by name; word vectors have their map alone."""
+    """Return the functions that draw something of a model, by name; word vectors have their map alone, and
+    of a model that reads images comes first where it looks.
+    """
     functions = (view.embeddings,) if entry.vectors else view.FIGURES
+    if entry.reads_images:
+        functions = (view.image_attention, *functions)
     return {function.__name__: function for function in functions}
 
 
@@ -44,7 +48,9 @@ def draw_figure(look: Seen, name: str, format: FigureFormat = "json") -> Respons
         raise InputError(f"no figure {name[:80]!r} of {trace.entry.id}", hint=hint)
     function = known[name]
     takes = inspect.signature(function).parameters
-    given: list[Any] = [trace.given if trace.text is None else trace.text] if "text" in takes else []
+    drawn = trace.given.ids.is_floating_point()  # the text, as an image
+    read = trace.given if trace.text is None or drawn else trace.text
+    given: list[Any] = [read] if {"text", "image"} & set(takes) else []
     if trace.given.target is not None and "target" in takes:
         given.append(trace.given.target)
     figure = look.run(lambda held: function(held.model, *given))

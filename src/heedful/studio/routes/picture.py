@@ -10,6 +10,7 @@ from starlette.responses import Response
 from heedful import view
 from heedful.decode.request import context_length
 from heedful.errors import HeedfulError
+from heedful.images import draw_text
 from heedful.inspect.prediction import is_causal
 from heedful.models.base import Model, Seq2Seq
 from heedful.studio import snippets
@@ -19,6 +20,7 @@ from heedful.studio.routes.models import DEFAULTS
 from heedful.studio.shared_state import Here, Studio
 
 router = APIRouter()
+TEXTS = ("text", "beside")  # what a model that reads images is shown as images
 FIRST_TEXT = "The animal didn't cross the street because it was too tired."
 FIRST_COMPARISON = FIRST_TEXT.replace("tired", "wide")
 # Found by a search over all heads: in no other does the look of "it" move as far from "animal" to "street".
@@ -41,22 +43,34 @@ def draw_picture(
             "head": head, "row": number(row),
         }  # fmt: skip
         options = {name: value for name, value in request.items() if value is not None}
-        figure = loaded_model.run(lambda: view.model(loaded_model.sequence, **options, name=loaded_model.id))
+        figure = loaded_model.run(lambda: view_model(loaded_model, options))
     else:
         options, figure = first_picture(loaded_model)
-    arguments = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    size = loaded_model.sequence.image_processor
+    code = lambda value: snippets.Code(f"draw_text({value!r}, {size.height}, {size.width})")
+    said = {n: code(v) if size is not None and n in TEXTS else v for n, v in options.items()}
+    arguments = ", ".join(f"{name}={value!r}" for name, value in said.items())
     call = f"figure = heedful.view.model(model, {arguments}, name={loaded_model.id!r})"
     call += "\nfigure.save('model.html')"
-    python = snippets.script(loaded_model.entry, call, "import heedful.view")
+    imports = "import heedful.view" + ("\nfrom heedful.images import draw_text" if size is not None else "")
+    python = snippets.script(loaded_model.entry, call, imports)
     return figure_response(figure, "model", format, python)
 
 
 def first_picture(loaded_model: LoadedModel) -> tuple[dict[str, Any], view.Figure]:
     """Return the first picture of a model, drawn once, and what it was asked for with."""
-    model = loaded_model.sequence
-    options = first_request(loaded_model.id, model)
-    figure = loaded_model.once("picture", lambda: view.model(model, **options, name=loaded_model.id))
+    options = first_request(loaded_model.id, loaded_model.sequence)
+    figure = loaded_model.once("picture", lambda: view_model(loaded_model, options))
     return options, figure
+
+
+def view_model(loaded_model: LoadedModel, options: dict[str, Any]) -> view.Figure:
+    """Return the picture of a model; one that reads images reads the texts as they are drawn."""
+    model = loaded_model.sequence
+    size = model.image_processor
+    draw = lambda text: draw_text(text, size.height, size.width)
+    read = {n: draw(v) if size is not None and n in TEXTS else v for n, v in options.items()}
+    return view.model(model, **read, name=loaded_model.id)
 
 
 def first_request(id: str, model: Model) -> dict[str, Any]:
@@ -64,6 +78,8 @@ def first_request(id: str, model: Model) -> dict[str, Any]:
     that its context has room for.
     """
     request: dict[str, Any] = {"text": FIRST_TEXT, "beside": FIRST_COMPARISON} | FIRST_HEADS.get(id, {})
+    if model.image_processor is not None:
+        return {"text": "2026"}
     if is_causal(model):
         request = {
             "text": "The old man reads a book." if isinstance(model, Seq2Seq) else "The cat sat on the"

@@ -1,0 +1,67 @@
+"""The studio and a model that reads images: a text is drawn, traced, and shown where the model looked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+import heedful
+from heedful import view
+from heedful.images import draw_text
+from heedful.studio.studio_app import create_studio_app
+from tests.image_toy import reader
+from tests.studio.conftest import get, tensor, traced
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A server over one tiny reader."""
+    folder = tmp_path_factory.mktemp("models")
+    heedful.save(reader(folder), folder / "reader")
+    app = create_studio_app(models_folder=folder, runs_folder=folder)
+    with TestClient(app, base_url="http://127.0.0.1") as found:
+        yield found
+
+
+def test_a_text_is_drawn_and_its_patches_are_traced(client: TestClient) -> None:
+    found = traced(client, "reader", text="305")
+    assert [token["text"] for token in found["tokens"][:3]] == ["[CLS]", "1,1", "1,2"]
+    assert any("drawn" in said for said in found["warnings"])
+    cross = next(group for group in found["groups"] if "cross" in group["name"])
+    pattern = tensor(client, f"/api/trace/{found['id']}/tensor", name=f"{cross['layers'][0]}.pattern")
+    assert pattern.shape[-1] == len(found["tokens"]) == 9
+    assert np.allclose(pattern.sum(-1), 1, atol=1e-5)
+    assert "draw_text('305', 16, 32)" in found["python"]
+
+
+def test_the_page_of_figures_has_the_image_first_and_its_python_runs(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert get(client, "/api/models/reader/figures")["figures"][0]["name"] == "image_attention"
+    found = traced(client, "reader", text="305")
+    for one in get(client, "/api/models/reader/figures")["figures"]:
+        figure = get(client, f"/api/trace/{found['id']}/figures/{one['name']}")
+        assert figure["kind"]
+    shown = get(client, f"/api/trace/{found['id']}/figures/image_attention")
+    model = client.app.state.studio.registry.get("reader").model  # type: ignore[attr-defined]
+    direct = view.image_attention(model, draw_text("305", 16, 32))
+    assert shown["title"] == direct.title
+    assert "data:image/png" in shown["drawn"]["light"]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(shown["python"], "<python>", "exec"), {})
+    assert (tmp_path / "image_attention.html").is_file()
+
+
+def test_the_first_picture_reads_a_drawn_number(client: TestClient) -> None:
+    assert "draw_text('2026', 16, 32)" in get(client, "/api/picture", model="reader")["python"]
+
+
+def test_a_patch_is_not_replaced_and_no_task_of_texts_is_offered(client: TestClient) -> None:
+    answer = client.post("/api/trace", json={"model": "reader", "text": "1", "edit": {"tokens": {"0": "2"}}})
+    assert answer.status_code == 422
+    assert "no token" in answer.text
+    assert get(client, "/api/models/reader")["tasks"] == []

@@ -12,7 +12,12 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 from heedful.adapters import lora
-from heedful.decode.engines.fallback import KNOWN_PARTS, find_fallback_reason, model_fingerprint
+from heedful.decode.engines.fallback import (
+    KNOWN_PARTS,
+    find_fallback_reason,
+    model_fingerprint,
+    part_change,
+)
 from heedful.decode.fast import NumbaStepper
 from heedful.decode.quantize import quantize
 from heedful.decode.stepper import EagerStepper
@@ -73,6 +78,35 @@ def test_a_hook_and_a_replaced_method_of_any_part_are_found(family: str) -> None
         assert "has another forward" in str(find_fallback_reason(model))
         del module.forward
     assert find_fallback_reason(model) is None
+
+
+# What a family has that no fast step computes → a word of the reason.
+UNKNOWN = {
+    "gemma": "OffsetRMSNorm", "gemma2": "SandwichBlock", "gemma3": "SandwichBlock", "olmo": "without weights",
+    "olmo2": "SandwichBlock", "mixtral": "MoE", "qwen2-moe": "MoE", "qwen3-moe": "MoE",
+    "gpt-oss": "SinkAttention",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "reason"), UNKNOWN.items())
+def test_a_part_that_no_fast_step_knows_is_named(family: str, reason: str) -> None:
+    model = tiny(family)
+    reasons = {part_change(module) for module in model.modules()}
+    assert find_fallback_reason(model) is not None
+    assert any(reason in str(found) for found in reasons), reasons
+
+
+@pytest.mark.parametrize("value", ["clip", "softcap"])
+def test_a_value_of_attention_that_no_fast_step_knows_is_a_reason(value: str) -> None:
+    model = cast(LM, tiny("llama"))
+    setattr(model.blocks[1].attn, value, 0.5)
+    assert find_fallback_reason(model) == f"blocks.1.attn has a {value} of 0.5"
+
+
+def test_capped_logits_are_a_reason() -> None:
+    model = gpt2()
+    model.head.softcap = 3.0  # type: ignore[assignment]
+    assert find_fallback_reason(model) == "head has a softcap of 3"
 
 
 # A way to change a model that none of the names above says → a word of the reason.

@@ -47,7 +47,7 @@ def test_padded_rows_step_as_the_plain_stepper_does(family: str) -> None:
 
 
 @pytest.mark.parametrize("pad", [0, 2])
-@pytest.mark.parametrize("family", ["gpt3", "mistral"])
+@pytest.mark.parametrize("family", ["gpt3", "mistral", "qwen2"])
 def test_a_window_rolls_over_rows_as_it_does_plainly(family: str, pad: int) -> None:
     assert worst_step(tiny(family), rows=2, pad=pad, steps=50, length=64 if family == "gpt3" else 0) < 1e-5
 

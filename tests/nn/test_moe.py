@@ -11,8 +11,10 @@ from heedful.errors import ConfigError
 from heedful.nn.context import Context, Mask, Watch
 from heedful.nn.ffn import GatedMLP
 from heedful.nn.moe import (
+    ClippedExperts,
     ExpertMethod,
     Experts,
+    GatedExpert,
     MoE,
     Router,
     SigmoidRouter,
@@ -32,8 +34,12 @@ def context(watch: Watch | None = None) -> Context:
     return Context(pos, pos, Mask(causal=True), watch=watch, path="ffn")
 
 
-def make_experts(experts: int = E, dim: int = D, hidden: int = HIDDEN) -> Experts:
-    made = Experts(experts, dim, hidden, F.silu)
+def make_experts(experts: int = E, dim: int = D, hidden: int = HIDDEN, *, clipped: bool = False) -> Experts:
+    made = (
+        ClippedExperts(experts, dim, hidden, clip=0.4, slope=1.7)
+        if clipped
+        else Experts(experts, dim, hidden, F.silu)
+    )
     for stack in made.parameters():
         torch.nn.init.normal_(stack, std=0.3)
     return made
@@ -48,10 +54,14 @@ def chosen_at_random(tokens: int, active: int = 3) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("way", [experts_batched, experts_grouped])
 @pytest.mark.parametrize("tokens", [1, 23])
+@pytest.mark.parametrize("clipped", [False, True], ids=["", "clipped"])
 def test_the_fast_ways_equal_the_loop_also_in_gradients(
-    way: ExpertMethod, tokens: int, dtype: torch.dtype
+    way: ExpertMethod, tokens: int, dtype: torch.dtype, clipped: bool
 ) -> None:
-    experts, x = make_experts().to(dtype), torch.randn(tokens, D, dtype=dtype, requires_grad=True)
+    experts, x = (
+        make_experts(clipped=clipped).to(dtype),
+        torch.randn(tokens, D, dtype=dtype, requires_grad=True),
+    )
     matrices = experts.matrices("cpu")
     assert groupable(x, matrices)
     weights, chosen = chosen_at_random(tokens)
@@ -103,6 +113,38 @@ def test_the_compiler_traces_large_ones_too(dtype: torch.dtype, monkeypatch: pyt
     torch._dynamo.reset()
     traced = torch.compile(lambda x: part(x, context()), fullgraph=True, backend="eager")
     assert (traced(x) - part(x, context())).abs().max() <= (1e-5 if dtype == torch.float32 else 1e-2)
+
+
+@torch.no_grad()
+def test_clipped_experts_are_their_formula() -> None:
+    experts, x, (weights, chosen) = make_experts(clipped=True), torch.randn(7, D), chosen_at_random(7)
+    got = experts(x, weights, chosen)
+    for t in range(7):
+        wanted = torch.zeros(D)
+        for weight, e in zip(weights[t], chosen[t].tolist(), strict=True):
+            gate = (experts.gate[e] @ x[t] + experts.gate_bias[e]).clamp(max=0.4)
+            up = (experts.up[e] @ x[t] + experts.up_bias[e]).clamp(-0.4, 0.4)
+            hidden = gate / (1 + torch.exp(-1.7 * gate)) * (up + 1)
+            wanted += weight * (experts.down[e] @ hidden + experts.down_bias[e])
+        assert (got[t] - wanted).abs().max() <= 1e-5
+
+
+@torch.no_grad()
+def test_a_gated_expert_is_as_loud_as_each_token_lets_it() -> None:
+    expert = GatedMLP(D, HIDDEN, F.silu)
+    part, x = GatedExpert(D, expert), torch.randn(2, 5, D)
+    wanted = torch.sigmoid(x @ part.gate.weight[0])[..., None] * expert(x, context())
+    assert (part(x, context()) - wanted).abs().max() <= 1e-6
+
+
+@torch.no_grad()
+def test_a_router_with_biases_adds_them_to_its_scores() -> None:
+    router, x = SoftmaxRouter(D, E, 3, normalise=True, bias=True), torch.randn(2, 5, D)
+    router.score.bias.normal_(std=2.0)
+    weights, chosen = router(x, context())
+    best = (x @ router.score.weight.T + router.score.bias).topk(3)
+    assert torch.equal(chosen, best.indices)
+    assert (weights - best.values.softmax(-1)).abs().max() <= 1e-6  # over the chosen ones alone
 
 
 def naive(router: Router, scores: Tensor, liking: Tensor, best_of: int) -> tuple[list[int], list[float]]:

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 16  # positions
+BACK_TILE = 8  # positions of the gradient, which holds W + 1 sums for each number
 WIDTH = 128  # channels
 SPAN = 128  # positions whose gradients one program adds up for w and b
 
@@ -53,22 +54,22 @@ def conv_backward_kernel(  # type: ignore[no-untyped-def]
     weights, slopes = (), ()
     for j in tl.static_range(W):
         weights = weights + (tl.load(w + d * W + j, mask=d < D, other=0.0).to(tl.float32),)
-        slopes = slopes + (tl.zeros((WIDTH,), tl.float32),)
-    slope = tl.zeros((WIDTH,), tl.float32)
+        slopes = slopes + (tl.zeros((TILE, WIDTH), tl.float32),)
+    slope = tl.zeros((TILE, WIDTH), tl.float32)  # summed over positions once, at the end
     for begin in range(0, SPAN, TILE):
         t = tl.program_id(1) * SPAN + begin + tl.arange(0, TILE)
         up, total, added = load_rows(dy, base, t, d, T, D), tl.zeros((TILE, WIDTH), tl.float32), ()
-        slope += tl.sum(up, 0)
+        slope += up
         for j in tl.static_range(W):
             total += weights[j][None, :] * load_rows(dy, base, t + (W - 1) - j, d, T, D)
-            added = added + (slopes[j] + tl.sum(up * load_rows(x, base, t - (W - 1) + j, d, T, D), 0),)
+            added = added + (slopes[j] + up * load_rows(x, base, t - (W - 1) + j, d, T, D),)
         slopes = added
         inside = (t < T)[:, None] & (d < D)[None, :]
         tl.store(dx + (base + t)[:, None] * D + d[None, :], total.to(dx.dtype.element_ty), mask=inside)
     place = (tl.program_id(2).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * (W + 1) * D + d
     for j in tl.static_range(W):
-        tl.store(sums + place + j * D, slopes[j], mask=d < D)
-    tl.store(sums + place + W * D, slope, mask=d < D)
+        tl.store(sums + place + j * D, tl.sum(slopes[j], 0), mask=d < D)
+    tl.store(sums + place + W * D, tl.sum(slope, 0), mask=d < D)
 
 
 def launch_conv(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
@@ -89,7 +90,7 @@ def launch_conv_backward(dy: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tens
     spans, dx = triton.cdiv(T, SPAN), torch.empty_like(x)
     sums = torch.empty(rows * spans, W + 1, D, device=x.device, dtype=torch.float32)
     conv_backward_kernel[(triton.cdiv(D, WIDTH), spans, rows)](
-        dy, x, w, dx, sums, T, D, W=W, TILE=TILE, WIDTH=WIDTH, SPAN=SPAN, num_warps=4
+        dy, x, w, dx, sums, T, D, W=W, TILE=BACK_TILE, WIDTH=WIDTH, SPAN=SPAN, num_warps=4
     )
     total = sums.sum(0)
     return dx, total[:W].t().contiguous(), total[W].clone()

@@ -27,6 +27,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "phi": ("phi", {"rope_dim": 2}),
     "phi3": ("phi3", {"window": 5}),
     "phi3-long-rope": ("phi3", {"rope_scaling": LONG, "tied": True}),
+    "mamba": ("mamba", {}),
+    "mamba2": ("mamba2", {"groups": 1, "tied": False}),
     "stablelm-3b": ("stablelm", {"qk_norm": False, "parallel": False}),
     "stablelm-2-1.6b": ("stablelm", {"qk_norm": False, "parallel": False, "bias": True}),
     "stablelm-2-12b": ("stablelm", {}),

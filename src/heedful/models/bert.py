@@ -24,6 +24,7 @@ from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import Head, MLMHead, NextHead, Pooler, PretrainHead, choose_head, encoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
+from heedful.weights.gguf import GGUFFile
 from heedful.weights.names import Row
 
 
@@ -243,6 +244,19 @@ def write_offset(c: RobertaConfig) -> dict[str, Any]:
     return {"max_position_embeddings": c.context + c.offset, "pad_token_id": c.offset - 1}
 
 
+
+def bert_gguf_names(c: BertConfig) -> list[Row]:
+    return BERT_GGUF_NAMES
+
+
+def read_bert_gguf(source: GGUFFile) -> dict[str, Any]:
+    return {"head": "none", "pooler": False}
+
+
+def write_bert_gguf(c: BertConfig) -> dict[str, Any]:
+    return {"bert.attention.causal": False}
+
+
 TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
 
 BERT = Family(
@@ -266,9 +280,8 @@ BERT = Family(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     drop=("*position_ids",), paper="Devlin et al. 2019, arXiv 1810.04805",
-    gguf="bert", gguf_names=lambda c: BERT_GGUF_NAMES, gguf_head="none",
-    gguf_read=lambda source: {"head": "none", "pooler": False},
-    gguf_write=lambda c: {"bert.attention.causal": False},
+    gguf="bert", gguf_names=bert_gguf_names, gguf_head="none", gguf_read=read_bert_gguf,
+    gguf_write=write_bert_gguf,
     gguf_keys={
         "bert.context_length": "context", "bert.embedding_length": "dim", "bert.block_count": "layers",
         "bert.feed_forward_length": "hidden", "bert.attention.head_count": "heads",

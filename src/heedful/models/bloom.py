@@ -79,6 +79,14 @@ KEYS = {
     "tie_word_embeddings": "tied",
 }  # fmt: skip
 
+def bloom_gguf_names(c: BloomConfig) -> list[Row]:
+    return GGUF_NAMES
+
+
+def write_bloom_gguf(c: BloomConfig) -> dict[str, Any]:
+    return {"bloom.feed_forward_length": 4 * c.dim}
+
+
 BLOOM = Family(
     "bloom", BloomConfig, bloom, bloom_names, KEYS,
     presets={"bloom-560m": BloomConfig(), "bloom-176b": BloomConfig(dim=14336, layers=70, heads=112)},
@@ -92,8 +100,7 @@ BLOOM = Family(
     copies={
         "lm_head.weight": "transformer.word_embeddings.weight", "output.weight": "token_embd.weight",
     },
-    gguf="bloom", gguf_names=lambda c: GGUF_NAMES,
-    gguf_write=lambda c: {"bloom.feed_forward_length": 4 * c.dim},
+    gguf="bloom", gguf_names=bloom_gguf_names, gguf_write=write_bloom_gguf,
     gguf_keys={
         "bloom.context_length": "context", "bloom.embedding_length": "dim", "bloom.block_count": "layers",
         "bloom.attention.head_count": "heads", "bloom.attention.layer_norm_epsilon": "norm_eps",

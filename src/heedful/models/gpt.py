@@ -171,6 +171,10 @@ GPT = Family(
     copies={"lm_head.weight": "transformer.tokens_embed.weight"}, drop=("*.attn.bias", "*position_ids"),
 )  # fmt: skip
 
+def gpt2_gguf_names(c: GPT2Config) -> list[Row]:
+    return GPT2_GGUF_NAMES
+
+
 GPT2 = Family(
     "gpt2", GPT2Config, gpt2, GPT2_NAMES, {**KEYS, "n_inner": "hidden", "activation_function": "act"},
     presets={
@@ -189,7 +193,7 @@ GPT2 = Family(
         "add_cross_attention": (False,),
     },
     copies={"lm_head.weight": "transformer.wte.weight", "output.weight": "token_embd.weight"},
-    drop=("*.attn.bias", "*.attn.masked_bias"), gguf="gpt2", gguf_names=lambda c: GPT2_GGUF_NAMES,
+    drop=("*.attn.bias", "*.attn.masked_bias"), gguf="gpt2", gguf_names=gpt2_gguf_names,
     gguf_keys={
         "gpt2.context_length": "context", "gpt2.embedding_length": "dim", "gpt2.block_count": "layers",
         "gpt2.feed_forward_length": "hidden", "gpt2.attention.head_count": "heads",

@@ -15,7 +15,8 @@ from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import LMHead, NoHead, choose_head
 from heedful.nn.ssm import Mamba, NarrowRMSNorm, Widen
-from heedful.weights.ops import Fused
+from heedful.weights.names import Row
+from heedful.weights.ops import Fused, NegatedExp, Reshaped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,50 @@ KEYS = {
 }  # fmt: skip
 
 
+GGUF_ROWS: list[Row] = [
+    ("token_embd", "embed.token"),
+    ("blk.*.attn_norm", "blocks.*.ssm_norm"),
+    ("blk.*.ssm_conv1d.bias", "blocks.*.ssm.conv.bias"),
+    ("blk.*.ssm_out", "blocks.*.ssm.out"),
+    ("output_norm", "blocks.norm"),
+    ("output", "head.out"),
+]
+
+
+def mamba_gguf_names(c: MambaConfig) -> list[Row]:
+    """GGUF keeps the decays themselves, and a convolution as a matrix."""
+    return [
+        *GGUF_ROWS,
+        ("blk.*.ssm_in", ("blocks.*.ssm.value", "blocks.*.ssm.gate"), Fused()),
+        ("blk.*.ssm_conv1d.weight", "blocks.*.ssm.conv.weight", Reshaped((-1, c.width))),
+        ("blk.*.ssm_x", ("blocks.*.ssm.low", "blocks.*.ssm.B", "blocks.*.ssm.C"), Fused()),
+        ("blk.*.ssm_{dt,d}", "blocks.*.ssm.{delta,D}"),
+        ("blk.*.ssm_a", "blocks.*.ssm.A_log", NegatedExp()),
+    ]
+
+
+def gguf_state_keys(architecture: str, **more: str) -> dict[str, str]:
+    """The numbers of a state space in a GGUF file; `more` are those that only one of them has."""
+    keys = {
+        "embedding_length": "dim", "block_count": "layers", "attention.layer_norm_rms_epsilon": "norm_eps",
+        "ssm.conv_kernel": "width", "ssm.inner_size": "hidden", "ssm.state_size": "state",
+        "vocab_size": "vocab",
+    }  # fmt: skip
+    return {f"{architecture}.{theirs}": ours for theirs, ours in keys.items()} | {
+        f"{architecture}.ssm.{theirs}": ours for theirs, ours in more.items()
+    }
+
+
+def gguf_limits(architecture: str) -> dict[str, Any]:
+    """What llama.cpp asks of every model: a state space has no such limits."""
+    sizes = {"context_length": 2**20, "feed_forward_length": 0, "attention.head_count": 0}
+    return {f"{architecture}.{name}": value for name, value in sizes.items()}
+
+
+def write_mamba_gguf(c: MambaConfig) -> dict[str, Any]:
+    return gguf_limits("mamba")
+
+
 def read_mamba(hf_config: dict[str, Any]) -> dict[str, Any]:
     hidden = int(hf_config.get("expand", 2) * hf_config.get("hidden_size", 768))
     return {"hidden": hidden} | ({"rank": None} if hf_config.get("time_step_rank") == "auto" else {})
@@ -103,4 +148,6 @@ MAMBA = Family(
     read=read_mamba, write=write_mamba,
     reads={"expand": "int", "time_step_rank": "int | str"},
     copies={"lm_head.weight": "backbone.embeddings.weight"}, paper="Gu and Dao 2023, arXiv 2312.00752",
+    gguf="mamba", gguf_names=mamba_gguf_names, gguf_keys=gguf_state_keys("mamba", time_step_rank="rank"),
+    gguf_write=write_mamba_gguf,
 )  # fmt: skip

@@ -12,15 +12,16 @@ from typing import Any
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, derived
-from heedful.models.mamba import MAMBA, MIXER
+from heedful.models.mamba import GGUF_ROWS, MAMBA, MIXER, gguf_limits, gguf_state_keys
 from heedful.nn.attention import head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import LMHead, NoHead, choose_head
 from heedful.nn.ssd import Mamba2
 from heedful.nn.ssm import NarrowRMSNorm, Widen
+from heedful.weights.gguf import GGUFFile
 from heedful.weights.names import Row
-from heedful.weights.ops import Fused
+from heedful.weights.ops import Fused, NegatedExp, Reshaped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,35 @@ KEYS = {
 }  # fmt: skip
 
 
+def mamba2_gguf_names(c: Mamba2Config) -> list[Row]:
+    return [
+        *GGUF_ROWS,
+        ("blk.*.ssm_in", INTO, Fused()),
+        ("blk.*.ssm_conv1d.weight", "blocks.*.ssm.conv.weight", Reshaped((-1, c.width))),
+        ("blk.*.ssm_dt.bias", "blocks.*.ssm.step_bias"),
+        ("blk.*.ssm_a", "blocks.*.ssm.A_log", NegatedExp((-1, 1))),
+        ("blk.*.ssm_d", "blocks.*.ssm.D", Reshaped((-1, 1))),
+        ("blk.*.ssm_norm.weight", "blocks.*.ssm.norm.weight", Reshaped((1, -1))),
+    ]
+
+
+def refuse_groups(groups: int) -> None:
+    """Raise ConfigError for several groups, which llama.cpp normalises apart and transformers together."""
+    if groups > 1:
+        said = f"groups={groups}: the norm of a GGUF file goes group by group, and ours over all of them"
+        raise ConfigError(said, hint="use a folder of safetensors")
+
+
+def read_mamba2_gguf(source: GGUFFile) -> dict[str, Any]:
+    refuse_groups(source.metadata.get("mamba2.ssm.group_count", 1))
+    return {}
+
+
+def write_mamba2_gguf(c: Mamba2Config) -> dict[str, Any]:
+    refuse_groups(c.groups)
+    return gguf_limits("mamba2")
+
+
 def read_mamba2(hf_config: dict[str, Any]) -> dict[str, Any]:
     low, high = hf_config.get("time_step_limit", (0.0, math.inf))
     bounded = isinstance(high, int | float) and math.isfinite(high)  # newer files spell infinity as a table
@@ -115,5 +145,8 @@ MAMBA2 = replace(
     tiny=Mamba2Config(vocab=128, dim=32, layers=2, heads=4, state=8, groups=2),
     heads={"lm": "Mamba2ForCausalLM", "none": "Mamba2Model"},
     read=read_mamba2, write=write_mamba2, reads={"expand": "int"},
+    gguf="mamba2", gguf_names=mamba2_gguf_names,
+    gguf_keys=gguf_state_keys("mamba2", time_step_rank="heads", group_count="groups"),
+    gguf_read=read_mamba2_gguf, gguf_write=write_mamba2_gguf,
     paper="Dao and Gu 2024, arXiv 2405.21060",
 )  # fmt: skip

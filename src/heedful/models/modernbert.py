@@ -13,6 +13,7 @@ from torch import nn
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
+from heedful.models.gguf_tables import FUSED_QKV, gguf_keys, gguf_names
 from heedful.models.hf_config import read_rope, write_rope
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
@@ -31,6 +32,7 @@ from heedful.nn.head import (
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Rotary
 from heedful.nn.rope import Scaling
+from heedful.weights.gguf import GGUFFile
 from heedful.weights.names import Row
 from heedful.weights.ops import Fused
 
@@ -167,6 +169,28 @@ def write_modernbert(c: ModernBertConfig) -> dict[str, Any]:
     return {"rope_parameters": rope, "layer_types": kinds, "classifier_pooling": pooling}
 
 
+def modernbert_gguf_names(c: ModernBertConfig) -> list[Row]:
+    return [
+        ("token_{embd,embd_norm}", "embed.{token,norm}"),
+        FUSED_QKV,
+        ("blk.*.ffn_up", ("blocks.*.ffn.gate", "blocks.*.ffn.up"), Fused()),
+        *gguf_names(c),
+    ]
+
+
+APART = "modern-bert.attention.sliding_window_pattern"  # how many layers the global ones are apart
+
+
+def read_gguf(source: GGUFFile) -> dict[str, Any]:
+    layers, apart = source.metadata.get("modern-bert.block_count", 22), source.metadata.get(APART, 3)
+    return {"head": "none", "local_at": tuple(i for i in range(layers) if i % max(apart, 1))}
+
+
+def write_gguf(c: ModernBertConfig) -> dict[str, Any]:
+    apart = next((i for i in range(1, c.layers) if i not in c.local_at), c.layers)
+    return {APART: apart, "modern-bert.attention.causal": False}
+
+
 MODERNBERT = Family(
     "modernbert", ModernBertConfig, modernbert, NAMES, KEYS,
     presets={
@@ -186,5 +210,7 @@ MODERNBERT = Family(
         "global_rope_theta": "float", "local_rope_theta": "float",
     },
     copies={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    gguf="modern-bert", gguf_names=modernbert_gguf_names, gguf_head="none", gguf_read=read_gguf,
+    gguf_write=write_gguf, gguf_keys=gguf_keys("modern-bert", ModernBertConfig),
     paper="Warner et al. 2024, arXiv 2412.13663",
 )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 
 from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.models.bert import out_names
+from heedful.models.gguf_tables import FUSED_QKV, gguf_keys
 from heedful.models.hf_config import read_rope, write_rope
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
@@ -20,6 +21,7 @@ from heedful.nn.head import MLMHead, Pooler, choose_head, encoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Rotary
 from heedful.nn.rope import Scaling
+from heedful.weights.gguf import GGUFFile
 from heedful.weights.names import Row
 from heedful.weights.ops import Fused
 
@@ -106,6 +108,24 @@ def write_nomic_bert(c: NomicBertConfig) -> dict[str, Any]:
     return {"rope_parameters": write_rope(c.rope_base, c.rope_scaling)}
 
 
+def nomic_bert_gguf_names(c: NomicBertConfig) -> list[Row]:
+    return [
+        ("token_{embd,types,embd_norm}", "embed.{token,types,norm}"),
+        FUSED_QKV,
+        ("blk.*.attn_output", "blocks.*.attn.o"),
+        ("blk.*.{attn,layer}_output_norm", "blocks.*.{attn,ffn}_norm"),
+        ("blk.*.ffn_{gate,up,down}", "blocks.*.ffn.{gate,up,down}"),
+    ]
+
+
+def read_gguf(source: GGUFFile) -> dict[str, Any]:
+    return {"head": "none"}
+
+
+def write_gguf(c: NomicBertConfig) -> dict[str, Any]:
+    return {"nomic-bert.attention.causal": False}
+
+
 NOMIC_BERT = Family(
     "nomic-bert", NomicBertConfig, nomic_bert, nomic_bert_names, KEYS,
     presets={
@@ -129,5 +149,8 @@ NOMIC_BERT = Family(
         "cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
+    gguf="nomic-bert", gguf_names=nomic_bert_gguf_names, gguf_head="none", gguf_read=read_gguf,
+    gguf_write=write_gguf,
+    gguf_keys=gguf_keys("nomic-bert", NomicBertConfig) | {"tokenizer.ggml.token_type_count": "types"},
     paper="Nussbaum et al. 2024, arXiv 2402.01613",
 )  # fmt: skip

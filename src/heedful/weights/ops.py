@@ -143,6 +143,19 @@ class Reshaped(Op):
 
 
 @dataclass(frozen=True)
+class NegatedExp(Op):
+    """Stored as −exp(x) where ours is x: the decays of state spaces in GGUF. `shape` is the stored one."""
+
+    shape: tuple[int, ...] | None = None
+
+    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [(-t).log().reshape(shape) for t, shape in zip(theirs, shapes, strict=True)]
+
+    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [-t.exp().reshape(self.shape or t.shape) for t in ours]
+
+
+@dataclass(frozen=True)
 class MinusOne(Op):
     """Stored as 1 + γ where ours is γ: norms of Gemma in GGUF."""
 

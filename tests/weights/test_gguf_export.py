@@ -29,7 +29,13 @@ gguf = pytest.importorskip("gguf", reason="the gguf library writes the files")
 
 WRITTEN_FAMILIES = [name for name, family in FAMILIES.items() if family.gguf]
 # What a file can say where a family's tiny model is one that it cannot describe.
-DESCRIBED: dict[str, dict[str, Any]] = {"gemma3": {"local": (0, 1)}, "qwen2-moe": {"dense": ()}, "mamba2": {"groups": 1}}
+DESCRIBED: dict[str, dict[str, Any]] = {
+    "gemma3": {"local": (0, 1)},
+    "qwen2": {"local": ()},
+    "qwen2-moe": {"dense": ()},
+    "smollm3": {"layers": 4, "unrotated": (3,)},
+    "gpt-oss": {"rope_scaling": None},
+}
 WIDE: dict[str, Any] = {"dim": 256, "vocab": 64}  # rows of whole blocks of every kind
 STANDARD = {"q8_0": 0.006, "q4_0": 0.09, "q4_k": 0.075}  # relative error on Gaussian weights
 

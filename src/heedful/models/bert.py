@@ -244,7 +244,6 @@ def write_offset(c: RobertaConfig) -> dict[str, Any]:
     return {"max_position_embeddings": c.context + c.offset, "pad_token_id": c.offset - 1}
 
 
-
 def bert_gguf_names(c: BertConfig) -> list[Row]:
     return BERT_GGUF_NAMES
 

@@ -6,6 +6,7 @@ From GPT-2:  ALiBi instead of learned positions   a norm after the embedding
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from heedful.models.base import LM, Config, Family
 from heedful.nn.attention import Attention
@@ -78,6 +79,7 @@ KEYS = {
     "layer_norm_epsilon": "norm_eps", "hidden_dropout": "dropout", "attention_dropout": "dropout",
     "tie_word_embeddings": "tied",
 }  # fmt: skip
+
 
 def bloom_gguf_names(c: BloomConfig) -> list[Row]:
     return GGUF_NAMES

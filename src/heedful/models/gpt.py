@@ -171,6 +171,7 @@ GPT = Family(
     copies={"lm_head.weight": "transformer.tokens_embed.weight"}, drop=("*.attn.bias", "*position_ids"),
 )  # fmt: skip
 
+
 def gpt2_gguf_names(c: GPT2Config) -> list[Row]:
     return GPT2_GGUF_NAMES
 

@@ -35,6 +35,7 @@ DESCRIBED: dict[str, dict[str, Any]] = {
     "qwen2-moe": {"dense": ()},
     "smollm3": {"layers": 4, "unrotated": (3,)},
     "gpt-oss": {"rope_scaling": None},
+    "mamba2": {"groups": 1},
 }
 WIDE: dict[str, Any] = {"dim": 256, "vocab": 64}  # rows of whole blocks of every kind
 STANDARD = {"q8_0": 0.006, "q4_0": 0.09, "q4_k": 0.075}  # relative error on Gaussian weights

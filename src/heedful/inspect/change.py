@@ -194,13 +194,15 @@ def _shrunk(part: nn.Module, path: str, which: Sequence[int]) -> nn.Module:
     for name, kept in (("q", left), ("k", groups), ("v", groups)):
         setattr(new, name, _rows(matrices[name], kept, part.head_dim))
     new.o = _columns(matrices["o"], left, part.head_dim)
+    for name, kept in (("q_norm", left), ("k_norm", groups)):
+        if isinstance(norm := new._modules.get(name), HeadLayerNorm):
+            setattr(new, name, norm.select_heads(kept))
     return new
 
 
 def _norms_all_heads(part: nn.Module) -> bool:
-    """Whether one norm belongs to all heads: over them together, or with numbers of its own for each."""
-    norm = part.q_norm if isinstance(part, Attention) else None
-    return norm is not None and (isinstance(norm, HeadLayerNorm) or norm_size(norm) != part.head_dim)
+    """Whether queries are normalised over all heads together: each then depends on all."""
+    return isinstance(part, Attention) and part.q_norm is not None and norm_size(part.q_norm) != part.head_dim
 
 
 def _without_matrices(part: Attention) -> Attention:

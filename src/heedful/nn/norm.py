@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -59,6 +60,12 @@ class HeadLayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, x.shape[-1:], eps=self.eps) * self.weight[:, None]
+
+    def select_heads(self, heads: Sequence[int]) -> HeadLayerNorm:
+        """The same norm for some of the heads."""
+        selected = HeadLayerNorm(len(heads), self.weight.shape[1], self.eps)
+        selected.weight = nn.Parameter(self.weight.detach()[list(heads)])
+        return selected
 
 
 def norm_size(norm: nn.Module) -> int:

@@ -31,6 +31,19 @@ SETTLED = """() => {
 }"""
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test with several parameters, the core run has the first; a page takes seconds to open."""
+    begun: set[str] = set()
+    for item in items:
+        name, repeated, _ = item.nodeid.partition("[")
+        if not repeated or "slow" in item.keywords or "browser" not in item.path.parts:
+            continue
+        if name in begun:
+            item.add_marker(pytest.mark.slow)
+        begun.add(name)
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One folder of each kind."""

@@ -63,7 +63,10 @@ def train_by_definition(
     return v.numpy(), u.numpy(), math.fsum(steps)
 
 
-@pytest.mark.parametrize(("mode", "loss"), COMBINATIONS)
+@pytest.mark.parametrize(
+    ("mode", "loss"),
+    [c if n == 0 else pytest.param(*c, marks=pytest.mark.slow) for n, c in enumerate(COMBINATIONS)],
+)
 def test_ten_thousand_updates_equal_the_definition(prepare, wide_corpus, mode, loss):
     trainer, cpu = prepare(wide_corpus, mode=mode, loss=loss, subsample=0.5)
     windows, rates = [], []

@@ -22,6 +22,7 @@ from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import Head, LMHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
+from heedful.weights.names import Row
 from heedful.weights.ops import Fused, Transposed
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import heedful
 from heedful.images import draw_text
 from heedful.models.base import Seq2Seq
+from heedful.nn.init import initialise
 
 SIZES: dict[str, Any] = dict(
     dim=32, layers=1, heads=4, hidden=48, context=12, dropout=0.0, height=16, width=32, channels=1, patch=8,
@@ -23,8 +26,11 @@ def reader(folder: Path, **changes: Any) -> Seq2Seq:
     tokenizer = heedful.train_tokenizer(
         "char", [str(letters)], vocab=32, special=("bos", "eos", "pad", "unk")
     )
-    first = {"vocab": len(tokenizer), "start_token": tokenizer.bos, "seed": 0}
+    first = {"vocab": len(tokenizer), "start_token": tokenizer.bos}
     model = heedful.build("vision-encoder-decoder", **{**SIZES, **first, **changes})
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        initialise(model, std=0.15)
     model.tokenizer = tokenizer
     assert isinstance(model, Seq2Seq)
     return model.eval()

@@ -199,3 +199,8 @@ def rename_keys(keys: Mapping[str, str], **names: str) -> dict[str, str]:
     """A table of published keys with some of them under another name; "" leaves one out."""
     renamed = {names.get(theirs, theirs): ours for theirs, ours in keys.items()}
     return {theirs: ours for theirs, ours in renamed.items() if theirs}
+
+
+def no_token_ids(c: Config) -> dict[str, Any]:
+    """Ids that a published class would otherwise set to those of its own vocabulary."""
+    return dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))

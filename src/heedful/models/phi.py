@@ -13,7 +13,7 @@ from typing import Any
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, derived
-from heedful.models.family import published_heads, rename_keys
+from heedful.models.family import no_token_ids, published_heads, rename_keys
 from heedful.models.gguf_tables import FUSED_QKV, gguf_keys, gguf_names
 from heedful.models.llama import (
     KEYS,
@@ -151,7 +151,7 @@ PHI3 = replace(
         ),
     },
     tiny=Phi3Config(**TINY), model_types=("phi3",), heads=published_heads("Phi3", "span"), require={},
-    reads={**READS, "original_max_position_embeddings": "int"}, write=write_phi3,
+    usual=no_token_ids, reads={**READS, "original_max_position_embeddings": "int"}, write=write_phi3,
     read=partial(read_partial_rope, usual=1.0), drop=("*.rotary_emb.inv_freq", "rope_factors_*.weight"),
     gguf="phi3", gguf_names=partial(gguf_names, own=[FUSED_QKV, ("blk.*.ffn_up", GATE_UP, Fused())]),
     gguf_keys={key: ours for key, ours in gguf_keys("phi3", Phi3Config).items() if ours != "window"},

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from heedful.models.base import LM, derived
-from heedful.models.family import published_heads
+from heedful.models.family import no_token_ids, published_heads
 from heedful.models.gguf_tables import gguf_keys
 from heedful.models.llama import (
     LLAMA,
@@ -58,11 +58,6 @@ def read_smollm3(hf_config: dict[str, Any]) -> dict[str, Any]:
 
 def write_smollm3(c: SmolLM3Config) -> dict[str, Any]:
     return write_llama(c) | {"no_rope_layers": [int(i not in c.unrotated) for i in range(c.layers)]}
-
-
-def no_token_ids(c: SmolLM3Config) -> dict[str, Any]:
-    """Ids that the published class would otherwise set to those of its own vocabulary."""
-    return dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
 
 
 SMOLLM3 = replace(

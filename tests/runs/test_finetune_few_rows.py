@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,11 +74,11 @@ def test_few_rows_are_learnt_by_pairs_and_a_linear_head(
     assert isinstance(made.head, SentenceHead)
     trained = dict(made.named_parameters())
     same = {n.split(".")[0] for n, p in base.named_parameters() if torch.equal(p, trained.get(n, p[:0]))}
-    assert "embed" in same
-    assert ("blocks" in same) == (told["settings"]["way"] == "frozen")
+    assert {"embed"} == same - {"head"}
+    assert told["settings"]["way"].startswith("pairs, ")
     head = sum(p.numel() for p in made.head.parameters())
     upper = sum(p.numel() for n, p in made.named_parameters() if n.startswith("blocks."))
-    assert told["learning"] == head + (told["settings"]["way"] != "frozen") * upper
+    assert told["learning"] == head + upper
 
 
 def test_a_model_too_large_for_a_minute_stays_frozen(
@@ -125,6 +126,50 @@ def test_the_loss_of_pairs_is_the_naive_double_sum(bases: dict[str, Path]) -> No
         near = [float(logs[n]) for n, k in enumerate(others) if labels[k] == labels[i]]
         total -= float(np.mean(near)) if near else 0.0
     assert float(pairs_loss(model, batch)["pairs"].total) == pytest.approx(total, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (("BookRestaurant", "card_arrival"), ["book restaurant", "card arrival"]),
+        (("0", "1"), []),
+        (("LABEL_0", "LABEL_1"), []),
+        (("pos", "B"), []),
+        (("Sci/Tech", "World"), ["sci tech", "world"]),
+    ],
+)
+def test_names_of_classes_are_texts_if_they_are_words(labels: tuple[str, str], names: list[str]) -> None:
+    examples = Examples([("a", labels[0]), ("b", labels[1])], ["", ""])
+    assert [text for text, _ in TextClassification.name_examples(examples).items] == names
+    pairs = Examples([("a", "c", labels[0]), ("b", "d", labels[1])], ["", ""])
+    assert not len(TextClassification.name_examples(pairs))
+
+
+def test_a_name_tells_a_class_of_which_the_rows_say_nothing(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    code, _, err = heed("finetune", bases["encoder"], verbs(tmp_path / "few.csv", FEW), "--out", "made")
+    assert code == 0
+    assert "names: the classes' own are texts to learn from, too: 'likes'" in err
+    pipe = heedful.pipeline("text-classification", model="made")
+    assert [row["label"] for row in pipe(["likes", "paints", "sees"])] == ["likes", "paints", "sees"]
+
+
+def test_transformers_opens_the_folder_in_the_ten_lines_of_the_docs(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    taught(heed, bases["encoder"], verbs(tmp_path / "few.csv", FEW))
+    page = (Path(__file__).parents[2] / "docs/finetuning.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(import json.*?)```", page, re.DOTALL)
+    assert len(code.splitlines()) <= 18
+    found: dict[str, Any] = {"texts": OTHERS[:3]}
+    exec(code, found)
+    ours = heedful.pipeline("text-classification", model="made")(OTHERS[:3], top_k=None)
+    names = heedful.load("made").label_names
+    for row, told in zip(found["probabilities"], ours, strict=True):
+        assert {n: float(p) for n, p in zip(names, row, strict=True)} == pytest.approx(
+            {one["label"]: one["score"] for one in told}, abs=1e-5
+        )
 
 
 def test_every_class_is_as_frequent_in_balanced_batches() -> None:

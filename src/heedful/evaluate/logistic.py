@@ -103,7 +103,8 @@ def cross_validate(
     """Predict every row by heads that did not see it.
 
     The candidate of a fold's prediction is chosen by the other folds, that of the final head by all of them:
-    the one with the lowest loss. `labels` part the rows, so that every fold has some of each.
+    the one with the lowest loss. `labels` part the rows, so that every fold has some of each; rows of
+    `targets` beyond them are never held out, and the caller may learn from them.
     """
     found: list[tuple[NDArray[np.int64], Tensor, Tensor]] = []
     for repeat in range(repeats):

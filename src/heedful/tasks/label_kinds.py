@@ -213,6 +213,10 @@ class MultiLabelClassification(TextClassification):
         return tuple(sorted(names, key=float if all(map(is_numeric, names)) else str))
 
     @classmethod
+    def name_examples(cls, examples: Examples) -> Examples:
+        return examples.select([])
+
+    @classmethod
     def prefers_linear_head(cls, model: Model, examples: Examples) -> bool:
         trained = cls.has_labels(model, examples) and not model.config.classifier_pooling
         few = len(examples) <= MAX_ROWS_PER_CLASS * len(cls.label_order(examples))

@@ -301,6 +301,11 @@ class TrainableTask(Task):
         """Return how much each class counts in the loss of a linear head; None: all alike."""
         return None
 
+    @classmethod
+    def name_examples(cls, examples: Examples) -> Examples:
+        """Return examples whose texts are the names of classes, if these say something."""
+        return examples.select([])
+
     def compare_logits(self, examples: Examples, logits: Tensor, trials: float) -> dict[str, Any]:
         """Return the scores of logits, a row for each example, that count as so many independent answers."""
         raise NotImplementedError

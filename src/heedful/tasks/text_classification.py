@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -218,6 +219,22 @@ class TextClassification(TrainableTask):
     def prefers_linear_head(cls, model: Model, examples: Examples) -> bool:
         trained = cls.has_labels(model, examples) and not model.config.classifier_pooling
         return isinstance(model, LM) and not trained and are_few([row[-1] for row in examples.items])
+
+    @classmethod
+    def name_examples(cls, examples: Examples) -> Examples:
+        """Return an example more for every class, its name as a text, if the names are words.
+
+        "BookRestaurant" and "card_arrival" are; "0", "LABEL_3" and "B" are not. Two texts have no such name.
+        """
+        labels = cls.label_order(examples)
+        names = [
+            re.sub(r"(?<=[a-z])(?=[A-Z])", " ", re.sub(r"[\W_]+", " ", label)).strip() for label in labels
+        ]
+        words = {"".join(c for c in name.lower() if c.isalpha()) for name in names}
+        if len(words) < len(labels) or any(len(word) < 3 for word in words) or len(examples.items[0]) != 2:
+            return examples.select([])
+        rows = [(name.lower(), label) for name, label in zip(names, labels, strict=True)]
+        return replace(examples, items=rows, locations=["the name of a class"] * len(rows), notes=())
 
     @classmethod
     def has_labels(cls, model: Model, train: Examples) -> bool:

@@ -1,7 +1,8 @@
 """Fine-tuning on one's own file: from a trained model and a file to a checkpoint with a card.
 
 run.py               all of it in order: read, split, attach a head, train, score, save
-linear_head.py       few rows: a linear head on frozen sentence vectors
+linear_head.py       few rows: a linear head on sentence vectors, frozen or tuned, cross-validated
+pairs.py             texts of one class come near each other: how sentence vectors are tuned
 finetune_result.py   the result: where the checkpoint goes, and its card
 
 What is learnt is a `TrainableTask` (heedful/tasks); which columns it reads is found out in tasks/columns.py.

@@ -37,12 +37,13 @@ from heedful.runs.finetune.pairs import (
     upper_weights,
 )
 
-SHARES = (0.5, 1.0, 0.0)  # of the way from the old weights to the tuned ones; 0 leaves the model as it is
+SHARES = (0.5, 1.0)  # of the way from the old weights to the tuned ones
 REPEATS = 4  # cross-validations of a frozen model over other folds, whose mean varies less
 MAX_REPEATED_ROWS = 500
 FEW_FOLDS = 3  # where a fold takes long
-MAX_TUNED_ROWS = 160  # of which five folds are tuned; of more three, then none
-MAX_TUNED_WORK = 4e10  # tokens of all rows × weights tuned: a minute on two cores of a CPU
+# Tokens of all rows × weights tuned, so that a fine-tuning takes a minute at the most on two cores of a CPU.
+MAX_WORK_OF_ALL_FOLDS = 4e9  # with more there are only FEW_FOLDS of them
+MAX_TUNED_WORK = 4e10  # with more the model stays frozen
 
 
 @dataclass(frozen=True)
@@ -82,15 +83,21 @@ def read_vectors(model: LM, batches: Batches) -> tuple[Tensor, Tensor]:
     return torch.cat(vectors), torch.cat(targets)
 
 
-def can_tune(model: LM, batches: Batches) -> bool:
-    """Return whether pairs can teach the model something in the time that a few rows are given.
+def tuning_work(model: LM, batches: Batches) -> float:
+    """Return tokens × weights tuned, 0 for what pairs cannot teach.
 
-    Rows of which several labels may hold have no pairs, and layers that share weights no upper half.
+    Rows of which several labels may hold have no pairs, layers that share weights no upper half, and of a
+    model above MAX_WHOLE the head is kept alone.
     """
-    first = batches[0].extra["label"]
-    work = count_upper(model) * sum(batch.tokens.numel() for batch in batches.once())
-    whole = sum(p.numel() for p in model.parameters()) <= MAX_WHOLE  # of a larger one the head is kept alone
-    return whole and first.dim() == 1 and 0 < work <= MAX_TUNED_WORK
+    large = sum(p.numel() for p in model.parameters()) > MAX_WHOLE
+    if large or batches[0].extra["label"].dim() > 1:
+        return 0.0
+    return float(count_upper(model) * sum(batch.tokens.numel() for batch in batches.once()))
+
+
+def can_tune(model: LM, batches: Batches) -> bool:
+    """Return whether pairs can teach the model something in the time that a few rows are given."""
+    return 0 < tuning_work(model, batches) <= MAX_TUNED_WORK
 
 
 def count_upper(model: LM) -> int:
@@ -106,11 +113,13 @@ def scale_vectors(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def fit_linear_head(
-    model: LM, batches: Batches, seed: int, *, pairs: bool, class_weights: Sequence[float] | None = None
-) -> LinearHead:
+    model: LM, batches: Batches, seed: int, *, pairs: bool, names: int = 0,
+    class_weights: Sequence[float] | None = None,
+) -> LinearHead:  # fmt: skip
     """Fit the linear head of a model on all rows; what is chosen and its score come from cross-validation.
 
-    With `pairs` the model's upper blocks are tuned first.
+    With `pairs` the model's upper blocks are tuned first. The last `names` rows are names of classes: they
+    are learnt from, and never held out.
     """
     assert isinstance(model.head, SentenceHead)
     frozen, targets = read_vectors(model, batches)
@@ -119,25 +128,27 @@ def fit_linear_head(
     if targets.dim() == 2:
         targets = targets.to(frozen.dtype)
     labels = targets.numpy() if targets.dim() == 1 else np.zeros(len(targets), np.int64)
+    rows, always = len(targets) - names, np.arange(len(targets) - names, len(targets))
     upper = upper_weights(model) if pairs else {}
     before = copy_weights(upper)
 
     def predict(train: NDArray[np.int64], held: NDArray[np.int64]) -> Tensor:
         """Logits by every share and penalty; what is tuned did not see the rows held out."""
+        train = np.concatenate([train, always])
         if not pairs:
             return fit_candidates(scale_vectors(frozen)[0], targets, classes, train, held, weights)
         tune_on_pairs(model, batches, train.tolist(), labels, seed)
         after, found = copy_weights(upper), []
         for share in SHARES:
             set_weights(upper, before, after, share)
-            x = scale_vectors(read_vectors(model, batches)[0] if share else frozen)[0]
+            x = scale_vectors(read_vectors(model, batches)[0])[0]
             found.append(fit_candidates(x, targets, classes, train, held, weights))
         set_weights(upper, before)
         return torch.cat(found)
 
-    repeats = 1 if pairs or len(labels) > MAX_REPEATED_ROWS else REPEATS
-    folds = FEW_FOLDS if pairs and len(labels) > MAX_TUNED_ROWS else FOLDS
-    found = cross_validate(predict, targets, labels, seed, folds=folds, repeats=repeats)
+    repeats = 1 if pairs or rows > MAX_REPEATED_ROWS else REPEATS
+    folds = FEW_FOLDS if pairs and tuning_work(model, batches) > MAX_WORK_OF_ALL_FOLDS else FOLDS
+    found = cross_validate(predict, targets, labels[:rows], seed, folds=folds, repeats=repeats)
     which, best = divmod(found.choice, len(PENALTIES))
     share = SHARES[which] if pairs else 0.0
     vectors = frozen

@@ -201,15 +201,24 @@ def finetune_linear_head(
     model.hf_config |= split.task.head_settings
     task = bind_task(split.task, model)
     options = batch_options(replace(split, train=examples, valid=valid), model, request, reporter)
-    batches = task.batches(examples, options)
+    names = split.task.name_examples(examples)
+    known = replace(
+        examples, items=[*examples.items, *names.items], locations=[*examples.locations, *names.locations]
+    )
+    batches = task.batches(known, options)
     pairs = can_tune(model, batches)
     vector = f"the {model.config.classifier_pooling} of its vectors"
     reporter.report(f"model: {request.model} ({model.family.name}) with a linear head on {vector}")
     way = "its upper blocks learn pairs, then the head is fitted" if pairs else "the head alone is fitted"
     few = f"{len(examples):,} rows of {len(labels)} {task.label_unit} are few"
     reporter.report(f"training: {few}: {way}; --full or --lora trains the model itself")
+    if len(names):
+        shown = ", ".join(repr(text) for text, _ in names.items[:3])
+        reporter.report(f"names: the classes' own are texts to learn from, too: {shown} …")
     weights = split.task.class_weights(examples)
-    found = fit_linear_head(model, batches, request.seed, pairs=pairs, class_weights=weights)
+    found = fit_linear_head(
+        model, batches, request.seed, pairs=pairs, names=len(names), class_weights=weights
+    )
     folds, checked = 0, found.validation
     if request.valid:
         scores = score_quietly(task, valid, options)

@@ -209,3 +209,20 @@ def test_heads_and_skip_are_all_that_goes_on(kind: str) -> None:
     assert (quiet - part(x * 0 + 7, context(5, watch=both, path="ssm"))).abs().max() <= 1e-6
     one = part(x, context(5, watch=Watch(edit={"ssm.skip": lambda y: y * 0}), path="ssm"))
     assert (one - quiet).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["mamba", "mamba2"])
+@torch.no_grad()
+def test_half_precision_keeps_its_memory_in_float32(kind: str) -> None:
+    """Many small steps are added to h: in bfloat16 it would stand still after a few hundred of them."""
+    part, x = make(kind), torch.randn(1, 400, 16)
+    part.A_log.fill_(-8.0)  # hardly anything is forgotten
+    exact, narrow = part.new_state(1, 0), part.new_state(1, 0)
+    part.float()(x.bfloat16().float(), context(400), exact)
+    half = part.to(torch.bfloat16)
+    half(x[:, :300].bfloat16(), context(300), narrow)
+    for t in range(300, 400):
+        out = half(x[:, t : t + 1].bfloat16(), context(1), narrow)
+    assert out.dtype == torch.bfloat16
+    assert narrow["h"].dtype == torch.float32
+    assert (narrow["h"] - exact["h"]).norm() <= 0.01 * exact["h"].norm()

@@ -1,7 +1,7 @@
 """ModernBERT (Warner et al. 2024, arXiv 2412.13663).
 
 From BERT:  learned positions → rotary   post-norm → pre-norm, none before the first attention   GELU → GeGLU
-            two of three layers see a window, and turn more slowly   no biases   one segment
+            two of three layers see a window, and turn faster   no biases   one segment
 """
 
 from __future__ import annotations

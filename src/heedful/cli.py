@@ -63,6 +63,7 @@ COMMANDS = {
     "answer": Command("answer", "Answer a question from a text.", "Tasks"),
     "translate": Command("pipelines", "Translate English to German or French.", "Tasks"),
     "summarize": Command("pipelines", "Summarize a text.", "Tasks"),
+    "read": Command("read", "Read the text in images.", "Tasks"),
     "fill": Command("pipelines", "Fill in the word behind [MASK].", "Tasks"),
     "embed": Command("similar", "Turn sentences into vectors.", "Tasks"),
     "similar": Command("similar", "Find the sentences nearest in meaning.", "Tasks"),

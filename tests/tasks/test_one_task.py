@@ -21,6 +21,7 @@ from heedful.tasks.examples import Examples
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
 from heedful.tasks.pipeline import TASKS, TaskEntry, bind_task, trainable_tasks
 from heedful.tasks.task import Task, TrainableTask, TrainingDefaults, row_keywords
+from tests import image_toy
 from tests.runs import finetuning as toy
 from tests.runs.conftest import Heed
 from tests.runs.conftest import heed as heed
@@ -42,6 +43,8 @@ def example_file(command: str, folder: Path) -> Path:
         return toy.tagged(folder / "t.conll")
     if command == "answer":
         return toy.asked(folder / "q.json")
+    if command == "read":
+        return image_toy.table(folder)
     rows = [(a, b, i) for i, (a, b) in enumerate(ROWS)] if command == "similarity" else ROWS
     return toy.table(folder / "p.csv", COLUMNS[command], rows)
 
@@ -53,7 +56,8 @@ def taught(
     """A task bound to a model that has its head, and examples of it."""
     kind = trainable_tasks()[request.param]
     examples = kind.read_examples(read_input_file(str(example_file(request.param, tmp_path))), {})
-    base = heedful.load(bases["both" if kind.by_loss else "encoder"])
+    reads = request.param == "read"
+    base = image_toy.reader(tmp_path) if reads else heedful.load(bases["both" if kind.by_loss else "encoder"])
     return bind_task(kind, kind.attach_head(base, examples, 0)[0]), examples
 
 

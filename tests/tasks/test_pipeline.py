@@ -17,6 +17,7 @@ import heedful
 from heedful import pipeline
 from heedful.devices import resolve_device
 from heedful.errors import ConfigError, HeedfulError, InputError, NotFound
+from heedful.images import draw_text
 from heedful.tasks import Truncated
 from heedful.tasks.pipeline import TASKS, find_task, infer_task, task_names
 from heedful.tasks.tokenized import input_limit, tokenize, with_special_tokens
@@ -41,6 +42,7 @@ ASKED: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "text2text-generation": ((STORY,), {"max_new_tokens": 2}),
     "summarization": ((STORY,), {"max_new_tokens": 2, "min_length": 0}),
     "translation": ((STORY,), {}),
+    "image-to-text": ((draw_text("2026", 16, 96),), {"max_new_tokens": 2}),
 }
 
 

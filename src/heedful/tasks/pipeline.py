@@ -64,6 +64,7 @@ TASKS: dict[str, TaskEntry] = {
     "text2text-generation": TaskEntry("heedful.tasks.text2text:Text2Text", "smollm2-135m-instruct"),
     "summarization": TaskEntry("heedful.tasks.text2text:Summarization", "summaries"),
     "translation": TaskEntry("heedful.tasks.text2text:Translation", "translate-en-de"),
+    "image-to-text": TaskEntry("heedful.tasks.image_to_text:ImageToText", "digits"),
 }
 
 TRANSLATORS = {"en_to_de": "translate-en-de", "en_to_fr": "translate-en-fr"}
@@ -156,6 +157,8 @@ def infer_task(model: Model) -> str:
     if model.config.head == "lm":
         if isinstance(model, LM):
             return "summarization" if "task_prompt" in model.hf_config else "text-generation"
+        if model.image_processor is not None:
+            return "image-to-text"
         return "translation" if "languages" in model.hf_config else "text2text-generation"
     if model.config.head not in TASK_BY_HEAD:
         raise InputError(

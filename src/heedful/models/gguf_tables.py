@@ -26,6 +26,7 @@ KEYS = {
     "rope.dimension_count": "rope_dim", "rope.freq_base": "rope_base",
     "attention.layer_norm_epsilon": "norm_eps", "attention.layer_norm_rms_epsilon": "norm_eps",
     "use_parallel_residual": "parallel", "vocab_size": "vocab", "attention.key_length": "head_dim",
+    "attention.value_length": "head_dim",
     "attention.sliding_window": "window", "attention.clamp_kqv": "clip", "attn_logit_softcapping": "softcap",
     "final_logit_softcapping": "logit_softcap", "rope.freq_base_swa": "local_rope_base",
     "expert_count": "experts", "expert_used_count": "active", "expert_feed_forward_length": "expert_hidden",

@@ -30,6 +30,7 @@ from heedful.nn.attention import SinkAttention
 from heedful.nn.block import Block
 from heedful.nn.moe import ClippedExperts, MoE, SoftmaxRouter
 from heedful.nn.rope import Scaling, YarnScaling
+from heedful.weights.gguf import GGUFFile
 from heedful.weights.names import Row
 from heedful.weights.ops import Alternating, Swapped
 
@@ -124,6 +125,18 @@ def gpt_oss_gguf_names(c: GPTOSSConfig) -> list[Row]:
     return gguf_names(c, own)
 
 
+def write_gpt_oss_gguf(c: GPTOSSConfig) -> dict[str, Any]:
+    return {"gpt-oss.expert_feed_forward_length": c.hidden}
+
+
+def read_gpt_oss_gguf(source: GGUFFile) -> dict[str, Any]:
+    """Positions are stretched by YaRN without rounding its bounds, which a GGUF file cannot say."""
+    told, _ = source.rope()
+    if told.get("type", "none") == "none":
+        return {"rope_scaling": None}
+    return {"rope_scaling": YarnScaling(told["factor"], told["original_context_length"], truncate=False)}
+
+
 GPT_OSS = replace(
     LLAMA, name="gpt-oss", config=GPTOSSConfig, build=gpt_oss, names=OWN_NAMES, keys=OWN_KEYS,
     presets={"gpt-oss-20b": GPTOSSConfig(layers=24, experts=32), "gpt-oss-120b": GPTOSSConfig()},
@@ -133,6 +146,7 @@ GPT_OSS = replace(
     ),
     model_types=("gpt_oss",), heads=published_heads("GptOss", "span"), read=read_gpt_oss, write=write_gpt_oss,
     reads={"num_hidden_layers": "int"}, require={"hidden_act": ("silu",)}, infer=refuse_mxfp4,
-    gguf="gpt-oss", gguf_names=gpt_oss_gguf_names, gguf_keys=gguf_keys("gpt-oss", GPTOSSConfig),
+    gguf="gpt-oss", gguf_names=gpt_oss_gguf_names, gguf_read=read_gpt_oss_gguf,
+    gguf_write=write_gpt_oss_gguf, gguf_keys=gguf_keys("gpt-oss", GPTOSSConfig),
     paper="OpenAI 2025, arXiv 2508.10925",
 )  # fmt: skip

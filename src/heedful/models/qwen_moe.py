@@ -39,7 +39,7 @@ from heedful.nn.context import Part
 from heedful.nn.ffn import GatedMLP, activation
 from heedful.nn.moe import Experts, GatedExpert, MoE, SoftmaxRouter
 from heedful.weights.names import Row
-from heedful.weights.ops import Row1, Stacked
+from heedful.weights.ops import OneRow, Stacked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ def moe_gguf_names(c: Qwen2MoEConfig | Qwen3MoEConfig) -> list[Row]:
         ("blk.*.ffn_gate_inp", "blocks.*.ffn.router.score"),
         (f"blk.*.ffn_{EACH}_exps.weight", f"blocks.*.ffn.experts.{EACH}"),
         (f"blk.*.ffn_{EACH}_shexp", f"blocks.*.ffn.shared.expert.{EACH}"),
-        ("blk.*.ffn_gate_inp_shexp", "blocks.*.ffn.shared.gate", Row1()),
+        ("blk.*.ffn_gate_inp_shexp", "blocks.*.ffn.shared.gate", OneRow()),
     ]
     return gguf_names(c, own)
 

@@ -119,6 +119,17 @@ class Stacked(Op):
 
 
 @dataclass(frozen=True)
+class OneRow(Op):
+    """A matrix of one row stored as a vector."""
+
+    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [t.reshape(shape) for t, shape in zip(theirs, shapes, strict=True)]
+
+    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [t.flatten() for t in ours]
+
+
+@dataclass(frozen=True)
 class Row1(Op):
     """A vector stored as a matrix of one row."""
 

@@ -59,6 +59,7 @@ def export_gguf(model: Model, path: str | Path, quantize: str = "f16", *, tokeni
         config = config.change(window=None, context=min(window, getattr(config, "context")))  # noqa: B009
     rotary, divisors = write_gguf_rope(family.gguf, config)
     metadata = {"general.name": path.stem} | config_to_gguf(family, config) | rotary
+    metadata[f"{family.gguf}.vocab_size"] = config.vocab
     metadata |= gguf_tokenizer(model.tokenizer if tokenizer else None, config.vocab)
     if model.pooling is not None:
         metadata |= gguf_pooling(model.pooling, family.gguf)

@@ -22,7 +22,7 @@ from heedful.evaluate.scores import class_scores
 from heedful.loading import save_on_base
 from heedful.nn.head import SentenceHead
 from heedful.runs.evaluate import evaluate
-from heedful.runs.finetune import linear_head
+from heedful.runs.finetune import linear_head, pairs
 from heedful.runs.finetune.pairs import (
     TEMPERATURE,
     copy_weights,
@@ -45,6 +45,12 @@ OTHERS = toy.SENTENCES[1::2]
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return toy.models(tmp_path_factory.mktemp("bases"))
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tune for a few steps: a toy learns in them, and a file of tests takes seconds."""
+    monkeypatch.setattr(pairs, "STEPS", 5)
 
 
 def verbs(path: Path, sentences: list[str]) -> Path:
@@ -91,7 +97,9 @@ def test_a_model_too_large_for_a_minute_stays_frozen(
     assert all(torch.equal(p, trained[n]) for n, p in base.named_parameters() if n.startswith("blocks."))
 
 
-def test_pairs_bring_rows_of_a_class_together(bases: dict[str, Path]) -> None:
+def test_pairs_bring_rows_of_a_class_together(
+    bases: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     body = heedful.load(bases["encoder"])
     model = linear_head.put_linear_head(body, ["likes", "paints", "sees"])
     examples = Examples([(s, s.split()[1]) for s in FEW], [""] * len(FEW))
@@ -103,6 +111,7 @@ def test_pairs_bring_rows_of_a_class_together(bases: dict[str, Path]) -> None:
         cosines = vectors @ vectors.T
         return float(cosines[same].mean() - cosines[~same].mean())
 
+    monkeypatch.setattr(pairs, "STEPS", 20)
     before, first = contrast(), copy_weights(upper_weights(model))
     labels = linear_head.read_vectors(model, batches)[1].numpy()
     tune_on_pairs(model, batches, range(len(FEW)), labels, seed=0)
@@ -141,8 +150,8 @@ def test_the_loss_of_pairs_is_the_naive_double_sum(bases: dict[str, Path]) -> No
 def test_names_of_classes_are_texts_if_they_are_words(labels: tuple[str, str], names: list[str]) -> None:
     examples = Examples([("a", labels[0]), ("b", labels[1])], ["", ""])
     assert [text for text, _ in TextClassification.name_examples(examples).items] == names
-    pairs = Examples([("a", "c", labels[0]), ("b", "d", labels[1])], ["", ""])
-    assert not len(TextClassification.name_examples(pairs))
+    two_texts = Examples([("a", "c", labels[0]), ("b", "d", labels[1])], ["", ""])
+    assert not len(TextClassification.name_examples(two_texts))
 
 
 def test_a_name_tells_a_class_of_which_the_rows_say_nothing(

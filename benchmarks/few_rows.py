@@ -241,7 +241,8 @@ def teach_pairs_as_setfit(train: Rows, test: Rows, seed: int, base: str) -> dict
     iterations = 20 if len(train) <= 200 else max(1, 2400 // len(train))
     pairs = draw_pairs([label for _, label in train], iterations, draw)
     steps = -(-len(pairs) // 16)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.01)
+    fused = model.device.type == "cuda"
+    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.01, fused=fused)
     torch.manual_seed(seed)
     model.train()
     order = draw.permutation(len(pairs))

@@ -15,7 +15,7 @@ from heedful.inspect.gradients import attribution, gradient_by_distance
 from heedful.inspect.inputs import Input, part_at, reading
 from heedful.inspect.lens import logit_lens
 from heedful.models.base import Model, Seq2Seq
-from heedful.nn.attention import Attention, CrossAttention
+from heedful.nn.attention import Attention, CrossAttention, SinkAttention
 from tests.properties.tiny import ALL, ids, source_ids, tiny
 
 # Norms taken head by head pass near zero on the way: completeness takes thousands of points.
@@ -40,7 +40,9 @@ def test_every_pattern_is_there_with_its_tokens_or_the_model_says_it_has_none(fa
         return
     for pattern in seen.patterns.values():
         assert pattern.values.shape[1:] == (len(pattern.queries), len(pattern.keys)), pattern.name
-        if pattern.kind == "softmax":
+        if isinstance(part_at(model, pattern.name.removesuffix(".pattern")), SinkAttention):
+            assert (pattern.values.sum(-1) < 1).all(), "a sink takes the rest"
+        elif pattern.kind == "softmax":
             assert (pattern.values.sum(-1) - 1).abs().max() <= 1e-5
         else:
             assert pattern.values.min() < 0, "an effective pattern is signed"
@@ -123,6 +125,7 @@ def test_pruned_equals_ablated_with_fewer_parameters(family: str) -> None:
         part = part_at(model, path)
         norm = getattr(part, "q_norm", None)  # one over all heads would change with their number
         joint = norm is not None and norm.weight.shape[-1] != part.head_dim
+        joint = joint or isinstance(part, SinkAttention)  # its sinks would have to go too
         if joint or not isinstance(part, Attention | CrossAttention):
             with pytest.raises(InputError, match="cannot lose single heads"):
                 prune(model, {path: [0]})

@@ -8,12 +8,13 @@ from torch import Tensor
 
 import heedful
 from heedful.errors import InputError
-from heedful.inspect.inputs import Input, reading
+from heedful.inspect.inputs import Input, part_at, reading
 from heedful.inspect.model_picture import LONGEST, ModelPicture, model_picture
 from heedful.inspect.part_equations import TABLE, equations_of
 from heedful.inspect.picture_stages import WIDTH, Stage
 from heedful.models import FAMILIES
 from heedful.models.base import Model
+from heedful.nn.attention import SinkAttention
 from tests.properties.tiny import tiny
 from tests.refusal import refused
 
@@ -72,12 +73,14 @@ def test_every_vector_is_what_was_watched(drawn: Drawn) -> None:
 
 
 def test_every_pattern_is_what_was_watched_and_its_rows_sum_to_one(drawn: Drawn) -> None:
-    _, _, picture, watch = drawn
+    model, _, picture, watch = drawn
     sides = {"tokens": picture.tokens, "target": picture.target, "written": picture.written}
     for pattern in (stage.pattern for stage in picture.stages if stage.pattern is not None):
         close(pattern.values, watch[pattern.name][0, pattern.head])
         assert pattern.values.shape == (len(sides[pattern.queries]), len(sides[pattern.keys]))
-        if pattern.kind == "softmax":
+        if isinstance(part_at(model, pattern.name.removesuffix(".pattern")), SinkAttention):
+            assert (pattern.values.sum(-1) < 1).all()  # a sink takes the rest
+        elif pattern.kind == "softmax":
             close(pattern.values.sum(-1), torch.ones(len(pattern.values)))
         if pattern.scores is not None:
             close(pattern.scores, watch[pattern.name.replace("pattern", "scores")][0, pattern.head])

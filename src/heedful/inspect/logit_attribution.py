@@ -19,6 +19,7 @@ from heedful.errors import InputError
 from heedful.inspect.inputs import Input, Text, answer_id, position_of, reading, stack_of
 from heedful.inspect.results import Result
 from heedful.models.base import Model, Seq2Seq, evaluation_mode
+from heedful.nn.attend import bend_scores
 from heedful.nn.attention import Attention, join_heads
 from heedful.nn.block import Block, NamedParts, ParallelBlock, SandwichBlock
 from heedful.nn.context import Part, Watch
@@ -33,6 +34,8 @@ POST_NORM = (
 )
 OPAQUE = "{} adds to nothing: what came before it reaches the answer only through it, and has no share."
 ACTIVATION = "The activation of the head is frozen: a share is multiplied by what it let through in this run."
+
+CAPPED = "The soft cap of the logits is frozen: a share is multiplied by how much of its logit the cap left."
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,12 @@ class _DirectPath:
         choose[self.answer] += 1
         if self.wrong is not None:
             choose[self.wrong] -= 1
-        self.logit = float(logits.double() @ choose.double())
+        cap = head.softcap if isinstance(head, LMHead) else None
+        bent = bend_scores(logits, cap)
+        self.logit = float(bent.double() @ choose.double())
+        if cap is not None:
+            self.notes.append(CAPPED)
+            choose = choose * torch.where(logits == 0, 1.0, bent / logits)
         first = head.transform if isinstance(head, TagHead | SpanHead) else head
         if isinstance(first, MLMHead | Transform):
             self.notes.append(ACTIVATION)

@@ -142,7 +142,7 @@ GPT_OSS = replace(
     presets={"gpt-oss-20b": GPTOSSConfig(layers=24, experts=32), "gpt-oss-120b": GPTOSSConfig()},
     tiny=GPTOSSConfig(
         vocab=128, dim=32, layers=2, heads=4, kv_heads=2, head_dim=12, hidden=16, context=64, window=4,
-        experts=4, active=2, clip=0.5, rope_scaling=None,
+        experts=4, clip=2.0, rope_scaling=None,
     ),
     model_types=("gpt_oss",), heads=published_heads("GptOss", "span"), read=read_gpt_oss, write=write_gpt_oss,
     reads={"num_hidden_layers": "int"}, require={"hidden_act": ("silu",)}, infer=refuse_mxfp4,

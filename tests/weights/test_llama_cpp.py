@@ -116,6 +116,26 @@ def test_sentence_vectors_are_the_same_there(tmp_path: Path) -> None:
     assert torch.allclose(heedful.embed(model, sentences), theirs, atol=1e-3)
 
 
+@pytest.mark.parametrize("family", ["bert", "nomic-bert", "modernbert"])
+def test_every_encoder_has_the_same_vectors(family: str, tmp_path: Path) -> None:
+    text = "the cat sat on the mat . who sat there ? a cat and a dog ."
+    (tmp_path / "text.txt").write_text(f"{text}\n" * 4)
+    tokenizer = heedful.train_tokenizer("wordpiece", tmp_path / "text.txt", 120)
+    model = tiny_model(family, vocab=len(tokenizer), head="none")
+    model.tokenizer = tokenizer
+    path = export_gguf(model, tmp_path / "m.gguf", "f32")
+    each = llama_cpp.LLAMA_POOLING_TYPE_NONE
+    other = llama_cpp.Llama(
+        str(path), embedding=True, n_ctx=64, n_threads=1, verbose=False, pooling_type=each
+    )
+    ids = tokenizer.encode(text)
+    assert other.tokenize(text.encode(), special=False) == ids
+    with torch.no_grad():
+        ours = model.encode(torch.tensor([ids]))[0]
+    theirs = torch.tensor(other.embed(text, normalize=False))
+    assert (ours - theirs).abs().max() < 1e-3 * ours.abs().max() + 1e-3
+
+
 @pytest.mark.parametrize("spread", [0.02, 1.0])
 def test_q4_k_is_as_near_as_llama_cpps(spread: float) -> None:
     values = torch.randn(64, 512, generator=torch.Generator().manual_seed(2)) * spread

@@ -24,6 +24,7 @@ class Card:
     measure: str  # the score's data and name
     bundled: bool = True  # whether the data's licence lets the model be passed on
     learnt: str = "LoRA and head"  # of a model that stands on another
+    begun: str = ""  # the command by which the weights were trained that this one went on from
 
 
 def hash_of(path: Path) -> str:
@@ -54,6 +55,11 @@ def write_card(
     lines += [f"- data: {card.data}; licence of the data: {card.licence}"]
     files = ", ".join(f"{Path(f).parent.name}/{Path(f).name} {h}" for f, h in hashes.items())
     lines += [f"- files (SHA-256): {files}"]
+    lines += (
+        [f"- begun by: {card.begun}; went on from what that wrote, by the command below"]
+        if card.begun
+        else []
+    )
     lines += [f"- command: `{command}`, seed {seed}, {lasted(seconds)} on {hardware()}"]
     lines += [f"- {card.measure}: **{scores[best]:.4f}**"]
     lines += [f"- all scores: {', '.join(f'{k} {v:.4f}' for k, v in scores.items())}", ""]

@@ -39,6 +39,7 @@ from heedful.train.objectives import masked as masked_words
 
 BASE = "all-minilm-l6-v2"
 FILES = ("lm/eltec-eng/train.jsonl.xz", "lm/eltec-eng/valid.jsonl.xz")
+LENGTH, CHECKS = 192, 100  # tokens of a row; batches of 32 that are scored at the end
 PARAGRAPH = 4  # sentences of a modern text that is long enough to be parted
 CARD = Card(
     "the word behind [MASK], and whether a text follows another",
@@ -117,27 +118,24 @@ def train(
 
 @torch.inference_mode()
 def judged(model: LM, held: Batches, most: int) -> dict[str, float]:
-    """Masked words that were first, or among the first five; pairs told apart."""
+    """Masked words that were first, or among the first five, if the model fills in any; pairs told apart."""
     model.eval()
     head, mask = model.head, model.tokenizer.mask
-    assert isinstance(head, PretrainHead)
+    fills, follows = (head.mlm, head.next) if isinstance(head, PretrainHead) else (None, head)
     first = five = words = right = pairs = 0
     for k in range(most):
         batch = held[k].to(model.device)
         assert batch.labels is not None
         x, ctx = model.read(batch.tokens, types=batch.types, valid=batch.valid)
         hidden = (batch.tokens == mask) & (batch.labels >= 0)
-        hit = head.mlm(x[hidden], ctx).topk(5).indices == batch.labels[hidden][:, None]
-        first, five, words = first + int(hit[:, 0].sum()), five + int(hit.any(1).sum()), words + len(hit)
-        said = head.next(x, ctx).argmax(-1) == 0
+        if fills is not None:
+            hit = fills(x[hidden], ctx).topk(5).indices == batch.labels[hidden][:, None]
+            first, five, words = first + int(hit[:, 0].sum()), five + int(hit.any(1).sum()), words + len(hit)
+        said = follows(x, ctx).argmax(-1) == 0
         right, pairs = right + int((said == batch.extra["follows"]).sum()), pairs + len(said)
     model.train()
-    return {
-        "top1": first / max(words, 1),
-        "top5": five / max(words, 1),
-        "next": right / pairs,
-        "words": words,
-    }
+    found = {"top1": first / words, "top5": five / words, "words": words} if words else {}
+    return found | {"next": right / pairs}
 
 
 def scores(model: LM, told: Told, length: int, most: int) -> dict[str, float]:
@@ -147,12 +145,12 @@ def scores(model: LM, told: Told, length: int, most: int) -> dict[str, float]:
     """
     rows = Pairs(told, model.tokenizer, length, 1, short=0.0, plain=0.0)
     words = judged(model, batches(rows, 32), most)
+    filled = {name: words[name] for name in ("top1", "top5", "words") if name in words}
     whole = judged(model, batches(replace(rows, plain=1.0), 32), most)
     single = judged(model, batches(replace(rows, plain=1.0, short=1.0), 32), most)
-    return {
-        "top1": words["top1"], "top5": words["top5"], "next_sentence": whole["next"],
-        "next_sentence_masked": words["next"], "next_single_sentences": single["next"],
-        "words": words["words"], "pairs": 32.0 * most,
+    return filled | {
+        "next_sentence": whole["next"], "next_sentence_masked": words["next"],
+        "next_single_sentences": single["next"], "pairs": 32.0 * most,
     }  # fmt: skip
 
 
@@ -188,13 +186,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options(parser)
     parser.add_argument("--steps", type=int, default=12000)
-    parser.add_argument("--length", type=int, default=192)
+    parser.add_argument("--length", type=int, default=LENGTH)
     parser.add_argument("--batch", type=int, default=96)
     parser.add_argument("--lr", type=float, default=8e-4)
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--weight", type=float, default=1.5, help="of next-sentence beside masked words")
     parser.add_argument("--first", type=float, default=0.25, help="the share of time for next-sentence alone")
-    parser.add_argument("--checks", type=int, default=100, help="batches of 32 that are scored at the end")
+    parser.add_argument("--checks", type=int, default=CHECKS, help="batches of 32 that are scored at the end")
     parser.add_argument("--modern", action="store_true", help="learn from modern English too")
     parser.add_argument("--alone", type=float, default=0.6, help="the share of batches of single sentences")
     parser.add_argument("--crowd", type=int, default=6, help="single sentences for each row of a stretch")

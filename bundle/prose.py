@@ -73,7 +73,7 @@ KINDS = {
     "mamba": Kind("prose-mamba", "mamba", dict(dim=128, layers=10, state=16), 3e-3,
                   "a Mamba of 1.4 M weights"),
 }  # fmt: skip
-VOCAB = 2048
+VOCAB, HELD = 2048, 600_000  # pieces; characters of unseen novels to measure on
 BEGINNINGS = (
     "It was", "The old house stood", "I do not know,", "Mr. Thornton", "Once upon a time",
     "The rain had not stopped for three days, and",
@@ -207,7 +207,7 @@ def main() -> None:
     )
     parser.add_argument("--every", type=int, default=500, help="steps between two lines about the loss")
     parser.add_argument("--optimiser", default="adamw")
-    parser.add_argument("--held", type=int, default=600_000, help="characters of unseen novels to measure on")
+    parser.add_argument("--held", type=int, default=HELD, help="characters of unseen novels to measure on")
     given = parsed(parser)
     torch.set_num_threads(given.threads or 1)
     train(KINDS[given.what], data_folder(), given)

@@ -2,11 +2,13 @@
 
     HEED_DATA=FOLDER python -m bundle.translators translate-en-de [--steps 3200] [--out FOLDER]
     HEED_DATA=FOLDER python -m bundle.translators translate-en-de --large [--seconds 420] [--device cuda]
+    HEED_DATA=FOLDER python -m bundle.translators translate-en-de --large --start SAVED [--seconds 230]
     HEED_DATA=FOLDER python -m bundle.translators rnnsearch-en-de [--seconds 200] [--device cuda] [--no-graph]
 
 The second has 11 M weights, reads words in other pieces every epoch (BPE-dropout) and learns a dictionary
-beside the sentences (`bundle.dictionary`); it wants a GPU. The third is the first attention, on the sentences
-alone and at a third of the size of the first.
+beside the sentences (`bundle.dictionary`); it wants a GPU. The third goes on learning from a folder that the
+second wrote, with its tokenizer, from a lower rate. The fourth is the first attention, on the sentences alone
+and at a third of the size of the first.
 
 Pairs are parted by their English sentence, so that no sentence of the test was read in training; sentences of
 the everyday lists are left out. Weights are kept in 8 bits, and the score is that of what is kept.
@@ -17,6 +19,9 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import re
+import shlex
+import sys
 import time
 import zlib
 from collections import defaultdict
@@ -33,6 +38,7 @@ from bundle.timed import learn, options, parsed, places, seeded, write_sample
 from heedful import data
 from heedful.evaluate.generated import bleu
 from heedful.models.base import Model
+from heedful.nn.quantised import dequantise_modules
 from heedful.runs import ledger
 
 LANGUAGES = {"de": ("deu", "German"), "fr": ("fra", "French")}
@@ -73,6 +79,7 @@ LARGE: dict[str, Any] = dict(
     model=dict(dim=256, layers=5, heads=8, hidden=1024, dropout=0.2), lr=8e-4, tokens=16_000, vocab=8000,
     steps=12_000, merges=0.1, warmup=1200, dictionary=True,
 )  # fmt: skip
+GOING_ON: dict[str, Any] = dict(lr=5e-4, warmup=200, steps=4000)  # from a model that has learnt already
 PLANS = {
     "translate-en-de": Plan("transformer", "de", SMALL, 2e-3),
     "translate-en-fr": Plan("transformer", "fr", SMALL, 2e-3),
@@ -124,17 +131,35 @@ def score(model: Model, pairs: list[tuple[str, str]], most: int, beams: int) -> 
     return {**bleu([t[0] for t in truths], guesses), "bleu_all_references": every, "shown": shown}
 
 
+def begun_by(start: Path) -> str:
+    """The line of its card that says by what command a saved translator was trained, without its name."""
+    told = re.search(r"^- command: (.*)$", (start / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    return told[1] if told else sys.exit(f"the card in {start} names no command")
+
+
+def saved_model(start: Path, device: str) -> Model:
+    """A saved translator with weights of float32 again, to go on with."""
+    model = heedful.load(start, device=device)
+    dequantise_modules(model)
+    model.hf_config = {key: value for key, value in model.hf_config.items() if key != "quantization"}
+    return model.requires_grad_(True).train()
+
+
 def record(
-    results: Path, name: str, found: dict[str, Any], files: list[str], command: str, words: list[str],
-    seed: int,
-) -> None:  # fmt: skip
-    """The row of the ledger."""
+    results: Path, name: str, found: dict[str, Any], files: list[str], command: str, begun: str, seed: int
+) -> None:
+    """The row of the ledger. A translator that went on from another is trained by two commands."""
+    typed = lambda line: shlex.split(line)[1:]  # without HEED_DATA
+    steps = [[*typed(command), "--out", "{work}"]]
+    if begun:
+        steps[0][steps[0].index("--start") + 1] = f"{{work}}/begun/{name}"
+        steps.insert(0, [*typed(begun.split("`")[1]), "--out", "{work}/begun"])
     check = {
-        "steps": [["python", "-m", "bundle.translators", *words, "--out", "{work}"]],
+        "steps": steps,
         "read": "figure",
         "tolerance": 1.5,
         "data": files,
-    } | ({"device": "cuda"} if "--seconds" in words else {})
+    } | ({"device": "cuda"} if "--seconds" in command else {})
     row = ledger.row(
         f"Tatoeba, 1,500 English sentences held out, {name} in 8 bits, sacreBLEU: first reference; all",
         {"first": round(found["bleu"], 2), "all": round(found["bleu_all_references"], 2)}, command,
@@ -145,9 +170,9 @@ def record(
 
 
 def read(
-    path: Path, name: str, given: argparse.Namespace, plan: Plan
+    path: Path, name: str, given: argparse.Namespace, plan: Plan, tokenizer: Any | None
 ) -> tuple[Any, data.Batches, dict[str, Any]]:
-    """The tokenizer, learnt from the pairs to train on; their batches; all parts."""
+    """The tokenizer, learnt from the pairs to train on if none is given; their batches; all parts."""
     pairs, folder = parts(path), data_folder()
     shown = list(pairs["train"])
     if plan.dictionary:
@@ -156,9 +181,10 @@ def read(
     SCRATCH.mkdir(parents=True, exist_ok=True)
     table = SCRATCH / f"{name}.tsv"
     table.write_text("en\tother\n" + "".join(f"{a}\t{b}\n" for a, b in shown), encoding="utf-8")
-    tokenizer = heedful.train_tokenizer(
-        "bpe", [str(table)], vocab=given.vocab or plan.vocab, special=("bos", "eos", "pad"), lower=False
-    )
+    if tokenizer is None:
+        tokenizer = heedful.train_tokenizer(
+            "bpe", [str(table)], vocab=given.vocab or plan.vocab, special=("bos", "eos", "pad"), lower=False
+        )
     batches = data.parallel(
         data.Table(table), tokenizer, columns=("en", "other"), length=64, batch=1000, max_tokens=plan.tokens,
         seed=given.seed, truncate=True, multiple=plan.multiple, dropout=plan.merges,
@@ -195,18 +221,23 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"))
     parser.add_argument("--graph", action=argparse.BooleanOptionalAction, default=True,
                         help="record the steps of a recurrence on a GPU and replay them")  # fmt: skip
+    parser.add_argument("--start", type=Path, help="a folder that --large wrote, to go on from")
+    parser.add_argument("--lr", type=float, help="the highest learning rate")
     parser.add_argument("--test", type=int, default=1500, help="sentences that are translated at the end")
     given = parsed(parser)
     torch.backends.cuda.matmul.allow_tf32 = True
     plan, began = PLANS[given.name], time.perf_counter()
     plan = replace(plan, **LARGE) if given.large else plan
+    plan = replace(plan, **GOING_ON) if given.start else plan
+    plan = replace(plan, lr=given.lr) if given.lr else plan
     out, results, samples = places(given.name, given.out)
     code, language = LANGUAGES[plan.language]
     path = data_folder() / "translation/tatoeba" / f"{code}-eng.tsv.gz"
-    tokenizer, batches, pairs = read(path, given.name, given, plan)
-    model = heedful.build(
-        plan.family, vocab=len(tokenizer), seed=given.seed, device=given.device, **plan.model
-    )
+    model = saved_model(given.start, given.device) if given.start else None
+    tokenizer, batches, pairs = read(path, given.name, given, plan, model and model.tokenizer)
+    if model is None:
+        sizes = dict(vocab=len(tokenizer), seed=given.seed, device=given.device)
+        model = heedful.build(plan.family, **sizes, **plan.model)
     model.tokenizer = tokenizer
     spent = time.perf_counter() - began
     print(f"{len(pairs['train'])} pairs, {len(batches)} batches an epoch, {spent:.0f} s", flush=True)
@@ -215,10 +246,12 @@ def main() -> None:
     small.hf_config |= {"languages": ["en", plan.language]}
     heedful.save(small, out)
     found = score(small, pairs["test"], given.test, beams=4)
+    begun = begun_by(given.start) if given.start else ""
     card = Card(
         f"what an English sentence is in {language}", f"translation_en_to_{plan.language}",
         *SOURCES[plan.dictionary],
         f"Tatoeba, {given.test:,} held-out English sentences, sacreBLEU with the first reference",
+        begun=begun,
     )  # fmt: skip
     told = {k: v for k, v in found.items() if isinstance(v, (int, float))}
     words = (
@@ -226,13 +259,15 @@ def main() -> None:
         if given.seconds
         else ["--steps", str(given.steps or plan.steps)]
     ) + seeded(given)
+    words = [*(["--start", f"begun/{given.name}"] if given.start else []), *words]
     words = ["--large", *words] if given.large else words
+    words += ["--lr", str(given.lr)] if given.lr else []
     command = " ".join(["HEED_DATA=FOLDER python -m bundle.translators", given.name, *words])
     files = [f"translation/tatoeba/{path.name}"]
     files += [f"translation/wiktionary/en-{plan.language}.tsv.gz"] if plan.dictionary else []
     spent, hashes = time.perf_counter() - began, {one: hash_of(data_folder() / one) for one in files}
     write_card(out, given.name, card, told, "bleu", command, given.seed, hashes, None, spent)
-    record(results, given.name, found, files, command, [given.name, *words], given.seed)
+    record(results, given.name, found, files, command, begun, given.seed)
     write_sample(samples, given.name, lambda: "\n".join([f"{told}", *found["shown"]]))
     print(json.dumps({"figure": round(found["bleu"], 2), **told}, ensure_ascii=False))
 

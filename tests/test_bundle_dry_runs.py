@@ -7,10 +7,13 @@ import importlib
 import json
 import lzma
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import heedful
 
@@ -91,15 +94,14 @@ RUNS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("run", RUNS)
-def test_the_command_trains_saves_and_writes_a_card(
-    run: str, toy: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+@pytest.fixture
+def train(
+    toy: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    (module, *words), name = RUNS[run]
+) -> Callable[..., str]:  # fmt: skip
+    """Run a command of bundle/ on the toy data with toy sizes, and return the card of what it writes."""
     monkeypatch.setenv("HEED_DATA", str(toy[0]))
     monkeypatch.setenv("HEED_BASES", str(toy[1]))
-    script = importlib.import_module(f"bundle.{module}")
     for part in ("prose", "words", "translators", "names", "plans", "adapters"):
         monkeypatch.setattr(importlib.import_module(f"bundle.{part}"), "SCRATCH", tmp_path)
     prose, translators = (importlib.import_module(f"bundle.{part}") for part in ("prose", "translators"))
@@ -109,15 +111,69 @@ def test_the_command_trains_saves_and_writes_a_card(
         monkeypatch.setitem(prose.KINDS, kind, replace(prose.KINDS[kind], sizes=sizes))
     whole = {"dim": 16, "layers": 1, "heads": 2, "hidden": 32, "dropout": 0.1}
     monkeypatch.setitem(translators.LARGE, "model", whole)
-    monkeypatch.setattr(sys, "argv", [module, *words, "--out", str(tmp_path / "out"), "--device", "cpu"])
-    script.main()
-    assert "figure" in json.loads(capsys.readouterr().out.strip().splitlines()[-1])
-    card = (tmp_path / "out" / name / "README.md").read_text(encoding="utf-8")
+
+    def run(module: str, words: list[str], name: str, out: str = "out") -> str:
+        script = importlib.import_module(f"bundle.{module}")
+        monkeypatch.setattr(sys, "argv", [module, *words, "--out", str(tmp_path / out), "--device", "cpu"])
+        script.main()
+        assert "figure" in json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+        return (tmp_path / out / name / "README.md").read_text(encoding="utf-8")
+
+    return run
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_command_trains_saves_and_writes_a_card(
+    run: str, tmp_path: Path, train: Callable[..., str]
+) -> None:
+    (module, *words), name = RUNS[run]
+    card = train(module, words, name)
     assert f"python -m bundle.{module}" in card
     assert all(word in card for word in ("--large", "--modern", "--mixed") if word in words)
     assert (tmp_path / "out/results" / f"{name}.json").is_file()
     if name not in ("words", "masked", "entities", "answers"):  # those stand on a base that is a toy here
         heedful.load(tmp_path / "out" / name)
+
+
+def test_a_translator_goes_on_from_a_saved_one_and_names_both_commands(
+    tmp_path: Path, train: Callable[..., str]
+) -> None:
+    (module, *words), name = RUNS["large"]
+    train(module, words, name, "begun")
+    start = ["--start", str(tmp_path / "begun" / name), "--lr", "1e-9"]
+    card = train(module, [*words, *start], name)
+    assert (
+        "- begun by: `HEED_DATA=FOLDER python -m bundle.translators translate-en-fr --large --steps" in card
+    )
+    assert "--start begun/translate-en-fr" in card.split("- command: ")[1]
+    (row,) = json.loads((tmp_path / f"out/results/{name}.json").read_text(encoding="utf-8"))
+    first, second = row["check"]["steps"]
+    assert first[-2:] == ["--out", "{work}/begun"]
+    assert second[second.index("--start") + 1] == "{work}/begun/translate-en-fr"
+    # A step that small moves nothing: the same whole numbers come back, and with them the same sentences.
+    before, after = (heedful.load(tmp_path / part / name) for part in ("begun", "out"))
+    for (key, old), new in zip(before.state_dict().items(), after.state_dict().values(), strict=True):
+        assert (old.float() - new.float()).abs().max() <= (1 if old.dtype == torch.int8 else 1e-4), key
+    assert before.tokenizer.encode("The cat sat.") == after.tokenizer.encode("The cat sat.")
+
+
+def test_an_adapter_for_sentence_pairs_is_cut_from_one_for_both(
+    tmp_path: Path, train: Callable[..., str]
+) -> None:
+    (module, *words), name = RUNS["modern"]
+    train(module, words, name, "begun")
+    card = train(
+        "next_sentence", ["--start", str(tmp_path / "begun" / name), "--rank", "16", "--checks", "1"],
+        "next-sentence",
+    )  # fmt: skip
+    assert "- begun by: `HEED_DATA=FOLDER python -m bundle.masked --modern" in card
+    held = [
+        load_file(tmp_path / part / "adapter.safetensors") for part in ("begun/masked", "out/next-sentence")
+    ]
+    assert not [key for key in held[1] if "mlm" in key]
+    for key in (key.removesuffix(".up") for key in held[1] if key.endswith(".up")):
+        whole, part = (tensors[f"{key}.up"].float() @ tensors[f"{key}.down"].float() for tensors in held)
+        torch.testing.assert_close(part, whole, atol=2e-3, rtol=2e-2)
 
 
 def test_qamr_gives_whole_sentences_and_answers_that_two_people_agree_on(toy: tuple[Path, Path]) -> None:

@@ -86,7 +86,8 @@ class Mamba2(Part):
             u, B, C = self._split(fused.conv_silu(rows, state["window"], self.conv.weight, self.conv.bias))
             spread = lambda row: row.repeat_interleave(self.head_dim, -1)  # a head's number for its channels
             A_log = spread(self.A_log)[:, None].expand(-1, self.state).contiguous()
-            delta, D = spread(self.delta(x) + self.step_bias), spread(self.D)
+            delta = spread(to_float32(self.delta(x)) + to_float32(self.step_bias))
+            D = spread(self.D)
             y = fused.selective_step(u, delta, B, C, A_log, D, self.gate(x), state["h"])
             return self.out(self.norm(y))
         with_pattern = shows_pattern(ctx, state)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import heedful
-from heedful.errors import ConfigError, InputError
+from heedful.errors import ConfigError, InputError, NotFound
 from heedful.models import IMAGE_FAMILIES, by_model_type, find_config
 from heedful.models.base import Seq2Seq
 from heedful.nn.context import Watch
@@ -132,6 +132,42 @@ def test_published_sizes_have_the_parameters_that_are_said_of_them() -> None:
     # 333 M and 239 M by the model pages of TrOCR and of the captions; the pooler is in both files.
     assert heedful.count("trocr-base-printed").parameters == pytest.approx(333.9e6, rel=0.005)
     assert heedful.count("vit-gpt2-image-captioning").parameters == pytest.approx(239.2e6, rel=0.005)
+
+
+def test_matrices_are_counted_once() -> None:
+    found = heedful.count(TINY)
+    patches, matrices = 24 * 3 * 16, found.matrices
+    assert found.components["embed.token"] == patches + 24
+    model = tiny("trocr")
+    linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
+    per_head = 2 * (3 * 3 - 3) + 4 * (3 * 4 - 3)  # a query, key and value matrix for every head
+    assert matrices == len(linear) + 1 + per_head  # and the one table of text
+
+
+def test_a_server_of_texts_refuses_it(tmp_path: Path) -> None:
+    served_model = pytest.importorskip("heedful.serve.served_model")
+    with refused(InputError, "digits reads images", hint="heed read"):
+        served_model.make_served_model("digits", reader(tmp_path))
+
+
+@torch.no_grad()
+def test_a_quantised_reader_reads_the_same(tmp_path: Path) -> None:
+    model = reader(tmp_path)
+    image = torch.randn(1, 1, 16, 32, generator=torch.Generator().manual_seed(0))
+    target = torch.tensor([[model.start_token, 5, 6]])
+    heedful.save(heedful.quantize(model, "int8"), tmp_path / "small")
+    again = heedful.load(tmp_path / "small")
+    assert (again(image, target) - model(image, target)).abs().max() <= 0.05 * model(
+        image, target
+    ).abs().max()
+
+
+@pytest.mark.parametrize("name", ["vision-encoder-decoder", "trocr-base-printed"])
+def test_training_on_text_refuses_it(name: str) -> None:
+    from heedful.runs.settings import family_recipe
+
+    with refused(NotFound, name, "reads images", hint="image_text"):
+        family_recipe(name)
 
 
 def test_it_is_found_by_its_names() -> None:

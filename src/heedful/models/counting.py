@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from heedful.errors import ConfigError, InputError, NotFound
-from heedful.models import FAMILIES, find_config
+from heedful.models import FAMILIES, IMAGE_FAMILIES, find_config
 from heedful.models.base import LM, Config, Family, Model, Seq2Seq
 from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.attentive import Decoding, InputFeeding
@@ -144,7 +144,8 @@ def _identify(model: str | Config | Model) -> tuple[str, Family, Config]:
         return model, *find_config(model)
     if isinstance(model, Model):
         return model.family.name, model.family, model.config
-    having = [family for family in FAMILIES.values() if type(model) is family.config]
+    every = (*FAMILIES.values(), *IMAGE_FAMILIES.values())
+    having = [family for family in every if type(model) is family.config]
     if not having:
         raise NotFound(
             f"no family has a {type(model).__name__}", hint="give a preset's name, a config or a model"
@@ -345,7 +346,7 @@ def _(part: InputFeeding, length: int, probe: Probe) -> dict[str, int]:
 
 def _matrices(model: Model) -> Iterator[tuple[int, int]]:
     """(numbers, matrices) of each part: one query, key and value matrix per head, one of everything else."""
-    tables = [m.token.weight for m in model.modules() if isinstance(m, Embedding)]
+    tables = [m.token.weight for m in model.modules() if isinstance(m, Embedding) and m.vocab]
     yield sum(t.numel() for t in tables), len(tables)
     for module in model.modules():
         if isinstance(module, Experts):

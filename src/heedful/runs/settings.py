@@ -109,9 +109,14 @@ def family_recipe(name: str) -> Recipe:
 
     A name that is both (gpt3) means the family, because its published size fits no single machine.
     """
-    from heedful.models import FAMILIES, find_config, presets
+    from heedful.models import FAMILIES, IMAGE_FAMILIES, find_config, presets
 
     known = presets()
+    if name in IMAGE_FAMILIES or (name in known and known[name][0].name in IMAGE_FAMILIES):
+        raise NotFound(
+            f"{name} reads images, and training from scratch here reads text",
+            hint="teach a trained one: heed finetune digits TABLE; from nothing, in Python: data.image_text",
+        )
     if name in known and name not in FAMILIES:
         family = known[name][0]
         return Recipe(name, f"{name} in its published size", family.objective)

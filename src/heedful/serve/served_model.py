@@ -147,6 +147,8 @@ def make_served_model(
         raise InputError(
             f"{id} is no sequence model", hint="serve a decoder, an encoder-decoder or an encoder"
         )
+    if model.image_processor is not None:
+        raise InputError(f"{id} reads images, and clients send text", hint="read them with: heed read IMAGE")
     reach = context_length(model)
     source = context_length(model, source=True)
     stated = [far for far in (reach, source, ctx) if far is not None] or [FAR]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import html.parser
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from heedful.cli import main
 from heedful.errors import InputError, NotFound
+from heedful.exercises.mathml import formula_mathml
 from heedful.exercises.numbers import new_problem
 from heedful.exercises.numbers_grading import grade_answers
 from heedful.exercises.numbers_list import EXERCISES
@@ -216,6 +220,44 @@ def test_latex_is_balanced_and_has_no_bare_unicode_sign(name: str) -> None:
         strange = {c for c in source if ord(c) > 0x17F} - set("“”’…")
         assert not strange, strange
         assert source.replace(r"\$", "").count("$") % 2 == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no TeX is installed")
+@pytest.mark.parametrize("name", NAMES)
+def test_latex_compiles(name: str, tmp_path: Path) -> None:
+    for with_key in (False, True):
+        (tmp_path / "sheet.tex").write_text(
+            FORMATS["latex"](new_problem(name, "Zoë, 50%"), with_key), encoding="utf-8"
+        )
+        words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "sheet.tex"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=120)
+        assert done.returncode == 0, done.stdout.decode(errors="replace")[-600:]
+        assert (tmp_path / "sheet.pdf").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_formula_of_a_page_is_well_formed_mathml_with_all_its_signs(name: str) -> None:
+    for question in new_problem(name, "ada").questions:
+        formula = question.line.formula
+        math = ElementTree.fromstring(formula_mathml(formula).replace("&nbsp;", ""))
+        said = "".join(math.itertext())
+        plain = re.sub(r'[\s"_{}]', "", formula.replace("log₂", "log2").replace("²", "2").replace("ᵀ", "⊤"))
+        roots = re.sub(r"√\(([^()]*)\)", r"\1", plain).replace("√", "")
+        assert re.sub(r"\s", "", said) == roots
+
+
+def test_indices_stand_below_powers_above_and_roots_around() -> None:
+    assert formula_mathml("h_{t−1}") == (
+        "<math><mrow><msub><mi>h</mi><mrow><mi>t</mi><mo>−</mo><mn>1</mn></mrow></msub></mrow></math>"
+    )
+    assert "<msup><mi>σ</mi><mn>2</mn></msup>" in formula_mathml("√(σ² + ε)")
+    assert formula_mathml("√d_k").count("<msqrt><msub>") == 1
+    assert (
+        formula_mathml("(a")
+        == "<math><mrow><mrow><mo>(</mo><mrow><mi>a</mi></mrow><mo>)</mo></mrow></mrow></math>"
+    )
+    assert "&lt;" in formula_mathml("a < b")
 
 
 def test_the_page_saves_answers_that_can_be_graded(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import html
 import json
 from collections.abc import Callable, Sequence
 
+from heedful.exercises.mathml import formula_mathml
 from heedful.exercises.numbers import NumberQuestion, Problem
-from heedful.inspect.render import TEX, formula_latex, strip_quotes
+from heedful.inspect.render import TEX, formula_latex
 
 GivenTexts = Sequence[tuple[str, str]]
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;
@@ -35,9 +36,9 @@ def html_sheet(
             f'<input name="{q.number}" autocomplete="off" aria-label="answer {q.number}: {escape(q.prompt)}">'
         )
         answer = f"<code>{escape(key_text(q))}</code>" if key else blank
-        formula = escape(strip_quotes(q.line.formula))
+        formula = formula_mathml(q.line.formula)
         rows.append(
-            f"<tr><th scope=row>{q.number}</th><td>{escape(q.prompt)}<br><em>{formula}</em></td>"
+            f"<tr><th scope=row>{q.number}</th><td>{escape(q.prompt)}<br>{formula}</td>"
             f"<td>{escape(q.answer_format)}</td><td>{answer}</td></tr>"
         )
     head = {"exercise": problem.exercise.name, "seed": problem.seed, "digits": problem.digits}

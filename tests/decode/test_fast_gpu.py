@@ -81,6 +81,18 @@ def test_a_recorded_step_equals_the_plain_step(family: str, cublas: bool) -> Non
     assert worst_step(even(family), cublas=cublas) < 1e-4
 
 
+@pytest.mark.parametrize("cublas", [False, True])
+def test_a_norm_for_each_part_of_a_parallel_block_equals_the_plain_step(cublas: bool) -> None:
+    assert worst_step(tiny("falcon", kv_heads=2, norms=2, bias=True), cublas=cublas) < 1e-4
+
+
+@pytest.mark.parametrize("family", ["gpt-neox", "gptj", "phi"])
+def test_heads_turned_in_part_are_left_to_the_steps_of_their_parts(family: str) -> None:
+    from heedful.decode.engines.recorded_stepper import RecordedStepper
+
+    assert "heads turned in part" in str(RecordedStepper(cast(LM, tiny(family).to(DEVICE))).fallback_reason)
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bloom"])
 def test_padded_rows_in_pieces_equal_the_plain_step(family: str) -> None:
     assert worst_step(even(family), rows=3, pad=2, splits=3) < 1e-4

@@ -258,9 +258,9 @@ def test_two_columns_of_one_name_are_never_chosen_between(
     assert heed("finetune", bases["encoder"], unused, "--epochs", 1, "-q")[0] == 0
 
 
-def test_a_list_of_labels_is_not_made_into_one(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
-    file = toy.lines(tmp_path / "m.jsonl", [{"text": s, "labels": [v, "x"]} for s, v in ROWS])
-    assert "line 1: 'labels' is ['sees', 'x']" in refused(heed, bases["encoder"], file)
+def test_an_object_is_no_label(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    file = toy.lines(tmp_path / "m.jsonl", [{"text": s, "labels": {v: "x"}} for s, v in ROWS])
+    assert "line 1: 'labels' is {'sees': 'x'}" in refused(heed, bases["encoder"], file)
 
 
 def test_json_with_an_object_a_line_may_be_called_json(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 USED_BY = {
     "classify": 'classify "…"', "tag": 'tag "…"', "answer": 'answer FILE "…"', "translate": 'translate "…"',
     "summarize": "summarize FILE", "similarity": 'similar "…" FILE', "complete": 'complete "…"',
+    "rerank": 'rerank "…" FILE',
 }  # fmt: skip
 
 
@@ -33,7 +34,7 @@ def finetune_command(
 
     First the file is inspected: its columns, labels and lengths, and rows that cannot be used. A part of it
     is held out unless --valid names another file; the weights that score best there are saved. With up to
-    32 rows per class, a linear head on the frozen model is fitted and cross-validated instead.
+    32 rows per class, sentence vectors are tuned on pairs and a linear head is fitted, cross-validated.
 
     Examples:
 

@@ -6,13 +6,20 @@ import html
 import re
 
 TOKEN = re.compile(r'"[^"]*"|log₂|[A-Za-z]+|\d+(?:\.\d+)?|[^\W\d_]|_\{|\S|\s+')
+GAP = "\u2009"  # a thin space
 ABOVE = {"²": "<mn>2</mn>", "ᵀ": "<mo>⊤</mo>", "′": "<mo>′</mo>"}
 CLOSING = {"(": ")", "_{": "}"}
 
 
 def formula_mathml(formula: str) -> str:
     """Return a formula such as `w = exp(s) / Σ exp(s)` as a math element; quoted parts are words."""
-    tokens = [token for token in TOKEN.findall(formula) if not token.isspace()]
+    found = TOKEN.findall(formula)
+    tokens = []
+    for before, token, after in zip(["", *found], found, [*found[1:], ""], strict=False):
+        if not token.isspace():
+            tokens.append(token)
+        elif re.search(r"[\w)²ᵀ}]$", before) and re.match(r"[\w(√]", after):
+            tokens.append(GAP)  # between two factors; operators bring their own
     row, rest = read_row(tokens, "")
     return f"<math>{row}{''.join(f'<mo>{html.escape(token)}</mo>' for token in rest)}</math>"
 
@@ -51,6 +58,8 @@ def one_token(token: str) -> str:
     """Return one token as an identifier, a number, words or an operator."""
     if token.startswith('"'):
         return f"<mtext>&nbsp;{html.escape(token.strip(chr(34)))}&nbsp;</mtext>"
+    if token == GAP:
+        return '<mspace width="0.2em"/>'
     if token == "log₂":
         return "<msub><mi>log</mi><mn>2</mn></msub>"
     kind = "mn" if token[0].isdigit() else "mi" if token.isalpha() and token not in "Σ" else "mo"

@@ -1,6 +1,6 @@
-"""The reader of digits and words that comes with heedful: image to text, trained on a CPU in minutes.
+"""The reader of digits and words that comes with heedful: image to text.
 
-    python -m bundle.digits [--seconds 900] [--out FOLDER]
+    python -m bundle.digits [--seconds 289] [--out FOLDER] [--device cuda]
 
 Handwritten digits of scikit-learn, one to six joined into a picture, and English words drawn in Pillow's own
 font. A picture is drawn anew whenever it is read: other handwriting, other places and sizes. A fifth of the
@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ from bundle.cards import Card, write_card
 from bundle.timed import learn, options, parsed, places, seeded, write_sample
 from heedful import data
 from heedful.data.batches import seeded_generator
-from heedful.models.base import Model, Seq2Seq
+from heedful.models.base import Model
+from heedful.nn.init import initialise
 from heedful.runs import ledger
 
 NAME = "digits"
@@ -150,29 +152,34 @@ def measure(model: Model, words: Sequence[str], count: int) -> dict[str, float]:
     }  # fmt: skip
 
 
-def train(given: argparse.Namespace) -> tuple[Model, dict[str, float]]:
-    """The model, saved in 16 bits, and the scores of what was saved."""
-    began = time.perf_counter()
-    words, held = split_words()
-    texts = choose_texts(given.texts or TEXTS, words, given.seed)
+def build_reader(given: argparse.Namespace) -> Model:
+    """The model before the first step: of random weights, or one that was saved."""
+    if given.start is not None:
+        return heedful.load(given.start, device=given.device, dtype=torch.float32)
     SCRATCH.mkdir(parents=True, exist_ok=True)
-    letters = SCRATCH / "characters.txt"
-    letters.write_text("\n".join([*LETTERS, *"0123456789"]), encoding="utf-8")
-    tokenizer = heedful.train_tokenizer(
-        "char", [str(letters)], vocab=64, special=("bos", "eos", "pad", "unk")
-    )
+    file = SCRATCH / "characters.txt"
+    file.write_text("\n".join([*LETTERS, *"0123456789"]), encoding="utf-8")
+    tokenizer = heedful.train_tokenizer("char", [str(file)], vocab=64, special=("bos", "eos", "pad", "unk"))
     first = {"vocab": len(tokenizer), "start_token": tokenizer.bos}
-    model = heedful.build("vision-encoder-decoder", **first, **SIZES, seed=given.seed, device=given.device)
+    model = heedful.build("vision-encoder-decoder", **first, **SIZES, device=given.device)
+    with torch.random.fork_rng():
+        torch.manual_seed(given.seed)
+        initialise(model, std=SIZES["dim"] ** -0.5)  # the usual 0.02 is for models ten times as wide
     model.tokenizer = tokenizer
-    assert isinstance(model, Seq2Seq)
-    for table in (model.embed.token, model.embed.position, model.target_embed.position):
-        torch.nn.init.normal_(table.weight, std=0.1)  # patches and places differ from the first step on
     model.image_processor = replace(model.image_processor, mean=(1.0,))  # white is 0, ink below
     model.hf_config = {f"{role}_token_id": getattr(tokenizer, role) for role in ("bos", "eos", "pad")}
+    return model
+
+
+def train(given: argparse.Namespace) -> tuple[Model, dict[str, float]]:
+    """The model, saved in 16 bits, and the scores of what was saved."""
+    began, model = time.perf_counter(), build_reader(given)
+    words, held = split_words()
+    texts = choose_texts(given.texts or TEXTS, words, given.seed)
     draw = Painter(texts, Handwriting.load(held=False), given.seed)
     batches = data.image_text(
-        draw, texts, tokenizer, model.image_processor, start=tokenizer.bos, length=16, batch=given.batch,
-        seed=given.seed,
+        draw, texts, model.tokenizer, model.image_processor, start=model.tokenizer.bos, length=16,
+        batch=given.batch, seed=given.seed,
     )  # fmt: skip
     config = heedful.TrainConfig(
         steps=given.steps, lr=given.lr, warmup=min(100, given.steps // 10), schedule="linear", final=0.01,
@@ -186,7 +193,37 @@ def train(given: argparse.Namespace) -> tuple[Model, dict[str, float]]:
     small = model.eval().cpu().half().float()
     found = measure(small, held, given.held or HELD)
     heedful.save(small.half(), places(NAME, given.out)[0])
-    return small, found
+    return small.float(), found
+
+
+def commands(given: argparse.Namespace) -> tuple[str, list[list[str]]]:
+    """The line that trains it, and the same as steps that `heed verify` takes; of a model that goes on, both."""
+    words = ["--seconds", f"{given.seconds:.0f}"] if given.seconds else ["--steps", str(given.steps)]
+    words = ["python", "-m", "bundle.digits", *words, *seeded(given)]
+    if given.start is None:
+        return " ".join(words), [[*words, "--out", "{work}"]]
+    (row,) = json.loads((given.start.parent / "results" / f"{NAME}.json").read_text(encoding="utf-8"))
+    line = f"{row['command']} --out begun && {' '.join(words)} --start begun/{NAME}"
+    (first,) = row["check"]["steps"]
+    again = [*words, "--start", f"{{work}}/begun/{NAME}", "--out", "{work}"]
+    return line, [[*first[:-1], "{work}/begun"], again]
+
+
+def write_results(model: Model, found: dict[str, float], given: argparse.Namespace, seconds: float) -> None:
+    """Card, row of the ledger and sample of the model that was saved."""
+    out, results, samples = places(NAME, given.out)
+    command, steps = commands(given)
+    write_card(out, NAME, CARD, found, "exact_match", command, given.seed, {}, None, seconds)
+    row = ledger.row(
+        f"{CARD.measure}, in per cent: {NAME}, a vision encoder and a decoder of 0.25 M weights",
+        round(100 * found["exact_match"], 2), command, seed=given.seed, data_sha256={},
+        check={"steps": steps, "read": "figure", "tolerance": 5.0, "data": [], "device": given.device},
+    )  # fmt: skip
+    ledger.record_rows(results / f"{NAME}.json", [row])
+    shown = Painter(["2026", "attention", "70815"], Handwriting.load(held=True), 11)
+    read = lambda: "\n".join(heedful.generate(model, [shown(i, 0) for i in range(3)], max_tokens=14))
+    write_sample(samples, NAME, lambda: f"{json.dumps(found)}\n\n2026 attention 70815 are read as:\n{read()}")
+    print(json.dumps({"figure": round(100 * found["exact_match"], 2), **found}))
 
 
 def main() -> None:
@@ -194,32 +231,16 @@ def main() -> None:
     options(parser)
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--every", type=int, default=100, help="steps between two lines about the loss")
+    parser.add_argument("--start", type=Path, help="go on from this model of an earlier run, FOLDER/digits")
     parser.add_argument("--texts", type=int, help="pictures to learn from")
     parser.add_argument("--held", type=int, help="pictures of each kind to measure on")
     given = parsed(parser, "texts", "held")
     torch.set_num_threads(given.threads or 1)
     began = time.perf_counter()
     model, found = train(given)
-    out, results, samples = places(NAME, given.out)
-    words = ["--seconds", f"{given.seconds:.0f}"] if given.seconds else ["--steps", str(given.steps)]
-    command = " ".join(["python -m bundle.digits", *words, *seeded(given)])
-    spent = time.perf_counter() - began
-    write_card(out, NAME, CARD, found, "exact_match", command, given.seed, {}, None, spent)
-    check = {
-        "steps": [["python", "-m", "bundle.digits", *words, *seeded(given), "--out", "{work}"]],
-        "read": "figure", "tolerance": 5.0, "data": [], "device": "cpu",
-    }  # fmt: skip
-    row = ledger.row(
-        f"{CARD.measure}, in per cent: {NAME}, a vision encoder and a decoder of 0.25 M weights",
-        round(100 * found["exact_match"], 2), command, seed=given.seed, check=check, data_sha256={},
-    )  # fmt: skip
-    ledger.record_rows(results / f"{NAME}.json", [row])
-    shown = Painter(["2026", "attention", "70815"], Handwriting.load(held=True), 11)
-    read = lambda: "\n".join(heedful.generate(model, [shown(i, 0) for i in range(3)], max_tokens=14))
-    write_sample(samples, NAME, lambda: f"{json.dumps(found)}\n\n2026 attention 70815 are read as:\n{read()}")
-    print(json.dumps({"figure": round(100 * found["exact_match"], 2), **found}))
+    write_results(model, found, given, time.perf_counter() - began)
 
 
 if __name__ == "__main__":

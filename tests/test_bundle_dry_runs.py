@@ -89,6 +89,7 @@ RUNS = {
         ["masked", "--modern", "--steps", "6", "--batch", "4", "--books", "3", "--checks", "1"],
         "masked",
     ),
+    "digits": (["digits", "--steps", "2", "--texts", "40", "--held", "3", "--batch", "4"], "digits"),
     "entities": (["adapters", "entities", "--steps", "2", "--rank", "2"], "entities"),
     "answers": (["adapters", "answers", "--mixed", "--steps", "2", "--rank", "2"], "answers"),
 }  # fmt: skip
@@ -102,7 +103,7 @@ def train(
     """Run a command of bundle/ on the toy data with toy sizes, and return the card of what it writes."""
     monkeypatch.setenv("HEED_DATA", str(toy[0]))
     monkeypatch.setenv("HEED_BASES", str(toy[1]))
-    for part in ("prose", "words", "translators", "names", "plans", "adapters"):
+    for part in ("prose", "words", "translators", "names", "plans", "adapters", "digits"):
         monkeypatch.setattr(importlib.import_module(f"bundle.{part}"), "SCRATCH", tmp_path)
     prose, translators = (importlib.import_module(f"bundle.{part}") for part in ("prose", "translators"))
     monkeypatch.setattr(prose, "BEGINNINGS", ("It was",))

@@ -197,7 +197,7 @@ def train(given: argparse.Namespace) -> tuple[Model, dict[str, float]]:
 
 
 def commands(given: argparse.Namespace) -> tuple[str, list[list[str]]]:
-    """The line that trains it, and the same as steps that `heed verify` takes; of a model that goes on, both."""
+    """The line that trains it, and the same as steps that `heed verify` takes; both where it goes on."""
     words = ["--seconds", f"{given.seconds:.0f}"] if given.seconds else ["--steps", str(given.steps)]
     words = ["python", "-m", "bundle.digits", *words, *seeded(given)]
     if given.start is None:

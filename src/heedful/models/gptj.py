@@ -1,7 +1,8 @@
 """GPT-J (Wang and Komatsuzaki 2021).
 
-From GPT-2:  attention and feed-forward side by side, from one norm   learned positions → rotary, in a part of
-             each head   no biases in attention   an output matrix of its own, with a bias
+From GPT-2:  attention and feed-forward side by side, from one norm   no biases in attention
+             learned positions → rotary, in a part of each head
+             an output matrix of its own, with a bias
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """GPT-NeoX (Black et al. 2022, arXiv 2204.06745) and Pythia (Biderman et al. 2023, arXiv 2304.01373).
 
-From GPT-2:  learned positions → rotary, in a quarter of each head   attention and feed-forward side by side,
-             each with a norm of its own   an output matrix of its own
+From GPT-2:  learned positions → rotary, in a quarter of each head   an output matrix of its own
+             attention and feed-forward side by side, each with a norm of its own
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """OPT (Zhang et al. 2022, arXiv 2205.01068).
 
 From GPT-3:  every layer sees everything before it   ReLU
-350m alone:  norms after each part instead of before   token vectors narrower than the layers
+In 350m:     norms after each part instead of before   token vectors narrower than the layers
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ REPEATS = 4  # cross-validations of a frozen model over other folds, whose mean 
 MAX_REPEATED_ROWS = 500
 FEW_FOLDS = 3  # where a fold takes long
 # Tokens of all rows × weights tuned, so that a fine-tuning takes a minute at the most on two cores of a CPU.
-MAX_WORK_OF_ALL_FOLDS = 4e9  # with more there are only FEW_FOLDS of them
+MAX_WORK_OF_ALL_FOLDS = 3e9  # with more there are only FEW_FOLDS of them
 MAX_TUNED_WORK = 4e10  # with more the model stays frozen
 
 

@@ -29,7 +29,8 @@ from heedful.train.objectives import Term, extra_of, promote_float32
 TEMPERATURE = 0.1
 STEPS = 20
 LEARNING_RATE = 1e-4
-BATCH = 48  # rows of a step; their pairs are compared with each other
+MIN_BATCH, MAX_BATCH = 16, 48  # rows of a step; their pairs are compared with each other
+STEP_TOKENS = 1024  # of long texts a step has fewer
 
 Weights = dict[str, Tensor]
 
@@ -76,7 +77,9 @@ def tune_on_pairs(
     """Teach the upper blocks, in place, to put these rows near those of their class."""
     weights = upper_weights(model)
     learning = {name for name, p in model.named_parameters() if p.requires_grad}
-    order = BalancedOrder(rows, labels, BATCH, seed)
+    longest = max(batch.tokens.shape[1] for batch in batches.once())
+    size = min(max(STEP_TOKENS // longest, MIN_BATCH), MAX_BATCH)
+    order = BalancedOrder(rows, labels, size, seed)
     config = TrainConfig(
         steps=STEPS, lr=LEARNING_RATE, betas=(0.9, 0.999), weight_decay=0.01, schedule="linear", final=0.0,
         warmup=STEPS // 10, seed=seed,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.data import IGNORE
+from heedful.data import IGNORE, Batch
 from heedful.train import crossentropy
 from heedful.train.crossentropy import _ChunkedCrossEntropy, cross_entropy_reference, linear_cross_entropy
+from heedful.train.objectives import next_token
+from tests.properties.tiny import ids, tiny
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel is Triton's and needs a GPU")
 
@@ -108,3 +111,15 @@ def test_float8_stays_near_the_definition(bias: bool) -> None:
     torch.testing.assert_close(fast, slow, rtol=1e-2, atol=0)
     for got, wanted in zip(torch.autograd.grad(fast, leaves), torch.autograd.grad(slow, leaves), strict=True):
         assert float((got - wanted).norm() / wanted.norm()) < 0.12
+
+
+@pytest.mark.parametrize("ignored", [1, 7], ids=["most", "few"])
+def test_the_loss_of_capped_logits_is_that_of_what_the_model_says(ignored: int) -> None:
+    model = tiny("gemma2")
+    tokens = ids(model, 2, 9)
+    labels = torch.where(torch.arange(8) < ignored, IGNORE, tokens[:, 1:])
+    loss = next_token(model, Batch(tokens[:, :-1], labels))["next_token"].total
+    logits = model(tokens[:, :-1])
+    assert logits.abs().max() <= model.config.logit_softcap  # type: ignore[attr-defined]
+    wanted = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE, reduction="sum")
+    assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)

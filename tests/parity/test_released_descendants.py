@@ -1,0 +1,180 @@
+"""Descendants of LLaMA as released: their config.json is our preset, and cached steps equal theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import heedful
+from heedful.errors import ConfigError, NotFound
+from heedful.models import FAMILIES, by_model_type, find_config
+from heedful.models.hf_config import config_from
+from tests.parity.cases import find_case
+from tests.parity.harness import publish
+from tests.refusal import refused
+
+TURNS = ["sliding_attention", "full_attention"]
+# Keys that change nothing here (token ids, dtypes, caches) are left out.
+RELEASED: dict[str, dict[str, Any]] = {
+    "qwen2.5-0.5b": {
+        "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
+        "hidden_act": "silu", "hidden_size": 896, "intermediate_size": 4864, "max_position_embeddings": 32768,
+        "max_window_layers": 24, "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": True,
+        "use_mrope": False, "use_sliding_window": False, "vocab_size": 151936,
+    },
+    "qwen3-0.6b": {
+        "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "attention_bias": False,
+        "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024, "intermediate_size": 3072,
+        "max_position_embeddings": 40960, "max_window_layers": 28, "num_attention_heads": 16,
+        "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": None,
+        "rope_theta": 1000000, "sliding_window": None, "tie_word_embeddings": True,
+        "use_sliding_window": False, "vocab_size": 151936,
+    },
+    "gemma-2b": {
+        "model_type": "gemma", "architectures": ["GemmaForCausalLM"], "attention_bias": False,
+        "head_dim": 256, "hidden_act": "gelu", "hidden_activation": None, "hidden_size": 2048,
+        "intermediate_size": 16384, "max_position_embeddings": 8192, "num_attention_heads": 8,
+        "num_hidden_layers": 18, "num_key_value_heads": 1, "rms_norm_eps": 1e-06, "rope_scaling": None,
+        "rope_theta": 10000.0, "vocab_size": 256000,
+    },
+    "gemma-2-2b": {
+        "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "attention_bias": False,
+        "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "head_dim": 256,
+        "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304,
+        "intermediate_size": 9216, "max_position_embeddings": 8192, "num_attention_heads": 8,
+        "num_hidden_layers": 26, "num_key_value_heads": 4, "query_pre_attn_scalar": 256,
+        "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "sliding_window": 4096, "vocab_size": 256000,
+    },
+    "gemma-3-1b": {
+        "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "attention_bias": False,
+        "attn_logit_softcapping": None, "final_logit_softcapping": None, "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "intermediate_size": 6912,
+        "max_position_embeddings": 32768, "num_attention_heads": 4, "num_hidden_layers": 26,
+        "num_key_value_heads": 1, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06,
+        "rope_local_base_freq": 10000, "rope_scaling": None, "rope_theta": 1000000, "sliding_window": 512,
+        "sliding_window_pattern": 6, "vocab_size": 262144,
+    },
+    "olmo-1b": {
+        "model_type": "olmo", "architectures": ["OlmoForCausalLM"], "attention_bias": False, "clip_qkv": None,
+        "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192, "max_position_embeddings": 2048,
+        "num_attention_heads": 16, "num_hidden_layers": 16, "num_key_value_heads": 16, "rope_theta": 10000.0,
+        "tie_word_embeddings": True, "vocab_size": 50304,
+    },
+    "olmo-2-7b": {
+        "model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"], "attention_bias": False,
+        "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 11008,
+        "max_position_embeddings": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,
+        "num_key_value_heads": 32, "rms_norm_eps": 1e-06, "rope_theta": 500000, "vocab_size": 100352,
+        "tie_word_embeddings": False,
+    },
+    "smollm3-3b": {
+        "model_type": "smollm3", "architectures": ["SmolLM3ForCausalLM"], "attention_bias": False,
+        "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 11008,
+        "layer_types": ["full_attention"] * 36, "max_position_embeddings": 65536, "mlp_bias": False,
+        "no_rope_layer_interval": 4, "no_rope_layers": [1, 1, 1, 0] * 9, "num_attention_heads": 16,
+        "num_hidden_layers": 36, "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "rope_scaling": None,
+        "rope_theta": 5000000.0, "sliding_window": None, "use_sliding_window": False, "vocab_size": 128256,
+    },
+    "mixtral-8x7b": {
+        "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "hidden_act": "silu",
+        "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768,
+        "num_attention_heads": 32, "num_experts_per_tok": 2, "num_hidden_layers": 32,
+        "num_key_value_heads": 8, "num_local_experts": 8, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
+        "sliding_window": None, "tie_word_embeddings": False, "vocab_size": 32000,
+    },
+    "qwen1.5-moe-a2.7b": {
+        "model_type": "qwen2_moe", "architectures": ["Qwen2MoeForCausalLM"], "decoder_sparse_step": 1,
+        "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 5632, "max_position_embeddings": 8192,
+        "max_window_layers": 21, "moe_intermediate_size": 1408, "norm_topk_prob": False,
+        "num_attention_heads": 16, "num_experts": 60, "num_experts_per_tok": 4, "num_hidden_layers": 24,
+        "num_key_value_heads": 16, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+        "shared_expert_intermediate_size": 5632, "sliding_window": 32768, "tie_word_embeddings": False,
+        "use_sliding_window": False, "vocab_size": 151936,
+    },
+    "qwen3-30b-a3b": {
+        "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": False,
+        "decoder_sparse_step": 1, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048,
+        "intermediate_size": 6144, "max_position_embeddings": 40960, "max_window_layers": 48,
+        "mlp_only_layers": [], "moe_intermediate_size": 768, "norm_topk_prob": True,
+        "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+        "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 1000000.0,
+        "sliding_window": None, "tie_word_embeddings": False, "use_sliding_window": False,
+        "vocab_size": 151936,
+    },
+    "gpt-oss-20b": {
+        "model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "attention_bias": True,
+        "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880,
+        "initial_context_length": 4096, "intermediate_size": 2880, "layer_types": TURNS * 12,
+        "max_position_embeddings": 131072, "num_attention_heads": 64, "num_experts_per_tok": 4,
+        "num_hidden_layers": 24, "num_key_value_heads": 8, "num_local_experts": 32, "rms_norm_eps": 1e-05,
+        "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "rope_type": "yarn",
+                         "original_max_position_embeddings": 4096, "truncate": False},
+        "rope_theta": 150000, "sliding_window": 128, "swiglu_limit": 7.0, "tie_word_embeddings": False,
+        "vocab_size": 201088,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("preset", RELEASED)
+def test_a_released_config_is_the_preset_of_that_name(preset: str) -> None:
+    family, expected = find_config(preset)
+    assert by_model_type(RELEASED[preset]["model_type"]) is family
+    assert config_from(family, RELEASED[preset]) == expected
+
+
+STEPPED = [
+    "qwen2-window", "qwen3", "gemma", "gemma2", "gemma3-two-ropes", "olmo-clipped", "olmo2", "smollm3",
+    "mixtral-window", "qwen2-moe", "qwen3-moe-normalised", "gpt-oss",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("id", STEPPED)
+@torch.no_grad()
+def test_cached_steps_past_every_window_equal_the_published_ones(id: str, tmp_path: Path) -> None:
+    reference = publish(find_case(id), tmp_path).reference
+    model = heedful.load(tmp_path)
+    tokens = torch.randint(5, 99, (2, 24), generator=torch.Generator().manual_seed(3))
+    said = reference(input_ids=tokens[:, :9], use_cache=True)
+    state = model.start(tokens[:, :9], length=24)  # type: ignore[operator]
+    assert (state.logits - said.logits[:, -1]).abs().max() <= 1e-4
+    for at in range(9, 24):
+        newest = tokens[:, at : at + 1]
+        said = reference(input_ids=newest, past_key_values=said.past_key_values, use_cache=True)
+        got = model.step(newest, state)  # type: ignore[operator]
+        assert (got - said.logits).abs().max() <= 1e-4, at
+
+
+def test_experts_in_four_bits_are_refused_with_a_way_out() -> None:
+    names = ["model.layers.0.mlp.experts.gate_up_proj_blocks", "model.layers.0.mlp.experts.down_proj_blocks"]
+    with refused(ConfigError, hint="bfloat16"):
+        config_from(FAMILIES["gpt-oss"], RELEASED["gpt-oss-20b"], names)
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        ({"layer_types": ["linear_attention"] * 26}, "sliding_attention"),
+        ({"attn_logit_softcapping": 50.0}, "None only"),
+        ({"use_bidirectional_attention": True}, "False only"),
+    ],
+)
+def test_a_gemma_3_that_is_not_built_here_is_refused(change: dict[str, Any], hint: str) -> None:
+    with refused(ConfigError, hint=hint):
+        config_from(FAMILIES["gemma3"], RELEASED["gemma-3-1b"] | change)
+
+
+def test_an_unknown_type_is_refused_with_near_names_of_its_kind_or_all_of_them() -> None:
+    for unknown in ("rwkv", "clip", "whisper"):
+        with pytest.raises(NotFound) as told:
+            by_model_type(unknown)
+        assert "did you mean" not in told.value.hint
+        assert "heedful-" not in told.value.hint
+        assert "llama" in told.value.hint
+    with refused(NotFound, hint="gemma3_text"):
+        by_model_type("gemma3_txt")
+    with refused(NotFound, hint="'heedful-palm'"):
+        by_model_type("heedful-plam")

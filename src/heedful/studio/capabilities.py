@@ -61,7 +61,8 @@ def tasks_of(model: Model | Word2Vec) -> list[str]:
         # Any model gives vectors; the page offers that of those which are made for it.
         if kind.fits(model) and (kind.heads or model.config.head == "none"):
             found.append(task)
-    left_out = {"image-to-text"}  # the page has no images: a text that is traced is drawn as one
+    # The page has no form for texts to rank and no images: a text that is traced is drawn as one.
+    left_out = {"image-to-text", "rerank"}
     if model.tokenizer.chat_template is None:
         left_out.add("conversational")
     if isinstance(model, Seq2Seq):

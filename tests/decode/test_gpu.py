@@ -28,7 +28,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
-FAMILIES = ("gpt2", "llama", "mistral", "bloom", "lstm", "rnn", "mamba", "s4", "deepseek-v2", "t5", "luong")
+FAMILIES = (
+    *("gpt2", "llama", "mistral", "bloom", "lstm", "rnn", "mamba", "mamba2", "s4", "olmo-hybrid", "deepseek-v2"),
+    *("t5", "luong"),
+)
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "beams": {"beams": 3},

@@ -331,7 +331,7 @@ def test_every_family_trains_in_half_precision_recorded(family: str, files: File
         assert losses == pytest.approx(plain, rel=0.1)
 
 
-KINDS = ("mamba", "gla", "linear", "s4", "lstm", "deepseek-v3")
+KINDS = ("mamba", "mamba2", "gla", "olmo-hybrid", "linear", "s4", "lstm", "deepseek-v3")
 
 
 @pytest.mark.parametrize("family", some("mamba", among=KINDS))

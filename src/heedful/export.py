@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
+import logging
+import warnings
 from pathlib import Path
 
-from heedful.errors import ConfigError
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import ConfigError, MissingPackage
 from heedful.models import FAMILIES
-from heedful.models.base import Family, Model
+from heedful.models.base import LM, Family, Model
 from heedful.models.gguf_config import check_same_config, config_to_gguf, write_gguf_rope
 from heedful.models.hf_config import config_from_gguf
 from heedful.nn.adapt import adapted_modules
 from heedful.nn.quantised import dequantise_modules
-from heedful.pooling import gguf_pooling
+from heedful.pooling import gguf_pooling, pool
 from heedful.text.to_gguf import gguf_tokenizer
 from heedful.weights.gguf import GGUFFile
 from heedful.weights.gguf_blocks import check_scheme
@@ -79,3 +85,82 @@ def export_gguf(model: Model, path: str | Path, quantize: str = "f16", *, tokeni
 def reading_family(architecture: str) -> Family:
     """The family that a GGUF architecture is read as: the first, where several are written alike."""
     return next(family for family in FAMILIES.values() if family.gguf == architecture)
+
+
+class _OnnxEncoder(nn.Module):
+    """An encoder as a function of the tensors that other programs feed it."""
+
+    def __init__(self, model: LM) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def output_name(self) -> str:
+        """sentence_embedding of a model that pools, logits of one with a head, else last_hidden_state."""
+        if self.model.config.head != "none":
+            return "logits"
+        return "last_hidden_state" if self.model.pooling is None else "sentence_embedding"
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        valid, plain = attention_mask.bool(), "reference"  # the others ask for sizes, which are not known yet
+        if self.output_name == "logits":
+            return self.model(input_ids, valid=valid, types=token_type_ids, backend=plain)
+        hidden = self.model.encode(input_ids, valid=valid, types=token_type_ids, backend=plain)
+        return hidden if self.model.pooling is None else pool(hidden, valid, self.model.pooling)
+
+
+def export_onnx(model: Model, path: str | Path) -> Path:
+    """Write an encoder as an ONNX file, and its tokenizer beside it as NAME.tokenizer.json.
+
+    input_ids and attention_mask (rows, length), and token_type_ids of a model with several, give
+    sentence_embedding, logits or last_hidden_state; rows and length may be any.
+    """
+    if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxscript")):
+        raise MissingPackage(
+            "writing ONNX needs packages that are missing", hint="pip install 'heedful[onnx]'"
+        )
+    if not isinstance(model, LM) or model.kind != "encoder":
+        raise ConfigError(
+            f"a {model.family.name} is no encoder", hint="ONNX is written of encoders; decoders go to GGUF"
+        )
+    dense = copy.deepcopy(dense_model(model)).float().cpu().eval()
+    assert isinstance(dense, LM)
+    program = trace_encoder(_OnnxEncoder(dense))
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    program.save(str(path))
+    if model.tokenizer is not None:
+        model.tokenizer.backend.save(str(path.with_suffix(".tokenizer.json")))
+    return path
+
+
+def trace_encoder(encoder: _OnnxEncoder) -> torch.onnx.ONNXProgram:
+    """The encoder as ONNX, for any number of rows and any length that it reads."""
+    config = encoder.model.config
+    ids = torch.zeros(3, 8, dtype=torch.long)  # sizes that stand for any: 0 and 1 would stand for themselves
+    inputs = {"input_ids": ids, "attention_mask": ids + 1, "token_type_ids": None}
+    if getattr(config, "types", 0) > 1:
+        inputs["token_type_ids"] = ids.clone()  # one tensor in two places would be one input
+    longest = getattr(config, "context", 2**20)
+    any_size = {0: torch.export.Dim("rows"), 1: torch.export.Dim("length", max=longest)}
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                encoder, kwargs=inputs, dynamo=True, verbose=False, output_names=[encoder.output_name],
+                input_names=[name for name, value in inputs.items() if value is not None],
+                dynamic_shapes={name: None if value is None else any_size for name, value in inputs.items()},
+            )  # fmt: skip
+    finally:
+        logger.setLevel(level)
+    assert program is not None
+    fixed = [size for one in program.model.graph.inputs for size in one.shape or () if isinstance(size, int)]
+    if fixed:
+        raise ConfigError(
+            f"ONNX would fix the sizes of this {encoder.model.family.name}'s input to {fixed}",
+            hint=HF,
+        )
+    return program

@@ -43,12 +43,14 @@ def export_command(
     loaded = load_model(model, "cpu", None)
     with show_progress(f"writing {where}"):
         from heedful.adapters import merge
-        from heedful.export import dense_model, export_gguf
+        from heedful.export import dense_model, export_gguf, export_onnx
         from heedful.loading import save
 
         merge(loaded)
         if format == "hf":
             written = save(dense_model(loaded), where)
+        elif format == "onnx":
+            written = export_onnx(loaded, where)
         else:
             written = export_gguf(loaded, where, quantize, tokenizer=tokenizer)
     print(written)

@@ -250,7 +250,7 @@ def pool_tokens(x: Tensor, valid: Tensor | None, mode: str) -> Tensor:
         if valid is None:
             return x[:, 0 if mode == "first" else -1]
         at = valid.int().argmax(1) if mode == "first" else x.shape[1] - 1 - valid.flip(1).int().argmax(1)
-        return x[torch.arange(len(x), device=x.device), at]
+        return x[torch.arange(x.shape[0], device=x.device), at]
     if valid is None:
         valid = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
     keep = valid[..., None]

@@ -28,7 +28,7 @@ class Node:
     parameters: int  # of one; shared ones once
     times: int = 1
     shape: str = ""  # of a matrix: in → out; of a table: rows × columns
-    settings: dict[str, int] = field(default_factory=dict)  # heads, window, …
+    settings: dict[str, int | float] = field(default_factory=dict)  # heads, window, …
     tied: str = ""  # what its matrix is shared with
     children: list[Node] = field(default_factory=list)
 
@@ -89,10 +89,11 @@ def _values(module: nn.Module) -> dict[str, int | float | str | bool]:
     return {k: v for k, v in given.items() if isinstance(v, (int, float, str, bool))}
 
 
-def _settings(module: nn.Module) -> dict[str, int]:
-    """The whole numbers a part was made with."""
-    in_shape = ("num_embeddings", "embedding_dim")
-    settings = {k: v for k, v in _values(module).items() if type(v) is int and v and k not in in_shape}
+def _settings(module: nn.Module) -> dict[str, int | float]:
+    """The whole numbers a part was made with, and the limits of what it computes."""
+    in_shape, limits = ("num_embeddings", "embedding_dim"), ("clip", "softcap")
+    values = {k: v for k, v in _values(module).items() if isinstance(v, (int, float)) and v}
+    settings = {k: v for k, v in values.items() if (type(v) is int and k not in in_shape) or k in limits}
     if isinstance(module, Stack) and len(module) != len(set(module.depth)):
         settings["depth"] = len(module)
     return settings

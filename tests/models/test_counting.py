@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import heedful
+from heedful.commands.output import format_size
 from heedful.loading import assemble
 from heedful.models import FAMILIES, presets
 from heedful.models.base import LM
@@ -262,3 +263,8 @@ def test_counting_the_largest_takes_no_memory() -> None:
         "heedful.count('gpt2'); before = kb(); heedful.count('gpt3'); assert kb() - before < 50_000"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("number", "said"), [(999_885_952, "1 B"), (999_000, "999 k"), (124_439_808, "124 M")])
+def test_a_size_is_said_with_three_digits_of_the_unit_that_fits(number: int, said: str) -> None:
+    assert format_size(number) == said

@@ -91,9 +91,9 @@ def as_json(value: dict[str, Any]) -> None:
 
 
 def format_size(number: float, unit: str = "") -> str:
-    """124439808 → "124 M"; 0 → "0"."""
+    """124439808 → "124 M"; 999885952 → "1 B"; 0 → "0"."""
     for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G" if unit else "B"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= size:
+        if abs(number) >= 0.9995 * size:  # what rounds to 1,000 of a unit is 1 of the next
             return f"{number / size:.3g} {letter}{unit}"
     return f"{number:,.0f}{' ' + unit if unit else ''}"
 

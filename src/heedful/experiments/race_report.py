@@ -127,15 +127,17 @@ def layer_section(store: MeasurementStore) -> Section | None:
         return None
     first = next(iter(found.values()))
     table = [[slope_text(v["length_exponent"]), slope_text(v["dim_exponent"])] for v in found.values()]
-    curves = lambda key: np.log10(np.array([v[key] for v in found.values()]))
+    lengths = sorted({n for v in found.values() for n in v["lengths"]})
+    seconds = [dict(zip(v["lengths"], v["by_length"], strict=True)) for v in found.values()]
+    by_length = np.log10(np.array([[one.get(n, np.nan) for n in lengths] for one in seconds]))
+    by_dim = np.log10(np.array([v["by_dim"] for v in found.values()]))
     logs = lambda values: [f"{np.log10(v):.4f}" for v in values]
-    fitted = [n for n in first["lengths"] if n >= first["lengths"][-1] // 4]
     text = [
         f"One layer's mixing part, forward, width {first['dim']} for the lengths and length "
         f"{first['length']} for "
         "the widths: the least processor time of one thread over several calls. Time grows as a power of the "
-        f"length; the exponent with its 95 % interval is that of the longest texts (from {fitted[0]:,} "
-        "tokens).",
+        "length; the exponent with its 95 % interval is that of the longest texts of each system, up to "
+        f"{lengths[-1]:,} tokens.",
         "Attention is O(n²·d), a recurrence O(n·d²), linear attention and state spaces are linear in n. All "
         "have matrices of d × d too; at small widths the work around them weighs more than they do.",
     ]
@@ -146,14 +148,14 @@ def layer_section(store: MeasurementStore) -> Section | None:
         [
             panels.lines(
                 "time over length",
-                curves("by_length"),
+                by_length,
                 list(found),
-                logs(first["lengths"]),
+                logs(lengths),
                 axes=("log₁₀ seconds", "log₁₀ tokens"),
             ),
             panels.lines(
                 "time over width",
-                curves("by_dim"),
+                by_dim,
                 list(found),
                 logs(first["dims"]),
                 axes=("log₁₀ seconds", "log₁₀ width"),

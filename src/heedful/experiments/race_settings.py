@@ -48,6 +48,7 @@ class RaceSettings:
     dtype: str = "bfloat16"
     seed: int = 0
     layer_lengths: tuple[int, ...] = (2048, 4096, 8192, 16384, 24576, 32768, 49152, 65536)
+    longer: int = 1  # by which the lengths are multiplied for systems without attention or recurrence
     layer_dim: int = 64
     layer_dims: tuple[int, ...] = (128, 256, 512, 1024, 2048)
     layer_length: int = 2048
@@ -61,7 +62,8 @@ class RaceSettings:
 FULL = RaceSettings()
 QUICK = RaceSettings(
     parameters=50_000, layers=2, tokenizer="char", vocab=128, length=64, batch=16, steps=200, evaluations=8,
-    dtype="float32", layer_lengths=(1024, 2048, 4096, 6144, 8192, 12288, 16384), layer_dim=32,
+    dtype="float32", layer_lengths=(1024, 2048, 4096, 6144, 8192, 12288, 16384), longer=4,
+    layer_dim=32,
     layer_dims=(64, 128, 256, 512), layer_length=256, contexts=(16, 64, 256, 1024), gradient_rows=32,
     tasks=TaskSettings(
         systems=("rnn", "lstm", "llama"), names=("copy", "induction"), seeds=(0, 1), length=24, batch=64,

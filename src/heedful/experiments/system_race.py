@@ -133,9 +133,11 @@ class Race:
     def measure_layer(self, competitor: SizedSystem) -> None:
         """Measure the time of one layer against length and width."""
         s, system = self.settings, competitor.system
+        # Attention and recurrences take long enough; at the same lengths the others' times are all noise.
+        longer = 1 if system.mixing in ("attention", "recurrence") else s.longer
         options: dict[str, Any] = {
-            "lengths": s.layer_lengths, "dims": s.layer_dims, "dim": s.layer_dim, "length": s.layer_length,
-            "fit_points": s.fit_points,
+            "lengths": [longer * n for n in s.layer_lengths], "dims": s.layer_dims, "dim": s.layer_dim,
+            "length": s.layer_length, "fit_points": s.fit_points,
         }  # fmt: skip
         measure = lambda: measure_layer_times(system, device=self.device, **options).to_dict()
         self.take(f"layer-{system.family}", options, measure)

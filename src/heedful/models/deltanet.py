@@ -13,7 +13,7 @@ from torch import nn
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, derived
-from heedful.models.hf_config import read_rope, write_rope
+from heedful.models.hf_config import read_local_layers, read_rope, write_layer_types, write_rope
 from heedful.models.llama import NAMES, build_decoder, llama_attention, llama_mlp, llama_norm, llama_rotary
 from heedful.models.olmo import OLMO2, OLMO_KEYS, TINY, Olmo2Config
 from heedful.nn.block import Block, SandwichBlock
@@ -95,13 +95,14 @@ KEYS = {
     "linear_key_head_dim": "key_dim", "linear_value_head_dim": "value_dim",
     "linear_conv_kernel_dim": "width", "linear_allow_neg_eigval": "negative",
 }  # fmt: skip
-ATTENDS, REMEMBERS = "full_attention", "linear_attention"
+REMEMBERS = "linear_attention"
 
 
 def read_olmo_hybrid(hf_config: dict[str, Any]) -> dict[str, Any]:
     """Released files have no base of rotations: their layers attend without positions."""
-    kinds = hf_config.get("layer_types")
-    layers = {} if kinds is None else {"attend_at": tuple(i for i, k in enumerate(kinds) if k == ATTENDS)}
+    count = hf_config.get("num_hidden_layers", 32)
+    remember = read_local_layers(hf_config, (i for i in range(count) if i % 4 < 3), REMEMBERS)
+    layers = {"attend_at": tuple(i for i in range(count) if i not in remember)}
     rope = hf_config.get("rope_parameters") or {}
     if "rope_theta" in rope and rope["rope_theta"] is None:
         return {**layers, "rotary": False}
@@ -111,7 +112,8 @@ def read_olmo_hybrid(hf_config: dict[str, Any]) -> dict[str, Any]:
 
 def write_olmo_hybrid(c: OlmoHybridConfig) -> dict[str, Any]:
     rope = write_rope(c.rope_base, c.rope_scaling)
-    kinds = [ATTENDS if i in c.attend_at else REMEMBERS for i in range(c.layers)]
+    remember = [i for i in range(c.layers) if i not in c.attend_at]
+    kinds = write_layer_types(c.layers, remember, REMEMBERS)
     return {"layer_types": kinds, "rope_parameters": rope if c.rotary else rope | {"rope_theta": None}}
 
 

@@ -62,24 +62,29 @@ def read_rope(hf_config: dict[str, Any], context: int) -> tuple[float, Scaling |
     )
 
 
-def read_local_layers(hf_config: Mapping[str, Any], usual: Iterable[int]) -> tuple[int, ...]:
-    """The layers whose positions see only a window: by `layer_types`, or the `usual` ones if it has none."""
+def read_local_layers(
+    hf_config: Mapping[str, Any], usual: Iterable[int], local: str = "sliding_attention"
+) -> tuple[int, ...]:
+    """The layers whose positions see only a window: by `layer_types`, or the `usual` ones if it has none.
+
+    `local` is what such a layer is called there; others have another word, and remember instead.
+    """
     check_kinds("config.json:", hf_config, {"layer_types": "tuple[str, ...]"})
     kinds = hf_config.get("layer_types")
     if kinds is None:
         return tuple(usual)
-    other = [kind for kind in kinds if kind not in ("sliding_attention", "full_attention")]
+    other = [kind for kind in kinds if kind not in (local, "full_attention")]
     if other:
         raise ConfigError(
             f"config.json: layer_types has {other[0]!r:.80}",
-            hint="layers are built here for 'sliding_attention' and 'full_attention'",
+            hint=f"layers are built here for {local!r} and 'full_attention'",
         )
-    return tuple(i for i, kind in enumerate(kinds) if kind == "sliding_attention")
+    return tuple(i for i, kind in enumerate(kinds) if kind == local)
 
 
-def write_layer_types(layers: int, local: Sequence[int]) -> list[str]:
+def write_layer_types(layers: int, local: Sequence[int], word: str = "sliding_attention") -> list[str]:
     """The `layer_types` that `read_local_layers` reads back."""
-    return ["sliding_attention" if i in local else "full_attention" for i in range(layers)]
+    return [word if i in local else "full_attention" for i in range(layers)]
 
 
 def read_gguf_rope(

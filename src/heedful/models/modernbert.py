@@ -14,7 +14,7 @@ from torch import nn
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.models.gguf_tables import FUSED_QKV, gguf_keys, gguf_names
-from heedful.models.hf_config import read_rope, write_rope
+from heedful.models.hf_config import read_local_layers, read_rope, write_layer_types, write_rope
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -46,7 +46,7 @@ class ModernBertConfig(Config):
     hidden: int = derived(lambda c: 3 * c.dim // 2)
     context: int = 8192
     window: int = 128  # tokens that a local layer sees, half of them on each side
-    local_at: tuple[int, ...] = derived(lambda c: tuple(i for i in range(c.layers) if i % 3))
+    local: tuple[int, ...] = derived(lambda c: tuple(i for i in range(c.layers) if i % 3))
     act: str = "gelu"
     rope_base: float = 160000.0
     rope_scaling: Scaling | None = None
@@ -65,9 +65,9 @@ class ModernBertConfig(Config):
     head: str = "mlm"
 
     def check(self) -> None:
-        wrong = [i for i in self.local_at if not 0 <= i < self.layers]
+        wrong = [i for i in self.local if not 0 <= i < self.layers]
         if wrong:
-            raise ConfigError(f"local_at has {wrong[0]}", hint=f"layers are 0 … {self.layers - 1}")
+            raise ConfigError(f"local has {wrong[0]}", hint=f"layers are 0 … {self.layers - 1}")
         if self.pooling not in ("first", "mean"):
             raise ConfigError(f"pooling={self.pooling!r} is unknown", hint="choose first or mean")
 
@@ -79,7 +79,7 @@ def modernbert(c: ModernBertConfig) -> LM:
     local_turns = Rotary(size, c.local_rope_base, c.local_rope_scaling)
 
     def block(i: int) -> Block:
-        local = i in c.local_at
+        local = i in c.local
         attn = Attention(
             c.dim, c.heads, bias=c.bias, rotary=local_turns if local else turns,
             window=c.window // 2 + 1 if local else None, dropout=c.dropout,
@@ -124,7 +124,7 @@ NAMES: list[Row] = [
 KEYS = {
     "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
     "num_attention_heads": "heads", "intermediate_size": "hidden", "max_position_embeddings": "context",
-    "local_attention": "window", "hidden_activation": "act", "norm_eps": "norm_eps",
+    "localtention": "window", "hidden_activation": "act", "norm_eps": "norm_eps",
     "norm_bias": "norm_bias", "attention_bias": "bias", "mlp_bias": "ffn_bias",
     "classifier_bias": "head_bias", "classifier_activation": "head_act", "decoder_bias": "out_bias",
     "attention_dropout": "dropout", "mlp_dropout": "dropout", "embedding_dropout": "dropout",
@@ -138,7 +138,6 @@ def read_modernbert(hf_config: dict[str, Any]) -> dict[str, Any]:
     """Newer files list the kind of every layer and both rotations; older ones say which layers are global."""
     context, layers = hf_config.get("max_position_embeddings", 8192), hf_config.get("num_hidden_layers", 22)
     apart = hf_config.get("global_attn_every_n_layers", 3)
-    kinds = hf_config.get("layer_types") or [LOCAL if i % apart else GLOBAL for i in range(layers)]
     turns = hf_config.get("rope_parameters") or {}
     older = {
         GLOBAL: hf_config.get("global_rope_theta", 160000.0),
@@ -153,7 +152,7 @@ def read_modernbert(hf_config: dict[str, Any]) -> dict[str, Any]:
     own = str(hf_config.get("model_type")).startswith("heedful-")
     pooling = "cls" if own else hf_config.get("classifier_pooling", "cls")
     return {
-        "local_at": tuple(i for i, kind in enumerate(kinds) if kind == LOCAL), "rope_base": base,
+        "local": read_local_layers(hf_config, (i for i in range(layers) if i % apart)), "rope_base": base,
         "rope_scaling": scaling, "local_rope_base": local_base, "local_rope_scaling": local_scaling,
         "pooling": POOLING.get(pooling, pooling),
     }  # fmt: skip
@@ -164,7 +163,7 @@ def write_modernbert(c: ModernBertConfig) -> dict[str, Any]:
         GLOBAL: write_rope(c.rope_base, c.rope_scaling),
         LOCAL: write_rope(c.local_rope_base, c.local_rope_scaling),
     }
-    kinds = [LOCAL if i in c.local_at else GLOBAL for i in range(c.layers)]
+    kinds = write_layer_types(c.layers, c.local)
     pooling = next(theirs for theirs, ours in POOLING.items() if ours == c.pooling)
     return {"rope_parameters": rope, "layer_types": kinds, "classifier_pooling": pooling}
 
@@ -183,11 +182,11 @@ APART = "modern-bert.attention.sliding_window_pattern"  # how many layers the gl
 
 def read_gguf(source: GGUFFile) -> dict[str, Any]:
     layers, apart = source.metadata.get("modern-bert.block_count", 22), source.metadata.get(APART, 3)
-    return {"head": "none", "local_at": tuple(i for i in range(layers) if i % max(apart, 1))}
+    return {"head": "none", "local": tuple(i for i in range(layers) if i % max(apart, 1))}
 
 
 def write_gguf(c: ModernBertConfig) -> dict[str, Any]:
-    apart = next((i for i in range(1, c.layers) if i not in c.local_at), c.layers)
+    apart = next((i for i in range(1, c.layers) if i not in c.local), c.layers)
     return {APART: apart, "modern-bert.attention.causal": False}
 
 

@@ -33,7 +33,9 @@ from tests.properties.tiny import tiny
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PLAIN = ("the", "cat", "sat", "on", "mat", "dog", "ada", "lives", "in", "paris", ".", "?")
 WORDS = SPECIAL + PLAIN
-TASKS = ("classify", "tag", "answer", "translate", "summarize", "fill", "embed", "similar", "complete")
+TASKS = (
+    "classify", "tag", "answer", "translate", "summarize", "fill", "embed", "similar", "rerank", "complete",
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: studio test test-all browser web docs check bench clean
+.PHONY: studio test test-all browser web docs lists check bench clean
 
 studio: .venv/.installed   ## install, then open the studio on models that need no download
 	$(BIN)/heed studio
@@ -22,6 +22,11 @@ web:                       ## build the page and the widget from web/ (needs Nod
 
 docs: .venv/.installed      ## the pages as a site on http://127.0.0.1:8001; nothing is fetched
 	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
+
+lists: .venv/.installed     ## what follows from the registry: presets of heed ls, pages of names and of families
+	$(BIN)/python -m heedful.commands.known_models
+	$(BIN)/python -m tests.test_names_page
+	$(BIN)/python -m tests.test_families_page
 
 check: .venv/.installed    ## style and types
 	$(BIN)/ruff check .

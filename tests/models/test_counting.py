@@ -265,6 +265,8 @@ def test_counting_the_largest_takes_no_memory() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize(("number", "said"), [(999_885_952, "1 B"), (999_000, "999 k"), (124_439_808, "124 M")])
+@pytest.mark.parametrize(
+    ("number", "said"), [(999_885_952, "1 B"), (999_000, "999 k"), (124_439_808, "124 M")]
+)
 def test_a_size_is_said_with_three_digits_of_the_unit_that_fits(number: int, said: str) -> None:
     assert format_size(number) == said

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.data.batches import seeded_generator
+from heedful.progress import report_progress
 
 FOLDS = 5
 PENALTIES = (3.0, 1.0, 0.3, 0.1)  # λ, the strongest first: of equally good ones it is taken
@@ -114,6 +115,7 @@ def cross_validate(
             logits = predict(np.flatnonzero(fold_of != fold), held)
             losses = torch.stack([mean_loss(one, targets[held]) * len(held) for one in logits])
             found.append((held, logits, losses))
+            report_progress("folds", len(found), repeats * (int(fold_of.max()) + 1))
     losses = torch.stack([loss for *_, loss in found])  # (folds, candidates)
     per = len(found) // repeats
     rows: list[int] = []

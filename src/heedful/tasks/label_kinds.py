@@ -99,20 +99,19 @@ class OrdinalClassification(TextClassification):
         )
 
 
-def ordinal_classification(order: str) -> type[OrdinalClassification]:
-    """Return the task whose labels have this order: "low,middle,high", or "numbers"."""
-    names = tuple(name.strip() for name in order.split(",") if name.strip())
-    if order.strip() == "numbers":
+def ordinal_classification(order: str | Sequence[str]) -> type[OrdinalClassification]:
+    """Return the task whose labels have this order: names, "low,middle,high", or "numbers"."""
+    if not isinstance(order, str):
+        names = tuple(order)
+    elif order.strip() == "numbers":
         names = ()
-    elif len(names) < 3 or len(set(names)) < len(names):
-        raise ConfigError(
-            f"--order {order!r} must name three labels or more, each once", hint="or say --order numbers"
-        )
-    return type(
-        "OrdinalClassification",
-        (OrdinalClassification,),
-        {"order": names, "__doc__": OrdinalClassification.__doc__},
-    )
+    else:
+        names = tuple(name.strip() for name in order.split(",") if name.strip())
+        if len(names) < 3 or len(set(names)) < len(names):
+            what = f"--order {order!r} must name three labels or more, each once"
+            raise ConfigError(what, hint="or say --order numbers")
+    about = {"order": names, "__doc__": OrdinalClassification.__doc__}
+    return type("OrdinalClassification", (OrdinalClassification,), about)
 
 
 def ordinal_loss(model: Model, batch: Batch) -> dict[str, Term]:

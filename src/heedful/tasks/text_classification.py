@@ -161,7 +161,7 @@ class TextClassification(TrainableTask):
 
         if model.hf_config.get("problem_type") == "multi_label_classification":
             return MultiLabelClassification
-        return ordinal_classification(",".join(model.label_names)) if model.hf_config.get("ordinal") else cls
+        return ordinal_classification(model.label_names) if model.hf_config.get("ordinal") else cls
 
     @classmethod
     def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:

@@ -97,7 +97,7 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
     split.task.check_model(model)
     free = request.lr is None and request.epochs is None and request.lora is None  # nobody said how to train
     if free and split.task.prefers_linear_head(model, split.examples):
-        with show_progress("fitting a linear head", quiet=quiet):
+        with show_progress("learning from few rows", quiet=quiet):
             return finetune_linear_head(request, split, model, out, reporter)
     reporter.report(f"validation: {split.split_method}")
     with show_progress("preparing the batches", quiet=quiet):

@@ -124,7 +124,7 @@ NAMES: list[Row] = [
 KEYS = {
     "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
     "num_attention_heads": "heads", "intermediate_size": "hidden", "max_position_embeddings": "context",
-    "localtention": "window", "hidden_activation": "act", "norm_eps": "norm_eps",
+    "local_attention": "window", "hidden_activation": "act", "norm_eps": "norm_eps",
     "norm_bias": "norm_bias", "attention_bias": "bias", "mlp_bias": "ffn_bias",
     "classifier_bias": "head_bias", "classifier_activation": "head_act", "decoder_bias": "out_bias",
     "attention_dropout": "dropout", "mlp_dropout": "dropout", "embedding_dropout": "dropout",

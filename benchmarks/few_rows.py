@@ -169,6 +169,7 @@ def load_base(base: str) -> LM:
 def teach(train: Rows, test: Rows, seed: int, base: str) -> dict[str, object]:
     """`heed finetune` with no option."""
     import heedful
+    from heedful.devices import resolve_device
     from heedful.runs.finetune import FinetuneRequest, finetune
 
     with tempfile.TemporaryDirectory() as folder:
@@ -180,7 +181,7 @@ def teach(train: Rows, test: Rows, seed: int, base: str) -> dict[str, object]:
             FinetuneRequest(base, str(file), task="classify", out=str(out), seed=seed), quiet=True
         )
         spent = since(began)
-        pipe = heedful.pipeline("text-classification", model=out)
+        pipe = heedful.pipeline("text-classification", model=out, device=resolve_device("auto"))
         answers = pipe([text for text, _ in test], truncation=True)
     low, high = outcome.scores["accuracy_95"]
     found = share([label for _, label in test], [answer["label"] for answer in answers])

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from heedful.cli import COMMANDS, load_command, main
 from heedful.errors import NotFound
-from heedful.models import FAMILIES
+from heedful.models import FAMILIES, IMAGE_FAMILIES
 from heedful.weights.bases import BASES, installed_models
 
 README = Path(__file__).parents[1] / "README.md"
@@ -114,7 +114,8 @@ def test_every_link_leads_to_a_file_and_a_heading_of_it(page: Path) -> None:
 
 
 def test_the_map_has_the_file_of_every_family() -> None:
-    files = {family.config.__module__.replace(".", "/") for family in FAMILIES.values()}
+    every = (*FAMILIES.values(), *IMAGE_FAMILIES.values())
+    files = {family.config.__module__.replace(".", "/") for family in every}
     assert [file for file in sorted(files) if f"(src/{file}.py)" not in TEXT] == []
 
 

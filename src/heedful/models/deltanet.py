@@ -13,6 +13,7 @@ from torch import nn
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, derived
+from heedful.models.family import no_token_ids
 from heedful.models.hf_config import read_local_layers, read_rope, write_layer_types, write_rope
 from heedful.models.llama import NAMES, build_decoder, llama_attention, llama_mlp, llama_norm, llama_rotary
 from heedful.models.olmo import OLMO2, OLMO_KEYS, TINY, Olmo2Config
@@ -129,6 +130,7 @@ OLMO_HYBRID = replace(
     tiny=OlmoHybridConfig(**TINY, attend_at=(1,), delta_heads=4, key_heads=2, key_dim=4),
     model_types=("olmo_hybrid",), heads={"lm": "OlmoHybridForCausalLM", "none": "OlmoHybridModel"},
     read=read_olmo_hybrid, write=write_olmo_hybrid, reads={"layer_types": "tuple[str, ...]"},
+    usual=no_token_ids,
     copies={**OLMO2.copies, **NORMS}, gguf="", gguf_names=None, gguf_keys={},
     paper="Yang et al. 2025, arXiv 2412.06464",
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import numpy as np
 import pytest
@@ -11,7 +12,16 @@ import torch
 import heedful
 from heedful.errors import InputError
 from heedful.evaluate.entities import entities, entity_f1, entity_f1_interval
-from heedful.evaluate.generated import answer_f1, answers, bleu, exact_match, rouge, rouge_l, rouge_n
+from heedful.evaluate.generated import (
+    answer_f1,
+    answers,
+    bleu,
+    bleu_interval,
+    exact_match,
+    rouge,
+    rouge_l,
+    rouge_n,
+)
 from heedful.evaluate.perplexity import Perplexity, perplexity
 from heedful.evaluate.scores import (
     accuracy,
@@ -131,6 +141,20 @@ def test_rouge_of_the_papers_example() -> None:
     assert rouge_l(truth, ["the", "gunman", "kill", "police"]) == 0.5
     assert rouge_n(truth, ["the", "gunman", "kill", "police"], 2) == pytest.approx(1 / 3)
     assert rouge(["Police killed the gunman."], ["police killed the gunman"])["rouge2"] == 100
+
+
+def test_the_interval_of_bleu_is_about_that_of_sacrebleu_and_narrows_with_more_texts() -> None:
+    sacrebleu = pytest.importorskip("sacrebleu")
+    rng = random.Random(0)
+    words = list("abcdefghijklmno")
+    truths = [" ".join(rng.choices(words, k=rng.randint(6, 14))) for _ in range(200)]
+    guesses = [" ".join(w if rng.random() < 0.8 else rng.choice(words) for w in t.split()) for t in truths]
+    low, high = bleu_interval(truths, guesses)
+    theirs = sacrebleu.metrics.BLEU().corpus_score(guesses, [truths], n_bootstrap=1000)
+    assert low < bleu(truths, guesses)["bleu"] < high
+    assert high - low == pytest.approx(2 * theirs._ci, rel=0.15)
+    few = bleu_interval(truths[:20], guesses[:20])
+    assert few[1] - few[0] > 1.5 * (high - low)
 
 
 def test_bleu_says_how_it_was_counted() -> None:

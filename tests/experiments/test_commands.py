@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from heedful.cli import main
-from heedful.errors import ConfigError, InputError
+from heedful.errors import ConfigError, HeedfulError, InputError
 from heedful.experiments import race_settings, scale_sweep, translation_race
 from heedful.experiments.experiment import finish_experiment
 from heedful.experiments.gradient_flow import exploding_rates, fit_rate, loss_gradient_by_distance
@@ -19,8 +19,9 @@ from heedful.experiments.race_settings import QUICK, TaskSettings
 from heedful.experiments.scale_sweep import QUICK_SCALE, ScaleSweep
 from heedful.experiments.system_race import Race
 from heedful.experiments.systems import SYSTEMS, build_system, size_system
-from heedful.experiments.translation_data import join_pairs, prepare_pairs, read_pairs
+from heedful.experiments.translation_data import join_pairs, prepare_pairs, read_pairs, split_pairs
 from heedful.experiments.translation_race import QUICK_TRANSLATION, TranslationRace
+from heedful.experiments.workers import run_workers
 from heedful.runs.training_loop import TrainingInterrupted
 
 CPU = torch.device("cpu")
@@ -99,6 +100,66 @@ def test_the_command_prints_the_page_and_refuses_an_unknown_system(
     assert "no system is called 'lstn'" in capsys.readouterr().err
 
 
+def test_systems_are_measured_in_processes_of_their_own_and_reported_together(
+    tmp_path: Path, text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["race", "--quick", "--systems", "rnn,lstm", "--parts", "generation", "--jobs", "2"]
+    with pytest.raises(SystemExit) as done:
+        main([*words, "-o", str(tmp_path / "r"), text])
+    assert done.value.code == 0
+    told = capfd.readouterr().err.splitlines()
+    assert sum("generation" in line for line in told) == 2  # each once, by its own process
+    written = (tmp_path / "r/report.md").read_text(encoding="utf-8")
+    assert "One more token" in written
+    assert "Time of one layer" not in written
+    assert "| RNN |" in written
+    assert "| LSTM |" in written
+
+
+def test_a_worker_that_fails_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(HeedfulError, match="broken: not measured to the end"):
+        run_workers({"broken": ["race", "--quick", str(tmp_path / "missing.txt")], "fine": ["version"]}, 2)
+
+
+def test_an_unknown_part_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["race", "--quick", "--parts", "layers,task", text])
+    assert done.value.code != 0
+    assert "task" in capsys.readouterr().err
+
+
+def test_each_system_learns_a_task_from_the_start_that_did_better_in_the_pilot(
+    tmp_path: Path, text: str
+) -> None:
+    tasks = replace(TINY_RACE.tasks, table_stds=(0.02, 0.3), seeds=(0,))
+    race = Race(tmp_path / "r", [text], replace(TINY_RACE, parts=("tasks",), tasks=tasks), CPU)
+    race.measure()
+    assert race.number == race.total
+    (pilot,), (task,) = race.store.values("pilot").values(), race.store.values("task").values()
+    assert pilot["table_std"] == (0.02, 0.3)[pilot["shares"].index(max(pilot["shares"]))]
+    assert task["table_std"] == pilot["table_std"]
+
+
+@pytest.mark.slow
+def test_an_rnn_cannot_copy_and_an_lstm_can(tmp_path: Path, text: str) -> None:
+    tasks = replace(QUICK.tasks, systems=("rnn", "lstm"), names=("copy",), seeds=(0,))
+    race = Race(
+        tmp_path / "r", [text], replace(QUICK, systems=("rnn", "lstm"), parts=("tasks",), tasks=tasks), CPU
+    )
+    race.measure()
+    found = {name: v["right"][-1] / v["count"][-1] for name, v in race.store.values("task").items()}
+    assert found["copy-rnn-0"] < 0.3 < 0.8 < found["copy-lstm-0"]
+
+
+@pytest.mark.slow
+def test_with_the_length_of_the_source_plain_seq2seq_falls_more_than_rnnsearch(tmp_path: Path) -> None:
+    settings = replace(QUICK_TRANSLATION, systems=("seq2seq", "rnnsearch"))
+    race = TranslationRace(tmp_path / "t", [], settings, CPU)
+    race.measure()
+    kept = {name: v["bleu"][2] / v["bleu"][0] for name, v in race.store.values("bleu").items()}
+    assert kept["rnnsearch"] > kept["seq2seq"]
+
+
 def test_a_sweep_predicts_before_it_trains_the_held_out_runs(tmp_path: Path, text: str) -> None:
     lines: list[str] = []
 
@@ -158,6 +219,16 @@ def test_translators_are_compared_on_joined_pairs(tmp_path: Path) -> None:
         assert pattern.shape == (len(found[name]["target"]), len(found[name]["source"]))
         assert torch.allclose(pattern.sum(-1), torch.ones(len(pattern)), atol=1e-4)
     assert all(len(v["bleu"]) == len(race.data.test) for v in race.store.values("bleu").values())
+
+
+def test_no_source_is_trained_on_and_tested_on() -> None:
+    pairs = [(f"s{i % 50}", f"t{i}") for i in range(120)]  # several translations of a source
+    train, unseen = split_pairs(pairs, 0)
+    sources = [source for source, _ in unseen]
+    assert not {source for source, _ in train} & set(sources)
+    assert len(sources) == len(set(sources)) == 5
+    assert len(train) + sum(source in sources for source, _ in pairs) == len(pairs)
+    assert [p for p in pairs if p in train] != train  # a file sorted by length would be split by length
 
 
 def test_joined_pairs_are_consecutive_and_training_pairs_short(tmp_path: Path) -> None:

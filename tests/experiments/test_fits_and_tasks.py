@@ -17,6 +17,7 @@ from heedful.experiments.loss_surface import (
     efficient_points,
     extend_line,
     fit_surface,
+    foretelling_errors,
 )
 from heedful.experiments.measurement_store import MeasurementStore
 from heedful.experiments.race_report import accuracy_text
@@ -137,6 +138,13 @@ def test_both_forms_fit_better_than_a_line_foretells(form: str) -> None:
     fit = fit_surface(POINTS, form)
     line = extend_line(POINTS, ScalePoint(int(n), d, 0).compute)
     assert abs(fit.predict(n, d) / truth - 1) < abs(line / truth - 1)
+
+
+def test_the_form_is_chosen_by_what_it_foretells_of_the_dearest_runs() -> None:
+    errors = foretelling_errors(POINTS)
+    assert errors["chinchilla"] < 1e-3 < errors["kaplan"]  # the points were drawn from the first
+    few = foretelling_errors(POINTS[:6])  # too few to leave any out: the errors of the fits
+    assert few["chinchilla"] == pytest.approx(fit_surface(POINTS[:6], "chinchilla", draws=0).error)
 
 
 def test_the_best_size_for_a_budget_is_where_the_loss_is_lowest() -> None:

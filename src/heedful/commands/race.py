@@ -36,6 +36,9 @@ def race_command(
         str | None,
         typer.Option(help="Measure only these: layers,generation,loss,positions,gradients,tasks."),
     ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Training steps of each system, instead of the usual number.")
+    ] = None,
     jobs: Annotated[
         int, typer.Option(min=1, help="Measure so many systems at once, each in a process of its own.")
     ] = 1,
@@ -76,14 +79,18 @@ def race_command(
         from heedful.experiments.translation_race import TranslationRace, translation_settings
 
         race = TranslationRace(
-            where, files or [], translation_settings(quick, chosen), resolve_device(device), report
+            where, files or [], translation_settings(quick, chosen, steps), resolve_device(device), report
         )
     else:
         from heedful.experiments.race_settings import race_settings
         from heedful.experiments.system_race import Race
 
         race = Race(
-            where, files or [], race_settings(quick, chosen, chosen_parts), resolve_device(device), report
+            where,
+            files or [],
+            race_settings(quick, chosen, chosen_parts, steps),
+            resolve_device(device),
+            report,
         )
 
     def measure_beside() -> None:

@@ -73,10 +73,14 @@ QUICK = RaceSettings(
 
 
 def race_settings(
-    quick: bool, systems: tuple[str, ...] | None = None, parts: tuple[str, ...] | None = None
+    quick: bool,
+    systems: tuple[str, ...] | None = None,
+    parts: tuple[str, ...] | None = None,
+    steps: int | None = None,
 ) -> RaceSettings:
-    """Return the settings of a race, of all systems or of some, of all parts or of some."""
+    """Return the settings of a race, of all systems and parts or of some, with another number of steps."""
     for name in parts or ():
         check_choice("parts", name, PARTS)
     settings = QUICK if quick else FULL
-    return replace(settings, systems=systems or settings.systems, parts=parts or settings.parts)
+    changed = {"systems": systems, "parts": parts, "steps": steps}
+    return replace(settings, **{name: value for name, value in changed.items() if value is not None})

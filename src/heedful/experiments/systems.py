@@ -77,14 +77,11 @@ TRANSLATORS: dict[str, System] = {
                options={"layers": 1, "score": "dot", "dropout": 0.0}),
         System("transformer", "Transformer", "attention", 3e-3, multiple=8,
                options={"heads": 4, "dropout": 0.0}),
-        System("t5", "Transformer, relative positions (T5)", "attention", 3e-3, multiple=8,
-               options={"heads": 4, "dropout": 0.0, "far": 32}),
     )
 }  # fmt: skip
 # The share of a block's width that its MLP has, as the paper of each family gives it.
 HIDDEN_RATIO = {
     "transformer": 4.0,
-    "t5": 4.0,
     "gpt2": 4.0,
     "llama": 8 / 3,
     "linear": 4.0,

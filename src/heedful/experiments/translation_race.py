@@ -39,7 +39,7 @@ from heedful.train.config import TrainConfig
 
 # Translators whose training steps are recorded on a GPU, on batches of few shapes; the fused kernel of the
 # others' encoders asks the host for the lengths of its rows, which nothing recorded can.
-RECORDED = ("rnnsearch", "transformer", "t5")
+RECORDED = ("rnnsearch", "transformer")
 MULTIPLE = 8  # to which lengths of recorded batches are rounded up
 
 
@@ -73,10 +73,12 @@ QUICK_TRANSLATION = TranslationSettings(
 )  # fmt: skip
 
 
-def translation_settings(quick: bool, systems: tuple[str, ...] | None = None) -> TranslationSettings:
-    """Return the settings of a race of translators, of all or of some."""
+def translation_settings(
+    quick: bool, systems: tuple[str, ...] | None = None, steps: int | None = None
+) -> TranslationSettings:
+    """Return the settings of a race of translators, of all or of some, with another number of steps."""
     settings = QUICK_TRANSLATION if quick else FULL_TRANSLATION
-    return settings if systems is None else replace(settings, systems=systems)
+    return replace(settings, systems=systems or settings.systems, steps=steps or settings.steps)
 
 
 class TranslationRace:

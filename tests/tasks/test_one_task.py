@@ -21,13 +21,14 @@ from heedful.tasks.examples import Examples
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
 from heedful.tasks.pipeline import TASKS, TaskEntry, bind_task, trainable_tasks
 from heedful.tasks.task import Task, TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.text_pairs import ScoredByPerplexity
 from tests import image_toy
 from tests.runs import finetuning as toy
 from tests.runs.conftest import Heed
 from tests.runs.conftest import heed as heed
 
 COLUMNS = {"similarity": ("sentence1", "sentence2", "score"), "translate": ("en", "de"),
-           "summarize": ("document", "summary")}  # fmt: skip
+           "summarize": ("document", "summary"), "rerank": ("query", "document", "relevance")}  # fmt: skip
 ROWS = [(s, toy.german(s)) for s in toy.SENTENCES[:6]]
 
 
@@ -45,7 +46,11 @@ def example_file(command: str, folder: Path) -> Path:
         return toy.asked(folder / "q.json")
     if command == "read":
         return image_toy.table(folder)
-    rows = [(a, b, i) for i, (a, b) in enumerate(ROWS)] if command == "similarity" else ROWS
+    rows: list[tuple[object, ...]] = list(ROWS)
+    if command == "similarity":
+        rows = [(a, b, i) for i, (a, b) in enumerate(ROWS)]
+    if command == "rerank":  # two queries, each with texts that answer it and others
+        rows = [(ROWS[i % 2][0], b, i // 2 % 2) for i, (_, b) in enumerate(ROWS)]
     return toy.table(folder / "p.csv", COLUMNS[command], rows)
 
 
@@ -61,7 +66,10 @@ def taught(
     return bind_task(kind, kind.attach_head(base, examples, 0)[0]), examples
 
 
-@pytest.mark.parametrize("taught", sorted(set(trainable_tasks()) - {"complete"}), indirect=True)
+ANSWERED = sorted(n for n, kind in trainable_tasks().items() if not issubclass(kind, ScoredByPerplexity))
+
+
+@pytest.mark.parametrize("taught", ANSWERED, indirect=True)
 def test_what_is_scored_is_what_the_pipeline_answers(
     taught: tuple[TrainableTask, Examples], monkeypatch: pytest.MonkeyPatch
 ) -> None:

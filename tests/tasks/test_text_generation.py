@@ -9,7 +9,7 @@ import pytest
 import heedful
 from heedful.errors import InputError
 from heedful.tasks import Truncated, pipeline
-from heedful.tasks.text_generation import Conversation
+from heedful.tasks.conversational import Conversation
 from tests.decode.toy import letters
 from tests.properties.tiny import tiny
 from tests.tasks.real import scribbler, smol

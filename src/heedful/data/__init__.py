@@ -10,6 +10,7 @@
     language_modeling.py  masking.py      builders for plain text: decoders, encoders,
     denoising.py                          encoder-decoders
     classification.py  translation.py     builders for tables, and for pairs of texts
+    chats.py                              conversations, of which a model learns the answers
     image_text.py                         images and what is to be written for each
     tagging.py  answer_spans.py           readers and builders for CoNLL and for SQuAD
     labels.py                             the classes of a task
@@ -25,6 +26,7 @@ from typing import Any
 from heedful.data.answer_spans import answer, squad
 from heedful.data.batch import IGNORE, Batch
 from heedful.data.batches import Batches
+from heedful.data.chats import chats
 from heedful.data.classification import classify, contrast, regress
 from heedful.data.denoising import denoise, spans
 from heedful.data.image_text import image_text
@@ -45,6 +47,7 @@ __all__ = [
     "Table",
     "Tokenizer",
     "answer",
+    "chats",
     "classify",
     "column",
     "conll",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from heedful.tasks.pipeline import pipeline as pipeline
 
 _WHERE = {
-    "Conversation": "text_generation",
+    "Conversation": "conversational",
     "FewShot": "prompting",
     "OpenDomain": "open_domain",
     "Pipeline": "task",
@@ -25,6 +25,7 @@ _WHERE = {
 }
 
 if TYPE_CHECKING:
+    from heedful.tasks.conversational import Conversation as Conversation
     from heedful.tasks.likelihood import infill as infill
     from heedful.tasks.likelihood import log_probability as log_probability
     from heedful.tasks.likelihood import rank as rank
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from heedful.tasks.search import Search as Search
     from heedful.tasks.task import Pipeline as Pipeline
     from heedful.tasks.task import Task as Task
-    from heedful.tasks.text_generation import Conversation as Conversation
 
 
 def __getattr__(name: str) -> object:

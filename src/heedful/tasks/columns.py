@@ -42,6 +42,7 @@ ANSWER = ("answers", "answer")
 QUERY = ("query", "question")
 DOCUMENT = ("document", "passage", "doc", "text", "context", "paragraph", "sentence", "answer")
 RELEVANCE = ("relevance", "relevant", "label", "score", "rating", "grade")
+MESSAGES = ("messages", "conversations", "conversation", "chat")
 IMAGE = ("image", "image_path", "picture", "file_name", "filename", "path", "file")
 CAPTION = ("text", "caption", "transcription", "words", "target", "label")
 LANGUAGES = ("en", "de", "fr", "es", "it", "nl", "pt", "pl", "ru", "zh", "ja", "cs", "sv", "da", "tr", "ar",
@@ -49,6 +50,7 @@ LANGUAGES = ("en", "de", "fr", "es", "it", "nl", "pt", "pl", "ru", "zh", "ja", "
 
 # Columns that together tell a task, the most telling first.
 TASK_COLUMNS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
+    ("chat", (MESSAGES[:2],)),
     ("answer", (CONTEXT, QUESTION, ANSWER)),
     ("rerank", (QUERY, DOCUMENT[:4], RELEVANCE[:2])),
     ("tag", (WORDS, TAGS)),

@@ -50,7 +50,7 @@ TASKS: dict[str, TaskEntry] = {
         "heedful.tasks.token_classification:TokenClassification", "entities", ("ner",)
     ),
     "question-answering": TaskEntry("heedful.tasks.question_answering:QuestionAnswering", "answers"),
-    "fill-mask": TaskEntry("heedful.tasks.fill_mask:FillMask", "masked"),
+    "fill-mask": TaskEntry("heedful.tasks.fill_mask:FillMask", "fill-mask"),
     "next-sentence": TaskEntry(
         "heedful.tasks.next_sentence:NextSentence", "masked", ("next-sentence-prediction",)
     ),
@@ -60,7 +60,7 @@ TASKS: dict[str, TaskEntry] = {
     ),
     "rerank": TaskEntry("heedful.tasks.rerank:Rerank", "", ("text-ranking",)),
     "text-generation": TaskEntry("heedful.tasks.text_generation:TextGeneration", "smollm2-135m-instruct"),
-    "conversational": TaskEntry("heedful.tasks.text_generation:Conversational", "smollm2-135m-instruct"),
+    "conversational": TaskEntry("heedful.tasks.conversational:Conversational", "smollm2-135m-instruct"),
     "text2text-generation": TaskEntry("heedful.tasks.text2text:Text2Text", "smollm2-135m-instruct"),
     "summarization": TaskEntry("heedful.tasks.text2text:Summarization", "summaries"),
     "translation": TaskEntry("heedful.tasks.text2text:Translation", "translate-en-de"),

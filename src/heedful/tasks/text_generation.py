@@ -1,15 +1,11 @@
-"""text-generation and conversational: continue a text, or answer in a conversation."""
+"""text-generation: continue a text, or answer messages."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
-from uuid import uuid4
 
 from heedful import data
-from heedful.checks import check_choice
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile
@@ -20,24 +16,22 @@ from heedful.tasks.columns import COMPLETION, PROMPT, ColumnFlags, Role
 from heedful.tasks.examples import Examples
 from heedful.tasks.generation import (
     GENERATION_BATCH_SIZE,
-    GeneratingTask,
     clean_text,
     truncate_prompt,
     wants_ids,
 )
 from heedful.tasks.model_inputs import map_inputs, truncates
 from heedful.tasks.task import TrainingDefaults
-from heedful.tasks.text_pairs import TrainableGeneration
-from heedful.tasks.tokenized import input_limit
+from heedful.tasks.text_pairs import ScoredByPerplexity, TrainableGeneration
 
 DEFAULT_GENERATION = {"max_new_tokens": 256}
 
 
-class TextGeneration(TrainableGeneration):
+class TextGeneration(ScoredByPerplexity):
     """[{"generated_text"}]: for a text the text and what follows it, for messages these and the answer."""
 
     needs: ClassVar[str] = "a decoder that writes"
-    command, metric, file_kinds = "complete", "perplexity", ("table", "text")
+    command, file_kinds = "complete", ("table", "text")
     training = TrainingDefaults(
         lr=5e-5, lora_lr=5e-4, epochs=3, length=256, batch=8, steps=100, max_epochs=10
     )
@@ -186,24 +180,6 @@ class TextGeneration(TrainableGeneration):
             source, self.tokenizer, length=options.length, batch=options.batch, seed=options.seed
         )
 
-    def loss_scores(self, batches: Batches) -> dict[str, Any]:
-        loss = super().loss_scores(batches)["loss"]
-        return {"perplexity": math.exp(min(loss, 700.0)), "loss": loss}
-
-    def score(
-        self, examples: Examples, *, batch: int = GENERATION_BATCH_SIZE, length: int | None = None,
-        truncate: bool | None = True, report: Callable[[int], None] | None = None, **settings: Any,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Return the perplexity of the texts, or of the completions of prompts: there are many good texts."""
-        for name in settings:
-            check_choice("option", name, ("seed",))
-        limit = input_limit(self.model, self.tokenizer) or self.training.length
-        options = BatchOptions(length or min(self.training.length, limit), batch, truncate=bool(truncate))
-        return self.loss_scores(self.batches(examples, options))
-
-    def final_scores(self, examples: Examples, options: BatchOptions) -> dict[str, Any]:
-        return {}  # the loss has said all
-
 
 def is_running_text(examples: Examples) -> bool:
     """Return whether examples are running text, and not rows of a table."""
@@ -226,138 +202,3 @@ def check_chat(messages: Any) -> Sequence[Mapping[str, Any]]:
             raise InputError(f"the content of message {i} must be a text; got {message['content']!r:.60}")
     checked: Sequence[Mapping[str, Any]] = messages
     return checked
-
-
-class Conversation(list[dict[str, str]]):
-    """The messages of one conversation: say something with `add_user_input`, then hand it to the pipeline.
-
-    It begins with what the user says, or with messages; what was said before may be given as two lists.
-    """
-
-    def __init__(
-        self,
-        messages: str | Iterable[Mapping[str, str]] | None = None,
-        conversation_id: Any = None,
-        *,
-        text: str | None = None,
-        past_user_inputs: Sequence[str] = (),
-        generated_responses: Sequence[str] = (),
-    ) -> None:
-        super().__init__()
-        self.uuid = conversation_id or uuid4()
-        for user, assistant in zip_longest(past_user_inputs, generated_responses):
-            if user is not None:
-                self.add_user_input(user)
-            if assistant is not None:
-                self.append_response(assistant)
-        first = text if messages is None else messages
-        for message in [{"role": "user", "content": first}] if isinstance(first, str) else first or ():
-            self.append(message)
-
-    def __repr__(self) -> str:
-        return "\n".join(f"{m['role']}: {m['content']}" for m in self)
-
-    @property
-    def messages(self) -> list[dict[str, str]]:
-        """All messages, from the beginning."""
-        return self
-
-    def append(self, message: Mapping[str, str]) -> None:
-        """Append a message of any role."""
-        super().append(dict(check_chat([message])[0]))
-
-    add_message = append
-
-    def add_user_input(self, text: str, overwrite: bool = False) -> None:
-        """Append a message of the user; `overwrite` replaces one that was not answered."""
-        if overwrite and self and self[-1]["role"] == "user":
-            self.pop()
-        self.append({"role": "user", "content": text})
-
-    def append_response(self, text: str) -> None:
-        """Append a message of the assistant."""
-        self.append({"role": "assistant", "content": text})
-
-    def mark_processed(self) -> None:
-        """Do nothing: the last message shows whether the user was answered."""
-
-    def iter_texts(self) -> Iterator[tuple[bool, str]]:
-        """Yield for each message whether it is the user's, and its text."""
-        yield from ((m["role"] == "user", m["content"]) for m in self)
-
-    @property
-    def new_user_input(self) -> str | None:
-        """The user's last message."""
-        return next((m["content"] for m in reversed(self) if m["role"] == "user"), None)
-
-    @property
-    def past_user_inputs(self) -> list[str]:
-        """The messages of the user that were answered."""
-        said = [m["content"] for m in self if m["role"] == "user"]
-        return said[:-1] if self and self[-1]["role"] == "user" else said
-
-    @property
-    def generated_responses(self) -> list[str]:
-        """The messages of the assistant."""
-        return [m["content"] for m in self if m["role"] == "assistant"]
-
-
-class Conversational(GeneratingTask):
-    """The conversation with the answer appended: a Conversation itself, a new one for a list of messages."""
-
-    needs: ClassVar[str] = "a decoder trained to converse"
-    fields = ("messages",)
-
-    @classmethod
-    def fits(cls, model: Model) -> bool:
-        return super().fits(model) and isinstance(model, LM)
-
-    def predict(
-        self,
-        conversations: Any,
-        *,
-        min_length_for_response: int | None = None,
-        minimum_tokens: int | None = None,
-        clean_up_tokenization_spaces: bool | None = None,
-        batch_size: int = GENERATION_BATCH_SIZE,
-        **generation: Any,
-    ) -> Any:
-        """Append the next message to each conversation; a list of one is answered like that one.
-
-        The options are those of generation; `min_length_for_response` and `minimum_tokens` keep room for an
-        answer behind a long history in transformers 4, and change nothing here.
-        """
-        if self.tokenizer.chat_template is None:
-            raise InputError(
-                "this model has no chat template", hint="use text-generation, or one made to converse"
-            )
-
-        def predict_batch(batch: list[Any]) -> list[Any]:
-            talks = [as_conversation(one) for one in batch]
-            for i, talk in enumerate(talks):
-                if talk[-1]["role"] == "assistant":
-                    raise InputError(
-                        f"conversation {i} ends with an answer", hint="add what the user says next"
-                    )
-            rows = self.generate_texts(
-                [self.chat_ids(talk) for talk in talks], generation, DEFAULT_GENERATION, batch_size
-            )
-            for talk, row in zip(talks, rows, strict=True):
-                talk.append_response(clean_text(row[0].text, clean_up_tokenization_spaces))
-            return talks
-
-        if isinstance(conversations, (str, Conversation)) or is_chat(conversations):
-            return predict_batch([conversations])[0]
-        found = map_inputs(conversations, predict_batch, batch_size, Conversation)
-        return found[0] if isinstance(found, list) and len(found) == 1 else found
-
-    def prompt_parts(self, inputs: Any) -> list[tuple[list[int], str]]:
-        return [(self.chat_ids(inputs), "")]
-
-
-def as_conversation(chat: Any) -> Conversation:
-    """Return a conversation from itself, from messages, or from the user's first words."""
-    if isinstance(chat, str):
-        return Conversation(chat)
-    messages = check_chat(chat)
-    return chat if isinstance(chat, Conversation) else Conversation(messages)

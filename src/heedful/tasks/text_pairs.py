@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from heedful import data
+from heedful.checks import check_choice
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.language_modeling import completion
@@ -14,9 +16,15 @@ from heedful.data.tokenization import find_template
 from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
 from heedful.tasks.examples import Examples, limit_characters
-from heedful.tasks.generation import BEAM_NAMES, RULE_NAMES, SAMPLING_NAMES, GeneratingTask
+from heedful.tasks.generation import (
+    BEAM_NAMES,
+    GENERATION_BATCH_SIZE,
+    RULE_NAMES,
+    SAMPLING_NAMES,
+    GeneratingTask,
+)
 from heedful.tasks.task import TrainableTask, row_keywords
-from heedful.tasks.tokenized import truncate_text
+from heedful.tasks.tokenized import input_limit, truncate_text
 
 MAX_WRITTEN_TOKENS = 128  # for each text that is scored
 MAX_SCORED_ROWS = 200  # validation rows for which the finished model writes
@@ -127,6 +135,30 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
         longest = max(map(len, self.tokenizer.encode_all([row[1] for row in some.items], special=False)))
         scores = self.score(some, batch=options.batch, length=min(longest + 8, options.length))
         return {name: value for name, value in scores.items() if name != "first"}
+
+
+class ScoredByPerplexity(TrainableGeneration):
+    """A task for which there are many good texts, so that the score is how likely the expected ones are."""
+
+    metric = "perplexity"
+
+    def loss_scores(self, batches: Batches) -> dict[str, Any]:
+        loss = super().loss_scores(batches)["loss"]
+        return {"perplexity": math.exp(min(loss, 700.0)), "loss": loss}
+
+    def score(
+        self, examples: Examples, *, batch: int = GENERATION_BATCH_SIZE, length: int | None = None,
+        truncate: bool | None = True, report: Callable[[int], None] | None = None, **settings: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return the perplexity of the texts, or of the completions of prompts: there are many good texts."""
+        for name in settings:
+            check_choice("option", name, ("seed",))
+        limit = input_limit(self.model, self.tokenizer) or self.training.length
+        options = BatchOptions(length or min(self.training.length, limit), batch, truncate=bool(truncate))
+        return self.loss_scores(self.batches(examples, options))
+
+    def final_scores(self, examples: Examples, options: BatchOptions) -> dict[str, Any]:
+        return {}  # the loss has said all
 
 
 def task_prefix(model: Model, task: str) -> str:

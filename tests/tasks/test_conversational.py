@@ -1,0 +1,127 @@
+"""Conversations as a task to learn: what a file may hold, which models fit, that answers become likelier."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import heedful
+from heedful.data.input_files import UnusableRow, read_input_file
+from heedful.errors import InputError
+from heedful.runs.finetune import finetune
+from heedful.runs.requests import FinetuneRequest
+from heedful.tasks.columns import infer_file_task
+from heedful.tasks.conversational import read_messages
+from heedful.tasks.pipeline import trainable_tasks
+from tests.refusal import refused
+from tests.runs.finetuning import SENTENCES, models
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role[0] + ' ' + m.content + eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'a ' }}{% endif %}"
+)
+
+
+def as_line(*turns: tuple[str, str], key: str = "messages") -> str:
+    return json.dumps({key: [{"role": role, "content": text} for role, text in turns]})
+
+
+@pytest.fixture(scope="module")
+def decoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A tiny decoder with a chat template, and the same without one."""
+    root = tmp_path_factory.mktemp("models")
+    plain = models(root)["decoder"]
+    model = heedful.load(plain)
+    model.tokenizer.chat_template = TEMPLATE
+    return {"plain": plain, "talks": heedful.save(model, root / "talks")}
+
+
+@pytest.fixture
+def talks(tmp_path: Path) -> Path:
+    """Whoever is asked what someone does says it: the answer is the end of the question."""
+    file = tmp_path / "talks.jsonl"
+    lines = [as_line(("user", f"what does {s}"), ("assistant", s.split()[2])) for s in SENTENCES]
+    file.write_text("\n".join([*lines, as_line(("user", "who ?"))]) + "\n")
+    return file
+
+
+def test_messages_and_sharegpts_form_are_read_alike() -> None:
+    turns = [("system", "be kind"), ("user", "hi"), ("assistant", "hello")]
+    ours = json.dumps([{"role": r, "content": t} for r, t in turns])
+    names = {"user": "human", "assistant": "gpt"}
+    theirs = json.dumps([{"from": names.get(r, r), "value": t} for r, t in turns])
+    assert read_messages(ours) == read_messages(theirs)
+    assert [m["role"] for m in read_messages(ours)] == ["system", "user", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        ("hello", "no JSON"),
+        ('{"role": "user"}', "no list"),
+        ('[{"role": "user"}]', "lacks a role or a text"),
+        ('[{"role": "user", "content": "hi"}]', "without an answer"),
+        ('[{"role": "assistant", "content": "hi"}]', "without an answer"),
+    ],
+)
+def test_rows_that_cannot_be_used_say_why(cell: str, reason: str) -> None:
+    with pytest.raises(UnusableRow, match=reason):
+        read_messages(cell)
+
+
+@pytest.mark.parametrize("key", ["messages", "conversations"])
+def test_a_file_of_conversations_is_known_by_its_column(tmp_path: Path, key: str) -> None:
+    file = tmp_path / "talks.jsonl"
+    file.write_text(as_line(("user", "hi"), ("assistant", "hello"), key=key) + "\n")
+    assert infer_file_task(read_input_file(str(file)), trainable_tasks(), None) == "chat"
+
+
+def test_answers_become_likelier_and_the_saved_model_answers(
+    decoders: dict[str, Path], talks: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    request = FinetuneRequest(
+        str(decoders["talks"]), str(talks), out=str(out), lr=3e-3, epochs=12, lora=False
+    )
+    result = finetune(request, quiet=True)
+    assert result.task == "chat"
+    assert result.scores["perplexity"] < 3
+    answer = heedful.pipeline("conversational", str(out))(
+        [{"role": "user", "content": "what does ann sees cats"}]
+    )
+    assert answer[-1]["role"] == "assistant"
+    assert answer[-1]["content"].split()[0] in {s.split()[2] for s in SENTENCES}
+
+
+def test_rows_without_an_answer_are_counted_and_left_out(decoders: dict[str, Path], talks: Path) -> None:
+    examples = trainable_tasks()["chat"].read_examples(read_input_file(str(talks)), {})
+    assert len(examples) == len(SENTENCES)
+    assert any("without an answer" in note for note in examples.notes)
+
+
+def test_a_model_without_a_chat_template_is_refused(
+    decoders: dict[str, Path], talks: Path, tmp_path: Path
+) -> None:
+    request = FinetuneRequest(str(decoders["plain"]), str(talks), out=str(tmp_path / "out"))
+    with refused(InputError, "chat template", hint="--task complete"):
+        finetune(request, quiet=True)
+
+
+@torch.no_grad()
+def test_the_perplexity_is_that_of_the_answers_alone(decoders: dict[str, Path], talks: Path) -> None:
+
+    task: Any = trainable_tasks()["chat"]
+    examples = task.read_examples(read_input_file(str(talks)), {}).first(3)
+    model = heedful.load(decoders["talks"])
+    found = heedful.pipeline("conversational", model).score(examples, batch=2)  # type: ignore[attr-defined]
+    losses = []
+    for talk in examples.items:
+        prompt = model.tokenizer.encode(model.tokenizer.chat(talk[:1]), special=False)
+        answer = model.tokenizer.encode(talk[1]["content"] + model.tokenizer.roles["eos"], special=False)
+        logits = model(torch.tensor([prompt + answer]))[0, len(prompt) - 1 : -1].log_softmax(-1)
+        losses += [-float(logits[i, token]) for i, token in enumerate(answer)]
+    assert found["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)

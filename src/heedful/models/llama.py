@@ -29,6 +29,8 @@ from heedful.nn.rope import Scaling
 from heedful.weights.names import Row
 from heedful.weights.ops import Pairs
 
+LAYER_LISTS = {"local", "unrotated", "dense"}  # fields of descendants that list layers
+
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(Config):
@@ -54,6 +56,8 @@ class DecoderConfig(Config):
     def check(self) -> None:
         if self.heads % self.kv_heads:
             raise ConfigError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}", hint="it must")
+        for name in LAYER_LISTS & set(self.known()):  # a longer list than the model is deep says nothing more
+            object.__setattr__(self, name, tuple(i for i in getattr(self, name) if i < self.layers))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,7 +96,8 @@ OLMO2 = replace(
         "olmo-2-13b": Olmo2Config(dim=5120, layers=40, heads=40, hidden=13824),
         "olmo-2-32b": Olmo2Config(dim=5120, layers=64, heads=40, kv_heads=8, hidden=27648),
     },
-    tiny=Olmo2Config(**TINY), model_types=("olmo2",), heads=published_heads("Olmo2", "tag", "span"),
+    tiny=Olmo2Config(**TINY | {"hidden": 40}), model_types=("olmo2",),
+    heads=published_heads("Olmo2", "tag", "span"),
     gguf="olmo2", gguf_names=gguf_names, gguf_keys=gguf_keys("olmo2", Olmo2Config),
     paper="OLMo Team 2024, arXiv 2501.00656",
 )  # fmt: skip

@@ -140,7 +140,7 @@ def write_qwen_moe(c: Qwen2MoEConfig | Qwen3MoEConfig) -> dict[str, Any]:
 
 
 MOE_READS = {**QWEN_READS, "mlp_only_layers": "tuple[int, ...]", "decoder_sparse_step": "int"}
-SMALL: dict[str, Any] = {**TINY, "experts": 4, "active": 2, "expert_hidden": 16}
+SMALL: dict[str, Any] = {**TINY, "experts": 4, "active": 2, "expert_hidden": 24}
 
 QWEN2_MOE = replace(
     QWEN2, name="qwen2-moe", config=Qwen2MoEConfig, build=qwen2_moe, names=MOE_NAMES,

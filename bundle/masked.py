@@ -42,7 +42,7 @@ FILES = ("lm/eltec-eng/train.jsonl.xz", "lm/eltec-eng/valid.jsonl.xz")
 LENGTH, CHECKS = 192, 100  # tokens of a row; batches of 32 that are scored at the end
 PARAGRAPH = 4  # sentences of a modern text that is long enough to be parted
 CARD = Card(
-    "the word behind [MASK], and whether a text follows another",
+    "whether a text follows another, and hidden words of novels",
     "fill-mask",
     "",  # the novels, as many as there are
     "texts in the public domain, mark-up CC BY 4.0",
@@ -118,24 +118,24 @@ def train(
 
 @torch.inference_mode()
 def judged(model: LM, held: Batches, most: int) -> dict[str, float]:
-    """Masked words that were first, or among the first five, if the model fills in any; pairs told apart."""
+    """Masked words that were first, or among the first five; pairs told apart, if a head does."""
     model.eval()
     head, mask = model.head, model.tokenizer.mask
-    fills, follows = (head.mlm, head.next) if isinstance(head, PretrainHead) else (None, head)
+    fills, follows = (head.mlm, head.next) if isinstance(head, PretrainHead) else (head, None)
     first = five = words = right = pairs = 0
     for k in range(most):
         batch = held[k].to(model.device)
         assert batch.labels is not None
         x, ctx = model.read(batch.tokens, types=batch.types, valid=batch.valid)
         hidden = (batch.tokens == mask) & (batch.labels >= 0)
-        if fills is not None:
-            hit = fills(x[hidden], ctx).topk(5).indices == batch.labels[hidden][:, None]
-            first, five, words = first + int(hit[:, 0].sum()), five + int(hit.any(1).sum()), words + len(hit)
-        said = follows(x, ctx).argmax(-1) == 0
-        right, pairs = right + int((said == batch.extra["follows"]).sum()), pairs + len(said)
+        hit = fills(x[hidden], ctx).topk(5).indices == batch.labels[hidden][:, None]
+        first, five, words = first + int(hit[:, 0].sum()), five + int(hit.any(1).sum()), words + len(hit)
+        if follows is not None:
+            said = follows(x, ctx).argmax(-1) == 0
+            right, pairs = right + int((said == batch.extra["follows"]).sum()), pairs + len(said)
     model.train()
-    found = {"top1": first / words, "top5": five / words, "words": words} if words else {}
-    return found | {"next": right / pairs}
+    found = {"top1": first / max(words, 1), "top5": five / max(words, 1), "words": words}
+    return found | ({"next": right / pairs} if pairs else {})
 
 
 def scores(model: LM, told: Told, length: int, most: int) -> dict[str, float]:
@@ -145,7 +145,9 @@ def scores(model: LM, told: Told, length: int, most: int) -> dict[str, float]:
     """
     rows = Pairs(told, model.tokenizer, length, 1, short=0.0, plain=0.0)
     words = judged(model, batches(rows, 32), most)
-    filled = {name: words[name] for name in ("top1", "top5", "words") if name in words}
+    filled = {name: words[name] for name in ("top1", "top5", "words")}
+    if "next" not in words:
+        return filled
     whole = judged(model, batches(replace(rows, plain=1.0), 32), most)
     single = judged(model, batches(replace(rows, plain=1.0, short=1.0), 32), most)
     return filled | {

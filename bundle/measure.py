@@ -1,6 +1,6 @@
 """The score of a model as it is kept, measured again: what its card and the ledger say must be this.
 
-    HEED_DATA=FOLDER python -m bundle.measure answers | masked | next-sentence | prose-lstm | …
+    HEED_DATA=FOLDER python -m bundle.measure answers | masked | fill-mask | prose-lstm | …
     HEED_DATA=FOLDER python -m bundle.measure translate-en-de [--part held] [--most 500] [--model FOLDER]
 
 Adapters are measured on the base as it is installed, whatever they were trained on. `held` are the pairs that
@@ -21,7 +21,7 @@ from bundle.plans import PLANS, scored
 from bundle.sentence_pairs import novels, told_of
 from heedful.models.base import LM
 
-NAMES = ("answers", "masked", "next-sentence", "prose", "prose-lstm", "prose-mamba", *translators.PLANS)
+NAMES = ("answers", "masked", "fill-mask", "prose", "prose-lstm", "prose-mamba", *translators.PLANS)
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
     found: dict[str, Any]
     if name == "answers":
         found = scored(model, PLANS[name], PLANS[name].test(folder))
-    elif name in ("masked", "next-sentence"):
+    elif name in ("masked", "fill-mask"):
         assert isinstance(model, LM)
         unseen = told_of(novels(folder / masked.FILES[1]), model.tokenizer)
         found = masked.scores(model, unseen, masked.LENGTH, masked.CHECKS)

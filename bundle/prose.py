@@ -144,7 +144,7 @@ def written(
         "read": "figure", "tolerance": 3.0, "data": list(FILES.values()), "device": "cuda",
     }  # fmt: skip
     row = ledger.row(
-        f"{card.measure}: {name}, {kind.said} in {8 if kind.family == 'gpt2' else 16} bits",
+        f"{card.measure}: {name}, {kind.said} in {16 if kind.family == 'lstm' else 8} bits",
         round(found["perplexity_by_word"], 2), command, seed=given.seed, check=check,
         data_sha256=ledger.sha256(folder / one for one in FILES.values()),
     )  # fmt: skip
@@ -183,8 +183,9 @@ def train(kind: Kind, folder: Path, given: argparse.Namespace) -> None:
         if step.number % given.every == 0:
             spent = time.perf_counter() - began
             print(f"{step.number} {step.loss:.3f} lr {step.lr:.1e} {spent:.0f} s", flush=True)
-    model.eval()  # recurrences are kept in 16 bits: only attention, MLPs and heads can be rounded to 8
-    small = heedful.quantize(model, "int8") if kind.family == "gpt2" else model.to(torch.bfloat16)
+    model.eval()  # torch's kernel for an LSTM reads its matrices as they are: they are kept in 16 bits
+    model = model if kind.family == "gpt2" else model.to(torch.bfloat16)
+    small = model if kind.family == "lstm" else heedful.quantize(model, "int8")
     assert isinstance(small, LM)
     found = measured(small, held, given.held)
     heedful.save(small, places(kind.name, given.out)[0])

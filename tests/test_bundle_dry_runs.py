@@ -158,20 +158,16 @@ def test_a_translator_goes_on_from_a_saved_one_and_names_both_commands(
     assert before.tokenizer.encode("The cat sat.") == after.tokenizer.encode("The cat sat.")
 
 
-def test_an_adapter_for_sentence_pairs_is_cut_from_one_for_both(
-    tmp_path: Path, train: Callable[..., str]
-) -> None:
+def test_an_adapter_for_words_is_cut_from_one_for_both(tmp_path: Path, train: Callable[..., str]) -> None:
     (module, *words), name = RUNS["modern"]
     train(module, words, name, "begun")
     card = train(
-        "next_sentence", ["--start", str(tmp_path / "begun" / name), "--rank", "16", "--checks", "1"],
-        "next-sentence",
+        "fill_mask", ["--start", str(tmp_path / "begun" / name), "--rank", "16", "--checks", "1"],
+        "fill-mask",
     )  # fmt: skip
     assert "- begun by: `HEED_DATA=FOLDER python -m bundle.masked --modern" in card
-    held = [
-        load_file(tmp_path / part / "adapter.safetensors") for part in ("begun/masked", "out/next-sentence")
-    ]
-    assert not [key for key in held[1] if "mlm" in key]
+    held = [load_file(tmp_path / part / "adapter.safetensors") for part in ("begun/masked", "out/fill-mask")]
+    assert not [key for key in held[1] if "next" in key]
     for key in (key.removesuffix(".up") for key in held[1] if key.endswith(".up")):
         whole, part = (tensors[f"{key}.up"].float() @ tensors[f"{key}.down"].float() for tensors in held)
         torch.testing.assert_close(part, whole, atol=2e-3, rtol=2e-2)

@@ -22,12 +22,13 @@ from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, GatedMLP
 from heedful.nn.head import LMHead
 from heedful.nn.recurrent import GatedUnit
+from heedful.nn.ssm import Mamba
 
 KINDS = ("int8", "int4")
 GROUP = 32
 ALIGNED = 32  # bytes: what torch's product of whole numbers wants of addresses
 # Parts that call their matrices and never read them. Others keep theirs as they are.
-PARTS = (Attention, CrossAttention, MLP, GatedMLP, LMHead, GatedUnit, Additive, Maxout, FromBack)
+PARTS = (Attention, CrossAttention, MLP, GatedMLP, LMHead, GatedUnit, Additive, Maxout, FromBack, Mamba)
 
 
 def frozen_parameter(tensor: Tensor) -> nn.Parameter:

@@ -150,20 +150,3 @@ def test_q4_k_is_as_near_as_llama_cpps(spread: float) -> None:
     ours, theirs = (float((read(p) - values).norm() / values.norm()) for p in (pack_q4_k(values), into))
     print(f"relative error of Q4_K at {spread}: ours {ours:.5f}, llama.cpp's {theirs:.5f}")
     assert ours < 1.02 * theirs
-
-
-@pytest.mark.parametrize(
-    "family", [name for name, family in FAMILIES.items() if family.gguf and family.gguf_head == "none"]
-)
-def test_every_encoder_has_the_same_vectors(family: str, tmp_path: Path) -> None:
-    model = tiny_model(family, head="none")
-    path = export_gguf(model, tmp_path / "m.gguf", "f32")
-    tokens = torch.randint(5, 100, (1, 12), generator=torch.Generator().manual_seed(0))
-    other = open_elsewhere(path, embedding=True, pooling_type=llama_cpp.LLAMA_POOLING_TYPE_NONE)
-    other._batch.set_batch(tokens[0].tolist(), n_past=0, logits_all=True)
-    other._ctx.decode(other._batch)
-    rows = [llama_cpp.llama_get_embeddings_ith(other._ctx.ctx, i) for i in range(12)]
-    theirs = torch.tensor([[row[j] for j in range(model.config.dim)] for row in rows])
-    with torch.no_grad():
-        ours = model.encode(tokens)[0]
-    assert (ours - theirs).abs().max() < 2e-3 * ours.abs().max()

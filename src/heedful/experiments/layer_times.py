@@ -26,9 +26,8 @@ from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
 
 MIN_REPEATS, MAX_REPEATS = 2, 10  # calls of a size in a round
-ROUNDS = 3  # at least
-QUICK_ROUNDS = 12  # of sizes of which all together take less than QUICK_SECONDS
-QUICK_SECONDS = 0.5
+MIN_ROUNDS, MAX_ROUNDS = 3, 8  # over all sizes
+ROUND_SECONDS = 16.0  # after which no further round begins
 VOCAB = 16  # no token is read
 
 
@@ -88,11 +87,11 @@ def measure_layer_times(
     sizes = [*((dim, n) for n in lengths), *((d, length) for d in dims)]
     calls = [layer_call(system, d, n, device) for d, n in sizes]
     with one_thread():  # whose processor time tells how long it worked and not how long it waited
-        rounds = [[shortest_seconds(call, device) for call in calls] for _ in range(ROUNDS)]
-        if sum(map(min, zip(*rounds, strict=True))) < QUICK_SECONDS:  # short times are disturbed most
-            rounds += [
-                [shortest_seconds(call, device) for call in calls] for _ in range(QUICK_ROUNDS - ROUNDS)
-            ]
+        began, rounds = time.perf_counter(), list[list[float]]()
+        while len(rounds) < MIN_ROUNDS or (
+            len(rounds) < MAX_ROUNDS and time.perf_counter() - began < ROUND_SECONDS
+        ):
+            rounds.append([shortest_seconds(call, device) for call in calls])
     seconds = [min(times) for times in zip(*rounds, strict=True)]
     by_length, by_dim = seconds[: len(lengths)], seconds[len(lengths) :]
     return LayerTimes(

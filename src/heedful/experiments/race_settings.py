@@ -82,5 +82,9 @@ def race_settings(
     for name in parts or ():
         check_choice("parts", name, PARTS)
     settings = QUICK if quick else FULL
-    changed = {"systems": systems, "parts": parts, "steps": steps}
-    return replace(settings, **{name: value for name, value in changed.items() if value is not None})
+    return replace(
+        settings,
+        systems=systems or settings.systems,
+        parts=parts or settings.parts,
+        steps=steps or settings.steps,
+    )

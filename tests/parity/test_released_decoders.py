@@ -68,7 +68,7 @@ def test_the_output_matrix_of_pythia_is_read_under_both_its_names(tmp_path: Path
     assert other in read_tensors(heedful.save(model, tmp_path / "saved"))
 
 
-# What the config.json of a released checkpoint says of its sizes, and the preset that it is.
+# Sizes of presets under the keys that released files use, older ones among them; not copies of such files.
 RELEASED: dict[str, dict[str, Any]] = {
     "pythia-70m": {
         "model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"], "hidden_act": "gelu",
@@ -136,7 +136,7 @@ RELEASED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("preset", RELEASED)
-def test_a_released_config_is_the_preset_of_that_name(preset: str) -> None:
+def test_a_config_under_released_keys_is_the_preset_of_that_name(preset: str) -> None:
     family, expected = find_config(preset)
     assert by_model_type(RELEASED[preset]["model_type"]) is family
     assert config_from(family, RELEASED[preset]) == expected

@@ -131,7 +131,7 @@ class ALiBi(nn.Module):
 
 
 class RoundedALiBi(ALiBi):
-    """b_h(j) = m_h j / √K in bfloat16: ALiBi as it was rounded while Falcon's first models learnt
+    """b_h(j) = m_h j / √K in bfloat16: ALiBi as the published implementation of Falcon rounds it
 
     What is added to a whole row of scores changes no weight: without rounding this is −m_h (i − j) / √K.
     """

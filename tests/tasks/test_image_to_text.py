@@ -12,8 +12,9 @@ import heedful
 from heedful.data.input_files import read_input_file
 from heedful.errors import InputError
 from heedful.evaluate.generated import edit_distance, transcriptions
-from heedful.images import open_image
+from heedful.images import draw_text, open_image
 from heedful.tasks.image_to_text import ImageToText
+from heedful.weights.bases import bundled_models
 from tests.image_toy import TEXTS, images, reader, table
 from tests.properties.tiny import tiny
 from tests.refusal import refused
@@ -93,3 +94,15 @@ def test_scores_of_transcriptions_are_counted_by_hand() -> None:
     found = transcriptions(["12", "345"], ["12", "35"])
     assert found["exact_match"] == 50.0
     assert found["character_error"] == pytest.approx(20.0)
+
+
+@pytest.mark.skipif("digits" not in bundled_models(), reason="the model digits does not come along")
+def test_the_bundled_reader_reads_a_drawn_number_from_left_to_right() -> None:
+    model, image = heedful.load("digits"), draw_text("2026", 16, 96)
+    assert heedful.generate(model, image) == "2026"
+    figure = heedful.view.image_attention(model, image)
+    weights, first = figure.data["panels"][0]["values"][:4], figure.data["first"]
+    rows, columns = figure.data["grid"]
+    by_column = weights[:, first:].reshape(4, rows, columns).sum(1)
+    place = (by_column * np.arange(columns)).sum(1) / by_column.sum(1)
+    assert (np.diff(place) > 0).all()  # the middle of what it looks at moves on with every digit

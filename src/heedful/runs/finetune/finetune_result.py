@@ -45,7 +45,7 @@ class FinetuneResult:
 
     @property
     def linear_head(self) -> bool:
-        """Whether only a linear head on the frozen model's sentence vectors was fitted."""
+        """Whether a linear head on sentence vectors was fitted."""
         return "penalty" in self.settings
 
     @property
@@ -119,9 +119,9 @@ def make_card(result: FinetuneResult, request: FinetuneRequest) -> Card:
     steps, kept = result.training.steps, result.training.best_step
     trained = f"{steps:,} steps" + (f", those of step {kept:,} kept" if kept else "")
     if result.linear_head:
-        trained = (
-            "a linear head on the frozen model's sentence vectors, which heedful opens and transformers not"
-        )
+        body = "frozen model's" if result.settings["way"] == "frozen" else "model's own, tuned"
+        how = "" if result.settings["way"] == "frozen" else f" ({result.settings['way']})"
+        trained = f"a linear head on the {body} sentence vectors{how}; transformers has no class for it"
     return Card(
         title=result.folder.name,
         base=base_name(request.model),

@@ -214,7 +214,8 @@ def finetune_linear_head(
     reporter.report(f"training: {few}: {way}; --full or --lora trains the model itself")
     if len(names):
         shown = ", ".join(repr(text) for text, _ in names.items[:3])
-        reporter.report(f"names: the classes' own are texts to learn from, too: {shown} …")
+        more = " …" if len(names) > 3 else ""
+        reporter.report(f"names: the classes' own are texts to learn from, too: {shown}{more}")
     weights = split.task.class_weights(examples)
     found = fit_linear_head(
         model, batches, request.seed, pairs=pairs, names=len(names), class_weights=weights

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -323,3 +324,16 @@ def test_what_uses_a_result_is_a_command() -> None:
 
     assert set(USED_BY) == set(trainable_tasks())
     assert {line.split()[0] for line in USED_BY.values()} <= set(COMMANDS)
+
+
+def test_before_training_it_says_what_guessing_gives_and_how_long_it_will_take(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.csv"
+    rows = [(s, "rare" if i % 5 == 0 else "usual") for i, s in enumerate(toy.SENTENCES * 8)]
+    toy.table(file, ("text", "label"), rows)
+    options = ("--full", "--no-balance", "--epochs", 4, "--batch", 8)
+    code, _, err = heed("finetune", bases["encoder"], file, *options, "--out", tmp_path / "out")
+    assert code == 0
+    assert re.search(r"without training: accuracy 0\.[678]\d+, by always saying 'usual'", err)
+    assert re.search(r"time: about \d\d:\d\d without evaluations, \d+\.\d\d s a step", err)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 USED_BY = {
     "classify": 'classify "…"', "tag": 'tag "…"', "answer": 'answer FILE "…"', "translate": 'translate "…"',
     "summarize": "summarize FILE", "similarity": 'similar "…" FILE', "complete": 'complete "…"',
-    "rerank": 'rerank "…" FILE',
+    "rerank": 'rerank "…" FILE', "read": "read IMAGE", "chat": "chat",
 }  # fmt: skip
 
 
@@ -55,7 +55,9 @@ def finetune_command(
     measured = f"{result.folds}-fold cross-validation" if result.folds else measured
     print_pairs("score", measured, {name: format_metric(value) for name, value in result.scores.items()})
     if result.task in USED_BY and not quiet:
-        print_above(f"use it: heed {USED_BY[result.task]} --model {shlex.quote(str(result.folder))}")
+        folder = shlex.quote(str(result.folder))
+        model = folder if result.task == "chat" else f"--model {folder}"
+        print_above(f"use it: heed {USED_BY[result.task]} {model}")
     print(result.use)
 
 

@@ -10,11 +10,15 @@ import torch
 from torch import Tensor
 
 from heedful.data.batch import Batch
+from heedful.data.batches import Batches
 from heedful.devices import resolve_device
+from heedful.models.base import Model
 from heedful.runs.prepare import MOMENTS, PreparedRun, prepare_run
 from heedful.runs.settings import ResolvedSettings
 from heedful.runs.training_progress import format_clock, peak_memory
+from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
+from heedful.train.objectives import Objective
 
 
 def rehearse(settings: ResolvedSettings) -> dict[str, Any]:
@@ -27,7 +31,7 @@ def rehearse(settings: ResolvedSettings) -> dict[str, Any]:
     held = sum(p.numel() * p.element_size() for p in model.parameters())
     kept = activations(run, batch) // config.accumulate
     moments = MOMENTS[config.optimiser]
-    seconds = step_seconds(run, settings)
+    seconds = step_seconds(model, run.purpose, batches, config)
     return {
         "recipe": settings.name, "family": model.family.name, "device": str(device), "parameters": parameters,
         "vocabulary": len(model.tokenizer), "rows": batches.row_count,
@@ -57,21 +61,13 @@ def activations(run: PreparedRun, batch: Batch) -> int:
     return sum(seen.values()) * len(batch)
 
 
-def step_seconds(run: PreparedRun, settings: ResolvedSettings) -> float:
-    """Return the seconds of the second of two steps; the first one also warms up."""
-    config = replace(
-        settings.recipe.train,
-        steps=2,
-        warmup=0,
-        decay=None,
-        folder=None,
-        resume=False,
-        compile=False,
-        graph=False,
+def step_seconds(model: Model, purpose: str | Objective, batches: Batches, config: TrainConfig) -> float:
+    """Return the seconds of the second of two steps; the first one also warms up. The model learns them."""
+    two = replace(
+        config, steps=2, warmup=0, decay=None, folder=None, resume=False, compile=False, graph=False
     )
-    at = 0.0
-    seconds = 0.0
-    for step in fit(run.model, run.purpose, run.batches, config):
+    at = seconds = 0.0
+    for step in fit(model, purpose, batches, two):
         _ = step.loss  # waits for the device
         seconds, at = time.perf_counter() - at, time.perf_counter()
     return seconds

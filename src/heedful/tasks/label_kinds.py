@@ -134,6 +134,10 @@ class MultiLabelClassification(TextClassification):
     head_settings: ClassVar[Mapping[str, Any]] = {"problem_type": "multi_label_classification"}
     metric, label_unit = "micro_f1", "labels"
 
+    @classmethod
+    def best_guess(cls, train: Examples) -> str | None:
+        return None  # a row may have no label, or several
+
     @property
     def objective(self) -> Objective:  # type: ignore[override]
         return multi_label_loss

@@ -278,6 +278,15 @@ class TrainableTask(Task):
         return {}
 
     @classmethod
+    def best_guess(cls, train: Examples) -> str | None:
+        """Return the answer that is right most often without looking at the text; None: there is none."""
+        return None
+
+    def guess_answers(self, examples: Examples, guess: str) -> list[Any]:
+        """Return what `predict` would give if it answered every example alike."""
+        raise NotImplementedError
+
+    @classmethod
     def training_defaults(cls, train: Examples) -> TrainingDefaults:
         """Return the settings of training that suit these examples."""
         return cls.training

@@ -202,6 +202,13 @@ class TextClassification(TrainableTask):
         return {"labels": count_values([row[-1] for row in (*train.items, *valid.items)])}
 
     @classmethod
+    def best_guess(cls, train: Examples) -> str | None:
+        return next(iter(count_values([row[-1] for row in train.items])))
+
+    def guess_answers(self, examples: Examples, guess: str) -> list[Any]:
+        return [{"label": guess}] * len(examples)
+
+    @classmethod
     def training_defaults(cls, train: Examples) -> TrainingDefaults:
         classes = len({row[-1] for row in train.items})
         if classes < MANY_CLASSES:

@@ -28,9 +28,10 @@ from heedful.runs.evaluate import load_trained
 from heedful.runs.finetune.finetune_result import FinetuneResult, out_lock, output_folder, write_result
 from heedful.runs.finetune.linear_head import can_tune, count_upper, fit_linear_head, put_linear_head
 from heedful.runs.prepare import check_vocabulary
+from heedful.runs.rehearsal import step_seconds
 from heedful.runs.requests import FinetuneRequest
 from heedful.runs.training_loop import TrainingInterrupted, TrainingLoop, TrainingResult, Validation
-from heedful.runs.training_progress import LineReporter, ProgressReporter, make_reporter
+from heedful.runs.training_progress import LineReporter, ProgressReporter, format_clock, make_reporter
 from heedful.tasks.columns import check_flags, infer_file_task, list_columns
 from heedful.tasks.examples import Examples, limit_characters
 from heedful.tasks.model_inputs import Truncated
@@ -46,6 +47,7 @@ DEFAULT_RANK = 16
 MAX_STEPS = 20_000
 PATIENCE = 4  # evaluations without a better one
 MAX_STEPS_BETWEEN_EVALUATIONS = 250
+MIN_STEPS_TO_REHEARSE = 50  # of fewer, two more to measure by would cost more than they tell
 MIN_CHOOSING_ROWS = 100  # validation rows that can tell good weights from lucky ones
 
 
@@ -102,6 +104,7 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
     reporter.report(f"validation: {split.split_method}")
     with show_progress("preparing the batches", quiet=quiet):
         setup = prepare_training(request, split, model, reporter)
+    report_outlook(setup, split, reporter)
     task, bar = setup.task, make_reporter(setup.config.steps, quiet)
     try:
         training = finetune_model(
@@ -123,6 +126,27 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
     write_result(task.model, result, request)
     report_end(result, task, reporter)
     return result
+
+
+def report_outlook(setup: TrainingSetup, split: SplitExamples, reporter: ProgressReporter) -> None:
+    """Say what can be had without training, and how long training will take, before it begins.
+
+    A model that comes with the task's head is scored itself, by the training loop.
+    """
+    task, model = setup.task, setup.task.model
+    if not setup.has_head and (guess := task.best_guess(split.train)) is not None:
+        score = task.compare(split.valid, task.guess_answers(split.valid, guess))[task.metric]
+        reporter.report(f"without training: {task.metric} {score:.4f}, by always saying {guess!r}")
+    if setup.config.steps < MIN_STEPS_TO_REHEARSE:
+        return
+    kept = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+    seconds = step_seconds(model, task.objective, setup.batches, setup.config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in kept:
+                parameter.copy_(kept[name])
+    clock = format_clock(seconds * setup.config.steps)
+    reporter.report(f"time: about {clock} without evaluations, {seconds:.2f} s a step")
 
 
 def report_end(result: FinetuneResult, task: TrainableTask, reporter: ProgressReporter) -> None:

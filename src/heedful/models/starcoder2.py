@@ -52,7 +52,14 @@ def starcoder2(c: StarCoder2Config) -> LM:
 
 
 def read_gguf(source: GGUFFile) -> dict[str, Any]:
-    return {"bias": "blk.0.attn_q.bias" in source.entries}
+    """llama.cpp knows no window of this family, so that we write none; one that a file states is read."""
+    window = source.metadata.get("starcoder2.attention.sliding_window")
+    return {"bias": "blk.0.attn_q.bias" in source.entries, "window": window}
+
+
+GGUF_KEYS = {
+    key: field for key, field in gguf_keys("starcoder2", StarCoder2Config).items() if field != "window"
+}
 
 
 STARCODER2 = replace(
@@ -73,5 +80,5 @@ STARCODER2 = replace(
     model_types=("starcoder2",), heads=published_heads("Starcoder2", "span"),
     require={"norm_type": ("layer_norm",), "mlp_type": ("default",)},
     gguf="starcoder2", gguf_names=gguf_names, gguf_read=read_gguf,
-    gguf_keys=gguf_keys("starcoder2", StarCoder2Config), paper="Lozhkov et al. 2024, arXiv 2402.19173",
+    gguf_keys=GGUF_KEYS, paper="Lozhkov et al. 2024, arXiv 2402.19173",
 )  # fmt: skip

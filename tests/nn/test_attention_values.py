@@ -1,4 +1,4 @@
-"""What the values of attention do, beside the formulas written as loops: norms of q and k, caps, clips, sinks."""
+"""What the values of attention do, beside loops: norms of q and k, caps, clips, biases, sinks."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
+from heedful.models.family import no_token_ids
 from heedful.models.gguf_tables import FUSED_QKV, gguf_keys, gguf_names
 from heedful.models.hf_config import read_local_layers, read_rope, write_layer_types, write_rope
 from heedful.nn.attention import Attention, head_size
@@ -203,7 +204,7 @@ MODERNBERT = Family(
         "tag": "ModernBertForTokenClassification", "span": "ModernBertForQuestionAnswering",
         "none": "ModernBertModel",
     },
-    read=read_modernbert, write=write_modernbert,
+    read=read_modernbert, write=write_modernbert, usual=no_token_ids,
     reads={
         "layer_types": "tuple[str, ...]", "global_attn_every_n_layers": "int", "rope_parameters": "dict",
         "global_rope_theta": "float", "local_rope_theta": "float",

@@ -95,6 +95,7 @@ def main() -> None:
         one.rsplit(" ", 1) for one in text.split("- files (SHA-256): ")[1].split("\n")[0].split(", ")
     )
     words = ["bundle.fill_mask", "--start", "begun/masked", "--rank", str(given.rank)]
+    words += ["--checks", str(given.checks)] if given.checks != CHECKS else []
     command = " ".join(["HEED_DATA=FOLDER python -m", *words])
     spent = time.perf_counter() - began
     write_card(out, NAME, card, found, "top5", command, given.seed, hashes, BASE, spent)

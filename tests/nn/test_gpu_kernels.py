@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from heedful.nn.chunked import decayed_scores, decayed_scores_backward
-from heedful.nn.conv import causal_conv, causal_conv_backward
 from heedful.nn.selective import block_backward, block_forward
 
 pytest.importorskip("triton")
@@ -56,28 +55,5 @@ def test_decayed_scores_and_their_gradients_are_the_definition(size: int, channe
     expected = decayed_scores(q, k, log), *decayed_scores_backward(dP, q, k, log)
     dP, q, k, log = (x.to(DEVICE) for x in (dP, q, k, log))
     found = launch_scores(q, k, log), *launch_scores_backward(dP, q, k, log)
-    for wanted, value in zip(expected, found, strict=True):
-        torch.testing.assert_close(value.cpu(), wanted, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("rows", "length", "channels", "width"), [(2, 150, 40, 4), (1, 3, 5, 4), (1, 17, 130, 3)]
-)
-@pytest.mark.parametrize("biased", [False, True])
-def test_the_causal_convolution_and_its_gradients_are_the_definition(
-    rows: int, length: int, channels: int, width: int, biased: bool
-) -> None:
-    from heedful.kernels.gpu_conv import launch_conv, launch_conv_backward
-
-    torch.manual_seed(0)
-    x, dy, w = (
-        torch.randn(rows, length, channels),
-        torch.randn(rows, length, channels),
-        torch.randn(channels, width),
-    )
-    b = torch.randn(channels) if biased else None
-    expected = causal_conv(x, w, b), *causal_conv_backward(dy, x, w)
-    dy, x, w = (t.to(DEVICE) for t in (dy, x, w))
-    found = launch_conv(x, w, None if b is None else b.to(DEVICE)), *launch_conv_backward(dy, x, w)
     for wanted, value in zip(expected, found, strict=True):
         torch.testing.assert_close(value.cpu(), wanted, rtol=1e-4, atol=1e-4)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from heedful.nn.attention import join_heads
 from heedful.nn.context import Context, Part, PartState
-from heedful.nn.conv import causal_conv
 from heedful.nn.norm import RMSNorm
 from heedful.nn.operators import operators
 from heedful.nn.scan import (
@@ -24,7 +23,6 @@ from heedful.nn.scan import (
     fast_scan,
     gather_valid,
     last_positions,
-    runs_on_gpu,
     same_document,
     scan,
     scatter_valid,
@@ -89,9 +87,6 @@ class ShortConv(nn.Module):
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         (B, T, D), W, valid = x.shape, self.width, ctx.valid_new
-        whole = state is None and valid is None and ctx.fresh is None  # a text from its first token on
-        if whole and runs_on_gpu(x) and ctx.backend != "reference":
-            return causal_conv(x, self.weight[:, 0], self.bias)
         held = state.get("window") if isinstance(state, RecurrentState) else None
         held = x.new_zeros(B, W - 1, D) if held is None else held
         row = torch.cat((held, x if valid is None else gather_valid(x, valid)), 1)  # (B, W−1+T, D)

@@ -109,7 +109,7 @@ def main() -> None:
     row = ledger.row(
         f"ELTeC valid × 100: masked words first and among the first five: {BASE} with LoRA",
         {name: round(100 * found[name], 2) for name in ("top1", "top5")}, command, seed=given.seed,
-        data_sha256=ledger.sha256(folder / one for one in (FILES[1],)), check=check,
+        data_sha256=ledger.sha256(folder / one for one in files), check=check,
     )  # fmt: skip
     ledger.record_rows(results / f"{NAME}.json", [row])
     write_sample(samples, NAME, lambda: sample(kept.eval()))

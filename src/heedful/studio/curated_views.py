@@ -192,11 +192,11 @@ QUESTIONS: tuple[Door, ...] = (
     ),
     Door(
         "cross-attention", "Where does a Transformer look while it translates?",
-        "Cross-attention of layer 1, head 1: queries from the decoder, keys and values from the encoder. "
+        "Cross-attention of layer 3, head 2: queries from the decoder, keys and values from the encoder. "
         "A row is the word that is written.",
         "Each German word looks at its English one. Move the slider “Written token” to go through the "
         "translation word by word.",
-        "translate-en-de", "attention", {"g": "decoder.cross", "l": 1, "h": 1, "q": 0}, READS,
+        "translate-en-de", "attention", {"g": "decoder.cross", "l": 3, "h": 2, "q": 0}, READS,
         (Looks("Der", "The", 0.9), Looks("alte", "old", 0.8), Looks("Mann", "man", 0.9),
          Looks("liest", "read", 0.9), Looks("Buch", "book", 0.9)),
     ),
@@ -347,7 +347,7 @@ SENTENCES: tuple[Door, ...] = (
     ),
     Door(
         "how", "Translated, word by word",
-        "A Transformer with two layers on each side translates into German.",
+        "A Transformer with five layers on each side translates into German.",
         "“How are you?” has no German translation word by word: “Wie geht es dir?” is learnt as a whole. "
         "Follow the link Attention below the answer.",
         "translate-en-de", "play", {"task": "translation", "go": "1"}, "how", (Answers("Wie geht es dir?"),),

@@ -27,7 +27,7 @@ ALLOWED = {
     "pooling": {"nn", "models", "text"},
     "adapters": {"nn"},
     "loading": {"models", "weights", "text", "nn", "pooling", "adapters"},
-    "export": {"models", "weights", "text", "nn", "pooling"},
+    "exporting": {"models", "weights", "text", "nn", "pooling"},
     "word2vec": {"weights", "evaluate"},
     "show": {"models", "nn", "loading"},
     "cli": {"*"},

@@ -22,6 +22,8 @@ _WHERE = {
     "data": "heedful.data",
     "embed": "heedful.pooling",
     "explain": "heedful.inspect.explain",
+    "export_gguf": "heedful.exporting",
+    "export_onnx": "heedful.exporting",
     "fast": "heedful.decode.fast",
     "fit": "heedful.train.fit",
     "generate": "heedful.decode.loop",
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from heedful.decode.loop import generate as generate
     from heedful.decode.loop import stream as stream
     from heedful.decode.quantize import quantize as quantize
+    from heedful.exporting import export_gguf as export_gguf
+    from heedful.exporting import export_onnx as export_onnx
     from heedful.inspect.explain import explain as explain
     from heedful.loading import build as build
     from heedful.loading import load as load

@@ -21,7 +21,7 @@ from heedful.experiments.system_race import Race
 from heedful.experiments.systems import SYSTEMS, build_system, size_system
 from heedful.experiments.translation_data import join_pairs, prepare_pairs, read_pairs, split_pairs
 from heedful.experiments.translation_race import QUICK_TRANSLATION, TranslationRace
-from heedful.experiments.workers import run_workers
+from heedful.experiments.worker_processes import run_workers
 from heedful.runs.training_loop import TrainingInterrupted
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import heedful
 from heedful.cli import app
 from heedful.errors import ConfigError, InputError, MissingPackage
-from heedful.export import export_gguf
+from heedful.exporting import export_gguf
 from heedful.models import FAMILIES
 from heedful.models.base import Model
 from heedful.nn.rope import LinearScaling, Llama3Scaling, NTKScaling, Scaling, YarnScaling

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.export import export_gguf
+from heedful.exporting import export_gguf
 from heedful.models import FAMILIES
 from heedful.models.base import Model
 from heedful.weights.gguf_blocks import pack_q4_k

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import heedful
 from heedful.errors import ConfigError, MissingPackage
-from heedful.export import export_onnx
+from heedful.exporting import export_onnx
 from heedful.models.base import Model
 from tests.refusal import refused
 from tests.weights.test_gguf_export import tiny_model

@@ -43,7 +43,7 @@ def export_command(
     loaded = load_model(model, "cpu", None)
     with show_progress(f"writing {where}"):
         from heedful.adapters import merge
-        from heedful.export import dense_model, export_gguf, export_onnx
+        from heedful.exporting import dense_model, export_gguf, export_onnx
         from heedful.loading import save
 
         merge(loaded)

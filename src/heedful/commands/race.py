@@ -95,7 +95,7 @@ def race_command(
 
     def measure_beside() -> None:
         from heedful.commands.options import command_words
-        from heedful.experiments.workers import run_workers
+        from heedful.experiments.worker_processes import run_workers
 
         words = command_words(context, leave_out=("folder", "systems", "jobs", "json"))
         named = race.settings.systems if jobs > 1 else ()

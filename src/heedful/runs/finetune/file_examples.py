@@ -1,0 +1,80 @@
+"""The file of a fine-tuning run: what is in it, said line by line, and which examples are held out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from heedful.data.input_files import InputFile, read_input_file
+from heedful.runs.requests import FinetuneRequest
+from heedful.runs.training_progress import ProgressReporter
+from heedful.tasks.columns import check_flags, infer_file_task, list_columns
+from heedful.tasks.examples import Examples
+from heedful.tasks.pipeline import trainable_tasks
+from heedful.tasks.task import TrainableTask
+
+
+@dataclass(frozen=True)
+class SplitExamples:
+    """The examples of a file in two parts, their task, and facts about the file."""
+
+    task: type[TrainableTask]
+    examples: Examples  # of the file, those held out included
+    train: Examples
+    valid: Examples
+    found: dict[str, Any]
+    split_method: str  # how the two parts came about
+
+
+def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> SplitExamples:
+    """Read the file, report what was found, and split off validation examples."""
+    source, tasks = open_file(request, request.file), trainable_tasks()
+    named = tasks[infer_file_task(source, tasks, request.task, request.column_flags)]
+    check_flags(source, request.column_flags)
+    form = named.for_file(source, request.column_flags, request.order)
+    examples = form.read_examples(source, request.column_flags)
+    task = form.for_examples(examples, request.balance)
+    if request.valid is None:
+        train, valid, method = task.split_validation(examples, request.seed)
+        what = "" if source.kind == "text" else f"{len(valid):,} {task.unit} held out, "
+        method = f"{what}{method} (seed {request.seed})"
+    else:
+        other = open_file(request, request.valid)
+        infer_file_task(other, tasks, task.command)
+        train, valid = examples, task.read_examples(other, request.column_flags)
+        method = "; ".join([f"{len(valid):,} {task.unit} of {request.valid}", *valid.notes])
+    task.check_examples(train, valid)
+    facts = task.facts(train, valid if request.valid is None else valid.select([]))
+    for line in describe_file(task, source, examples, facts):
+        reporter.report(line)
+    found = {"file": str(source.path), "sha256": source.sha256, "kind": source.kind, "rows": len(examples)}
+    columns = {"columns": list(source.columns), "read_as": examples.columns}
+    found |= columns | {"left_out": list(examples.notes), **facts}
+    return SplitExamples(task, examples, train, valid, found, method)
+
+
+def open_file(request: FinetuneRequest, path: str) -> InputFile:
+    """Read a file as the request says."""
+    return read_input_file(path, encoding=request.encoding, header=request.header)
+
+
+def describe_file(
+    task: type[TrainableTask], source: InputFile, examples: Examples, facts: dict[str, Any]
+) -> list[str]:
+    """Return what was found in a file, line by line."""
+    what = "plain text" if source.kind == "text" else f"{len(examples):,} {task.unit}"
+    lines = [f"file: {source.path}, {what}; task: {task.command}"]
+    if source.columns:
+        read = ", ".join(f"{role} = {name!r}" for role, name in examples.columns.items())
+        lines.append(f"columns: {read} (of {list_columns(source)})")
+    lines += [f"{name}: {format_counts(value)}" for name, value in facts.items()]
+    return lines + [f"note: {note}" for note in examples.notes]
+
+
+def format_counts(value: Any) -> str:
+    """positive (520), negative (480) …"""
+    if not isinstance(value, dict):
+        return f"{value:,}"
+    form = lambda name, n: f"{name} ({n:,})" if isinstance(n, int) else f"{name} {n:g}"
+    shown = [form(name, n) for name, n in list(value.items())[:12]]
+    return ", ".join(shown) + (f" and {len(value) - 12} more" if len(value) > 12 else "")

@@ -147,9 +147,9 @@ def read_image_processor(folder: Path, default: ImageProcessor) -> ImageProcesso
     )  # fmt: skip
 
 
-def _size(path: Path, found: dict[str, Any], name: str, default: tuple[int, int]) -> tuple[int, int]:
+def _size(path: Path, config: dict[str, Any], name: str, default: tuple[int, int]) -> tuple[int, int]:
     """Return (height, width) in any form that published files have."""
-    value = found.get(name)
+    value = config.get(name)
     if value is None:
         return default
     sides: list[Any] = value if isinstance(value, list) and len(value) == 2 else [value, value]
@@ -162,8 +162,8 @@ def _size(path: Path, found: dict[str, Any], name: str, default: tuple[int, int]
     return sides[0], sides[1]
 
 
-def _numbers(path: Path, found: dict[str, Any], name: str) -> tuple[float, ...]:
-    value = found.get(name, [])
+def _numbers(path: Path, config: dict[str, Any], name: str) -> tuple[float, ...]:
+    value = config.get(name, [])
     value = value if isinstance(value, list) else [value]
     if not all(isinstance(v, numbers.Real) and math.isfinite(v) for v in value):
         raise ConfigError(f"{path}: {name}={value!r:.80} must be numbers, one for each channel")

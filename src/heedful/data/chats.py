@@ -82,7 +82,7 @@ def chats(
     firsts = np.concatenate(([0], np.cumsum([len(pieces) for pieces in split]))).astype(np.int64)
     answered = np.array([learnt for pieces in split for _, learnt in pieces])
 
-    def read(number: int) -> tuple[Ids, Ids]:
+    def read_conversation(number: int) -> tuple[Ids, Ids]:
         """The tokens of a conversation that are read, and their labels."""
         parts = [found[k] for k in range(firsts[number], firsts[number + 1])]
         ids = np.concatenate(parts).astype(np.int64)
@@ -100,13 +100,13 @@ def chats(
     data = join_fingerprints(found.fingerprint, fingerprint_arrays((firsts, answered)))
     settings: dict[str, Any] = {"tokenizer": tokenizer_signature(tokenizer), "packed": packed}
     if not packed:
-        make_one = lambda row, epoch: dict(zip(("tokens", "labels"), read(row), strict=True))
+        make_one = lambda row, epoch: dict(zip(("tokens", "labels"), read_conversation(row), strict=True))
         return options.build(
             "chats", tokenizer, options.bucket(lengths, name), make_one, data, notes=notes, **settings
         )
 
     def make(row: int, epoch: int) -> Row:
-        tokens, labels = zip(*map(read, rows[row]), strict=True)
+        tokens, labels = zip(*map(read_conversation, rows[row]), strict=True)
         documents = np.repeat(np.arange(len(tokens)), [len(ids) for ids in tokens])
         return {
             "tokens": np.concatenate(tokens), "labels": np.concatenate(labels), "documents": documents,

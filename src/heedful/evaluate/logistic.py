@@ -129,12 +129,12 @@ def cross_validate(
 
 
 def fit_candidates(
-    x: Tensor, targets: Tensor, classes: int, train: NDArray[np.int64], held: NDArray[np.int64],
+    x: Tensor, targets: Tensor, classes: int, train: NDArray[np.int64], valid: NDArray[np.int64],
     weights: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Return the logits of held-out rows by a head for each of PENALTIES, (P, N, C)."""
     start, found = None, []
     for penalty in PENALTIES:
         start = fit_logistic(x[train], targets[train], classes, penalty, start, weights=weights)
-        found.append(F.linear(x[held], *start))
+        found.append(F.linear(x[valid], *start))
     return torch.stack(found)

@@ -21,7 +21,7 @@ from heedful.nn.block import Block, SandwichBlock
 from heedful.nn.delta import GatedDeltaNet
 from heedful.nn.norm import RMSNorm
 from heedful.weights.names import Row
-from heedful.weights.ops import Joined
+from heedful.weights.ops import Concatenation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ def olmo_hybrid(c: OlmoHybridConfig) -> LM:
     of_heads = lambda count: RMSNorm(count * c.head_dim, c.norm_eps)
     delta = lambda: GatedDeltaNet(
         c.dim, c.delta_heads, c.key_dim, c.value_dim, key_heads=c.key_heads, width=c.width,
-        most=2.0 if c.negative else 1.0,
+        max_beta=2.0 if c.negative else 1.0,
     )  # fmt: skip
 
     def block(i: int) -> Block:
@@ -85,7 +85,7 @@ def olmo_hybrid_names(c: OlmoHybridConfig) -> list[Row]:
         *attending,
         (f"{delta}.{{q,k,v,o,a,b,g}}_proj", "blocks.*.attn.{q,k,v,o,decay,beta,gate}"),
         (f"{delta}.{{A_log,dt_bias,o_norm}}", "blocks.*.attn.{A_log,step_bias,norm}"),
-        (convolved, "blocks.*.attn.conv", Joined((keys, keys, c.delta_heads * c.value_dim))),
+        (convolved, "blocks.*.attn.conv", Concatenation((keys, keys, c.delta_heads * c.value_dim))),
         ("model.layers.*.{attention,feedforward}_layer_norm", "blocks.*.{attn,ffn}_norm"),
         *NAMES,
     ]

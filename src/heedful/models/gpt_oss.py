@@ -32,7 +32,7 @@ from heedful.nn.moe import ClippedExperts, MoE, SoftmaxRouter
 from heedful.nn.rope import Scaling, YarnScaling
 from heedful.weights.gguf import GGUFFile
 from heedful.weights.names import Row
-from heedful.weights.ops import Alternating, Swapped
+from heedful.weights.ops import Alternating, MatrixTranspose
 
 YARN = YarnScaling(32.0, 4096, truncate=False)
 
@@ -81,7 +81,7 @@ OWN_NAMES: list[Row] = [
         (OF_EXPERTS + "gate_bias", OF_EXPERTS + "up_bias"),
         Alternating(),
     ),
-    ("model.layers.*.mlp.experts.down_proj", OF_EXPERTS + "down", Swapped()),
+    ("model.layers.*.mlp.experts.down_proj", OF_EXPERTS + "down", MatrixTranspose()),
     ("model.layers.*.mlp.experts.down_proj_bias", OF_EXPERTS + "down_bias"),
     *NAMES,
 ]

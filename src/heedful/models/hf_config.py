@@ -63,16 +63,16 @@ def read_rope(hf_config: dict[str, Any], context: int) -> tuple[float, Scaling |
 
 
 def read_local_layers(
-    hf_config: Mapping[str, Any], usual: Iterable[int], local: str = "sliding_attention"
+    hf_config: Mapping[str, Any], default: Iterable[int], local: str = "sliding_attention"
 ) -> tuple[int, ...]:
-    """The layers whose positions see only a window: by `layer_types`, or the `usual` ones if it has none.
+    """The layers whose positions see only a window: by `layer_types`, or the `default` ones if it has none.
 
     `local` is what such a layer is called there; others have another word, and remember instead.
     """
     check_kinds("config.json:", hf_config, {"layer_types": "tuple[str, ...]"})
     kinds = hf_config.get("layer_types")
     if kinds is None:
-        return tuple(usual)
+        return tuple(default)
     other = [kind for kind in kinds if kind not in (local, "full_attention")]
     if other:
         raise ConfigError(

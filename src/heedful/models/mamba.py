@@ -16,7 +16,7 @@ from heedful.nn.embedding import Embedding
 from heedful.nn.head import LMHead, NoHead, choose_head
 from heedful.nn.ssm import Mamba, NarrowRMSNorm, Widen
 from heedful.weights.names import Row
-from heedful.weights.ops import Fused, NegatedExp, Reshaped
+from heedful.weights.ops import Fused, NegatedExp, Reshape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def mamba_gguf_names(c: MambaConfig) -> list[Row]:
     return [
         *GGUF_ROWS,
         ("blk.*.ssm_in", ("blocks.*.ssm.value", "blocks.*.ssm.gate"), Fused()),
-        ("blk.*.ssm_conv1d.weight", "blocks.*.ssm.conv.weight", Reshaped((-1, c.width))),
+        ("blk.*.ssm_conv1d.weight", "blocks.*.ssm.conv.weight", Reshape((-1, c.width))),
         ("blk.*.ssm_x", ("blocks.*.ssm.low", "blocks.*.ssm.B", "blocks.*.ssm.C"), Fused()),
         ("blk.*.ssm_{dt,d}", "blocks.*.ssm.{delta,D}"),
         ("blk.*.ssm_a", "blocks.*.ssm.A_log", NegatedExp()),

@@ -21,7 +21,7 @@ from heedful.nn.ssd import Mamba2
 from heedful.nn.ssm import NarrowRMSNorm, Widen
 from heedful.weights.gguf import GGUFFile
 from heedful.weights.names import Row
-from heedful.weights.ops import Fused, NegatedExp, Reshaped
+from heedful.weights.ops import Fused, NegatedExp, Reshape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +95,11 @@ def mamba2_gguf_names(c: Mamba2Config) -> list[Row]:
     return [
         *GGUF_ROWS,
         ("blk.*.ssm_in", INTO, Fused()),
-        ("blk.*.ssm_conv1d.weight", "blocks.*.ssm.conv.weight", Reshaped((-1, c.width))),
+        ("blk.*.ssm_conv1d.weight", "blocks.*.ssm.conv.weight", Reshape((-1, c.width))),
         ("blk.*.ssm_dt.bias", "blocks.*.ssm.step_bias"),
         ("blk.*.ssm_a", "blocks.*.ssm.A_log", NegatedExp((-1, 1))),
-        ("blk.*.ssm_d", "blocks.*.ssm.D", Reshaped((-1, 1))),
-        ("blk.*.ssm_norm.weight", "blocks.*.ssm.norm.weight", Reshaped((1, -1))),
+        ("blk.*.ssm_d", "blocks.*.ssm.D", Reshape((-1, 1))),
+        ("blk.*.ssm_norm.weight", "blocks.*.ssm.norm.weight", Reshape((1, -1))),
     ]
 
 

@@ -126,7 +126,7 @@ NEOX = Family(
     tiny=NeoXConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="next_token",
     prefix="gpt_neox", model_types=("gpt_neox",),
     heads=published_heads("GPTNeoX"),
-    read=partial(read_partial_rope, usual=0.25), write=write_partial_rope, reads=READS,
+    read=partial(read_partial_rope, default=0.25), write=write_partial_rope, reads=READS,
     copies={"lm_head.weight": "embed_out.weight", "embed_out.weight": "gpt_neox.embed_in.weight",
             "output.weight": "token_embd.weight"},
     drop=("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"),

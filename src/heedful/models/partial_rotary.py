@@ -16,7 +16,7 @@ from heedful.nn.rope import Scaling
 READS = {"partial_rotary_factor": "float", "rotary_pct": "float", "rotary_emb_base": "float"}
 
 
-class PartlyTurned(Protocol):
+class PartialRotaryFields(Protocol):
     """The fields of a config whose heads are turned in part."""
 
     @property
@@ -52,23 +52,23 @@ class PartialRotaryConfig(DecoderConfig):
         check_rope_dim(self.rope_dim, self.head_dim)
 
 
-def partial_rotary(c: PartlyTurned) -> Rotary:
+def partial_rotary(c: PartialRotaryFields) -> Rotary:
     return Rotary(c.rope_dim, c.rope_base, c.rope_scaling)
 
 
-def read_partial_rope(hf_config: dict[str, Any], usual: float) -> dict[str, Any]:
+def read_partial_rope(hf_config: dict[str, Any], default: float) -> dict[str, Any]:
     """The fields of rotary positions; the share of a head stands in `rope_parameters`, or beside it."""
     base = hf_config.get("rotary_emb_base")
     told = {"rope_theta": base, **hf_config} if base is not None else hf_config
     rope_base, scaling = read_rope(told, hf_config["max_position_embeddings"])
-    share, rope = usual, (hf_config.get("rope_scaling") or {}) | (hf_config.get("rope_parameters") or {})
+    share, rope = default, (hf_config.get("rope_scaling") or {}) | (hf_config.get("rope_parameters") or {})
     for key in ("rotary_pct", "partial_rotary_factor"):
         share = rope.get(key, hf_config.get(key, share))
     size = hf_config.get("head_dim") or hf_config["hidden_size"] // hf_config["num_attention_heads"]
     return {"rope_base": rope_base, "rope_scaling": scaling, "rope_dim": int(size * share)}
 
 
-def write_partial_rope(c: PartlyTurned) -> dict[str, Any]:
+def write_partial_rope(c: PartialRotaryFields) -> dict[str, Any]:
     """The `rope_parameters` that `read_partial_rope` reads back."""
     share = c.rope_dim / c.head_dim
     if int(c.head_dim * share) < c.rope_dim:  # a quotient rounded down

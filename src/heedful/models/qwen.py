@@ -75,12 +75,12 @@ def qwen3_attention(c: Qwen3Config, rotary: Rotary, layer: int) -> Attention:
     )
 
 
-def read_qwen(hf_config: dict[str, Any], usual: Iterable[int]) -> dict[str, Any]:
-    """Windows are off unless `use_sliding_window`; then `usual` layers have them where no list says which."""
+def read_qwen(hf_config: dict[str, Any], default: Iterable[int]) -> dict[str, Any]:
+    """Windows are off unless `use_sliding_window`; then the `default` layers have them where no list says."""
     fields = read_llama(hf_config)
     if not hf_config.get("use_sliding_window") or not hf_config.get("sliding_window"):
         return fields
-    return fields | {"window": hf_config["sliding_window"], "local": read_local_layers(hf_config, usual)}
+    return fields | {"window": hf_config["sliding_window"], "local": read_local_layers(hf_config, default)}
 
 
 def read_qwen2(hf_config: dict[str, Any]) -> dict[str, Any]:

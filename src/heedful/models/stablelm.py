@@ -102,7 +102,7 @@ STABLELM = replace(
         vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64, qk_norm=True, parallel=True
     ),
     model_types=("stablelm",), heads=published_heads("StableLm", "span"),
-    reads=READS, read=partial(read_partial_rope, usual=0.25), write=write_partial_rope,
+    reads=READS, read=partial(read_partial_rope, default=0.25), write=write_partial_rope,
     gguf="stablelm", gguf_names=gguf_names, gguf_read=read_gguf,
     gguf_keys=gguf_keys("stablelm", StableLMConfig), paper="Bellagente et al. 2024, arXiv 2402.17834",
 )  # fmt: skip

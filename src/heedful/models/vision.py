@@ -28,7 +28,7 @@ from heedful.nn.norm import LayerNorm
 from heedful.nn.patches import PatchEmbedding
 from heedful.nn.position import Learned, Sinusoidal
 from heedful.weights.names import Row
-from heedful.weights.ops import Fused, Reshaped, Transposed
+from heedful.weights.ops import Fused, Reshape, Transposed
 
 # Where the norms of each decoder stand: after its parts, as in BART, or before them.
 DECODERS: dict[str, Literal["pre", "post"]] = {"trocr": "post", "gpt2": "pre"}
@@ -193,10 +193,10 @@ def text_decoder(c: VisionConfig) -> Stack:
 def vision_names(c: VisionConfig) -> list[Row]:
     layer, patches = "encoder.encoder.layer.*", "encoder.embeddings.patch_embeddings.projection"
     return [
-        ("encoder.embeddings.cls_token", "embed.first.0", Reshaped((1, 1, -1))),
-        ("encoder.embeddings.distillation_token", "embed.first.1", Reshaped((1, 1, -1))),
-        ("encoder.embeddings.position_embeddings", "embed.position.weight", Reshaped((1, -1, c.encoder_dim))),
-        (f"{patches}.weight", "embed.token.weight", Reshaped((-1, c.channels, c.patch, c.patch))),
+        ("encoder.embeddings.cls_token", "embed.first.0", Reshape((1, 1, -1))),
+        ("encoder.embeddings.distillation_token", "embed.first.1", Reshape((1, 1, -1))),
+        ("encoder.embeddings.position_embeddings", "embed.position.weight", Reshape((1, -1, c.encoder_dim))),
+        (f"{patches}.weight", "embed.token.weight", Reshape((-1, c.channels, c.patch, c.patch))),
         (f"{patches}.bias", "embed.token.bias"),
         (f"{layer}.attention.attention.{{query,key,value}}", "encoder.*.attn.{q,k,v}"),
         (f"{layer}.attention.output.dense", "encoder.*.attn.o"),

@@ -157,7 +157,7 @@ carry_states.register_autograd(_backward, setup_context=_save)
 
 
 class GatedDeltaNet(Part):
-    """q, k, v = silu(conv(q x, k x, v x)), q and k of length 1;  β = most · σ(beta x)
+    """q, k, v = silu(conv(q x, k x, v x)), q and k of length 1;  β = max_beta · σ(beta x)
     S_t = a_t S_{t−1} + β_t k_t (v_t − a_t S_{t−1}ᵀ k_t)ᵀ,  y_t = S_tᵀ q_t / √K,  o(norm(y) ⊙ silu(gate x))
 
     log a = −exp(A_log) softplus(decay x + b)   (Yang et al. 2025, eq. 10 and §3.4). With key_heads < heads,
@@ -170,10 +170,10 @@ class GatedDeltaNet(Part):
 
     def __init__(
         self, dim: int, heads: int, key_dim: int, value_dim: int, *, key_heads: int | None = None,
-        width: int = 4, most: float = 1.0, eps: float = 1e-5, step: tuple[float, float] = (0.001, 0.1),
+        width: int = 4, max_beta: float = 1.0, eps: float = 1e-5, step: tuple[float, float] = (0.001, 0.1),
     ) -> None:  # fmt: skip
         super().__init__()
-        self.heads, self.key_heads, self.most, self.first_step = heads, key_heads or heads, most, step
+        self.heads, self.key_heads, self.max_beta, self.first_step = heads, key_heads or heads, max_beta, step
         if heads % self.key_heads:
             raise ConfigError(f"key_heads={self.key_heads} does not divide heads={heads}", hint="it must")
         self.scale, keys, values = key_dim**-0.5, self.key_heads * key_dim, heads * value_dim
@@ -211,7 +211,7 @@ class GatedDeltaNet(Part):
         q, k, v = to_float32(mixed).split([m.shape[-1] for m in made], -1)
         q, k = (self._unit_heads(t) for t in (q, k))  # (B, H, T, K)
         q, k, v = ctx.see("q", q) * self.scale, ctx.see("k", k), ctx.see("v", split_heads(v, self.heads))
-        beta = self.most * to_float32(beta).sigmoid()
+        beta = self.max_beta * to_float32(beta).sigmoid()
         step = F.softplus(to_float32(decay) + to_float32(self.step_bias))
         log_a = -to_float32(self.A_log).exp() * step
         beta, log_a = (t.transpose(1, 2)[..., None] for t in (beta, log_a))  # (B, H, T, 1)

@@ -35,20 +35,20 @@ class RerankJob:
     raw: bool  # logits in place of probabilities
 
     @property
-    def read(self) -> int:
+    def token_count(self) -> int:
         return sum(map(len, self.pairs))
 
 
 async def rerank(server: Server, request: Request) -> Response:
     job = await parse_request(server, request, read_rerank)
     work = server.engine.submit(request.scope["request_id"], work=score_documents(job))
-    server.metrics.prompt_tokens.add(job.read)
+    server.metrics.prompt_tokens.add(job.token_count)
     async with following(work, request.receive, server.limits.seconds):
         scores: list[float] = [score for some in await work.collect() for score in some]
     order = sorted(range(len(scores)), key=lambda i: -scores[i])[: job.top_n]
     text = lambda i: {"document": {"text": job.documents[i]}} if job.with_texts else {}
     rows = [{"index": i, "relevance_score": scores[i], **text(i)} for i in order]
-    usage = {"prompt_tokens": job.read, "total_tokens": job.read}
+    usage = {"prompt_tokens": job.token_count, "total_tokens": job.token_count}
     answer = {"object": "list", "id": request.scope["request_id"], "model": job.served.id}
     return Json({**answer, "results": rows, "usage": usage})
 

@@ -64,11 +64,11 @@ def _choose(values: torch.Tensor, axis: str, which: int | str) -> torch.Tensor:
     return values[which]
 
 
-def shown_pixels(processor: ImageProcessor, image: Any, given: Input) -> np.ndarray:
+def shown_pixels(processor: ImageProcessor, image: Any, source: Input) -> np.ndarray:
     """The image (H, W, 3) in bytes: as it came where all of it is read, else as the model reads it."""
     if isinstance(image, torch.Tensor | Input) or processor.crop is not None:
         column = lambda each: torch.tensor(each)[:, None, None]
-        values = given.ids[0].float().cpu() * column(processor.std) + column(processor.mean)
+        values = source.ids[0].float().cpu() * column(processor.std) + column(processor.mean)
         values = (values / processor.rescale).clamp(0, 255).round().permute(1, 2, 0)  # (H, W, C)
         return values.expand(-1, -1, 3).to(torch.uint8).numpy()
     opened = open_image(image).convert("RGB")

@@ -6,7 +6,7 @@ for one row each. A row names a module, and then covers its weight and bias, or 
     ("model.layers.*.self_attn.{q,k,v,o}_proj", "blocks.*.attn.{q,k,v,o}")
     ("h.*.attn.c_attn", ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v"), Fused(transposed=True))
 
-Several published tensors may make one of ours, and then stand in a tuple, too, with the op `Joined`.
+Several published tensors may make one of ours, and then stand in a tuple, too, with the op `Concatenation`.
 A `*` that only the published side has counts the experts that one tensor of ours holds.
 """
 

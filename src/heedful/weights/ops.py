@@ -49,7 +49,7 @@ class Fused(Op):
 
 
 @dataclass(frozen=True)
-class Joined(Op):
+class Concatenation(Op):
     """Several published tensors one after the other are one of ours; `sizes` are their rows."""
 
     sizes: tuple[int, ...]
@@ -141,7 +141,7 @@ class Row1(Op):
 
 
 @dataclass(frozen=True)
-class Reshaped(Op):
+class Reshape(Op):
     """The same numbers in the same order, stored in another shape; one side of it may be −1."""
 
     shape: tuple[int, ...]
@@ -178,7 +178,7 @@ class MinusOne(Op):
 
 
 @dataclass(frozen=True)
-class Swapped(Op):
+class MatrixTranspose(Op):
     """Stacked matrices stored (E, in, out)."""
 
     def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:

@@ -40,7 +40,7 @@ def make(kind: str) -> Part:
         "gla": lambda: GatedLinearAttention(16, 2, 4, rank=3),
         "taylor": lambda: LinearAttention(16, 2, 4, features=taylor_features),
         "conv": lambda: GatedConv(16, 32),
-        "delta": lambda: GatedDeltaNet(16, 4, 3, 5, key_heads=2, most=2.0),
+        "delta": lambda: GatedDeltaNet(16, 4, 3, 5, key_heads=2, max_beta=2.0),
     }[kind]()
     for parameter in part.parameters():
         torch.nn.init.normal_(parameter, std=0.3)

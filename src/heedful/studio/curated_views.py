@@ -245,8 +245,9 @@ QUESTIONS: tuple[Door, ...] = (
     ),
     Door(
         "mamba", "Mamba against attention",
-        "One text, read by a Transformer and by a Mamba that learnt from the same novels. A Transformer "
-        "looks at every earlier token in one step; a Mamba carries a state of fixed size along.",
+        "One text, read by a Transformer and by a Mamba of about as many weights, which learnt from half of "
+        "the same novels. A Transformer looks at every earlier token in one step; a Mamba carries a state of "
+        "fixed size along.",
         "The weights of the Transformer are positive and sum to 1 in each row; the effective attention of "
         "the Mamba is signed. Below stand their losses by position, the gradient by distance and, when you "
         "press the button, their speeds by length.",

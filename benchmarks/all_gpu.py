@@ -104,7 +104,7 @@ STAGES = {
     "lambada": Stage(("lm_tasks.py", "lambada")),
     "transformer": Stage(("multi30k.py", "transformer"), tuple(TRANSFORMERS)),
     "multi30k": Stage(("multi30k.py",), ("transformer", "rnnsearch", "seq2seq")),  # with their figure
-    "masked": model("bundle.masked", "--modern"),
+    "masked": model("bundle.masked"),
     "prose": model("bundle.prose", "gpt"),
     "prose-lstm": model("bundle.prose", "lstm"),
     "prose-mamba": model("bundle.prose", "mamba"),

@@ -3,10 +3,9 @@
     HEED_DATA=FOLDER python -m bundle.masked --modern --seconds 385 --out begun
     HEED_DATA=FOLDER python -m bundle.fill_mask --start begun/masked [--rank 12] [--out FOLDER]
 
-The first command learns words and sentence pairs, from novels and modern English; of the pairs it learns what
-source a text is from, and not whether it follows. The second keeps the head for words and leaves out the one
-for pairs, and cuts the LoRA of rank 16 to the nearest of a lower rank: B A ≈ (U √S) (√S Vᵀ), of U S Vᵀ = B A
-the first columns.
+The first command learns words and sentence pairs, from novels and modern English; in the end it cannot tell
+pairs apart. The second keeps the head for words and leaves out the one for pairs, and cuts the LoRA of rank 16
+to the nearest of a lower rank: B A ≈ (U √S) (√S Vᵀ), of U S Vᵀ = B A the first columns.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     HEED_DATA=FOLDER python -m bundle.fill_mask --start begun/masked [--rank 12] [--out FOLDER]
 
 The first command learns words and sentence pairs, from novels and modern English; in the end it cannot tell
-pairs apart. The second keeps the head for words and leaves out the one for pairs, and cuts the LoRA of rank 16
+pairs apart. The second keeps the head for words, leaves out the one for pairs, and cuts the LoRA of rank 16
 to the nearest of a lower rank: B A ≈ (U √S) (√S Vᵀ), of U S Vᵀ = B A the first columns.
 """
 

@@ -11,10 +11,12 @@ import torch.nn.functional as F
 
 import heedful
 from heedful.errors import ConfigError, InputError, NotFound
+from heedful.inspect.gradients import gradient_by_distance
+from heedful.inspect.inputs import reading
 from heedful.models import IMAGE_FAMILIES, by_model_type, find_config
 from heedful.models.base import Seq2Seq
 from heedful.nn.context import Watch
-from tests.image_toy import reader
+from tests.image_toy import images, reader
 from tests.refusal import refused
 
 TINY = IMAGE_FAMILIES["vision-encoder-decoder"].tiny
@@ -173,3 +175,10 @@ def test_training_on_text_refuses_it(name: str) -> None:
 def test_it_is_found_by_its_names() -> None:
     assert by_model_type("vision-encoder-decoder").name == "vision-encoder-decoder"
     assert find_config("trocr-base-printed")[1].dim == 1024
+
+
+def test_the_gradient_reaches_every_vector_of_an_image(tmp_path: Path) -> None:
+    model = reader(tmp_path)
+    found = gradient_by_distance(model, reading(model, images(tmp_path)[0]))
+    assert len(found.norms) == model.embed.count
+    assert all(norm > 0 for norm in found.norms)

@@ -248,7 +248,7 @@ def gradient_by_distance(
         else:
             hidden = model.encode(ids, watch=watch)
         last = hidden[0, -1]
-        total = torch.zeros(ids.shape[1], dtype=torch.float64)
+        total = torch.zeros(held[0].shape[1], dtype=torch.float64)  # an image has more patches than channels
         for _ in range(samples):
             u = torch.randn(last.shape, generator=draw).to(last)
             (grad,) = torch.autograd.grad(last @ (u / u.norm()), held, retain_graph=True)

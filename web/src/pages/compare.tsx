@@ -41,10 +41,10 @@ export function ComparePage({ caps }: { caps: Caps | undefined }) {
   );
 }
 
-/** Whom to compare with at first: of nearly the same size, and of the same kind if one is. */
+/** Whom to compare with at first: of nearly the same size, of the same kind if one is, and one that can do something with a text. */
 function partner(models: ModelRow[], first: string): string {
   const mine = models.find((m) => m.id === first);
-  const far = (m: ModelRow) => (m.kind === mine?.kind ? 0 : 3) + Math.abs(Math.log((m.params ?? 1) / (mine?.params ?? 1)));
+  const far = (m: ModelRow) => (m.kind === mine?.kind ? 0 : 3) + (m.tasks.length ? 0 : 9) + Math.abs(Math.log((m.params ?? 1) / (mine?.params ?? 1)));
   return models.filter((m) => m.id !== first).sort((a, b) => far(a) - far(b))[0]?.id ?? first;
 }
 

@@ -129,7 +129,7 @@ def test_states_can_be_seen_and_replaced() -> None:
 
 
 def test_many_chunks_carry_one_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta, "MOST", 8)
+    monkeypatch.setattr(delta, "MAX_CHUNK", 8)
     given = inputs(100)
     for one, other in zip(delta_scan(*given), fast_delta(*given), strict=True):
         assert (one - other).abs().max() <= 1e-9

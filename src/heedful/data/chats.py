@@ -84,15 +84,15 @@ def chats(
 
     def read_conversation(number: int) -> tuple[Ids, Ids]:
         """The tokens of a conversation that are read, and their labels."""
-        parts = [found[k] for k in range(firsts[number], firsts[number + 1])]
+        first, last = firsts[number], firsts[number + 1] - 1
+        parts = [found[k] for k in range(first, last)]
         ids = np.concatenate(parts).astype(np.int64)
-        learnt = np.repeat(answered[firsts[number] : firsts[number + 1]], [len(part) for part in parts])
-        last = int(np.flatnonzero(learnt)[-1])  # nothing after the last answer is learnt from
-        ids, learnt = ids[: last + 1], learnt[: last + 1]
+        learnt = np.repeat(answered[first:last], [len(part) for part in parts])
         labels = np.where(learnt[1:], ids[1:], IGNORE)
         return ids[:-1][-options.length :], labels[-options.length :]
 
-    counts = [found.lengths[firsts[n] : firsts[n + 1]].sum() for n in range(len(split))]
+    # The last piece is no answer, and not read.
+    counts = [found.lengths[firsts[n] : firsts[n + 1] - 1].sum() for n in range(len(split))]
     lengths = np.array(counts, dtype=np.int64) - 1
     notes = options.check_lengths(lengths, "conversations", name)
     rows = pack_rows(np.minimum(lengths, options.length), options.length)

@@ -58,17 +58,21 @@ def mamba(c: MambaConfig) -> LM:
 
 MIXER = "backbone.layers.*.mixer"
 
-NAMES = [
+# The rows that Mamba and Mamba-2 share.
+BACKBONE_ROWS: list[Row] = [
     ("backbone.embeddings", "embed.token"),
     ("backbone.layers.*.norm", "blocks.*.ssm_norm"),
+    ("backbone.norm_f", "blocks.norm"),
+    ("lm_head", "head.out"),
+]
+NAMES: list[Row] = [
+    *BACKBONE_ROWS,
     (f"{MIXER}.in_proj", ("blocks.*.ssm.value", "blocks.*.ssm.gate"), Fused()),
     (f"{MIXER}.conv1d", "blocks.*.ssm.conv"),
     (f"{MIXER}.x_proj", ("blocks.*.ssm.low", "blocks.*.ssm.B", "blocks.*.ssm.C"), Fused()),
     (f"{MIXER}.dt_proj", "blocks.*.ssm.delta"),
     (f"{MIXER}.{{A_log,D}}", "blocks.*.ssm.{A_log,D}"),
     (f"{MIXER}.out_proj", "blocks.*.ssm.out"),
-    ("backbone.norm_f", "blocks.norm"),
-    ("lm_head", "head.out"),
 ]
 
 KEYS = {

@@ -12,7 +12,7 @@ from typing import Any
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, derived
-from heedful.models.mamba import GGUF_ROWS, MAMBA, MIXER, gguf_limits, gguf_state_keys
+from heedful.models.mamba import BACKBONE_ROWS, GGUF_ROWS, MAMBA, MIXER, gguf_limits, gguf_state_keys
 from heedful.nn.attention import head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -73,13 +73,10 @@ def mamba2(c: Mamba2Config) -> LM:
 
 INTO = tuple(f"blocks.*.ssm.{name}" for name in ("gate", "value", "B", "C", "delta"))
 NAMES: list[Row] = [
-    ("backbone.embeddings", "embed.token"),
-    ("backbone.layers.*.norm", "blocks.*.ssm_norm"),
+    *BACKBONE_ROWS,
     (f"{MIXER}.in_proj", INTO, Fused()),
     (f"{MIXER}.{{conv1d,norm,out_proj}}", "blocks.*.ssm.{conv,norm,out}"),
     (f"{MIXER}.{{dt_bias,A_log,D}}", "blocks.*.ssm.{step_bias,A_log,D}"),
-    ("backbone.norm_f", "blocks.norm"),
-    ("lm_head", "head.out"),
 ]
 
 KEYS = {

@@ -24,7 +24,7 @@ from heedful.nn.ssm import ShortConv, joint_products, show_pattern, shows_patter
 from heedful.nn.state import RecurrentState
 from heedful.nn.static_state import step_of
 
-MOST = 64  # positions of a chunk: the system that is solved in it has so many rows
+MAX_CHUNK = 64  # positions of a chunk: the system that is solved in it has so many rows
 
 
 def delta_states(
@@ -79,7 +79,7 @@ def fast_delta(
     a triangular system adds up rounding.
     """
     T = q.shape[2]
-    size = min(chunk_size(T, False, q.is_cuda)[0], MOST)
+    size = min(chunk_size(T, False, q.is_cuda)[0], MAX_CHUNK)
     cut = lambda x: F.pad(x, (0, 0, 0, -T % size)).unflatten(2, (-1, size))  # (B, H, n, c, ·)
     with uncast(q):
         q, k, v, beta, log = cut(q), cut(k), cut(v), cut(beta), cut(log_a).cumsum(3)

@@ -121,6 +121,13 @@ def test_a_worker_that_fails_is_named(tmp_path: Path, capfd: pytest.CaptureFixtu
         run_workers({"broken": ["race", "--quick", str(tmp_path / "missing.txt")], "fine": ["version"]}, 2)
 
 
+def test_parts_of_a_race_of_translators_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["race", "--quick", "--translation", "--parts", "loss", text])
+    assert done.value.code != 0
+    assert "--parts is of a race of language models" in capsys.readouterr().err
+
+
 def test_an_unknown_part_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main(["race", "--quick", "--parts", "layers,task", text])

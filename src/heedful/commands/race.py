@@ -5,30 +5,38 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heedful.commands.output import Json, as_json
+from heedful.commands.options import command_words
+from heedful.commands.output import Json, Quiet, as_json
+from heedful.errors import InputError
 
 if TYPE_CHECKING:
+    import torch
+
     from heedful.experiments.system_race import Race
     from heedful.experiments.translation_race import TranslationRace
+
+# Options of `heed race` and `heed scale`.
+TextFiles = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[FILE]…", help="Texts to train on; by default one that comes along."),
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Small models on little text: minutes on two cores.")]
+Device = Annotated[str, typer.Option(envvar="HEED_DEVICE", help="auto, cpu, cuda, cuda:1 …")]
 
 
 def race_command(
     context: typer.Context,
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[FILE]…", help="Texts to train on; by default one that comes along."),
-    ] = None,
+    files: TextFiles = None,
     translation: Annotated[
         bool, typer.Option("--translation", help="Compare translators instead, on a file of pairs.")
     ] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Small models and few steps: minutes on two cores.")
-    ] = False,
+    quick: Quick = False,
     systems: Annotated[
         str | None, typer.Option(help="Compare only these, with commas between: rnn,lstm,gpt2 …")
     ] = None,
@@ -42,11 +50,11 @@ def race_command(
     jobs: Annotated[
         int, typer.Option(min=1, help="Measure so many systems at once, each in a process of its own.")
     ] = 1,
-    device: Annotated[str, typer.Option(envvar="HEED_DEVICE", help="auto, cpu, cuda, cuda:1 …")] = "auto",
+    device: Device = "auto",
     folder: Annotated[
         Path | None, typer.Option("--folder", "-o", help="Where all goes. [default: runs/race]")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Compare systems of one size on one text; the last line printed is the path of the report.
@@ -65,57 +73,53 @@ def race_command(
 
       heed race --translation pairs.tsv --device cuda
     """
-    from heedful.devices import resolve_device
     from heedful.experiments.experiment import finish_experiment
 
-    chosen = tuple(systems.split(",")) if systems is not None else None
-    chosen_parts = tuple(parts.split(",")) if parts is not None else None
     where = folder or Path("runs") / ("translation-race" if translation else "race")
-    report = progress_lines(quiet)
-    if not quick and resolve_device(device).type == "cpu":
-        report("note: without --quick this takes hours on a CPU; Ctrl-C keeps what was measured")
-    race: Race | TranslationRace
-    if translation:
-        from heedful.experiments.translation_race import TranslationRace, translation_settings
-
-        race = TranslationRace(
-            where, files or [], translation_settings(quick, chosen, steps), resolve_device(device), report
-        )
-    else:
-        from heedful.experiments.race_settings import race_settings
-        from heedful.experiments.system_race import Race
-
-        race = Race(
-            where,
-            files or [],
-            race_settings(quick, chosen, chosen_parts, steps),
-            resolve_device(device),
-            report,
-        )
-
-    def measure_beside() -> None:
-        from heedful.commands.options import command_words
-        from heedful.experiments.worker_processes import run_workers
-
-        words = command_words(context, leave_out=("folder", "systems", "jobs", "json"))
-        named = race.settings.systems if jobs > 1 else ()
-        run_workers({n: ["race", "-o", str(where), "--systems", n, *words] for n in named}, jobs)
-
-    page = finish_experiment(race, where, shown_command(context), measure_beside)
+    names = {"systems": systems, "parts": parts}
+    changes: dict[str, Any] = {n: tuple(v.split(",")) for n, v in names.items() if v is not None}
+    changes |= {"steps": steps} if steps is not None else {}
+    race = open_race(where, files or [], changes, translation, quick, *start_report(device, quick, quiet))
+    words = command_words(context, leave_out=("folder", "systems", "jobs", "json"))
+    named = race.settings.systems if jobs > 1 else ()
+    beside = {name: ["race", "-o", str(where), "--systems", name, *words] for name in named}
+    page = finish_experiment(race, where, shown_command(context), beside, jobs)
     if json:
         return as_json({"report": str(page), "folder": str(where)})
     print(page)
 
 
-def progress_lines(quiet: bool) -> Callable[[str], None]:
-    """Return what shows a line of progress on stderr, or nothing if the command is to be quiet."""
-    return (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
+def open_race(
+    folder: Path, files: list[str], changes: dict[str, Any], translation: bool, quick: bool,
+    device: torch.device, report: Callable[[str], None],
+) -> Race | TranslationRace:  # fmt: skip
+    """Return the race of language models or of translators, with `changes` of its usual settings."""
+    if translation:
+        from heedful.experiments.translation_race import FULL_TRANSLATION, QUICK_TRANSLATION, TranslationRace
+
+        if "parts" in changes:
+            raise InputError("--parts is of a race of language models", hint="leave it or --translation out")
+        settings = replace(QUICK_TRANSLATION if quick else FULL_TRANSLATION, **changes)
+        return TranslationRace(folder, files, settings, device, report)
+    from heedful.experiments.race_settings import FULL, QUICK
+    from heedful.experiments.system_race import Race
+
+    return Race(folder, files, replace(QUICK if quick else FULL, **changes), device, report)
+
+
+def start_report(device: str, quick: bool, quiet: bool) -> tuple[torch.device, Callable[[str], None]]:
+    """Return the device of a comparison and what shows a line of progress on stderr, or nothing if quiet."""
+    from heedful.devices import resolve_device
+
+    found = resolve_device(device)
+    report = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
+    if not quick and found.type == "cpu":
+        report("note: without --quick this takes hours on a CPU; Ctrl-C keeps what was measured")
+    return found, report
 
 
 def shown_command(context: typer.Context) -> str:
     """Return the command line that was typed, for a report."""
-    from heedful.commands.options import command_words
-
     words = [word for word in command_words(context, leave_out=("folder", "quiet", "json")) if word != "--"]
     words = [f"{float(word):g}" if re.fullmatch(r"\d+\.0", word) else word for word in words]  # 1e+12
     return " ".join(["heed", context.info_name or "", *words])

@@ -12,6 +12,7 @@ import typer
 from heedful.commands.options import command_words, make_parameter, with_options
 from heedful.commands.output import (
     Json,
+    Quiet,
     as_json,
     console,
     format_metric,
@@ -62,7 +63,7 @@ def train_command(
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print all settings and where each came from.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Train a model. The last line printed is the path of its checkpoint, which `heedful.load` opens.

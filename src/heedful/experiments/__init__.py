@@ -10,7 +10,7 @@ translation_data.py                   pairs joined, split, and put into buckets 
 scale_sweep.py  loss_surface.py       a sweep over size and data, its fit, what it foretells (`heed scale`)
 fits.py  measurement_store.py         exponents and rates with intervals; measurements on disk
 sample_text.py                        texts that come along
-workers.py                            systems measured in processes of their own, in one folder
+worker_processes.py                   systems measured in processes of their own, in one folder
 experiment.py  report.py              measured until the end or Ctrl-C; written as HTML, Markdown, CSV
 race_report.py  scale_report.py  translation_report.py    what each report says, from its numbers alone
 """

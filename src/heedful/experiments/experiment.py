@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from heedful.experiments.report import Report
+from heedful.experiments.worker_processes import run_workers
 from heedful.runs.training_loop import TrainingInterrupted
 
 
@@ -21,14 +22,15 @@ class Experiment(Protocol):
 
 
 def finish_experiment(
-    experiment: Experiment, folder: Path, command: str, workers: Callable[[], None] = lambda: None
-) -> Path:
+    experiment: Experiment, folder: Path, command: str, workers: Mapping[str, Sequence[str]] | None = None,
+    jobs: int = 1,
+) -> Path:  # fmt: skip
     """Measure, write the report and return its page; if interrupted, report what is there and raise.
 
-    `workers` may measure before, in processes of their own: what they leave is measured here.
+    `workers` are commands of heed that measure before, `jobs` at a time: what they leave is measured here.
     """
     try:
-        workers()
+        run_workers(workers or {}, jobs)
         experiment.measure()
     except (KeyboardInterrupt, TrainingInterrupted):
         page = experiment.make_report(command).save(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from heedful.checks import check_choice
 from heedful.experiments.systems import SYSTEMS
@@ -58,6 +58,10 @@ class RaceSettings:
     gains: tuple[float, ...] = (0.5, 0.9, 1.0, 1.2, 1.5, 2.0)
     tasks: TaskSettings = TaskSettings()
 
+    def __post_init__(self) -> None:
+        for name in self.parts:
+            check_choice("parts", name, PARTS)
+
 
 FULL = RaceSettings()
 QUICK = RaceSettings(
@@ -70,21 +74,3 @@ QUICK = RaceSettings(
         steps=400, lr=1e-2, table_stds=(),
     ),
 )  # fmt: skip
-
-
-def race_settings(
-    quick: bool,
-    systems: tuple[str, ...] | None = None,
-    parts: tuple[str, ...] | None = None,
-    steps: int | None = None,
-) -> RaceSettings:
-    """Return the settings of a race, of all systems and parts or of some, with another number of steps."""
-    for name in parts or ():
-        check_choice("parts", name, PARTS)
-    settings = QUICK if quick else FULL
-    return replace(
-        settings,
-        systems=systems or settings.systems,
-        parts=parts or settings.parts,
-        steps=steps or settings.steps,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -71,14 +71,6 @@ QUICK_TRANSLATION = TranslationSettings(
     pairs=4000, buckets=(10, 20, 30, 45, 60, 80), test_rows=24, parameters=60_000, layers=1, tokenizer="word",
     vocab=100, length=100, batch=32, steps=300, test_joined=6, lr_factor=1.0,
 )  # fmt: skip
-
-
-def translation_settings(
-    quick: bool, systems: tuple[str, ...] | None = None, steps: int | None = None
-) -> TranslationSettings:
-    """Return the settings of a race of translators, of all or of some, with another number of steps."""
-    settings = QUICK_TRANSLATION if quick else FULL_TRANSLATION
-    return replace(settings, systems=systems or settings.systems, steps=steps or settings.steps)
 
 
 class TranslationRace:

@@ -21,22 +21,24 @@ Values = Mapping[str, Any]
 
 def race_sections(store: MeasurementStore) -> list[Section]:
     """Return a section for everything that was measured so far."""
-    found = [
-        size_section(store),
-        loss_section(store),
-        layer_section(store),
-        generation_section(store),
-        position_section(store),
-        gradient_section(store),
-        *task_sections(store),
-    ]
-    return [section for section in found if section is not None]
+    makers = (
+        size_section, loss_section, layer_section, generation_section, position_section, gradient_section,
+    )  # fmt: skip
+    found = [make_section(store) for make_section in makers]
+    return [*(section for section in found if section is not None), *task_sections(store)]
 
 
 def measurements_of(store: MeasurementStore, kind: str) -> dict[str, Any]:
     """Return the measurements of one kind under the labels of their systems, in the systems' order."""
     values = store.values(kind)
     return {SYSTEMS[name].label: values[name] for name in SYSTEMS if name in values}
+
+
+def system_table(
+    title: str, rows: Sequence[Sequence[str]], found: Mapping[str, Any], columns: Sequence[str]
+) -> panels.Panel:
+    """Return a table with a row for each system."""
+    return panels.table(title, rows, list(found), columns, axes=("system", ""))
 
 
 def slope_text(fit: Values) -> str:
@@ -55,37 +57,21 @@ def size_section(store: MeasurementStore) -> Section | None:
     if not found:
         return None
     distances = list(next(iter(found.values()))["paths"])
-    columns = [
-        "mixes by",
-        "parameters",
-        "layers",
-        "width",
-        "learning rate",
-        *(f"path, {k} back" for k in distances),
-    ]
+    paths = [f"path, {k} back" for k in distances]
+    columns = ["mixes by", "parameters", "layers", "width", "learning rate", *paths]
     rows = [
         [
-            v["mixing"],
-            f"{v['parameters']:,}",
-            str(v["model"]["layers"]),
-            str(v["model"]["dim"]),
-            f"{v['lr']:g}",
-            *(str(v["paths"][k]) for k in distances),
+            v["mixing"], f"{v['parameters']:,}", str(v["model"]["layers"]), str(v["model"]["dim"]),
+            f"{v['lr']:g}", *(str(v["paths"][k]) for k in distances),
         ]
         for v in found.values()
-    ]
+    ]  # fmt: skip
     text = [
-        "All systems have about as many parameters, and read the same tokens in the same order. The path "
-        "is the "
-        "number of parts that a gradient passes, one after another, on its way to the input so many tokens "
-        "back."
+        "All systems have about as many parameters, and read the same tokens in the same order. The path is "
+        "the number of parts that a gradient passes, one after another, on its way to the input so many "
+        "tokens back."
     ]
-    return Section(
-        "sizes",
-        "The systems",
-        text,
-        tables=[panels.table("systems", rows, list(found), columns, axes=("system", ""))],
-    )
+    return Section("sizes", "The systems", text, tables=[system_table("systems", rows, found, columns)])
 
 
 def loss_section(store: MeasurementStore) -> Section | None:
@@ -116,7 +102,7 @@ def loss_section(store: MeasurementStore) -> Section | None:
         panels.lines("loss over seconds", by_seconds, list(found), [f"{t:.3f}" for t in clock], axes=axes[1]),
     ]
     columns = ["last loss", "tokens a second", "seconds"]
-    table = panels.table("speed", rows, list(found), columns, axes=("system", ""))
+    table = system_table("speed", rows, found, columns)
     return Section("loss", "Loss against tokens and seconds", text, drawn, [table])
 
 
@@ -134,39 +120,19 @@ def layer_section(store: MeasurementStore) -> Section | None:
     logs = lambda values: [f"{np.log10(v):.4f}" for v in values]
     text = [
         f"One layer's mixing part, forward, width {first['dim']} for the lengths and length "
-        f"{first['length']} for "
-        "the widths: the least processor time of one thread over several calls. Time grows as a power of the "
-        "length; the exponent with its 95 % interval is that of the longest texts of each system, up to "
-        f"{lengths[-1]:,} tokens.",
+        f"{first['length']} for the widths: the least processor time of one thread over several calls. Time "
+        "grows as a power of the length; the exponent with its 95 % interval is that of the longest texts of "
+        f"each system, up to {lengths[-1]:,} tokens.",
         "Attention is O(n²·d), a recurrence O(n·d²), linear attention and state spaces are linear in n. All "
         "have matrices of d × d too; at small widths the work around them weighs more than they do.",
     ]
-    return Section(
-        "layers",
-        "Time of one layer",
-        text,
-        [
-            panels.lines(
-                "time over length",
-                by_length,
-                list(found),
-                logs(lengths),
-                axes=("log₁₀ seconds", "log₁₀ tokens"),
-            ),
-            panels.lines(
-                "time over width",
-                by_dim,
-                list(found),
-                logs(first["dims"]),
-                axes=("log₁₀ seconds", "log₁₀ width"),
-            ),
-        ],
-        [
-            panels.table(
-                "exponents", table, list(found), ["of the length n", "of the width d"], axes=("system", "")
-            )
-        ],
-    )
+    length_axes, dim_axes = ("log₁₀ seconds", "log₁₀ tokens"), ("log₁₀ seconds", "log₁₀ width")
+    drawn = [
+        panels.lines("time over length", by_length, list(found), logs(lengths), axes=length_axes),
+        panels.lines("time over width", by_dim, list(found), logs(first["dims"]), axes=dim_axes),
+    ]
+    exponents = system_table("exponents", table, found, ["of the length n", "of the width d"])
+    return Section("layers", "Time of one layer", text, drawn, [exponents])
 
 
 def generation_section(store: MeasurementStore) -> Section | None:
@@ -176,50 +142,31 @@ def generation_section(store: MeasurementStore) -> Section | None:
         return None
     contexts = next(iter(found.values()))["contexts"]
     x = [f"{np.log10(n):.4f}" for n in contexts]
-    ms = lambda key: np.array([v[key] for v in found.values()]) * 1e3
     grows = {n: v["bytes"][-1] / max(v["bytes"][0], 1) for n, v in found.items()}
     fixed = [n for n, g in grows.items() if g < 1.01]
     table = [
         [
-            f"{1e3 * v['step'][0]:.2f}",
-            f"{1e3 * v['step'][-1]:.2f}",
-            f"{1e3 * v['whole'][-1]:.2f}",
-            f"{v['bytes'][0]:,}",
-            f"{v['bytes'][-1]:,}",
+            f"{1e3 * v['step'][0]:.2f}", f"{1e3 * v['step'][-1]:.2f}", f"{1e3 * v['whole'][-1]:.2f}",
+            f"{v['bytes'][0]:,}", f"{v['bytes'][-1]:,}",
         ]
         for v in found.values()
-    ]
-    text = [
-        f"Behind {contexts[-1]:,} tokens instead of {contexts[0]:,}, memory is the same for "
-        f"{', '.join(fixed) or 'none'}; "
-        "for the others it grows with the text. Without a cache the whole text is read again for every "
-        "token.",
-    ]
+    ]  # fmt: skip
     short, long = f"{contexts[0]:,}", f"{contexts[-1]:,}"
-    columns = [
-        f"ms, {short} tokens",
-        f"ms, {long} tokens",
-        f"ms, {long}, no cache",
-        f"bytes, {short}",
-        f"bytes, {long}",
+    text = [
+        f"Behind {long} tokens instead of {short}, memory is the same for {', '.join(fixed) or 'none'}; for "
+        "the others it grows with the text. Without a cache the whole text is read again for every token.",
     ]
+    columns = [f"ms, {short} tokens", f"ms, {long} tokens", f"ms, {long}, no cache"]
+    columns += [f"bytes, {short}", f"bytes, {long}"]
+    seconds = np.array([v["step"] for v in found.values()])
     kilobytes = np.array([v["bytes"] for v in found.values()]) / 1e3
-    return Section(
-        "generation",
-        "One more token",
-        text,
-        [
-            panels.lines(
-                "time with a cache",
-                ms("step"),
-                list(found),
-                x,
-                axes=("milliseconds", "log₁₀ tokens before it"),
-            ),
-            panels.lines("memory", kilobytes, list(found), x, axes=("kilobytes", "log₁₀ tokens before it")),
-        ],
-        [panels.table("one token", table, list(found), columns, axes=("system", ""))],
-    )
+    axis = "log₁₀ tokens before it"
+    drawn = [
+        panels.lines("time with a cache", seconds * 1e3, list(found), x, axes=("milliseconds", axis)),
+        panels.lines("memory", kilobytes, list(found), x, axes=("kilobytes", axis)),
+    ]
+    tables = [system_table("one token", table, found, columns)]
+    return Section("generation", "One more token", text, drawn, tables)
 
 
 def position_section(store: MeasurementStore) -> Section | None:
@@ -235,20 +182,14 @@ def position_section(store: MeasurementStore) -> Section | None:
     most = max(gains, key=lambda n: gains[n])
     text = [
         f"A model that uses its context gets surer along it. From the first {width} positions to the last "
-        f"{width} "
-        f"the loss of {most} falls most, by {gains[most]:.2f} nats."
+        f"{width} the loss of {most} falls most, by {gains[most]:.2f} nats."
     ]
     middle = [f"{(i + 0.5) * width:.1f}" for i in range(parts.shape[1])]
     panel = panels.lines("loss by position", parts, list(found), middle, axes=("loss", "position"))
     rows = [[f"{p[0]:.3f}", f"{p[-1]:.3f}", f"{gains[n]:+.3f}"] for n, p in zip(found, parts, strict=True)]
     columns = [f"first {width}", f"last {width}", "gain"]
-    return Section(
-        "positions",
-        "Loss by position",
-        text,
-        [panel],
-        [panels.table("loss", rows, list(found), columns, axes=("system", ""))],
-    )
+    table = system_table("loss", rows, found, columns)
+    return Section("positions", "Loss by position", text, [panel], [table])
 
 
 def gradient_section(store: MeasurementStore) -> Section | None:
@@ -259,56 +200,32 @@ def gradient_section(store: MeasurementStore) -> Section | None:
     rows = [[rate_text(v["trained"]["rate"]), rate_text(v["untrained"]["rate"])] for v in found.values()]
     distances = list(range(min(len(v["trained"]["norms"]) for v in found.values())))
     logs = lambda norms: np.log10(np.array([n[: len(distances)] for n in norms]))
-    scaled = [
-        [
-            rate_text(g["rate"]),
-            "explodes" if g["rate"]["low"] > 0 else "vanishes" if g["rate"]["high"] < 0 else "neither",
-        ]
-        for g in gains
-    ]
+    sign = lambda rate: "explodes" if rate["low"] > 0 else "vanishes" if rate["high"] < 0 else "neither"
+    scaled = [[rate_text(g["rate"]), sign(g["rate"])] for g in gains]
     steepest = min(found, key=lambda n: found[n]["trained"]["rate"]["slope"])
     text = [
         "ln ‖∂L/∂x‖ of the loss at the last position with respect to the input k steps back is fitted by a "
-        "line: "
-        "its slope is the rate per step. 0 is flat, below 0 the gradient vanishes exponentially, above 0 "
-        "it explodes.",
+        "line: its slope is the rate per step. 0 is flat, below 0 the gradient vanishes exponentially, above "
+        "0 it explodes.",
         f"Of the trained models {steepest} forgets fastest: by a factor of "
         f"{np.exp(-found[steepest]['trained']['rate']['slope']):.2f} with every step.",
         "An RNN whose recurrent matrix is an orthogonal one times a gain shows both: its gradient vanishes "
-        "below 1 "
-        "and explodes above.",
+        "below 1 and explodes above.",
     ]
-    return Section(
-        "gradients",
-        "How far back the loss reaches",
-        text,
-        [
-            panels.lines(
-                "trained",
-                logs([v["trained"]["norms"] for v in found.values()]),
-                list(found),
-                distances,
-                axes=("log₁₀ of the gradient's norm", "steps back"),
-            ),
-            panels.lines(
-                "RNNs of different gains, untrained",
-                np.log10(np.array([g["norms"] for g in gains])),
-                [f"gain {g['gain']:g}" for g in gains],
-                list(range(len(gains[0]["norms"]))),
-                axes=("log₁₀ of the gradient's norm", "steps back"),
-            ),
-        ],
-        [
-            panels.table("rates", rows, list(found), ["trained", "untrained"], axes=("system", "")),
-            panels.table(
-                "gains",
-                scaled,
-                [f"{g['gain']:g}" for g in gains],
-                ["rate", "its gradient"],
-                axes=("gain of the RNN", ""),
-            ),
-        ],
-    )
+    trained, by_gain = logs([v["trained"]["norms"] for v in found.values()]), [g["norms"] for g in gains]
+    names, axes = [f"{g['gain']:g}" for g in gains], ("log₁₀ of the gradient's norm", "steps back")
+    drawn = [
+        panels.lines("trained", trained, list(found), distances, axes=axes),
+        panels.lines(
+            "RNNs of different gains, untrained", np.log10(np.array(by_gain)), [f"gain {n}" for n in names],
+            list(range(len(by_gain[0]))), axes=axes,
+        ),
+    ]  # fmt: skip
+    tables = [
+        system_table("rates", rows, found, ["trained", "untrained"]),
+        panels.table("gains", scaled, names, ["rate", "its gradient"], axes=("gain of the RNN", "")),
+    ]
+    return Section("gradients", "How far back the loss reaches", text, drawn, tables)
 
 
 def task_sections(store: MeasurementStore) -> list[Section]:
@@ -325,23 +242,16 @@ def task_section(task: str, values: Values) -> Section:
     """Return the accuracy of every system on a task by distance, with intervals over seeds."""
     runs: dict[str, list[Values]] = {}
     for name in SYSTEMS:
-        seeds = [v for key, v in values.items() if key.startswith(f"{task}-{name}-")]
-        if seeds:
+        if seeds := [v for key, v in values.items() if key.startswith(f"{task}-{name}-")]:
             runs[SYSTEMS[name].label] = seeds
     distances = next(iter(runs.values()))[0]["distance"]
     shares = {
         n: np.array([np.array(s["right"]) / np.array(s["count"]) for s in seeds]) for n, seeds in runs.items()
     }
-    cells = [
-        [
-            str(len(seeds)),
-            *(
-                accuracy_text(shares[n][:, i], sum(s["count"][i] for s in seeds))
-                for i in range(len(distances))
-            ),
-        ]
-        for n, seeds in runs.items()
-    ]
+    cells = []
+    for n, seeds in runs.items():
+        counts = [sum(s["count"][i] for s in seeds) for i in range(len(distances))]
+        cells.append([str(len(seeds)), *map(accuracy_text, shares[n].T, counts)])
     solved = [n for n, s in shares.items() if s.mean(0)[-1] > 0.9]
     failed = [n for n, s in shares.items() if s.mean(0)[-1] < 2 / SYMBOLS]
     starts = {n: seeds[0].get("table_std") for n, seeds in runs.items()}
@@ -351,18 +261,12 @@ def task_section(task: str, values: Values) -> Section:
     )
     text = [
         f"At the longest distance (from {distances[-1]} on) more than 90 % right: "
-        f"{', '.join(solved) or 'none'}; "
-        f"near chance ({1 / SYMBOLS:.1%}): {', '.join(failed) or 'none'}. Means over seeds, with 95 "
-        "% intervals.",
+        f"{', '.join(solved) or 'none'}; near chance ({1 / SYMBOLS:.1%}): {', '.join(failed) or 'none'}. "
+        "Means over seeds, with 95 % intervals.",
         *([f"Standard deviation of the token vectors at the start: {begun}."] if begun else []),
     ]
-    panel = panels.lines(
-        task,
-        np.array([s.mean(0) for s in shares.values()]),
-        list(runs),
-        distances,
-        axes=("accuracy", "distance at least"),
-    )
+    means = np.array([s.mean(0) for s in shares.values()])
+    panel = panels.lines(task, means, list(runs), distances, axes=("accuracy", "distance at least"))
     columns = ["seeds", *(f"{d}–{2 * d - 1}" for d in distances)]
     table = panels.table(task, cells, list(runs), columns, axes=("system", "distance"))
     return Section(f"task-{task}", f"{task.capitalize()}: accuracy by distance", text, [panel], [table])

@@ -40,13 +40,8 @@ def point_section(points: Sequence[ScalePoint]) -> Section:
     drawn = panels.lines("loss over data", values, rows, x, axes=("validation loss", "log₁₀ tokens"))
     cells = [["" if np.isnan(v) else f"{v:.4f}" for v in row] for row in values]
     table = panels.table("loss", cells, rows, [f"{d:,}" for d in amounts], axes=("size", "tokens"))
-    return Section(
-        "runs",
-        "The runs",
-        [f"{len(points)} runs by one recipe, each with a folder of its own."],
-        [drawn],
-        [table],
-    )
+    text = [f"{len(points)} runs by one recipe, each with a folder of its own."]
+    return Section("runs", "The runs", text, [drawn], [table])
 
 
 def prediction_section(predictions: Sequence[dict[str, Any]], held_out: Sequence[ScalePoint]) -> Section:
@@ -75,13 +70,8 @@ def prediction_section(predictions: Sequence[dict[str, Any]], held_out: Sequence
     if errors:
         best, (fit, line) = predictions[0]["best_form"], (max(e[i] for e in errors) for i in (0, 1))
         text.append(f"{best} was off by at most {fit:.2%}, the line through the last two runs by {line:.2%}.")
-    columns = [
-        "compute, of the largest fitted",
-        "Chinchilla form",
-        "Kaplan form",
-        "line through two",
-        "measured",
-    ]
+    columns = ["compute, of the largest fitted", "Chinchilla form", "Kaplan form"]
+    columns += ["line through two", "measured"]
     table = panels.table("held-out runs", rows, names, columns, axes=("held-out run", ""))
     return Section("predictions", "What the small runs foretold", text, tables=[table])
 
@@ -92,19 +82,11 @@ def fit_section(points: Sequence[ScalePoint], fits: Sequence[SurfaceFit]) -> Sec
     for fit in fits:
         rows = [[f"{v:.3f}", f"[{low:.3f}, {high:.3f}]"] for v, low, high in fit.intervals().values()]
         title = f"{fit.form} (off by {fit.error:.2%} on the fitted runs, root mean square)"
-        tables.append(
-            panels.table(
-                title,
-                rows,
-                list(fit.intervals()),
-                ["value", "95 % of bootstrap samples"],
-                axes=(fit.form, ""),
-            )
-        )
+        columns = ["value", "95 % of bootstrap samples"]
+        tables.append(panels.table(title, rows, list(fit.intervals()), columns, axes=(fit.form, "")))
     text = [
         "Chinchilla: L = E + A/N^α + B/D^β. Kaplan: L = ((N_c/N)^(α_N/α_D) + D_c/D)^α_D. Fitted to the "
-        "logarithm "
-        f"of the loss of {len(points)} runs; intervals are of fits to samples of the runs.",
+        f"logarithm of the loss of {len(points)} runs; intervals are of fits to samples of the runs.",
         *(f"{fit.form}: off by {fit.error:.2%} on the runs it was fitted to." for fit in fits),
     ]
     return Section("fits", "The surface", text, tables=tables)
@@ -120,32 +102,16 @@ def iso_flop_section(points: Sequence[ScalePoint], fit: SurfaceFit, budget: floa
     for c in budgets:
         best, (least, most) = fit.optimal_parameters(c), fit.optimal_interval(c)
         tokens = c / FLOPS_PER_PARAMETER_AND_TOKEN / best
-        rows.append(
-            [
-                f"{best:,.0f}",
-                f"[{least:,.0f}, {most:,.0f}]",
-                f"{tokens:,.0f}",
-                f"{tokens / best:.1f}",
-                f"{fit.predict(best, tokens):.3f}",
-            ]
-        )
+        around, each = f"[{least:,.0f}, {most:,.0f}]", f"{tokens / best:.1f}"
+        loss = f"{fit.predict(best, tokens):.3f}"
+        rows.append([f"{best:,.0f}", around, f"{tokens:,.0f}", each, loss])
     names = [f"{c:.2e} FLOPs" for c in budgets]
     columns = ["best parameters", "95 % interval", "tokens", "tokens per parameter", "loss"]
     text = [
         "Along a curve of equal compute C = 6·N·D a model too small and one read too little both lose: the "
         "lowest point is the best size."
     ]
-    drawn = panels.lines(
-        "loss at equal compute",
-        np.array(curves),
-        names,
-        [f"{np.log10(n):.4f}" for n in sizes],
-        axes=("loss by the fit", "log₁₀ parameters"),
-    )
-    return Section(
-        "budgets",
-        "The best size for a budget",
-        text,
-        [drawn],
-        [panels.table("best size", rows, names, columns, axes=("compute", ""))],
-    )
+    x, axes = [f"{np.log10(n):.4f}" for n in sizes], ("loss by the fit", "log₁₀ parameters")
+    drawn = panels.lines("loss at equal compute", np.array(curves), names, x, axes=axes)
+    table = panels.table("best size", rows, names, columns, axes=("compute", ""))
+    return Section("budgets", "The best size for a budget", text, [drawn], [table])

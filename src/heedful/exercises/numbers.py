@@ -42,6 +42,23 @@ class NumberExercise:
     digits: int = DEFAULT_DIGITS
 
 
+EXERCISES: dict[str, NumberExercise] = {}  # import it from numbers_list.py, which fills it
+Draw = Callable[[random.Random], Values]
+
+
+def number_exercise(
+    name: str, task: str, label_patterns: tuple[str, ...],
+    mistakes: Callable[[Values], WrongValues] = lambda values: {}, digits: int = DEFAULT_DIGITS,
+) -> Callable[[Draw], Draw]:  # fmt: skip
+    """Add an exercise to the list; the function below draws its numbers."""
+
+    def add_exercise(draw: Draw) -> Draw:
+        EXERCISES[name] = NumberExercise(name, task, draw, label_patterns, mistakes, digits)
+        return draw
+
+    return add_exercise
+
+
 @dataclass(frozen=True)
 class NumberQuestion:
     """One line that is asked for."""

@@ -59,6 +59,9 @@ Based           linear.py          Arora et al. 2024                           T
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from heedful.errors import NotFound, nearest
 from heedful.models.albert import ALBERT
 from heedful.models.bart import BART, MARIAN
@@ -159,3 +162,22 @@ def by_model_type(model_type: str) -> Family:
             hint=nearest(model_type, alike, cutoff=0.75) or f"known: {', '.join(alike)}",
         )
     return table[model_type]
+
+
+def by_gguf(metadata: Mapping[str, Any], where: str) -> Family:
+    """The family that reads a GGUF file with these metadata; `where` names it in errors."""
+    kind, architecture = metadata.get("general.type", "model"), metadata.get("general.architecture")
+    if kind != "model":
+        raise NotFound(
+            f"{where} holds no model: its general.type is {kind!r:.40}", hint="load the model itself"
+        )
+    if not architecture:
+        raise NotFound(
+            f"{where} does not say what it holds: it has no general.architecture", hint="fetch it again"
+        )
+    named = [family for family in FAMILIES.values() if family.gguf == architecture]
+    told = [family for family in named if family.gguf_when and metadata.get(family.gguf_when)]
+    for family in told or (family for family in named if not family.gguf_when):
+        return family
+    known = ", ".join(sorted({family.gguf for family in FAMILIES.values() if family.gguf}))
+    raise NotFound(f"{where} holds a {architecture!r:.80}", hint=f"GGUF is read here for {known}")

@@ -122,6 +122,7 @@ ALBERT = Family(
         vocab=128, dim=32, table_dim=16, layers=3, groups=2, inner=2, heads=4, hidden=48, context=64
     ),
     objective="masked", prefix="albert", model_types=("albert",),
+    absent={"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
     heads={
         "pretrain": "AlbertForPreTraining", "mlm": "AlbertForMaskedLM",
         "classify": "AlbertForSequenceClassification", "tag": "AlbertForTokenClassification",

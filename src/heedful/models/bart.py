@@ -171,6 +171,12 @@ MARIAN = replace(
         "tie_word_embeddings": (True,), "normalize_before": (False,), "normalize_embedding": (False,),
         "static_position_embeddings": (True,), "add_final_layer_norm": (False,),
     },
+    absent={
+        "d_model": 1024, "encoder_layers": 12, "encoder_attention_heads": 16,
+        "encoder_ffn_dim": 4096, "decoder_layers": 12, "decoder_attention_heads": 16, "decoder_ffn_dim": 4096,
+        "max_position_embeddings": 1024, "activation_function": "gelu", "scale_embedding": False,
+        "num_labels": 2,
+    },
     read=read_vocabularies, write=write_vocabularies, usual=usual_padding,
     reads={"vocab_size": "int", "decoder_vocab_size": "int", "share_encoder_decoder_embeddings": "bool"},
     drop=("*embed_positions.weight",),  # tables of sines, computed here

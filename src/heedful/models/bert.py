@@ -237,7 +237,7 @@ def infer_pooler(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
 
 def read_offset(hf_config: dict[str, Any]) -> dict[str, Any]:
     offset = int(hf_config.get("pad_token_id", 1)) + 1
-    return {"offset": offset, "context": hf_config.get("max_position_embeddings", 514) - offset}
+    return {"offset": offset, "context": hf_config["max_position_embeddings"] - offset}
 
 
 def write_offset(c: RobertaConfig) -> dict[str, Any]:
@@ -298,6 +298,7 @@ ROBERTA = Family(
     },
     require=REQUIRE, read=read_offset, write=write_offset, infer=infer_pooler,
     reads={"pad_token_id": "int"},
+    absent={"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12},
     copies={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
@@ -309,6 +310,7 @@ XLM_ROBERTA = replace(
     ROBERTA, name="xlm-roberta", model_types=("xlm-roberta",),
     presets={"xlm-roberta-base": RobertaConfig(vocab=250002, pooler=True)},
     heads={kind: f"XLM{name}" for kind, name in ROBERTA.heads.items()},
+    absent={**ROBERTA.absent, "vocab_size": 30522},
     paper="Conneau et al. 2020, arXiv 1911.02116",
 )  # fmt: skip
 

@@ -93,7 +93,7 @@ BLOOM = Family(
     "bloom", BloomConfig, bloom, bloom_names, KEYS,
     presets={"bloom-560m": BloomConfig(), "bloom-176b": BloomConfig(dim=14336, layers=70, heads=112)},
     tiny=BloomConfig(vocab=128, dim=30, layers=2, heads=6, context=64), objective="next_token",
-    prefix="transformer", model_types=("bloom",),
+    prefix="transformer", model_types=("bloom",), absent={"hidden_size": 64, "n_layer": 2, "n_head": 8},
     heads={
         "lm": "BloomForCausalLM", "classify": "BloomForSequenceClassification",
         "tag": "BloomForTokenClassification", "span": "BloomForQuestionAnswering", "none": "BloomModel",

@@ -167,24 +167,24 @@ DEBERTA_V2_KEYS = {
     "conv_act": "conv_act",
 }  # fmt: skip
 
-# What a published config means when it says nothing.
-SILENT = {"position_biased_input": True, "relative_attention": False, "legacy": True}
-SILENT_V2 = {**SILENT, "share_att_key": False, "conv_kernel_size": 0}
+ABSENT = {"position_biased_input": True, "relative_attention": False, "legacy": True}
+ABSENT_V2 = {
+    **ABSENT, "share_att_key": False, "conv_kernel_size": 0, "hidden_size": 1536, "num_hidden_layers": 24,
+    "num_attention_heads": 24, "intermediate_size": 6144,
+}  # fmt: skip
 
 
 def read_deberta(hf_config: dict[str, Any]) -> dict[str, Any]:
     terms = hf_config.get("pos_att_type") or []
     terms = terms.lower().split("|") if isinstance(terms, str) else terms
     far = hf_config.get("max_relative_positions", -1)
-    silent = {DEBERTA_KEYS[key]: value for key, value in SILENT.items() if hf_config.get(key) is None}
-    return silent | {"terms": tuple(t.strip() for t in terms), **({"far": far} if far > 0 else {})}
+    return {"terms": tuple(t.strip() for t in terms), **({"far": far} if far > 0 else {})}
 
 
 def read_deberta_v2(hf_config: dict[str, Any]) -> dict[str, Any]:
-    silent = {DEBERTA_V2_KEYS[key]: value for key, value in SILENT_V2.items() if hf_config.get(key) is None}
     norm = "layer_norm" in str(hf_config.get("norm_rel_ebd", "none")).lower()
     buckets = max(hf_config.get("position_buckets", -1), 0)
-    return read_deberta(hf_config) | silent | {"far_norm": norm, "buckets": buckets}
+    return read_deberta(hf_config) | {"far_norm": norm, "buckets": buckets}
 
 
 def write_deberta(c: DebertaConfig) -> dict[str, Any]:
@@ -223,7 +223,8 @@ DEBERTA = Family(
     "deberta", DebertaConfig, deberta, deberta_names, DEBERTA_KEYS, presets={"deberta-base": DebertaConfig()},
     tiny=DebertaConfig(**TINY, far=6), objective="masked", prefix="deberta", model_types=("deberta",),
     heads=HEADS, require={"talking_head": (False,)}, read=read_deberta, write=write_deberta,
-    infer=infer_deberta, copies=COPIES, drop=DROP, reads=READS, paper="He et al. 2021, arXiv 2006.03654",
+    infer=infer_deberta, absent=ABSENT, copies=COPIES, drop=DROP, reads=READS,
+    paper="He et al. 2021, arXiv 2006.03654",
 )  # fmt: skip
 
 DEBERTA_V2 = Family(
@@ -231,6 +232,6 @@ DEBERTA_V2 = Family(
     presets={"deberta-v3-base": DebertaV2Config()},
     tiny=DebertaV2Config(**TINY, buckets=8, conv=3), objective="masked", prefix="deberta",
     model_types=("deberta-v2",), heads={k: v.replace("Deberta", "DebertaV2") for k, v in HEADS.items()},
-    read=read_deberta_v2, write=write_deberta_v2, infer=infer_deberta, copies=COPIES, drop=DROP, reads=READS,
-    paper="He et al. 2023, arXiv 2111.09543",
+    read=read_deberta_v2, write=write_deberta_v2, infer=infer_deberta, absent=ABSENT_V2, copies=COPIES,
+    drop=DROP, reads=READS, paper="He et al. 2023, arXiv 2111.09543",
 )  # fmt: skip

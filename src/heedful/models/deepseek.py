@@ -239,6 +239,11 @@ DEEPSEEK_V2 = Family(
         "moe_layer_freq": (1,),
     },
     read=read_deepseek_v2, write=write_deepseek_v2, infer=refuse_fp8, drop=drop,
+    absent={
+        "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 11008,
+        "first_k_dense_replace": 0, "n_routed_experts": 64, "moe_intermediate_size": 1407,
+        "routed_scaling_factor": 1.0, "max_position_embeddings": 2048,
+    },
     reads={"q_lora_rank": "int | None", "num_key_value_heads": "int", "n_group": "int", "topk_group": "int"},
     copies={"lm_head.weight": "model.embed_tokens.weight"},
     paper="DeepSeek-AI 2024, arXiv 2405.04434",
@@ -254,5 +259,6 @@ DEEPSEEK_V3 = replace(
         "tag": "DeepseekV3ForTokenClassification", "none": "DeepseekV3Model",
     },
     require={"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",), "moe_layer_freq": (1,)},
+    absent={"max_position_embeddings": 4096, "num_attention_heads": 128, "num_nextn_predict_layers": 1},
     read=read_deepseek, write=write_v3, paper="DeepSeek-AI 2024, arXiv 2412.19437",
 )  # fmt: skip

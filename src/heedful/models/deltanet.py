@@ -130,7 +130,7 @@ OLMO_HYBRID = replace(
     tiny=OlmoHybridConfig(**TINY, attend_at=(1,), delta_heads=4, key_heads=2, key_dim=4),
     model_types=("olmo_hybrid",), heads={"lm": "OlmoHybridForCausalLM", "none": "OlmoHybridModel"},
     read=read_olmo_hybrid, write=write_olmo_hybrid, reads={"layer_types": "tuple[str, ...]"},
-    usual=no_token_ids,
+    usual=no_token_ids, absent={},
     copies={**OLMO2.copies, **NORMS}, gguf="", gguf_names=None, gguf_keys={},
     paper="Yang et al. 2025, arXiv 2412.06464",
 )  # fmt: skip

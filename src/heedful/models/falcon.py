@@ -165,7 +165,7 @@ FALCON = Family(
     tiny=FalconConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="next_token",
     prefix="transformer", model_types=("falcon",),
     heads=published_heads("Falcon"),
-    read=read_falcon, write=write_falcon,
+    read=read_falcon, write=write_falcon, absent={"num_attention_heads": 71},
     reads={
         "new_decoder_architecture": "bool", "multi_query": "bool", "parallel_attn": "bool",
         "num_kv_heads": "int", "num_ln_in_parallel_attn": "int",

@@ -159,6 +159,9 @@ class Family:
     require: Mapping[str, tuple[Any, ...]] = field(
         default_factory=dict
     )  # published key → values we can build
+    absent: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # published keys → what a file without them means, where our field begins with another value
     usual: Callable[[Any], dict[str, Any]] | None = None  # published keys of a model that came with none
     fixed: Mapping[str, Any] = field(default_factory=dict)  # published keys that are always written so
     read: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # further fields from a published config
@@ -173,6 +176,7 @@ class Family:
         Sequence[str] | Callable[[Any], Sequence[str]]
     ) = ()  # published buffers that were never needed, as patterns
     gguf: str = ""  # the architecture's name in GGUF files; the first family of that name reads them
+    gguf_when: str = ""  # a number that files of this family state, and others of its architecture do not
     gguf_names: Callable[[Any], Sequence[Row]] | None = None
     gguf_head: str = "lm"  # of the model that such a file holds; none: the encoder alone
     gguf_write: Callable[[Any], dict[str, Any]] | None = None  # metadata beside those of `gguf_keys`

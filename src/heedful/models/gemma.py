@@ -248,6 +248,7 @@ GEMMA3 = replace(
         "rope_local_base_freq": "float", "sliding_window_pattern": "int",
     },
     require={"use_bidirectional_attention": (None, False), "attn_logit_softcapping": (None,)},
+    absent={"vocab_size": 262208},
     gguf="gemma3", gguf_keys=gguf_keys("gemma3", Gemma3Config),
     paper="Gemma Team 2025, arXiv 2503.19786",
 )  # fmt: skip

@@ -12,7 +12,15 @@ from torch import Tensor
 from heedful.errors import ConfigError
 from heedful.models.base import Config, Family
 from heedful.models.hf_config import write_rope
-from heedful.nn.rope import LinearScaling, Llama3Scaling, LongScaling, Scaling, YarnScaling, frequencies
+from heedful.nn.rope import (
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    Scaling,
+    YarnScaling,
+    frequencies,
+    yarn_gain,
+)
 
 NEVER_WRITTEN = {"dropout", "labels", "head", "pooler", "classifier_pooling"}  # of training and of heads
 
@@ -29,6 +37,8 @@ def write_gguf_rope(architecture: str, config: Config) -> tuple[dict[str, Any], 
         dim = getattr(config, "head_dim")  # noqa: B009
         plain, scaled = (frequencies(dim, base, s, size)[0][0] for s in (None, scaling))
         return {key + "original_context_length": scaling.context}, {"rope_freqs.weight": plain / scaled}
+    if isinstance(scaling, LongScaling) and scaling.short == scaling.long and scaling.gain == 1:
+        return {}, {"rope_freqs.weight": torch.tensor(scaling.long)}
     if isinstance(scaling, LongScaling):
         out = {key + "original_context_length": scaling.context}
         out |= {} if scaling.attention_factor is None else {key + "attn_factor": scaling.attention_factor}
@@ -38,6 +48,10 @@ def write_gguf_rope(architecture: str, config: Config) -> tuple[dict[str, Any], 
         out = {key + "type": write_rope(0.0, scaling)["rope_type"], key + "factor": float(scaling.factor)}
         if isinstance(scaling, YarnScaling):
             out[key + "original_context_length"] = scaling.context
+            out |= {} if scaling.fast == 32 else {key + "yarn_beta_fast": float(scaling.fast)}
+            out |= {} if scaling.slow == 1 else {key + "yarn_beta_slow": float(scaling.slow)}
+            gain = scaling.gain / yarn_gain(scaling.factor)  # by which llama.cpp multiplies the usual one
+            out |= {} if math.isclose(gain, 1) else {key + "attn_factor": gain}
         return out, {}
     raise ConfigError(
         f"GGUF has no words for rope_scaling={scaling}", hint="it has linear, yarn and Llama 3's rule"
@@ -62,11 +76,22 @@ def check_same_config(family: Family, config: Config, again: Config) -> None:
         if f.name in NEVER_WRITTEN or "dropout" in f.name or f.name not in config.known():
             continue
         ours, theirs = getattr(config, f.name), getattr(again, f.name)
-        close = (
-            isinstance(ours, float) and isinstance(theirs, float) and math.isclose(ours, theirs, rel_tol=1e-6)
-        )
-        if ours != theirs and not close:
+        same = ours == theirs
+        if isinstance(ours, float) and isinstance(theirs, float):
+            same = math.isclose(ours, theirs, rel_tol=1e-6)
+        elif isinstance(ours, Scaling) and isinstance(theirs, Scaling):
+            same = turns_alike(config, ours, theirs)
+        if not same:
             raise ConfigError(
                 f"GGUF cannot say {f.name}={ours!r} of a {family.name}: it would be read as {theirs!r}",
                 hint="save it as a Hugging Face folder (--format hf)",
             )
+
+
+def turns_alike(config: Config, ours: Scaling, theirs: Scaling) -> bool:
+    """Whether two scalings give the rotary positions of this config the same frequencies and gain."""
+    fields = vars(config)
+    size, base = fields.get("rope_dim") or fields["head_dim"], fields["rope_base"]
+    lengths = torch.tensor([[1], [fields["context"]], [2**30]])
+    (a, gain), (b, other) = (frequencies(size, base, scaling, lengths) for scaling in (ours, theirs))
+    return torch.allclose(a, b, rtol=1e-5) and math.isclose(gain, other, rel_tol=1e-6)

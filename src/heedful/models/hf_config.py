@@ -19,6 +19,7 @@ from heedful.nn.rope import (
     Scaling,
     YarnScaling,
     frequencies,
+    yarn_gain,
 )
 from heedful.weights.gguf import GGUFFile
 
@@ -92,36 +93,35 @@ def read_gguf_rope(
 ) -> Scaling | None:
     """The scaling of a GGUF file, by its metadata (linear, yarn) or by a divisor of each frequency.
 
-    Llama 3.1 and later list divisors and nothing else: the largest is the factor, and it is checked that the
-    rule makes the others. What cannot be told for certain would give a model that is wrong without a sign.
+    Llama 3.1 and later list divisors and nothing else: where its rule makes them, the largest is its factor;
+    others are kept as they are. A factor without a rule is linear, as llama.cpp has it.
     """
-    kind = rope_settings.get("type", "none")
-    if any(d != 1 for d in divisors):
+    kind, factor = rope_settings.get("type", "linear"), rope_settings.get("factor") or 1.0
+    more = sorted(rope_settings.keys() - GGUF_ROPE.keys())
+    if any(d != 1 for d in divisors) and kind in ("none", "linear") and factor == 1 and not more:
         size = torch.tensor([[context]])
         for trained in (8192, rope_settings.get("original_context_length", 8192)):
             guess = Llama3Scaling(max(divisors), int(trained))
             plain, scaled = (frequencies(2 * len(divisors), base, s, size)[0][0] for s in (None, guess))
-            if kind == "none" and torch.allclose(plain / scaled, torch.tensor(divisors), rtol=1e-3):
+            if torch.allclose(plain / scaled, torch.tensor(divisors), rtol=1e-3):
                 return guess
-        raise WeightsError(
-            f"this GGUF file divides its rotary frequencies by {divisors[0]:g} … {divisors[-1]:g}, which "
-            f"is not Llama 3's rule (rope scaling {kind!r})",
-            hint="load the model's safetensors folder instead",
-        )
-    known = {"type", "factor", "original_context_length", "finetuned"}
-    if kind == "none":
+        return LongScaling(max(divisors), context, tuple(divisors), tuple(divisors), 1.0)
+    gain = rope_settings.get("attn_factor", 1.0)
+    if kind == "none" or (kind == "linear" and factor == 1 and gain == 1 and not more):
         return None
-    if kind not in ("linear", "yarn") or (more := sorted(rope_settings.keys() - known)):
-        what = f"rope scaling {kind!r}" + (f" with {', '.join(more)}" if kind in ("linear", "yarn") else "")
+    if kind not in ("linear", "yarn") or more or (kind == "linear" and gain != 1) or any(divisors):
+        beside = more or (["attn_factor"] if gain != 1 else ["divisors"] if any(divisors) else [])
+        what = f"rope scaling {kind!r:.40}" + (f" with {', '.join(beside)}" if beside else "")
         raise WeightsError(
             f"{what} is not read from GGUF", hint="load the model's safetensors folder instead"
         )
-    trained = rope_settings.get("original_context_length")
-    rope = {
-        "rope_type": kind,
-        "factor": rope_settings.get("factor"),
-        "original_max_position_embeddings": trained,
-    }
+    rope = {"rope_type": kind, "factor": factor}
+    if kind == "yarn":
+        rope |= {
+            "original_max_position_embeddings": rope_settings.get("original_context_length"),
+            "beta_fast": rope_settings.get("yarn_beta_fast"), "beta_slow": rope_settings.get("yarn_beta_slow"),
+            "attention_factor": None if gain == 1 else gain * yarn_gain(factor),
+        }  # fmt: skip
     return read_rope({"rope_scaling": rope}, context)[1]
 
 
@@ -138,7 +138,10 @@ def config_from_gguf(family: Family, source: GGUFFile) -> Config:
     return family.config.strict(**values | (family.gguf_read(source) if family.gguf_read else {}))
 
 
-GGUF_ROPE = {"type": "str", "factor": "float", "original_context_length": "int", "finetuned": "bool"}
+GGUF_ROPE = {
+    "type": "str", "factor": "float", "original_context_length": "int", "finetuned": "bool",
+    "attn_factor": "float", "yarn_beta_fast": "float", "yarn_beta_slow": "float",
+}  # fmt: skip
 
 
 def write_rope(base: float, scaling: Scaling | None) -> dict[str, Any]:
@@ -176,6 +179,7 @@ def write_rope(base: float, scaling: Scaling | None) -> dict[str, Any]:
 def config_from(family: Family, hf_config: dict[str, Any], names: Iterable[str] = ()) -> Config:
     """Our config from a published one; `names` are those of the file's tensors, for what only they tell."""
     check_hf_config(family, hf_config)
+    hf_config = {**family.absent, **hf_config}
     values: dict[str, Any] = {}
     for theirs, ours in family.keys.items():
         if hf_config.get(theirs) is not None:

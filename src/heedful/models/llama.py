@@ -26,6 +26,7 @@ from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
 from heedful.nn.norm import RMSNorm
 from heedful.nn.position import Rotary
 from heedful.nn.rope import Scaling
+from heedful.weights.gguf import GGUFFile
 from heedful.weights.names import Row
 from heedful.weights.ops import Pairs
 
@@ -154,6 +155,13 @@ def gguf_names(c: DecoderConfig) -> list[Row]:
     ]
 
 
+def read_llama_gguf(source: GGUFFile) -> dict[str, Any]:
+    """Whether there are biases is seen from the tensors; descendants have an architecture of their own."""
+    if source.architecture != "llama":
+        return {}
+    return {"bias": "blk.0.attn_q.bias" in source.entries, "ffn_bias": "blk.0.ffn_up.bias" in source.entries}
+
+
 KEYS = {
     "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
     "num_attention_heads": "heads", "num_key_value_heads": "kv_heads", "head_dim": "head_dim",
@@ -192,6 +200,7 @@ LLAMA = Family(
     read=read_llama, write=write_llama,
     copies={"lm_head.weight": "model.embed_tokens.weight", "output.weight": "token_embd.weight"},
     drop=("*.rotary_emb.inv_freq", "rope_freqs.weight"), gguf="llama", gguf_names=gguf_names,
+    gguf_read=read_llama_gguf,
     gguf_keys={
         "llama.rope.dimension_count": "head_dim", "llama.attention.key_length": "head_dim",
         "llama.attention.value_length": "head_dim",
@@ -211,5 +220,9 @@ MISTRAL = replace(
     },
     tiny=MistralConfig(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64, window=6),
     heads=published_heads("Mistral"),
+    absent={
+        "num_key_value_heads": 8, "intermediate_size": 14336, "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+    },
     paper="Jiang et al. 2023, arXiv 2310.06825",
 )  # fmt: skip

@@ -149,7 +149,7 @@ MAMBA = Family(
     objective="next_token", prefix="backbone", model_types=("mamba",),
     heads={"lm": "MambaForCausalLM", "none": "MambaModel"},
     require={"hidden_act": ("silu", "swish")}, fixed={"hidden_act": "silu"},
-    read=read_mamba, write=write_mamba,
+    read=read_mamba, write=write_mamba, absent={"num_hidden_layers": 32},
     reads={"expand": "int", "time_step_rank": "int | str"},
     copies={"lm_head.weight": "backbone.embeddings.weight"}, paper="Gu and Dao 2023, arXiv 2312.00752",
     gguf="mamba", gguf_names=mamba_gguf_names, gguf_keys=gguf_state_keys("mamba", time_step_rank="rank"),

@@ -120,7 +120,7 @@ def write_mamba2_gguf(c: Mamba2Config) -> dict[str, Any]:
 def read_mamba2(hf_config: dict[str, Any]) -> dict[str, Any]:
     low, high = hf_config.get("time_step_limit", (0.0, math.inf))
     bounded = isinstance(high, int | float) and math.isfinite(high)  # newer files spell infinity as a table
-    hidden = hf_config.get("expand", 2) * hf_config.get("hidden_size", 4096)
+    hidden = hf_config.get("expand", 2) * hf_config["hidden_size"]
     return {"hidden": hidden, "lowest_step": low, "highest_step": high if bounded else 0.0}
 
 
@@ -142,6 +142,8 @@ MAMBA2 = replace(
     tiny=Mamba2Config(vocab=128, dim=32, layers=2, heads=4, state=8, groups=2),
     heads={"lm": "Mamba2ForCausalLM", "none": "Mamba2Model"},
     read=read_mamba2, write=write_mamba2, reads={"expand": "int"},
+    absent={"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "n_groups": 8,
+            "tie_word_embeddings": False},
     gguf="mamba2", gguf_names=mamba2_gguf_names,
     gguf_keys=gguf_state_keys("mamba2", time_step_rank="heads", group_count="groups"),
     gguf_read=read_mamba2_gguf, gguf_write=write_mamba2_gguf,

@@ -14,6 +14,7 @@ from heedful.models.llama import (
     NAMES,
     MistralConfig,
     build_decoder,
+    gguf_names,
     llama_attention,
     llama_norm,
     llama_rotary,
@@ -55,6 +56,17 @@ MIXTRAL_NAMES: list[Row] = [
     *NAMES,
 ]
 
+
+def mixtral_gguf_names(c: MixtralConfig) -> list[Row]:
+    """GGUF files call it a LLaMA that has experts."""
+    each = "{gate,up,down}"
+    return [
+        ("blk.*.ffn_gate_inp", "blocks.*.ffn.router.score"),
+        (f"blk.*.ffn_{each}_exps.weight", f"blocks.*.ffn.experts.{each}"),
+        *gguf_names(c),
+    ]
+
+
 MIXTRAL = replace(
     MISTRAL, name="mixtral", config=MixtralConfig, build=mixtral, names=MIXTRAL_NAMES,
     keys={**MISTRAL.keys, "num_local_experts": "experts", "num_experts_per_tok": "active"},
@@ -67,6 +79,11 @@ MIXTRAL = replace(
     tiny=MixtralConfig(
         vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=24, context=64, experts=4
     ),
-    model_types=("mixtral",), heads=published_heads("Mixtral"), gguf="",
+    model_types=("mixtral",), heads=published_heads("Mixtral"), gguf_when="llama.expert_count",
+    gguf_names=mixtral_gguf_names, gguf_read=None,
+    gguf_keys={
+        **MISTRAL.gguf_keys, "llama.expert_count": "experts", "llama.expert_used_count": "active",
+    },
+    absent={"max_position_embeddings": 131072, "rope_theta": 1000000.0},
     paper="Jiang et al. 2024, arXiv 2401.04088",
 )  # fmt: skip

@@ -51,7 +51,7 @@ def mpnet_names(c: MPNetConfig) -> list[Row]:
 
 
 def read_mpnet(hf_config: dict[str, Any]) -> dict[str, Any]:
-    return {"context": hf_config.get("max_position_embeddings", 512) - 2}
+    return {"context": hf_config["max_position_embeddings"] - 2}
 
 
 MPNET = replace(
@@ -61,7 +61,7 @@ MPNET = replace(
     tiny=MPNetConfig(**TINY),
     heads={kind: name.replace("Roberta", "MPNet") for kind, name in ROBERTA.heads.items()},
     require={"relative_attention_num_buckets": (32,)}, fixed={"relative_attention_num_buckets": 32},
-    read=read_mpnet,
+    read=read_mpnet, absent={"max_position_embeddings": 512, "layer_norm_eps": 1e-12},
     copies={
         "lm_head.decoder.weight": "mpnet.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",

@@ -127,6 +127,7 @@ NEOX = Family(
     prefix="gpt_neox", model_types=("gpt_neox",),
     heads=published_heads("GPTNeoX"),
     read=partial(read_partial_rope, default=0.25), write=write_partial_rope, reads=READS,
+    absent={"max_position_embeddings": 2048, "hidden_size": 6144, "num_attention_heads": 64},
     copies={"lm_head.weight": "embed_out.weight", "embed_out.weight": "gpt_neox.embed_in.weight",
             "output.weight": "token_embd.weight"},
     drop=("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"),

@@ -98,6 +98,7 @@ OLMO2 = replace(
     },
     tiny=Olmo2Config(**TINY | {"hidden": 40}), model_types=("olmo2",),
     heads=published_heads("Olmo2", "tag", "span"),
+    absent={"vocab_size": 50304, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5},
     gguf="olmo2", gguf_names=gguf_names, gguf_keys=gguf_keys("olmo2", Olmo2Config),
     paper="OLMo Team 2024, arXiv 2501.00656",
 )  # fmt: skip

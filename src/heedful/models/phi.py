@@ -135,6 +135,7 @@ PHI = replace(
     tiny=PhiConfig(**TINY), model_types=("phi",), heads=published_heads("Phi", "span"),
     require={"qk_layernorm": (False,)}, reads=READS, write=write_partial_rope,
     read=partial(read_partial_rope, default=0.5),
+    absent={"max_position_embeddings": 2048, "hidden_size": 2048, "num_attention_heads": 32},
     gguf="phi2", gguf_names=gguf_names, gguf_keys=gguf_keys("phi2", PhiConfig),
     paper="Li et al. 2023, arXiv 2309.05463",
 )  # fmt: skip
@@ -152,6 +153,7 @@ PHI3 = replace(
     },
     tiny=Phi3Config(**TINY), model_types=("phi3",), heads=published_heads("Phi3", "span"), require={},
     usual=no_token_ids, reads={**READS, "original_max_position_embeddings": "int"}, write=write_phi3,
+    absent={"max_position_embeddings": 4096, "hidden_size": 3072, "num_attention_heads": 32},
     read=partial(read_partial_rope, default=1.0), drop=("*.rotary_emb.inv_freq", "rope_factors_*.weight"),
     gguf="phi3", gguf_names=partial(gguf_names, own=[FUSED_QKV, ("blk.*.ffn_up", GATE_UP, Fused())]),
     gguf_keys={key: ours for key, ours in gguf_keys("phi3", Phi3Config).items() if ours != "window"},

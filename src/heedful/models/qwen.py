@@ -116,7 +116,7 @@ QWEN2 = replace(
         ),
     },
     tiny=Qwen2Config(**TINY, window=4, local=(1,)), model_types=("qwen2",), heads=published_heads("Qwen2"),
-    read=read_qwen2, write=write_qwen, reads=QWEN_READS,
+    read=read_qwen2, write=write_qwen, reads=QWEN_READS, absent={"intermediate_size": 22016},
     gguf="qwen2", gguf_names=gguf_names, gguf_keys=gguf_keys("qwen2", Qwen2Config),
     paper="Qwen Team 2024, arXiv 2407.10671, 2412.15115",
 )  # fmt: skip
@@ -132,5 +132,6 @@ QWEN3 = replace(
         "qwen3-32b": Qwen3Config(dim=5120, layers=64, heads=64, kv_heads=8, hidden=25600),
     },
     tiny=Qwen3Config(**TINY, head_dim=12), model_types=("qwen3",), heads=published_heads("Qwen3"),
+    absent={**QWEN2.absent, "max_position_embeddings": 32768},
     gguf="qwen3", gguf_keys=gguf_keys("qwen3", Qwen3Config), paper="Qwen Team 2025, arXiv 2505.09388",
 )  # fmt: skip

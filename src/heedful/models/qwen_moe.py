@@ -153,7 +153,7 @@ QWEN2_MOE = replace(
         ),
     },
     tiny=Qwen2MoEConfig(**SMALL, shared_hidden=24, dense=(0,)), model_types=("qwen2_moe",),
-    heads=published_heads("Qwen2Moe"), read=read_qwen2_moe, write=write_qwen_moe, reads=MOE_READS,
+    heads=published_heads("Qwen2Moe"), read=read_qwen2_moe, write=write_qwen_moe, reads=MOE_READS, absent={},
     gguf="qwen2moe", gguf_names=moe_gguf_names, gguf_keys=gguf_keys("qwen2moe", Qwen2MoEConfig),
     paper="Qwen Team 2024, arXiv 2407.10671",
 )  # fmt: skip
@@ -170,5 +170,6 @@ QWEN3_MOE = replace(
     },
     tiny=Qwen3MoEConfig(**SMALL, head_dim=12), model_types=("qwen3_moe",), heads=published_heads("Qwen3Moe"),
     read=read_qwen3_moe, write=write_qwen_moe, reads=MOE_READS,
+    absent={"num_hidden_layers": 24, "max_position_embeddings": 32768, "norm_topk_prob": False},
     gguf="qwen3moe", gguf_names=moe_gguf_names, gguf_keys=gguf_keys("qwen3moe", Qwen3MoEConfig),
 )  # fmt: skip

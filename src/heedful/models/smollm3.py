@@ -52,8 +52,7 @@ def read_smollm3(hf_config: dict[str, Any]) -> dict[str, Any]:
     """`no_rope_layers` has a 1 for each layer with rotary positions, a 0 for each without."""
     layers, every = hf_config.get("num_hidden_layers", 36), hf_config.get("no_rope_layer_interval", 4)
     rotated = hf_config.get("no_rope_layers") or [(i + 1) % every for i in range(layers)]
-    fields = read_llama(hf_config | {"rope_theta": hf_config.get("rope_theta", 2000000.0)})
-    return fields | {"unrotated": tuple(i for i, turned in enumerate(rotated) if not turned)}
+    return read_llama(hf_config) | {"unrotated": tuple(i for i, turned in enumerate(rotated) if not turned)}
 
 
 def write_smollm3(c: SmolLM3Config) -> dict[str, Any]:
@@ -67,7 +66,7 @@ SMOLLM3 = replace(
         vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64, unrotated=(1,)
     ),
     model_types=("smollm3",), heads=published_heads("SmolLM3"), read=read_smollm3, write=write_smollm3,
-    usual=no_token_ids,
+    usual=no_token_ids, absent={"max_position_embeddings": 32768, "rope_theta": 2000000.0},
     reads={"no_rope_layers": "tuple[int, ...]", "no_rope_layer_interval": "int", "num_hidden_layers": "int"},
     require={"use_sliding_window": (False,)}, gguf="smollm3", gguf_keys=gguf_keys("smollm3", SmolLM3Config),
     paper="Bakouch et al. 2025, SmolLM3: smol, multilingual, long-context reasoner",

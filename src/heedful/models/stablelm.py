@@ -103,6 +103,7 @@ STABLELM = replace(
     ),
     model_types=("stablelm",), heads=published_heads("StableLm", "span"),
     reads=READS, read=partial(read_partial_rope, default=0.25), write=write_partial_rope,
+    absent={"max_position_embeddings": 4096, "hidden_size": 2560, "num_attention_heads": 32},
     gguf="stablelm", gguf_names=gguf_names, gguf_read=read_gguf,
     gguf_keys=gguf_keys("stablelm", StableLMConfig), paper="Bellagente et al. 2024, arXiv 2402.17834",
 )  # fmt: skip

@@ -78,6 +78,7 @@ STARCODER2 = replace(
         vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64, window=6
     ),
     model_types=("starcoder2",), heads=published_heads("Starcoder2", "span"),
+    absent={"max_position_embeddings": 4096},
     require={"norm_type": ("layer_norm",), "mlp_type": ("default",)},
     gguf="starcoder2", gguf_names=gguf_names, gguf_read=read_gguf,
     gguf_keys=GGUF_KEYS, paper="Lozhkov et al. 2024, arXiv 2402.19173",

@@ -80,13 +80,7 @@ FROM_TEXT: dict[str, Callable[..., Batches]] = {
 }
 
 
-def text(
-    source: Source,
-    tokenizer: Tokenizer,
-    *,
-    objective: str = "next_token",
-    **options: Any,
-) -> Batches:
+def text(source: Source, tokenizer: Tokenizer, *, objective: str = "next_token", **options: Any) -> Batches:
     """Batches of plain text for an objective: a file, a folder, several, or documents.
 
     `options` are length, batch, seed and those of the objective's own builder: next_token (packed=True,

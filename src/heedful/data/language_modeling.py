@@ -9,13 +9,7 @@ import numpy as np
 
 from heedful.data.batch import IGNORE, Row
 from heedful.data.batch_options import BatchOptions, TaskKeywords, TextKeywords, takes_options
-from heedful.data.batches import (
-    Batches,
-    BucketedOrder,
-    ShuffledOrder,
-    fingerprint_arrays,
-    join_fingerprints,
-)
+from heedful.data.batches import Batches, BucketedOrder, ShuffledOrder, fingerprint_arrays, join_fingerprints
 from heedful.data.tables import Column, Source, Table, open_documents
 from heedful.data.token_cache import encode_texts, tokenize_documents
 from heedful.data.tokenization import Ids, TokenizerProtocol, find_template, tokenizer_signature

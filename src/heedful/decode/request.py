@@ -141,11 +141,7 @@ def check_types(settings: Mapping[str, Any]) -> None:
 
 
 def check_draft(
-    model: Model,
-    guide: Guide | None,
-    watch: Watch | None,
-    draft: Model | Stepper | None,
-    lookup: int | None,
+    model: Model, guide: Guide | None, watch: Watch | None, draft: Model | Stepper | None, lookup: int | None
 ) -> None:
     """Raise an error for a draft that cannot propose to this model, and for settings that forbid guesses."""
     if draft is None and lookup is None:

@@ -154,7 +154,7 @@ def generation_section(store: MeasurementStore) -> Section | None:
     short, long = f"{contexts[0]:,}", f"{contexts[-1]:,}"
     text = [
         f"Behind {long} tokens instead of {short}, memory is the same for {', '.join(fixed) or 'none'}; for "
-        "the others it grows with the text. Without a cache the whole text is read again for every token.",
+        "the others it grows with the text. Without a cache the whole text is read again for every token."
     ]
     columns = [f"ms, {short} tokens", f"ms, {long} tokens", f"ms, {long}, no cache"]
     columns += [f"bytes, {short}", f"bytes, {long}"]

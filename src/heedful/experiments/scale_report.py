@@ -65,7 +65,7 @@ def prediction_section(predictions: Sequence[dict[str, Any]], held_out: Sequence
         "The predictions were written to predictions.json before these runs were trained. So was the form "
         f"that counts: the one that foretells the dearest quarter of the small runs best from the others "
         f"(off by: {named}). The line goes through the last two runs that no cheaper one equals, ln L over "
-        "ln C.",
+        "ln C."
     ]
     if errors:
         best, (fit, line) = predictions[0]["best_form"], (max(e[i] for e in errors) for i in (0, 1))

@@ -22,13 +22,7 @@ from heedful.experiments.race_settings import PARTS, RaceSettings
 from heedful.experiments.recall_tasks import VOCAB, score_task, task_batches
 from heedful.experiments.report import Report, machine_name
 from heedful.experiments.sample_text import find_texts
-from heedful.experiments.systems import (
-    SizedSystem,
-    build_system,
-    find_systems,
-    shared_tokenizer,
-    size_system,
-)
+from heedful.experiments.systems import SizedSystem, build_system, find_systems, shared_tokenizer, size_system
 from heedful.files import sha256
 from heedful.inspect.lens import loss_by_position
 from heedful.loading import load, save

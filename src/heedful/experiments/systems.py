@@ -80,14 +80,7 @@ TRANSLATORS: dict[str, System] = {
     )
 }  # fmt: skip
 # The share of a block's width that its MLP has, as the paper of each family gives it.
-HIDDEN_RATIO = {
-    "transformer": 4.0,
-    "gpt2": 4.0,
-    "llama": 8 / 3,
-    "linear": 4.0,
-    "gla": 8 / 3,
-    "based": 2.0,
-}
+HIDDEN_RATIO = {"transformer": 4.0, "gpt2": 4.0, "llama": 8 / 3, "linear": 4.0, "gla": 8 / 3, "based": 2.0}
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def alignment_section(found: dict[str, Any]) -> Section:
     text = [
         "Each row is a token that the decoder reads, each column a token of the source; weights are the "
         "mean over the heads of the last layer. Plain seq2seq has none: all it knows of the source is one "
-        "vector.",
+        "vector."
     ]
     return Section("alignments", "Alignments side by side", text, matrices(found, "pattern"))
 
@@ -86,7 +86,7 @@ def score_section(found: dict[str, Any]) -> Section:
         rows.append([f"{scores.min():.2f}", f"{scores.max():.2f}", f"{scores.std():.2f}"])
     text = [
         "RNNsearch's score is vᵀ tanh(W q + U m), bounded by Σ|v|; Luong's is the product qᵀ m, which "
-        "grows with the vectors; the Transformer divides its product by √d_k.",
+        "grows with the vectors; the Transformer divides its product by √d_k."
     ]
     table = panels.table(
         "scores", rows, list(found), ["lowest", "highest", "standard deviation"], axes=("system", "")

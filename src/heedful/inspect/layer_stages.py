@@ -12,14 +12,7 @@ from heedful.inspect.inputs import Input, stack_of
 from heedful.inspect.mixing import attention_groups, mixer_of, stacks_of, window_of
 from heedful.inspect.part_equations import equations_of, title_of
 from heedful.inspect.picture_choice import HeadChoice, check_head, strongest_look
-from heedful.inspect.picture_stages import (
-    WIDTH,
-    ExpertChoice,
-    HeadPattern,
-    PartSize,
-    Stage,
-    VectorRows,
-)
+from heedful.inspect.picture_stages import WIDTH, ExpertChoice, HeadPattern, PartSize, Stage, VectorRows
 from heedful.inspect.row_labels import Side, attends_to_source, key_side, row_side, written_names
 from heedful.models.base import Model
 from heedful.nn.attention import Attention, CrossAttention

@@ -27,11 +27,7 @@ class Sinusoidal(nn.Module):
     context: int | None = None  # defined for any position
 
     def __init__(
-        self,
-        dim: int,
-        base: float = 10000.0,
-        layout: Literal["pairs", "halves"] = "pairs",
-        offset: int = 0,
+        self, dim: int, base: float = 10000.0, layout: Literal["pairs", "halves"] = "pairs", offset: int = 0
     ) -> None:
         super().__init__()
         self.dim, self.base, self.layout, self.offset = dim, base, layout, offset

@@ -13,15 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.nn.scan import (
-    BLOCK,
-    fast_scan,
-    runs_on_gpu,
-    same_document,
-    shown_scan,
-    to_float32,
-    uncast,
-)
+from heedful.nn.scan import BLOCK, fast_scan, runs_on_gpu, same_document, shown_scan, to_float32, uncast
 
 GPU_SPAN = 8  # positions between the states that the kernels keep: SPAN there
 

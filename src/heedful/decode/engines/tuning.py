@@ -6,13 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from heedful.decode.engines.merged_matrices import (
-    CUBLAS,
-    AttentionPlan,
-    Kernel,
-    KernelChoice,
-    MergedMatrices,
-)
+from heedful.decode.engines.merged_matrices import CUBLAS, AttentionPlan, Kernel, KernelChoice, MergedMatrices
 from heedful.decode.engines.recorded_step import StepKernels
 from heedful.devices import capture_graph
 from heedful.kernels.gpu_products import power_of_two

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import heedful
 from heedful.errors import ConfigError, NotFound
-from heedful.models import FAMILIES, by_model_type, find_config
+from heedful.models import FAMILIES, IMAGE_FAMILIES, REFUSED, by_model_type, find_config
 from heedful.models.hf_config import config_from
 from tests.parity.cases import find_case
 from tests.parity.harness import publish
@@ -167,13 +168,17 @@ def test_a_gemma_3_that_is_not_built_here_is_refused(change: dict[str, Any], hin
         config_from(FAMILIES["gemma3"], RELEASED["gemma-3-1b"] | change)
 
 
-def test_an_unknown_type_is_refused_with_near_names_of_its_kind_or_all_of_them() -> None:
-    for unknown in ("rwkv", "clip", "whisper"):
+def test_an_unknown_type_is_refused_with_what_to_fetch_or_with_all_that_are_known() -> None:
+    every = (*FAMILIES.values(), *IMAGE_FAMILIES.values())
+    for unknown in set(CONFIG_MAPPING) - {t for f in every for t in f.model_types} - REFUSED.keys():
         with pytest.raises(NotFound) as told:
             by_model_type(unknown)
-        assert "did you mean" not in told.value.hint
+        assert told.value.hint.startswith("known: ")  # and never that llava is a slip of the pen for llama
         assert "heedful-" not in told.value.hint
         assert "llama" in told.value.hint
+    for kind in REFUSED:
+        with refused(NotFound, repr(kind), hint=REFUSED[kind]):
+            by_model_type(kind)
     with refused(NotFound, hint="gemma3_text"):
         by_model_type("gemma3_txt")
     with refused(NotFound, hint="'heedful-palm'"):

@@ -145,6 +145,17 @@ def find_config(name: str) -> tuple[Family, Config]:
     )
 
 
+REFUSED = {
+    "gemma3": "it reads images too, which is not built here: fetch a Gemma 3 that reads text only (270m, 1b)",
+    "hf_olmo": "this is OLMo's own format: fetch the copy whose name ends in -hf",
+    "mixformer-sequential": "this Phi has an early format: fetch it again, it says phi now",
+    "phi-msft": "this Phi has an early format: fetch it again, it says phi now",
+    "RefinedWeb": "this Falcon has an early format: fetch it again, it says falcon now",
+    "RefinedWebModel": "this Falcon has an early format: fetch it again, it says falcon now",
+    "stablelm_epoch": "this StableLM has an early format: fetch it again, it says stablelm now",
+}  # `model_type`s of published files that are near to ours, and what to fetch instead
+
+
 def by_model_type(model_type: str) -> Family:
     """The family that a published `model_type` belongs to."""
     every = (*FAMILIES.values(), *IMAGE_FAMILIES.values())
@@ -154,12 +165,14 @@ def by_model_type(model_type: str) -> Family:
             "config.json has no model_type, so what these weights are cannot be told", hint="add it"
         )
     if model_type not in table:
-        # A name of our own is near to another of ours, a published one to a published one: else all of them.
+        # A published name that is near to a known one is no slip of the pen, but another architecture.
         own = model_type.startswith("heedful-")
         alike = sorted(name for name in table if name.startswith("heedful-") == own)
         raise NotFound(
             f"config.json has model_type={model_type!r:.80}, which is not known here",
-            hint=nearest(model_type, alike, cutoff=0.75) or f"known: {', '.join(alike)}",
+            hint=REFUSED.get(model_type)
+            or (nearest(model_type, alike, cutoff=0.75) if own else "")
+            or f"known: {', '.join(alike)}",
         )
     return table[model_type]
 

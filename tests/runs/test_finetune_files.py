@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 import heedful
+from heedful.runs.finetune.file_examples import read_and_split
+from heedful.runs.requests import FinetuneRequest
+from heedful.runs.training_progress import ProgressReporter
 from tests.runs import finetuning as toy
 from tests.runs.conftest import Heed
 
@@ -358,3 +361,18 @@ def test_a_question_or_a_place_of_the_wrong_kind_is_no_fault_of_ours(
     first["answers"][0]["answer_start"] = "here"
     (tmp_path / "word.json").write_text(json.dumps(whole))
     assert "is no SQuAD file" in refused(heed, bases["encoder"], "word.json")
+
+
+def test_a_text_that_is_there_twice_is_never_held_out_and_learnt(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = [(s, s.split()[1]) for s in toy.SENTENCES]
+    file = toy.table(tmp_path / "twice.csv", ("text", "label"), [*rows, *rows[: len(rows) // 2]])
+    request = FinetuneRequest(str(bases["encoder"]), str(file))
+    split = read_and_split(request, ProgressReporter())
+    assert not {row[0] for row in split.train.items} & {row[0] for row in split.valid.items}
+    assert len(split.train) + len(split.valid) == len(split.examples)
+    assert "repeat a training text" in split.split_method
+    all_twice = toy.table(tmp_path / "all.csv", ("text", "label"), [rows[0], rows[1], rows[-1]] * 20)
+    found = read_and_split(FinetuneRequest(str(bases["encoder"]), str(all_twice)), ProgressReporter())
+    assert "the score says nothing of others" in found.split_method

@@ -14,6 +14,9 @@ import transformers
 import heedful
 from heedful.data.batch import Batch
 from heedful.evaluate.scores import balanced_scores, multi_label_scores, ordinal_scores, quadratic_kappa
+from heedful.runs.finetune.file_examples import read_and_split
+from heedful.runs.requests import FinetuneRequest
+from heedful.runs.training_progress import ProgressReporter
 from heedful.tasks.label_kinds import ordinal_loss
 from tests.runs import finetuning as toy
 from tests.runs.conftest import Heed
@@ -65,6 +68,19 @@ def test_several_labels_of_a_row_are_learnt_and_opened_by_transformers(
         theirs = transformers.pipeline("text-classification", model="made", device="cpu")
         other = {row["label"]: row["score"] for row in theirs("ann sees cats", top_k=None)}
         assert other == pytest.approx(scores, abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_label_of_one_row_is_learnt_and_no_reason_to_refuse_the_file(
+    base: Path, tmp_path: Path, seed: int
+) -> None:
+    rare = [{"text": s, "labels": [*words_of(s), f"rare {i}"]} for i, s in enumerate(toy.SENTENCES[:20])]
+    rows = [{"text": s, "labels": words_of(s)} for s in toy.SENTENCES]
+    file = toy.lines(tmp_path / "rare.jsonl", [*rare, *rows])
+    split = read_and_split(FinetuneRequest(str(base), str(file), seed=seed), ProgressReporter())
+    known = {label for row in split.train.items for label in row[-1]}
+    assert {f"rare {i}" for i in range(20)} <= known
+    assert len(split.valid) > 0
 
 
 def test_a_column_for_each_label_is_the_same_as_lists(heed: Heed, base: Path, tmp_path: Path) -> None:

@@ -97,6 +97,15 @@ def validation_count(count: int) -> int:
     return min(max(1, tenth, min(MIN_VALIDATION_ROWS, fifth)), MAX_VALIDATION_ROWS)
 
 
+def move_to_training(train: Examples, valid: Examples, rows: Collection[int]) -> tuple[Examples, Examples]:
+    """Return training examples with these rows of the validation examples, and validation without them."""
+    moved = valid.select(sorted(rows))
+    joined = replace(
+        train, items=[*train.items, *moved.items], locations=[*train.locations, *moved.locations]
+    )
+    return joined, valid.select([i for i in range(len(valid)) if i not in rows])
+
+
 def split_randomly(examples: Examples, seed: int) -> tuple[Examples, Examples]:
     """Return training and validation examples, drawn at random."""
     count = validation_count(len(examples))

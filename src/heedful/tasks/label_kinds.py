@@ -22,7 +22,14 @@ from heedful.errors import ConfigError, InputError
 from heedful.evaluate.scores import balanced_scores, multi_label_scores, ordinal_scores
 from heedful.models.base import LM, Model
 from heedful.tasks.columns import ColumnFlags, infer_columns
-from heedful.tasks.examples import Examples, check_known, count_values, is_numeric, split_randomly
+from heedful.tasks.examples import (
+    Examples,
+    check_known,
+    count_values,
+    is_numeric,
+    move_to_training,
+    split_randomly,
+)
 from heedful.tasks.text_classification import MAX_CLASSES, MAX_ROWS_PER_CLASS, TextClassification
 from heedful.train.objectives import Objective, Term, extra_of, promote_float32
 
@@ -192,8 +199,15 @@ class MultiLabelClassification(TextClassification):
 
     @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+        """Split at random; rows with a label that only they have train, or it could not be learnt."""
         check_label_lists(examples)
-        return (*split_randomly(examples, seed), "drawn at random")
+        train, valid = split_randomly(examples, seed)
+        known = {label for row in train.items for label in row[-1]}
+        rare = {i for i, row in enumerate(valid.items) if not set(row[-1]) <= known}
+        if len(rare) == len(valid):
+            what = "the rows are too few to hold some out: their labels differ too much"
+            raise InputError(what, hint="give --valid FILE")
+        return (*move_to_training(train, valid, rare), "drawn at random")
 
     @classmethod
     def check_examples(cls, train: Examples, valid: Examples) -> None:

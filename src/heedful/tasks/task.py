@@ -273,6 +273,11 @@ class TrainableTask(Task):
         return [" ".join(row[:-1]) for row in examples.items]
 
     @classmethod
+    def identity_of(cls, example: Any) -> Any:
+        """Return what tells an example from others: by default all of it. Two alike must train together."""
+        return example
+
+    @classmethod
     def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
         """Return facts about the examples beside their number: labels and how often each occurs."""
         return {}

@@ -16,7 +16,7 @@ farther from the edge, and only then are tokens joined: an entity is never split
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -32,7 +32,7 @@ from heedful.data.tagging import Sentence, conll, to_bio
 from heedful.errors import InputError, nearest
 from heedful.evaluate.entities import tag_scores
 from heedful.tasks.columns import TAGS, WORDS, ColumnFlags, Role, infer_columns
-from heedful.tasks.examples import Examples, check_known, check_labels, count_values
+from heedful.tasks.examples import Examples, check_known, check_labels, count_values, move_to_training
 from heedful.tasks.model_inputs import BATCH_SIZE, check_length, map_inputs, truncates, warn_truncated
 from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
 from heedful.tasks.tokenized import TokenizedText, input_limit, smallest_limit, tokenize, tokenize_words
@@ -177,17 +177,13 @@ class TokenClassification(TrainableTask):
         """Split at random; sentences with a tag that only they have train, or it could not be learnt."""
         train, valid, method = super().split_validation(examples, seed)
         known = {tag for one in train.items for tag in one.tags}
-        rare = [i for i, one in enumerate(valid.items) if not set(one.tags) <= known]
-        moved, kept = valid.select(rare), valid.select([i for i in range(len(valid)) if i not in set(rare)])
-        if not len(kept):
+        rare = {i for i, one in enumerate(valid.items) if not set(one.tags) <= known}
+        if len(rare) == len(valid):
             raise InputError(
                 "the sentences are too few to hold some out: their tags differ too much",
                 hint="give --valid FILE",
             )
-        train = replace(
-            train, items=[*train.items, *moved.items], locations=[*train.locations, *moved.locations]
-        )
-        return train, kept, method
+        return (*move_to_training(train, valid, rare), method)
 
     @classmethod
     def check_examples(cls, train: Examples, valid: Examples) -> None:

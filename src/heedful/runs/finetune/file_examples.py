@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from heedful.data.input_files import InputFile, read_input_file
 from heedful.runs.requests import FinetuneRequest
 from heedful.runs.training_progress import ProgressReporter
 from heedful.tasks.columns import check_flags, infer_file_task, list_columns
-from heedful.tasks.examples import Examples
+from heedful.tasks.examples import Examples, move_to_training
 from heedful.tasks.pipeline import trainable_tasks
 from heedful.tasks.task import TrainableTask
 
@@ -36,8 +37,10 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
     task = form.for_examples(examples, request.balance)
     if request.valid is None:
         train, valid, method = task.split_validation(examples, request.seed)
-        what = "" if source.kind == "text" else f"{len(valid):,} {task.unit} held out, "
-        method = f"{what}{method} (seed {request.seed})"
+        method = f"{method} (seed {request.seed})"
+        if source.kind != "text":
+            train, valid, repeated = keep_repeated_together(task, train, valid)
+            method = f"{len(valid):,} {task.unit} held out, {method}{repeated}"
     else:
         other = open_file(request, request.valid)
         infer_file_task(other, tasks, task.command)
@@ -51,6 +54,25 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
     columns = {"columns": list(source.columns), "read_as": examples.columns}
     found |= columns | {"left_out": list(examples.notes), **facts}
     return SplitExamples(task, examples, train, valid, found, method)
+
+
+def keep_repeated_together(
+    task: type[TrainableTask], train: Examples, valid: Examples
+) -> tuple[Examples, Examples, str]:
+    """Let held-out examples train that are in the training part too: they would measure memory.
+
+    The third value is what is said of them.
+    """
+    known = {json.dumps(task.identity_of(one), default=str) for one in train.items}
+    same = {i for i, one in enumerate(valid.items) if json.dumps(task.identity_of(one), default=str) in known}
+    if not same:
+        return train, valid, ""
+    if len(same) == len(valid):
+        return train, valid, "; all of them are in the training part too: the score says nothing of others"
+    train, valid = move_to_training(train, valid, same)
+    many = f"{len(same):,} more that" if len(same) > 1 else "1 more that"
+    verb = "repeat" if len(same) > 1 else "repeats"
+    return train, valid, f"; {many} {verb} a training text {'train' if len(same) > 1 else 'trains'} too"
 
 
 def open_file(request: FinetuneRequest, path: str) -> InputFile:

@@ -156,6 +156,26 @@ def test_experts_in_four_bits_are_refused_with_a_way_out() -> None:
 
 
 @pytest.mark.parametrize(
+    ("ends", "kind"),
+    [
+        (("weight", "weight_scale_inv"), "FP8"),
+        (("weight", "weight_scale", "input_scale"), "FP8"),
+        (("weight_packed", "weight_scale", "weight_shape"), "4-bit"),
+        (("qweight", "qzeros", "scales"), "AWQ"),
+        (("qweight", "qzeros", "scales", "g_idx"), "GPTQ"),
+        (("weight", "weight.absmax", "weight.quant_map"), "bitsandbytes"),
+        (("weight", "SCB", "weight_format"), "bitsandbytes"),
+    ],
+)
+def test_matrices_that_another_program_quantised_are_refused_by_their_names(
+    ends: tuple[str, ...], kind: str
+) -> None:
+    names = [f"model.layers.0.self_attn.q_proj.{end}" for end in ends]
+    with refused(ConfigError, kind, "not read here", hint="bfloat16"):
+        config_from(FAMILIES["qwen3"], RELEASED["qwen3-0.6b"], names)
+
+
+@pytest.mark.parametrize(
     ("change", "hint"),
     [
         ({"layer_types": ["linear_attention"] * 26}, "sliding_attention"),

@@ -6,7 +6,6 @@ From V2 to V3:  softmax router → sigmoid router, balanced by a bias instead of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -194,19 +193,6 @@ def write_v3(c: DeepSeekV3Config) -> dict[str, Any]:
     return {**write_deepseek(c), "num_nextn_predict_layers": 0}  # such layers are not built, nor written
 
 
-def refuse_fp8(names: set[str], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Published V3 matrices are 8-bit numbers with a scale for each tile."""
-    scales = sorted(name for name in names if name.endswith(".weight_scale_inv"))
-    if scales:
-        raise ConfigError(
-            (f"the file holds FP8 weights ({scales[0]!r} is one of {len(scales)} scales), not read here"),
-            hint=(
-                "convert them with fp8_cast_bf16.py of the DeepSeek-V3 repository, or fetch a bfloat16 copy"
-            ),
-        )
-    return {}
-
-
 def drop(c: DeepSeekV2Config) -> list[str]:
     """Layers after the last one, which predict later tokens (V3 §2.2), and old tables of angles."""
     return ["*.rotary_emb.inv_freq", *(f"model.layers.{c.layers + i}.*" for i in range(c.mtp))]
@@ -238,7 +224,7 @@ DEEPSEEK_V2 = Family(
         "scoring_func": ("softmax",), "topk_method": ("greedy", "group_limited_greedy"),
         "moe_layer_freq": (1,),
     },
-    read=read_deepseek_v2, write=write_deepseek_v2, infer=refuse_fp8, drop=drop,
+    read=read_deepseek_v2, write=write_deepseek_v2, drop=drop,
     absent={
         "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 11008,
         "first_k_dense_replace": 0, "n_routed_experts": 64, "moe_intermediate_size": 1407,

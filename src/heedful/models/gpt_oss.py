@@ -6,11 +6,9 @@ From Mixtral:  a sink beside the keys of every head   every other layer sees a w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from heedful.errors import ConfigError
 from heedful.models.base import LM, derived
 from heedful.models.family import published_heads
 from heedful.models.gguf_tables import gguf_keys, gguf_names
@@ -102,17 +100,6 @@ def write_gpt_oss(c: GPTOSSConfig) -> dict[str, Any]:
     return write_llama(c) | {"layer_types": write_layer_types(c.layers, c.local)}
 
 
-def refuse_mxfp4(names: set[str], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Published experts are 4-bit numbers with a scale for each 32."""
-    blocks = sorted(name for name in names if name.endswith("_proj_blocks"))
-    if blocks:
-        raise ConfigError(
-            f"the file holds MXFP4 weights ({blocks[0]!r} is one of {len(blocks)}), not read here",
-            hint="fetch a bfloat16 copy, or save one with transformers (Mxfp4Config(dequantize=True))",
-        )
-    return {}
-
-
 def gpt_oss_gguf_names(c: GPTOSSConfig) -> list[Row]:
     each = "{gate,up,down}"
     own: list[Row] = [
@@ -146,7 +133,7 @@ GPT_OSS = replace(
     ),
     model_types=("gpt_oss",), heads=published_heads("GptOss", "span"), read=read_gpt_oss, write=write_gpt_oss,
     absent={"rope_theta": 150000.0, "rope_scaling": write_rope(150000.0, YARN)},
-    reads={"num_hidden_layers": "int"}, require={"hidden_act": ("silu",)}, infer=refuse_mxfp4,
+    reads={"num_hidden_layers": "int"}, require={"hidden_act": ("silu",)},
     gguf="gpt-oss", gguf_names=gpt_oss_gguf_names, gguf_read=read_gpt_oss_gguf,
     gguf_write=write_gpt_oss_gguf, gguf_keys=gguf_keys("gpt-oss", GPTOSSConfig),
     paper="OpenAI 2025, arXiv 2508.10925",

@@ -10,7 +10,7 @@ import torch
 
 from heedful.errors import ConfigError, HeedfulError, WeightsError
 from heedful.models.base import Config, Family
-from heedful.models.hf_config_checks import check_hf_config, check_kinds, check_rope
+from heedful.models.hf_config_checks import check_hf_config, check_kinds, check_rope, check_unquantised
 from heedful.nn.rope import (
     LinearScaling,
     Llama3Scaling,
@@ -179,6 +179,7 @@ def write_rope(base: float, scaling: Scaling | None) -> dict[str, Any]:
 def config_from(family: Family, hf_config: dict[str, Any], names: Iterable[str] = ()) -> Config:
     """Our config from a published one; `names` are those of the file's tensors, for what only they tell."""
     check_hf_config(family, hf_config)
+    check_unquantised(names)
     hf_config = {**family.absent, **hf_config}
     values: dict[str, Any] = {}
     for theirs, ours in family.keys.items():

@@ -6,7 +6,7 @@ family's `reads`; and what is the same for all families stands here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,18 @@ ROPE = {
     "long_factor": "tuple[float, ...]",
 }  # fmt: skip
 QUANTIZATION = {"kind": "str", "group": "int", "tables": "bool", "fields": "dict"}
+DEQUANTISED = "fetch the bfloat16 copy that it was made from"
+QUANTISED = {
+    ".weight_scale_inv": (
+        "FP8", "convert them with fp8_cast_bf16.py of the DeepSeek-V3 repository, or fetch a bfloat16 copy"
+    ),
+    "_proj_blocks": (
+        "MXFP4", "fetch a bfloat16 copy, or save one with transformers (Mxfp4Config(dequantize=True))"
+    ),
+    ".weight_scale": ("FP8 or 4-bit", DEQUANTISED), ".weight_packed": ("4-bit", DEQUANTISED),
+    ".qweight": ("GPTQ or AWQ", DEQUANTISED), ".weight.absmax": ("bitsandbytes", DEQUANTISED),
+    ".SCB": ("bitsandbytes", DEQUANTISED),
+}  # fmt: skip
 LENGTHS = {"context", "window", "far", "start_token", "labels"}  # which no tensor need be as long as
 FEW = 1000  # of anything, however small the file: it costs nothing
 
@@ -75,6 +87,18 @@ def check_hf_config(family: Family, hf_config: Mapping[str, Any]) -> None:
     for key in hf_config.get("id2label") or {}:
         if not key.isdecimal():
             raise ConfigError(f"config.json: id2label has {key!r:.80}, which is no number of a label")
+
+
+def check_unquantised(names: Iterable[str]) -> None:
+    """Raise ConfigError if the names of a file's tensors tell that another program quantised its matrices."""
+    listed = sorted(names)
+    for end, (kind, hint) in QUANTISED.items():
+        found = [name for name in listed if name.endswith(end)]
+        if found:
+            raise ConfigError(
+                f"the file holds {kind} weights ({found[0]!r} is one of {len(found)}), not read here",
+                hint=hint,
+            )
 
 
 def check_rope(where: str, rope: Mapping[str, Any]) -> None:

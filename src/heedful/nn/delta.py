@@ -7,7 +7,6 @@ The pattern is (B, H, T, T), signed, and pattern @ v = heads.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from heedful.nn.chunked import chunk_size
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.norm import RMSNorm, show_norm
 from heedful.nn.scan import same_document, settle_states, to_float32, uncast
-from heedful.nn.ssm import ShortConv, joint_products, show_pattern, shows_pattern
+from heedful.nn.ssm import ShortConv, draw_step_bias, joint_products, show_pattern, shows_pattern
 from heedful.nn.state import RecurrentState
 from heedful.nn.static_state import step_of
 
@@ -193,9 +192,7 @@ class GatedDeltaNet(Part):
         """exp(A_log) uniform up to 16, the softplus log-uniform between two steps, as Mamba-2 begins."""
         self.conv.initialise()
         self.A_log.copy_(torch.empty_like(self.A_log, dtype=torch.float32).uniform_(1e-3, 16.0).log())
-        low, high = (math.log(s) for s in self.first_step)
-        step = torch.empty_like(self.step_bias, dtype=torch.float32).uniform_(low, high).exp()
-        self.step_bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus of this is the step
+        draw_step_bias(self.step_bias, self.first_step)
 
     def new_state(self, batch: int, length: int) -> RecurrentState:
         return RecurrentState()

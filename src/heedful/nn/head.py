@@ -48,7 +48,7 @@ class Head(nn.Module):
         """Use the embedding's table as output matrix, if this head does."""
 
     @property
-    def words(self) -> LMHead | MLMHead:
+    def words(self) -> WordHead:
         """The part of this head that speaks of words."""
         raise InputError(
             f"a {self.kind!r} head predicts no words",
@@ -86,7 +86,26 @@ class NoHead(Head):
         )
 
 
-class LMHead(Head):
+class WordHead(Head):
+    """A head whose matrix `out` has a row for each word: the embedding's own table if tied."""
+
+    out: nn.Linear
+    tied: bool
+
+    def tie(self, table: nn.Parameter) -> None:
+        if self.tied:
+            self.out.weight = table
+
+    @property
+    def words(self) -> WordHead:
+        return self
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the output matrix is multiplied with."""
+        raise NotImplementedError
+
+
+class LMHead(WordHead):
     """u = scale · x Eᵀ (+ b), E the embedding's own table if tied   (Press and Wolf 2017)
 
     `softcap` c keeps logits within ±c: c tanh(u / c)   (Gemma Team 2024, arXiv 2408.00118).
@@ -96,31 +115,15 @@ class LMHead(Head):
     kind = "lm"
 
     def __init__(
-        self,
-        dim: int,
-        vocab: int,
-        *,
-        tied: bool = False,
-        bias: bool = False,
-        shift: bool = False,
-        scale: float = 1.0,
-        softcap: float | None = None,
-    ) -> None:
+        self, dim: int, vocab: int, *, tied: bool = False, bias: bool = False, shift: bool = False,
+        scale: float = 1.0, softcap: float | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.out = nn.Linear(dim, vocab, bias=bias)
         self.tied, self.scale, self.softcap = tied, scale, softcap
         self.register_buffer("shift", torch.zeros(vocab) if shift else None)
 
-    def tie(self, table: nn.Parameter) -> None:
-        if self.tied:
-            self.out.weight = table
-
-    @property
-    def words(self) -> LMHead:
-        return self
-
     def features(self, x: Tensor) -> Tensor:
-        """What the output matrix is multiplied with."""
         return x if self.scale == 1.0 else x * self.scale
 
     def logits(self, x: Tensor) -> Tensor:
@@ -134,7 +137,7 @@ class LMHead(Head):
         return self.logits(x)
 
 
-class MLMHead(Head):
+class MLMHead(WordHead):
     """u = norm(act(dense x)) Eᵀ + b   (Devlin et al. 2019, their released code)
 
     `bias` is that of the matrix before the norm, `out_bias` is b. `spare` is a second bias that files with an
@@ -156,16 +159,7 @@ class MLMHead(Head):
         self.act, self.tied = act, tied
         self.register_buffer("spare", torch.zeros(vocab) if spare else None)
 
-    def tie(self, table: nn.Parameter) -> None:
-        if self.tied:
-            self.out.weight = table
-
-    @property
-    def words(self) -> MLMHead:
-        return self
-
     def features(self, x: Tensor) -> Tensor:
-        """What the output matrix is multiplied with."""
         features: Tensor = self.norm(self.act(self.dense(x)))
         return features
 
@@ -377,12 +371,9 @@ class DetectHead(Head):
 
 
 def encoder_heads(
-    dim: int,
-    labels: int,
-    pool: Callable[[], nn.Module],
-    dropout: float,
+    dim: int, labels: int, pool: Callable[[], nn.Module], dropout: float,
     transform: Callable[[], Transform | None] = lambda: None,
-) -> dict[str, Callable[[], Head]]:
+) -> dict[str, Callable[[], Head]]:  # fmt: skip
     """The heads that every encoder has: a class for what `pool` gives, a tag for each token, a span, none."""
     return {
         "classify": lambda: ClassifyHead(pool(), dim, labels, dropout=dropout),

@@ -7,8 +7,6 @@ With one decay for a whole head the selective recurrence is S_t = a_t S_{t−1} 
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,7 +17,7 @@ from heedful.nn.chunked import fast_linear
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.norm import RMSNorm, show_norm
 from heedful.nn.scan import linear_pattern, linear_scan, shown_scan, to_float32
-from heedful.nn.ssm import ShortConv, joint_products, show_pattern, shows_pattern, with_skip
+from heedful.nn.ssm import ShortConv, draw_step_bias, joint_products, show_pattern, shows_pattern, with_skip
 from heedful.nn.state import RecurrentState
 from heedful.nn.static_state import step_of
 
@@ -72,9 +70,7 @@ class Mamba2(Part):
         self.conv.initialise()
         self.A_log.copy_(torch.empty_like(self.A_log, dtype=torch.float32).uniform_(1.0, 16.0).log())
         nn.init.ones_(self.D)
-        low, high = (math.log(s) for s in self.first_step)
-        step = torch.empty_like(self.step_bias, dtype=torch.float32).uniform_(low, high).exp()
-        self.step_bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus of this is the step
+        draw_step_bias(self.step_bias, self.first_step)
 
     def new_state(self, batch: int, length: int) -> RecurrentState:
         return RecurrentState()

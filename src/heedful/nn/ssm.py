@@ -135,6 +135,13 @@ def with_skip(ctx: Context, heads: Tensor, D: Tensor, v: Tensor) -> Tensor:
     return join_heads(heads + skip)
 
 
+def draw_step_bias(bias: Tensor, steps: tuple[float, float]) -> None:
+    """Draw a bias whose softplus is log-uniform between two steps   (Gu and Dao 2023, their code)"""
+    low, high = (math.log(s) for s in steps)
+    step = torch.empty_like(bias, dtype=torch.float32).uniform_(low, high).exp()
+    bias.copy_(step + torch.log(-torch.expm1(-step)))
+
+
 class Mamba(Part):
     """u = silu(conv(value x)),  Δ = softplus(delta(low u)),  B = W_B u,  C = W_C u
     h_t = exp(Δ_t A) h_{t−1} + Δ_t u_t B_t,  y_t = h_t C_t + D u_t,  out(y ⊙ silu(gate x))
@@ -177,9 +184,7 @@ class Mamba(Part):
         self.A_log.copy_(torch.arange(1, self.A_log.shape[1] + 1).log().expand_as(self.A_log))
         nn.init.ones_(self.D)
         nn.init.uniform_(self.delta.weight, -(self.low.out_features**-0.5), self.low.out_features**-0.5)
-        low, high = (math.log(s) for s in self.first_step)
-        step = torch.empty_like(self.delta.bias, dtype=torch.float32).uniform_(low, high).exp()
-        self.delta.bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus of this is the step
+        draw_step_bias(self.delta.bias, self.first_step)
 
     def new_state(self, batch: int, length: int) -> RecurrentState:
         return RecurrentState()

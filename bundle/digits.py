@@ -6,7 +6,7 @@ Handwritten digits of scikit-learn, one to six joined into a picture, and Englis
 font. A picture is drawn anew whenever it is read: other handwriting, other places and sizes. A fifth of the
 handwriting and a tenth of the words are never learnt from: the score is the share of 1,000 pictures of those
 that are read without a mistake. Pictures to learn from vary more than those: handwriting is slanted and
-stretched, every fourth text stands anywhere in the picture, and two numbers of five are printed.
+stretched, every seventh text stands anywhere in the picture, and two numbers of five are printed.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Handwriting:
 class Painter:
     """Draws the text of every row, in another way each epoch; a text of digits is joined handwriting.
 
-    `varied` is for learning: more of the numbers are printed, handwriting is slanted, and every fourth text
-    is stretched and stands anywhere in the picture.
+    `varied` is for learning: more of the numbers are printed, handwriting is slanted, and every seventh
+    text is stretched and stands anywhere in the picture.
     """
 
     texts: Sequence[str]
@@ -89,7 +89,7 @@ class Painter:
         rng, text = seeded_generator(self.seed, row, epoch), self.texts[row]
         written = text.isdigit() and rng.random() < (0.6 if self.varied else 0.9)
         ink = self.join_digits(text, rng) if written else draw_word(text, rng)
-        anywhere = self.varied and rng.random() < 0.25
+        anywhere = self.varied and rng.random() < 0.15
         if anywhere:
             wide = min(max(WIDTH, ink.width), round(ink.width * rng.uniform(0.8, 1.4)))
             ink = ink.resize((max(wide, 1), HEIGHT), Image.Resampling.BILINEAR)
@@ -150,8 +150,8 @@ def choose_texts(count: int, words: Sequence[str], seed: int) -> list[str]:
     where to look for the next one.
     """
     rng = seeded_generator(seed)
-    number = lambda: "".join(map(str, rng.integers(0, 10, int(rng.choice([1, 1, 2, 2, 3, 4, 5, 6, 6])))))
-    letters = lambda: "".join(rng.choice(list(LETTERS), int(rng.choice([1, 1, 2, 2, 3, 4, 6, 7, 8]))))
+    number = lambda: "".join(map(str, rng.integers(0, 10, int(rng.choice([1, 1, 1, 2, 2, 3, 4, 5, 6])))))
+    letters = lambda: "".join(rng.choice(list(LETTERS), int(rng.choice([1, 1, 1, 2, 2, 3, 4, 6, 8]))))
     word = lambda: letters() if rng.random() < 0.5 else str(words[int(rng.integers(len(words)))])
     return [number() if i % 2 == 0 else word() for i in range(count)]
 

@@ -5,6 +5,7 @@ Pillow opens and resizes them; it is an optional package.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import numbers
@@ -24,6 +25,7 @@ from heedful.files import read_json, write_text
 PREPROCESSOR = "preprocessor_config.json"
 RESAMPLING = {0: "NEAREST", 1: "LANCZOS", 2: "BILINEAR", 3: "BICUBIC", 4: "BOX", 5: "HAMMING"}  # Pillow's
 MAX_SIDE = 16_384  # pixels; no model reads more
+MAX_LETTERS = 1_000  # of a text that is drawn as one line
 
 
 def require_pillow() -> ModuleType:
@@ -36,24 +38,24 @@ def require_pillow() -> ModuleType:
 
 
 def open_image(image: Any) -> Any:
-    """Return a Pillow image of a file's path, an array (H, W) or (H, W, 3) of bytes, or a Pillow image.
+    """Return a Pillow image of a file's path or its bytes, an array (H, W) or (H, W, 3), or a Pillow image.
 
     Transparent pixels are shown on white, and a photograph is turned as its camera says.
     """
     Image = require_pillow()
     from PIL import ImageOps
 
-    if isinstance(image, str | Path):
-        path = Path(image).expanduser()
-        if not path.is_file():
+    if isinstance(image, str | Path | bytes):
+        path = None if isinstance(image, bytes) else Path(image).expanduser()
+        if path is not None and not path.is_file():
             raise NotFound(f"there is no image {str(image)!r:.200}", hint="give the path of a .png, .jpg …")
         try:
-            with Image.open(path) as opened:
+            with Image.open(io.BytesIO(image) if isinstance(image, bytes) else path) as opened:
                 opened.load()
                 image = ImageOps.exif_transpose(opened)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            reason = str(error).partition("\n")[0]
-            raise InputError(f"{path} is no image that can be read ({reason:.120})") from None
+            reason = "" if path is None else f" ({str(error).partition(chr(10))[0]:.120})"
+            raise InputError(f"{path or 'the file'} is no image that can be read{reason}") from None
     elif isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] != 3):
             raise InputError(
@@ -193,6 +195,10 @@ def draw_text(text: str, height: int = 32, width: int | None = None) -> Any:
     Image = require_pillow()
     from PIL import ImageDraw, ImageFont
 
+    if len(text) > MAX_LETTERS:
+        raise InputError(
+            f"a text of {len(text):,} characters is not drawn", hint=f"give at most {MAX_LETTERS:,}"
+        )
     font, margin = ImageFont.load_default(0.75 * height), height // 8
     left, top, right, bottom = font.getbbox(text or " ")
     image = Image.new("L", (max(width or 1, math.ceil(right - left) + 2 * margin), height), 255)

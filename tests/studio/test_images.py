@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from httpx2 import Response
 
 import heedful
 from heedful import view
@@ -60,8 +63,48 @@ def test_the_first_picture_reads_a_drawn_number(client: TestClient) -> None:
     assert "draw_text('2026', 16, 32)" in get(client, "/api/picture", model="reader")["python"]
 
 
-def test_a_patch_is_not_replaced_and_no_task_of_texts_is_offered(client: TestClient) -> None:
+def test_the_first_picture_knows_the_text_that_was_drawn(client: TestClient) -> None:
+    assert get(client, "/api/picture", model="reader")["data"]["texts"] == ["2026"]
+    assert get(client, "/api/picture", model="reader", text="305")["data"]["texts"] == ["305"]
+
+
+def test_a_patch_is_neither_replaced_nor_shuffled(client: TestClient) -> None:
     answer = client.post("/api/trace", json={"model": "reader", "text": "1", "edit": {"tokens": {"0": "2"}}})
     assert answer.status_code == 422
     assert "no token" in answer.text
-    assert get(client, "/api/models/reader")["tasks"] == []
+    found = traced(client, "reader", text="305")
+    answer = client.get(f"/api/trace/{found['id']}/order")
+    assert answer.status_code == 422
+    assert "patches" in answer.text
+
+
+def play(client: TestClient, **inputs: str) -> Response:
+    return client.post("/api/play", json={"model": "reader", "task": "image-to-text", "inputs": inputs})
+
+
+def test_play_reads_a_drawn_text_and_an_image_of_the_visitor(client: TestClient) -> None:
+    record = get(client, "/api/models/reader")
+    assert record["reads"] == "images"
+    assert record["tasks"] == ["image-to-text"]
+    image, file = draw_text("305", 16, 32), io.BytesIO()
+    image.save(file, "PNG")
+    sent = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    typed, drawn = play(client, text="305").json(), play(client, image=sent).json()
+    model = client.app.state.studio.registry.get("reader").model  # type: ignore[attr-defined]
+    assert typed["result"] == drawn["result"] == heedful.pipeline("image-to-text", model=model)(image)
+    assert typed["figure"]["kind"] == drawn["figure"]["kind"] == "image_attention"
+    assert typed["figure"]["data"] == drawn["figure"]["data"]
+    exec(compile(typed["python"], "<python>", "exec"), {})
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["/etc/hostname", "data:image/png;base64,!!!", "data:image/png;base64,aGVsbG8=", "data:text/html,x"],
+)
+def test_what_is_no_image_is_refused_and_no_path_is_opened(client: TestClient, image: str) -> None:
+    answer = play(client, image=image)
+    assert answer.status_code == 422
+    assert "image" in answer.json()["error"]["message"]
+    body = {"model": "reader", "task": "image-to-text", "inputs": {"image": image}}
+    assert client.post("/api/beams", json=body | {"parameters": {"beams": 2}}).status_code == 422
+    assert client.post("/api/play", json=body | {"stream": True}).status_code == 422

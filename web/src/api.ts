@@ -20,7 +20,7 @@ export type Recurrent = {
   path: string; cell: string; gates: string[]; states: string[]; hidden: number; side: string; reverse: boolean;
 };
 export type Caps = {
-  id: string; source: string; family: string; kind: string; params: number; dim: number; vocab: number;
+  id: string; source: string; family: string; kind: string; params: number; dim: number; vocab: number; reads: "text" | "images";
   context: Record<string, number | null>; attention: Group[]; position: { type: string }; recurrent: Recurrent[]; mixing: Mixer[];
   head: string; predicts: string | null; labels: string[] | null; embeddings: string[]; norm: string | null; kv_cache: boolean;
   chat: boolean; mask_token: string | null; tasks: string[]; topics: string[]; stacks: string[]; layers: number;
@@ -75,6 +75,7 @@ export function useTrace(asked: Asked | null): Resource<Trace> {
 
 /** The text to start with where the address has none. */
 export function startText(caps: Caps): string {
+  if (caps.reads === "images") return "2026"; // it is drawn
   if (caps.kind === "vectors") return "king queen man woman";
   if (caps.mask_token && caps.predicts === "words") return `The cat sat on the ${caps.mask_token}.`;
   return caps.kind === "decoder" ? "The cat sat on the" : "The cat sat on the mat.";

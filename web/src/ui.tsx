@@ -202,22 +202,24 @@ export function TextField(props: { label: string; value: string; onInput: (value
 export function Ask({ caps, text, extra, plain }: { caps: Caps; text: string; extra?: ComponentChildren; plain?: boolean }) {
   const [draft, setDraft] = useDraft(text);
   const [aim, setAim] = useDraft(place.value.params.y ?? "");
-  const examples = useExamples();
+  const listed = useExamples();
+  const drawn = caps.reads === "images";
+  const examples = drawn ? t("ask.drawn").split(" ") : listed.data?.sentences.map((s) => s.text);
   const pair = caps.kind === "encoder-decoder" ? t("ask.target") : caps.kind === "encoder" ? t("ask.second") : null;
   const hint = t(caps.kind === "encoder" ? "ask.optional" : "ask.ownWriting");
   const send = (patch: Patch = {}) => set({ x: draft, y: pair ? aim : null, q: null, k: null, ...patch });
   return (
     <form class="panel stack" onSubmit={(e) => { e.preventDefault(); send(); }}>
       <div class="row">
-        <TextField label={caps.kind === "encoder-decoder" ? t("ask.source") : t("ask.text")} value={draft} onInput={setDraft} send={() => send()} first required />
+        <TextField label={t(drawn ? "ask.draw" : caps.kind === "encoder-decoder" ? "ask.source" : "ask.text")} value={draft} onInput={setDraft} send={() => send()} first required />
         {pair ? <TextField label={pair} value={aim} onInput={setAim} send={() => send()} placeholder={hint} /> : null}
       </div>
       <div class="row between">
         <div class="row">
           <button type="submit" class="primary">{t("ask.run")}</button>
-          {examples.data ? (
+          {examples ? (
             <Select label={t("ask.examples")} hideLabel value="" onChange={(x) => x && send({ x, y: null })}
-              choices={[{ value: "", label: t("ask.examples") }, ...examples.data.sentences.map((s) => ({ value: s.text, label: brief(s.text, 48) }))]} />
+              choices={[{ value: "", label: t("ask.examples") }, ...examples.map((text) => ({ value: text, label: brief(text, 48) }))]} />
           ) : null}
           {plain ? null : <Modified />}
         </div>

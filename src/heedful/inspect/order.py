@@ -39,6 +39,8 @@ class ShuffleResult:
 
 def shuffle_ids(model: Model, inputs: Input, seed: int) -> tuple[Input, Tensor]:
     """Move every token that is neither special nor predicted at; the tensor says where each position went."""
+    if inputs.ids.is_floating_point():
+        raise InputError("the patches of an image are not shuffled", hint="take a model that reads text")
     ids, special = inputs.ids[0], special_ids(model)
     stays = {i for i, token in enumerate(ids.tolist()) if token in special}
     if isinstance(model, LM) and predicts(model) == "words":

@@ -61,8 +61,7 @@ def tasks_of(model: Model | Word2Vec) -> list[str]:
         # Any model gives vectors; the page offers that of those which are made for it.
         if kind.fits(model) and (kind.heads or model.config.head == "none"):
             found.append(task)
-    # The page has no form for texts to rank and no images: a text that is traced is drawn as one.
-    left_out = {"image-to-text", "rerank"}
+    left_out = {"rerank"}  # the page has no form for texts to rank
     if model.tokenizer.chat_template is None:
         left_out.add("conversational")
     if isinstance(model, Seq2Seq):
@@ -72,6 +71,8 @@ def tasks_of(model: Model | Word2Vec) -> list[str]:
     first = [TASK_BY_HEAD.get(model.config.head, "text-generation")]
     if "task_prompt" in model.hf_config:
         first = ["summarization"]
+    elif model.image_processor is not None:
+        first = ["image-to-text"]
     elif isinstance(model, Seq2Seq) and model.config.head == "lm":
         first = ["translation"]
     elif model.config.head == "none" and model.pooling is not None:
@@ -94,7 +95,8 @@ def capabilities(loaded_model: LoadedModel, python: str) -> dict[str, Any]:
     if isinstance(model, Word2Vec):
         size = model.input.size + (0 if model.output is None else model.output.size)
         return about | {
-            "family": "word2vec", "params": int(size), "dim": model.dim, "vocab": len(model), "context": {},
+            "family": "word2vec", "reads": "text", "params": int(size), "dim": model.dim,
+            "vocab": len(model), "context": {},
             "attention": [], "position": {"type": "none"}, "recurrent": [], "mixing": [], "head": "none",
             "predicts": "vectors", "labels": None,
             "embeddings": ["input"] + ["output"] * (model.output is not None),
@@ -112,6 +114,7 @@ def _sequence(model: Model) -> dict[str, Any]:
     layers = {name: len(stack) for name, stack in stacks_of(model).items()}
     return {
         "family": model.family.name, "params": sum(p.numel() for p in model.parameters()),
+        "reads": "text" if model.image_processor is None else "images",
         "dim": model.config.dim, "vocab": model.config.vocab, "context": context(model),
         "attention": [describe_group(group, heads) for group in attention_groups(model)],
         "position": {"type": position_type(model)}, "mixing": mixers_of(model),

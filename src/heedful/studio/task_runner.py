@@ -36,6 +36,8 @@ def form_inputs(task: str, inputs: Mapping[str, Any]) -> list[Any]:
         known = ", ".join([*TASKS, *VECTOR_FIELDS])
         raise InputError(f"no task is called {task[:60]!r}", hint=f"there are {known}")
     fields = VECTOR_FIELDS[task] if task in VECTOR_FIELDS else TASKS[task].load().fields
+    if fields == ("image",) and not inputs.get("image"):
+        fields = ("text",)  # which is drawn as an image
     empty = lambda value: not (value.strip() if isinstance(value, str) else value)
     if missing := [name for name in fields if empty(inputs.get(name))]:
         raise InputError(f"{task} needs {' and '.join(missing)}", hint="nothing was given")

@@ -288,7 +288,7 @@ function OneHead({ caps, at, trace, view }: { caps: Caps; at: At; trace: Trace; 
         {trace.change ? <Switch at={at} trace={trace} /> : null}
         {view === "matrix" && shown ? <Inspector at={at} trace={trace} shown={shown} what={what} cell={cell} pinned={pinned} keys={allKeys} queries={all} caps={caps} /> : null}
         {trace.change ? null : <Switch at={at} trace={trace} />}
-        <Replace trace={trace} />
+        {caps.reads === "images" ? null : <Replace trace={trace} />}
       </div>
     </div>
   );

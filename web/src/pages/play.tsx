@@ -8,6 +8,7 @@ import { say } from "../live";
 import { t } from "../strings";
 import { brief, Busy, CopyPython, Go, NumberField, Panel, Segments, Slider, TextField, Title, useDraft, Warnings, Wrong } from "../ui";
 import { choice, num, place, set, whole, type Patch } from "../url";
+import { ImageDesk } from "./image";
 import { Result, type Answer, type Searched } from "./result";
 
 type Field = { key: string; name: string; rows?: number; start?: (caps: Caps) => string };
@@ -61,7 +62,7 @@ export function PlayPage({ caps }: { caps: Caps }) {
         <Segments label={t("play.task")} value={task} onChange={(v) => set({ task: v, go: null })}
           choices={caps.tasks.map((k) => ({ value: k, label: t(`tasks.${k}`) }))} />
       ) : null}
-      <Desk key={task} caps={caps} task={task} />
+      {task === "image-to-text" ? <ImageDesk caps={caps} /> : <Desk key={task} caps={caps} task={task} />}
     </>
   );
 }
@@ -186,7 +187,8 @@ function Writing() {
   );
 }
 
-function useRunner() {
+/** A request of Play and its answer; a new one takes the place of the one before. */
+export function useRunner() {
   const [answer, setAnswer] = useState<Answer>();
   const [error, setError] = useState<Problem>();
   const [busy, setBusy] = useState(false);

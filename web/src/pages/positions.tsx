@@ -36,7 +36,7 @@ export function PositionsPage({ caps }: { caps: Caps }) {
           {p.slopes?.length ? <Slopes slopes={p.slopes} of={p} model={caps.id} /> : null}
         </>
       )}</Await>
-      {caps.kind === "vectors" ? <Panel title={t("positions.order")}><p>{t("positions.noOrder")}</p></Panel> : <Shuffle caps={caps} />}
+      {caps.kind === "vectors" ? <Panel title={t("positions.order")}><p>{t("positions.noOrder")}</p></Panel> : caps.reads === "images" ? null : <Shuffle caps={caps} />}
     </>
   );
 }

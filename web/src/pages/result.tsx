@@ -1,6 +1,6 @@
 // The answer of a task, drawn by its shape.
 import { Figure, heat, matrixCsv } from "../figure";
-import { drawMatrix, type BeamTexts } from "../figures";
+import { drawMatrix, type BeamTexts, type FigureJson } from "../figures";
 import { t } from "../strings";
 import { Bar, figure, percent, Scroll } from "../ui";
 
@@ -8,6 +8,7 @@ import { Bar, figure, percent, Scroll } from "../ui";
 export type Searched = BeamTexts & { python: string };
 export type Answer = {
   result?: unknown; text?: string; warnings: string[]; ms?: number; seconds?: number; tokens?: number; finish?: string; python?: string; trees?: Searched[];
+  figure?: FigureJson; // of where a model looked in an image
 };
 type Scored = { label?: string; text?: string; token_str?: string; sequence?: string; score: number };
 type Entity = { entity_group?: string; entity?: string; score: number; word: string; start: number; end: number };

@@ -30,7 +30,7 @@ export function TokensPage({ caps }: { caps: Caps }) {
       } />
       <Await of={cut}>{({ tokenizers, warnings }) => (
         <>
-          <Warnings of={warnings} />
+          <Warnings of={caps.reads === "images" ? [...warnings, t("tokens.images")] : warnings} />
           <div class={tokenizers.length > 1 ? "cols half" : "cols"}>
             {tokenizers.map((one) => <Pieces key={one.model} cut={one} />)}
           </div>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -70,7 +71,11 @@ def view_model(loaded_model: LoadedModel, options: dict[str, Any]) -> view.Figur
     size = model.image_processor
     draw = lambda text: draw_text(text, size.height, size.width)
     read = {n: draw(v) if size is not None and n in TEXTS else v for n, v in options.items()}
-    return view.model(model, **read, name=loaded_model.id)
+    figure = view.model(model, **read, name=loaded_model.id)
+    if size is None:
+        return figure
+    texts = [options[name] for name in TEXTS if name in options]  # a figure of an image knows no text
+    return replace(figure, data={**figure.data, "texts": texts})
 
 
 def first_request(id: str, model: Model) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from heedful.errors import InputError
 from heedful.server.json_response import Json
-from heedful.studio import beam_listener, task_runner
+from heedful.studio import beam_listener, image_reading, task_runner
 from heedful.studio.model_registry import LoadedModel
 from heedful.studio.shared_state import Client, Here, Studio
 from heedful.studio.streaming import Report, run_while_connected, stream_job
@@ -32,6 +33,8 @@ class PlayRequest(BaseModel):
 @router.post("/api/play")
 async def play(body: PlayRequest, request: Request, studio: Here, client: Client = None) -> Response:
     ticket = studio.clients.ticket(client)
+    if body.stream and body.task == image_reading.TASK:
+        raise InputError("the text in an image is not streamed", hint="leave stream out")
     task_runner.form_inputs(body.task, body.inputs)  # what is missing is said before anything is streamed
     if body.stream:
         held = await run_while_connected(request, ticket, lambda: studio.registry.get(body.model))
@@ -43,18 +46,27 @@ async def play(body: PlayRequest, request: Request, studio: Here, client: Client
 def _run_task(studio: Studio, body: PlayRequest, ticket: Ticket) -> dict[str, Any]:
     held = studio.registry.get(body.model)
     began = time.perf_counter()
+    milliseconds = lambda: round((time.perf_counter() - began) * 1000, 1)
+    if body.task == image_reading.TASK:
+
+        def read() -> dict[str, Any]:
+            with studio.listening:  # Python keeps one list of filters of warnings for all threads
+                return image_reading.read_image(held, body.inputs)
+
+        return {"task": body.task, **held.run(read, ticket), "ms": milliseconds()}
     result, warnings, python = held.run(
         lambda: task_runner.run_task(held, body.task, body.inputs, body.parameters, studio.listening), ticket
     )
     ticket.check()
-    spent = round((time.perf_counter() - began) * 1000, 1)
-    return {"task": body.task, "result": result, "warnings": warnings, "ms": spent, "python": python}
+    return {"task": body.task, "result": result, "warnings": warnings, "ms": milliseconds(), "python": python}
 
 
 @router.post("/api/beams")
 async def beams(body: PlayRequest, request: Request, studio: Here, client: Client = None) -> Response:
     """A task written with beams: the text and the search that found it."""
     ticket = studio.clients.ticket(client)
+    if body.task == image_reading.TASK:
+        raise InputError("the search over an image is drawn by heedful.view.beams", hint="leave beams out")
 
     def search() -> dict[str, Any]:
         held = studio.registry.get(body.model)

@@ -46,9 +46,9 @@ def learnt(batches: data.Batches, tokenizer: Any) -> list[str]:
 
 def test_the_pieces_of_a_conversation_are_its_text_and_answers_end_with_the_end_token(tokenizer: Any) -> None:
     chat = [{"role": "system", "content": "kind"}, *talk("hello", "hi", "bye", "bye there")]
-    pieces = split_answers(chat, tokenizer)
-    assert "".join(text for text, _ in pieces) == tokenizer.chat(chat, generation_prompt=False)
+    (pieces,) = split_answers([*chat, {"role": "user", "content": "is not read"}], tokenizer)
     end = tokenizer.roles["eos"]
+    assert "".join(text for text, _ in pieces) + "\n" == tokenizer.chat(chat, generation_prompt=False)
     assert [text for text, answer in pieces if answer] == [f"hi{end}", f"bye there{end}"]
 
 

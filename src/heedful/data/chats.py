@@ -1,12 +1,13 @@
 """Batches of conversations for a decoder that is to answer: a loss on the assistant's messages alone.
 
 A conversation is written by the tokenizer's chat template. What the template writes up to an answer is the
-prompt that the model will see; each piece is tokenised by itself, as the prompt will be when it is used.
+prompt that the model will see, and its tokens are those that the prompt will have when it is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, Unpack
 
 import numpy as np
@@ -15,12 +16,21 @@ from numpy.typing import NDArray
 from heedful.data.batch import IGNORE, Row
 from heedful.data.batch_options import BatchOptions, TextKeywords, takes_options
 from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
-from heedful.data.token_cache import encode_texts
+from heedful.data.token_cache import RaggedArray, encode_texts, ragged_array
 from heedful.data.tokenization import Ids, TokenizerProtocol, tokenizer_signature
 from heedful.errors import InputError
 
 Chat = Sequence[Mapping[str, Any]]
+Piece = tuple[str, bool]  # of a conversation's text, and whether the assistant writes it
 ENOUGH_BATCHES = 8  # of packed rows: of fewer, an epoch would have too few steps
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """The tokens of rows, and of all of them one after another whether the assistant writes them."""
+
+    tokens: RaggedArray
+    learnt: NDArray[np.bool_]
 
 
 class ChatTokenizer(TokenizerProtocol, Protocol):
@@ -32,28 +42,60 @@ class ChatTokenizer(TokenizerProtocol, Protocol):
         """Return a conversation as text; `generation_prompt` opens the answer."""
 
 
-def split_answers(messages: Chat, tokenizer: ChatTokenizer) -> list[tuple[str, bool]]:
-    """Return the text of a conversation in pieces, and which of them the assistant writes.
+def split_answers(messages: Chat, tokenizer: ChatTokenizer) -> list[list[Piece]]:
+    """Return the rows of a conversation: its text in pieces, and which of them the assistant writes.
 
-    An answer ends with the token that ends a text. One whose prompt is not how the whole conversation begins
-    (some templates leave out parts of earlier answers) is not learnt.
+    A row ends with an answer, and an answer with the token that ends a text. One row teaches all answers,
+    unless the template writes an earlier one otherwise once others follow (Qwen3 leaves its thoughts out):
+    that answer has a row of its own, which is the conversation up to there.
     """
-    whole, end = tokenizer.chat(messages, generation_prompt=False), tokenizer.roles.get("eos", "")
-    pieces: list[tuple[str, bool]] = []
-    at = 0
+    written: dict[int, tuple[str, str]] = {}  # each answer's prompt, and the text with the answer
     for i, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        prompt = tokenizer.chat(messages[:i], generation_prompt=True) if i else ""
-        answered = tokenizer.chat(messages[: i + 1], generation_prompt=False)
-        if i == 0 or not answered.startswith(prompt) or not whole.startswith(answered):
-            continue
-        answer = answered[len(prompt) :]
-        if end and end in answer:
-            answer = answer[: answer.rfind(end) + len(end)]
-        pieces += [(whole[at : len(prompt)], False), (answer, True)]
-        at = len(prompt) + len(answer)
-    return [*pieces, (whole[at:], False)]
+        if message["role"] == "assistant" and i:
+            prompt = tokenizer.chat(messages[:i], generation_prompt=True)
+            answered = tokenizer.chat(messages[: i + 1], generation_prompt=False)
+            if answered.startswith(prompt):
+                written[i] = prompt, answered
+    rows, end = [], tokenizer.roles.get("eos", "")
+    while written:
+        whole, at = written[max(written)][1], 0
+        pieces: list[Piece] = []
+        for i, (prompt, answered) in list(written.items()):
+            if not whole.startswith(answered):
+                continue
+            answer = answered[len(prompt) :]
+            if end and end in answer:
+                answer = answer[: answer.rfind(end) + len(end)]
+            pieces += [(whole[at : len(prompt)], False), (answer, True)]
+            at = len(prompt) + len(answer)
+            del written[i]
+        rows.append(pieces)
+    return rows[::-1]
+
+
+def encode_rows(rows: Sequence[Sequence[Piece]], tokenizer: ChatTokenizer, name: str) -> EncodedRows:
+    """Return the tokens of rows, and which of them the assistant writes.
+
+    A piece is tokenised behind the one before, because some tokenizers begin every text with a space; one
+    whose first characters would melt into a token of the piece before is tokenised by itself: a prompt is
+    read as it will be when the model answers.
+    """
+    alone = encode_texts((text for row in rows for text, _ in row), tokenizer, name)
+    pairs = (f"{row[i - 1][0]}{row[i][0]}" if i else "" for row in rows for i in range(len(row)))
+    joined = encode_texts(pairs, tokenizer, name)
+    found, learnt, number = [], [], 0
+    for row in rows:
+        ids, marks = [], []
+        for i, (_, answer) in enumerate(row):
+            piece, before = alone[number], alone[number - 1] if i else alone[number][:0]
+            if i and np.array_equal(joined[number][: len(before)], before):
+                piece = joined[number][len(before) :]
+            ids.append(piece)
+            marks.append(np.full(len(piece), answer))
+            number += 1
+        found.append(np.concatenate(ids))
+        learnt.append(np.concatenate(marks))
+    return EncodedRows(ragged_array(found, name), np.concatenate(learnt))
 
 
 @takes_options(TextKeywords)
@@ -70,34 +112,33 @@ def chats(
     batches. A conversation that is too long loses its beginning.
     """
     options = BatchOptions(truncate=truncate, **keywords)
-    split = [split_answers(chat, tokenizer) for chat in conversations]
-    for number, pieces in enumerate(split):
-        if not any(learnt for _, learnt in pieces):
-            raise InputError(
-                f"conversation {number + 1} has no answer to learn",
-                hint="one message needs the role assistant",
-            )
-    name = "the conversations"
-    found = encode_texts((text for pieces in split for text, _ in pieces), tokenizer, name)
-    firsts = np.concatenate(([0], np.cumsum([len(pieces) for pieces in split]))).astype(np.int64)
-    answered = np.array([learnt for pieces in split for _, learnt in pieces])
+    name, said = "the conversations", 0
+    split: list[list[Piece]] = []
+    for number, chat in enumerate(conversations, 1):
+        answers = sum(message["role"] == "assistant" for message in chat[1:])
+        if not (pieces := split_answers(chat, tokenizer)):
+            odd = "the chat template does not write answers behind their prompts"
+            hint = odd if answers else "one message after the first needs the role assistant"
+            raise InputError(f"conversation {number} has no answer to learn", hint=hint)
+        split += pieces
+        said += answers
+    found = encode_rows(split, tokenizer, name)
 
     def read_conversation(number: int) -> tuple[Ids, Ids]:
         """The tokens of a conversation that are read, and their labels."""
-        first, last = firsts[number], firsts[number + 1] - 1
-        parts = [found[k] for k in range(first, last)]
-        ids = np.concatenate(parts).astype(np.int64)
-        learnt = np.repeat(answered[first:last], [len(part) for part in parts])
+        ids, learnt = found.tokens[number], found.learnt[slice(*found.tokens.offsets[number : number + 2])]
         labels = np.where(learnt[1:], ids[1:], IGNORE)
         return ids[:-1][-options.length :], labels[-options.length :]
 
-    # The last piece is no answer, and not read.
-    counts = [found.lengths[firsts[n] : firsts[n + 1] - 1].sum() for n in range(len(split))]
-    lengths = np.array(counts, dtype=np.int64) - 1
+    lengths = found.tokens.lengths - 1
     notes = options.check_lengths(lengths, "conversations", name)
+    if left := said - sum(answer for pieces in split for _, answer in pieces):
+        is_are = "answer of {:,} is" if left == 1 else "answers of {:,} are"
+        why = "the chat template writes what stands before in another way"
+        notes += (f"{left:,} {is_are.format(said)} not learnt: {why}",)
     rows = pack_rows(np.minimum(lengths, options.length), options.length)
     packed = options.packed and len(rows) >= ENOUGH_BATCHES * options.batch
-    data = join_fingerprints(found.fingerprint, fingerprint_arrays((firsts, answered)))
+    data = join_fingerprints(found.tokens.fingerprint, fingerprint_arrays((found.learnt,)))
     settings: dict[str, Any] = {"tokenizer": tokenizer_signature(tokenizer), "packed": packed}
     if not packed:
         make_one = lambda row, epoch: dict(zip(("tokens", "labels"), read_conversation(row), strict=True))

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ConfigError, MissingPackage
-from heedful.models import FAMILIES
-from heedful.models.base import LM, Family, Model
+from heedful.models import FAMILIES, by_gguf
+from heedful.models.base import LM, Model
 from heedful.models.gguf_config import check_same_config, config_to_gguf, write_gguf_rope
 from heedful.models.hf_config import config_from_gguf
 from heedful.nn.adapt import adapted_modules
@@ -54,7 +54,7 @@ def export_gguf(model: Model, path: str | Path, quantize: str = "f16", *, tokeni
         known = ", ".join(f.name for f in FAMILIES.values() if f.gguf)
         raise ConfigError(f"GGUF has no names for a {family.name}", hint=f"it has for {known}; else {HF}")
     model = dense_model(model)
-    reader = reading_family(family.gguf)
+    reader = by_gguf({"general.architecture": family.gguf, family.gguf_when: 1}, family.name)
     head = reader.gguf_head
     if model.config.head != head and not (head == "none" and model.config.head in ENCODER_HEADS):
         raise ConfigError(f"GGUF has no place for a {model.config.head!r} head", hint=HF)
@@ -80,11 +80,6 @@ def export_gguf(model: Model, path: str | Path, quantize: str = "f16", *, tokeni
     finally:
         partial.unlink(missing_ok=True)
     return path
-
-
-def reading_family(architecture: str) -> Family:
-    """The family that a GGUF architecture is read as: the first, where several are written alike."""
-    return next(family for family in FAMILIES.values() if family.gguf == architecture)
 
 
 class _OnnxEncoder(nn.Module):

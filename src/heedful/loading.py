@@ -25,7 +25,7 @@ from heedful.adapters import (
 from heedful.devices import one_thread
 from heedful.errors import ConfigError, InputError, NotFound, WrongShape
 from heedful.images import read_image_processor, write_image_processor
-from heedful.models import FAMILIES, IMAGE_FAMILIES, by_model_type, find_config, presets
+from heedful.models import FAMILIES, IMAGE_FAMILIES, by_gguf, by_model_type, find_config, presets
 from heedful.models.base import LM, Config, Family, Model, Seq2Seq
 from heedful.models.hf_config import config_from, config_from_gguf, config_to
 from heedful.models.hf_config_checks import check_sizes, read_config, read_quantization
@@ -279,12 +279,7 @@ def _open_checkpoint(where: Path) -> tuple[TensorSource, Family, Config, dict[st
     if where.suffix != ".gguf":
         raise NotFound(f"{where} is a file", hint="give the folder of a model, or a .gguf file")
     source = GGUFFile(where)
-    known = {f.gguf: f for f in reversed(FAMILIES.values()) if f.gguf}  # the first of a name reads it
-    if source.architecture not in known:
-        raise NotFound(
-            f"{where} holds a {source.architecture!r}", hint=f"GGUF is read here for {', '.join(known)}"
-        )
-    family = known[source.architecture]
+    family = by_gguf(source.metadata, str(where))
     config = config_from_gguf(family, source)
     check_sizes(config, family.gguf_keys, source.entries, str(where))
     return source, family, config, {}

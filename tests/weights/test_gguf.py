@@ -14,7 +14,15 @@ import torch
 import heedful
 from heedful.errors import CorruptFile, MissingPackage, NotFound, WeightsError
 from heedful.models import FAMILIES
-from heedful.nn.rope import LinearScaling, Llama3Scaling, Scaling, YarnScaling, frequencies
+from heedful.nn.rope import (
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    Scaling,
+    YarnScaling,
+    frequencies,
+    yarn_gain,
+)
 from heedful.weights.gguf import GGUFFile
 from heedful.weights.published_tensors import published_tensors
 from tests.refusal import refused
@@ -129,12 +137,38 @@ def test_positions_divided_as_llama_3_does_are_recognised(factor: float, tmp_pat
     assert torch.allclose(again(tokens), model(tokens), atol=1e-6)
 
 
-@pytest.mark.parametrize("scaling", [LinearScaling(4.0), YarnScaling(4.0, 16)])
-def test_positions_rescaled_by_a_named_rule_are_read(scaling: Scaling, tmp_path: Path) -> None:
+STATED: list[tuple[dict[str, Any], Scaling]] = [
+    ({"scaling__type": "linear", "scaling__factor": 4.0}, LinearScaling(4.0)),
+    ({"scaling__factor": 4.0}, LinearScaling(4.0)),  # without a rule it is linear, as llama.cpp has it
+    ({"scale_linear": 4.0}, LinearScaling(4.0)),  # files of 2023
+    ({"scaling__type": "yarn", "scaling__factor": 4.0}, YarnScaling(4.0, 16)),
+    (
+        {"scaling__type": "yarn", "scaling__factor": 4.0, "scaling__yarn_beta_fast": 16.0},
+        YarnScaling(4.0, 16, fast=16.0),
+    ),
+    (
+        {"scaling__type": "yarn", "scaling__factor": 4.0, "scaling__attn_factor": 2.0},
+        YarnScaling(4.0, 16, attention_factor=2 * yarn_gain(4.0)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("stated", "scaling"), STATED)
+def test_positions_rescaled_by_a_named_rule_are_read(
+    stated: dict[str, Any], scaling: Scaling, tmp_path: Path
+) -> None:
     model = heedful.build("llama", **LLAMA, rope_scaling=scaling, seed=0).eval()
-    kind = "linear" if isinstance(scaling, LinearScaling) else "yarn"
-    said = {"type": kind, "factor": 4.0} | ({"original_context_length": 16} if kind == "yarn" else {})
-    path = write_model(tmp_path / "m.gguf", model, **{f"rope__scaling__{n}": v for n, v in said.items()})
+    yarn = {"scaling__original_context_length": 16} if isinstance(scaling, YarnScaling) else {}
+    path = write_model(tmp_path / "m.gguf", model, **{f"rope__{n}": v for n, v in (stated | yarn).items()})
+    tokens = torch.randint(0, 260, (2, 40))
+    assert torch.allclose(heedful.load(path)(tokens), model(tokens), atol=1e-6)
+
+
+def test_frequencies_divided_by_any_list_are_read(tmp_path: Path) -> None:
+    listed = (1.0, 1.5, 4.0, 8.0)
+    scaling = LongScaling(8.0, 64, listed, listed, 1.0)
+    model = heedful.build("llama", **LLAMA, rope_scaling=scaling, seed=0).eval()
+    path = write_model(tmp_path / "m.gguf", model, **{"rope_freqs.weight": np.array(listed, np.float32)})
     tokens = torch.randint(0, 260, (2, 40))
     assert torch.allclose(heedful.load(path)(tokens), model(tokens), atol=1e-6)
 
@@ -142,13 +176,88 @@ def test_positions_rescaled_by_a_named_rule_are_read(scaling: Scaling, tmp_path:
 def test_positions_rescaled_by_an_unknown_rule_are_refused_rather_than_left_out(tmp_path: Path) -> None:
     model = heedful.build("llama", **LLAMA)
     factors = np.linspace(1, 8, 4, dtype=np.float32)
-    with pytest.raises(WeightsError, match="not Llama 3's rule"):
-        heedful.load(write_model(tmp_path / "a.gguf", model, **{"rope_freqs.weight": factors}))
+    said = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0}
+    with refused(WeightsError, "'yarn'", "rope_freqs"):
+        heedful.load(write_model(tmp_path / "a.gguf", model, **said, **{"rope_freqs.weight": factors}))
     with pytest.raises(WeightsError, match="'longrope' is not read"):
         heedful.load(write_model(tmp_path / "b.gguf", model, rope__scaling__type="longrope"))
-    said = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0, "rope__scaling__attn_factor": 2.0}
-    with refused(WeightsError, "'yarn'", "attn_factor"):
-        heedful.load(write_model(tmp_path / "c.gguf", model, **said))
+    with refused(WeightsError, "'yarn'", "yarn_log_multiplier"):
+        more = {"rope__scaling__yarn_log_multiplier": 0.1}
+        heedful.load(write_model(tmp_path / "c.gguf", model, **said, **more))
+
+
+def test_biases_are_seen_from_the_tensors(tmp_path: Path) -> None:
+    model = heedful.build("llama", **LLAMA, bias=True, ffn_bias=True, seed=0).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_()
+    again = heedful.load(write_model(tmp_path / "m.gguf", model))
+    tokens = torch.randint(0, 260, (2, 9))
+    assert torch.allclose(again(tokens), model(tokens), atol=1e-6)
+
+
+def split_model(path: Path, model: Any, count: int) -> list[Path]:
+    """Write a model as llama.cpp splits one: the metadata in the first part, and each knows its number."""
+    whole = GGUFFile(write_model(path.with_name("whole.gguf"), model))
+    names, parts = sorted(whole.entries), []
+    for number in range(count):
+        tensors = {name: whole.read(name).numpy() for name in names[number::count]}
+        writer = gguf.GGUFWriter(path, "llama")
+        for key, value in whole.metadata.items() if number == 0 else ():
+            if key != "general.architecture":
+                (writer.add_uint32 if isinstance(value, int) else writer.add_float32)(key, value)
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", count)
+        writer.add_int32("split.tensors.count", len(names))
+        for name, tensor in tensors.items():
+            writer.add_tensor(name, tensor)
+        parts.append(path.with_name(f"{path.stem}-{number + 1:05d}-of-{count:05d}.gguf"))
+        writer.write_header_to_file(parts[-1])
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return parts
+
+
+def test_any_part_of_a_split_file_opens_the_whole_model(tmp_path: Path) -> None:
+    model = heedful.build("llama", **LLAMA, seed=0).eval()
+    parts = split_model(tmp_path / "m.gguf", model, 3)
+    tokens = torch.randint(0, 260, (2, 9))
+    for part in parts:
+        assert torch.allclose(heedful.load(part)(tokens), model(tokens), atol=1e-6)
+    parts[1].rename(tmp_path / "second.gguf")
+    with refused(NotFound, "part 1 of 3", "m-00002-of-00003.gguf"):
+        heedful.load(parts[0])
+    with refused(NotFound, "part 2 of 3", hint="NAME-00002-of-00003.gguf"):
+        heedful.load(tmp_path / "second.gguf")
+    split_model(tmp_path / "m.gguf", model, 3)
+    other = split_model(tmp_path / "n.gguf", heedful.build("llama", **LLAMA | {"layers": 1}), 3)
+    other[2].rename(parts[2])
+    with refused(CorruptFile, "parts", "tensors"):
+        heedful.load(parts[0])
+
+
+def test_what_is_no_model_says_what_it_is(tmp_path: Path) -> None:
+    table = {"token_embd.weight": np.ones((4, 32), np.float32)}
+    path = write(tmp_path / "a.gguf", table, extra=lambda writer: writer.add_type("adapter"))
+    with refused(NotFound, "no model", "'adapter'"):
+        heedful.load(path)
+    path = write(tmp_path / "b.gguf", table)
+    damaged(path, named("general.architecture"), named("general.brchitecture"))
+    with refused(NotFound, "general.architecture"):
+        heedful.load(path)
+
+
+def test_a_newer_kind_of_block_and_an_old_version_are_not_called_damage(two: Path) -> None:
+    whole = two.read_bytes()
+    two.write_bytes(whole.replace(SHAPE, SHAPE[:-4] + (99).to_bytes(4, "little")))
+    with refused(WeightsError, "type 99", hint="-U gguf"):
+        GGUFFile(two)
+    for version in (b"\1\0\0\0", b"\0\0\0\3"):
+        two.write_bytes(b"GGUF" + version + whole[8:])
+        with refused(WeightsError, "version", hint="convert"):
+            GGUFFile(two)
 
 
 def test_bad_files_are_one_clear_error_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

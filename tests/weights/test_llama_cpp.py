@@ -17,6 +17,7 @@ import heedful
 from heedful.exporting import export_gguf
 from heedful.models import FAMILIES
 from heedful.models.base import Model
+from heedful.nn.rope import Llama3Scaling, LongScaling, YarnScaling
 from heedful.weights.gguf_blocks import pack_q4_k
 from tests.weights.test_gguf_export import DESCRIBED, tiny_model
 
@@ -52,6 +53,31 @@ def test_every_decoder_has_the_same_logits(family: str, tmp_path: Path) -> None:
         ours = model(tokens)[0]
     theirs = logits_elsewhere(path, tokens[0].tolist())
     assert (ours - theirs).abs().max() < 1e-3 * ours.abs().max() + 1e-3
+
+
+LISTED = (1.0, 1.5, 4.0, 8.0)
+LLAMAS: dict[str, dict[str, Any]] = {
+    "biases": {"bias": True, "ffn_bias": True},
+    "yarn": {"rope_scaling": YarnScaling(4.0, 16, fast=16.0, slow=2.0)},
+    "yarn-gain": {"rope_scaling": YarnScaling(4.0, 16, mscale=0.7, mscale_all_dim=0.3)},
+    "llama-3-other-bounds": {"rope_scaling": Llama3Scaling(8.0, 16, 2.0, 3.0)},
+    "listed": {"rope_scaling": LongScaling(8.0, 64, LISTED, LISTED, 1.0)},
+}
+
+
+@pytest.mark.parametrize("case", LLAMAS)
+def test_every_kind_of_llama_has_the_same_logits(case: str, tmp_path: Path) -> None:
+    model = tiny_model("llama", **LLAMAS[case])
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_()
+        path = export_gguf(model, tmp_path / "m.gguf", "f32")
+        tokens = torch.randint(0, 100, (1, 40), generator=torch.Generator().manual_seed(0))
+        ours, again = model(tokens)[0], heedful.load(path)(tokens)[0]
+    theirs = logits_elsewhere(path, tokens[0].tolist())
+    assert (ours - theirs).abs().max() < 1e-5 * ours.abs().max()
+    assert (ours - again).abs().max() < 1e-5 * ours.abs().max()
 
 
 def greedy_elsewhere(model: Model, path: Path, prompt: str, count: int) -> tuple[bool, str]:

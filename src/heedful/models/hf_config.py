@@ -98,7 +98,8 @@ def read_gguf_rope(
     """
     kind, factor = rope_settings.get("type", "linear"), rope_settings.get("factor") or 1.0
     more = sorted(rope_settings.keys() - GGUF_ROPE.keys())
-    if any(d != 1 for d in divisors) and kind in ("none", "linear") and factor == 1 and not more:
+    gain, listed = rope_settings.get("attn_factor", 1.0), any(d != 1 for d in divisors)
+    if listed and kind in ("none", "linear") and factor == gain == 1 and not more:
         size = torch.tensor([[context]])
         for trained in (8192, rope_settings.get("original_context_length", 8192)):
             guess = Llama3Scaling(max(divisors), int(trained))
@@ -106,22 +107,22 @@ def read_gguf_rope(
             if torch.allclose(plain / scaled, torch.tensor(divisors), rtol=1e-3):
                 return guess
         return LongScaling(max(divisors), context, tuple(divisors), tuple(divisors), 1.0)
-    gain = rope_settings.get("attn_factor", 1.0)
-    if kind == "none" or (kind == "linear" and factor == 1 and gain == 1 and not more):
+    if (kind == "none" and not listed) or (kind == "linear" and factor == 1 and gain == 1 and not more):
         return None
-    if kind not in ("linear", "yarn") or more or (kind == "linear" and gain != 1) or any(divisors):
-        beside = more or (["attn_factor"] if gain != 1 else ["divisors"] if any(divisors) else [])
+    if kind not in ("linear", "yarn") or more or (kind == "linear" and gain != 1) or listed:
+        beside = more or (["rope_freqs"] if listed else ["attn_factor"] if gain != 1 else [])
         what = f"rope scaling {kind!r:.40}" + (f" with {', '.join(beside)}" if beside else "")
         raise WeightsError(
             f"{what} is not read from GGUF", hint="load the model's safetensors folder instead"
         )
     rope = {"rope_type": kind, "factor": factor}
     if kind == "yarn":
-        rope |= {
-            "original_max_position_embeddings": rope_settings.get("original_context_length"),
-            "beta_fast": rope_settings.get("yarn_beta_fast"), "beta_slow": rope_settings.get("yarn_beta_slow"),
-            "attention_factor": None if gain == 1 else gain * yarn_gain(factor),
+        names = {
+            "original_context_length": "original_max_position_embeddings", "yarn_beta_fast": "beta_fast",
+            "yarn_beta_slow": "beta_slow",
         }  # fmt: skip
+        rope |= {theirs: rope_settings.get(name) for name, theirs in names.items()}
+        rope["attention_factor"] = None if gain == 1 else gain * yarn_gain(factor)
     return read_rope({"rope_scaling": rope}, context)[1]
 
 
@@ -131,11 +132,13 @@ def config_from_gguf(family: Family, source: GGUFFile) -> Config:
         if theirs in source.metadata:
             family.config.check_field(ours, source.metadata[theirs], f"{source.path}: {theirs}")
     values = source.config(family.gguf_keys)
+    values |= family.gguf_read(source) if family.gguf_read else {}
     told, divisors = source.rope()
     check_kinds(f"{source.path}: rope scaling", told, GGUF_ROPE, minimum=1)
-    scaling = read_gguf_rope(told, divisors, values.get("rope_base", 10000.0), values.get("context", 2048))
-    values |= {} if scaling is None else {"rope_scaling": scaling}
-    return family.config.strict(**values | (family.gguf_read(source) if family.gguf_read else {}))
+    if "rope_scaling" in family.config.known() and "rope_scaling" not in values:
+        base = values.setdefault("rope_base", 10000.0)  # what llama.cpp takes where a file has none
+        values["rope_scaling"] = read_gguf_rope(told, divisors, base, values.get("context", 2048))
+    return family.config.strict(**values)
 
 
 GGUF_ROPE = {

@@ -1,4 +1,4 @@
-"""GGUF files: weights, often quantised, with their config and vocabulary in one file.
+"""GGUF files: weights, often quantised, with their config and vocabulary in one file or in several parts.
 
 The header is read in gguf_header.py. Every tensor comes out in float32, as the `gguf` library dequantises it,
 in memory of its own.
@@ -7,6 +7,7 @@ in memory of its own.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,34 +16,44 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.errors import CorruptFile, MissingPackage, WeightsError
-from heedful.weights.gguf_header import MAGIC, read_header
+from heedful.errors import CorruptFile, MissingPackage, NotFound, WeightsError
+from heedful.weights.gguf_header import MAGIC, Header, TensorInfo, read_header
 from heedful.weights.tensor_files import TensorEntry
 
 BLOCKS_IN_A_ROW = 2048  # of quantised values, handed over at once
 
 
+PART = "{}-{:05d}-of-{:05d}.gguf"  # how llama.cpp names the parts of a file that was split
+
+
 class GGUFFile:
-    """One .gguf file: `architecture`, `metadata`, and the tensors as every other source gives them."""
+    """A .gguf file and its parts: `architecture`, `metadata`, and the tensors as every other source has them.
+
+    Any part of a file that was split stands for all of them; the first has the metadata.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        with path.open("rb") as file:
-            if file.read(4) != MAGIC:
-                raise CorruptFile(f"{path} is no GGUF file: it does not begin with GGUF")
-        try:
-            from gguf import GGML_QUANT_SIZES
-        except ImportError:
-            raise MissingPackage(
-                "reading GGUF needs a package that is missing", hint="pip install gguf"
-            ) from None
-        try:
-            header = read_header(path, {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()})
-        except ValueError as error:
-            raise CorruptFile(f"{path} is damaged or truncated: {error}", hint="fetch it again") from None
-        self.metadata, self._tensors = header.metadata, header.tensors
+        self.path, header = path, read_gguf_header(path)
+        parts = {path: header}
+        if "split.count" in header.metadata:
+            found = find_parts(path, header.metadata)
+            parts = {part: header if part == path else read_gguf_header(part) for part in found}
+        self.metadata = next(iter(parts.values())).metadata
+        self._tensors: dict[str, tuple[Path, TensorInfo]] = {}
+        for part, header in parts.items():
+            for name, tensor in header.tensors.items():
+                if name in self._tensors:
+                    other = self._tensors[name][0].name
+                    raise CorruptFile(f"{part} and {other} both hold {name!r:.80}", hint="fetch them again")
+                self._tensors[name] = part, tensor
+        told = self.metadata.get("split.tensors.count")
+        if len(parts) > 1 and told not in (None, len(self._tensors)):
+            raise CorruptFile(
+                f"the {len(parts)} parts of {path} hold {len(self._tensors)} tensors and should hold {told}",
+                hint="fetch them again",
+            )
         self.entries: Mapping[str, TensorEntry] = {
-            name: TensorEntry(torch.float32, tensor.shape) for name, tensor in self._tensors.items()
+            name: TensorEntry(torch.float32, tensor.shape) for name, (_, tensor) in self._tensors.items()
         }
 
     @property
@@ -53,9 +64,9 @@ class GGUFFile:
     def read(self, name: str) -> Tensor:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
-        tensor = self._tensors[name]
+        path, tensor = self._tensors[name]
         kind = GGMLQuantizationType(tensor.type)
-        raw = np.fromfile(self.path, np.uint8, tensor.size, offset=tensor.start)
+        raw = np.fromfile(path, np.uint8, tensor.size, offset=tensor.start)
         rows = raw.reshape(*tensor.shape[:-1], -1) if tensor.size else raw.reshape(tensor.shape)
         long = GGML_QUANT_SIZES[kind][1] * math.gcd(raw.size // GGML_QUANT_SIZES[kind][1], BLOCKS_IN_A_ROW)
         if tensor.size and long > rows.shape[-1]:  # the library takes 16 rows at a time: long ones are faster
@@ -63,7 +74,10 @@ class GGUFFile:
         try:
             values = quants.dequantize(rows, kind)
         except NotImplementedError as error:
-            raise WeightsError(f"{name!r} is stored as {kind.name}, which cannot be read: {error}") from None
+            raise WeightsError(
+                f"{name!r} of {path} is stored as {kind.name}, which cannot be read: {error}",
+                hint="pip install -U gguf, or fetch another quantisation",
+            ) from None
         shaped = values.reshape(tensor.shape)
         return torch.from_numpy(np.require(shaped, np.float32, ["C", "W"]))
 
@@ -81,5 +95,46 @@ class GGUFFile:
         """
         start = f"{self.architecture}.rope.scaling."
         said = {n.removeprefix(start): v for n, v in self.metadata.items() if n.startswith(start)}
+        older = self.metadata.get(f"{self.architecture}.rope.scale_linear")
+        said = said if older is None else {"factor": older} | said
         listed = "rope_freqs.weight" in self.entries
         return said, self.read("rope_freqs.weight").tolist() if listed else []
+
+
+def read_gguf_header(path: Path) -> Header:
+    """Read the header of one file; what is no GGUF file or a damaged one is a CorruptFile."""
+    with path.open("rb") as file:
+        if file.read(4) != MAGIC:
+            raise CorruptFile(f"{path} is no GGUF file: it does not begin with GGUF")
+    try:
+        from gguf import GGML_QUANT_SIZES
+    except ImportError:
+        raise MissingPackage(
+            "reading GGUF needs a package that is missing", hint="pip install gguf"
+        ) from None
+    try:
+        return read_header(path, {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()})
+    except ValueError as error:
+        raise CorruptFile(f"{path} is damaged or truncated: {error}", hint="fetch it again") from None
+
+
+def find_parts(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
+    """The parts of a file that was split, in order, by the name and the metadata of one of them."""
+    number, count = metadata.get("split.no", 0), metadata["split.count"]
+    if not (isinstance(number, int) and isinstance(count, int) and 0 <= number < max(count, 1)):
+        raise CorruptFile(
+            f"{path} says that it is part {number!r:.40} of {count!r:.40}", hint="fetch it again"
+        )
+    if count <= 1:
+        return [path]
+    which = f"{path} is part {number + 1} of {count}"
+    named = re.fullmatch(r"(.+)-(\d{5})-of-(\d{5})\.gguf", path.name)
+    if named is None or (int(named[2]), int(named[3])) != (number + 1, count):
+        name = PART.format("NAME", number + 1, count)
+        raise NotFound(f"{which}, and its name does not say so", hint=f"call it {name}, beside the others")
+    parts = []
+    for i in range(1, count + 1):
+        parts.append(path.with_name(PART.format(named[1], i, count)))
+        if not parts[-1].is_file():
+            raise NotFound(f"{which}, and {parts[-1].name} is not there", hint="fetch it, too")
+    return parts

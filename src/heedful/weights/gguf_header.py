@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heedful.errors import WeightsError
+
 MAGIC, VERSIONS, ALIGNMENT = b"GGUF", (2, 3), 32
 STRING, ARRAY = 8, 9
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -52,7 +54,10 @@ def read_header(path: Path, block_sizes: dict[int, tuple[int, int]]) -> Header:
         version, tensors, keys = reader.numbers("IQQ")
         if version not in VERSIONS:
             known = " and ".join(map(str, VERSIONS))
-            raise ValueError(f"its version is {version} and those read are {known}, low byte first")
+            raise WeightsError(
+                f"{path} has version {version:#x} of GGUF, and those read are {known}, low byte first",
+                hint="convert the model again with a newer llama.cpp",
+            )
         metadata: dict[str, Any] = {}
         for _ in range(keys):
             key = reader.text("a key")
@@ -137,7 +142,10 @@ def _data_offset(
     placed, expected = {}, 0
     for name, (shape, kind, offset) in infos.items():
         if kind not in block_sizes:
-            raise ValueError(f"the tensor {name!r:.80} is of type {kind}, which is unknown")
+            raise WeightsError(
+                f"the tensor {name!r:.80} is of type {kind}, which the `gguf` library does not know",
+                hint="pip install -U gguf, or fetch another quantisation",
+            )
         numbers, size = block_sizes[kind]
         if shape and shape[-1] % numbers:
             raise ValueError(f"rows of {name!r:.80} have {shape[-1]} numbers, no multiple of {numbers}")

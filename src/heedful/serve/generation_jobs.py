@@ -44,13 +44,13 @@ class GenerationJob:
 
     served: ServedModel
     prompts: list[list[int]]
-    asked: CompletionRequest
+    request: CompletionRequest
     limit: int
     echo: bool = False
     task: GenerationTask | None = None  # for the model's batch; None if no token was asked for
 
     @property
-    def read(self) -> int:
+    def prompt_tokens(self) -> int:
         return sum(map(len, self.prompts))
 
 
@@ -83,7 +83,7 @@ def make_generation_job(
 def score_prompts(job: GenerationJob) -> Iterator[TokenResult]:
     """Yield the prompts that are sent back, with their scores if those were asked for."""
     assert isinstance(job.served.model, LM)
-    top = job.asked.logprobs
+    top = job.request.logprobs
     for row, ids in enumerate(job.prompts):
         yield TokenResult(row, [] if top is None else token_scores(job.served.model, ids, top))
 
@@ -109,7 +109,7 @@ class EmbeddingJob:
 
     served: ServedModel
     inputs: list[str | list[int]]
-    read: int  # tokens
+    prompt_tokens: int  # tokens
 
 
 def make_embedding_job(served_model: ServedModel, inputs: list[str | list[int]]) -> EmbeddingJob:

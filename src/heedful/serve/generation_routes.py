@@ -14,7 +14,7 @@ from heedful.models.base import Seq2Seq
 from heedful.serve.generation_jobs import GenerationJob, make_generation_job, score_prompts
 from heedful.serve.openai_errors import invalid, unsupported_parameter
 from heedful.serve.openai_requests import (
-    TOP,
+    MAX_TOP_LOGPROBS,
     CompletionRequest,
     RequestFields,
     read_inputs,
@@ -39,42 +39,42 @@ def read_completion(server: Server, fields: RequestFields) -> GenerationJob:
     """A request for completions as work: prompts tokenised, everything checked."""
     served = server.find(fields)
     served.check_generates()
-    asked = read_sampling(fields, server.limits.rows)
+    sampling = read_sampling(fields, server.limits.rows)
     vocab = served.model.config.vocab
-    asked = replace(
-        asked,
+    sampling = replace(
+        sampling,
         max_tokens=fields.integer("max_tokens", 0),
-        logprobs=fields.integer("logprobs", 0, min(TOP, vocab)),
+        logprobs=fields.integer("logprobs", 0, min(MAX_TOP_LOGPROBS, vocab)),
     )
     echo = fields.boolean("echo")
     if echo and isinstance(served.model, Seq2Seq):
         raise unsupported_parameter(
             "echo", f"{served.id} reads the prompt apart from what it writes; leave echo out"
         )
-    given = read_inputs(fields, "prompt", server.limits.rows)
-    check_rows(len(given), asked, server.limits.rows)
-    scoring = echo and asked.max_tokens == 0
-    prompts = [served.prompt(one, scoring=scoring) for one in given]
-    limit = served.max_new_tokens(prompts, asked, 16, server.limits.strict)
-    return make_generation_job(served, prompts, asked, server.limits.bound(limit), echo)
+    inputs = read_inputs(fields, "prompt", server.limits.rows)
+    check_rows(len(inputs), sampling, server.limits.rows)
+    scoring = echo and sampling.max_tokens == 0
+    prompts = [served.prompt(one, scoring=scoring) for one in inputs]
+    limit = served.max_new_tokens(prompts, sampling, 16, server.limits.strict)
+    return make_generation_job(served, prompts, sampling, server.limits.bound(limit), echo)
 
 
 def read_chat(server: Server, fields: RequestFields) -> GenerationJob:
     """A conversation as work. Its answer may be as long as the context, unless said otherwise."""
     served = server.find(fields)
     served.check_generates()
-    asked = read_sampling(fields, server.limits.rows)
+    sampling = read_sampling(fields, server.limits.rows)
     newer, older = fields.integer("max_completion_tokens", 1), fields.integer("max_tokens", 1)
-    wanted, top = fields.boolean("logprobs"), fields.integer("top_logprobs", 0, TOP)
-    if top is not None and not wanted:
+    scored, top = fields.boolean("logprobs"), fields.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
+    if top is not None and not scored:
         raise invalid("top_logprobs", "top_logprobs goes with logprobs=true only")
-    asked = replace(
-        asked, max_tokens=older if newer is None else newer,
-        logprobs=min(top or 0, served.model.config.vocab) if wanted else None,
+    sampling = replace(
+        sampling, max_tokens=older if newer is None else newer,
+        logprobs=min(top or 0, served.model.config.vocab) if scored else None,
     )  # fmt: skip
     prompt = served.conversation(read_messages(fields))
-    limit = served.max_new_tokens([prompt], asked, None, server.limits.strict)
-    return make_generation_job(served, [prompt], asked, server.limits.bound(limit))
+    limit = served.max_new_tokens([prompt], sampling, None, server.limits.strict)
+    return make_generation_job(served, [prompt], sampling, server.limits.bound(limit))
 
 
 def check_rows(prompts: int, request: CompletionRequest, max_rows: int) -> None:
@@ -97,13 +97,13 @@ async def generate_response(
     builder, label, seconds = ResponseBuilder(shape, job), request.scope["request_id"], server.limits.seconds
     work = score_prompts(job) if job.echo else None if job.task is not None else iter(())
     running = server.engine.submit(label, work=work, batch=job.served.batch, task=job.task)
-    server.metrics.prompt_tokens.add(job.read)
+    server.metrics.prompt_tokens.add(job.prompt_tokens)
 
     def count(reason: str) -> None:
         server.metrics.requests.add(1, request.url.path, "200", reason)
         server.metrics.latency.observe(time.perf_counter() - begun)
 
-    if job.asked.stream:
+    if job.request.stream:
         return Events(running, builder, seconds, count)
     async with following(running, request.receive, seconds):
         for item in await running.collect():

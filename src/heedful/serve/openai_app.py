@@ -62,8 +62,8 @@ def create_openai_app(models: Sequence[ServedModel], *, queue: int = 64, limits:
 
 def render_refusal(error: Exception) -> Json:
     """Return any failure as an answer in the shape that OpenAI's clients read."""
-    told = as_openai_error(error)
-    return Json(told.body, told.status, told.headers)
+    refusal = as_openai_error(error)
+    return Json(refusal.body, refusal.status, refusal.headers)
 
 
 def handle_errors(server: Server, path: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
@@ -88,9 +88,9 @@ def handle_errors(server: Server, path: str, handler: Handler) -> Callable[[Requ
 def unknown_url(request: Request, error: Exception) -> Response:
     """A path that is not there, or a method that it does not have."""
     assert isinstance(error, HTTPException)
-    said = f"{request.method} {request.url.path[:120]!r} is not there; docs/serving.md lists what is"
-    told = OpenAIError(error.status_code, "unknown_url", said)
-    return Json(told.body, error.status_code, dict(error.headers or {}))
+    message = f"{request.method} {request.url.path[:120]!r} is not there; docs/serving.md lists what is"
+    refusal = OpenAIError(error.status_code, "unknown_url", message)
+    return Json(refusal.body, error.status_code, dict(error.headers or {}))
 
 
 async def health(server: Server, request: Request) -> Response:

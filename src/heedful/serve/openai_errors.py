@@ -25,8 +25,8 @@ class OpenAIError(RequestRefused):
 
     @property
     def body(self) -> dict[str, Any]:
-        said = {"message": str(self), "type": self.type, "param": self.param, "code": self.code}
-        return {"error": said}
+        fields = {"message": str(self), "type": self.type, "param": self.param, "code": self.code}
+        return {"error": fields}
 
 
 class Gone(HeedfulError):
@@ -42,41 +42,41 @@ def unsupported_parameter(param: str, message: str) -> OpenAIError:
 
 
 def unknown_model(id: str, served_ids: list[str]) -> OpenAIError:
-    said = f"The model {id[:80]!r} does not exist; this server has {', '.join(served_ids)}"
-    return OpenAIError(404, "model_not_found", said, param="model")
+    message = f"The model {id[:80]!r} does not exist; this server has {', '.join(served_ids)}"
+    return OpenAIError(404, "model_not_found", message, param="model")
 
 
 def model_cannot(id: str, reason: str, can: list[str]) -> OpenAIError:
-    said = f"{id} {reason}; it answers {' and '.join(can) or 'nothing here'}"
-    return OpenAIError(400, "model_not_supported", said, param="model")
+    message = f"{id} {reason}; it answers {' and '.join(can) or 'nothing here'}"
+    return OpenAIError(400, "model_not_supported", message, param="model")
 
 
 def too_long(context: int, prompt: int, max_tokens: int | None = None) -> OpenAIError:
-    asked = f"your prompt has {prompt} tokens"
+    request = f"your prompt has {prompt} tokens"
     if max_tokens is not None:
-        asked = (
+        request = (
             f"you asked for {prompt + max_tokens} tokens ({prompt} in the prompt, {max_tokens} to be written)"
         )
-    said = f"This model's maximum context length is {context} tokens. However, {asked}; shorten it."
+    message = f"This model's maximum context length is {context} tokens. However, {request}; shorten it."
     param = None if max_tokens is None else "max_tokens"
-    return OpenAIError(400, "context_length_exceeded", said, param=param)
+    return OpenAIError(400, "context_length_exceeded", message, param=param)
 
 
 def queue_full(waiting: int) -> OpenAIError:
-    said = f"{waiting} requests are waiting already; try again in a moment"
-    return OpenAIError(429, "queue_full", said, type="rate_limit_error", headers={"Retry-After": "1"})
+    message = f"{waiting} requests are waiting already; try again in a moment"
+    return OpenAIError(429, "queue_full", message, type="rate_limit_error", headers={"Retry-After": "1"})
 
 
 def shutting_down() -> OpenAIError:
-    said = "this server is shutting down; ask another, or again when it is back"
-    return OpenAIError(503, "shutting_down", said, type="server_error", headers={"Retry-After": "5"})
+    message = "this server is shutting down; ask another, or again when it is back"
+    return OpenAIError(503, "shutting_down", message, type="server_error", headers={"Retry-After": "5"})
 
 
 def timeout(seconds: float) -> OpenAIError:
-    said = (
+    message = (
         f"the answer was not done after {seconds:g} s; ask for fewer tokens, or start with --request-timeout"
     )
-    return OpenAIError(504, "timeout", said, type="server_error", headers=FINAL)
+    return OpenAIError(504, "timeout", message, type="server_error", headers=FINAL)
 
 
 def slow_reader() -> OpenAIError:
@@ -97,7 +97,7 @@ def as_openai_error(error: Exception) -> OpenAIError:
         return invalid(None, text)
     name = type(error).__name__
     if is_out_of_memory(error):
-        said = "out of memory; send a shorter prompt, or fewer prompts at once"
-        return OpenAIError(500, "out_of_memory", said, type="server_error", headers=FINAL)
-    said = f"{name}: this is a fault of the server's; its log has more under this request's id"
-    return OpenAIError(500, "internal_error", said, type="server_error", headers=FINAL)
+        message = "out of memory; send a shorter prompt, or fewer prompts at once"
+        return OpenAIError(500, "out_of_memory", message, type="server_error", headers=FINAL)
+    message = f"{name}: this is a fault of the server's; its log has more under this request's id"
+    return OpenAIError(500, "internal_error", message, type="server_error", headers=FINAL)

@@ -15,7 +15,7 @@ from typing import Any
 from heedful.serve.openai_errors import OpenAIError, invalid, unsupported_parameter
 
 STOPS = 4  # stop strings, as OpenAI allows
-TOP = 20  # likeliest tokens beside each
+MAX_TOP_LOGPROBS = 20  # likeliest tokens beside each
 # Known elsewhere, not built here → what may be said all the same, because it asks for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
@@ -25,7 +25,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "guided_grammar": (), "continue_final_message": (False,),
 }  # fmt: skip
 # Known, and of no effect on what is written.
-IDLE = {
+NO_EFFECT = {
     "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
 }  # fmt: skip
 
@@ -57,7 +57,7 @@ class RequestFields:
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         self.body = {name: value for name, value in body.items() if value is not None}
-        self.asked: set[str] = set()
+        self.read_names: set[str] = set()
         for name, harmless in UNSUPPORTED.items():
             value = self.body.get(name)  # False is not 0 here: a value and its type are compared
             if name in self.body and (type(value), value) not in [(type(one), one) for one in harmless]:
@@ -65,10 +65,10 @@ class RequestFields:
 
     @property
     def left(self) -> list[str]:
-        return sorted(self.body.keys() - self.asked - UNSUPPORTED.keys() - IDLE)
+        return sorted(self.body.keys() - self.read_names - UNSUPPORTED.keys() - NO_EFFECT)
 
     def get(self, name: str) -> Any:
-        self.asked.add(name)
+        self.read_names.add(name)
         return self.body.get(name)
 
     def text(self, name: str) -> str:
@@ -192,10 +192,12 @@ ANY_OBJECT = {"type": "object"}  # what response_format json_object asks for
 def read_constraint(fields: RequestFields) -> dict[str, Any]:
     """Return the form that a text must have as settings of heedful.stream; OpenAI's or vLLM's names."""
     found = {name: read(fields, name) for name, read in CONSTRAINTS.items() if fields.get(name) is not None}
-    asked = {name: setting for name, setting in found.items() if setting}
-    if len(asked) > 1:
-        raise invalid(next(iter(asked)), f"{' and '.join(asked)} cannot both be kept; send one of them")
-    return next(iter(asked.values()), {})
+    constraints = {name: setting for name, setting in found.items() if setting}
+    if len(constraints) > 1:
+        raise invalid(
+            next(iter(constraints)), f"{' and '.join(constraints)} cannot both be kept; send one of them"
+        )
+    return next(iter(constraints.values()), {})
 
 
 def read_response_format(fields: RequestFields, name: str) -> dict[str, Any]:

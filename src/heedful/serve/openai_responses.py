@@ -17,7 +17,7 @@ from heedful.serve.generation_jobs import GenerationJob, TokenResult, TokenScore
 from heedful.serve.served_model import ServedModel
 
 FINISH = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
-LEAST = -9999.0  # stands for a log-probability of −∞, which JSON cannot say
+MIN_LOGPROB = -9999.0  # stands for a log-probability of −∞, which JSON cannot say
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Chat:
 
 
 def finite(logprob: float | None) -> float | None:
-    return None if logprob is None else max(logprob, LEAST)
+    return None if logprob is None else max(logprob, MIN_LOGPROB)
 
 
 class ResponseBuilder:
@@ -146,7 +146,7 @@ class ResponseBuilder:
 
     def __init__(self, form: ResponseShape, task: GenerationJob) -> None:
         self.form, self.task = form, task
-        self.choices = [ChoiceState() for _ in range(len(task.prompts) * task.asked.n)]
+        self.choices = [ChoiceState() for _ in range(len(task.prompts) * task.request.n)]
         self.tokens = 0
         self.head = {
             "id": form.prefix + secrets.token_hex(12), "object": form.object_name,
@@ -156,8 +156,8 @@ class ResponseBuilder:
 
     @property
     def usage(self) -> dict[str, int]:
-        read = self.task.read
-        return {"prompt_tokens": read, "completion_tokens": self.tokens, "total_tokens": read + self.tokens}
+        prompt, new = self.task.prompt_tokens, self.tokens
+        return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
     @property
     def finish_reason(self) -> str:
@@ -166,14 +166,14 @@ class ResponseBuilder:
 
     def parts(self, item: Piece | TokenResult) -> list[ChoiceDelta]:
         """What one token, or a prompt that is sent back, adds to the choices."""
-        n = self.task.asked.n
+        n = self.task.request.n
         if isinstance(item, TokenResult):
             text = self.task.served.text(self.task.prompts[item.row])
             end = None if self.task.limit else "length"
             return [ChoiceDelta(item.row * n + s, text, item.scores, end) for s in range(n)]
         self.tokens += 1
-        wanted = self.task.asked.logprobs is not None
-        scores = [TokenScore(item.token, item.logprob, item.top)] if wanted else []
+        scored = self.task.request.logprobs is not None
+        scores = [TokenScore(item.token, item.logprob, item.top)] if scored else []
         finish = None if item.finish is None else FINISH[item.finish]
         return [ChoiceDelta(item.row * n + item.sample, item.text, scores, finish)]
 
@@ -204,24 +204,24 @@ class ResponseBuilder:
         for part in self.merge(items):
             choice = self.choices[part.index]
             choice.finish = part.finish or choice.finish
-            said = self._logprobs(part.scores, choice.length) if part.scores else None
+            logprobs = self._logprobs(part.scores, choice.length) if part.scores else None
             choice.length += sum(text_offset(self.task.served, s) for s in part.scores)
-            for piece in self.form.pieces(part, said):
+            for piece in self.form.pieces(part, logprobs):
                 yield self._chunk([piece])
 
     def closing(self) -> Iterable[dict[str, Any]]:
         if not self.task.limit and not self.task.echo:
             for index in range(len(self.choices)):
                 yield self._chunk(list(self.form.pieces(ChoiceDelta(index, "", [], "length"), None)))
-        if self.task.asked.usage:
+        if self.task.request.usage:
             yield self._chunk([]) | {"usage": self.usage}
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        later = {"usage": None} if self.task.asked.usage else {}
+        later = {"usage": None} if self.task.request.usage else {}
         return self.head | {"object": self.form.chunk, "choices": choices} | later
 
     def _logprobs(self, scores: Sequence[TokenScore], offset: int = 0) -> Any:
-        if self.task.asked.logprobs is None:
+        if self.task.request.logprobs is None:
             return None
         return self.form.logprobs(self.task.served, scores, offset)
 
@@ -235,5 +235,5 @@ class ResponseBuilder:
 
 def system_fingerprint(served_model: ServedModel) -> str:
     """Changes with whatever may change a seed's text: the model, the versions, the device."""
-    told = (served_model.id, heedful.__version__, torch.__version__, str(served_model.model.device))
-    return "fp_" + hashlib.sha256(repr(told).encode()).hexdigest()[:12]
+    versions = (served_model.id, heedful.__version__, torch.__version__, str(served_model.model.device))
+    return "fp_" + hashlib.sha256(repr(versions).encode()).hexdigest()[:12]

@@ -65,11 +65,11 @@ async def parse_request(server: Server, request: Request, parse: Callable[[Serve
         raise shutting_down()
     body = await request.body()
 
-    def work() -> tuple[T, list[str]]:
+    def parse_fields() -> tuple[T, list[str]]:
         fields = RequestFields(parse_body(body))
         return parse(server, fields), fields.left
 
-    found, left = await asyncio.to_thread(work)
+    found, left = await asyncio.to_thread(parse_fields)
     if left:
         log.warning(
             "%s: ignored %s", request.scope["request_id"], ", ".join(f"{name!r:.40}" for name in left[:20])

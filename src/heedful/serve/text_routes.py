@@ -21,38 +21,41 @@ MAX_INPUTS = 2048  # texts of one request for embeddings, as OpenAI allows
 
 
 async def embeddings(server: Server, request: Request) -> Response:
-    def read(server: Server, fields: RequestFields) -> tuple[EmbeddingJob, str]:
+    def read_embeddings(server: Server, fields: RequestFields) -> tuple[EmbeddingJob, str]:
         served = server.find(fields)
         if not served.embeds:
             raise model_cannot(served.id, f"({served.model.kind}) has no vectors of texts", served.can)
-        form, wanted = fields.choice("encoding_format", ("float", "base64")), fields.integer("dimensions", 1)
-        if wanted not in (None, served.model.config.dim):
-            said = f"{served.id} has vectors of {served.model.config.dim} numbers and cannot shorten them"
-            raise unsupported_parameter("dimensions", said)
+        form, dimensions = (
+            fields.choice("encoding_format", ("float", "base64")),
+            fields.integer("dimensions", 1),
+        )
+        if dimensions not in (None, served.model.config.dim):
+            message = f"{served.id} has vectors of {served.model.config.dim} numbers and cannot shorten them"
+            raise unsupported_parameter("dimensions", message)
         inputs = read_inputs(fields, "input", MAX_INPUTS)
         if not all(inputs):
             raise invalid("input", "input has an empty text; leave it out")
         return make_embedding_job(served, inputs), form
 
-    task, form = await parse_request(server, request, read)
+    task, form = await parse_request(server, request, read_embeddings)
     job = server.engine.submit(request.scope["request_id"], work=compute_embeddings(task))
-    server.metrics.prompt_tokens.add(task.read)
+    server.metrics.prompt_tokens.add(task.prompt_tokens)
     async with following(job, request.receive, server.limits.seconds):
         found: list[Tensor] = [vector for some in await job.collect() for vector in some]
-    usage = {"prompt_tokens": task.read, "total_tokens": task.read}
+    usage = {"prompt_tokens": task.prompt_tokens, "total_tokens": task.prompt_tokens}
 
-    def answer() -> Response:  # a million numbers take their time
+    def render_response() -> Response:  # a million numbers take their time
         little_endian = lambda vector: np.ascontiguousarray(vector.numpy(), "<f4").tobytes()
         to_base64 = lambda vector: base64.b64encode(little_endian(vector)).decode()
         encode = Tensor.tolist if form == "float" else to_base64
         rows = [{"object": "embedding", "index": i, "embedding": encode(v)} for i, v in enumerate(found)]
         return Json({"object": "list", "data": rows, "model": task.served.id, "usage": usage})
 
-    return await asyncio.to_thread(answer)
+    return await asyncio.to_thread(render_response)
 
 
 async def tokenize(server: Server, request: Request) -> Response:
-    def read(server: Server, fields: RequestFields) -> Response:
+    def encode_prompt(server: Server, fields: RequestFields) -> Response:
         served, text = server.find(fields, default=True), fields.get("prompt")
         if not isinstance(text, str):
             raise invalid("prompt", "prompt must be a string")
@@ -63,17 +66,17 @@ async def tokenize(server: Server, request: Request) -> Response:
         names = tokenizer.tokens(ids)
         return Json({"count": len(ids), "max_model_len": served.context, "tokens": ids, "token_strs": names})
 
-    return await parse_request(server, request, read)
+    return await parse_request(server, request, encode_prompt)
 
 
 async def detokenize(server: Server, request: Request) -> Response:
-    def read(server: Server, fields: RequestFields) -> Response:
+    def decode_tokens(server: Server, fields: RequestFields) -> Response:
         served = server.find(fields, default=True)
         if served.model.tokenizer is None:
             raise model_cannot(served.id, "has no tokenizer", served.can)
         return Json({"prompt": served.text(read_token_ids("tokens", fields.get("tokens")))})
 
-    return await parse_request(server, request, read)
+    return await parse_request(server, request, decode_tokens)
 
 
 async def tokenizer_info(server: Server, request: Request) -> Response:

@@ -52,7 +52,7 @@ def test_the_page_of_figures_has_the_image_first_and_its_python_runs(
     shown = get(client, f"/api/trace/{found['id']}/figures/image_attention")
     model = client.app.state.studio.registry.get("reader").model  # type: ignore[attr-defined]
     direct = view.image_attention(model, draw_text("305", 16, 32))
-    assert shown["title"] == direct.title
+    assert shown["title"] == direct.title.replace("vision-encoder-decoder", "reader")
     assert "data:image/png" in shown["drawn"]["light"]
     monkeypatch.chdir(tmp_path)
     exec(compile(shown["python"], "<python>", "exec"), {})

@@ -80,3 +80,12 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     with refused(InputError, "layer=7", hint="mean"):
         view.image_attention(reader(tmp_path), draw_text("1"), "1", layer=7)
     assert heedful.view.image_attention is view.image_attention
+
+
+def test_the_title_has_the_name_given_and_the_page_shows_it_once(tmp_path: Path) -> None:
+    figure = view.image_attention(reader(tmp_path), draw_text("305", 16, 32), "30", name="digits")
+    assert "digits looks" in figure.title
+    assert "name='digits'" in figure.python
+    assert "digits looks" in figure.to_svg()
+    assert "digits looks" not in figure.to_dict()["drawn"]["light"]
+    assert "∅" not in figure.to_dict()["drawn"]["light"]

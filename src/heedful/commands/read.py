@@ -68,4 +68,4 @@ def read_command(
     if figure is not None:
         from heedful import view
 
-        view.image_attention(pipe.model, shown[0]).save(figure)
+        view.image_attention(pipe.model, shown[0], name=Path(name).name).save(figure)

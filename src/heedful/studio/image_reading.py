@@ -26,7 +26,7 @@ def read_image(loaded_model: LoadedModel, inputs: Mapping[str, Any]) -> dict[str
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         result = pipe(image)
-    figure = view.image_attention(model, image)
+    figure = view.image_attention(model, image, name=loaded_model.id)
     told = [str(w.message) for w in said if issubclass(w.category, UserWarning)]
     imports = "import heedful.view" + (
         "\nfrom heedful.images import draw_text" if "draw_text" in code else ""

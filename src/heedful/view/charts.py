@@ -31,9 +31,9 @@ SIN = math.sqrt(0.5)
 
 
 def titled_scene(title: str, drawing: Drawing) -> Scene:
-    """Return a drawing on a page, under its title."""
+    """Return a drawing on a page, under its title if it has one."""
     shapes, right, bottom = drawing
-    lines = wrap_text(title, max(right, 420.0) - 24, 14)
+    lines = wrap_text(title, max(right, 420.0) - 24, 14) if title else []
     head = [TextLabel(12, 18 + 19 * i, line, 14, bold=True) for i, line in enumerate(lines)]
     down = 19.0 * len(lines) + 14
     return Scene(max(right, 420.0), bottom + down, (*head, *(move_shape(s, 0, down) for s in shapes)))

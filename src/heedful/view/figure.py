@@ -50,7 +50,8 @@ class Figure:
             "data": html_export.tree(dict(self.data), bytes_=many),
         }  # fmt: skip
         if "panels" in self.data and self.kind in KINDS:  # panels hold its numbers, the drawing is another
-            written["drawn"] = {theme: self.to_svg(theme) for theme in THEMES}
+            untitled = replace(self, title="")  # the title stands above the drawing
+            written["drawn"] = {theme: untitled.to_svg(theme) for theme in THEMES}
         return written
 
     def to_html(self, theme: str | None = None) -> str:

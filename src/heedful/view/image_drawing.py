@@ -13,7 +13,7 @@ from heedful.view.token_labels import short
 
 TINT = np.array([230.0, 85.0, 0.0])  # of the greatest weight; no weight leaves the image as it is
 STRONGEST = 0.75  # how much of a pixel the tint may take
-PAGE, GAP, HEADING = 660.0, 14.0, 20.0
+PAGE, GAP, HEADING = 660.0, 14.0, 23.0
 
 
 def tint_image(pixels: np.ndarray, weights: np.ndarray, limit: float) -> np.ndarray:
@@ -41,10 +41,10 @@ def draw_image_attention(data: Mapping[str, Any]) -> Drawing:
     for i, (name, tile) in enumerate(tiles):
         x, y = 12 + (i % columns) * (wide + GAP), (i // columns) * (high + HEADING + GAP)
         shapes += [
-            TextLabel(x, y + 8, name, 12.5, bold=i > 0, colour=SOFT if i == 0 else "ink"),
+            TextLabel(x, y + 8, name, 14.5, bold=i > 0, colour=SOFT if i == 0 else "ink"),
             Picture(x, y + HEADING, wide, high, tile),
             Box(x, y + HEADING, wide, high, stroke=FAINT),
         ]
     down = -(-len(tiles) // columns) * (high + HEADING + GAP)
-    shapes.append(TextLabel(12, down + 6, f"no tint: weight 0; full tint: {limit:.2f}", 11, colour=SOFT))
+    shapes.append(TextLabel(12, down + 6, f"no tint: weight 0; full tint: {limit:.2f}", 13, colour=SOFT))
     return shapes, min(len(tiles), columns) * (wide + GAP) + 12, down + 22

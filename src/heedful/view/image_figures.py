@@ -22,12 +22,13 @@ LARGEST = 384  # pixels of a side of the image that is kept in a figure
 
 
 def image_attention(
-    model: Model, image: Any, target: Any = None, *, layer: int | str = "mean", head: int | str = "mean"
-) -> Figure:
+    model: Model, image: Any, target: Any = None, *, layer: int | str = "mean", head: int | str = "mean",
+    name: str = "",
+) -> Figure:  # fmt: skip
     """Where in an image the model looks while it writes each token: cross-attention over the patches.
 
     `image` is a path, an array of pixels or one of Pillow's. Without a target the model writes its own.
-    `layer` and `head` are numbers, or "mean" over all of them.
+    `layer` and `head` are numbers, or "mean" over all of them. `name` is what the title calls the model.
     """
     embed = model.embed if isinstance(model, Seq2Seq) else None
     if not isinstance(embed, PatchEmbedding):
@@ -47,11 +48,13 @@ def image_attention(
     said = str(image) if isinstance(image, str | Path) else "image"
     said_of = lambda what, value: f"all {what}s" if value == "mean" else f"{what} {value}"
     which = f"{said_of('layer', layer)}, {said_of('head', head)}"
-    title = f"Where {model.family.name} looks while it writes: {which}"
+    name = name or model.family.name
+    title = f"Where {name} looks while it writes: {which}"
     learned = " and ".join(names[:first])
     note = f"{100 * off:.0f} % of all weight goes to {learned}, which belongs to no place in the image."
-    call = f"heedful.view.image_attention(model, {said!r}, layer={layer!r}, head={head!r})"
-    about = {"model": model.family.name, "image": said, "layer": layer, "head": head}
+    named = "" if name == model.family.name else f", name={name!r}"
+    call = f"heedful.view.image_attention(model, {said!r}, layer={layer!r}, head={head!r}{named})"
+    about = {"model": name, "image": said, "layer": layer, "head": head}
     return Figure("image_attention", title, about, data, note, call)
 
 

@@ -92,7 +92,7 @@ function Panels({ figure }: { figure: FigureJson }) {
           </label>
         </div>
       )}
-      {drawn && <div class="fig-scroll"><img class="fig-drawn" alt={figure.title} src={`data:image/svg+xml,${encodeURIComponent(drawn[theme.dark ? "dark" : "light"])}`} /></div>}
+      {drawn && <div class="fig-scroll"><img class={`fig-drawn ${figure.kind}`} alt={figure.title} src={`data:image/svg+xml,${encodeURIComponent(drawn[theme.dark ? "dark" : "light"])}`} /></div>}
       {panel && <Strip key={at} panel={panel} />}
     </Frame>
   );

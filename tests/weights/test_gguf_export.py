@@ -35,7 +35,7 @@ DESCRIBED: dict[str, dict[str, Any]] = {
     "qwen2-moe": {"dense": ()},
     "smollm3": {"layers": 4, "unrotated": (3,)},
     "gpt-oss": {"rope_scaling": None},
-    "mamba2": {"groups": 1},
+    "mamba2": {"norm_groups": 2},  # as many as its groups
 }
 WIDE: dict[str, Any] = {"dim": 256, "vocab": 64}  # rows of whole blocks of every kind
 STANDARD = {"q8_0": 0.006, "q4_0": 0.09, "q4_k": 0.075}  # relative error on Gaussian weights
@@ -139,6 +139,18 @@ def test_what_gguf_cannot_say_is_refused_and_leaves_no_file(tmp_path: Path) -> N
     with refused(ConfigError, "q3_x", hint="q4_k"):
         export_gguf(tiny_model("llama"), path, "q3_x")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_groups_of_mamba_2_are_normalised_apart_or_refused(tmp_path: Path) -> None:
+    with refused(ConfigError, "norm_groups=1", "2", hint="hf"):
+        export_gguf(tiny_model("mamba2", groups=2), tmp_path / "m.gguf")
+    apart, together = (tiny_model("mamba2", groups=2, norm_groups=n) for n in (2, 1))
+    tokens = torch.arange(5, 25)[None]
+    assert (apart(tokens) - together(tokens)).abs().max() > 1e-2
+    again = heedful.load(heedful.save(apart, tmp_path / "m"))
+    assert torch.equal(again(tokens), apart(tokens))
+    assert again.hf_config["model_type"] == "heedful-mamba2"  # transformers would normalise them together
+    assert heedful.load(heedful.save(together, tmp_path / "n")).hf_config["model_type"] == "mamba2"
 
 
 def test_without_the_library_the_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from heedful.nn.head import (
 from heedful.nn.latent import LatentAttention
 from heedful.nn.linear import GatedConv, GatedLinearAttention, LinearAttention
 from heedful.nn.moe import MoE, SigmoidRouter
-from heedful.nn.norm import OffsetRMSNorm, RMSNorm
+from heedful.nn.norm import GroupRMSNorm, OffsetRMSNorm, RMSNorm
 from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, Sinusoidal
 from heedful.nn.recurrent import GRU, LSTM, RNN, Bidirectional, GatedUnit
 from heedful.nn.ssd import Mamba2
@@ -174,6 +174,7 @@ TABLE: tuple[Row, ...] = (
     (Block, "Block", block_equations),
     (ParallelBlock, "Block", block_equations),
     (RMSNorm, "RMSNorm", norm_equations),
+    (GroupRMSNorm, "RMSNorm of groups", ["y_g = γ_g x_g / √(mean(x_g²) + ε)"]),
     (nn.LayerNorm, "LayerNorm", norm_equations),
     (MLMHead, "Masked word head", ["p = softmax(E norm(act(W x)) + b)"]),
     (LMHead, "Language model head", ["p = softmax(E x)"]),

@@ -267,8 +267,11 @@ def config_to(family: Family, config: Config, hf_config: dict[str, Any]) -> dict
     out |= family.fixed
     own, types = own_architecture(family, config.head), family.model_types or (f"heedful-{family.name}",)
     out["architectures"] = [family.heads.get(config.head, own)]
-    if config.classifier_pooling:  # no other program may take the head for the family's own
-        out |= {"classifier_pooling": config.classifier_pooling, "architectures": [own]}
+    ours_alone = str(written.get("model_type", "")).startswith("heedful-")
+    if config.classifier_pooling:
+        out["classifier_pooling"] = config.classifier_pooling
+    if ours_alone or config.classifier_pooling:  # no other program may take it for the published class
+        out["architectures"] = [own]
         types = (f"heedful-{family.name}",)
     out["model_type"] = hf_config.get("model_type") if hf_config.get("model_type") in types else types[0]
     if config.head in ("classify", "tag") and len(out.get("id2label") or {}) != config.labels:

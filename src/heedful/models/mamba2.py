@@ -34,6 +34,7 @@ class Mamba2Config(Config):
     head_dim: int = derived(lambda c: head_size(c.hidden, c.heads))
     state: int = 128  # numbers each channel remembers
     groups: int = 1  # of heads that share B and C
+    norm_groups: int = 1  # of channels that are normalised apart: as `groups` in GGUF, 1 in transformers
     width: int = 4  # tokens the short convolution sees
     bias: bool = False  # of the matrices in and out
     conv_bias: bool = True
@@ -55,6 +56,9 @@ class Mamba2Config(Config):
             raise ConfigError(said, hint="leave head_dim out")
         if self.heads % self.groups:
             raise ConfigError(f"groups={self.groups} does not divide heads={self.heads}", hint="it must")
+        if self.hidden % self.norm_groups:
+            said = f"norm_groups={self.norm_groups} does not divide hidden={self.hidden}"
+            raise ConfigError(said, hint="take 1, or as many as there are groups")
         if not 0 < self.step_min < self.step_max:
             raise ConfigError(f"step_min={self.step_min} must lie between 0 and step_max={self.step_max}")
 
@@ -62,8 +66,8 @@ class Mamba2Config(Config):
 def mamba2(c: Mamba2Config) -> LM:
     norm = lambda: NarrowRMSNorm(c.dim, c.norm_eps)
     ssm = lambda: Mamba2(
-        c.dim, c.hidden, c.heads, c.state, groups=c.groups, width=c.width, bias=c.bias,
-        conv_bias=c.conv_bias, eps=c.norm_eps, step=(c.step_min, c.step_max),
+        c.dim, c.hidden, c.heads, c.state, groups=c.groups, norm_groups=c.norm_groups, width=c.width,
+        bias=c.bias, conv_bias=c.conv_bias, eps=c.norm_eps, step=(c.step_min, c.step_max),
         limits=(c.lowest_step, c.highest_step or None),
     )  # fmt: skip
     embed = Embedding(c.vocab, c.dim, project=Widen() if c.wide else None)
@@ -96,24 +100,16 @@ def mamba2_gguf_names(c: Mamba2Config) -> list[Row]:
         ("blk.*.ssm_dt.bias", "blocks.*.ssm.step_bias"),
         ("blk.*.ssm_a", "blocks.*.ssm.A_log", NegatedExp((-1, 1))),
         ("blk.*.ssm_d", "blocks.*.ssm.D", Reshape((-1, 1))),
-        ("blk.*.ssm_norm.weight", "blocks.*.ssm.norm.weight", Reshape((1, -1))),
+        ("blk.*.ssm_norm.weight", "blocks.*.ssm.norm.weight", Reshape((c.norm_groups, -1))),
     ]
 
 
-def refuse_groups(groups: int) -> None:
-    """Raise ConfigError for several groups, which llama.cpp normalises apart and transformers together."""
-    if groups > 1:
-        said = f"groups={groups}: the norm of a GGUF file goes group by group, and ours over all of them"
-        raise ConfigError(said, hint="use a folder of safetensors")
-
-
 def read_mamba2_gguf(source: GGUFFile) -> dict[str, Any]:
-    refuse_groups(source.metadata.get("mamba2.ssm.group_count", 1))
-    return {}
+    """llama.cpp normalises each group by itself, as the released code does; transformers all together."""
+    return {"norm_groups": source.metadata.get("mamba2.ssm.group_count", 1)}
 
 
 def write_mamba2_gguf(c: Mamba2Config) -> dict[str, Any]:
-    refuse_groups(c.groups)
     return gguf_limits("mamba2")
 
 
@@ -121,12 +117,14 @@ def read_mamba2(hf_config: dict[str, Any]) -> dict[str, Any]:
     low, high = hf_config.get("time_step_limit", (0.0, math.inf))
     bounded = isinstance(high, int | float) and math.isfinite(high)  # newer files spell infinity as a table
     hidden = hf_config.get("expand", 2) * hf_config["hidden_size"]
-    return {"hidden": hidden, "lowest_step": low, "highest_step": high if bounded else 0.0}
+    fields = {"hidden": hidden, "lowest_step": low, "highest_step": high if bounded else 0.0}
+    return fields | {"norm_groups": hf_config.get("norm_groups", 1)}
 
 
 def write_mamba2(c: Mamba2Config) -> dict[str, Any]:
     limit = {"time_step_limit": [c.lowest_step, c.highest_step or {"__float__": "Infinity"}]}
-    return {"expand": c.hidden // c.dim, **(limit if c.lowest_step or c.highest_step else {})}
+    own = {} if c.norm_groups == 1 else {"norm_groups": c.norm_groups, "model_type": "heedful-mamba2"}
+    return {"expand": c.hidden // c.dim, **(limit if c.lowest_step or c.highest_step else {}), **own}
 
 
 MAMBA2 = replace(
@@ -141,7 +139,7 @@ MAMBA2 = replace(
     },
     tiny=Mamba2Config(vocab=128, dim=32, layers=2, heads=4, state=8, groups=2),
     heads={"lm": "Mamba2ForCausalLM", "none": "Mamba2Model"},
-    read=read_mamba2, write=write_mamba2, reads={"expand": "int"},
+    read=read_mamba2, write=write_mamba2, reads={"expand": "int", "norm_groups": "int"},
     absent={"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "n_groups": 8,
             "tie_word_embeddings": False},
     gguf="mamba2", gguf_names=mamba2_gguf_names,

@@ -68,6 +68,19 @@ class HeadLayerNorm(nn.Module):
         return selected
 
 
+class GroupRMSNorm(nn.Module):
+    """γ x_g / √(mean x_g² + ε) for each of `groups` equal parts x_g of x, in float32   (Mamba-2's code)"""
+
+    def __init__(self, groups: int, dim: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.groups, self.eps = groups, eps
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = x.float().unflatten(-1, (self.groups, -1))
+        return self.weight * F.rms_norm(parts, parts.shape[-1:], None, self.eps).flatten(-2).to(x.dtype)
+
+
 def norm_size(norm: nn.Module) -> int:
     """How many entries a norm with weights normalises together."""
     return cast(Tensor, norm.weight).shape[-1]

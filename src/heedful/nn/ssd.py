@@ -15,7 +15,7 @@ from heedful.errors import ConfigError
 from heedful.nn.attention import head_size, split_heads
 from heedful.nn.chunked import fast_linear
 from heedful.nn.context import Context, Part, PartState
-from heedful.nn.norm import RMSNorm, show_norm
+from heedful.nn.norm import GroupRMSNorm, RMSNorm, show_norm
 from heedful.nn.scan import linear_pattern, linear_scan, shown_scan, to_float32
 from heedful.nn.ssm import ShortConv, draw_step_bias, joint_products, show_pattern, shows_pattern, with_skip
 from heedful.nn.state import RecurrentState
@@ -27,7 +27,8 @@ class Mamba2(Part):
     h_t = exp(Δ_t A) h_{t−1} + Δ_t u_t B_tᵀ,  y_t = h_t C_t + D u_t,  out(norm(y ⊙ silu(gate x)))
 
     (Dao and Gu 2024 §5 and §7.1.) A < 0, Δ and D are one number for a head; groups of heads share B and C. Δ
-    lies within `limits`, and is 0 where a token is padding, so that h stays as it is.
+    lies within `limits`, and is 0 where a token is padding, so that h stays as it is. The norm goes over all
+    channels, or over each of `norm_groups` parts of them by itself.
     """
 
     pattern_kind = "effective"
@@ -41,6 +42,7 @@ class Mamba2(Part):
         state: int,
         *,
         groups: int = 1,
+        norm_groups: int = 1,
         width: int = 4,
         bias: bool = False,
         conv_bias: bool = True,
@@ -62,7 +64,7 @@ class Mamba2(Part):
         self.conv = ShortConv(hidden + 2 * groups * state, width, bias=conv_bias)
         self.A_log = nn.Parameter(torch.empty(heads))  # log(−A)
         self.D = nn.Parameter(torch.empty(heads))
-        self.norm = RMSNorm(hidden, eps)
+        self.norm = RMSNorm(hidden, eps) if norm_groups == 1 else GroupRMSNorm(norm_groups, hidden, eps)
         self.out = nn.Linear(hidden, dim, bias=bias)
 
     def initialise(self) -> None:

@@ -238,9 +238,8 @@ def commands(given: argparse.Namespace) -> tuple[str, list[list[str]]]:
         return " ".join(words), [[*words, "--out", "{work}"]]
     (row,) = json.loads((given.start.parent / "results" / f"{NAME}.json").read_text(encoding="utf-8"))
     line = f"{row['command']} --out begun && {' '.join(words)} --start begun/{NAME}"
-    (first,) = row["check"]["steps"]
-    again = [*words, "--start", f"{{work}}/begun/{NAME}", "--out", "{work}"]
-    return line, [[*first[:-1], "{work}/begun"], again]
+    before = [[word.replace("{work}", "{work}/begun") for word in step] for step in row["check"]["steps"]]
+    return line, [*before, [*words, "--start", f"{{work}}/begun/{NAME}", "--out", "{work}"]]
 
 
 def write_results(model: Model, found: dict[str, float], given: argparse.Namespace, seconds: float) -> None:

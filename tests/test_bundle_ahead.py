@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -17,7 +19,7 @@ pytest.importorskip("sklearn", reason="the handwriting is scikit-learn's")
 sys.path.insert(0, str(Path(__file__).parents[1]))  # bundle/ is not installed
 
 from bundle.ahead import made_ahead
-from bundle.digits import HEIGHT, WIDTH, Handwriting, Painter, choose_texts
+from bundle.digits import HEIGHT, NAME, WIDTH, Handwriting, Painter, choose_texts, commands
 
 TEXTS = choose_texts(12, ["cat", "attention"], seed=3)
 
@@ -50,3 +52,19 @@ def test_varied_pictures_have_their_ink_inside() -> None:
     begins = [int(np.flatnonzero((picture < 128).any(0))[0]) for picture in pictures]
     assert max(begins) > 12  # some stand anywhere, most at the left
     assert np.median(begins) < 12
+
+
+def test_the_steps_of_a_model_that_went_on_twice_are_all_kept(tmp_path: Path) -> None:
+    """Each step reads what the one before it has written."""
+    given = argparse.Namespace(start=None, seconds=9.0, steps=1, seed=0, processes=0, graph=False)
+    (tmp_path / "results").mkdir()
+    for expected in (1, 2, 3):
+        line, steps = commands(given)
+        assert len(steps) == expected
+        row = {"command": line, "check": {"steps": steps}}
+        (tmp_path / "results" / f"{NAME}.json").write_text(json.dumps([row]), encoding="utf-8")
+        given.start = tmp_path / NAME
+    outs = [step[step.index("--out") + 1] for step in steps]
+    starts = [step[step.index("--start") + 1] for step in steps[1:]]
+    assert starts == [f"{out}/{NAME}" for out in outs[:-1]]
+    assert outs[-1] == "{work}"

@@ -14,7 +14,11 @@ import torch
 
 import heedful
 from heedful.models.base import LM
+from heedful.runs.finetune import FinetuneRequest, outlook
+from heedful.runs.finetune.file_examples import read_and_split
+from heedful.runs.finetune.training_setup import prepare_training
 from heedful.runs.training_loop import TrainingLoop
+from heedful.runs.training_progress import ProgressReporter
 from heedful.train.fit import Step
 from tests.runs import finetuning as toy
 from tests.runs.conftest import Heed
@@ -335,5 +339,43 @@ def test_before_training_it_says_what_guessing_gives_and_how_long_it_will_take(
     options = ("--full", "--no-balance", "--epochs", 4, "--batch", 8)
     code, _, err = heed("finetune", bases["encoder"], file, *options, "--out", tmp_path / "out")
     assert code == 0
-    assert re.search(r"without training: accuracy 0\.[678]\d+, by always saying 'usual'", err)
-    assert re.search(r"time: about \d\d:\d\d without evaluations, \d+\.\d\d s a step", err)
+    assert re.search(r"without training: accuracy 0\.[678]\d+ by always saying 'usual'", err)
+    assert re.search(r"time: about \d\d:\d\d \(\d+ steps of [\d.]+ m?s, 4 evaluations of [\d.]+ m?s\)", err)
+
+
+def test_the_base_alone_is_scored_by_its_own_vectors(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outlook, "BASE_SHARE", 1.0)
+    file, out = toy.classes(tmp_path / "rows.csv"), tmp_path / "out"
+    _, _, err = heed("finetune", bases["encoder"], file, "--full", "--epochs", 2, "--out", out)
+    found = re.search(
+        r"accuracy [\d.]+ by always saying '\w+', ([\d.]+) by a linear head on the model's own", err
+    )
+    assert found
+    assert float(found[1]) > 0.5  # of three classes: the vectors tell the verb
+    pairs = [(name, s, int(s.startswith(name))) for name in toy.NAMES for s in toy.SENTENCES]
+    table = toy.table(tmp_path / "pairs.csv", ("query", "document", "relevance"), pairs)
+    code, _, err = heed("finetune", bases["encoder"], table, "--epochs", 1, "--out", tmp_path / "ranks")
+    assert code == 0, err
+    assert re.search(r"without training: ndcg [\d.]+ by the cosine of the model's own vectors", err)
+
+
+def test_the_foretold_steps_are_those_of_training_and_leave_no_trace(
+    bases: dict[str, Path], tmp_path: Path
+) -> None:
+    request = FinetuneRequest(str(bases["encoder"]), str(toy.classes(tmp_path / "rows.csv")), lora=False)
+    split = read_and_split(request, ProgressReporter())
+    setup = prepare_training(request, split, heedful.load(bases["encoder"]), ProgressReporter())
+    before = {name: p.detach().clone() for name, p in setup.task.model.named_parameters()}
+    found = outlook.foretell(setup, split.valid)
+    assert found.steps == setup.config.steps
+    assert found.evaluations == -(-found.steps // len(setup.batches))
+    assert found.seconds == pytest.approx(
+        found.steps * found.step_seconds + found.evaluations * found.evaluation_seconds
+    )
+    assert all(torch.equal(p, before[name]) for name, p in setup.task.model.named_parameters())
+    picked = outlook.PickedSteps(setup.batches.order, [3, 1])
+    assert [picked.rows(i)[0].tolist() for i in (0, 1)] == [
+        setup.batches.order.rows(k)[0].tolist() for k in (3, 1)
+    ]

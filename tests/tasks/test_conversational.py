@@ -66,11 +66,33 @@ def test_messages_and_sharegpts_form_are_read_alike() -> None:
         ('[{"role": "user"}]', "lacks a role or a text"),
         ('[{"role": "user", "content": "hi"}]', "without an answer"),
         ('[{"role": "assistant", "content": "hi"}]', "without an answer"),
+        ('[{"role": "user", "content": "hi"}, {"role": "assistant", "content": " "}]', "without an answer"),
+        ('[{"role": "user", "content": [{"type": "image_url"}]}]', "lacks a role or a text"),
     ],
 )
 def test_rows_that_cannot_be_used_say_why(cell: str, reason: str) -> None:
     with pytest.raises(UnusableRow, match=reason):
         read_messages(cell)
+
+
+def test_calls_of_tools_and_lists_of_texts_are_kept_for_the_template() -> None:
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    turns = [
+        {"role": "user", "content": [{"type": "text", "text": "1 + "}, {"type": "text", "text": "1?"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "name": "add", "tool_call_id": "7", "content": "2"},
+        {"role": "assistant", "content": "It is 2."},
+    ]
+    found = read_messages(json.dumps(turns))
+    assert [message["content"] for message in found] == ["1 + 1?", "", "2", "It is 2."]
+    assert found[1]["tool_calls"] == [call]
+    assert (found[2]["name"], found[2]["tool_call_id"]) == ("add", "7")
+    shared = [
+        {"from": "human", "value": "1"},
+        {"from": "observation", "value": "2"},
+        {"from": "gpt", "value": "3"},
+    ]
+    assert [message["role"] for message in read_messages(json.dumps(shared))] == ["user", "tool", "assistant"]
 
 
 @pytest.mark.parametrize("key", ["messages", "conversations"])

@@ -55,7 +55,27 @@ class Files:
     def log(self, line: str) -> None: ...
 
 
-class RunFolder(Files):
+class MetricsFiles(Files):
+    """The files in which a run keeps what it measured, so that a resumed one knows it."""
+
+    def forget_after(self, step: int) -> None:
+        """Drop the lines of steps after the checkpoint that a killed run left: they will be taken again."""
+        for name in ("metrics.jsonl", "samples.jsonl"):
+            file = self.path / name
+            if file.is_file():
+                lines = file.read_text(encoding="utf-8").splitlines()
+                write_text(file, "".join(line + "\n" for line in lines if _step(line) <= step))
+
+    def metrics(self, values: Mapping[str, float | int]) -> None:
+        """Append one line of numbers to metrics.jsonl."""
+        self._append("metrics.jsonl", dict(values))
+
+    def _append(self, name: str, value: Mapping[str, Any]) -> None:
+        with (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+class RunFolder(MetricsFiles):
     """The files of one run, except its checkpoints, which `fit` writes."""
 
     def __init__(
@@ -94,17 +114,9 @@ class RunFolder(Files):
         write_text(self.path / "config.yaml", settings_yaml(self.settings))
         write_text(self.path / "env.json", json.dumps(environment(), indent=2) + "\n")
 
-    def forget_after(self, step: int) -> None:
-        """Drop the lines of steps after the checkpoint that a killed run left: they will be taken again."""
-        for name in ("metrics.jsonl", "samples.jsonl"):
-            file = self.path / name
-            if file.is_file():
-                lines = file.read_text(encoding="utf-8").splitlines()
-                write_text(file, "".join(line + "\n" for line in lines if _step(line) <= step))
-
     def metrics(self, values: Mapping[str, float | int]) -> None:
         """Append one line of numbers to metrics.jsonl."""
-        self._append("metrics.jsonl", dict(values))
+        super().metrics(values)
         if self._board is not None:
             for name, value in values.items():
                 if name != "train/global_step":
@@ -118,10 +130,6 @@ class RunFolder(Files):
         """Append one line to log.txt, with the time."""
         with (self.path / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
-
-    def _append(self, name: str, value: Mapping[str, Any]) -> None:
-        with (self.path / name).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
 def _step(line: str) -> float:

@@ -31,6 +31,7 @@ from heedful.train.objectives import Objective
 from heedful.train.stopping import EarlyStopping
 
 SMALL_RECURRENCE = 128  # hidden units up to which threads gain nothing
+MAX_SHOWN_SCORES = 8  # of an evaluation in a line; a tagger has one for each kind of entity
 SHOW_SECONDS = 0.25  # between looks at the loss; each one waits for the GPU
 
 
@@ -53,6 +54,9 @@ class Validation:
     patience: int | None = None  # evaluations without a better one before the run stops; None: never
     choose: bool = True  # whether the weights of the best evaluation stay, not those of the last
     untrained: bool = False  # whether the weights before the first step are scored and may stay
+    checkpoint: Callable[[Step], object] | None = (
+        None  # called after an evaluation, to write one if it is time
+    )
 
 
 @dataclass
@@ -97,9 +101,8 @@ class TrainingLoop:
         result, last = self.result, None
         if self.config.resume:
             self.restore()
-        if self.validation.untrained:
+        if self.validation.untrained and not self.steps_before:
             self.evaluate(None)
-            result.before = self.stopping.best
         with catch_signals() as request, limit_threads(self.model):
             for step in fit(self.model, self.purpose, self.batches, self.config, self.processes):
                 if last is None:
@@ -125,7 +128,7 @@ class TrainingLoop:
     def restore(self) -> None:
         """Take up the steps, the loss and the best evaluation of the run in the folder, if there is one."""
         at = newest(self.files.path)
-        if at is None:
+        if at is None or self.steps_before:
             return
         training = read_training(at)
         self.steps_before = self.result.steps = training["step"]
@@ -135,7 +138,9 @@ class TrainingLoop:
         for line in found:
             scores = {n.removeprefix("eval/"): v for n, v in line.items() if n.startswith("eval/")}
             if self.validation.metric in scores:
-                self.compare(scores, int(line["train/global_step"]))
+                number = int(line["train/global_step"])
+                self.compare(scores, number)
+                self.note_score(scores, number)
             self.tokens_before = int(line.get("train/tokens", self.tokens_before))
             self.spent = line.get("train/seconds", self.spent)
 
@@ -196,12 +201,22 @@ class TrainingLoop:
             self.files.metrics({
                 "train/global_step": number, **{f"eval/{name}": value for name, value in shown.items()}
             })  # fmt: skip
-            metric = self.validation.metric
-            self.result.history.append({"step": number, metric: float(scores[metric])})
-            listed = "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
+            self.note_score(scores, number)
+            listed = "  ".join(
+                f"{name} {value:.4f}" for name, value in list(shown.items())[:MAX_SHOWN_SCORES]
+            )
             mark = "  best so far" if better and step is not None and self.validation.choose else ""
             self.report(f"step {number}: validation {listed}{mark}")
+            if step is not None and self.validation.checkpoint is not None:
+                self.validation.checkpoint(step)
         self.seen += time.perf_counter() - began  # the speed is that of training
+
+    def note_score(self, scores: dict[str, Any], number: int) -> None:
+        """Put the metric of a step into the history; that of step 0 is the one before training."""
+        value = float(scores[self.validation.metric])
+        self.result.history.append({"step": number, self.validation.metric: value})
+        if number == 0:
+            self.result.before = value
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -22,8 +23,10 @@ from heedful.tasks.task import TrainingDefaults, row_keywords
 from heedful.tasks.text_generation import DEFAULT_GENERATION, check_chat, is_chat
 from heedful.tasks.text_pairs import ScoredByPerplexity
 
-SHAREGPT_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
-                  "system": "system"}  # fmt: skip
+SHAREGPT_ROLES = {
+    "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant",
+    "model": "assistant", "system": "system", "tool": "tool", "observation": "tool",
+}  # fmt: skip
 
 
 class Conversation(list[dict[str, str]]):
@@ -105,7 +108,7 @@ class Conversational(ScoredByPerplexity):
 
     needs: ClassVar[str] = "a decoder trained to converse"
     fields = ("messages",)
-    command, unit = "chat", "conversations"
+    command, unit, cuts_texts = "chat", "conversations", False  # their batches tell what is cut
     training = TrainingDefaults(
         lr=2e-5, lora_lr=3e-4, epochs=3, length=512, batch=8, steps=100, max_epochs=10
     )
@@ -178,7 +181,20 @@ class Conversational(ScoredByPerplexity):
             )
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
-        return data.chats(examples.items, self.tokenizer, **row_keywords(options))
+        """Return batches of the conversations that the chat template writes; its notes tell of the others."""
+        usable, left_out = [], dict[str, str]()
+        for talk, where in zip(examples.items, examples.locations, strict=True):
+            try:
+                self.tokenizer.chat(talk, generation_prompt=False)
+                usable.append(talk)
+            except InputError as error:
+                left_out[where] = error.message
+        first = next(iter(left_out.items()), ("", ""))
+        if not usable:
+            raise InputError(f"{examples.path}, {first[0]}: {first[1]}", hint="no conversation can be used")
+        made = data.chats(usable, self.tokenizer, **row_keywords(options))
+        note = f"{len(left_out):,} of {len(examples):,} conversations are left out: {first[0]}, {first[1]}"
+        return replace(made, notes=(*made.notes, note)) if left_out else made
 
     def prompt_parts(self, inputs: Any) -> list[tuple[list[int], str]]:
         return [(self.chat_ids(inputs), "")]
@@ -192,10 +208,11 @@ def as_conversation(chat: Any) -> Conversation:
     return chat if isinstance(chat, Conversation) else Conversation(messages)
 
 
-def read_messages(cell: str) -> tuple[dict[str, str], ...]:
+def read_messages(cell: str) -> tuple[dict[str, Any], ...]:
     """Return the messages of a cell of JSON: [{"role", "content"}, …], or ShareGPT's "from" and "value".
 
-    Raise UnusableRow for another thing, for a message without text, and for a talk without an answer.
+    What else a message has (tool_calls, name …) is the chat template's to write. Raise UnusableRow for
+    another thing, for a message without text, and for a talk without an answer.
     """
     try:
         found = json.loads(cell)
@@ -206,10 +223,25 @@ def read_messages(cell: str) -> tuple[dict[str, str], ...]:
     messages = []
     for message in found:
         role = message.get("role", SHAREGPT_ROLES.get(str(message.get("from"))))
-        text = message.get("content", message.get("value"))
-        if not isinstance(role, str) or not isinstance(text, str):
+        text = message_text(message.get("content", message.get("value")))
+        if text is None and message.get("tool_calls"):  # it calls a tool and says nothing
+            text = ""
+        if not isinstance(role, str) or text is None:
             raise UnusableRow("with a message that lacks a role or a text")
-        messages.append({"role": role, "content": text})
-    if not any(message["role"] == "assistant" and i > 0 for i, message in enumerate(messages)):
+        others = {name: message[name] for name in message.keys() - {"from", "value"}}
+        messages.append({**others, "role": role, "content": text})
+    if not any(
+        i and message["role"] == "assistant" and (message["content"].strip() or message.get("tool_calls"))
+        for i, message in enumerate(messages)
+    ):
         raise UnusableRow("without an answer of the assistant")
     return tuple(messages)
+
+
+def message_text(content: Any) -> str | None:
+    """Return the text of a message: a text, or a list of {"type": "text", "text": …}; None: it has none."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    return "".join(texts) if texts and len(texts) == len(parts) else None

@@ -93,7 +93,7 @@ def test_texts_that_come_and_go_are_those_of_generate(make: Callable[..., Any], 
     for i, (prompt, (task, pieces)) in enumerate(zip(PROMPTS, asked, strict=True)):
         assert tokens(pieces) == heedful.generate(model, prompt, max_tokens=4 + 3 * i, eos=())
         assert pieces[-1].finish == "length"
-        assert task.done
+        assert task.is_done
 
 
 @pytest.mark.parametrize("family", ["transformer", "mamba", "deepseek-v3", "lstm", "gpt3"])
@@ -262,7 +262,7 @@ def test_memory_for_texts_bounds_how_many_are_let_in() -> None:
     batch.step()
     assert (len(batch.rows), slots.usage) == (2, 30 / 40)
     run_tasks(batch, [])
-    assert all(task.done for task, _ in asked)
+    assert all(task.is_done for task, _ in asked)
 
 
 def test_a_text_that_may_become_long_does_not_keep_others_out() -> None:

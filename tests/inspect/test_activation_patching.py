@@ -36,7 +36,7 @@ def one_at_a_time(
 ) -> float:
     asked = Comparison.of(model, clean, corrupt, right, wrong)
     logits = patch(model, clean, corrupt, [name], [t])
-    return float(asked.restored(asked.gap(choices(model, logits, -1)))[0])
+    return float(asked.restored_share(asked.gap(choices(model, logits, -1)))[0])
 
 
 @pytest.mark.parametrize("family", ALL)

@@ -64,7 +64,7 @@ class Scripted(EagerSlots):
         logits[:, self.script[min(at, len(self.script) - 1)]] = 50.0
         return logits
 
-    def read(self, slot: Slot, ids: Sequence[int]) -> Tensor:
+    def append_tokens(self, slot: Slot, ids: Sequence[int]) -> Tensor:
         self.at[slot] = self.at.get(slot, -1) + 1
         slot.ids += ids
         return self.logits(self.at[slot])
@@ -87,13 +87,13 @@ class Slow:
                 slow.begun += 1
                 return super().open(ids, length)
 
-            def read(self, slot: Slot, ids: Any) -> torch.Tensor:
+            def append_tokens(self, slot: Slot, ids: Any) -> torch.Tensor:
                 assert slow.held.wait(20)
                 time.sleep(slow.pause)
                 if slow.fails is not None:
                     raise slow.fails
                 slow.tokens += 1
-                return super().read(slot, ids)
+                return super().append_tokens(slot, ids)
 
         return SlowSlots(model, [5], 1)
 

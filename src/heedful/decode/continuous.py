@@ -55,7 +55,7 @@ class GenerationTask:
         self.left = len(self.prompts) * self.request.n
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return self.left == 0
 
 
@@ -160,7 +160,7 @@ class ContinuousBatch:
         with one_thread():
             chosen, largest = choose_for_rows([row.row for row in rows], logits), logits.amax(-1).tolist()
         for row, choice, top in zip(rows, chosen, largest, strict=True):
-            if row.task.done:  # another of its texts failed
+            if row.task.is_done:  # another of its texts failed
                 continue
             if math.isnan(top) or isinstance(choice, Exception):
                 self.fail(row.task, choice if isinstance(choice, Exception) else NotANumber(NO_NUMBER))

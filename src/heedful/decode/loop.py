@@ -87,21 +87,17 @@ class GeneratedRow:
         self.finish: Finish | None = None
         self.uniforms: list[float] = []
 
-    @property
-    def written(self) -> int:
-        return len(self.ids)
-
     def uniform(self) -> float:
         """Return the random number of the next token: those that TokenChooser draws for the row."""
-        if self.written % UNIFORMS_AT_ONCE == 0:
+        if len(self.ids) % UNIFORMS_AT_ONCE == 0:
             drawn = torch.rand(UNIFORMS_AT_ONCE, generator=self.random, dtype=torch.float64)
             self.uniforms = drawn.tolist()
-        return self.uniforms[self.written % UNIFORMS_AT_ONCE]
+        return self.uniforms[len(self.ids) % UNIFORMS_AT_ONCE]
 
     @property
     def last(self) -> bool:
         """Whether the next token is the last that may follow."""
-        return self.written + 1 >= self.limit
+        return len(self.ids) + 1 >= self.limit
 
     def take(
         self, token: int, logprob: float = math.nan, top: Sequence[int] = (), logprobs: Sequence[float] = ()
@@ -116,8 +112,8 @@ class GeneratedRow:
             self.finish = "stop"
         elif token in self.request.eos or (guide is not None and guide.complete(self.guided)):
             self.finish = "end"
-        elif self.written >= self.limit:
-            self.finish = "length" if self.written >= self.request.max_tokens else "context"
+        elif len(self.ids) >= self.limit:
+            self.finish = "length" if len(self.ids) >= self.request.max_tokens else "context"
         if self.finish is not None and self.finish != "stop":
             text += self.text.finish()
             self.finish = "stop" if self.text.stopped else self.finish
@@ -152,7 +148,7 @@ def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Itera
         for row, (token, *scores) in zip(rows, zip(*ready(), strict=True), strict=True):
             if row.finish is None:
                 yield row.take(token, *scores)
-        report_progress("tokens", rows[0].written, rows[0].limit)
+        report_progress("tokens", len(rows[0].ids), rows[0].limit)
         alive = [i for i, row in enumerate(rows) if row.finish is None]
         if not alive:
             return

@@ -26,6 +26,6 @@ def quantize(model: Model, kind: str = "int8", *, group: int = GROUP, tables: bo
         raise ConfigError(
             f"nothing here can be quantised: {model.family.name} has no attention, MLP or word head"
         )
-    how = {"kind": kind, "group": group} | ({"tables": True} if tables else {})
-    model.hf_config = model.hf_config | {"quantization": how}
+    settings = {"kind": kind, "group": group} | ({"tables": True} if tables else {})
+    model.hf_config = model.hf_config | {"quantization": settings}
     return model.requires_grad_(False).eval()

@@ -48,7 +48,7 @@ class Slot:
         return len(self.ids)
 
     @property
-    def reserved(self) -> int:
+    def reserved_positions(self) -> int:
         """Positions to count for it: few texts become as long as they may; memory is taken as it is used."""
         return min(self.capacity, self.past + POSITIONS_AHEAD)
 
@@ -121,10 +121,10 @@ class EagerSlots:
 
     @property
     def usage(self) -> float:
-        return min(1.0, sum(slot.reserved for slot in self.live) / self.positions)
+        return min(1.0, sum(slot.reserved_positions for slot in self.live) / self.positions)
 
     def fits(self, length: int) -> bool:
-        used = sum(slot.reserved for slot in self.live)
+        used = sum(slot.reserved_positions for slot in self.live)
         return len(self.live) < self.max_rows and (not self.live or used + length <= self.positions)
 
     def open(self, ids: Sequence[int], length: int) -> Slot:
@@ -140,7 +140,7 @@ class EagerSlots:
 
     def make_room(self, length: int) -> None:
         """Forget the oldest beginnings that are kept, as far as their room is needed."""
-        used = sum(slot.reserved for slot in self.live) + sum(slot.past for slot in self.kept)
+        used = sum(slot.reserved_positions for slot in self.live) + sum(slot.past for slot in self.kept)
         while self.kept and (used + length > self.positions or len(self.kept) > KEPT_SLOTS):
             used -= self.kept.popleft().past
 
@@ -175,10 +175,10 @@ class EagerSlots:
         return min(left, self.chunk - slot.past % self.chunk)
 
     def forward(self, feeds: Sequence[tuple[Slot, Sequence[int]]]) -> Tensor:
-        return torch.cat([self.read(slot, ids) for slot, ids in feeds])
+        return torch.cat([self.append_tokens(slot, ids) for slot, ids in feeds])
 
     @torch.no_grad()
-    def read(self, slot: Slot, ids: Sequence[int]) -> Tensor:
+    def append_tokens(self, slot: Slot, ids: Sequence[int]) -> Tensor:
         """Append tokens to one text and return the logits (1, V) after the last."""
         tokens = torch.tensor([list(ids)], device=self.model.device)
         with evaluation_mode(self.model):

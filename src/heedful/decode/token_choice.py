@@ -100,7 +100,7 @@ def choose_for_rows(rows: Sequence[GeneratedRow], logits: Tensor) -> list[list[A
             [row.uniform() for row in some], dtype=torch.float64, device=logits.device
         )
         try:
-            found = choose_tokens(here, request, some, history, some[0].written, uniform)
+            found = choose_tokens(here, request, some, history, len(some[0].ids), uniform)
         except HeedfulError as error:  # of a row that is alone: a rule left it no token
             chosen[places[0]] = error
             continue

@@ -46,15 +46,15 @@ def loss_gradient_by_distance(model: LM, tokens: Tensor, labels: Tensor) -> Grad
     return GradientByDistance(tuple(range(len(norms))), tuple(norms.tolist()))
 
 
-def fit_rate(found: GradientByDistance, nearest: int = NEAREST) -> LineFit:
+def fit_rate(gradient: GradientByDistance, nearest: int = NEAREST) -> LineFit:
     """Fit ln ‖∂L_T/∂x_{T−k}‖ = c + rate · k, up to where the gradient drowns in rounding.
 
     The first input of a text is left out too: attention's first token has a part of its own.
     """
-    norms = np.asarray(found.norms[nearest:-1])
+    norms = np.asarray(gradient.norms[nearest:-1])
     drowned = np.flatnonzero(norms <= SMALLEST * 1e3)
     end = max(int(drowned[0]), 3) if len(drowned) else len(norms)
-    return fit_exponential(found.distances[nearest : nearest + end], norms[:end])
+    return fit_exponential(gradient.distances[nearest : nearest + end], norms[:end])
 
 
 def exploding_rates(

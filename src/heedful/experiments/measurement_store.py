@@ -21,14 +21,14 @@ class MeasurementStore:
     def take(self, name: str, settings: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
         """Return the value of a measurement: the one on disk if its settings are the same, else a new one."""
         path, plain = self.folder / f"{name}.json", json.loads(json.dumps(to_plain(settings)))
-        found = self._read(path)
+        found = self._load(path)
         if found is None or found["settings"] != plain:
             found = {"settings": plain, "value": to_plain(measure())}
             write_text(path, json.dumps(found, indent=1) + "\n")
             found = json.loads(json.dumps(found))  # a new value has the types of one that was read
         return found["value"]
 
-    def _read(self, path: Path) -> dict[str, Any] | None:
+    def _load(self, path: Path) -> dict[str, Any] | None:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -38,6 +38,6 @@ class MeasurementStore:
     def values(self, prefix: str) -> dict[str, Any]:
         """Return all measurements whose name is `prefix-…`, by the rest of their names."""
         found = {
-            p.stem.removeprefix(f"{prefix}-"): self._read(p) for p in self.folder.glob(f"{prefix}-*.json")
+            p.stem.removeprefix(f"{prefix}-"): self._load(p) for p in self.folder.glob(f"{prefix}-*.json")
         }
         return {name: one["value"] for name, one in sorted(found.items()) if one is not None}

@@ -24,12 +24,12 @@ def translation_sections(store: MeasurementStore) -> list[Section]:
     return sections
 
 
-def bleu_section(found: dict[str, Any], training: dict[str, Any]) -> Section:
+def bleu_section(results: dict[str, Any], training: dict[str, Any]) -> Section:
     """Return BLEU by the number of words of the source, with intervals, and how much of it each keeps."""
-    words = next(iter(found.values()))["words"]
-    values = np.array([v["bleu"] for v in found.values()])
-    best = {name: int(row.argmax()) for name, row in zip(found, values, strict=True)}
-    kept = {n: v["bleu"][-1] / max(v["bleu"][best[n]], 1e-9) for n, v in found.items()}
+    words = next(iter(results.values()))["words"]
+    values = np.array([v["bleu"] for v in results.values()])
+    best = {name: int(row.argmax()) for name, row in zip(results, values, strict=True)}
+    kept = {n: v["bleu"][-1] / max(v["bleu"][best[n]], 1e-9) for n, v in results.items()}
     least, most = (choose(kept, key=lambda n: kept[n]) for choose in (min, max))
     text = [
         f"Of its best BLEU {least} keeps {kept[least]:.0%} on sources of up to {words[-1]} words, {most} "
@@ -44,44 +44,44 @@ def bleu_section(found: dict[str, Any], training: dict[str, Any]) -> Section:
             *(f"{b:.1f} [{i[0]:.1f}, {i[1]:.1f}]" for b, i in zip(v["bleu"], v["interval"], strict=True)),
             f"{kept[n]:.0%}",
         ]
-        for n, v in found.items()
+        for n, v in results.items()
     ]
     columns = ["parameters", *(f"{span} words" for span in spans), "kept"]
-    ratios = [[f"{r:.2f}" for r in v["ratio"]] for v in found.values()]
+    ratios = [[f"{r:.2f}" for r in v["ratio"]] for v in results.values()]
     drawn = panels.lines(
-        "BLEU by length", values, list(found), words, axes=("BLEU", "words of the source, at most")
+        "BLEU by length", values, list(results), words, axes=("BLEU", "words of the source, at most")
     )
     tables = [
-        panels.table("BLEU", cells, list(found), columns, axes=("system", "")),
+        panels.table("BLEU", cells, list(results), columns, axes=("system", "")),
         panels.table(
-            "words written", ratios, list(found), columns[1:-1], axes=("of the references' words", "")
+            "words written", ratios, list(results), columns[1:-1], axes=("of the references' words", "")
         ),
     ]
     return Section("bleu", "BLEU by the length of the source", text, [drawn], tables)
 
 
-def matrices(found: dict[str, Any], kind: str) -> list[panels.Panel]:
+def matrices(results: dict[str, Any], kind: str) -> list[panels.Panel]:
     """Return what every system has of a kind, as heat maps of target and source."""
     return [
         panels.matrix(name, np.array(v[kind]), v["target"], v["source"], axes=("target", "source"))
-        for name, v in found.items()
+        for name, v in results.items()
     ]
 
 
-def alignment_section(found: dict[str, Any]) -> Section:
+def alignment_section(results: dict[str, Any]) -> Section:
     """Return the weights with which each target token looks at the source."""
     text = [
         "Each row is a token that the decoder reads, each column a token of the source; weights are the "
         "mean over the heads of the last layer. Plain seq2seq has none: all it knows of the source is one "
         "vector."
     ]
-    return Section("alignments", "Alignments side by side", text, matrices(found, "pattern"))
+    return Section("alignments", "Alignments side by side", text, matrices(results, "pattern"))
 
 
-def score_section(found: dict[str, Any]) -> Section:
+def score_section(results: dict[str, Any]) -> Section:
     """Return the scores before the softmax: additive ones beside dot products."""
     rows = []
-    for v in found.values():
+    for v in results.values():
         scores = np.array(v["scores"])
         rows.append([f"{scores.min():.2f}", f"{scores.max():.2f}", f"{scores.std():.2f}"])
     text = [
@@ -89,6 +89,8 @@ def score_section(found: dict[str, Any]) -> Section:
         "grows with the vectors; the Transformer divides its product by √d_k."
     ]
     table = panels.table(
-        "scores", rows, list(found), ["lowest", "highest", "standard deviation"], axes=("system", "")
+        "scores", rows, list(results), ["lowest", "highest", "standard deviation"], axes=("system", "")
     )
-    return Section("scores", "Additive scores beside dot products", text, matrices(found, "scores"), [table])
+    return Section(
+        "scores", "Additive scores beside dot products", text, matrices(results, "scores"), [table]
+    )

@@ -74,11 +74,11 @@ class InputBatch:
                 decode = model.hidden if bare else model
                 return cast(Tensor, decode(self.ids, target, valid=valid, target_valid=known, watch=watch))
             types = [t for i in self.inputs if (t := i.types) is not None]
-            how: ForwardOptions = {"valid": valid, "watch": watch}
+            options: ForwardOptions = {"valid": valid, "watch": watch}
             if types:
-                how["types"] = _pad(types)[0]
+                options["types"] = _pad(types)[0]
             encode = cast(LM, model).encode if bare else model
-            return cast(Tensor, encode(self.ids, **how))
+            return cast(Tensor, encode(self.ids, **options))
 
 
 def _pad(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

@@ -54,15 +54,11 @@ def attribution_graph(
             break
         kept.append((found.names[i], found.columns[j], float(values[i, j])))
         strength[i, j] = 0.0
-        reads = _reader_of(found.names[i], readers)
-        if reads is not None:
-            open_columns[readers[reads]] = True
+        part = found.names[i].partition(" ")[0]  # that writes: it reads itself, or its block for all parts
+        for name in (part, part.rpartition(".")[0]):
+            if name in readers:
+                open_columns[readers[name]] = True
+                break
     used = {name for sender, receiver, _ in kept for name in (sender, receiver)}
     order = [name for name in dict.fromkeys((*found.names, *found.columns[:-1], "logits")) if name in used]
     return AttributionGraph(tuple(order), tuple(kept), found)
-
-
-def _reader_of(sender: str, readers: dict[str, int]) -> str | None:
-    """The read of the part that writes: its own, or its block's if all its parts share one."""
-    part = sender.partition(" ")[0]
-    return next((name for name in (part, part.rpartition(".")[0]) if name in readers), None)

@@ -38,18 +38,18 @@ def attribution_patching(
     2403.17806), which is nearer to the exact value where layers saturate. `result.correlation(exact)` says
     how near.
     """
-    asked = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
-    names = value_names(model, asked.clean, what)
+    comparison = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
+    names = value_names(model, comparison.clean, what)
     with torch.no_grad():
-        first, second = asked.values(names)
-    slopes = mean_gradients(asked, names, steps)
+        first, second = comparison.values(names)
+    slopes = mean_gradients(comparison, names, steps)
     heads = what in HEAD_VALUES
     each = not heads if by_position is None else by_position
     patches = list(all_patches(first, names, heads=heads, by_position=each))
     moved = {name: ((first[name] - second[name]) * slopes[name])[0].double() for name in names}
     shares = [float(select_entries(moved[p.name], p, first.positions[p.name]).sum()) for p in patches]
-    found = torch.tensor(shares, dtype=torch.float64) / (asked.best - asked.worst)
-    return collect(what, _method(steps), asked, patches, found)
+    found = torch.tensor(shares, dtype=torch.float64) / (comparison.best - comparison.worst)
+    return collect(what, _method(steps), comparison, patches, found)
 
 
 def edge_attribution(
@@ -63,17 +63,17 @@ def edge_attribution(
     sender writes in `clean` beyond what it writes in `corrupt`, times the gradient by what the receiver alone
     reads: a few passes for all edges together. `result.correlation(path_patching(…))` says how near it is.
     """
-    asked = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
+    comparison = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
     table = NodeTable.of(model)
     sends, receives = table.find_writes(senders), list(table.reads)
     with torch.no_grad():
-        first, second = asked.values(table.value_names(sends))
-        change = {node.name: table.written(node, first, second)[0].double() for node in sends}
-    slopes = mean_gradients(asked, [node.value for node in receives], steps)
+        first, second = comparison.values(table.value_names(sends))
+        change = {node.name: table.output_change(node, first, second)[0].double() for node in sends}
+    slopes = mean_gradients(comparison, [node.value for node in receives], steps)
     pairs = [(s, r) for r in receives for s in sends if s.depth < r.depth]
     shares = [float((change[s.name] * slopes[r.value][0].double()).sum()) for s, r in pairs]
-    found = torch.tensor(shares, dtype=torch.float64) / (asked.best - asked.worst)
-    return edge_result(_method(steps), asked, sends, receives, pairs, found)
+    found = torch.tensor(shares, dtype=torch.float64) / (comparison.best - comparison.worst)
+    return edge_result(_method(steps), comparison, sends, receives, pairs, found)
 
 
 def _method(steps: int) -> str:

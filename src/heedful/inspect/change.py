@@ -219,13 +219,13 @@ def _without_matrices(part: Attention) -> Attention:
 def _groups(left: Sequence[int], heads: int, kv_heads: int, path: str) -> list[int]:
     """The key heads that are still asked by somebody; each must be asked by equally many."""
     size = heads // kv_heads
-    asked = [sum(h // size == g for h in left) for g in range(kv_heads)]
-    if len({n for n in asked if n}) > 1:
+    counts = [sum(h // size == g for h in left) for g in range(kv_heads)]
+    if len({n for n in counts if n}) > 1:
         raise InputError(
-            f"{path}: {size} query heads share each key head, and {asked} would be left",
+            f"{path}: {size} query heads share each key head, and {counts} would be left",
             hint="take out whole groups or equally many of each",
         )
-    return [g for g, n in enumerate(asked) if n]
+    return [g for g, n in enumerate(counts) if n]
 
 
 def _dequantised_linear(layer: nn.Module) -> nn.Linear | None:

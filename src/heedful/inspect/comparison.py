@@ -77,7 +77,7 @@ class Comparison:
         """d for each row of what a head chooses from, (B, C) → (B,)."""
         return choices[:, self.right] - (0.0 if self.wrong is None else choices[:, self.wrong])
 
-    def restored(self, gap: Tensor) -> Tensor:
+    def restored_share(self, gap: Tensor) -> Tensor:
         """(d − d_corrupt) / (d_clean − d_corrupt)"""
         return (gap.double() - self.worst) / (self.best - self.worst)
 

@@ -141,45 +141,44 @@ def fit_dictionary(
     bound = OUTLIER * float(lengths.median())
     x, y = x[lengths <= bound], y[lengths <= bound]
     config = DictionaryConfig(source, target, width, x.shape[1], y.shape[1], kind, k, l1)
-    made = Dictionary(config).to(x.device)
+    dictionary = Dictionary(config).to(x.device)
     rms = lambda v: (v - v.mean(0)).norm(dim=1).mean().clamp(min=1e-12)
-    made.mean, made.target_mean, made.scale, made.target_scale = x.mean(0), y.mean(0), rms(x), rms(y)
-    made.outlier = torch.tensor(bound, device=x.device)
-    trainer = _Trainer(made, (x - made.mean) / made.scale, (y - made.target_mean) / made.target_scale, seed)
+    dictionary.mean, dictionary.scale = x.mean(0), rms(x)
+    dictionary.target_mean, dictionary.target_scale = y.mean(0), rms(y)
+    dictionary.outlier = torch.tensor(bound, device=x.device)
+    x, y = (x - dictionary.mean) / dictionary.scale, (y - dictionary.target_mean) / dictionary.target_scale
+    trainer = _Trainer(dictionary, x, y, seed)
     trainer.run(steps, batch, learning_rate, revive_every, report)
-    return made
+    return dictionary
 
 
 class _Trainer:
     """Adam on batches of tokens; what no token used since the last look is begun anew."""
 
-    def __init__(self, made: Dictionary, x: Tensor, y: Tensor, seed: int) -> None:
-        self.made, self.x, self.y = made, x, y  # both centred and scaled
+    def __init__(self, dictionary: Dictionary, x: Tensor, y: Tensor, seed: int) -> None:
+        self.dictionary, self.x, self.y = dictionary, x, y  # both centred and scaled
         self.draw = torch.Generator().manual_seed(seed)
-        self.used = torch.zeros(made.config.width, dtype=torch.bool, device=x.device)
+        self.used = torch.zeros(dictionary.config.width, dtype=torch.bool, device=x.device)
         with torch.no_grad():
-            self._begin(torch.arange(made.config.width, device=x.device), torch.ones(len(x)))
-            self._fit_scale()
+            self._begin(torch.arange(dictionary.config.width, device=x.device), torch.ones(len(x)))
+            # The sum of features, all alike at first, is as long as it should be.
+            sums = self._features(x[:4096]) @ dictionary.decoder
+            scale = (sums * y[:4096]).sum() / sums.square().sum().clamp(min=1e-12)
+            dictionary.encoder.weight *= scale.clamp(min=1e-3)
 
     def _begin(self, features: Tensor, weights: Tensor, size: float = 1.0) -> None:
         """Point features at tokens drawn with these weights; `size` is the length of their encoders."""
         picks = torch.multinomial(weights, len(features), replacement=True, generator=self.draw)
         picks = picks.to(self.x.device)
         noise = lambda v: v + 0.1 * v.norm(dim=1, keepdim=True) * F.normalize(torch.randn_like(v), dim=1)
-        made = self.made
-        made.encoder.weight[features] = size * F.normalize(noise(self.x[picks]), dim=1)
-        made.decoder[features] = F.normalize(noise(self.y[picks]), dim=1)
-        made.encoder.bias[features] = 0.0
-
-    def _fit_scale(self) -> None:
-        """Scale the encoder so that the sum of features, all alike at first, is as long as it should be."""
-        x, y = self.x[:4096], self.y[:4096]
-        sums = self._features(x) @ self.made.decoder
-        self.made.encoder.weight *= ((sums * y).sum() / sums.square().sum().clamp(min=1e-12)).clamp(min=1e-3)
+        dictionary = self.dictionary
+        dictionary.encoder.weight[features] = size * F.normalize(noise(self.x[picks]), dim=1)
+        dictionary.decoder[features] = F.normalize(noise(self.y[picks]), dim=1)
+        dictionary.encoder.bias[features] = 0.0
 
     def run(self, steps: int, batch: int, rate: float, revive_every: int, report: Report | None) -> None:
-        config = self.made.config
-        optimiser = torch.optim.Adam(self.made.parameters(), lr=rate)
+        config = self.dictionary.config
+        optimiser = torch.optim.Adam(self.dictionary.parameters(), lr=rate)
         for step in range(steps):
             if report is not None:
                 report(step, steps)
@@ -188,13 +187,13 @@ class _Trainer:
             rows = torch.randint(len(self.x), (min(batch, len(self.x)),), generator=self.draw)
             x, y = self.x[rows.to(self.x.device)], self.y[rows.to(self.x.device)]
             f = self._features(x)
-            error = (f @ self.made.decoder + self.made.bias - y).square().sum(1)
+            error = (f @ self.dictionary.decoder + self.dictionary.bias - y).square().sum(1)
             loss = error.mean() + (config.l1 * f.sum(1).mean() if config.kind == "l1" else 0.0)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
             with torch.no_grad():
-                self.made.decoder.copy_(F.normalize(self.made.decoder, dim=1))
+                self.dictionary.decoder.copy_(F.normalize(self.dictionary.decoder, dim=1))
                 self.used |= (f > 0).any(0)
                 if revive_every and (step + 1) % revive_every == 0 and step + 1 < 0.8 * steps:
                     self._revive(optimiser)
@@ -202,7 +201,7 @@ class _Trainer:
             report(steps, steps)
 
     def _features(self, x: Tensor) -> Tensor:
-        return self.made.encode(x * self.made.scale + self.made.mean)
+        return self.dictionary.encode(x * self.dictionary.scale + self.dictionary.mean)
 
     def _revive(self, optimiser: torch.optim.Adam) -> None:
         """Point unused features at the tokens explained worst, and forget their moments."""
@@ -212,14 +211,18 @@ class _Trainer:
             return
         rows = torch.randperm(len(self.x), generator=self.draw)[:8192]
         x, y = self.x[rows.to(self.x.device)], self.y[rows.to(self.x.device)]
-        error = (self._features(x) @ self.made.decoder + self.made.bias - y).square().sum(1)
+        error = (self._features(x) @ self.dictionary.decoder + self.dictionary.bias - y).square().sum(1)
         weights = torch.zeros(len(self.x))
         weights[rows] = error.square().cpu()
         # Among the k largest a weak feature would stay unused; where all count, a strong one would disturb.
-        share = 0.2 if self.made.config.kind == "l1" else 1.0
-        used = self.made.encoder.weight.norm(dim=1)[was_used]
+        share = 0.2 if self.dictionary.config.kind == "l1" else 1.0
+        used = self.dictionary.encoder.weight.norm(dim=1)[was_used]
         self._begin(dead, weights, share * float(used.mean()) if len(used) else 1.0)
-        for parameter in (self.made.encoder.weight, self.made.encoder.bias, self.made.decoder):
+        for parameter in (
+            self.dictionary.encoder.weight,
+            self.dictionary.encoder.bias,
+            self.dictionary.decoder,
+        ):
             for moment in ("exp_avg", "exp_avg_sq"):
                 optimiser.state[parameter][moment][dead] = 0.0
 
@@ -229,7 +232,7 @@ class DictionaryWatch(Watch):
 
     def __init__(self, dictionary: Dictionary, change: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         config = dictionary.config
-        edits = {config.source: self._read} | {config.target: self._write}
+        edits = {config.source: self._remember_source} | {config.target: self._write}
         super().__init__(edit=edits)
         self.dictionary, self.change = dictionary, change
         self._axis: dict[str, int | None] = {}
@@ -239,7 +242,7 @@ class DictionaryWatch(Watch):
         super().note(name, axes)
         self._axis[name] = axes.positions
 
-    def _read(self, value: Tensor) -> Tensor:
+    def _remember_source(self, value: Tensor) -> Tensor:
         self._source = token_rows(value, self._axis[self.dictionary.config.source])
         return value
 
@@ -255,8 +258,8 @@ class DictionaryWatch(Watch):
             )
         with torch.no_grad():
             f = self.dictionary.encode(x)
-            usual = (x.float().norm(dim=-1, keepdim=True) <= self.dictionary.outlier).float()
-            new = self.change(rows.float(), f, usual)
+            typical = (x.float().norm(dim=-1, keepdim=True) <= self.dictionary.outlier).float()
+            new = self.change(rows.float(), f, typical)
         return from_token_rows(new.to(value.dtype), value.shape, cast(int, axis))
 
 
@@ -265,16 +268,18 @@ def replace_value(dictionary: Dictionary) -> Watch:
 
     Vectors many times longer than usual, such as that of the first token, stay as they are.
     """
-    return DictionaryWatch(dictionary, lambda y, f, usual: torch.where(usual > 0, dictionary.decode(f), y))
+    return DictionaryWatch(
+        dictionary, lambda y, f, typical: torch.where(typical > 0, dictionary.decode(f), y)
+    )
 
 
 def ablate_features(dictionary: Dictionary, features: Sequence[int]) -> Watch:
     """Return a watch that takes what these features add out of the target; all else stays as it is."""
     chosen = _check_features(dictionary, features)
 
-    def change(y: Tensor, f: Tensor, usual: Tensor) -> Tensor:
+    def change(y: Tensor, f: Tensor, typical: Tensor) -> Tensor:
         share = f[..., chosen] @ dictionary.decoder[chosen] * dictionary.target_scale
-        return y - usual * share
+        return y - typical * share
 
     return DictionaryWatch(dictionary, change)
 
@@ -283,8 +288,8 @@ def set_feature(dictionary: Dictionary, feature: int, value: float) -> Watch:
     """Return a watch that sets a feature to a value at every token: steering by a feature."""
     (chosen,) = _check_features(dictionary, [feature])
 
-    def change(y: Tensor, f: Tensor, usual: Tensor) -> Tensor:
-        return y + usual * (value - f[..., chosen, None]) * dictionary.direction(chosen)
+    def change(y: Tensor, f: Tensor, typical: Tensor) -> Tensor:
+        return y + typical * (value - f[..., chosen, None]) * dictionary.direction(chosen)
 
     return DictionaryWatch(dictionary, change)
 

@@ -34,7 +34,7 @@ def head_row(s: Subject) -> Derivation:
     pattern, scores = s.value("pattern")[s.head, s.at], array(s.value("scores")[s.head, s.at])
     name, what = s.names[s.at], "attention while writing" if cross else "attention of"
     sheet = Sheet()
-    q, K, V = projected(sheet, s, part, keys)
+    q, K, V = project_qkv(sheet, s, part, keys)
     worked = topics.attention_row(
         q, K, V, query=name, keys=keys, scale=part.scale, softcap=None if cross else part.softcap,
         keep=rows_kept(array(pattern), scores),
@@ -78,14 +78,14 @@ def vectors_read(s: Subject, part: Attention | CrossAttention) -> tuple[Tensor, 
         return None  # q and k are not W x alone: they are shown as the model has them
     at = block.names.index(name)
     if isinstance(block, ParallelBlock) or block.order == "pre":
-        where, said = f"{path}.{block.norm_name(name)}.output", "what the norm before it gives"
+        where, description = f"{path}.{block.norm_name(name)}.output", "what the norm before it gives"
     else:
         where = f"{path}.after_{block.names[at - 1]}" if at else f"{path}.input"
-        said = "what the part before it gives"
+        description = "what the part before it gives"
     memory = s.memory if isinstance(part, CrossAttention) else s.watch.values.get(where)
     if where not in s.watch or memory is None:
         return None
-    return s.watch[where][0], memory[0], said
+    return s.watch[where][0], memory[0], description
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Projection:
         return sheet.line(label, formula, product if self.bias is None else op("+", product, self.bias))
 
 
-def projected(
+def project_qkv(
     sheet: Sheet, s: Subject, part: Attention | CrossAttention, keys: list[str]
 ) -> tuple[Array, list[Array], list[Array]]:
     """The query, the keys and the values, by the lines that make them of x; or as the model has them."""
@@ -132,10 +132,10 @@ def projected(
     name, x = s.names[s.at], array(read[0][s.at])
     vector = inner.add_given(f"x of {name}", f'x "{read[2]}"', x)
     turn = None if isinstance(part, CrossAttention) else rotation_table(s, part)
-    query = turned(inner, "q", name, made["q"].vector(inner, f"q of {name}", vector), turn, s.at)
+    query = rotate_vector(inner, "q", name, made["q"].vector(inner, f"q of {name}", vector), turn, s.at)
     memory = array(read[1])
     K = [
-        turned(inner, "k", key, made["k"].vector(inner, f"k of {key}", x), turn, t)
+        rotate_vector(inner, "k", key, made["k"].vector(inner, f"k of {key}", x), turn, t)
         for t, (key, x) in enumerate(zip(keys, memory, strict=True))
     ]
     V = [made["v"].vector(inner, f"v of {key}", x) for key, x in zip(keys, memory, strict=True)]
@@ -157,7 +157,7 @@ def rotation_table(s: Subject, part: Attention) -> tuple[Array, Array] | None:
     return array(cos[0, 0]), array(sin[0, 0])
 
 
-def turned(
+def rotate_vector(
     sheet: Sheet, letter: str, name: str, x: Quantity, table: tuple[Array, Array] | None, at: int
 ) -> Quantity:
     """R_t x: the pairs (a, b) of the two halves, each turned by its angle   (Su et al. 2021)"""

@@ -55,12 +55,12 @@ class Input:
                 if isinstance(model.head, NoHead):
                     return model.hidden(ids, target, watch=watch)
                 return cast(Tensor, model(ids, target, watch=watch))
-            how: ForwardOptions = {"watch": watch}
+            options: ForwardOptions = {"watch": watch}
             if self.types is not None:
-                how["types"] = self.types.expand(repeat, -1)
+                options["types"] = self.types.expand(repeat, -1)
             if isinstance(model.head, NoHead):
-                return cast(LM, model).encode(ids, **how)
-            return cast(Tensor, model(ids, **how))
+                return cast(LM, model).encode(ids, **options)
+            return cast(Tensor, model(ids, **options))
 
 
 def reading(model: Model, text: Text | Input, target: Text | None = None, *, write: int = 24) -> Input:
@@ -113,8 +113,8 @@ def pair(model: Model, first: str, second: str) -> Input:
         raise InputError("one of the two texts is empty", hint="give a word to each, or one text alone")
     ids = torch.tensor([found.ids], device=model.device)
     known = 0 if model.embed.types is None else model.embed.types.num_embeddings
-    told = 0 < max(found.type_ids) < known
-    types = torch.tensor([found.type_ids], device=model.device) if told else None
+    has_types = 0 < max(found.type_ids) < known
+    types = torch.tensor([found.type_ids], device=model.device) if has_types else None
     begins = found.sequence_ids.index(1)
     return Input(ids, names_of(model, ids), types=types, second=begins)
 

@@ -43,7 +43,7 @@ class InterventionRunner:
     """Runs the corrupt input of a comparison with one intervention in each row."""
 
     def __init__(self, comparison: Comparison, rows: int | None = None) -> None:
-        self.asked, self.model, self.rows = comparison, comparison.model, rows
+        self.comparison, self.model, self.rows = comparison, comparison.model, rows
         self.where, self.stack = stack_of(self.model)
         given = comparison.corrupt
         self.tokens, self.head = given.read.shape[1], cast(Head, self.model.head)
@@ -67,7 +67,7 @@ class InterventionRunner:
         for batch in self._batches(changes):
             if report is not None:
                 report(done, len(changes))
-            found[batch] = self.asked.restored(self._run_batch([changes[i] for i in batch])).cpu()
+            found[batch] = self.comparison.restored_share(self._run_batch([changes[i] for i in batch])).cpu()
             done += len(batch)
         if report is not None:
             report(done, len(changes))
@@ -98,23 +98,23 @@ class InterventionRunner:
 
     def _run_batch(self, batch: Sequence[Intervention]) -> Tensor:
         """d of each row, in which one value is changed."""
-        asked, first = self.asked, self._first(batch[0])
-        if first > asked.position and self.continues:  # nothing there looks ahead
-            return torch.full((len(batch),), asked.worst)
+        comparison, first = self.comparison, self._first(batch[0])
+        if first > comparison.position and self.continues:  # nothing there looks ahead
+            return torch.full((len(batch),), comparison.worst)
         watch, layer = Watch(edit=_edits(batch, first)), min(map(self._layer, batch))
         if not layer and not first:
-            logits = asked.corrupt.run(self.model, watch, repeat=len(batch))
-            return asked.gap(choices(self.model, logits, asked.position))
+            logits = comparison.corrupt.run(self.model, watch, repeat=len(batch))
+            return comparison.gap(choices(self.model, logits, comparison.position))
         with evaluation_mode(self.model):
             logits = self._run_from(layer, first, watch, len(batch))
-        return asked.gap(
-            choices(self.model, logits, 0 if self.head.positions is not None else asked.position)
+        return comparison.gap(
+            choices(self.model, logits, 0 if self.head.positions is not None else comparison.position)
         )
 
     def _run_from(self, layer: int, first: int, watch: Watch, rows: int) -> Tensor:
         """The logits of the corrupt input from a layer and a token on, `rows` times."""
         model, state = cast(LM, self.model), None
-        tokens = self.asked.corrupt.ids.expand(rows, -1)[:, first:]
+        tokens = self.comparison.corrupt.ids.expand(rows, -1)[:, first:]
         if first:
             state = self._prefix(first)
             state.reorder(torch.zeros(rows, dtype=torch.long, device=tokens.device))
@@ -126,13 +126,13 @@ class InterventionRunner:
         x = model.embed(tokens, ctx.at("embed")) if given is None else given[:, first:].expand(rows, -1, -1)
         hidden = self.stack.run_from(layer, x, ctx.at(self.where), None if state is None else state.parts)
         if self.head.positions is not None:
-            hidden = hidden[:, self.asked.position - first, None]
+            hidden = hidden[:, self.comparison.position - first, None]
         return self.head.predict(hidden, ctx)
 
     def _prefix(self, first: int) -> State:
         """What the model remembers of the tokens before `first`, as a copy that may be written to."""
         if first not in self.prefixes:
-            model, ids = cast(LM, self.model), self.asked.corrupt.ids[:, :first]
+            model, ids = cast(LM, self.model), self.comparison.corrupt.ids[:, :first]
             state = model.new_state(1, self.tokens)
             with evaluation_mode(model):
                 model.decode(ids, advance(ids, state), state.parts)

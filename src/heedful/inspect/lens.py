@@ -119,8 +119,8 @@ def surprisal(
         return _mask_positions(model, given, mask, checkpoint)
     checkpoint()
     logp = F.log_softmax(given.run(model).float(), -1)[0]
-    said = logp[:-1].gather(-1, given.read[0, 1:, None])[:, 0] / -math.log(2)
-    return Surprisal(given.names, (None, *said.tolist()))
+    surprisals = logp[:-1].gather(-1, given.read[0, 1:, None])[:, 0] / -math.log(2)
+    return Surprisal(given.names, (None, *surprisals.tolist()))
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def logit_attribution(
     """
     given = reading(model, text, target)
     position = position_of(given.names, position)
-    seen = Watch(*_wanted(model))
+    seen = Watch(*_watched_names(model))
     with evaluation_mode(model):
         given.run(model, seen if watch is None else watch + seen)
         path = _DirectPath(model, given, seen, position)
@@ -128,7 +128,7 @@ def logit_attribution(
     return path.result()
 
 
-def _wanted(model: Model) -> list[str]:
+def _watched_names(model: Model) -> list[str]:
     """Return the names of the values that are read."""
     where, stack = stack_of(model)
     embed = "target_embed" if isinstance(model, Seq2Seq) else "embed"
@@ -198,7 +198,7 @@ class _DirectPath:
             a = first.act(z)
             self.direction = choose
             self._through_module(_output_matrix(head), a)
-            self._through_norm(first.norm, _norm_scale(first.norm, a))
+            self._through_norm(first.norm, (a.double().var(unbiased=False) + first.norm.eps).sqrt())
             self.direction = self.direction * torch.where(z == 0, 0.0, a / z)
             self._through_module(first.dense, x)
             return
@@ -350,10 +350,6 @@ def _pull_back(module: object, direction: Tensor, x: Tensor) -> tuple[Tensor, fl
         value = run(leaf) @ d
         (slope,) = torch.autograd.grad(value, leaf)
     return slope.double(), float(value)
-
-
-def _norm_scale(norm: nn.LayerNorm, x: Tensor) -> Tensor:
-    return (x.double().var(unbiased=False) + norm.eps).sqrt()
 
 
 def _flatten(module: nn.Module) -> Iterator[nn.Module]:

@@ -176,11 +176,11 @@ def state_note(model: Model) -> str:
     kinds = {row["by"] for row in rows}
     matrix = [by for by in ("linear attention", "gated linear attention") if by in kinds]
     if matrix:
-        said = f"carries a matrix for each head from token to token ({matrix[0]}), which is not shown here"
-        return f"{name} {said}; what it amounts to is drawn as its attention"
+        reason = f"carries a matrix for each head from token to token ({matrix[0]}), which is not shown here"
+        return f"{name} {reason}; what it amounts to is drawn as its attention"
     if kinds == {"convolution"}:
         return (
             f"{name} carries no state: a layer sees {rows[0]['window']} tokens; layers and neurons are shown"
         )
-    said = "carries no state from token to token: attention reads the others themselves"
-    return f"{name} {said}; layers and neurons are shown"
+    reason = "carries no state from token to token: attention reads the others themselves"
+    return f"{name} {reason}; layers and neurons are shown"

@@ -123,7 +123,7 @@ class NodeTable:
         return attention.kv_heads if projection in ("k", "v") else attention.heads
 
     def value_names(self, nodes: Sequence[Node]) -> list[str]:
-        """Return the watched names from which `written` computes what the nodes write."""
+        """Return the watched names from which `output_change` computes what the nodes write."""
         return list(dict.fromkeys(self._value_name(node) for node in nodes))
 
     def _value_name(self, node: Node) -> str:
@@ -132,7 +132,7 @@ class NodeTable:
         leaves_out = part_at(self.model, node.name.partition(" ")[0]).pattern_leaves_out
         return f"{node.name.partition(' ')[0]}.{'hidden' if leaves_out else 'heads'}"
 
-    def written(self, node: Node, watch: Watch, other: Watch) -> Tensor:
+    def output_change(self, node: Node, watch: Watch, other: Watch) -> Tensor:
         """Return what a node writes in one run beyond what it writes in another, (B, T, D)."""
         name = self._value_name(node)
         change = watch[name] - other[name]

@@ -109,19 +109,19 @@ def activation_patching(
     `report` is called before each batch with the number of patches done and of all, and may raise to stop;
     `rows` is how many share a batch.
     """
-    asked = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
-    names = value_names(model, asked.clean, what)
-    clean_values, corrupt_values = asked.values(names)
+    comparison = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
+    names = value_names(model, comparison.clean, what)
+    clean_values, corrupt_values = comparison.values(names)
     heads = what in HEAD_VALUES
     each = not heads if by_position is None else by_position
     patches = list(all_patches(clean_values, names, heads=heads, by_position=each))
     run = [i for i, one in enumerate(patches) if _differs(clean_values, corrupt_values, one)]
-    change = lambda one: Intervention(one.name, one.position, _put(clean_values, one))
+    change = lambda one: Intervention(one.name, one.position, _patch_writer(clean_values, one))
     found = torch.zeros(len(patches), dtype=torch.float64)
     skipped = len(patches) - len(run)
     counted = None if report is None else lambda done, count: report(done + skipped, count + skipped)
-    found[run] = InterventionRunner(asked, rows).run([change(patches[i]) for i in run], counted)
-    return collect(what, "exact", asked, patches, found)
+    found[run] = InterventionRunner(comparison, rows).run([change(patches[i]) for i in run], counted)
+    return collect(what, "exact", comparison, patches, found)
 
 
 def _differs(clean: Watch, corrupt: Watch, patch: Patch) -> bool:
@@ -132,7 +132,7 @@ def _differs(clean: Watch, corrupt: Watch, patch: Patch) -> bool:
     return not torch.equal(*(select_entries(value[0], patch, axis) for value in values))
 
 
-def _put(clean: Watch, patch: Patch) -> Callable[[Tensor, int], None]:
+def _patch_writer(clean: Watch, patch: Patch) -> Callable[[Tensor, int], None]:
     """Return what writes a patch into a row's value, which begins with the token `first`."""
     value, axis = clean[patch.name][0], clean.positions[patch.name]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -35,7 +36,7 @@ def path_patching(
     Values are as in `activation_patching`, NaN where a sender comes after a receiver. Blocks that add to no
     stream are refused.
     """
-    asked = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
+    comparison = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
     table = NodeTable.of(model)
     sends, receives = table.find_writes(senders), table.find_reads(receivers)
     pairs = [(s, r) for r in receives for s in sends if s.depth < r.depth]
@@ -43,13 +44,13 @@ def path_patching(
         raise InputError(
             "no sender comes before a receiver", hint=f"{sends[0].name} cannot reach {receives[0].name}"
         )
-    first, second = asked.values(table.value_names(sends))
-    change = {node.name: table.written(node, first, second)[0] for node in sends}
+    first, second = comparison.values(table.value_names(sends))
+    change = {node.name: table.output_change(node, first, second)[0] for node in sends}
     interventions = [_direct(s, r, change[s.name]) for s, r in pairs if not r.projection]
-    interventions += _through_projections(asked, [p for p in pairs if p[1].projection], change)
+    interventions += _through_projections(comparison, [p for p in pairs if p[1].projection], change)
     order = [p for p in pairs if not p[1].projection] + [p for p in pairs if p[1].projection]
-    found = InterventionRunner(asked, rows).run(interventions, report)
-    return edge_result("exact", asked, sends, receives, order, found)
+    found = InterventionRunner(comparison, rows).run(interventions, report)
+    return edge_result("exact", comparison, sends, receives, order, found)
 
 
 def edge_result(
@@ -86,7 +87,7 @@ def _through_projections(
         for start in range(0, len(these), ROWS):
             some = these[start : start + ROWS]
             added = torch.stack([change[s] for s in some])
-            watch = Watch(name, edit={value: _adding(added)})
+            watch = Watch(name, edit={value: partial(torch.add, added)})
             comparison.corrupt.run(comparison.model, watch, repeat=len(some))
             made |= {(s, name): row for s, row in zip(some, watch[name], strict=True)}
     put = lambda s, r, name: Intervention(name, None, _put_head(made[s.name, name], r))
@@ -95,10 +96,6 @@ def _through_projections(
 
 def _projection_name(receiver: Node) -> str:
     return receiver.name.partition(" ")[0]
-
-
-def _adding(change: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda x: x + change
 
 
 def _put_head(values: Tensor, receiver: Node) -> Callable[[Tensor, int], None]:

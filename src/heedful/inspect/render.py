@@ -262,9 +262,9 @@ def render_latex(derivation: Derivation, digits: int = 4, width: int | None = No
             out.append(render_latex(line, digits, width, level + 1))
             continue
         label, formula, numbers, result = style.cells(line)
-        said = rf"\text{{{label.translate(TEX)}: }} {formula_latex(formula)}"
+        equation = rf"\text{{{label.translate(TEX)}: }} {formula_latex(formula)}"
         middle = "" if numbers is None else f" &= {numbers} \\\\"
-        out.append(rf"\begin{{align*}} {said}{middle} &= {result} \end{{align*}}")
+        out.append(rf"\begin{{align*}} {equation}{middle} &= {result} \end{{align*}}")
     return "\n".join(out + ([derivation.note.translate(TEX)] if derivation.note else []))
 
 

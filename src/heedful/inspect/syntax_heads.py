@@ -100,10 +100,10 @@ def syntax_heads(
     return sorted(out, key=lambda found: found.baseline - found.accuracy)
 
 
-def _pairs(sentence: ParsedSentence, known: set[int]) -> Iterator[tuple[tuple[str, str], int, int]]:
+def _pairs(sentence: ParsedSentence, words: set[int]) -> Iterator[tuple[tuple[str, str], int, int]]:
     """Yield a relation with its direction, the word that looks and the one looked at."""
     for word, (head, relation) in enumerate(zip(sentence.heads, sentence.relations, strict=True)):
-        if head >= 0 and {word, head} <= known:
+        if head >= 0 and {word, head} <= words:
             yield (relation, "to head"), word, head
             yield (relation, "to dependent"), head, word
 

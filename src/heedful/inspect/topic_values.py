@@ -71,11 +71,11 @@ def _attention(values: Values) -> Derivation:
     if len(names) != len(Q) or len(keys) != len(K) or (V is not None and len(V) != len(K)):
         sizes = f"{len(names)} tokens, {len(Q)} queries, {len(K)} keys"
         raise InputError(f"{sizes}: each query needs a name, each key a name and a value")
-    asked = values.get("query", names)
+    queries = values.get("query", names)
     scale = float(values["scale"]) if values.get("scale") is not None else None
     if made.lines:
         whole.section(made.finish("queries, keys and values"))
-    for word in [asked] if isinstance(asked, str | int) else asked:
+    for word in [queries] if isinstance(queries, str | int) else queries:
         at = position_of(names, word)
         keep = mask_row(values, at, len(K))
         whole.section(topics.attention_row(Q[at], K, V, query=names[at], keys=keys, scale=scale, keep=keep))
@@ -118,8 +118,10 @@ def _rnn(values: Values) -> Derivation:
     text, letters = str(values["text"]), [str(letter) for letter in values["letters"]]
     W, U, V = (check_numbers(values, key, 2) for key in ("W", "U", "V"))
     if len(text) < 2 or (unknown := [letter for letter in text if letter not in letters]):
-        said = f"{unknown[0]!r} is none of {', '.join(letters)}" if len(text) > 1 else "nothing follows"
-        raise InputError(f"text={text!r}: {said}", hint="give two letters or more, all of them in `letters`")
+        problem = f"{unknown[0]!r} is none of {', '.join(letters)}" if len(text) > 1 else "nothing follows"
+        raise InputError(
+            f"text={text!r}: {problem}", hint="give two letters or more, all of them in `letters`"
+        )
     if W.shape != (len(U), len(letters)) or U.shape != (len(U), len(U)) or V.shape != W.shape[::-1]:
         H, C = len(U), len(letters)
         raise InputError(f"W must be {H} × {C}, U {H} × {H} and V {C} × {H}: a state of {H}, {C} letters")

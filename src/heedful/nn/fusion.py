@@ -254,7 +254,7 @@ class FusedOperators(TorchFunctionMode):
         for node, value in zip(nodes, found, strict=True):
             node.value = value.view(node.shape)
 
-    def ready(self, *tensors: Tensor | None) -> list[Any]:
+    def compute_all(self, *tensors: Tensor | None) -> list[Any]:
         """Compute all that waits, and these."""
         self.flush()
         self.finish_append()
@@ -269,7 +269,7 @@ class FusedOperators(TorchFunctionMode):
         return run(self.base.normalise, self.compute(x), norm)
 
     def append(self, keys: Tensor, values: Tensor, k: Tensor, v: Tensor, past: Tensor) -> None:
-        k, v = self.ready(k, v)
+        k, v = self.compute_all(k, v)
         self.appended = (keys, values, Newest(k, v, past))
 
     def attend(
@@ -278,25 +278,25 @@ class FusedOperators(TorchFunctionMode):
         newest = None
         if self.appended is not None and self.appended[0] is k and self.appended[1] is v:
             newest, self.appended = self.appended[2], None
-        q, k, v, keep, bias = self.ready(q, k, v, keep, bias)
+        q, k, v, keep, bias = self.compute_all(q, k, v, keep, bias)
         out = run(self.base.attend, q, k, v, keep, bias, scale, newest)
         if out is None and newest is not None:
             run(self.base.append, k, v, newest)
         return out
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None:
-        return run(self.base.rotate, *self.ready(x, cos, sin))
+        return run(self.base.rotate, *self.compute_all(x, cos, sin))
 
     def lstm_cell(self, gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        return run(self.base.lstm_cell, *self.ready(gates, c))
+        return run(self.base.lstm_cell, *self.compute_all(gates, c))
 
     def conv_silu(self, x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return run(self.base.conv_silu, *self.ready(x, window, weight, bias))
+        return run(self.base.conv_silu, *self.compute_all(x, window, weight, bias))
 
     def selective_step(self, *tensors: Tensor) -> Tensor:
-        return run(self.base.selective_step, *self.ready(*tensors))
+        return run(self.base.selective_step, *self.compute_all(*tensors))
 
     def gated_linear_step(
         self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, S: Tensor, tau: float, scale: float
     ) -> Tensor:
-        return run(self.base.gated_linear_step, *self.ready(q, k, v, decay, S), tau, scale)
+        return run(self.base.gated_linear_step, *self.compute_all(q, k, v, decay, S), tau, scale)

@@ -68,7 +68,7 @@ class EngineJob:
         if len(self.items) > MAX_UNREAD_ITEMS:
             assert self.batch is not None
             self.batch.fail(self.task, slow_reader())
-        elif self.task.done:
+        elif self.task.is_done:
             self.engine.finish(self)
 
     def deliver(self, items: Sequence[Any]) -> None:

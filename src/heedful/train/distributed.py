@@ -281,7 +281,7 @@ class DistributedProcesses(Processes):
 
 
 @contextlib.contextmanager
-def quiet_checkpoint(done: str) -> Iterator[None]:
+def quiet_checkpoint(verb: str) -> Iterator[None]:
     """Turn what torch raises about shards on any process, which is no Exception, into an OSError."""
     from torch.distributed.checkpoint.api import CheckpointException
 
@@ -289,7 +289,7 @@ def quiet_checkpoint(done: str) -> Iterator[None]:
         yield
     except CheckpointException as error:
         reasons = {str(failure[0]) for failure in error.failures.values()}
-        raise OSError(f"shards could not be {done}: {'; '.join(sorted(reasons)):.300}") from None
+        raise OSError(f"shards could not be {verb}: {'; '.join(sorted(reasons)):.300}") from None
 
 
 def is_shared(value: Any) -> bool:

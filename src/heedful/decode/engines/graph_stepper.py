@@ -76,14 +76,14 @@ class Recording:
 
         With `feed` the likeliest token is written at the cursor and is what the next step reads.
         """
-        self.ready(model, count, feed)
+        self.ensure_recorded(model, count, feed)
         if self.cursor.device.type == "cuda":
             self.replays[count, feed]()
         else:
             self.launch(model, count, feed)
         return self.logits[count, feed]
 
-    def ready(self, model: LM | Seq2Seq, count: int = 1, feed: bool = False) -> None:
+    def ensure_recorded(self, model: LM | Seq2Seq, count: int = 1, feed: bool = False) -> None:
         """Record a step, unless it is or there is no device to record on."""
         if self.cursor.device.type != "cuda" or (count, feed) in self.replays:
             return
@@ -248,14 +248,14 @@ class GraphStepper(FastStepper):
     def take(self, rows: int, capacity: int, memory: int) -> None:
         """Copy the state into a recording of this size: the present one, one that waits, or a new one."""
         double = any(p.dtype == torch.float64 for p in self.model.parameters())  # kernels add in float32
-        how = (self.kernels and not double, self.compiled)
-        state, key = self.state, (rows, capacity, memory, how, model_fingerprint(self.model))
+        kinds = (self.kernels and not double, self.compiled)
+        state, key = self.state, (rows, capacity, memory, kinds, model_fingerprint(self.model))
         with torch.inference_mode(False), torch.no_grad():
             found = self.recording
             if found is None or found.key != key:
                 found = RECORDINGS.take(self.model, key)
             if found is None:
-                found = Recording(key, StaticState(state, rows, capacity, memory), *how)
+                found = Recording(key, StaticState(state, rows, capacity, memory), *kinds)
             found.static.write(state)
         if found is not self.recording:
             if self.lease is not None:
@@ -271,7 +271,7 @@ class GraphStepper(FastStepper):
         assert self.recording is not None
         try:
             with evaluation_mode(self.model):
-                self.recording.ready(self.model, count, feed)
+                self.recording.ensure_recorded(self.model, count, feed)
         except Exception as error:
             return self.refuse(f"its step cannot be recorded: {str(error).splitlines()[0]}")
         return True

@@ -264,7 +264,7 @@ class StepKernels:
         )
         self.caches.append((k, v))
         cos, sin = self.turn(part.rotary, K)
-        self.current, how, unit = "attend", self.attending, self.dtype
+        self.current, plan, unit = "attend", self.attending, self.dtype
         if self.cache_dtype != self.dtype:
             unit = torch.float16  # 8-bit floats widen to it in one instruction, and exactly
         parts = torch.zeros(self.rows * H * self.splits * (K + 2), device=self.device)
@@ -275,13 +275,13 @@ class StepKernels:
         kinds = {
             "SIZE": K, "PADDED": max(A.MIN_TILE, power_of_two(K)),
             "SHARED": max(A.MIN_TILE, power_of_two(H // G)),
-            "BLOCK": how.block, "STAGES": how.stages, "SPLIT": self.splits > 1, "UNIT": A.UNITS[unit],
+            "BLOCK": plan.block, "STAGES": plan.stages, "SPLIT": self.splits > 1, "UNIT": A.UNITS[unit],
             "PAIRS": self.cache_dtype.itemsize == 1, "PACKED": self.device.type == "cuda",
             "ROTARY": part.rotary is not None, "ALIBI": slopes is not None,
             "WINDOW": part.window is not None,
         }  # fmt: skip
         grid = (self.rows, G, self.splits)
-        self.add(lambda: A.attention_kernel[grid](*tensors, *numbers, **kinds, num_warps=how.warps))
+        self.add(lambda: A.attention_kernel[grid](*tensors, *numbers, **kinds, num_warps=plan.warps))
         mixed: Tensor | Digits = y
         if self.splits > 1:
             if o.words and self.triton("o", o) and K % R.GROUP == 0:

@@ -154,13 +154,13 @@ class RecordedStepper(FastStepper):
             self.attention[rows], self.times[rows] = tune_attention(
                 self.matrices, rows, capacity, self.cache_dtype
             )
-        how = self.attending or self.attention.get(rows, AttentionPlan())
-        key = (rows, capacity, tuple(sorted(self.choice.items())), how, self.cache_dtype, self.merged_from)
+        plan = self.attending or self.attention.get(rows, AttentionPlan())
+        key = (rows, capacity, tuple(sorted(self.choice.items())), plan, self.cache_dtype, self.merged_from)
         if self.lease is not None:
             self.lease()  # the old caches may be taken, or go
         found = RECORDINGS.take(self.model, key)
         if found is None:
-            kernels = StepKernels(self.matrices, rows, capacity, self.choice, how, self.cache_dtype)
+            kernels = StepKernels(self.matrices, rows, capacity, self.choice, plan, self.cache_dtype)
             found = record_kernels(key, kernels)
         self.lease = RECORDINGS.lend(found, self, self.model)
         self.kernels, self.replay, self.replay_fed = found.kernels, found.replay, found.replay_fed

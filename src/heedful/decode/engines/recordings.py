@@ -48,11 +48,11 @@ class RecordingPool(Generic[R]):
 
     def lend(self, recording: R, stepper: object, model: Model) -> weakref.finalize:
         """Let a stepper have a recording until it is gone, or what is returned is called."""
-        back = weakref.finalize(stepper, self.put, weakref.ref(model), recording)
+        back = weakref.finalize(stepper, self.store_recording, weakref.ref(model), recording)
         back.atexit = False
         return back
 
-    def put(self, owner: weakref.ref[Model], recording: R) -> None:
+    def store_recording(self, owner: weakref.ref[Model], recording: R) -> None:
         """Let a recording wait beside its model; the oldest go when there are too many."""
         model = owner()
         if model is None:

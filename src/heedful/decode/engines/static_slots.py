@@ -42,7 +42,9 @@ class StaticSlots(EagerSlots):
     @torch.no_grad()
     def forward(self, feeds: Sequence[tuple[Slot, Sequence[int]]]) -> Tensor:
         steps = [i for i, (slot, ids) in enumerate(feeds) if slot.past and len(ids) == 1]
-        out: list[Tensor | None] = [None if i in steps else self.read(*feed) for i, feed in enumerate(feeds)]
+        out: list[Tensor | None] = [
+            None if i in steps else self.append_tokens(*feed) for i, feed in enumerate(feeds)
+        ]
         if steps:
             logits = self.step([feeds[i][0] for i in steps], [feeds[i][1][0] for i in steps])
             if len(steps) == len(feeds):

@@ -125,5 +125,5 @@ def tune_attention(
             times[plan] = median_seconds(record_graph(kernels.run, kernels.device))
         except Exception:  # one that does not fit this device is not a choice
             continue
-    best = min(times, key=lambda how: times[how]) if times else AttentionPlan()
-    return best, {str(how): t * 1e3 for how, t in times.items()}
+    best = min(times, key=lambda plan: times[plan]) if times else AttentionPlan()
+    return best, {str(plan): t * 1e3 for plan, t in times.items()}

@@ -20,6 +20,7 @@ from heedful.models.base import Model
 from heedful.serve.openai_app import create_openai_app
 from heedful.serve.served_model import make_served_model
 from heedful.tasks.model_inputs import Truncated
+from tests.refusal import refused
 from tests.runs import finetuning as toy
 from tests.runs.conftest import Heed, heed
 from tests.tasks.conftest import Tiny
@@ -76,6 +77,11 @@ def test_a_long_text_loses_its_end_and_never_the_query(cross: Model) -> None:
     with pytest.warns(Truncated):
         (row,) = pipe(QUERY, ["London " * 900])
     assert 0 < row["score"] < 1
+
+
+def test_a_query_that_leaves_no_room_for_a_text_is_refused_as_such(cross: Model) -> None:
+    with refused(InputError, "the query takes"):
+        heedful.pipeline("rerank", cross)("London " * 900, TEXTS)
 
 
 @pytest.mark.parametrize(
@@ -203,11 +209,25 @@ def test_the_server_takes_the_other_names_of_fields(client: TestClient, cross: M
     assert client.post("/rerank", json=objects).json()["results"] == found
 
 
+def test_a_document_is_cut_after_as_many_tokens_as_asked(client: TestClient, cross: Model) -> None:
+    body = {"model": "cross", "query": QUERY, "documents": ["London " * 900, "London"]}
+    whole = client.post("/v2/rerank", json=body).json()
+    short = client.post("/v2/rerank", json=body | {"max_tokens_per_doc": 2}).json()
+    pair = cross.tokenizer.encode_pair(QUERY, "London")[0]
+    assert whole["usage"]["total_tokens"] == 64 + len(pair)
+    one = len(cross.tokenizer.encode("London", special=False))
+    assert short["usage"]["total_tokens"] <= 2 * len(pair) + 2 - one
+    assert "document" not in short["results"][0]
+
+
 @pytest.mark.parametrize(
     ("change", "status", "param"),
     [
         ({"query": ""}, 400, "query"),
         ({"query": None}, 400, "query"),
+        ({"query": " "}, 400, "query"),
+        ({"query": "London " * 900}, 400, "query"),
+        ({"max_tokens_per_doc": 0}, 400, "max_tokens_per_doc"),
         ({"documents": None}, 400, "documents"),
         ({"documents": []}, 400, "documents"),
         ({"documents": ["a", ""]}, 400, "documents"),

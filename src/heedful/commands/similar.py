@@ -70,12 +70,18 @@ def _format_vector(text: str, results: list[Row]) -> str:
     return f"{len(vector)} numbers: " + " ".join(f"{x:.4f}" for x in vector[:6]) + " …"
 
 
+Candidates = Annotated[
+    list[str] | None, typer.Argument(metavar="TEXT", help="Texts to compare, or a file with one per line.")
+]
+CandidateFile = Annotated[
+    Path | None, typer.Option("--in", help="A file of texts, one per line; - is stdin.")
+]
+
+
 def similar_command(
     query: Annotated[str, typer.Argument(help="The sentence that others are compared with.")],
-    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Sentences to compare.")] = None,
-    path: Annotated[
-        Path | None, typer.Option("--in", help="A file of sentences, one per line; - is stdin.")
-    ] = None,
+    text: Candidates = None,
+    path: CandidateFile = None,
     model: Model = None,
     top_k: TopK = 5,
     device: Device = "cpu",
@@ -91,27 +97,13 @@ def similar_command(
 
       cat listings.txt | heed similar "Seattle motel" --in - --json
     """
-    if path is not None and text:
-        raise InputError("sentences and --in were given", hint="give one of them")
-    query, sentences = text_or_file(query), numbered_sentences(path, text)
-    texts = [sentence for _, sentence in sentences]
-    with print_warnings(), show_progress("embedding"), few_threads(texts):
-        name, pipe = make_pipeline("sentence-similarity", model, device)
-        scores = pipe(query, texts)
-    rows = [{"text": t, "score": s, "line": line} for (line, t), s in zip(sentences, scores, strict=True)]
-    nearest = sorted(rows, key=lambda row: -row["score"])[:top_k]
-    draw = lambda _, rows: align_columns([(f"{r['score']:.4f}", f"{r['line']}", r["text"]) for r in rows])
-    write_results({"task": "sentence-similarity", "model": name}, [(query, nearest)], json, draw)
+    list_best("sentence-similarity", query, numbered_sentences(path, text), model, top_k, device, json)
 
 
 def rerank_command(
     query: Annotated[str, typer.Argument(help="The question, or what is looked for.")],
-    text: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT", help="Texts to rank, or a file of them.")
-    ] = None,
-    path: Annotated[
-        Path | None, typer.Option("--in", help="A file of texts, one per line; - is stdin.")
-    ] = None,
+    text: Candidates = None,
+    path: CandidateFile = None,
     model: Model = None,
     top_k: TopK = 5,
     device: Device = "cpu",
@@ -119,26 +111,37 @@ def rerank_command(
 ) -> None:
     """List the texts that answer a query, the best first, by a cross-encoder that reads both together.
 
+    No cross-encoder comes along: `heed finetune` makes one of a table of queries, texts and relevances.
+
     Examples:
 
       heed rerank "how tall is Everest" passages.txt --model ./my-cross-encoder
 
       heed rerank "how tall is Everest" "It is 8,849 m high." "It lies in Asia." -m ./my-cross-encoder --json
     """
-    if path is not None and text:
-        raise InputError("texts and --in were given", hint="give one of them")
-    query, numbered = text_or_file(query), numbered_sentences(path, text)
-    texts = [one for _, one in numbered]
-    with print_warnings(), show_progress("ranking"), few_threads(texts):
-        name, pipe = make_pipeline("rerank", model, device)
-        found = pipe(query, texts, top_n=top_k)
-    rows = [{"text": r["text"], "score": r["score"], "line": numbered[r["index"]][0]} for r in found]
+    list_best("rerank", query, numbered_sentences(path, text), model, top_k, device, json)
+
+
+def list_best(
+    task: str, query: str, numbered: list[tuple[int, str]], model: str | None, top_k: int, device: str,
+    json: bool,
+) -> None:  # fmt: skip
+    """Score texts, given with their lines, beside a query by a pipeline, and list the best."""
+    query, texts = text_or_file(query), [text for _, text in numbered]
+    with print_warnings(), show_progress("comparing"), few_threads(texts):
+        name, pipe = make_pipeline(task, model, device)
+        # One vector of the query serves all texts; a cross-encoder reads it anew beside each.
+        scores = pipe(query if task == "sentence-similarity" else [query] * len(texts), texts)
+    rows = [{"text": t, "score": s, "line": line} for (line, t), s in zip(numbered, scores, strict=True)]
+    best = sorted(rows, key=lambda row: -row["score"])[:top_k]
     draw = lambda _, rows: align_columns([(f"{r['score']:.4f}", f"{r['line']}", r["text"]) for r in rows])
-    write_results({"task": "rerank", "model": name}, [(query, rows)], json, draw)
+    write_results({"task": task, "model": name}, [(query, best)], json, draw)
 
 
 def numbered_sentences(path: Path | None, arguments: Sequence[str] | None) -> list[tuple[int, str]]:
     """Return the sentences to compare with, each with its line, or its place among the arguments."""
+    if path is not None and arguments:
+        raise InputError("texts and --in were given", hint="give one of them")
     if path is None:
         if not arguments:
             raise InputError("there is nothing to compare with", hint="give sentences, or a file with --in")

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heedful.decode.continuous import NO_NUMBER, NotANumber
+from heedful.errors import InputError
 from heedful.serve.generation_jobs import TEXTS_AT_ONCE
 from heedful.serve.openai_errors import OpenAIError, invalid, model_cannot, too_long
 from heedful.serve.openai_requests import RequestFields, kind
@@ -18,7 +19,8 @@ from heedful.serve.served_model import ServedModel
 from heedful.serve.streams import following
 from heedful.server.json_response import Json
 from heedful.tasks.pipeline import pipeline
-from heedful.tasks.tokenized import TokenizedText, tokenize
+from heedful.tasks.rerank import check_query
+from heedful.tasks.tokenized import TokenizedText, tokenize, truncate_text
 
 MAX_DOCUMENTS = 2048  # texts of one request
 
@@ -54,18 +56,28 @@ async def rerank(server: Server, request: Request) -> Response:
 
 
 def read_rerank(server: Server, fields: RequestFields) -> RerankJob:
-    """The checked request: `documents` (or `texts`) are strings, or objects with a text."""
+    """The checked request: `documents` (or `texts`) are strings, or objects with a text.
+
+    A document is cut after `max_tokens_per_doc`, and where it would not fit behind the query.
+    """
     served = server.find(fields, default=True)
     if not served.reranks:
         said = f"({served.model.kind}, {served.model.config.head!r} head) is no cross-encoder"
         raise model_cannot(served.id, said, served.can)
     query, documents = fields.text("query"), read_documents(fields)
-    top_n = fields.integer("top_n", 1)
+    if not query.strip():
+        raise invalid("query", "query must be a string that is not empty; got spaces")
+    top_n, most = fields.integer("top_n", 1), fields.integer("max_tokens_per_doc", 1)
     with_texts = fields.boolean("return_documents") or fields.boolean("return_text")
     raw, cut = fields.boolean("raw_scores"), fields.boolean("truncate", True)
     tokenizer = pipeline("rerank", served.model).tokenizer
     limit = served.context if cut else None
-    pairs = [tokenize(tokenizer, query, text).truncate(limit, "only_second") for text in documents]
+    try:
+        check_query(tokenizer, query, limit)
+    except InputError as error:
+        raise invalid("query", str(error)) from None
+    short = documents if most is None else [truncate_text(tokenizer, text, most)[0] for text in documents]
+    pairs = [tokenize(tokenizer, query, text).truncate(limit, "only_second") for text in short]
     if (longest := max(map(len, pairs))) > served.context:
         raise too_long(served.context, longest)
     return RerankJob(served, documents, pairs, top_n or len(documents), with_texts, raw)

@@ -19,10 +19,12 @@ from heedful.evaluate.ranking import ranking_scores
 from heedful.models.base import Model
 from heedful.tasks.columns import DOCUMENT, QUERY, RELEVANCE, Role
 from heedful.tasks.examples import Examples, is_numeric, split_by_group
-from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
+from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, truncates
 from heedful.tasks.sentence_similarity import pair_texts
 from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
 from heedful.tasks.text_classification import SCORE_FUNCTIONS
+from heedful.tasks.tokenized import input_limit, smallest_limit, tokenize
+from heedful.text import Tokenizer
 from heedful.train.objectives import Objective, Term, extra_of, promote_float32
 
 LABEL = "relevance"  # the name of a new head's one label
@@ -69,6 +71,10 @@ class Rerank(TrainableTask):
         how = "only_second" if truncation is True else truncation
 
         def score_pairs(pairs: Sequence[tuple[str, str]]) -> list[float]:
+            if truncates(how):
+                limit = smallest_limit(max_length, input_limit(self.model, self.tokenizer))
+                for asked in dict.fromkeys(pair[0] for pair in pairs):
+                    check_query(self.tokenizer, asked, limit)
             tokenized = self.tokenize(pairs, truncation=how, max_length=max_length)
             found = self.forward(tokenized, batch_size=batch_size)
             return [float(SCORE_FUNCTIONS[name](logits)) for logits in found]
@@ -161,6 +167,14 @@ class Rerank(TrainableTask):
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         rows = examples.items
         return ranking_scores([row[0] for row in rows], [float(row[-1]) for row in rows], answers)
+
+
+def check_query(tokenizer: Tokenizer, query: str, limit: int | None) -> None:
+    """Raise InputError for a query that leaves no room for a text behind it, of which the end may be cut."""
+    length = len(tokenize(tokenizer, query, ""))
+    if limit is not None and length >= limit:
+        what = f"the query takes {length:,} tokens, and a text must fit behind it into {limit:,}"
+        raise InputError(what, hint="shorten the query")
 
 
 def parse_request(request: Any) -> tuple[str, list[str]]:

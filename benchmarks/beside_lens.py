@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -127,100 +128,118 @@ def heedful_calls(folder: Path, clean: Any, corrupt: Any) -> dict[str, Callable[
     }
 
 
-def transformer_lens_calls(folder: Path, clean: Any, corrupt: Any) -> dict[str, Callable[[], Any]]:
-    """Return each call of TransformerLens; the sweep over heads, which it has no function for, is a loop."""
-    import torch
-    from transformer_lens import patching
-    from transformer_lens.model_bridge import TransformerBridge
-    from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
+class TransformerLensCalls:
+    """The calls of TransformerLens; the sweep over heads, which it has no function for, is a loop."""
 
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    model = TransformerBridge.boot_transformers(
-        str(folder), hf_model=GPT2LMHeadModel.from_pretrained(folder), tokenizer=tokenizer
-    )
-    model.enable_compatibility_mode(disable_warnings=True)
-    layers, heads = model.cfg.n_layers, model.cfg.n_heads
-    gap = lambda logits: logits[0, -1, RIGHT] - logits[0, -1, WRONG]
+    def __init__(self, folder: Path, clean: Any, corrupt: Any) -> None:
+        from transformer_lens.model_bridge import TransformerBridge
+        from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
-    def every_value() -> Any:
-        _, cache = model.run_with_cache(clean)
-        return cache[f"blocks.{layers - 1}.attn.hook_pattern"]
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+        self.model = TransformerBridge.boot_transformers(
+            str(folder), hf_model=GPT2LMHeadModel.from_pretrained(folder), tokenizer=tokenizer
+        )
+        self.model.enable_compatibility_mode(disable_warnings=True)
+        self.layers, self.heads = self.model.cfg.n_layers, self.model.cfg.n_heads
+        self.clean, self.corrupt = clean, corrupt
 
-    def attribution() -> Any:
-        model.set_use_attn_result(True)
-        _, cache = model.run_with_cache(clean)
-        model.set_use_attn_result(False)
+    def gap(self, logits: Any) -> Any:
+        return logits[0, -1, RIGHT] - logits[0, -1, WRONG]
+
+    def every_value(self) -> Any:
+        _, cache = self.model.run_with_cache(self.clean)
+        return cache[f"blocks.{self.layers - 1}.attn.hook_pattern"]
+
+    def attribution(self) -> Any:
+        import torch
+
+        self.model.set_use_attn_result(True)
+        _, cache = self.model.run_with_cache(self.clean)
+        self.model.set_use_attn_result(False)
         parts = cache.decompose_resid(layer=-1, pos_slice=-1)
         split = cache.stack_head_results(layer=-1, pos_slice=-1)
         share = lambda stack: cache.logit_attrs(stack, RIGHT, incorrect_tokens=WRONG, pos_slice=-1)[:, 0]
         return torch.cat([share(split), share(parts)])
 
-    def patched(patch: Callable[..., Any]) -> Any:
-        _, cache = model.run_with_cache(clean)
-        best, worst = float(gap(model(clean))), float(gap(model(corrupt)))
-        return patch(model, corrupt, cache, lambda logits: (gap(logits) - worst) / (best - worst))
+    def patched(self, patch: Callable[..., Any]) -> Any:
+        _, cache = self.model.run_with_cache(self.clean)
+        best, worst = (float(self.gap(self.model(text))) for text in (self.clean, self.corrupt))
+        share = lambda logits: (self.gap(logits) - worst) / (best - worst)
+        return patch(self.model, self.corrupt, cache, share)
 
-    def ablation() -> Any:
-        plain = model(clean)[0].log_softmax(-1)
-        found = torch.zeros(layers, heads)
-        for layer in range(layers):
-            for head in range(heads):
+    def ablation(self) -> Any:
+        import torch
 
-                def silence(value: Any, hook: Any, head: int = head) -> Any:
-                    value[:, :, head] = 0.0
-                    return value
+        plain = self.model(self.clean)[0].log_softmax(-1)
+        found = torch.zeros(self.layers, self.heads)
+        for layer, head in product(range(self.layers), range(self.heads)):
 
-                edit = [(f"blocks.{layer}.attn.hook_z", silence)]
-                moved = model.run_with_hooks(clean, fwd_hooks=edit)[0].log_softmax(-1)
-                found[layer, head] = (plain.exp() * (plain - moved)).sum(-1).mean()
+            def silence(value: Any, hook: Any, head: int = head) -> Any:
+                value[:, :, head] = 0.0
+                return value
+
+            edit = [(f"blocks.{layer}.attn.hook_z", silence)]
+            moved = self.model.run_with_hooks(self.clean, fwd_hooks=edit)[0].log_softmax(-1)
+            found[layer, head] = (plain.exp() * (plain - moved)).sum(-1).mean()
         return found
 
-    @torch.enable_grad()
-    def attributed() -> Any:
-        names = [f"blocks.{layer}.attn.hook_z" for layer in range(layers)]
+    def attribution_patching(self) -> Any:
+        import torch
+
+        names = [f"blocks.{layer}.attn.hook_z" for layer in range(self.layers)]
         keep = lambda name: name in names
-        best, worst = float(gap(model(clean))), float(gap(model(corrupt)))
-        _, cache = model.run_with_cache(clean, names_filter=keep)
-        seen, slopes = {}, {}
+        values, slopes = dict[str, Any](), dict[str, Any]()
 
-        def note(value: Any, hook: Any) -> None:
-            seen[hook.name] = value.detach()
+        def keep_value(value: Any, hook: Any) -> None:
+            values[hook.name] = value.detach()
 
-        def slope(value: Any, hook: Any) -> None:
+        def keep_slope(value: Any, hook: Any) -> None:
             slopes[hook.name] = value.detach()
 
-        with model.hooks(fwd_hooks=[(keep, note)], bwd_hooks=[(keep, slope)]):
-            gap(model(corrupt)).backward()
-        model.zero_grad()
-        share = [((cache[n].detach() - seen[n]) * slopes[n]).sum((0, 1, 3)) for n in names]
-        return torch.stack(share) / (best - worst)
+        with torch.enable_grad():
+            best, worst = (float(self.gap(self.model(text))) for text in (self.clean, self.corrupt))
+            _, cache = self.model.run_with_cache(self.clean, names_filter=keep)
+            with self.model.hooks(fwd_hooks=[(keep, keep_value)], bwd_hooks=[(keep, keep_slope)]):
+                self.gap(self.model(self.corrupt)).backward()
+            self.model.zero_grad()
+            share = [((cache[n].detach() - values[n]) * slopes[n]).sum((0, 1, 3)) for n in names]
+            return torch.stack(share) / (best - worst)
 
-    def lens() -> Any:
-        _, cache = model.run_with_cache(clean)
+    def lens(self) -> Any:
+        import torch
+
+        _, cache = self.model.run_with_cache(self.clean)
         stack = cache.accumulated_resid(layer=-1, incl_mid=False, apply_ln=False)
-        normed = torch.stack([model.ln_final(x) for x in stack])
-        return model.unembed(normed.flatten(0, 1)).unflatten(0, normed.shape[:2])[:, 0].log_softmax(-1)[:, -1]
+        normed = torch.stack([self.model.ln_final(x) for x in stack])
+        logits = self.model.unembed(normed.flatten(0, 1)).unflatten(0, normed.shape[:2])
+        return logits[:, 0].log_softmax(-1)[:, -1]
 
-    def steered() -> Any:
-        vector = steering_vector(model.cfg.d_model)
+    def steered(self) -> Any:
+        vector = steering_vector(self.model.cfg.d_model)
         push = lambda value, hook: value + vector
-        with model.hooks(fwd_hooks=[(f"{STEERED}.hook_resid_post", push)]):
+        with self.model.hooks(fwd_hooks=[(f"{STEERED}.hook_resid_post", push)]):
             options = {"do_sample": False, "stop_at_eos": False, "verbose": False}
-            text = model.generate(clean, max_new_tokens=WRITTEN, **options)
-        return text[0, clean.shape[1] :]
+            text = self.model.generate(self.clean, max_new_tokens=WRITTEN, **options)
+        return text[0, self.clean.shape[1] :]
 
+
+def transformer_lens_calls(folder: Path, clean: Any, corrupt: Any) -> dict[str, Callable[[], Any]]:
+    """Return each call of TransformerLens by its name."""
+    from transformer_lens import patching
+
+    calls = TransformerLensCalls(folder, clean, corrupt)
     return {
-        "every value": every_value,
-        "logit attribution": attribution,
-        "patching": lambda: patched(patching.get_act_patch_resid_pre),
-        "head patching": lambda: patched(patching.get_act_patch_attn_head_out_all_pos),
-        "attention patching": lambda: patched(patching.get_act_patch_attn_out),
-        "MLP patching": lambda: patched(patching.get_act_patch_mlp_out),
-        "query patching": lambda: patched(patching.get_act_patch_attn_head_q_all_pos),
-        "attribution patching": attributed,
-        "head ablation": ablation,
-        "logit lens": lens,
-        "steered text": steered,
+        "every value": calls.every_value,
+        "logit attribution": calls.attribution,
+        "patching": lambda: calls.patched(patching.get_act_patch_resid_pre),
+        "head patching": lambda: calls.patched(patching.get_act_patch_attn_head_out_all_pos),
+        "attention patching": lambda: calls.patched(patching.get_act_patch_attn_out),
+        "MLP patching": lambda: calls.patched(patching.get_act_patch_mlp_out),
+        "query patching": lambda: calls.patched(patching.get_act_patch_attn_head_q_all_pos),
+        "attribution patching": calls.attribution_patching,
+        "head ablation": calls.ablation,
+        "logit lens": calls.lens,
+        "steered text": calls.steered,
     }
 
 

@@ -7,7 +7,7 @@ Where several labels may hold at once, p = σ(W x + b) for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,11 +130,11 @@ def cross_validate(
 
 def fit_candidates(
     x: Tensor, targets: Tensor, classes: int, train: NDArray[np.int64], valid: NDArray[np.int64],
-    weights: Tensor | None = None,
+    weights: Tensor | None = None, penalties: Sequence[float] = PENALTIES,
 ) -> Tensor:  # fmt: skip
-    """Return the logits of held-out rows by a head for each of PENALTIES, (P, N, C)."""
+    """Return the logits of held-out rows by a head for each of the penalties, (P, N, C)."""
     start, found = None, []
-    for penalty in PENALTIES:
+    for penalty in penalties:
         start = fit_logistic(x[train], targets[train], classes, penalty, start, weights=weights)
         found.append(F.linear(x[valid], *start))
     return torch.stack(found)

@@ -3,23 +3,26 @@
     p = softmax(W v + b),  v the sentence vector of length 1:   min  Σ −log p(label) + λ/2 ‖W‖²
 
 All weights of a model overfit a few dozen rows, and a fifth of those cannot say which weights are good. So
-the vectors are tuned on pairs (pairs.py), the weights are taken part of the way from the old ones to the
-tuned ones, and a linear head is fitted. How far and which λ is chosen by rows that were held out.
+the vectors are tuned on pairs (pairs.py), once for each fold, without the rows that the fold holds out and
+that score it. The model gets the mean of these weights, and a linear head is fitted to all rows. Of a frozen
+model only the head is fitted, and held-out rows choose its λ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from heedful.data.batch import Batch
 from heedful.data.batches import Batches
 from heedful.evaluate.logistic import (
-    FOLDS,
     PENALTIES,
     CrossValidation,
     cross_validate,
@@ -31,19 +34,19 @@ from heedful.models.base import LM, Model
 from heedful.nn.head import SentenceHead
 from heedful.runs.finetune.finetune_result import MAX_WHOLE
 from heedful.runs.finetune.pairs import (
+    STEPS,
+    Weights,
+    block_weights,
     copy_weights,
+    count_step_rows,
     set_weights,
     tune_on_pairs,
-    upper_weights,
 )
 
-SHARES = (0.5, 1.0)  # of the way from the old weights to the tuned ones
+TUNED_PENALTY = 0.3  # λ on tuned vectors, which lie so far apart that it hardly matters
+TUNED_FOLDS = 3
 REPEATS = 4  # cross-validations of a frozen model over other folds, whose mean varies less
 MAX_REPEATED_ROWS = 500
-FEW_FOLDS = 3  # where a fold takes long
-# Tokens of all rows × weights tuned, so that a fine-tuning takes a minute at the most on two cores of a CPU.
-MAX_WORK_OF_ALL_FOLDS = 3e9  # with more there are only FEW_FOLDS of them
-MAX_TUNED_WORK = 4e10  # with more the model stays frozen
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,7 @@ class LinearHead:
 
     validation: CrossValidation
     penalty: float
-    share: float  # how far the upper blocks went to the weights that pairs taught; 0: they are as before
-
-    @property
-    def way(self) -> str:
-        """What was chosen, in words."""
-        return f"pairs, {self.share:.0%} of the way" if self.share else "frozen"
+    tuned: bool  # whether pairs taught the blocks
 
 
 def put_linear_head(model: Model, labels: Sequence[str]) -> LM:
@@ -71,11 +69,11 @@ def put_linear_head(model: Model, labels: Sequence[str]) -> LM:
 
 
 @torch.no_grad()
-def read_vectors(model: LM, batches: Batches) -> tuple[Tensor, Tensor]:
+def read_vectors(model: LM, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
     """Return what the linear head reads of every row, (N, D), and the rows' targets."""
     assert isinstance(model.head, SentenceHead)
     vectors, targets = [], []
-    for batch in batches.once():
+    for batch in batches:
         there = batch.to(model.device)
         hidden = model.encode(there.tokens, valid=there.valid, types=there.types)
         vectors.append(model.head.vectors(hidden, there.valid).double().cpu())
@@ -83,26 +81,25 @@ def read_vectors(model: LM, batches: Batches) -> tuple[Tensor, Tensor]:
     return torch.cat(vectors), torch.cat(targets)
 
 
-def tuning_work(model: LM, batches: Batches) -> float:
-    """Return tokens × weights tuned, 0 for what pairs cannot teach.
+def can_tune(model: LM, batches: Batches) -> bool:
+    """Return whether pairs can teach the model.
 
-    Rows of which several labels may hold have no pairs, layers that share weights no upper half, and of a
-    model above MAX_WHOLE the head is kept alone.
+    Rows of which several labels may hold have no pairs; of a model above MAX_WHOLE the head is kept alone.
     """
     large = sum(p.numel() for p in model.parameters()) > MAX_WHOLE
-    if large or batches[0].extra["label"].dim() > 1:
-        return 0.0
-    return float(count_upper(model) * sum(batch.tokens.numel() for batch in batches.once()))
+    return not large and batches[0].extra["label"].dim() == 1
 
 
-def can_tune(model: LM, batches: Batches) -> bool:
-    """Return whether pairs can teach the model something in the time that a few rows are given."""
-    return 0 < tuning_work(model, batches) <= MAX_TUNED_WORK
-
-
-def count_upper(model: LM) -> int:
-    """Return how many parameters pairs teach."""
-    return sum(parameter.numel() for parameter in upper_weights(model).values())
+def foretell_tuning(model: LM, batches: Batches) -> float:
+    """Return about how many seconds tuning takes; a step takes three times as long as reading its rows."""
+    every = list(batches.once())
+    tokens, rows = (sum(size(batch.tokens) for batch in every) for size in (Tensor.numel, len))
+    read_vectors(model, every[:1])  # the first reading takes longer
+    began = time.perf_counter()
+    read_vectors(model, every[:1])
+    pace = (time.perf_counter() - began) / every[0].tokens.numel()
+    step = min(count_step_rows(batches), rows) * max(batch.tokens.shape[1] for batch in every)
+    return pace * (TUNED_FOLDS * (3 * STEPS * step + tokens) + tokens)
 
 
 def scale_vectors(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,50 +112,53 @@ def scale_vectors(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def fit_linear_head(
     model: LM, batches: Batches, seed: int, *, pairs: bool, names: int = 0,
     class_weights: Sequence[float] | None = None,
+    announce: Callable[[CrossValidation, float], None] | None = None,
 ) -> LinearHead:  # fmt: skip
     """Fit the linear head of a model on all rows; what is chosen and its score come from cross-validation.
 
-    With `pairs` the model's upper blocks are tuned first. The last `names` rows are names of classes: they
-    are learnt from, and never held out.
+    With `pairs` the model's blocks are tuned first; `announce` is told before what a head on frozen vectors
+    gets and how many seconds the tuning takes. The last `names` rows are names of classes: they are learnt
+    from, and never held out.
     """
     assert isinstance(model.head, SentenceHead)
-    frozen, targets = read_vectors(model, batches)
+    frozen, targets = read_vectors(model, batches.once())
     classes = model.config.labels
     weights = None if class_weights is None else torch.tensor(class_weights, dtype=frozen.dtype)
     if targets.dim() == 2:
         targets = targets.to(frozen.dtype)
     labels = targets.numpy() if targets.dim() == 1 else np.zeros(len(targets), np.int64)
     rows, always = len(targets) - names, np.arange(len(targets) - names, len(targets))
-    upper = upper_weights(model) if pairs else {}
-    before = copy_weights(upper)
+    blocks, tuned = block_weights(model), list[Weights]()
+    before = copy_weights(blocks) if pairs else {}
 
-    def predict(train: NDArray[np.int64], held: NDArray[np.int64]) -> Tensor:
-        """Logits by every share and penalty; what is tuned did not see the rows held out."""
+    penalties = (TUNED_PENALTY,) if pairs else PENALTIES
+
+    def predict_frozen(train: NDArray[np.int64], held: NDArray[np.int64]) -> Tensor:
+        """Logits of held-out rows by every penalty."""
+        x, train = scale_vectors(frozen)[0], np.concatenate([train, always])
+        return fit_candidates(x, targets, classes, train, held, weights, penalties)
+
+    def predict_tuned(train: NDArray[np.int64], held: NDArray[np.int64]) -> Tensor:
+        """The same, by vectors whose tuning did not see these rows either."""
         train = np.concatenate([train, always])
-        if not pairs:
-            return fit_candidates(scale_vectors(frozen)[0], targets, classes, train, held, weights)
-        tune_on_pairs(model, batches, train.tolist(), labels, seed)
-        after, found = copy_weights(upper), []
-        for share in SHARES:
-            set_weights(upper, before, after, share)
-            x = scale_vectors(read_vectors(model, batches)[0])[0]
-            found.append(fit_candidates(x, targets, classes, train, held, weights))
-        set_weights(upper, before)
-        return torch.cat(found)
+        tune_on_pairs(model, batches, train.tolist(), labels, seed + len(tuned))
+        tuned.append(copy_weights(blocks))
+        x = scale_vectors(read_vectors(model, batches.once())[0])[0]
+        set_weights(blocks, [before])
+        return fit_candidates(x, targets, classes, train, held, weights, penalties)
 
-    repeats = 1 if pairs or rows > MAX_REPEATED_ROWS else REPEATS
-    folds = FEW_FOLDS if pairs and tuning_work(model, batches) > MAX_WORK_OF_ALL_FOLDS else FOLDS
-    found = cross_validate(predict, targets, labels[:rows], seed, folds=folds, repeats=repeats)
-    which, best = divmod(found.choice, len(PENALTIES))
-    share = SHARES[which] if pairs else 0.0
-    vectors = frozen
-    if share:
-        tune_on_pairs(model, batches, range(len(labels)), labels, seed)
-        set_weights(upper, before, copy_weights(upper), share)
-        vectors = read_vectors(model, batches)[0]
-    x, mean, scale = scale_vectors(vectors)
-    weight, bias = fit_logistic(x, targets, classes, PENALTIES[best], weights=weights)
+    validate = partial(cross_validate, targets=targets, labels=labels[:rows], seed=seed)
+    if pairs:
+        if announce is not None:
+            announce(validate(predict_frozen, folds=TUNED_FOLDS), foretell_tuning(model, batches))
+        found = validate(predict_tuned, folds=TUNED_FOLDS)
+        set_weights(blocks, tuned)
+    else:
+        found = validate(predict_frozen, repeats=1 if rows > MAX_REPEATED_ROWS else REPEATS)
+    penalty = penalties[found.choice]
+    x, mean, scale = scale_vectors(read_vectors(model, batches.once())[0] if pairs else frozen)
+    weight, bias = fit_logistic(x, targets, classes, penalty, weights=weights)
     with torch.no_grad():
         model.head.linear.weight.copy_(weight / scale)
         model.head.linear.bias.copy_(bias - weight @ mean / scale)
-    return LinearHead(found, PENALTIES[best], share)
+    return LinearHead(found, penalty, pairs)

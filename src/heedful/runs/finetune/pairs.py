@@ -3,8 +3,8 @@
     loss = −Σ_i mean_{j ∈ P(i)} log softmax_{k ≠ i}(v_i·v_k / τ)_j,   P(i) the other texts of i's class
 
 v are sentence vectors of length 1. A few rows give many pairs, which is why so few suffice
-(Tunstall et al. 2022; the loss is that of Khosla et al. 2020, eq. 2). Only the upper half of the blocks
-learns: words mean afterwards what they meant before.
+(Tunstall et al. 2022; the loss is that of Khosla et al. 2020, eq. 2). The blocks learn; the table of tokens
+does not, since most words are in none of the rows.
 """
 
 from __future__ import annotations
@@ -49,13 +49,9 @@ def pairs_loss(model: Model, batch: Batch) -> dict[str, Term]:
     return {"pairs": Term(-mean.sum(), "row")}
 
 
-def upper_weights(model: LM) -> Weights:
-    """Return the parameters of the upper half of the blocks, not copied; none if layers share weights."""
-    depth = model.blocks.depth
-    if len(set(depth)) < len(depth):
-        return {}
-    upper = tuple(f"blocks.{i}." for i in depth[len(depth) // 2 :])
-    return {name: p for name, p in model.named_parameters() if name.startswith(upper)}
+def block_weights(model: LM) -> Weights:
+    """Return the parameters of the blocks, not copied."""
+    return {name: p for name, p in model.named_parameters() if name.startswith("blocks.")}
 
 
 def copy_weights(weights: Weights) -> Weights:
@@ -64,22 +60,25 @@ def copy_weights(weights: Weights) -> Weights:
 
 
 @torch.no_grad()
-def set_weights(weights: Weights, start: Weights, end: Weights | None = None, share: float = 1.0) -> None:
-    """Give parameters the values start + share · (end − start)   (Wortsman et al. 2022)"""
+def set_weights(weights: Weights, values: Sequence[Weights]) -> None:
+    """Give parameters the mean of some values   (Wortsman et al. 2022)"""
     for name, parameter in weights.items():
-        there = start[name] if end is None else torch.lerp(start[name], end[name], share)
-        parameter.copy_(there)
+        parameter.copy_(torch.stack([value[name] for value in values]).mean(0))
+
+
+def count_step_rows(batches: Batches) -> int:
+    """Return how many rows a step compares: fewer of long texts."""
+    longest = max(batch.tokens.shape[1] for batch in batches.once())
+    return min(max(STEP_TOKENS // longest, MIN_BATCH), MAX_BATCH)
 
 
 def tune_on_pairs(
     model: LM, batches: Batches, rows: Sequence[int], labels: NDArray[np.int64], seed: int
 ) -> None:
-    """Teach the upper blocks, in place, to put these rows near those of their class."""
-    weights = upper_weights(model)
+    """Teach the blocks, in place, to put these rows near those of their class."""
+    weights = block_weights(model)
     learning = {name for name, p in model.named_parameters() if p.requires_grad}
-    longest = max(batch.tokens.shape[1] for batch in batches.once())
-    size = min(max(STEP_TOKENS // longest, MIN_BATCH), MAX_BATCH)
-    order = BalancedOrder(rows, labels, size, seed)
+    order = BalancedOrder(rows, labels, count_step_rows(batches), seed)
     config = TrainConfig(
         steps=STEPS, lr=LEARNING_RATE, betas=(0.9, 0.999), weight_decay=0.01, schedule="linear", final=0.0,
         warmup=STEPS // 10, seed=seed,

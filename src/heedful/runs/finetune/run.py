@@ -10,6 +10,7 @@ from pathlib import Path
 
 from heedful.adapters import merge
 from heedful.errors import InputError, NotFound, nearest
+from heedful.evaluate.logistic import CrossValidation
 from heedful.models import FAMILIES, presets
 from heedful.models.base import Model
 from heedful.nn.adapt import adapted_modules
@@ -17,7 +18,7 @@ from heedful.progress import show_progress
 from heedful.runs.evaluate import load_trained
 from heedful.runs.finetune.file_examples import SplitExamples, read_and_split
 from heedful.runs.finetune.finetune_result import FinetuneResult, out_lock, output_folder, write_result
-from heedful.runs.finetune.linear_head import can_tune, count_upper, fit_linear_head, put_linear_head
+from heedful.runs.finetune.linear_head import can_tune, fit_linear_head, put_linear_head
 from heedful.runs.finetune.outlook import describe_base, foretell
 from heedful.runs.finetune.training import (
     MIN_CHOOSING_ROWS,
@@ -34,7 +35,7 @@ from heedful.runs.finetune.training_setup import (
 from heedful.runs.prepare import check_vocabulary
 from heedful.runs.requests import FinetuneRequest
 from heedful.runs.training_loop import TrainingInterrupted, TrainingResult
-from heedful.runs.training_progress import LineReporter, ProgressReporter, make_reporter
+from heedful.runs.training_progress import LineReporter, ProgressReporter, format_clock, make_reporter
 from heedful.tasks.model_inputs import Truncated
 from heedful.tasks.pipeline import bind_task
 from heedful.tasks.task import TrainableTask
@@ -59,7 +60,7 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
     free = request.lr is None and request.epochs is None and request.lora is None  # nobody said how to train
     if free and split.task.prefers_linear_head(model, split.examples):
         with show_progress("learning from few rows", quiet=quiet):
-            return finetune_linear_head(request, split, model, out, reporter)
+            return finetune_linear_head(request, split, model, out, reporter, quiet)
     reporter.report(f"validation: {split.split_method}")
     with show_progress("preparing the batches", quiet=quiet):
         setup = prepare_training(request, split, model, reporter)
@@ -109,11 +110,12 @@ def report_end(result: FinetuneResult, task: TrainableTask, reporter: ProgressRe
 
 
 def finetune_linear_head(
-    request: FinetuneRequest, split: SplitExamples, body: Model, out: Path, reporter: ProgressReporter
-) -> FinetuneResult:
+    request: FinetuneRequest, split: SplitExamples, body: Model, out: Path, reporter: ProgressReporter,
+    quiet: bool,
+) -> FinetuneResult:  # fmt: skip
     """Fit a linear head on the sentence vectors of few rows: all of them, once the score is known.
 
-    Where that takes no more than a minute, the vectors are tuned on pairs first.
+    The vectors of a model that is not too large are tuned on pairs first.
     """
     began = time.perf_counter()
     examples, valid = split.examples, split.valid if request.valid else split.examples.select([])
@@ -131,7 +133,7 @@ def finetune_linear_head(
     pairs = can_tune(model, batches)
     vector = f"the {model.config.classifier_pooling} of its vectors"
     reporter.report(f"model: {request.model} ({model.family.name}) with a linear head on {vector}")
-    way = "its upper blocks learn pairs, then the head is fitted" if pairs else "the head alone is fitted"
+    way = "its blocks learn from pairs, then the head is fitted" if pairs else "the head alone is fitted"
     few = f"{len(examples):,} rows of {len(labels)} {task.label_unit} are few"
     reporter.report(f"training: {few}: {way}; --full or --lora trains the model itself")
     if len(names):
@@ -139,9 +141,17 @@ def finetune_linear_head(
         more = " …" if len(names) > 3 else ""
         reporter.report(f"names: the classes' own are texts to learn from, too: {shown}{more}")
     weights = split.task.class_weights(examples)
+
+    def announce(frozen: CrossValidation, seconds: float) -> None:
+        base = task.compare_logits(examples.select(frozen.rows), frozen.logits, frozen.trials)
+        head = f"{base[task.metric]:.4f} by a linear head on the model's own vectors"
+        reporter.report(f"without training: {task.metric} {head} ({frozen.folds}-fold cross-validation)")
+        reporter.report(f"time: about {format_clock(seconds)}")
+
     found = fit_linear_head(
-        model, batches, request.seed, pairs=pairs, names=len(names), class_weights=weights
-    )
+        model, batches, request.seed, pairs=pairs, names=len(names), class_weights=weights,
+        announce=None if quiet else announce,
+    )  # fmt: skip
     folds, checked = 0, found.validation
     if request.valid:
         scores = score_quietly(task, valid, options)
@@ -152,9 +162,13 @@ def finetune_linear_head(
         scores["rows"] = rows
         split_method = f"{folds}-fold cross-validation of {rows:,} rows (seed {request.seed})"
     reporter.report(f"validation: {split_method}")
-    settings = {"way": found.way, "penalty": found.penalty, "length": options.length, "lora": False}
-    settings["seed"] = request.seed
-    learning = count_parameters(model, trainable_only=True) + (found.share > 0) * count_upper(model)
+    settings = {
+        "way": "pairs" if found.tuned else "frozen", "penalty": found.penalty, "length": options.length,
+        "lora": False, "seed": request.seed,
+    }  # fmt: skip
+    learning = count_parameters(model, trainable_only=True)
+    if found.tuned:
+        learning += sum(p.numel() for p in model.blocks.parameters())
     result = FinetuneResult(
         task.command, task.task, request.model, out, scores, split.found, len(examples), rows,
         TrainingResult(seconds=time.perf_counter() - began), labels, settings,

@@ -43,6 +43,29 @@ def test_text_is_cut_and_joined_as_the_library_does(kind: str, tmp_path: Path) -
             assert ours.decode(ours.encode(line)) == theirs.decode(theirs.encode(line)), line
 
 
+@pytest.mark.parametrize("prefix", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_symbols_that_users_defined_are_found_as_the_library_finds_them(
+    kind: str, prefix: bool, tmp_path: Path
+) -> None:
+    symbols = ["<x>", "(", "-"] + (["▁▁", "▁▁▁", "\n"] if kind == "bpe" else [])  # as Gemma's, as ALBERT's
+    theirs = trained(tmp_path, **KINDS[kind], user_defined_symbols=symbols, add_dummy_prefix=prefix)
+    ours = load_tokenizer(tmp_path)
+    assert ours is not None
+    for line in [
+        *lines(100),
+        "a  b",
+        "a   b    c\n\n d",
+        "<x>a <x> b<x>",
+        "  a",
+        "f(x) - (y)-z",
+        "def f():\n    1",
+    ]:
+        assert ours.encode(line, special=False) == theirs.encode(line), line
+        if theirs.unk_id() not in theirs.encode(line):
+            assert ours.decode(ours.encode(line)) == theirs.decode(theirs.encode(line)), line
+
+
 def test_bpe_begins_with_bos_and_unigram_ends_with_eos(tmp_path: Path) -> None:
     trained(tmp_path, **KINDS["bpe"])
     bpe = load_tokenizer(tmp_path)

@@ -104,6 +104,53 @@ def test_a_byte_level_vocabulary_with_a_mask_is_framed(tmp_path: Path) -> None:
     assert (tokenizer.cls, tokenizer.sep, tokenizer.bos, tokenizer.eos) == (0, 2, 0, 2)
 
 
+def test_texts_of_opt_begin_with_the_token_that_ends_one(tmp_path: Path) -> None:
+    vocab = {t: i for i, t in enumerate(("<s>", "<pad>", "</s>", "<unk>"))}
+    vocab |= {letter: i + 4 for letter, i in byte_vocabulary().items()}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    names = {"bos_token": {"content": "</s>"}, "eos_token": "</s>", "pad_token": "<pad>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_bos_token": True, **names}))
+    tokenizer = loaded(tmp_path)
+    assert tokenizer.tokens(tokenizer.encode("a")) == ["</s>", "a"]
+    assert tokenizer.tokens(tokenizer.encode("<s>", special=False)) == ["<", "s", ">"]  # which nothing names
+
+
+def test_plain_files_of_qwen_are_split_as_qwen_does(tmp_path: Path) -> None:
+    vocab = byte_vocabulary()
+    vocab |= {"12": len(vocab), "!Ċ": len(vocab) + 1}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n1 2\n! Ċ\n", encoding="utf-8")
+    assert loaded(tmp_path).tokens(loaded(tmp_path).encode("12!\n")) == ["12", "!", "Ċ"]
+    qwen = loaded(tmp_path, {"model_type": "qwen2"})
+    assert qwen.tokens(qwen.encode("12!\n")) == ["1", "2", "!Ċ"]
+    assert qwen.encode("e\u0301") == qwen.encode("é")
+
+
+def test_a_role_that_a_file_denies_or_an_ordinary_word_spells_is_none(tmp_path: Path) -> None:
+    vocab = byte_vocabulary()
+    vocab |= {"<unk>": len(vocab), "<|endoftext|>": len(vocab) + 1}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    told = {"bos_token": None, "eos_token": "<|endoftext|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(told))
+    tokenizer = loaded(tmp_path, {"bos_token_id": vocab["<|endoftext|>"]})
+    assert tokenizer.roles == {"eos": "<|endoftext|>"}
+
+
+def test_what_a_file_names_as_the_end_is_special_wherever_it_was_added(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text(json.dumps(BYTES))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<|u|>": 8}))
+    whole = loaded(tmp_path)
+    assert whole.decode([0, 8]) == "a<|u|>"
+    folder = tmp_path / "json"
+    folder.mkdir()
+    whole.backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|u|>"}')
+    assert loaded(folder).decode([0, 8]) == "a"
+
+
 BYTES = {"a": 0, "b": 1, "<": 2, "|": 3, ">": 4, "u": 5, "Ġ": 6, "<|in|>": 7}
 
 

@@ -308,6 +308,10 @@ def test_a_vocabulary_with_scores_is_the_sentencepiece_model_it_came_from(tmp_pa
         ("gpt-2", ["a", " 2026", "!!", "\n", "\n", "b"]),
         ("smollm", ["a", " ", "2", "0", "2", "6", "!!", "\n", "\n", "b"]),
         ("llama-bpe", ["a", " ", "202", "6", "!!\n\n", "b"]),
+        ("qwen2", ["a", " ", "2", "0", "2", "6", "!!\n\n", "b"]),
+        ("falcon", ["a", " ", "202", "6", "!!", "\n", "\n", "b"]),
+        ("gpt-4o", ["a", " ", "202", "6", "!!\n\n", "b"]),
+        ("bloom", ["a", " 2026", "!!\n\n", "b"]),
     ],
 )
 def test_text_is_cut_as_the_file_says_before_bytes_are_merged(pre: str, pieces: list[str]) -> None:
@@ -325,6 +329,20 @@ def test_text_is_cut_as_the_file_says_before_bytes_are_merged(pre: str, pieces: 
     cut = ours.backend.pre_tokenizer.pre_tokenize_str(text)
     assert [text[slice(*span)] for _, span in cut] == pieces
     assert ours.decode(ours.encode(text)) == text
+
+
+def test_a_vocabulary_in_gguf_composes_letters_frames_texts_and_leaves_out_their_end() -> None:
+    from heedful.text.from_gguf import from_gguf
+
+    names = ["a", "Ã", "©", "e", "Ì", "ģ", "Ã©", "[CLS]", "<end>"]
+    told = {
+        "model": "gpt2", "pre": "qwen2", "tokens": names, "token_type": [1] * 7 + [3, 1], "merges": ["Ã ©"],
+        "cls_token_id": 7, "eos_token_id": 8, "add_bos_token": True, "add_eos_token": True,
+    }  # fmt: skip
+    tokenizer = from_gguf({f"tokenizer.ggml.{name}": value for name, value in told.items()})
+    assert tokenizer is not None
+    assert tokenizer.encode("e\u0301") == [7, 6, 8]
+    assert tokenizer.decode([7, 6, 8]) == "é"  # its end, which stands among the words, is special too
 
 
 def test_the_header_is_read_as_the_library_reads_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from heedful.serve.openai_errors import invalid, model_cannot, too_long
 from heedful.serve.openai_requests import CompletionRequest
 from heedful.tasks.rerank import Rerank
 from heedful.text.bpe import is_byte_level, token_bytes
-from heedful.text.tokenizer import render_chat
+from heedful.text.chat_templates import render_chat
 
 FAR = 4096  # tokens of prompt and answer, for a model that states no context
 

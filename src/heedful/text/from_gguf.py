@@ -5,27 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
 from heedful.errors import CorruptFile, InputError
 from heedful.text import sentencepiece
 from heedful.text import tokenizer as text
 from heedful.text.tokenizer import typed_failure
-from heedful.text.vocabularies import build_wordpiece, set_template
-
-# How text is cut before bytes are merged. A cut at digits first: every digit is a piece of its own.
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-DIGITS_THEN_GPT2 = ("smollm", "starcoder", "refact", "command-r", "codeshell")
-LIKE_GPT2 = ("gpt-2", "default", "phi-2", "olmo", "mpt", "jais", "modern-bert")
-CUTS = {
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), LLAMA3),
-    **dict.fromkeys(("qwen2", "stablelm2", "deepseek-r1-qwen"), QWEN2),
-}
-WRITTEN_CUTS = ("gpt-2", "smollm", "llama-bpe", "qwen2")  # one name for each way
+from heedful.text.vocabularies import add_tokens, build_wordpiece, frame_text, mark_special
+from heedful.text.word_splits import find_word_split
 
 ROLES = {
     "bos": "bos",
@@ -63,44 +50,34 @@ def _read_tokenizer(metadata: Mapping[str, Any]) -> text.Tokenizer | None:
         raise InputError(f"tokenizer.ggml.model={kind!r} cannot be read", hint="gpt2, llama, t5 and bert can")
     found = ((ours, metadata.get(f"tokenizer.ggml.{theirs}_token_id")) for theirs, ours in ROLES.items())
     roles = {role: str(backend.id_to_token(i)) for role, i in found if i is not None and 0 <= i < len(names)}
+    if "eos" in roles:  # some files keep it among the words
+        add_tokens(backend, [AddedToken(roles["eos"], normalized=False, special=True)])
     return text.Tokenizer(backend, roles, metadata.get("tokenizer.chat_template"))
 
 
 def _byte_level(names: Sequence[str], kinds: Sequence[int], metadata: Mapping[str, Any]) -> Tokenizer:
-    joins = [tuple(m.split(" ", 1)) for m in metadata.get("tokenizer.ggml.merges", [])]
-    pre = str(metadata.get("tokenizer.ggml.pre", "gpt-2"))
-    # Where whole words are cut out, one that is in the vocabulary is taken as it is.
-    backend = Tokenizer(
-        models.BPE({n: i for i, n in enumerate(names)}, joins, ignore_merges=CUTS.get(pre) == LLAMA3)
-    )
-    backend.pre_tokenizer = cut_words(pre, space=bool(metadata.get("tokenizer.ggml.add_space_prefix", False)))
+    told = {name.removeprefix("tokenizer.ggml."): value for name, value in metadata.items()}
+    joins = [tuple(m.split(" ", 1)) for m in told.get("merges", [])]
+    split = find_word_split(str(told.get("pre", "gpt-2")))
+    vocab = {name: i for i, name in enumerate(names)}
+    backend = Tokenizer(models.BPE(vocab, joins, ignore_merges=split.whole_words))
+    if split.composed:
+        backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = split.pre_tokenizer(prefix_space=bool(told.get("add_space_prefix", False)))
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.ByteLevel(trim_offsets=False)
-    control = [
-        n for n, k in zip(names, kinds, strict=True) if k in (sentencepiece.CONTROL, sentencepiece.UNKNOWN)
-    ]
-    user = [n for n, k in zip(names, kinds, strict=True) if k == sentencepiece.USER]
-    backend.add_special_tokens([AddedToken(n, normalized=False, special=True) for n in control])
-    backend.add_tokens([AddedToken(n, normalized=False) for n in user])
-    first = metadata.get("tokenizer.ggml.bos_token_id")
-    if metadata.get("tokenizer.ggml.add_bos_token", False) and first is not None:
-        set_template(backend, f"{names[first]} $A", f"{names[first]} $A $B:1")
+    special = (sentencepiece.CONTROL, sentencepiece.UNKNOWN)
+    control = [name for name, kind in zip(names, kinds, strict=True) if kind in special]
+    user = [name for name, kind in zip(names, kinds, strict=True) if kind == sentencepiece.USER]
+    mask = told.get("mask_token_id")
+    keep_space = () if mask is None else (names[mask],)
+    mark_special(backend, control, keep_space=keep_space)
+    backend.add_tokens([AddedToken(name, normalized=False) for name in user])
+    begins, ends = told.get("add_bos_token", split.adds_bos), told.get("add_eos_token", False)
+    first = told.get("bos_token_id", told.get("cls_token_id")) if begins else None
+    last = told.get("eos_token_id", told.get("seperator_token_id")) if ends else None
+    frame_text(backend, None if first is None else names[first], None if last is None else names[last])
     return backend
-
-
-def cut_words(pre: str, space: bool = False) -> pre_tokenizers.PreTokenizer:
-    """Return how text is cut into words of bytes, by the name that GGUF has for it."""
-    bytes_alone = pre_tokenizers.ByteLevel(add_prefix_space=space, use_regex=pre not in CUTS)
-    if pre in CUTS:
-        cut: pre_tokenizers.PreTokenizer = pre_tokenizers.Split(Regex(CUTS[pre]), "isolated")
-    elif pre in DIGITS_THEN_GPT2:
-        cut = pre_tokenizers.Digits(individual_digits=True)
-    elif pre in LIKE_GPT2:
-        return bytes_alone
-    else:
-        known = ", ".join([*LIKE_GPT2, *DIGITS_THEN_GPT2, *CUTS])
-        raise InputError(f"tokenizer.ggml.pre={pre!r}: how it cuts words is unknown", hint=f"known: {known}")
-    return pre_tokenizers.Sequence([cut, bytes_alone])
 
 
 def _by_scores(
@@ -118,6 +95,7 @@ def _by_scores(
         charsmap=bytes(told.get("precompiled_charsmap", [])),
         prefix_space=bool(told.get("add_space_prefix", True)),
         squeeze_spaces=unigram and bool(told.get("remove_extra_whitespaces", True)),
+        symbols_as_typed=True,
     )
     return sentencepiece.build_sentencepiece(
         model,

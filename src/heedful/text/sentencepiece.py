@@ -6,6 +6,7 @@ normalised. Reading that takes thirty lines, so no further package is needed.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,10 +16,12 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heedful.errors import CorruptFile
-from heedful.text.vocabularies import set_template
+from heedful.text.vocabularies import frame_text, set_template
 
 SPACE = "▁"
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # kinds of piece
+
+SYMBOL_SCORE = -0.1  # a user-defined symbol's among log probabilities, in the SentencePiece library
 
 
 @dataclass
@@ -34,6 +37,7 @@ class SentencePieceModel:
     charsmap: bytes = b""  # the normaliser's table, compiled
     prefix_space: bool = True
     squeeze_spaces: bool = True
+    symbols_as_typed: bool = False  # user-defined ones are found before text is normalised, as llama.cpp does
 
     def special(self) -> list[str]:
         """Return the pieces that are no text: <s>, </s>, <unk> and their like."""
@@ -162,25 +166,33 @@ def build_sentencepiece(
     """Return the model as a tokenizer of the library; `extra` are special tokens behind the pieces."""
     unknown = pieces.kinds.index(UNKNOWN) if UNKNOWN in pieces.kinds else None
     fallback = BYTE in pieces.kinds
+    symbols = [name for name, kind in zip(pieces.names, pieces.kinds, strict=True) if kind == USER]
+    # Behind a symbol that is found before text is normalised, the rest would begin with a space again.
+    inside = bool(symbols) and not pieces.symbols_as_typed and (pieces.unigram or pieces.prefix_space)
     if pieces.unigram:
-        scored = list(zip(pieces.names, pieces.scores, strict=True))
+        every = zip(pieces.names, pieces.scores, pieces.kinds, strict=True)
+        scored = [(name, SYMBOL_SCORE if kind == USER else score) for name, score, kind in every]
         backend = Tokenizer(models.Unigram(scored, unk_id=unknown, byte_fallback=fallback))
     else:
         vocab = {name: i for i, name in enumerate(pieces.names)}
         joins = merges_from_scores(pieces.names, pieces.scores, pieces.kinds)
         unk = None if unknown is None else pieces.names[unknown]
-        backend = Tokenizer(models.BPE(vocab, joins, unk_token=unk, fuse_unk=True, byte_fallback=fallback))
-    _prepare(backend, pieces)
+        backend = Tokenizer(
+            models.BPE(
+                vocab, joins, unk_token=unk, fuse_unk=True, byte_fallback=fallback, ignore_merges=inside
+            )
+        )
+    _prepare(backend, pieces, symbols if inside else [])
     special = (*pieces.special(), *extra)
     backend.add_special_tokens([AddedToken(n, normalized=False, special=True) for n in special])
-    user = [n for n, k in zip(pieces.names, pieces.kinds, strict=True) if k == USER]
-    backend.add_tokens([AddedToken(n, normalized=False) for n in user])
+    if not inside:
+        backend.add_tokens([AddedToken(n, normalized=not pieces.symbols_as_typed) for n in symbols])
     _frame(backend, pieces, add_bos, add_eos)
     return backend
 
 
-def _prepare(backend: Tokenizer, pieces: SentencePieceModel) -> None:
-    """Set how text is normalised, spaces are written as ▁, and both are undone."""
+def _prepare(backend: Tokenizer, pieces: SentencePieceModel, symbols: Sequence[str]) -> None:
+    """Set how text is normalised, spaces become ▁ and `symbols` stand alone, and how that is undone."""
     steps: list[normalizers.Normalizer] = []
     if pieces.charsmap:
         steps.append(normalizers.Precompiled(pieces.charsmap))
@@ -190,8 +202,12 @@ def _prepare(backend: Tokenizer, pieces: SentencePieceModel) -> None:
         steps.append(normalizers.Prepend(SPACE))
     steps.append(normalizers.Replace(" ", SPACE))
     backend.normalizer = normalizers.Sequence(steps)
-    if pieces.unigram:  # ▁ only ever begins a piece there, so each word is looked at alone
-        backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=True)
+    if pieces.unigram:  # where ▁ only ever begins a piece, each word is looked at alone
+        split = not any(SPACE in symbol[1:] for symbol in symbols)
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=split)
+    elif symbols:
+        longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
+        backend.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(longest_first)), "isolated")
     after = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     backend.decoder = decoders.Sequence(after + ([decoders.Strip(" ", 1, 0)] if pieces.prefix_space else []))
 
@@ -199,7 +215,6 @@ def _prepare(backend: Tokenizer, pieces: SentencePieceModel) -> None:
 def _frame(backend: Tokenizer, pieces: SentencePieceModel, add_bos: bool, add_eos: bool) -> None:
     if "[CLS]" in pieces.names and "[SEP]" in pieces.names:
         return set_template(backend, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
-    before = f"{pieces.names[pieces.bos]} " if add_bos and pieces.bos >= 0 else ""
-    after = f" {pieces.names[pieces.eos]}" if add_eos and pieces.eos >= 0 else ""
-    if before or after:
-        set_template(backend, f"{before}$A{after}", f"{before}$A{after} {before}$B:1{after}")
+    before = pieces.names[pieces.bos] if add_bos and pieces.bos >= 0 else None
+    after = pieces.names[pieces.eos] if add_eos and pieces.eos >= 0 else None
+    frame_text(backend, before, after)

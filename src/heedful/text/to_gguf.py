@@ -13,14 +13,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from heedful.errors import InputError
-from heedful.text.from_gguf import ROLES, WRITTEN_CUTS, cut_words, from_gguf
+from heedful.text.from_gguf import ROLES, from_gguf
 from heedful.text.sentencepiece import BYTE, CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER
 from heedful.text.tokenizer import Tokenizer
+from heedful.text.word_splits import WORD_SPLITS
 
 PROBE = (
     "Hello World! It's 3.14159, isn't it?  two  spaces\n\n\ttab I'LL 2026-11-16 x==y; naïve Café "
     "日本語 Привет 🙂🙂 a_b-c <b> #42 ...\r\n end "
+    "camelCase HTMLParser she's DON'T and/or //\n हिन्दी ไทย 한국어 (x) $5+`~ "
 )
+DECOMPOSED = "e\u0301"  # what form C writes as one letter
 Table = dict[str, Any]
 
 
@@ -100,14 +103,21 @@ def _special_ids(tokenizer: Tokenizer) -> Table:
 
 
 def _byte_level(tokenizer: Tokenizer, model: Table) -> Table:
-    own = tokenizer.backend.pre_tokenizer
-    pieces = [piece for piece, _ in own.pre_tokenize_str(PROBE)]
-    for pre in WRITTEN_CUTS:
-        if pieces == [piece for piece, _ in cut_words(pre).pre_tokenize_str(PROBE)]:
-            merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
-            return {"model": "gpt2", "pre": pre, "merges": merges}
-    known = ", ".join(WRITTEN_CUTS)
-    raise InputError(f"how this tokenizer cuts words is none of {known}", hint=INSTEAD)
+    own = [piece for piece, _ in tokenizer.backend.pre_tokenizer.pre_tokenize_str(PROBE)]
+    alike = [
+        split
+        for split in WORD_SPLITS
+        if own == [piece for piece, _ in split.pre_tokenizer().pre_tokenize_str(PROBE)]
+    ]
+    if not alike:
+        known = ", ".join(split.names[0] for split in WORD_SPLITS)
+        raise InputError(f"how this tokenizer splits words is none of {known}", hint=INSTEAD)
+    normalizer = tokenizer.backend.normalizer
+    composes = normalizer is not None and normalizer.normalize_str(DECOMPOSED) != DECOMPOSED
+    whole = bool(model.get("ignore_merges"))
+    best = max(alike, key=lambda split: (split.composed == composes) + (split.whole_words == whole))
+    merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
+    return {"model": "gpt2", "pre": best.names[0], "merges": merges}
 
 
 def _by_scores(names: list[str], kinds: list[int], rules: Table) -> Table:
@@ -120,6 +130,9 @@ def _by_scores(names: list[str], kinds: list[int], rules: Table) -> Table:
     after = len(model["merges"])
     scores = [-float(joined.get(name, after + i)) for i, name in enumerate(names)]
     _mark_pieces(names, kinds, model.get("unk_token"))
+    for i, kind in enumerate(kinds):
+        if kind == USER:  # found in the text as it is typed, before its spaces become ▁
+            names[i] = names[i].replace(SPACE, " ")
     spaced = "Prepend" in {part["type"] for part in _parts(rules["normalizer"])}
     return {"model": "llama", "pre": "default", "scores": scores, "add_space_prefix": spaced}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tokenizers
@@ -177,6 +176,8 @@ class Tokenizer:
         """
         if self.chat_template is None:
             raise InputError("this tokenizer has no chat template: its model was not trained to converse")
+        from heedful.text.chat_templates import render_chat  # Jinja is for those who converse
+
         return render_chat(
             self.chat_template, messages=list(messages), add_generation_prompt=generation_prompt,
             **{f"{role}_token": token for role, token in self.roles.items()},
@@ -203,30 +204,3 @@ def _encoding_failure(error: BaseException, message: str) -> BaseException:
     """Return the error of well-formed text or ids that the library cannot take: its rules are at fault."""
     hint = "its tokenizer files are damaged, or lack a token for what is unknown"
     return typed_failure(error, InputError, message, hint)
-
-
-def render_chat(template: str, **values: Any) -> str:
-    """Return a chat template filled in. It comes with a model from anywhere, so it runs in a sandbox."""
-    import jinja2
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    def refuse(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
-    try:
-        return environment.from_string(template).render(**values)
-    except (jinja2.TemplateError, TypeError, KeyError) as error:
-        raise InputError(f"the chat template cannot render these messages: {error}") from None
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    """As published templates expect it: without jinja's escapes for web pages."""
-    import json
-
-    return json.dumps(value, ensure_ascii=False, indent=indent)

@@ -24,6 +24,7 @@ from heedful.errors import CorruptFile
 from heedful.files import read_json, write_text
 from heedful.text import sentencepiece, vocabularies
 from heedful.text.tokenizer import ROLES, Tokenizer, typed_failure
+from heedful.text.word_splits import find_word_split
 
 Table = Mapping[str, Any]
 
@@ -130,7 +131,9 @@ def _from_merges(folder: Path, settings: Table, hf_config: Table) -> tokenizers.
             merges = vocabularies.read_merges(folder / merges_name)
             if any(token.endswith("</w>") for token in vocab):
                 return vocabularies.build_word_bpe(vocab, merges)
-            return vocabularies.build_byte_level(vocab, merges, settings)
+            qwen = "qwen" in f"{settings.get('tokenizer_class')} {hf_config.get('model_type')}".lower()
+            split = find_word_split("qwen2" if qwen else "gpt-2")
+            return vocabularies.build_byte_level(vocab, merges, settings, split)
     return None
 
 
@@ -207,17 +210,20 @@ def _token(entry: Any, special: bool = True) -> tokenizers.AddedToken:
 
 
 def find_roles(backend: tokenizers.Tokenizer, settings: Table, hf_config: Table) -> dict[str, str]:
-    """Map roles to tokens: as the tokenizer's files say, else by config.json's ids, else by usual names."""
+    """Map roles to tokens: as the tokenizer's files say, else by config.json's ids, else by usual names.
+
+    Where a file says null there is none, and a usual name stands for a role only if it is no ordinary word.
+    """
     roles: dict[str, str] = {}
     special = {token.content for token in backend.get_added_tokens_decoder().values()}
     for role in ROLES:
-        named = settings.get(f"{role}_token")
+        key = f"{role}_token"
+        named = settings.get(key)
         named = named.get("content") if isinstance(named, dict) else named
-        number = hf_config.get(f"{role}_token_id")
+        number = hf_config.get(f"{key}_id")
         by_id = backend.id_to_token(number) if isinstance(number, int) and number >= 0 else None
-        known = [t for t in DEFAULT_TOKENS[role] if backend.token_to_id(t) is not None]
-        usual = next((t for t in known if t in special), next(iter(known), None))
-        token = named or by_id or usual
+        usual = next((token for token in DEFAULT_TOKENS[role] if token in special), None)
+        token = named if key in settings else by_id or usual
         if token:
             roles[role] = str(token)
     if roles.get("mask") == "<mask>" and {"bos", "eos"} <= set(

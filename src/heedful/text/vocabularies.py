@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from heedful.errors import CorruptFile
 from heedful.files import read_json
+from heedful.text.word_splits import WordSplit
 
 Merges = Sequence[tuple[str, str]]
 
@@ -46,21 +47,21 @@ def mark_special(backend: Tokenizer, tokens: Sequence[str], *, keep_space: Seque
 
     One in `keep_space` swallows the space before it, as <mask> does in byte-level vocabularies.
     """
-    for t in tokens:
-        if backend.token_to_id(t) is not None:
-            backend.add_special_tokens(
-                [AddedToken(t, lstrip=t in keep_space, normalized=False, special=True)]
-            )
+    known = [t for t in tokens if backend.token_to_id(t) is not None]
+    backend.add_special_tokens(
+        [AddedToken(t, lstrip=t in keep_space, normalized=False, special=True) for t in known]
+    )
 
 
 def add_tokens(backend: Tokenizer, tokens: Sequence[AddedToken]) -> None:
-    """Add tokens that are never split. One that was added before keeps its rules."""
-    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    """Add tokens that are never split. One that was added before keeps its rules; it may become special."""
+    known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     wanted: dict[str, AddedToken] = {}
     for token in tokens:
-        if token.content in known:
+        before = known.get(token.content)
+        if before is not None and (before.special or not token.special):
             continue
-        first = wanted.setdefault(token.content, token)
+        first = wanted.setdefault(token.content, before or token)
         first.special = first.special or token.special
     for are_special, some in groupby(wanted.values(), key=lambda token: token.special):
         add = backend.add_special_tokens if are_special else backend.add_tokens
@@ -72,6 +73,13 @@ def set_template(backend: Tokenizer, single: str, pair: str) -> None:
     names = {word.split(":")[0] for word in f"{single} {pair}".split() if not word.startswith("$")}
     ids = [(name, backend.token_to_id(name)) for name in sorted(names)]
     backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
+
+
+def frame_text(backend: Tokenizer, before: str | None, after: str | None) -> None:
+    """Put a special token before every text, after it, or both; with neither, leave the frame as it is."""
+    if before or after:
+        single = f"{before or ''} $A {after or ''}".strip()
+        set_template(backend, single, f"{single} {single.replace('$A', '$B:1')}")
 
 
 BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -103,20 +111,32 @@ def build_wordpiece(vocab: Mapping[str, int], settings: Mapping[str, Any]) -> To
     return backend
 
 
-def build_byte_level(vocab: Mapping[str, int], merges: Merges, settings: Mapping[str, Any]) -> Tokenizer:
-    """Return GPT-2's tokenizer; RoBERTa's (<s> a </s> </s> b </s>) if there are <s> and <mask> too."""
+def build_byte_level(
+    vocab: Mapping[str, int], merges: Merges, settings: Mapping[str, Any], split: WordSplit
+) -> Tokenizer:
+    """Return GPT-2's tokenizer; RoBERTa's (<s> a </s> </s> b </s>) if there are <s> and <mask> too.
+
+    With `add_bos_token` among the settings it is OPT's, whose texts begin with </s>.
+    """
     prefix = bool(settings.get("add_prefix_space", False))
     backend = Tokenizer(models.BPE(dict(vocab), list(merges)))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    if split.composed:
+        backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = split.pre_tokenizer(prefix_space=prefix)
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.ByteLevel(trim_offsets=False)
-    mark_special(
-        backend, ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<|endoftext|>"), keep_space=("<mask>",)
-    )
-    if "<s>" in vocab and "</s>" in vocab and "<mask>" in vocab:
+    framed = {"<s>", "</s>", "<mask>"} <= vocab.keys()
+    if framed or "eos_token" not in settings:  # else the settings name what is special
+        usual = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<|endoftext|>")
+        mark_special(backend, usual, keep_space=("<mask>",))
+    if framed:
         backend.post_processor = processors.RobertaProcessing(
             ("</s>", vocab["</s>"]), ("<s>", vocab["<s>"]), trim_offsets=True, add_prefix_space=prefix
         )
+    bos = settings.get("bos_token")
+    bos = bos.get("content") if isinstance(bos, Mapping) else bos
+    if settings.get("add_bos_token") and bos in vocab:
+        frame_text(backend, bos, None)
     return backend
 
 

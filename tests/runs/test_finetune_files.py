@@ -376,3 +376,18 @@ def test_a_text_that_is_there_twice_is_never_held_out_and_learnt(
     all_twice = toy.table(tmp_path / "all.csv", ("text", "label"), [rows[0], rows[1], rows[-1]] * 20)
     found = read_and_split(FinetuneRequest(str(bases["encoder"]), str(all_twice)), ProgressReporter())
     assert "the score says nothing of others" in found.split_method
+    given = FinetuneRequest(str(bases["encoder"]), str(file), valid=str(file))
+    assert "of them are in the training file too" in read_and_split(given, ProgressReporter()).split_method
+
+
+def test_numbers_and_spreadsheets_are_told_what_to_do(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = [(s, i / 7) for i, s in enumerate(toy.SENTENCES)]
+    said = refused(heed, bases["encoder"], toy.table(tmp_path / "n.csv", ("text", "label"), rows))
+    assert "--order numbers" in said
+    (tmp_path / "rows.xlsx").write_bytes(b"PK")
+    assert "save it as .csv" in refused(heed, bases["encoder"], tmp_path / "rows.xlsx")
+    classes = toy.classes(tmp_path / "c.csv")
+    code, _, err = heed("finetune", bases["encoder"], classes, "--epochs", 0, "--out", "made", "-q")
+    assert (code, "teaches nothing" in err) == (3, True)

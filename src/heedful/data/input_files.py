@@ -19,6 +19,7 @@ from heedful.files import expand_paths, open_bytes, read_blocks, read_lines, sha
 
 Kind = Literal["table", "conll", "squad", "text"]
 CONLL = (".conll", ".conllu", ".iob", ".iob2", ".bio")
+OTHER_TABLES = (".xlsx", ".xls", ".ods", ".parquet", ".feather", ".arrow", ".numbers")
 DELIMITERS = (";", "\t", "|", ",")  # what spreadsheets write, whatever the file is called
 MAX_PROBED_LINES = 200  # lines that tell a file of words and tags from prose
 MAX_NAMED_ROWS = 3  # rows that a note names
@@ -111,6 +112,8 @@ def file_kind(path: Path, encoding: str) -> Kind:
     if suffix in ("", ".txt", ".text", ".md"):
         return "conll" if has_tagged_words(path, encoding) else "text"
     hint = nearest(suffix, [*TABLE_KINDS, *CONLL, ".txt"])
+    if suffix in OTHER_TABLES:
+        hint = "save it as .csv or .jsonl first"
     raise InputError(
         f"cannot tell what {path} is by its name",
         hint=hint or "use .csv, .tsv, .jsonl, .conll, .json or .txt",

@@ -307,4 +307,7 @@ def check_classes(examples: Examples) -> None:
         raise InputError(f"{only}: there is nothing to tell apart", hint="is it the right column?")
     if len(names) > MAX_CLASSES or len(names) * 2 > len(examples) > 20:
         many = f"{len(names):,} different labels in {len(examples):,} rows"
-        raise InputError(f"column {examples.columns['label']!r} has {many}", hint="is it the right column?")
+        hint = "is it the right column?"
+        if all(map(is_numeric, names)):
+            hint = "they are numbers: round them to a few classes, and say --order numbers"
+        raise InputError(f"column {examples.columns['label']!r} has {many}", hint=hint)

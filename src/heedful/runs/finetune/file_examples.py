@@ -45,7 +45,9 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
         other = open_file(request, request.valid)
         infer_file_task(other, tasks, task.command)
         train, valid = examples, task.read_examples(other, request.column_flags)
-        method = "; ".join([f"{len(valid):,} {task.unit} of {request.valid}", *valid.notes])
+        same = repeated_examples(task, train, valid) if source.kind != "text" else set()
+        shared = [f"{len(same):,} of them are in the training file too"] if same else []
+        method = "; ".join([f"{len(valid):,} {task.unit} of {request.valid}", *shared, *valid.notes])
     task.check_examples(train, valid)
     facts = task.facts(train, valid if request.valid is None else valid.select([]))
     for line in describe_file(task, source, examples, facts):
@@ -63,8 +65,7 @@ def keep_repeated_together(
 
     The third value is what is said of them.
     """
-    known = {json.dumps(task.identity_of(one), default=str) for one in train.items}
-    same = {i for i, one in enumerate(valid.items) if json.dumps(task.identity_of(one), default=str) in known}
+    same = repeated_examples(task, train, valid)
     if not same:
         return train, valid, ""
     if len(same) == len(valid):
@@ -73,6 +74,13 @@ def keep_repeated_together(
     many = f"{len(same):,} more that" if len(same) > 1 else "1 more that"
     verb = "repeat" if len(same) > 1 else "repeats"
     return train, valid, f"; {many} {verb} a training text {'train' if len(same) > 1 else 'trains'} too"
+
+
+def repeated_examples(task: type[TrainableTask], train: Examples, valid: Examples) -> set[int]:
+    """Return which of the validation examples are among the training examples too."""
+    name = lambda example: json.dumps(task.identity_of(example), default=str)
+    known = set(map(name, train.items))
+    return {i for i, one in enumerate(valid.items) if name(one) in known}
 
 
 def open_file(request: FinetuneRequest, path: str) -> InputFile:

@@ -30,7 +30,9 @@ MAX_SIZED_STEPS = 64  # steps whose batches are made, to know how large they are
 MEASURED_STEPS = 3  # beside one that warms up
 FEW_STEPS = 50  # of so many, one is measured
 BASE_SHARE = 0.05  # of the training time that measuring the base may take
+MIN_BASE_SECONDS = 2.0  # that it may take in any case
 MAX_BASE_ROWS = 500
+MIN_BASE_ROWS = 4  # for each class
 PENALTY = 1.0  # of the linear head that measures the base
 
 
@@ -51,7 +53,7 @@ class Outlook:
     @property
     def line(self) -> str:
         """The same in words."""
-        steps = f"{self.steps:,} steps of {format_seconds(self.step_seconds)}"
+        steps = f"{self.steps:,} step{'s' * (self.steps != 1)} of {format_seconds(self.step_seconds)}"
         evaluations = f"{self.evaluations:,} evaluation{'s' * (self.evaluations != 1)} of"
         parts = f"{steps}, {evaluations} {format_seconds(self.evaluation_seconds)}"
         return f"time: about {format_clock(self.seconds)} ({parts})"
@@ -152,11 +154,13 @@ def describe_base(setup: TrainingSetup, split: SplitExamples, body: Model, outlo
         score = setup.task.compare(split.valid, setup.task.guess_answers(split.valid, guess))[metric]
         found.append(f"{score:.4f} by always saying {guess!r}")
     a_row = outlook.evaluation_seconds / max(len(split.valid), 1)
-    rows = min(MAX_BASE_ROWS, int(BASE_SHARE * outlook.seconds / max(a_row, 1e-6)))
+    seconds = max(BASE_SHARE * outlook.seconds, MIN_BASE_SECONDS)
+    rows = min(MAX_BASE_ROWS, int(seconds / max(a_row, 1e-6) / 2))  # as many to learn and to be scored
     valid = split.valid.select(spread(len(split.valid), rows))
     of_some = "" if len(valid) == len(split.valid) else f" on {len(valid):,} of them"
-    if isinstance(body, LM) and len(valid):
-        if issubclass(task, TextClassification):
+    if isinstance(body, LM):
+        classes = len(task.label_order(split.train) or ())
+        if issubclass(task, TextClassification) and rows >= MIN_BASE_ROWS * classes:
             some = split.train.select(spread(len(split.train), rows))
             score = score_linear_head(setup, split, body, some, valid)
             found.append(
@@ -182,7 +186,7 @@ def score_linear_head(
     model.hf_config |= split.task.head_settings
     assert isinstance(model.head, SentenceHead)
     task = bind_task(split.task, model)
-    vectors, targets = read_vectors(model, task.batches(train, setup.options))
+    vectors, targets = read_vectors(model, task.batches(train, setup.options).once())
     x, mean, scale = scale_vectors(vectors)
     if targets.dim() == 2:
         targets = targets.to(x.dtype)

@@ -79,7 +79,8 @@ def prepare_training(
         f"model: {request.model} ({model.family.name}) with {head}; {count:,} parameters, {learns}"
     )
     often = setup.settings["epochs"]
-    steps = f"{config.steps:,} steps of {options.batch} rows, {often:g} epoch{'s' * (often != 1)}"
+    size, s = min(options.batch, batches.row_count), "s" * (config.steps != 1)
+    steps = f"{config.steps:,} step{s} of {size} rows, {often:g} epoch{'s' * (often != 1)}"
     reporter.report(f"training: at most {steps}; learning rate {config.lr:g}, {model.device}")
     for note in () if task.cuts_texts else batches.notes:  # of others `batch_options` has told
         reporter.report(f"note: {note}")
@@ -121,6 +122,8 @@ def schedule(
     """
     epochs = min(max(defaults.epochs, math.ceil(defaults.steps / an_epoch)), defaults.max_epochs)
     steps = min(epochs * an_epoch, max(MAX_STEPS, an_epoch))
+    if request.epochs == 0:
+        raise ConfigError("--epochs 0 teaches nothing", hint="give 1, or a part of it such as 0.5")
     if request.epochs is not None:
         steps = max(1, round(request.epochs * an_epoch))
     lr = request.lr if request.lr is not None else defaults.lora_lr if adapting else defaults.lr

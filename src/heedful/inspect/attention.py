@@ -19,7 +19,7 @@ from heedful.inspect.results import Result, to_plain
 from heedful.inspect.row_labels import Side, attends_to_source, key_side, row_side, written_names
 from heedful.models.base import LM, Model
 from heedful.nn.attend import masked_softmax
-from heedful.nn.attention import Attention
+from heedful.nn.attention import Attention, SinkAttention
 from heedful.nn.context import Watch
 from heedful.nn.watch import LAYER_OUTPUT
 
@@ -223,6 +223,17 @@ def value_effects(model: Model, path: str, pattern: Tensor, v: Tensor) -> Tensor
     return pattern.abs() * v.norm(dim=-1)[:, None, :]
 
 
+def divides_by_root(part: nn.Module, size: int) -> bool:
+    """Return whether a part's weights are softmax(q kᵀ / √d_k + bias) for queries of this size.
+
+    Some divide by another number or by none, cap their scores, or have a sink beside the keys.
+    """
+    scale = getattr(part, "scale", None)
+    if isinstance(part, SinkAttention) or (isinstance(part, Attention) and part.softcap is not None):
+        return False
+    return isinstance(scale, float) and math.isclose(scale, size**-0.5, rel_tol=1e-6)
+
+
 def unscaled_pattern(
     model: Model, path: str, scores: Tensor, pattern: Tensor, q: Tensor, k: Tensor
 ) -> Tensor:
@@ -232,14 +243,13 @@ def unscaled_pattern(
     its queries (H, T, K) and keys (H or fewer, S, K). What a mask hides stays hidden.
     """
     part = part_at(model, path)
-    scale = getattr(part, "scale", None)
-    if isinstance(part, Attention) and part.softcap is not None:
-        raise InputError(f"{path} caps its scores, and not only divides them", hint="choose another model")
-    if not isinstance(scale, float) or scale == 1:
-        raise InputError(f"{path} does not divide its scores", hint="choose a layer that divides by √d_k")
+    if not divides_by_root(part, q.shape[-1]):
+        raise InputError(
+            f"{path} does not only divide its scores by √d_k", hint="choose a model with plain attention"
+        )
     k = k.repeat_interleave(q.shape[0] // k.shape[0], 0)
     products = torch.einsum("htk,hsk->hts", q.float(), k.float())
-    bias = scores.float() - scale * products
+    bias = scores.float() - q.shape[-1] ** -0.5 * products
     return masked_softmax(products + bias, pattern != 0)
 
 

@@ -5,6 +5,7 @@ Captions of figures and pages come from here; no model is known by name.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -112,22 +113,27 @@ class AttentionGroup(Result):
     @property
     def title(self) -> str:
         side = {"encoder": "source", "decoder": "target"}.get(self.stack, "")
-        return f"{side} over source" if self.cross else f"{side} over itself".strip() if side else "self"
+        plain = f"{side} over source" if self.cross else f"{side} over itself".strip() if side else "self"
+        return f"{plain}, {self.kind}" if self.name.endswith(f".{self.kind}") else plain
 
 
 def attention_groups(model: Model) -> list[AttentionGroup]:
-    """Return every part that has a pattern, by its stack and its word in the block."""
-    found: dict[tuple[str, str], list[tuple[str, Part]]] = {}
+    """Return every part that has a pattern, by its stack, its word in the block and the pattern's kind.
+
+    A hybrid's layers may have one word for parts of both kinds: then the kind is part of the group's name.
+    """
+    found: dict[tuple[str, str, str], list[tuple[str, Part]]] = {}
     for path, part in parts_of(model):
         if part.pattern_kind is not None:
             stack, _, *rest = path.split(".")
-            found.setdefault((stack, ".".join(rest) or "look"), []).append((path, part))
-    out = []
-    for (stack, word), parts in found.items():
+            found.setdefault((stack, ".".join(rest) or "look", part.pattern_kind), []).append((path, part))
+    out, words = [], Counter((stack, word) for stack, word, _ in found)
+    for (stack, word, kind), parts in found.items():
         path, part = parts[0]
         cross, has_target = attends_to_source(part), isinstance(model, Seq2Seq)
+        name = f"{stack}.{word}" if words[stack, word] == 1 else f"{stack}.{word}.{kind}"
         out.append(AttentionGroup(
-            f"{stack}.{word}", stack, tuple(path for path, _ in parts), part.pattern_kind or "effective",
+            name, stack, tuple(path for path, _ in parts), kind,
             not cross and (stack == "decoder" or (isinstance(model, LM) and model.causal)), cross,
             row_side(path, part, has_target=has_target), key_side(path, part, has_target=has_target),
             tuple(window_of(part) for _, part in parts), part.pattern_leaves_out,

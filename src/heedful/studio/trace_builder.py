@@ -15,8 +15,9 @@ from heedful.data.tokenization import find_template
 from heedful.decode.loop import stream
 from heedful.errors import InputError
 from heedful.images import draw_text
+from heedful.inspect.attention import divides_by_root
 from heedful.inspect.change import Ablation
-from heedful.inspect.inputs import Input, names_of, reading, token_id
+from heedful.inspect.inputs import Input, names_of, part_at, reading, token_id
 from heedful.inspect.mixing import attention_groups
 from heedful.inspect.prediction import default_position
 from heedful.inspect.row_labels import OPEN, written_ids
@@ -327,7 +328,13 @@ class TraceBuilder:
         groups = []
         for group in trace.groups:
             shape = trace.shapes[f"{group.layers[0]}.pattern"]
-            groups.append(describe_group(group, heads) | {"shape": list(shape)})
+            sizes = [trace.shapes.get(f"{path}.q", (0,))[-1] for path in group.layers]
+            parts = [part_at(model, path) for path in group.layers]
+            plain = group.kind == "softmax"
+            root = [
+                plain and size > 0 and divides_by_root(p, size) for p, size in zip(parts, sizes, strict=True)
+            ]
+            groups.append(describe_group(group, heads) | {"shape": list(shape), "divides_by_root": root})
         at = default_position(model, trace.given)
         note = "" if groups else f"{model.family.name} attends to nothing: look at its states"
         view, more = ("attention", {"name": groups[0]["layers"][0]}) if groups else ("states", {})

@@ -16,12 +16,15 @@ import { Replace, Switch } from "./switch";
 export type At = { group: TraceGroup; layer: number; head: number; path: string };
 
 /** The head the address points at, kept within what the model has. */
-export function located(trace: Trace): At {
-  const group = trace.groups.find((g) => g.name === str("g")) ?? trace.groups[0];
+export function located(trace: Trace, groups = trace.groups): At {
+  const group = groups.find((g) => g.name === str("g")) ?? groups[0];
   const layer = whole("l", 0, 0, group.layers.length - 1);
   const head = whole("h", 0, 0, group.heads[layer] - 1);
   return { group, layer, head, path: group.layers[layer] };
 }
+
+/** The number of a layer in its stack: a group may leave layers out. */
+export const layerNumber = (path: string, index: number) => /^\w+\.(\d+)/.exec(path)?.[1] ?? String(index);
 
 export const side = (trace: Trace, which: Side) => (which === "tokens" ? trace.tokens : trace[which] ?? []);
 export const names = (trace: Trace, which: Side) => side(trace, which).map((x) => x.shown);
@@ -89,7 +92,7 @@ function Controls({ at, trace, view }: { at: At; trace: Trace; view: string }) {
       </div>
       <div class="row">
         <Select label={t("attention.layer")} value={String(at.layer)} onChange={(l) => set({ l, h: Math.min(at.head, at.group.heads[Number(l)] - 1) }, "replace")}
-          choices={at.group.layers.map((_, i) => ({ value: String(i), label: String(i) }))} />
+          choices={at.group.layers.map((path, i) => ({ value: String(i), label: layerNumber(path, i) }))} />
         <Select label={t("attention.head")} value={String(at.head)} onChange={(h) => set({ h }, "replace")}
           choices={Array.from({ length: at.group.heads[at.layer] }, (_, i) => ({ value: String(i), label: String(i) }))} />
         {view === "grid" ? null : (
@@ -97,8 +100,8 @@ function Controls({ at, trace, view }: { at: At; trace: Trace; view: string }) {
             choices={["head", "mean", "max", ...(rollable(at.group) ? ["rollout"] : [])].map((v) => ({ value: v, label: t(`attention.overs.${v}`) }))} />
         )}
         {view === "matrix" && over(at) === "head" && at.group.kind === "softmax" && !byWords(at, trace) ? (
-          <Select label={t("attention.numbers")} value={choice("of", numbersThere(at, trace))} onChange={(v) => set({ of: v === "pattern" ? null : v })}
-            choices={numbersThere(at, trace).map((v) => ({ value: v, label: t(`attention.of.${v}`) }))} />
+          <Select label={t("attention.numbers")} value={choice("of", numbersThere(at))} onChange={(v) => set({ of: v === "pattern" ? null : v })}
+            choices={numbersThere(at).map((v) => ({ value: v, label: t(`attention.of.${v}`) }))} />
         ) : null}
         <Select label={t("attention.scale")} value={scaleOf()} onChange={(v) => set({ scale: v === "linear" ? null : v }, "replace")}
           choices={SCALES.map((v) => ({ value: v, label: t(`attention.scales.${v}`) }))} />
@@ -119,8 +122,8 @@ function Controls({ at, trace, view }: { at: At; trace: Trace; view: string }) {
 const mixed = (caps: Caps, path: string) => caps.mixing.find((m) => m.paths.includes(path))?.by ?? "";
 
 const NUMBERS = ["pattern", "scores", "effect", "unscaled"];
-/** Scores that are products of queries and keys were divided by √d_k. */
-const numbersThere = (at: At, trace: Trace) => NUMBERS.filter((v) => v !== "unscaled" || (`${at.path}.q` in trace.shapes && `${at.path}.k` in trace.shapes));
+/** Only where the scores are products that were divided by √d_k and nothing else can the division be left out. */
+const numbersThere = (at: At) => NUMBERS.filter((v) => v !== "unscaled" || at.group.divides_by_root[at.layer]);
 const SCALES: Scale[] = ["linear", "sqrt", "log"];
 const PALETTES: Palette[] = ["blue", "cividis"];
 const scaleOf = () => choice("scale", SCALES);
@@ -226,7 +229,7 @@ function useHead(at: At, trace: Trace): { data?: Float32Array; error?: ReturnTyp
 
 /** Which numbers are shown: scores and effects are of pieces, not of words, and stand in a matrix. */
 function numbersOf(at: At, trace: Trace): string {
-  return over(at) === "head" && !byWords(at, trace) && choice("view", VIEWS, "matrix") === "matrix" ? choice("of", numbersThere(at, trace)) : "pattern";
+  return over(at) === "head" && !byWords(at, trace) && choice("view", VIEWS, "matrix") === "matrix" ? choice("of", numbersThere(at)) : "pattern";
 }
 
 /** Whom the layer's mask hides; a rollout goes over all layers. */
@@ -308,7 +311,7 @@ function clean(values: Float32Array): Float32Array {
 
 function titleOf(at: At, trace: Trace, hidden: boolean, what: string): string {
   const kind = over(at);
-  const where = t(trace.groups.length > 1 ? "attention.titleGroup" : "attention.titleLayer", { layer: at.layer, group: at.group.title });
+  const where = t(trace.groups.length > 1 ? "attention.titleGroup" : "attention.titleLayer", { layer: layerNumber(at.path, at.layer), group: at.group.title });
   const who = kind === "head" ? t("attention.titleHead", { where, head: at.head }) : kind === "rollout" ? t("attention.titleRollout") : t(`attention.title_${kind}`, { where });
   const parts = [who, what === "pattern" ? "" : t(`attention.of.${what}`), scaleOf() === "linear" ? "" : t(`attention.scales.${scaleOf()}`), hidden ? t("attention.renormalised") : "", byWords(at, trace) ? t("attention.byWords") : "", sideName(between(at, trace)), trace.edited ? t("attention.modified") : ""];
   return parts.filter(Boolean).join(", ");

@@ -4,7 +4,7 @@ import { drawMatrix, Matrix } from "../figures";
 import { Figure, heat, matrixCsv } from "../figure";
 import { t } from "../strings";
 import { Await, figure, Panel, Scroll } from "../ui";
-import { axes, names, type At } from "./attention";
+import { axes, layerNumber, names, type At } from "./attention";
 
 /** Bits of the mean row: how widely a head divides its attention. */
 export function meanEntropy(values: ArrayLike<number>, columns: number): number {
@@ -24,7 +24,7 @@ export function WithAndWithout({ at, trace, row, onRow, masked }: { at: At; trac
   const [rowTitle, columnTitle] = axes(at.group);
   const size = trace.shapes[`${at.path}.q`]?.at(-1) ?? 0;
   return (
-    <Panel title={t("scaled.title", { layer: at.layer, head: at.head, d: size })}>
+    <Panel title={t("scaled.title", { layer: layerNumber(at.path, at.layer), head: at.head, d: size })}>
       <p class="muted">{t("scaled.lede")}</p>
       <Await of={with_}>{(a) => <Await of={without}>{(b) => {
         const both = [a.values, b.values].map((values, i) => ({ values, title: t(i ? "scaled.without" : "scaled.with") }));

@@ -9,7 +9,7 @@ import { useResource, type Resource } from "../resource";
 import { t } from "../strings";
 import { Ask, Await, Chips, copy, figure, Panel, Segments, Select, TextField, Title, useDraft, Warnings } from "../ui";
 import { choice, set, str, whole } from "../url";
-import { located, names, side } from "./attention";
+import { layerNumber, located, names, side } from "./attention";
 
 type Checked = { difference: number; tolerance: number; ok: boolean; source: string };
 type Explained = Worked & { checked: Checked | null; text: string; latex: string; markdown: string; python: string };
@@ -99,8 +99,9 @@ function layersOf(caps: Caps, trace: Trace, topic: string): string[] {
 }
 
 function Chosen({ caps, trace, topic }: { caps: Caps; trace: Trace; topic: string }) {
-  const heads = (topic === "attention" || topic === "attention-gradient") && trace.groups.length > 0;
-  const at = heads ? located(trace) : null;
+  const soft = trace.groups.filter((g) => g.kind === "softmax"); // worked out as softmax(q·k) v
+  const heads = (topic === "attention" || topic === "attention-gradient") && soft.length > 0;
+  const at = heads ? located(trace, soft) : null;
   const layers = layersOf(caps, trace, topic);
   const layer = layers.includes(str("part")) ? str("part") : layers[whole("l", 0, 0, Math.max(0, layers.length - 1))];
   const ownSide = trace.target && !layer?.startsWith("encoder") ? "target" : "tokens";
@@ -110,14 +111,13 @@ function Chosen({ caps, trace, topic }: { caps: Caps; trace: Trace; topic: strin
   const query = at ? { part: at.path, head: at.head } : layer ? { part: layer } : str("part") ? { part: str("part") } : {};
   const path = `/api/trace/${encodeURIComponent(trace.id)}/explain${queried({ topic, ...query, token, wide: ALL })}`;
   const worked = useResource<Explained>(`explain ${path}`, () => get(path));
-  const soft = caps.attention.filter((g) => g.kind === "softmax");
   return (
     <>
       <Panel>
         {at ? (
           <div class="row">
-            {soft.length > 1 ? <Segments label={t("attention.group")} value={at.group.name} onChange={(g) => set({ g, l: null, h: null, q: null })} choices={trace.groups.map((g) => ({ value: g.name, label: g.title }))} /> : null}
-            <Select label={t("attention.layer")} value={String(at.layer)} onChange={(l) => set({ l }, "replace")} choices={at.group.layers.map((_, i) => ({ value: String(i), label: String(i) }))} />
+            {soft.length > 1 ? <Segments label={t("attention.group")} value={at.group.name} onChange={(g) => set({ g, l: null, h: null, q: null })} choices={soft.map((g) => ({ value: g.name, label: g.title }))} /> : null}
+            <Select label={t("attention.layer")} value={String(at.layer)} onChange={(l) => set({ l }, "replace")} choices={at.group.layers.map((path, i) => ({ value: String(i), label: layerNumber(path, i) }))} />
             <Select label={t("attention.head")} value={String(at.head)} onChange={(h) => set({ h }, "replace")}
               choices={Array.from({ length: at.group.heads[at.layer] }, (_, i) => ({ value: String(i), label: String(i) }))} />
           </div>

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import InputError, MissingPackage
-from heedful.evaluate.scores import f1_of, interval
+from heedful.evaluate.scores import central_interval, f1_of, interval
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 
@@ -138,8 +138,7 @@ def bleu_interval(
         right, total, (guessed, true) = sums[:order], sums[order : 2 * order], sums[2 * order :]
         score = metric.compute_bleu(right, total, guessed, true, smooth_method="exp")
         found.append(float(score.score))
-    low, high = np.quantile(found, [0.025, 0.975])
-    return float(low), float(high)
+    return central_interval(found)
 
 
 def bleu_metric(**options: Any) -> Any:

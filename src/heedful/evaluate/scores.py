@@ -113,7 +113,12 @@ def bootstrap_interval(
     `statistic` gets the indices of one sample, drawn with replacement.
     """
     samples = np.random.default_rng(seed).integers(count, size=(draws, count))
-    low, high = np.quantile([statistic(sample) for sample in samples], [0.025, 0.975])
+    return central_interval([statistic(sample) for sample in samples])
+
+
+def central_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the ends between which 95 % of the values lie, as many below as above."""
+    low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.errors import InputError
+from heedful.evaluate.scores import central_interval
 
 Array = NDArray[np.float64]
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
@@ -95,9 +96,9 @@ class SurfaceFit:
 
     def predict_interval(self, parameters: float, tokens: float) -> tuple[float, float]:
         """Return where 95 % of the fits to samples put the loss at N and D."""
-        found = [np.exp(self._log_loss(np.array(t), parameters, tokens)) for t in self.samples]
-        low, high = np.quantile(found, [0.025, 0.975])
-        return float(low), float(high)
+        return central_interval(
+            [np.exp(self._log_loss(np.array(t), parameters, tokens)) for t in self.samples]
+        )
 
     def _log_loss(self, theta: Array, parameters: float, tokens: float) -> float:
         n, d = np.array([math.log(parameters)]), np.array([math.log(tokens)])
@@ -119,9 +120,7 @@ class SurfaceFit:
 
     def optimal_interval(self, compute: float) -> tuple[float, float]:
         """Return where 95 % of the fits to samples put the best N for a budget."""
-        found = [self.optimal_parameters(compute, theta) for theta in self.samples]
-        low, high = np.quantile(found, [0.025, 0.975])
-        return float(low), float(high)
+        return central_interval([self.optimal_parameters(compute, theta) for theta in self.samples])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fit as plain values, without its samples."""

@@ -68,8 +68,9 @@ class Race:
             "loss": [self.measure_speed, self.measure_training], "positions": [self.measure_positions],
             "gradients": [self.measure_gradients], "tasks": [self.measure_tasks],
         }  # fmt: skip
-        if "gradients" in self.settings.parts:
-            self.measure_exploding()
+        if "gradients" in self.settings.parts:  # those of RNNs whose recurrent matrix was scaled, too
+            gains = self.settings.gains
+            self.take("gains-rnn", {"gains": gains}, lambda: exploding_rates(gains))
         for part in PARTS:
             for measure in measures[part] if part in self.settings.parts else ():
                 for competitor in self.competitors:
@@ -118,11 +119,6 @@ class Race:
                 "model": dict(one.model), "lr": one.system.lr, "paths": paths,
             }  # fmt: skip
             self.take(f"size-{one.system.family}", value, partial(dict, value))
-
-    def measure_exploding(self) -> None:
-        """Measure the gradients of RNNs whose recurrent matrix was scaled."""
-        gains = self.settings.gains
-        self.take("gains-rnn", {"gains": gains}, lambda: exploding_rates(gains))
 
     def measure_layer(self, competitor: SizedSystem) -> None:
         """Measure the time of one layer against length and width."""

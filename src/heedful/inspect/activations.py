@@ -202,13 +202,6 @@ def content_tokens(model: Model, activations: Activations) -> Tensor:
     return keep & (activations.position > 0) if is_causal(model) else keep
 
 
-def token_losses(logits: Tensor, ids: Tensor, valid: Tensor) -> Tensor:
-    """(N,): −log p of every token that one before it predicts, in nats."""
-    logp = F.log_softmax(logits[:, :-1].float(), -1)
-    losses = -logp.gather(-1, ids[:, 1:, None])[..., 0]
-    return losses[valid[:, 1:]]
-
-
 @torch.no_grad()
 def mean_loss(
     model: Model, texts: Texts, watch: Watch | None = None, *, max_length: int | None = None,
@@ -221,12 +214,10 @@ def mean_loss(
     for batch in make_batches(inputs):
         if report is not None:
             report(done, len(inputs))
-        losses = token_losses(batch.run(model, watch), *batch.read)
-        total, count, done = (
-            total + float(losses.double().sum()),
-            count + len(losses),
-            done + len(batch.inputs),
-        )
+        logp, (ids, valid) = F.log_softmax(batch.run(model, watch)[:, :-1].float(), -1), batch.read
+        losses = -logp.gather(-1, ids[:, 1:, None])[..., 0][valid[:, 1:]]
+        total, count = total + float(losses.double().sum()), count + len(losses)
+        done += len(batch.inputs)
     if not count:
         raise InputError("no token is predicted", hint="give texts of at least two tokens")
     return total / count

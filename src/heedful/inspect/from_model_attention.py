@@ -37,7 +37,7 @@ def head_row(s: Subject) -> Derivation:
     q, K, V = project_qkv(sheet, s, part, keys)
     worked = topics.attention_row(
         q, K, V, query=name, keys=keys, scale=part.scale, softcap=None if cross else part.softcap,
-        keep=rows_kept(array(pattern), scores),
+        keep=visible_keys(array(pattern), scores),
         bias=None if cross else shared_bias(s, part), title=f"{s.path}, head {s.head}: {what} “{name}”",
         sheet=sheet,
     )  # fmt: skip
@@ -55,7 +55,7 @@ def shared_bias(s: Subject, part: Attention) -> Array | None:
     return array(bias[head if len(bias) > 1 else 0, s.at])
 
 
-def rows_kept(pattern: Array, scores: Array) -> Array:
+def visible_keys(pattern: Array, scores: Array) -> Array:
     """Which keys are not hidden: those with a weight, and those whose weight is too small for the model."""
     seen = pattern > 0
     return seen | (scores < scores[seen].max() - 80.0) if seen.any() else seen

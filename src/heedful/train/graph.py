@@ -92,15 +92,12 @@ class GraphedStep:
     def __call__(self, batch: Batch, divide: dict[str, Tensor]) -> Result:
         key = batch_shapes(batch)
         with self.recorder.on_stream():
-            if self._due(key):
+            second = key in self.seen and key not in self.recorded
+            if self.works and second and self.done >= WARMUP_STEPS and len(self.recorded) < MAX_GRAPHS:
                 self._record(key, batch, divide)
             self.done += 1
             self.seen.add(key)
             return self.recorded.get(key, self.step)(batch, divide)
-
-    def _due(self, key: tuple[object, ...]) -> bool:
-        new = key in self.seen and key not in self.recorded
-        return self.works and new and self.done >= WARMUP_STEPS and len(self.recorded) < MAX_GRAPHS
 
     def _record(self, key: tuple[object, ...], batch: Batch, divide: dict[str, Tensor]) -> None:
         try:

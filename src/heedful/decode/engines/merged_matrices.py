@@ -173,12 +173,6 @@ def zeros(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.zeros(*shape, dtype=torch.uint8, device=device).view(dtype)
 
 
-def compute_dtype(model: nn.Module) -> torch.dtype:
-    """What the model computes in: the type of its weights, scales of whole numbers apart."""
-    found = (p for n, p in model.named_parameters() if p.is_floating_point() and not n.endswith(".scale"))
-    return next(found).dtype
-
-
 def norm_fields(norm: nn.Module | None) -> tuple[int, Tensor | None, Tensor | None, float]:
     """Kind, γ, β and ε of a norm."""
     if norm is None:

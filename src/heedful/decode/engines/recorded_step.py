@@ -24,7 +24,6 @@ from heedful.decode.engines.merged_matrices import (
     KernelChoice,
     MergedMatrices,
     MergedMatrix,
-    compute_dtype,
     multiply,
     norm_fields,
     zeros,
@@ -59,7 +58,10 @@ class StepKernels:
     ) -> None:  # fmt: skip
         model, self.matrices = matrices.model, matrices
         self.rows, self.capacity, self.choice = rows, capacity, choice
-        self.device, self.dtype = model.device, compute_dtype(model)
+        # It computes in the type of its weights, scales of whole numbers apart.
+        weights = (p for n, p in model.named_parameters() if not n.endswith(".scale"))
+        self.device = model.device
+        self.dtype = next(p.dtype for p in weights if p.is_floating_point())
         self.cache_dtype, self.attending = cache_dtype or self.dtype, attending
         heads = max((m.kv_heads for m in model.modules() if isinstance(m, Attention)), default=1)
         self.splits = attending.splits or max(1, min(8, 132 // max(1, rows * heads)))

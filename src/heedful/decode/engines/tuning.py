@@ -31,14 +31,6 @@ def candidate_kernels(columns: int, int8: bool) -> list[Kernel]:
     return [CUBLAS, *full, *looped[:2]]
 
 
-def default_kernel(columns: int, int8: bool) -> Kernel:
-    """A fair kernel without measuring."""
-    whole = power_of_two(columns)
-    if int8:
-        return Kernel(4, min(1024, max(16, whole // 4)), 8 if whole >= 4096 else 4)
-    return Kernel(2 if whole >= 2048 else 4, whole, 4) if whole <= 4096 else Kernel(4, 1024, 4)
-
-
 def attention_plans(matrices: MergedMatrices, rows: int) -> list[AttentionPlan]:
     """Ways over the cache worth trying: in pieces where rows and heads alone do not fill the device."""
     heads = max((m.kv_heads for m in matrices.model.modules() if isinstance(m, Attention)), default=1)
@@ -80,11 +72,18 @@ def median_seconds(replay: Callable[[], None], times: int = 5) -> float:
 
 
 def default_kernels(matrices: MergedMatrices) -> KernelChoice:
-    """Kernels for one row without measuring."""
-    found = {name: matrices.find(name) for name in PRODUCTS}
-    return {
-        name: default_kernel(f[0][1].columns, f[0][1].scale is not None) for name, f in found.items() if f
-    }
+    """Return a good kernel of each product for one row, without measuring."""
+    choice: KernelChoice = {}
+    for name in PRODUCTS:
+        for _, matrix in matrices.find(name)[:1]:
+            whole = power_of_two(matrix.columns)
+            if matrix.scale is not None:  # 8 bits
+                choice[name] = Kernel(4, min(1024, max(16, whole // 4)), 8 if whole >= 4096 else 4)
+            elif whole <= 4096:
+                choice[name] = Kernel(2 if whole >= 2048 else 4, whole, 4)
+            else:
+                choice[name] = Kernel(4, 1024, 4)
+    return choice
 
 
 def tune_products(

@@ -56,6 +56,7 @@ def test_a_family_can_be_looked_at(family: str, tmp_path: Path) -> None:
         whole = sums < 1 if sunk else abs(sums * (sums - 1)) < 1e-5  # a sink takes what is missing
         assert group["kind"] == "effective" or whole.all()
         check_division(client, found["id"], group, model)
+        assert group["sink"] == sunk
         kinds = {part_at(model, path).pattern_kind for path in group["layers"]}
         assert kinds == {group["kind"]}
     said = json.loads(STRINGS.read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ export type Group = {
 };
 /** Whose tokens name rows or columns: the source's or only ones, those a target reads, or the words it writes. */
 export type Side = "tokens" | "target" | "written";
-export type TraceGroup = Group & { shape: number[]; queries: Side; keys: Side; windows: (number | null)[]; leaves_out: string; divides_by_root: boolean[] };
+export type TraceGroup = Group & { shape: number[]; queries: Side; keys: Side; windows: (number | null)[]; leaves_out: string; divides_by_root: boolean[]; sink: boolean };
 /** How tokens reach each other in a stack: by attention, recurrence … */
 export type Mixer = { stack: string; by: string; window: number | null; paths: string[] };
 export type Recurrent = {

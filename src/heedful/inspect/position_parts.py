@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.errors import InputError
-from heedful.inspect.mixing import order_note, position_type
+from heedful.inspect.mixing import order_note, parts_of, position_type
 from heedful.models.base import Model
+from heedful.nn.attention import Attention
 from heedful.nn.context import Context, Mask
 from heedful.nn.disentangled import Distances
 from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, Sinusoidal
@@ -62,6 +63,38 @@ def rotary_frequencies(rotary: Rotary, length: int) -> Tensor:
     return frequencies(rotary.dim, rotary.base, rotary.scaling, torch.tensor([[length]]))[0][0].float()
 
 
+def rotary_note(model: Model) -> str:
+    """Return what a table of angles leaves unsaid: which layers turn otherwise, which entries do not."""
+    shown = main_part(model)
+    if not isinstance(shown, Rotary):
+        return ""
+    layers: dict[float | None, list[str]] = {}
+    entries: set[tuple[int, int]] = set()  # of a head: those turned, and all
+    for path, part in parts_of(model):
+        if isinstance(part, Attention):
+            layers.setdefault(None if part.rotary is None else part.rotary.base, []).append(
+                path.split(".")[1]
+            )
+            entries |= set() if part.rotary is None else {(part.rotary.dim, part.head_dim)}
+    listed = lambda base: f"layer{'s' * (len(layers[base]) > 1)} {', '.join(layers[base])}"
+    said = (
+        [f"{listed(base)}: base {base:,.0f}" for base in layers if base is not None]
+        if len(layers) > 1
+        else []
+    )
+    said += [f"{listed(None)}: no rotation"] if None in layers else []
+    said += (
+        [f"the angles shown are those of base {shown.base:,.0f}"]
+        if len(layers) - (None in layers) > 1
+        else []
+    )
+    said += [
+        f"the first {dim} of {size} entries of a head turn" for dim, size in sorted(entries) if dim < size
+    ]
+    said += ["the frequencies are rescaled for longer texts"] if shown.scaling is not None else []
+    return "; ".join(said)
+
+
 @torch.no_grad()
 def position_tensors(model: Model, length: int = 64) -> dict[str, Tensor]:
     """Return the numbers of `main_part` for the first positions, by name.
@@ -97,6 +130,6 @@ def describe_positions(model: Model, length: int = 64) -> dict[str, Any]:
         "slopes": part.slopes(torch.device("cpu")).tolist() if isinstance(part, ALiBi) else None,
         "buckets": part.bucket(at[None, :] - at[:, None]).tolist() if isinstance(part, BucketBias) else None,
         "frequencies": None if rotary is None else rotary_frequencies(rotary, length).tolist(),
-        "base": getattr(rotary or part, "base", None), "note": order_note(model),
+        "base": getattr(rotary or part, "base", None), "note": order_note(model) or rotary_note(model),
         "formula": FORMULAS.get(kind, ""),
     }  # fmt: skip

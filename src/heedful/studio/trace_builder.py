@@ -22,6 +22,7 @@ from heedful.inspect.mixing import attention_groups
 from heedful.inspect.prediction import default_position
 from heedful.inspect.row_labels import OPEN, written_ids
 from heedful.models.base import LM, Model, Seq2Seq
+from heedful.nn.attention import SinkAttention
 from heedful.studio import predictions, snippets, tokens
 from heedful.studio.capabilities import context, describe_group, heads_of
 from heedful.studio.model_registry import LoadedModel
@@ -334,7 +335,9 @@ class TraceBuilder:
             root = [
                 plain and size > 0 and divides_by_root(p, size) for p, size in zip(parts, sizes, strict=True)
             ]
-            groups.append(describe_group(group, heads) | {"shape": list(shape), "divides_by_root": root})
+            sink = any(isinstance(part, SinkAttention) for part in parts)
+            scores = {"shape": list(shape), "divides_by_root": root, "sink": sink}
+            groups.append(describe_group(group, heads) | scores)
         at = default_position(model, trace.given)
         note = "" if groups else f"{model.family.name} attends to nothing: look at its states"
         view, more = ("attention", {"name": groups[0]["layers"][0]}) if groups else ("states", {})

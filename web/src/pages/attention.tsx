@@ -71,6 +71,7 @@ function Views({ caps, trace }: { caps: Caps; trace: Trace }) {
   return (
     <>
       <Controls at={at} trace={trace} view={view} />
+      {at.group.sink ? <p class="muted">{t("attention.sink")}</p> : null}
       {at.group.kind === "effective" ? <p class="muted">{t("attention.effective", { by: mixed(caps, at.path) })} {at.group.leaves_out ? t("attention.leavesOut", { what: at.group.leaves_out }) : ""}</p> : null}
       {byWords(at, trace) || between(at, trace) ? null : <Scrubber at={at} trace={trace} />}
       {view === "grid" ? <Grid at={at} trace={trace} /> : numbersOf(at, trace) === "unscaled" ? <Unscaled at={at} trace={trace} /> : <OneHead key={view} caps={caps} at={at} trace={trace} view={view} />}

@@ -162,7 +162,8 @@ def by_model_type(model_type: str) -> Family:
     table = {t: f for f in every for t in (*f.model_types, f"heedful-{f.name}")}
     if model_type == "None":
         raise NotFound(
-            "config.json has no model_type, so what these weights are cannot be told", hint="add it"
+            "config.json has no model_type, so what these weights are cannot be told",
+            hint="fetch a copy in the format of transformers, or add it",
         )
     if model_type not in table:
         # A published name that is near to a known one is no slip of the pen, but another architecture.

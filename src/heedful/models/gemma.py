@@ -151,9 +151,11 @@ def write_gemma2(c: Gemma2Config) -> dict[str, Any]:
 def read_gemma3(hf_config: dict[str, Any]) -> dict[str, Any]:
     """Layers with a window and layers without have rotary positions of their own."""
     layers, context = hf_config.get("num_hidden_layers", 26), hf_config.get("max_position_embeddings", 131072)
-    stated = dict(hf_config.get("rope_parameters") or {})
-    far = stated.get("full_attention") or {"rope_theta": hf_config.get("rope_theta", 1000000.0)}
-    near = stated.get("sliding_attention") or {"rope_theta": hf_config.get("rope_local_base_freq", 10000.0)}
+    stated = dict(hf_config.get("rope_parameters") or {})  # which may leave the bases to the older keys
+    far = {"rope_theta": hf_config.get("rope_theta", 1000000.0)} | (stated.get("full_attention") or {})
+    near = {"rope_theta": hf_config.get("rope_local_base_freq", 10000.0)} | (
+        stated.get("sliding_attention") or {}
+    )
     base, scaling = read_rope(
         {"rope_parameters": far, "rope_scaling": hf_config.get("rope_scaling")}, context
     )

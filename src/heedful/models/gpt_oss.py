@@ -12,7 +12,7 @@ from typing import Any
 from heedful.models.base import LM, derived
 from heedful.models.family import published_heads
 from heedful.models.gguf_tables import gguf_keys, gguf_names
-from heedful.models.hf_config import read_local_layers, write_layer_types, write_rope
+from heedful.models.hf_config import read_local_layers, write_layer_types
 from heedful.models.llama import (
     KEYS,
     LLAMA,
@@ -92,7 +92,8 @@ del OWN_KEYS["hidden_act"]
 
 def read_gpt_oss(hf_config: dict[str, Any]) -> dict[str, Any]:
     layers = hf_config.get("num_hidden_layers", 36)
-    fields = read_llama(hf_config)
+    silent = not {"rope_scaling", "rope_parameters"} & hf_config.keys()
+    fields = read_llama(hf_config) | ({"rope_scaling": YARN} if silent else {})
     return fields | {"local": read_local_layers(hf_config, range(0, layers, 2))}
 
 
@@ -132,7 +133,7 @@ GPT_OSS = replace(
         experts=4, clip=2.0, rope_scaling=None,
     ),
     model_types=("gpt_oss",), heads=published_heads("GptOss", "span"), read=read_gpt_oss, write=write_gpt_oss,
-    absent={"rope_theta": 150000.0, "rope_scaling": write_rope(150000.0, YARN)},
+    absent={"rope_theta": 150000.0},
     reads={"num_hidden_layers": "int"}, require={"hidden_act": ("silu",)},
     gguf="gpt-oss", gguf_names=gpt_oss_gguf_names, gguf_read=read_gpt_oss_gguf,
     gguf_write=write_gpt_oss_gguf, gguf_keys=gguf_keys("gpt-oss", GPTOSSConfig),

@@ -28,7 +28,14 @@ def read_rope(hf_config: dict[str, Any], context: int) -> tuple[float, Scaling |
     """Base and scaling of rotary positions: `rope_parameters`, or the older `rope_theta`, `rope_scaling`."""
     check_kinds("config.json:", hf_config, {"rope_scaling": "dict", "rope_parameters": "dict"})
     check_rope("", {"rope_theta": hf_config.get("rope_theta")})
-    rope = dict(hf_config.get("rope_scaling") or {}) | dict(hf_config.get("rope_parameters") or {})
+    older, newer = (dict(hf_config.get(key) or {}) for key in ("rope_scaling", "rope_parameters"))
+    kinds = [found.get("rope_type", found.get("type")) for found in (older, newer)]
+    if None not in kinds and kinds[0] != kinds[1]:  # as after an edit of a file that a newer program saved
+        raise ConfigError(
+            f"config.json has rope_scaling of type {kinds[0]!r:.40} and rope_parameters of {kinds[1]!r:.40}",
+            hint="leave only what is meant, in rope_parameters, with its rope_theta",
+        )
+    rope = older | newer
     check_rope("rope_scaling", rope)
     base = float(rope.get("rope_theta", hf_config.get("rope_theta", 10000.0)))
     kind = rope.get("rope_type", rope.get("type", "default"))

@@ -101,6 +101,15 @@ PHI3_NAMES: list[Row] = [
 ]
 
 
+def read_phi3(hf_config: dict[str, Any]) -> dict[str, Any]:
+    """Early files call long rope su, or yarn, with which it shares no equation."""
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = hf_config.get(key)
+        if isinstance(rope, dict) and "long_factor" in rope:
+            hf_config = hf_config | {key: rope | {"rope_type": "longrope"}}
+    return read_partial_rope(hf_config, default=1.0)
+
+
 def write_phi3(c: Phi3Config) -> dict[str, Any]:
     """How long texts were before long rope stands beside `rope_parameters`, too."""
     trained = c.rope_scaling.context if isinstance(c.rope_scaling, LongScaling) else c.context
@@ -154,7 +163,7 @@ PHI3 = replace(
     tiny=Phi3Config(**TINY), model_types=("phi3",), heads=published_heads("Phi3", "span"), require={},
     usual=no_token_ids, reads={**READS, "original_max_position_embeddings": "int"}, write=write_phi3,
     absent={"max_position_embeddings": 4096, "hidden_size": 3072, "num_attention_heads": 32},
-    read=partial(read_partial_rope, default=1.0), drop=("*.rotary_emb.inv_freq", "rope_factors_*.weight"),
+    read=read_phi3, drop=("*.rotary_emb.inv_freq", "rope_factors_*.weight"),
     gguf="phi3", gguf_names=partial(gguf_names, own=[FUSED_QKV, ("blk.*.ffn_up", GATE_UP, Fused())]),
     gguf_keys={key: ours for key, ours in gguf_keys("phi3", Phi3Config).items() if ours != "window"},
     gguf_read=read_phi3_gguf, gguf_write=write_phi3_gguf, paper="Abdin et al. 2024, arXiv 2404.14219",

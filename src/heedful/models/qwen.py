@@ -108,11 +108,16 @@ QWEN2 = replace(
         "qwen2.5-0.5b": Qwen2Config(
             dim=896, layers=24, heads=14, kv_heads=2, hidden=4864, tied=True
         ),
-        "qwen2.5-1.5b": Qwen2Config(dim=1536, layers=28, heads=12, kv_heads=2, hidden=8960, tied=True),
+        "qwen2.5-1.5b": Qwen2Config(
+            dim=1536, layers=28, heads=12, kv_heads=2, hidden=8960, context=131072, tied=True
+        ),
         "qwen2.5-3b": Qwen2Config(dim=2048, layers=36, heads=16, kv_heads=2, hidden=11008, tied=True),
-        "qwen2.5-7b": Qwen2Config(vocab=152064, dim=3584, layers=28, heads=28, kv_heads=4, hidden=18944),
+        "qwen2.5-7b": Qwen2Config(
+            vocab=152064, dim=3584, layers=28, heads=28, kv_heads=4, hidden=18944, context=131072
+        ),
         "qwen2.5-72b": Qwen2Config(
-            vocab=152064, dim=8192, layers=80, heads=64, kv_heads=8, hidden=29568, norm_eps=1e-5
+            vocab=152064, dim=8192, layers=80, heads=64, kv_heads=8, hidden=29568, context=131072,
+            norm_eps=1e-5,
         ),
     },
     tiny=Qwen2Config(**TINY, window=4, local=(1,)), model_types=("qwen2",), heads=published_heads("Qwen2"),

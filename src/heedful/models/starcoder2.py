@@ -69,7 +69,9 @@ STARCODER2 = replace(
     | {"sliding_window": "window", "use_bias": "bias", "residual_dropout": "dropout"},
     presets={
         "starcoder2-3b": StarCoder2Config(window=4096, rope_base=999999.4420358813),
-        "starcoder2-7b": StarCoder2Config(dim=4608, layers=32, heads=36, kv_heads=4, window=4096),
+        "starcoder2-7b": StarCoder2Config(
+            dim=4608, layers=32, heads=36, kv_heads=4, window=4096, dropout=0.1
+        ),
         "starcoder2-15b": StarCoder2Config(
             dim=6144, layers=40, heads=48, kv_heads=4, window=4096, rope_base=1e5, tied=False
         ),

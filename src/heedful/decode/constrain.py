@@ -21,7 +21,7 @@ from heedful.models.base import Model
 
 
 class Guide(Protocol):
-    """Which tokens may come next, (V,) bool, and what follows from one."""
+    """A rule that says which tokens may come next, (V,) bool, and what follows from one."""
 
     def start(self) -> Any:
         """The state before anything is written."""
@@ -82,14 +82,14 @@ def all_nodes(node: ChoiceNode) -> list[ChoiceNode]:
 
 @dataclass(eq=False)
 class GrammarState:
-    """How far a grammar was matched; the mask is computed once, also when several beams ask for it."""
+    """A place in a grammar; the mask is computed once, also when several beams ask for it."""
 
     matcher: Any
     mask: Tensor | None = None
 
 
 class Grammar:
-    """What llguidance compiles: a regular expression or a JSON schema."""
+    """A regular expression or a JSON schema, compiled by llguidance."""
 
     def __init__(self, tokenizer: Any, grammar: str, vocab: int, eos: frozenset[int], name: str) -> None:
         roles = (tokenizer.eos, tokenizer.pad, tokenizer.unk, tokenizer.bos, vocab - 1)

@@ -22,7 +22,7 @@ from heedful.nn.context import Watch
 def search_contrastively(
     stepper: Stepper, prompts: Prompts, request: Request, alpha: float
 ) -> list[list[tuple[float, list[int]]]]:
-    """For each prompt its one text, as a search gives it; the score is the sum of the steps' scores."""
+    """Return the one text of each prompt, as a search does; its score is the sum of the steps' scores."""
     if not 0 <= alpha <= 1:
         raise InputError(f"contrastive={alpha} must lie between 0 (the likeliest) and 1 (the most unlike)")
     if not isinstance(stepper, EagerStepper):

@@ -47,7 +47,7 @@ class Detokenizer:
         return new
 
     def _release(self, new: str) -> str:
-        """What may be shown of the text so far; the rest may turn out to be a stop string."""
+        """Return what may be shown of the text so far; the rest may turn out to be a stop string."""
         if not self.stop:
             return new
         text = self.held + new
@@ -76,5 +76,5 @@ def decode_after(model: Model, prompt: Sequence[int], ids: Sequence[int]) -> str
 
 
 def overlap(text: str, stop: str) -> int:
-    """How long the longest end of `text` is that begins `stop`."""
+    """Return the length of the longest end of `text` that begins `stop`."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

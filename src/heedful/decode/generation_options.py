@@ -11,7 +11,7 @@ from heedful.option import Option
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How long a text may get and how its tokens are chosen; None leaves a rule out."""
+    """Options of the length of a text and the choice of its tokens; None leaves a rule out."""
 
     max_tokens: Annotated[int, Option("Generate at most N tokens.", ("--max-tokens", "--max-new-tokens"))] = (
         128
@@ -36,7 +36,7 @@ class SamplingOptions:
 
 @dataclass(frozen=True)
 class GenerationOptions(SamplingOptions):
-    """The same for one prompt, where several texts may be asked for, and texts of one form."""
+    """Options for one prompt, of which several texts may be asked for, and texts of one form."""
 
     beams: Annotated[int | None, Option("Width of beam search.", ("--beams", "--num-beams"))] = None
     n: Annotated[int | None, Option("Number of texts.")] = None

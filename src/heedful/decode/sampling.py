@@ -116,7 +116,7 @@ def typical(logits: Tensor, mass: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """What is done to the logits before a token is chosen. Temperature 0 is greedy: the likeliest, no draw.
+    """The changes to the logits before a token is chosen. Temperature 0 is greedy: the likeliest, no draw.
 
     Repetition and n-grams count the prompt and what was written; frequency and presence only the latter.
     """

@@ -49,7 +49,7 @@ class Slot:
 
     @property
     def reserved_positions(self) -> int:
-        """Positions to count for it: few texts become as long as they may; memory is taken as it is used."""
+        """The positions to count for it: few texts become as long as they may; memory is taken when used."""
         return min(self.capacity, self.past + POSITIONS_AHEAD)
 
 
@@ -62,28 +62,28 @@ class SlotStepper(Protocol):
 
     @property
     def max_rows(self) -> int:
-        """How many texts may be open."""
+        """The most texts that may be open."""
 
     @property
     def context(self) -> int:
-        """How many positions a text may have."""
+        """The most positions that a text may have."""
 
     @property
     def prompt_tokens(self) -> tuple[int, int]:
-        """How many tokens of prompts to read in a step in which texts are written, and in one without."""
+        """The tokens of prompts to read in a step that also writes texts, and in one that does not."""
 
     @property
     def usage(self) -> float:
-        """How much of the memory for texts is in use, between 0 and 1."""
+        """The share of the memory for texts that is in use, between 0 and 1."""
 
     def fits(self, length: int) -> bool:
-        """Return whether a text that will hold so many positions can be opened now."""
+        """Return whether a text that will hold this many positions can be opened now."""
 
     def open(self, ids: Sequence[int], length: int) -> Slot:
         """Begin a text of these tokens; `slot.past` of them need not be read any more."""
 
     def piece(self, slot: Slot, left: int, budget: int) -> int:
-        """Return how many of the `left` tokens of a prompt to read at once, for a budget of so many."""
+        """Return how many of the `left` tokens of a prompt to read at once within a budget."""
 
     def forward(self, feeds: Sequence[tuple[Slot, Sequence[int]]]) -> Tensor:
         """Append tokens to each text; logits (B, V) after each one's last, valid until the next call."""

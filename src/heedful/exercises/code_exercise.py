@@ -29,7 +29,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Output:
-    """What a model gave with a function in it: a text for people, and numbers if it is these that count."""
+    """The output of a model with a function in it: a text for people, and numbers if these count."""
 
     text: str
     numbers: Tensor | None = None
@@ -37,7 +37,7 @@ class Output:
 
 @dataclass(frozen=True)
 class InsideResult:
-    """What a real model gave with the library's own function, and with the student's in its place."""
+    """The outputs of a model with the library's own function, and with the student's in its place."""
 
     model: str
     same: bool

@@ -31,7 +31,7 @@ LAST_ERRORS = ("Timeout", "Exit", "MemoryError", "FileLimit", "Refused", "System
 
 @dataclass(frozen=True)
 class ExerciseGrade:
-    """What grading says of one function.
+    """The grade of one function.
 
     `message` is one line; `mistakes` are the names of the mistakes in it; `shown` is the first difference
     and the input that shows it; `inside` is what a real model made of the function.
@@ -48,7 +48,7 @@ class ExerciseGrade:
 
 @dataclass(frozen=True)
 class SolutionGrade:
-    """What grading says of a file; `notes` are about the whole of it."""
+    """The grade of a file; `notes` are about the whole of it."""
 
     grades: tuple[ExerciseGrade, ...]
     notes: tuple[str, ...]
@@ -56,7 +56,7 @@ class SolutionGrade:
 
     @property
     def right(self) -> int:
-        """How many functions are right."""
+        """The number of functions that are right."""
         return sum(grade.verdict == "right" for grade in self.grades)
 
     def to_dict(self) -> dict[str, Any]:

@@ -70,12 +70,12 @@ class NumberQuestion:
 
     @property
     def count(self) -> int:
-        """How many numbers the answer has."""
+        """The number of numbers in the answer."""
         return self.line.value.size
 
     @property
     def answer_format(self) -> str:
-        """How the answer is written, in words: how many numbers, with how many digits, in which unit."""
+        """The form of the answer in words: how many numbers, with how many digits, in which unit."""
         entries = "1 number" if self.count == 1 else f"{self.count} numbers"
         unit = f", in {self.line.unit}" if self.line.unit else ""
         exact = bool(np.all(np.abs(self.line.value - np.round(self.line.value)) < 1e-12))
@@ -148,7 +148,7 @@ def named_values(values: Mapping[str, Any], part: str = "") -> Iterator[tuple[st
 
 
 def named_lines(derivation: Derivation, section: str = "") -> Iterator[tuple[str, Line]]:
-    """Every line with the titles of the sections it stands in."""
+    """Yield every line with the titles of the sections it stands in."""
     for line in derivation.lines:
         if isinstance(line, Derivation):
             yield from named_lines(line, f"{section}, {line.title}" if section else line.title)
@@ -157,7 +157,7 @@ def named_lines(derivation: Derivation, section: str = "") -> Iterator[tuple[str
 
 
 def new_problem(name: str, seed: str, digits: int | None = None) -> Problem:
-    """The exercise called `name` with the numbers of `seed`, a student's name or number."""
+    """Return the exercise `name` with the numbers of `seed`, a student's name or number."""
     from heedful.exercises.numbers_list import EXERCISES
 
     if name not in EXERCISES:

@@ -14,7 +14,7 @@ ROW = (r"scores of .*", r"scaled scores of .*", r"weights of .*", r"output of .*
 
 
 def bits(rng: random.Random, rows: int, columns: int) -> list[list[int]]:
-    """Rows of 0 and 1 that are not all alike."""
+    """Return rows of 0 and 1 that are not all alike."""
     while True:
         found = [[rng.randint(0, 1) for _ in range(columns)] for _ in range(rows)]
         if len({tuple(row) for row in found}) > 1:
@@ -22,14 +22,14 @@ def bits(rng: random.Random, rows: int, columns: int) -> list[list[int]]:
 
 
 def tenths(rng: random.Random, *shape: int) -> list:
-    """Numbers with one digit after the point, between −0.9 and 0.9, never 0."""
+    """Return numbers with one digit after the point, between −0.9 and 0.9, never 0."""
     if len(shape) > 1:
         return [tenths(rng, *shape[1:]) for _ in range(shape[0])]
     return [rng.choice([n for n in range(-9, 10) if n]) / 10 for _ in range(shape[0])]
 
 
 def permutation_matrix(rng: random.Random, size: int) -> list[list[int]]:
-    """A matrix that puts entries in another order."""
+    """Return a matrix that puts entries in another order."""
     order = rng.sample(range(size), size)
     return [[int(column == row) for column in range(size)] for row in order]
 

@@ -155,7 +155,7 @@ def grade_question(
 def rounding_effect(
     problem: Problem, question: NumberQuestion, follows: np.ndarray, results: Mapping[int, np.ndarray]
 ) -> np.ndarray:
-    """How much a result may change because the answers it comes from were rounded, by half a unit each."""
+    """Return how far a result may be off because each answer before it was rounded, by half a unit."""
     effect = np.zeros_like(follows)
     if question.line.operands is None:
         return effect
@@ -186,7 +186,7 @@ def referenced_lines(tree: Tree) -> Iterator[int]:
 
 
 def close(mine: np.ndarray, theirs: np.ndarray, tolerance: float | np.ndarray) -> np.ndarray:
-    """Where two arrays agree, infinite entries included."""
+    """Return where two arrays agree, infinite entries included."""
     with np.errstate(invalid="ignore"):
         return np.asarray((mine == theirs) | (np.abs(mine - theirs) <= tolerance))
 

@@ -16,12 +16,12 @@ Change = Callable[
 
 
 def apply_name(old: str, new: str) -> Change:
-    """Another operation of the same operands."""
+    """Return a change to another operation of the same operands."""
     return lambda node: Operation(new, node.args) if node.name == old else None
 
 
 def drop_operation(name: str) -> Change:
-    """An operation left out: its first operand stands alone."""
+    """Return a change that leaves an operation out: its first operand stands alone."""
     return lambda node: node.args[0] if node.name == name else None
 
 
@@ -35,7 +35,7 @@ def swap_difference(node: Operation) -> Tree | None:
 
 
 def drop_operand(name: str, index: int) -> Change:
-    """A term or a factor left out."""
+    """Return a change that leaves a term or a factor out."""
 
     def change(node: Operation) -> Tree | None:
         if node.name != name or len(node.args) < 2:
@@ -89,7 +89,7 @@ MISTAKES: dict[str, Change] = {
 
 
 def expand(tree: Tree, question_lines: Collection[int]) -> Tree:
-    """An expression in which every line that is no question is written out; `question_lines` are ids."""
+    """Write out every line of an expression that is no question; `question_lines` are ids."""
     if isinstance(tree, Reference):
         line = tree.line
         return (
@@ -103,7 +103,7 @@ def expand(tree: Tree, question_lines: Collection[int]) -> Tree:
 
 
 def apply_mistake(tree: Tree, change: Change) -> Tree:
-    """An expression with a mistake made wherever it is possible."""
+    """Return an expression with a mistake made wherever it is possible."""
     if not isinstance(tree, Operation):
         return tree
     wrong = change(tree)
@@ -117,7 +117,7 @@ def apply_mistake(tree: Tree, change: Change) -> Tree:
 def wrong_results(
     problem: Problem, question: NumberQuestion, substitutions: Mapping[int, np.ndarray]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """The names of known mistakes and what comes out with each, from what the student had before."""
+    """Yield the names of known mistakes and what comes out with each, from what the student had before."""
     question_lines = {id(other.line) for other in problem.questions}
     line = question.line
     if line.operands is not None:
@@ -141,7 +141,7 @@ def name_mistake(
     problem: Problem, question: NumberQuestion, student_values: np.ndarray,
     substitutions: Mapping[int, np.ndarray], tolerance: np.ndarray,
 ) -> str:  # fmt: skip
-    """The known mistake with which exactly these values come out, or nothing."""
+    """Return the known mistake with which exactly these values come out, or an empty text."""
     right = question.line.value
     near = lambda wrong, size=1.0: bool((np.abs(wrong - student_values) <= 2 * size * tolerance).all())
     for name, wrong in wrong_results(problem, question, substitutions):

@@ -33,7 +33,7 @@ INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH"
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """What a solution may use."""
+    """The limits of a solution: memory, time and output."""
 
     seconds: float = 10.0  # of one call, and of running the file
     memory_bytes: int = 1 << 30  # beyond what torch takes

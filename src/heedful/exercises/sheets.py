@@ -27,7 +27,7 @@ def format_value(value: Any, digits: int = 4) -> str:
 
 
 def given_texts(problem: Problem) -> list[tuple[str, str]]:
-    """What is given, each in one line; rows that belong to words stand behind them."""
+    """Return the given values, each in one line; rows that belong to words stand behind them."""
     out = []
     for name, value in problem.given_values:
         key = "keys" if name == "K" and "keys" in problem.values else "words" if name == "E" else "tokens"
@@ -51,7 +51,7 @@ def key_text(question: NumberQuestion) -> str:
 
 
 def head_lines(problem: Problem, key: bool) -> list[str]:
-    """What stands above the questions."""
+    """Return the lines above the questions."""
     title = f"{'Key of exercise' if key else 'Exercise'} {problem.exercise.name}, for {problem.seed}"
     given = [f"  {name}: {text}" for name, text in given_texts(problem)]
     return [title, problem.exercise.task, "Given:", *given, *([] if key else [FILL_IN])]
@@ -74,7 +74,7 @@ def text_sheet(problem: Problem, key: bool) -> str:
 
 
 def yaml_sheet(problem: Problem, key: bool) -> str:
-    """The same as YAML: answers by the numbers of their questions."""
+    """Return a sheet as YAML: answers by the numbers of their questions."""
     out = [f"# {line}" for line in head_lines(problem, key)]
     quoted = lambda text: json.dumps(text, ensure_ascii=False)
     out += [
@@ -90,7 +90,7 @@ def yaml_sheet(problem: Problem, key: bool) -> str:
 
 
 def json_sheet(problem: Problem, key: bool) -> str:
-    """The same as JSON, with the given values and the questions beside the answers."""
+    """Return a sheet as JSON, with the given values and the questions beside the answers."""
     questions = {
         str(q.number): {"step": q.prompt, "formula": strip_quotes(q.line.formula), "wanted": q.answer_format}
         for q in problem.questions
@@ -105,7 +105,7 @@ def json_sheet(problem: Problem, key: bool) -> str:
 
 
 def csv_sheet(problem: Problem, key: bool) -> str:
-    """The same as CSV: three rows that name the sheet, then number, question, answer."""
+    """Return a sheet as CSV: three rows that name it, then number, question, answer."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerows(

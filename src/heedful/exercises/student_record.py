@@ -27,7 +27,7 @@ WRITING = threading.Lock()  # one thread of a server at a time reads, changes an
 
 @dataclass(frozen=True)
 class ExerciseProgress:
-    """How far one exercise is; `done` is the day it was right for the first time."""
+    """The progress of one exercise; `done` is the day it was right for the first time."""
 
     done: str | None = None
     tries: int = 0

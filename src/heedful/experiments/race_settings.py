@@ -13,7 +13,7 @@ PARTS = ("layers", "generation", "loss", "positions", "gradients", "tasks")
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """How the tasks that ask for something seen before are learnt and scored."""
+    """Settings of the tasks that ask for something seen before: how they are learnt and scored."""
 
     systems: tuple[str, ...] = tuple(SYSTEMS)
     names: tuple[str, ...] = ("copy", "recall", "induction", "needle")
@@ -33,7 +33,7 @@ class TaskSettings:
 
 @dataclass(frozen=True)
 class RaceSettings:
-    """Everything a comparison of language models depends on except the text and the machine."""
+    """The settings of a comparison of language models: all but the text and the machine."""
 
     systems: tuple[str, ...] = tuple(SYSTEMS)
     parts: tuple[str, ...] = PARTS

@@ -78,7 +78,7 @@ class Race:
 
     @property
     def total(self) -> int:
-        """How many measurements there are in all."""
+        """The number of all measurements."""
         t, s = self.settings.tasks, self.settings
         learners = [name for name in s.systems if name in t.systems]
         each = {"layers": 1, "generation": 1, "loss": 2, "positions": 1, "gradients": 1, "tasks": 0}

@@ -93,7 +93,7 @@ class SizedSystem:
 
     @property
     def layers(self) -> int:
-        """How many layers the model has."""
+        """The number of layers of the model."""
         return int(self.model["layers"])
 
 

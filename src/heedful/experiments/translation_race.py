@@ -45,7 +45,7 @@ MULTIPLE = 8  # to which lengths of recorded batches are rounded up
 
 @dataclass(frozen=True)
 class TranslationSettings:
-    """How large a race of translators is."""
+    """The settings of a race of translators."""
 
     systems: tuple[str, ...] = tuple(TRANSLATORS)
     pairs: int = 200_000  # that are trained on at most

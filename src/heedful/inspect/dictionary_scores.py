@@ -37,7 +37,7 @@ class DictionaryScores(Result):
 
     @property
     def loss_recovered_from_mean(self) -> float:
-        """The same beside the value's mean in place of zero, which is stricter."""
+        """The share of the loss recovered beside the value's mean in place of zero, which is stricter."""
         return (self.loss_mean - self.loss_replaced) / (self.loss_mean - self.loss)
 
 

@@ -93,7 +93,7 @@ def _parse_yaml(path: Any, name: str) -> dict[str, Any]:
 
 
 def explain_values(values: Mapping[str, Any]) -> Derivation:
-    """What a file or a mapping asks for; `parts` is a list of several."""
+    """Work out what a file or a mapping asks for; `parts` is a list of several."""
     if "parts" in values:
         sheet = Sheet()
         for part in values["parts"]:

@@ -58,7 +58,7 @@ def alignment(subject: Subject) -> Derivation:
 
 
 def norm_of(module: nn.Module) -> dict[str, Any]:
-    """What `topics.norm_lines` needs to know of a norm."""
+    """Return the values of a norm that `topics.norm_lines` needs."""
     if isinstance(module, nn.LayerNorm | RMSNorm):
         gamma, beta = (array(t) if isinstance(t, Tensor) else None for t in gain_and_shift(module))
         return {"gamma": gamma, "beta": beta, "eps": module.eps, "rms": isinstance(module, RMSNorm)}

@@ -46,7 +46,7 @@ def head_row(s: Subject) -> Derivation:
 
 
 def shared_bias(s: Subject, part: Attention) -> Array | None:
-    """What the stack adds to the scores of this head and token, if it does."""
+    """Return what the stack adds to the scores of this head and token, or None."""
     name = f"{s.path.partition('.')[0]}.bias"
     if name not in s.watch:
         return None
@@ -56,7 +56,7 @@ def shared_bias(s: Subject, part: Attention) -> Array | None:
 
 
 def visible_keys(pattern: Array, scores: Array) -> Array:
-    """Which keys are not hidden: those with a weight, and those whose weight is too small for the model."""
+    """Return which keys are not hidden: those with a weight, and those whose weight underflows."""
     seen = pattern > 0
     return seen | (scores < scores[seen].max() - 80.0) if seen.any() else seen
 
@@ -107,7 +107,7 @@ class Projection:
 def project_qkv(
     sheet: Sheet, s: Subject, part: Attention | CrossAttention, keys: list[str]
 ) -> tuple[Array, list[Array], list[Array]]:
-    """The query, the keys and the values, by the lines that make them of x; or as the model has them."""
+    """Return query, keys and values, by the lines that make them of x; or as the model has them."""
     q, k, v = (s.value(word) for word in "qkv")
     group = s.head // (part.heads // k.shape[0])
     theirs = {"q": q[s.head, s.at], "k": k[group], "v": v[group]}

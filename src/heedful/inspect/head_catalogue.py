@@ -202,7 +202,7 @@ def _key_masks(model: Model, ids: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def _repeat_masks(length: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """The same for a sequence whose second half is its first again."""
+    """Return the masks of a sequence whose second half is its first again."""
     half = length // 2
     i, j = torch.arange(length)[:, None], torch.arange(length)
     second = torch.arange(length) >= half

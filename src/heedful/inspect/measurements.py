@@ -25,7 +25,7 @@ Checkpoint = Callable[[], None]
 
 
 def text_windows(model: Model, text: str, length: int) -> list[Input]:
-    """Cut a text into windows of so many tokens, each between the special tokens its model knows.
+    """Cut a text into windows of equal length, each between the special tokens its model knows.
 
     A rest is left out unless it is all there is.
     """
@@ -54,7 +54,7 @@ class SpeedCurve(Result):
 
 @dataclass(frozen=True)
 class Speeds(Result):
-    """How fast a model reads a text at once, and writes token by token behind it (None if it does not)."""
+    """The speed of a model that reads a text at once, and that writes token by token behind it (or None)."""
 
     read: SpeedCurve
     write: SpeedCurve | None

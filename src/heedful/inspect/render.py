@@ -43,7 +43,7 @@ def number(value: float, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Style:
-    """How numbers, vectors and operations look."""
+    """The look of numbers, vectors and operations."""
 
     digits: int
     width: int | None
@@ -124,7 +124,7 @@ def render_text(
 
 
 def wrap_parts(parts: list[str], pad: str, columns: int) -> list[str]:
-    """Each part on lines of its own of at most so many letters, broken at spaces."""
+    """Return each part on lines of its own of at most `columns` letters, broken at spaces."""
     out: list[str] = []
     for n, part in enumerate(parts):
         first, rest = (pad if n == 0 else f"{pad}    "), f"{pad}      "
@@ -145,7 +145,7 @@ def _foot(derivation: Derivation, level: int, pad: str, columns: int | None) -> 
 
 
 def describe_check(derivation: Derivation) -> str:
-    """How far the calculation is from what it was compared with."""
+    """Return in words how far the calculation is from what it was compared with."""
     return f"at most {derivation.check:.1e} from {derivation.check_source}"
 
 

@@ -48,7 +48,7 @@ class Subject:
 
     @cached_property
     def watch(self) -> Watch:
-        """Everything the model computes on the way, watched once."""
+        """A watch of everything that the model computes, filled once."""
         watch = Watch("*")
         with torch.no_grad():
             self.given.run(self.model, watch)

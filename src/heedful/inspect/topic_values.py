@@ -32,7 +32,7 @@ def maybe(values: Values, key: str, depth: int) -> np.ndarray | None:
 
 
 def check_tokens(values: Values, key: str, count: int, default: Sequence[Any] | None = None) -> list[str]:
-    """One name for each of so many rows."""
+    """Return one name for each of `count` rows; raise if they are others."""
     names = [str(t) for t in values.get(key, range(count) if default is None else default)]
     if len(names) != count:
         raise InputError(f"{key} has {len(names)} names for {count} rows", hint="give one for each")
@@ -40,7 +40,7 @@ def check_tokens(values: Values, key: str, count: int, default: Sequence[Any] | 
 
 
 def mask_row(values: Values, at: int, count: int) -> np.ndarray | None:
-    """Which keys the query at `at` may see, or None if all."""
+    """Return which keys the query at `at` may see, or None if all."""
     mask = values.get("mask")
     if mask not in (None, "causal"):
         raise InputError(f"mask={mask!r} is unknown", hint="write causal, or leave it out")

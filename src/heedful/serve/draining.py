@@ -30,7 +30,7 @@ class Draining(uvicorn.Server):
         self.stop()
 
     def stop(self) -> None:
-        """Once: refuse what is new, finish what is begun. Twice: now."""
+        """Refuse new requests and finish those begun; called a second time, end at once."""
         if self.since is None:
             self.since = time.monotonic()
             self.shared.engine.draining = True

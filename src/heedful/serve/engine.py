@@ -31,7 +31,7 @@ log = logging.getLogger("heedful.serve")
 
 
 class Mark(Enum):
-    """What a job's queue carries besides its items."""
+    """Markers that a job's queue carries besides its items."""
 
     END = "end"
 

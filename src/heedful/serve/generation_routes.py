@@ -36,7 +36,7 @@ async def chat(server: Server, request: Request) -> Response:
 
 
 def read_completion(server: Server, fields: RequestFields) -> GenerationJob:
-    """A request for completions as work: prompts tokenised, everything checked."""
+    """Return a request for completions as a job: prompts tokenised, everything checked."""
     served = server.find(fields)
     served.check_generates()
     sampling = read_sampling(fields, server.limits.rows)
@@ -60,7 +60,7 @@ def read_completion(server: Server, fields: RequestFields) -> GenerationJob:
 
 
 def read_chat(server: Server, fields: RequestFields) -> GenerationJob:
-    """A conversation as work. Its answer may be as long as the context, unless said otherwise."""
+    """Return a conversation as a job. Its answer may fill the context unless a limit is given."""
     served = server.find(fields)
     served.check_generates()
     sampling = read_sampling(fields, server.limits.rows)
@@ -91,7 +91,7 @@ async def generate_response(
     parse: Callable[[Server, RequestFields], GenerationJob],
     shape: ResponseShape,
 ) -> Response:
-    """Text, whole or as it is written."""
+    """Answer with a text, whole or as a stream."""
     begun = time.perf_counter()
     job = await parse_request(server, request, parse)
     builder, label, seconds = ResponseBuilder(shape, job), request.scope["request_id"], server.limits.seconds

@@ -51,7 +51,7 @@ class Gauge:
 
 @dataclass
 class Histogram:
-    """How often durations fell below each of SECONDS."""
+    """Counts of the durations below each of SECONDS."""
 
     name: str
     help: str
@@ -84,7 +84,7 @@ def sample(name: str, value: float, labels: Iterable[tuple[str, str]] = ()) -> s
 
 
 class Metrics:
-    """All that is counted, under vLLM's names."""
+    """The counters and histograms of a server, under vLLM's names."""
 
     def __init__(self) -> None:
         self.running = Gauge("requests_running", "Requests that are being answered.")

@@ -31,7 +31,7 @@ Handler = Callable[[Server, Request], Awaitable[Response]]
 
 def create_openai_app(models: Sequence[ServedModel], *, queue: int = 64, limits: Limits | None = None,
                rules: AccessRules | None = None) -> tuple[Guard, Server]:  # fmt: skip
-    """The application, and what it shares; close the server's engine when done."""
+    """Return the application and the server behind it; close the server's engine when done."""
     server = Server({m.id: m for m in models}, Engine(queue), limits or Limits())
     engine, counted = server.engine, server.metrics
     slots = [m.batch.slots for m in server.models.values() if m.batch is not None]
@@ -67,7 +67,7 @@ def render_refusal(error: Exception) -> Json:
 
 
 def handle_errors(server: Server, path: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    """A handler whose every failure is an answer in the one shape."""
+    """Return a handler whose every failure is an answer in the one shape."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -86,7 +86,7 @@ def handle_errors(server: Server, path: str, handler: Handler) -> Callable[[Requ
 
 
 def unknown_url(request: Request, error: Exception) -> Response:
-    """A path that is not there, or a method that it does not have."""
+    """Answer a request for an unknown path, or by a method that a path does not have."""
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path[:120]!r} is not there; docs/serving.md lists what is"
     refusal = OpenAIError(error.status_code, "unknown_url", message)

@@ -31,7 +31,7 @@ NO_EFFECT = {
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
-    """The object that a body is."""
+    """Return the JSON object in a body."""
     try:
         found = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -47,13 +47,13 @@ def _no_constant(name: str) -> None:
 
 
 def kind(value: Any) -> str:
-    """What a value is, in JSON's words."""
+    """Return the type of a value in JSON's words."""
     names = {bool: "a boolean", str: "a string", list: "a list", dict: "an object", type(None): "null"}
     return names.get(type(value), "a number")
 
 
 class RequestFields:
-    """The fields of a request; `left` names those that nobody asked for."""
+    """The fields of a request; `left` names those that nobody has read."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         self.body = {name: value for name, value in body.items() if value is not None}
@@ -146,7 +146,7 @@ def check_range(name: str, value: Any, low: float, high: float) -> float:
 
 @dataclass(frozen=True)
 class CompletionRequest:
-    """What completions and conversations share: how to write, and how to send it."""
+    """The fields that completions and conversations share: how to write, and how to send it."""
 
     n: int
     settings: dict[str, Any]  # of heedful.stream, max_tokens left out
@@ -157,7 +157,7 @@ class CompletionRequest:
 
 
 def read_sampling(fields: RequestFields, max_tokens: int) -> CompletionRequest:
-    """The settings, under heedful's names. The temperature is 1 unless said, as it is for OpenAI."""
+    """Return the settings under heedful's names. The temperature is 1 by default, as OpenAI's is."""
     top_p, top_k = fields.number("top_p", 0, 1), fields.integer("top_k", -1)
     temperature = fields.number("temperature", 0, 2)
     settings = {
@@ -254,14 +254,14 @@ CONSTRAINTS: dict[str, Callable[[RequestFields, str], dict[str, Any]]] = {
 
 
 def read_token_ids(name: str, value: Any) -> list[int]:
-    """One list of ids."""
+    """Return one list of ids; raise if it is none."""
     if not isinstance(value, list) or not all(type(i) is int and 0 <= i < 2**31 for i in value):
         raise invalid(name, f"{name} must be a string, strings, ids or lists of ids; got {value!r:.60}")
     return value
 
 
 def read_inputs(fields: RequestFields, name: str, max_inputs: int) -> list[str | list[int]]:
-    """Texts or lists of ids, one or several; never none, and never some of each."""
+    """Return texts or lists of ids, one or several; never none, and never some of each."""
     value = fields.get(name)
     if value is None:
         raise OpenAIError(400, "missing_required_parameter", f"{name} is missing", param=name)

@@ -22,7 +22,7 @@ MIN_LOGPROB = -9999.0  # stands for a log-probability of −∞, which JSON cann
 
 @dataclass(frozen=True)
 class ChoiceDelta:
-    """What became certain of one choice."""
+    """A piece of one choice that became certain."""
 
     index: int
     text: str
@@ -41,7 +41,7 @@ class ChoiceState:
 
 
 class ResponseShape(Protocol):
-    """Where completions and conversations differ."""
+    """The differences between responses to completions and to conversations."""
 
     prefix: str
     object_name: str
@@ -90,7 +90,7 @@ class Completion:
 
 
 def text_offset(served_model: ServedModel, score: TokenScore) -> int:
-    """How many a token adds to a text; half of one counts as one."""
+    """Return how many characters a token adds to a text; half of one counts as one."""
     name, raw = served_model.token_text(score.token)
     return len(name if raw is None else bytes(raw).decode("utf-8", errors="replace"))
 
@@ -142,7 +142,7 @@ def finite(logprob: float | None) -> float | None:
 
 
 class ResponseBuilder:
-    """One answer while it is written: `chunks` for a stream, `full_response` at the end."""
+    """A response that grows: `chunks` for a stream, `full_response` at the end."""
 
     def __init__(self, form: ResponseShape, task: GenerationJob) -> None:
         self.form, self.task = form, task
@@ -161,11 +161,11 @@ class ResponseBuilder:
 
     @property
     def finish_reason(self) -> str:
-        """How the answer ended, for the metrics: that of its first choice."""
+        """The finish reason of the first choice, for the metrics."""
         return self.choices[0].finish
 
     def parts(self, item: Piece | TokenResult) -> list[ChoiceDelta]:
-        """What one token, or a prompt that is sent back, adds to the choices."""
+        """Yield what one token, or a prompt that is sent back, adds to the choices."""
         n = self.task.request.n
         if isinstance(item, TokenResult):
             text = self.task.served.text(self.task.prompts[item.row])
@@ -234,6 +234,6 @@ class ResponseBuilder:
 
 
 def system_fingerprint(served_model: ServedModel) -> str:
-    """Changes with whatever may change a seed's text: the model, the versions, the device."""
+    """Return a name that changes with what may change a seed's text: the model, the versions, the device."""
     versions = (served_model.id, heedful.__version__, torch.__version__, str(served_model.model.device))
     return "fp_" + hashlib.sha256(repr(versions).encode()).hexdigest()[:12]

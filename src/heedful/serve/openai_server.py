@@ -22,7 +22,7 @@ log = logging.getLogger("heedful.serve")
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask for."""
+    """The limits of one request."""
 
     rows: int = 64  # prompts times choices, written at once
     seconds: float = 600.0  # from its arrival to its end
@@ -30,13 +30,13 @@ class Limits:
     tokens: int | None = None  # that one answer may have
 
     def bound(self, tokens: int) -> int:
-        """Return how many tokens may be written of so many."""
+        """Return the number of new tokens, or the limit if that is less."""
         return tokens if self.tokens is None else min(tokens, self.tokens)
 
 
 @dataclass(frozen=True)
 class Server:
-    """What all addresses share."""
+    """The models, the engine and the limits that all routes share."""
 
     models: dict[str, ServedModel]
     engine: Engine = field(default_factory=Engine)
@@ -60,7 +60,7 @@ class Server:
 
 
 async def parse_request(server: Server, request: Request, parse: Callable[[Server, RequestFields], T]) -> T:
-    """A body parsed, checked and tokenised, in a thread of its own: a long prompt holds nobody up."""
+    """Parse, check and tokenise a body in a thread of its own: a long prompt holds nobody up."""
     if server.engine.draining:
         raise shutting_down()
     body = await request.body()

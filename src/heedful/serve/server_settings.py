@@ -11,7 +11,7 @@ from heedful.option import Option
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What a server is started with, beside its models."""
+    """The options of a server, beside its models."""
 
     host: Annotated[str, Option("The address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Option("The port; 0 takes a free one.", minimum=0, maximum=65535)] = 8000

@@ -27,7 +27,7 @@ log = logging.getLogger("heedful.server")
 
 @dataclass(frozen=True)
 class AccessRules:
-    """What a request must be to be let in, and what every answer to it carries."""
+    """Rules for a request to be let in, and the headers that every answer carries."""
 
     hosts: Sequence[str] | None = LOOPBACK_HOSTS  # names this server answers to; None: any
     api_key: str | None = None

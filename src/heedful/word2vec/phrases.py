@@ -66,7 +66,7 @@ def find_phrases(
 def join_phrases(
     corpus: Corpus, passes: int, report: Callable[[Phrases], None] = lambda found: None
 ) -> Corpus:
-    """Return the corpus with the phrases of so many passes joined; `report` is given those of each."""
+    """Return the corpus with the phrases of `passes` passes joined; `report` is given those of each."""
     for _ in range(check_integer("phrases", passes, 0, error=ConfigError)):
         found = find_phrases(corpus)
         report(found)

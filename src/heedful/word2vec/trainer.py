@@ -72,7 +72,7 @@ class Tables:
 
 @dataclass
 class TrainingState:
-    """How far a run is: the next job, the sums of the epoch's jobs, the mean losses of finished epochs."""
+    """The progress of a run: its next job, the sums of the epoch's jobs, the losses of finished epochs."""
 
     epoch: int = 0
     job: int = 0
@@ -83,7 +83,7 @@ class TrainingState:
 
 @dataclass(frozen=True)
 class ProgressReport:
-    """How far training is: `loss` is the exact mean over the examples of this epoch so far."""
+    """The progress of training: `loss` is the exact mean over the examples of this epoch so far."""
 
     epoch: int
     words: int

@@ -69,7 +69,7 @@ class FastStepper(EagerStepper):
     hooks = -1  # how many hooks there had ever been when the model was looked at
 
     def check_model(self) -> None:
-        """Find out whether the fast way computes the model as it is now."""
+        """Find out whether the fast way computes the present model."""
         self.hooks = RemovableHandle.next_id
         self.fallback_reason = self.find_reason()
 
@@ -80,7 +80,7 @@ class FastStepper(EagerStepper):
         self.is_checked = False
 
     def find_reason(self) -> str | None:
-        """Return why the fast way does not compute the model as it is now; None if it does."""
+        """Return why the fast way does not compute the present model; None if it does."""
         return find_fallback_reason(self.model)
 
     def can_step_fast(self, watch: Watch | None) -> bool:

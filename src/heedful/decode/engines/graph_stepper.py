@@ -64,7 +64,7 @@ class Recording:
         return self.static.nbytes
 
     def buffer(self, count: int) -> Tensor:
-        """Where the `count` tokens at once of every row are read from."""
+        """Return the tensor from which a step reads the next `count` tokens of every row."""
         if count not in self.tokens:
             self.tokens[count] = torch.zeros(
                 self.static.rows, count, dtype=torch.long, device=self.static.past.device

@@ -23,7 +23,7 @@ from heedful.nn.quantised import Int8Linear, TiedLinear
 
 @dataclass(frozen=True)
 class Kernel:
-    """How one row is multiplied: so many rows of W a program, columns a block, warps. `rows` 0: cuBLAS."""
+    """A kernel that multiplies one row: rows of W a program, columns a block, warps. `rows` 0: cuBLAS."""
 
     rows: int = 0
     block: int = 0
@@ -39,7 +39,7 @@ KernelChoice = dict[str, Kernel]  # by the name of a product: qkv, o, up, down, 
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """How attention goes over the cache: keys a block, warps, blocks under way, pieces (0: by the rows)."""
+    """A way of attention over the cache: keys a block, warps, blocks under way, pieces (0: by the rows)."""
 
     block: int = 64
     warps: int = 4

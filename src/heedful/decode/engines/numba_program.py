@@ -90,7 +90,7 @@ class Program:
         return start
 
     def address(self, tensor: Tensor, dtype: torch.dtype = torch.float32) -> int:
-        """Where a tensor is, if a kernel can read it there. It is kept while instructions point to it."""
+        """Return the address of a tensor that a kernel can read; it is kept while instructions use it."""
         if tensor.dtype != dtype or not tensor.is_contiguous() or tensor.device.type != "cpu":
             raise UnsupportedPart(f"a {tensor.dtype} tensor on {tensor.device}")
         self.tensors.append(tensor)
@@ -189,7 +189,7 @@ class Program:
         self.linear(part.o, y, x, R.ADD)
 
     def weigh(self, part: Attention) -> int:
-        """Where the weights of distances are for the heads of a part; 0 if there are none."""
+        """Return the address of the weights of distances for the heads of a part; 0 if there are none."""
         if self.slopes is None:
             return 0
         slopes = self.slopes[list(part.kept)] if type(part) is KeptHeads else self.slopes

@@ -61,7 +61,7 @@ class NumbaStepper(FastStepper):
         return self.rows.step(np.array([(id, state.past - 1, f) for id, f in zip(ids, first, strict=True)]))
 
     def prepare(self, count: int) -> bool:
-        """Make a list of instructions if there is none for so many rows; False if this step must be plain."""
+        """Write the instructions for this number of rows, if missing; False if this step must be plain."""
         from heedful.decode.engines.numba_program import RowProgram
         from heedful.kernels.team import Team
 

@@ -85,7 +85,7 @@ class StepKernels:
 
     @property
     def nbytes(self) -> int:
-        """What its caches take."""
+        """The bytes of its caches."""
         return sum(t.nbytes for cache in self.caches for t in cache)
 
     def write(self) -> None:
@@ -211,7 +211,7 @@ class StepKernels:
         self, kernel: Kernel, w: MergedMatrix, source: Tensor | Digits, norm: nn.Module | None, to: Tensor,
         factor: float, count: int, kinds: dict[str, Any],
     ) -> None:  # fmt: skip
-        """The same with weights of 8 bits: the row becomes digits first, unless it is there so."""
+        """Multiply by weights of 8 bits: the row becomes digits first, unless it is there so."""
         digits = source if isinstance(source, Digits) else self.digits(w.columns)
         if source is self.x:
             self.normalise(norm, digits)

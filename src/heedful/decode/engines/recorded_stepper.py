@@ -130,7 +130,7 @@ class RecordedStepper(FastStepper):
             self.fallback_reason = self.merge()
 
     def merge(self) -> str | None:
-        """Merge the matrices, unless it was done for the model as it is; return why it cannot be, or None."""
+        """Merge the matrices, unless that was done for this model; return why it cannot be, or None."""
         assert isinstance(self.model, LM)
         found = model_fingerprint(self.model)
         if found != self.merged_from:
@@ -147,7 +147,7 @@ class RecordedStepper(FastStepper):
 
     @torch.no_grad()
     def make(self, rows: int, capacity: int) -> StepKernels:
-        """Buffers and graphs for so many rows and positions."""
+        """Return buffers and graphs for this number of rows and positions."""
         if self.tune and rows == 1 and not self.rates:
             self.choice, self.rates = tune_products(self.matrices)
         if self.tune and self.attending is None and rows not in self.attention:
@@ -234,7 +234,7 @@ class RecordedStepper(FastStepper):
         self.at = -1
 
     def count(self, steps: int) -> None:
-        """Book so many steps that the device has done."""
+        """Add to the state the number of steps that the device has done."""
         state = self.state
         state.past, self.at = state.past + steps, state.past + steps
         if state.valid is not None:

@@ -24,7 +24,7 @@ class Reusable(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """What its buffers take."""
+        """The bytes of its buffers."""
 
 
 R = TypeVar("R", bound=Reusable)

@@ -33,7 +33,7 @@ from heedful.nn.static_state import (
 
 
 class StaticState:
-    """What `rows` texts remember, in tensors that never move.
+    """The memory of `rows` texts, in tensors that never move.
 
     `example` is the state of any prompt of the model, for the shapes. `capacity` is the most positions of a
     row, `memory_capacity` the most tokens of a source (by default the example's).
@@ -132,5 +132,5 @@ class StaticState:
 
     @property
     def nbytes(self) -> int:
-        """How much memory it takes."""
+        """The bytes of its tensors."""
         return sum(t.nbytes for t in all_tensors(self.parts))

@@ -16,7 +16,7 @@ PRODUCTS = ("qkv", "o", "up", "down", "head")
 
 
 def candidate_kernels(columns: int, int8: bool) -> list[Kernel]:
-    """Kernels worth trying for one row of so many columns. One that reads whole rows can normalise too.
+    """Return the kernels worth trying for one row of `columns`. One that reads whole rows can normalise too.
 
     With weights of 8 bits a block counts words, and digits are read whatever the block is.
     """
@@ -32,7 +32,7 @@ def candidate_kernels(columns: int, int8: bool) -> list[Kernel]:
 
 
 def attention_plans(matrices: MergedMatrices, rows: int) -> list[AttentionPlan]:
-    """Ways over the cache worth trying: in pieces where rows and heads alone do not fill the device."""
+    """Return the ways over the cache worth trying: in pieces where rows and heads do not fill the device."""
     heads = max((m.kv_heads for m in matrices.model.modules() if isinstance(m, Attention)), default=1)
     if rows * heads >= 132:
         sizes = ((64, 4, 3), (32, 4, 4), (64, 8, 3), (128, 4, 2), (128, 8, 2), (32, 2, 4))
@@ -41,7 +41,7 @@ def attention_plans(matrices: MergedMatrices, rows: int) -> list[AttentionPlan]:
 
 
 def record_graph(launch: Callable[[], None], device: torch.device) -> Callable[[], None]:
-    """Run once to compile, then record; without a GPU the work itself is given."""
+    """Run once to compile, then record; return the replay, or without a GPU the work itself."""
     launch()
     if device.type != "cuda":
         return launch
@@ -58,7 +58,7 @@ def record_graph(launch: Callable[[], None], device: torch.device) -> Callable[[
 
 
 def median_seconds(replay: Callable[[], None], times: int = 5) -> float:
-    """Of one replay, the median."""
+    """Return the median time of one replay in seconds."""
     marks = [
         (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(times)
     ]
@@ -89,7 +89,7 @@ def default_kernels(matrices: MergedMatrices) -> KernelChoice:
 def tune_products(
     matrices: MergedMatrices, names: tuple[str, ...] = PRODUCTS
 ) -> tuple[KernelChoice, dict[str, dict[str, float]]]:
-    """The fastest kernel of each product for one row, and the terabytes per second of all that were tried.
+    """Return the fastest kernel of each product for one row, and the TB/s of all that were tried.
 
     A trial goes over the matrices of all layers, so that none is found in the cache.
     """
@@ -114,7 +114,7 @@ def tune_products(
 def tune_attention(
     matrices: MergedMatrices, rows: int, capacity: int, cache_dtype: torch.dtype | None
 ) -> tuple[AttentionPlan, dict[str, float]]:
-    """The fastest way over caches three quarters full, and the milliseconds of all that were tried."""
+    """Return the fastest way over caches three quarters full, and the milliseconds of all that were tried."""
     times: dict[AttentionPlan, float] = {}
     choice = default_kernels(matrices)
     for plan in attention_plans(matrices, rows):

@@ -39,6 +39,7 @@ from heedful.text.from_gguf import from_gguf
 from heedful.weights.gguf import GGUFFile
 from heedful.weights.hub import resolve
 from heedful.weights.names import model_tensors, own_rows, set_tensor
+from heedful.weights.peft import PeftAdapter, has_peft, merge_peft
 from heedful.weights.published_tensors import Origin, fill_model, published_tensors
 from heedful.weights.shards import ShardedFolder, is_sharded
 from heedful.weights.tensor_files import TensorSource, open_folder, write_safetensors
@@ -106,6 +107,8 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
     where = _resolve(path)
     if where.is_dir() and (base := adapter_base(where)) is not None:
         return _load_on_base(where, base, device, dtype)
+    if where.is_dir() and has_peft(where):
+        return _load_peft(where, device, dtype)
     source, family, config, hf_config = _open_checkpoint(where)
     model = _make_outline(family, config)
     if "quantization" in hf_config:
@@ -245,6 +248,30 @@ def _load_on_base(where: Path, base: str, device: str | torch.device, dtype: tor
     size = sum(p.numel() for p in model.parameters())
     with one_thread() if size <= MAX_WEIGHTS_OF_ONE_THREAD else nullcontext():
         merge(load_adapter(model, where))
+    return model.to(device).eval()
+
+
+def _load_peft(where: Path, device: str | torch.device, dtype: torch.dtype | None) -> Model:
+    """The model that an adapter of PEFT stands on, with the adapter merged into it."""
+    adapter = PeftAdapter(where)
+    base = where / adapter.base if (where / adapter.base / "config.json").is_file() else adapter.base
+    try:
+        model = load(base, dtype=dtype)
+    except NotFound as error:
+        raise NotFound(
+            f"{where} is an adapter of {adapter.base!r:.80}: {error.message}",
+            hint=f"fetch that model, and set base_model_name_or_path in {where / 'adapter_config.json'}",
+        ) from None
+    heads = {"SEQ_CLS": "classify", "TOKEN_CLS": "tag", "QUESTION_ANS": "span"}
+    head = heads.get(str(adapter.settings.get("task_type")), model.config.head)
+    if head != model.config.head and adapter.whole:
+        rows = max(adapter.source.entries[adapter.names[name]].shape[0] for name in adapter.whole)
+        labels = None if head == "span" else [f"LABEL_{i}" for i in range(rows)]
+        model = with_head(model, head, labels)
+    merge_peft(model, adapter, list(model.family.rows(model.config)), model.family.prefix)
+    model.tie()
+    found = load_tokenizer(where, model.hf_config)
+    model.tokenizer = found or model.tokenizer
     return model.to(device).eval()
 
 

@@ -198,3 +198,62 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
     save_file(load_file(second) | {"layer.0": torch.zeros(4, 8)}, second)
     with pytest.raises(CorruptFile, match=r"both hold 'layer\.0'"):
         open_folder(tmp_path)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_names_that_training_programs_wrap_are_read(prefix: str, folder: Path) -> None:
+    file, tokens = folder / "model.safetensors", torch.arange(5, 9)[None]
+    expected = heedful.load(folder)(tokens)
+    save_file({prefix + name: tensor for name, tensor in load_file(file).items()}, file)
+    assert torch.equal(heedful.load(folder)(tokens), expected)
+
+
+def test_shards_are_read_without_their_index_if_all_are_there(folder: Path) -> None:
+    tokens = torch.arange(5, 9)[None]
+    expected = heedful.load(folder)(tokens)
+    write_safetensors(folder, load_file(folder / "model.safetensors"), shard_bytes=2000)
+    (folder / "model.safetensors.index.json").unlink()
+    assert torch.equal(heedful.load(folder)(tokens), expected)
+    lost = sorted(folder.glob("model-*"))[1]
+    lost.unlink()
+    with refused(NotFound, lost.name, hint="fetch"):
+        heedful.load(folder)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "model.gguf"])
+def test_a_pointer_of_git_lfs_is_called_one(name: str, folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    with refused(CorruptFile, "git-lfs", hint="git lfs pull"):
+        heedful.load(folder / name if name.endswith("gguf") else folder)
+
+
+def test_a_checkpoint_of_a_training_program_is_called_one(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save({"state_dict": tensors, "epoch": 3}, folder / "pytorch_model.bin")
+    with refused(CorruptFile, "state_dict, epoch", hint="alone"):
+        heedful.load(folder)
+
+
+def test_weights_of_eight_bits_without_scales_are_computed_in_sixteen(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    narrow = {n: t.to(torch.float8_e4m3fn) if t.ndim == 2 else t for n, t in load_file(file).items()}
+    save_file(narrow, file)
+    model = heedful.load(folder)
+    assert model.embed.token.weight.dtype == torch.bfloat16  # type: ignore[union-attr]
+    assert torch.isfinite(model(torch.arange(5, 9)[None])).all()
+
+
+def test_an_output_matrix_that_config_json_does_not_mention_is_not_called_tied(tmp_path: Path) -> None:
+    model = heedful.build("llama", vocab=30, dim=8, layers=1, heads=2, hidden=8, context=8, seed=0)
+    path = heedful.save(model, tmp_path) / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": ["LlamaModel"]}))
+    with refused(WeightsError, "'lm_head.weight'", hint="architectures"):
+        heedful.load(tmp_path)
+
+
+def test_a_folder_of_gguf_files_says_which_to_load(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    with refused(NotFound, "config.json", hint="m.gguf"):
+        heedful.load(tmp_path)

@@ -59,7 +59,9 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
                 hint=f"open them with Word2Vec.load({folder.name!r})",
                 shell=f"ask them: heed word2vec neighbours {folder.name} WORD",
             )
-        raise NotFound(f"{folder} has no {name}", hint="is it the folder of a model?")
+        files = sorted(folder.glob("*.gguf"))
+        hint = f"load one of its files: {files[0]}" if files else "is it the folder of a model?"
+        raise NotFound(f"{folder} has no {name}", hint=hint)
     hf_config: dict[str, Any] = read_json(path)
     check_kinds(f"{name}:", hf_config, TOKEN_IDS)
     return hf_config

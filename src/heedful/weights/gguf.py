@@ -19,6 +19,7 @@ from torch import Tensor
 from heedful.errors import CorruptFile, MissingPackage, NotFound, WeightsError
 from heedful.weights.gguf_header import MAGIC, Header, TensorInfo, read_header
 from heedful.weights.tensor_files import TensorEntry
+from heedful.weights.tensor_layout import check_fetched
 
 BLOCKS_IN_A_ROW = 2048  # of quantised values, handed over at once
 
@@ -103,6 +104,7 @@ class GGUFFile:
 
 def read_gguf_header(path: Path) -> Header:
     """Read the header of one file; what is no GGUF file or a damaged one is a CorruptFile."""
+    check_fetched(path)
     with path.open("rb") as file:
         if file.read(4) != MAGIC:
             raise CorruptFile(f"{path} is no GGUF file: it does not begin with GGUF")

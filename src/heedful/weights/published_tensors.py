@@ -51,7 +51,8 @@ def fill_model(
 ) -> Origin:  # fmt: skip
     """Give every tensor of a model made on `meta` its published value.
 
-    `dtype` None is what most matrices have, and wider vectors stay wide; `as_stored` leaves each in its own.
+    `dtype` None is what most matrices have, and wider vectors stay wide, but for the bias of a matrix;
+    `as_stored` leaves each in its own.
     """
     ours = model_tensors(model)
     links = connect(rows, ours)
@@ -69,14 +70,15 @@ def fill_model(
     for number, link in enumerate(links, 1):
         values = [source.read(names[t]) for t in link.theirs]
         for name, value in zip(link.ours, _load(link, values, ours), strict=True):
-            value = value if as_stored else _cast(value, target, keep_wide=dtype is None)
+            added = isinstance(model.get_submodule(name.rpartition(".")[0]), nn.Linear)  # to a product
+            value = value if as_stored else _cast(value, target, keep_wide=dtype is None and not added)
             set_tensor(model, name, value.contiguous())
         report_progress("tensors", number, len(links))
     for repeated, original in origin.copies.items():
         if not torch.equal(source.read(repeated), source.read(names[original])):
             raise WeightsError(
                 f"{repeated!r} should repeat {original!r} but differs",
-                hint="set tie_word_embeddings to false?",
+                hint="does config.json say otherwise than the weights: tie_word_embeddings, architectures?",
             )
     return origin
 
@@ -134,12 +136,13 @@ def _load(link: Link, values: list[Tensor], ours: Mapping[str, Tensor]) -> list[
 
 
 def _main_dtype(entries: Iterable[TensorEntry]) -> torch.dtype:
-    """The dtype most of the matrices have."""
+    """The dtype most of the matrices have; nothing is computed in 8 bits, so that those become bfloat16."""
     sizes: Counter[torch.dtype] = Counter()
     for entry in entries:
         if entry.dtype.is_floating_point and len(entry.shape) > 1:
             sizes[entry.dtype] += int(torch.Size(entry.shape).numel())
-    return sizes.most_common(1)[0][0] if sizes else torch.get_default_dtype()
+    most = sizes.most_common(1)[0][0] if sizes else torch.get_default_dtype()
+    return most if most.itemsize > 1 else torch.bfloat16
 
 
 def _cast(value: Tensor, dtype: torch.dtype, *, keep_wide: bool) -> Tensor:

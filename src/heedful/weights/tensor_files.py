@@ -17,7 +17,7 @@ from torch import Tensor
 
 from heedful.errors import CorruptFile, NotFound
 from heedful.files import read_json
-from heedful.weights.tensor_layout import read_layout
+from heedful.weights.tensor_layout import check_fetched, read_layout
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -97,6 +97,7 @@ class PickleFile:
     def __init__(self, paths: list[Path]) -> None:
         self.tensors: dict[str, Tensor] = {}
         for path in paths:
+            check_fetched(path)
             try:
                 loaded = torch.load(path, map_location="cpu", weights_only=True)
             except Exception as error:
@@ -114,28 +115,77 @@ class PickleFile:
                     )
                 if isinstance(tensor, Tensor):
                     self.tensors[name] = tensor
+            if not any(isinstance(tensor, Tensor) for tensor in loaded.values()):
+                keys = ", ".join(map(str, loaded))
+                raise CorruptFile(
+                    f"{path} holds no tensors by name, but {keys or 'nothing':.80}",
+                    hint="it is a training program's checkpoint: save the state_dict in it alone",
+                )
         self.entries = {name: TensorEntry(t.dtype, tuple(t.shape)) for name, t in self.tensors.items()}
 
     def read(self, name: str) -> Tensor:
         return self.tensors[name]
 
 
+class UnwrappedSource:
+    """Tensors whose names all begin with what a program for training put before them, without it."""
+
+    def __init__(self, source: TensorSource, prefix: str) -> None:
+        self.source, self.prefix = source, prefix
+        self.entries = {name.removeprefix(prefix): entry for name, entry in source.entries.items()}
+
+    def read(self, name: str) -> Tensor:
+        return self.source.read(self.prefix + name)
+
+
 SAFE_INDEX, OLD_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
+WRAPPERS = ("module.", "_orig_mod.")  # of torch's DataParallel and DDP, and of torch.compile
 
 
 def open_folder(folder: Path) -> TensorSource:
     """The weights in a folder of the Hugging Face layout: safetensors before old files, however sharded."""
+    source = _open_files(folder)
+    while source.entries:
+        shared = [word for word in WRAPPERS if all(name.startswith(word) for name in source.entries)]
+        if not shared:
+            break
+        source = UnwrappedSource(source, shared[0])
+    return source
+
+
+def _open_files(folder: Path) -> TensorSource:
     if (folder / SAFE_INDEX).is_file():
         return Shards([SafeFile(p) for p in shards_of(folder / SAFE_INDEX)])
     if (folder / "model.safetensors").is_file():
         return SafeFile(folder / "model.safetensors")
+    if parts := sorted(folder.glob("model-*-of-*.safetensors")):  # shards whose index is not there
+        return Shards([SafeFile(p) for p in all_shards(parts)])
     if (folder / OLD_INDEX).is_file():
         return PickleFile(shards_of(folder / OLD_INDEX))
     if (folder / "pytorch_model.bin").is_file():
         return PickleFile([folder / "pytorch_model.bin"])
+    if parts := sorted(folder.glob("pytorch_model-*-of-*.bin")):
+        return PickleFile(all_shards(parts))
     raise NotFound(
         f"{folder} has no model.safetensors or pytorch_model.bin", hint="is it the folder of a model?"
     )
+
+
+def all_shards(parts: list[Path]) -> list[Path]:
+    """Shards that their own names number (model-00001-of-00003), all of them there."""
+    stem, _, count = parts[0].stem.rpartition("-of-")
+    start = stem.rpartition("-")[0]
+    total = int(count) if count.isdecimal() else 0
+    wanted = [parts[0].with_name(f"{start}-{i:05d}-of-{count}{parts[0].suffix}") for i in range(1, total + 1)]
+    for part in wanted:
+        if part not in parts:
+            raise NotFound(f"{part.parent} lacks {part.name}, a shard", hint="fetch it, and the index")
+    if len(wanted) != len(parts):
+        raise NotFound(
+            f"{parts[0].parent} has shards of several models, {parts[0].name} and {parts[-1].name}",
+            hint="fetch their index, or keep one model in a folder",
+        )
+    return wanted
 
 
 def shards_of(index: Path) -> list[Path]:

@@ -21,6 +21,8 @@ ITEM_BYTES = {
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
 
+POINTER = b"version https://git-lfs"
+
 
 @dataclass(frozen=True)
 class TensorSpan:
@@ -36,9 +38,19 @@ class TensorSpan:
         return math.prod(self.shape) * ITEM_BYTES[self.kind]
 
 
+def check_fetched(path: Path) -> None:
+    """Raise CorruptFile for the few lines that git-lfs leaves in the place of a file it has not fetched."""
+    with path.open("rb") as file:  # a path that is missing or a folder says so in the words of the system
+        if file.read(len(POINTER)) == POINTER:
+            raise CorruptFile(
+                f"{path} is a pointer of git-lfs, not the file itself", hint="fetch that with: git lfs pull"
+            )
+
+
 def read_layout(path: Path) -> tuple[dict[str, TensorSpan], dict[str, str]]:
     """Return the span of every tensor by its name, in the order of the file, and the file's metadata."""
-    with path.open("rb") as file:  # a path that is missing or a folder says so in the words of the system
+    check_fetched(path)
+    with path.open("rb") as file:
         first = file.read(2)
     try:
         with safe_open(path, framework="numpy") as opened:

@@ -40,17 +40,17 @@ class Batch:
     extra: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
         return len(self.tokens)
 
     @property
     def label_count(self) -> int:
-        """How many labels count, which a loss is divided by: those not ignored; rows if there are none."""
+        """The number of labels that a loss is divided by: those not ignored; of rows if there are none."""
         return len(self) if self.labels is None else int((self.labels != IGNORE).sum())
 
     @property
     def tokens_read(self) -> int:
-        """How many tokens the model reads, padding left out; an image is one."""
+        """The number of tokens that the model reads, padding left out; an image is one."""
         shown = self.tokens.numel() if self.tokens.dim() == 2 else len(self)
         read = shown if self.valid is None else int(self.valid.sum())
         if self.target is None:

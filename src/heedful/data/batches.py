@@ -197,7 +197,7 @@ class Batches:
 
     @property
     def row_count(self) -> int:
-        """How many rows an epoch has."""
+        """The number of rows of an epoch."""
         return len(self.source)
 
     @property

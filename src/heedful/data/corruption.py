@@ -23,7 +23,7 @@ Random = np.random.Generator
 
 @dataclass(frozen=True)
 class Masking:
-    """How tokens are hidden: of a share `rate` of them, `masked` become the mask, `random` any token.
+    """Settings that hide tokens: of a share `rate` of them, `masked` become the mask, `random` any token.
 
     The others of that share stay as they are and are still to be predicted.
     """

@@ -134,12 +134,12 @@ class Template:
 
     @property
     def single_count(self) -> int:
-        """How many special tokens one text gets."""
+        """The number of special tokens that one text gets."""
         return len(self.before) + len(self.after)
 
     @property
     def pair_count(self) -> int:
-        """How many special tokens two texts get."""
+        """The number of special tokens that two texts get."""
         return self.single_count + len(self.between)
 
     @property

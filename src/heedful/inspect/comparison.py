@@ -105,7 +105,7 @@ def select_entries(value: Tensor, patch: Patch, axis: int | None, first: int = 0
 
 @dataclass(frozen=True)
 class PatchingResult(Result):
-    """How much of the clean answer each patch brings back: 0 nothing, 1 all; rows × columns.
+    """The share of the clean answer that each patch brings back: 0 nothing, 1 all; rows × columns.
 
     A row is a value; a column is a position, or a head if `columns` are their numbers. `clean` and `corrupt`
     are the differences of logits d between which the values are measured.

@@ -40,7 +40,7 @@ OUTLIER = 10.0  # a vector longer than this many times the median is left as it 
 
 @dataclass(frozen=True)
 class DictionaryConfig:
-    """What a dictionary is of, and how sparse it is. `target` differs from `source` in a transcoder."""
+    """The value that a dictionary is of, and its sparsity. `target` differs from `source` in a transcoder."""
 
     source: str
     target: str
@@ -91,7 +91,7 @@ class Dictionary(nn.Module):
         return self.decode(self.encode(x))
 
     def direction(self, feature: int) -> Tensor:
-        """What one unit of a feature adds to the target, (E,)."""
+        """Return what one unit of a feature adds to the target, (E,)."""
         return (self.decoder[feature] * self.target_scale).detach()
 
     def save(self, path: str | Path) -> Path:

@@ -18,7 +18,7 @@ from heedful.nn.context import Watch
 
 @dataclass(frozen=True)
 class DictionaryScores(Result):
-    """What a dictionary keeps of a value, on texts it did not learn from. Losses are in nats a token."""
+    """Measures of what a dictionary keeps of a value, on unseen texts. Losses are in nats a token."""
 
     also = ("loss_recovered", "loss_recovered_from_mean")
 

@@ -23,7 +23,7 @@ Head = tuple[str, int]  # the path of its part, and its number
 
 @dataclass(frozen=True)
 class HeadEffect:
-    """How far predictions move without one head: KL(plain ‖ without) in nats, the mean over positions."""
+    """The effect of one head: KL(plain ‖ without) in nats, the mean over positions."""
 
     path: str
     head: int
@@ -81,7 +81,7 @@ def each_head_effect(
 def head_effects(
     model: Model, text: Text | Input, target: Text | None = None, *, mean: Text | Input | None = None
 ) -> dict[str, list[float]]:
-    """How much the predictions move, in nats, when each head alone is switched off, or says its mean."""
+    """Return how far predictions move, in nats, when each head alone is switched off, or says its mean."""
     given = reading(model, text, target)
     patterns = attention(model, given).patterns
     found: dict[str, list[float]] = {name.removesuffix(".pattern"): [] for name in patterns}

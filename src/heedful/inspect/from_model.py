@@ -159,7 +159,7 @@ def _feed_forward(sheet: Sheet, part: MLP | GatedMLP, x: Array) -> Array:
 
 
 def positions(subject: Subject) -> Derivation:
-    """What tells the model where the token stands: a sinusoid, a learned vector, or a rotation of q."""
+    """Work out what tells the model where the token stands: a sinusoid, a learned vector, a rotation of q."""
     model = subject.model
     side = "target_embed" if subject.given.target is not None else "embed"
     table = model.tables["target" if subject.given.target is not None else "tokens"]

@@ -62,7 +62,7 @@ def visible_keys(pattern: Array, scores: Array) -> Array:
 
 
 def vectors_read(s: Subject, part: Attention | CrossAttention) -> tuple[Tensor, Tensor, str] | None:
-    """What queries are made of, what keys and values are made of (T, D each), and what the first is called.
+    """Return the inputs of queries and of keys and values (T, D each), and what the first is called.
 
     None where the model's block is none of ours, or where it shows no such value.
     """

@@ -57,7 +57,7 @@ def attribution(
     steps: int = 2048,
     baseline: Text | Input = "mean",
 ) -> Attribution:
-    """What each token adds to the logit of `answer` at `position`; the likeliest answer if None is given.
+    """Return what each token adds to the logit of `answer` at `position`; by default the likeliest answer's.
 
     An answer is a token, by its id or its text, or a label of a classifier, by its number or its name; a head
     that gives one answer for the whole text has no positions.
@@ -174,7 +174,7 @@ class _Piece:
 
     @property
     def gap(self) -> float:
-        """How far completeness is missed here: a norm of nearly nothing makes F steep, and points too few."""
+        """How far completeness is missed: a norm of nearly nothing makes F steep, and points too few."""
         return self.rise - sum(float(s.sum()) for s in self.scores.values())
 
 
@@ -205,7 +205,7 @@ def _result(
 
 @dataclass(frozen=True)
 class GradientByDistance(Result):
-    """How large the gradient is that the last state sends to the input `distance` tokens before it."""
+    """The size of the gradient that the last state sends to the input `distance` tokens before it."""
 
     also = ("relative",)
 

@@ -234,7 +234,7 @@ def repeated_tokens(model: Model, count: int, length: int, seed: int = 0) -> lis
 
 @dataclass(frozen=True)
 class HeadLook(Result):
-    """How much one head gives from one token to another, where both stand, and the share of an even look."""
+    """The weight of one head from one token to another, where both stand, and the share of an even look."""
 
     name: str
     head: int

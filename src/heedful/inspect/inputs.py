@@ -191,7 +191,7 @@ def token_id(model: Model, token: int | str) -> int:
 
 
 def label_names(model: Model) -> list[str] | None:
-    """What the answers of a head are called that speaks of labels; None if it speaks of words."""
+    """Return the names of a head's labels; None if it speaks of words."""
     kind = cast(Head, model.head).kind
     named = {"next": ["follows", "random"], "span": ["start", "end"], "detect": ["replaced"]}
     if kind in ("classify", "tag"):
@@ -216,7 +216,7 @@ def answer_id(model: Model, answer: int | str, count: int) -> int:
 
 
 def choices(model: Model, logits: Tensor, position: int) -> Tensor:
-    """What a head chooses from, (B, C): at a position, or, where it gives one answer, for the whole text."""
+    """Return what a head chooses from, (B, C): at a position, or for the whole text if it has one answer."""
     head = cast(Head, model.head)
     if isinstance(head, NoHead):
         raise InputError("this model has no head, so that it gives no answer", hint="load one with a head")
@@ -234,7 +234,7 @@ def token_vectors(embed: Embedding) -> Tensor:
 
 
 def position_of(names: Sequence[str], token: int | str) -> int:
-    """Where a token stands: a position (negative counts from the end), or its name, with or without marks
+    """Return where a token stands: a position (negative from the end), or its name, with or without marks
     and, if there is no other, in lower case.
     """
     if isinstance(token, int):

@@ -90,14 +90,14 @@ class InterventionRunner:
         return self.differ_from if change.position is None else change.position
 
     def _layer(self, change: Intervention) -> int:
-        """The layer to begin with: the one that computes the value, if what it is given is known."""
+        """Return the layer to begin with: the one that computes the value, if its input is known."""
         top, _, rest = change.name.partition(".")
         word = rest.partition(".")[0]
         layer = int(word) if top == self.where and word.isdigit() else 0
         return 0 if self.entries[layer] is None else layer
 
     def _run_batch(self, batch: Sequence[Intervention]) -> Tensor:
-        """d of each row, in which one value is changed."""
+        """Return d of each row, in which one value is changed."""
         comparison, first = self.comparison, self._first(batch[0])
         if first > comparison.position and self.continues:  # nothing there looks ahead
             return torch.full((len(batch),), comparison.worst)
@@ -130,7 +130,7 @@ class InterventionRunner:
         return self.head.predict(hidden, ctx)
 
     def _prefix(self, first: int) -> State:
-        """What the model remembers of the tokens before `first`, as a copy that may be written to."""
+        """Return the model's memory of the tokens before `first`, as a copy that may be written to."""
         if first not in self.prefixes:
             model, ids = cast(LM, self.model), self.comparison.corrupt.ids[:, :first]
             state = model.new_state(1, self.tokens)

@@ -33,7 +33,7 @@ class VectorRows(Result):
 
 @dataclass(frozen=True)
 class HeadPattern(Result):
-    """What one head of `heads` looks at: (T, S), with the scores before the softmax where there are some.
+    """The pattern of one head of `heads`: (T, S), with the scores before the softmax where there are some.
 
     `unit` is what a head is called: a state space has channels. Kind "softmax": rows sum to 1. Kind
     "effective": signed, what a recurrence amounts to without what `leaves_out` names.
@@ -53,7 +53,7 @@ class HeadPattern(Result):
 
 @dataclass(frozen=True)
 class ExpertChoice(Result):
-    """How a router likes every expert (T, E), the experts each token is sent to (T, k), and their weights."""
+    """A router's score of every expert (T, E), the experts each token goes to (T, k), and their weights."""
 
     name: str
     router: Tensor
@@ -63,7 +63,7 @@ class ExpertChoice(Result):
 
 @dataclass(frozen=True)
 class StagePrediction(Result):
-    """What comes out, the likeliest first: `names` and `chances` have a row for each of `rows`.
+    """The predictions, the likeliest first: `names` and `chances` have a row for each of `rows`.
 
     Kind "words": a row for each token; "labels": one; "tags": one for each token; "spans": start and end;
     "vectors": none. `follows` says that a word is the one after its row, `filled` is what an encoder puts in

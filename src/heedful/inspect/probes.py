@@ -51,12 +51,12 @@ class ProbeResult(Result):
 
     @property
     def selectivity(self) -> Tensor:
-        """How much better the probes are at the real task than at the control, (L,)."""
+        """The accuracy of the probes at the real task minus that at the control, (L,)."""
         return self.accuracy.mean(1) - self.control.mean(1)
 
 
 def layer_names(model: Model) -> list[str]:
-    """The outputs of the embedding and of every layer that reads the text; none of a decoder after it."""
+    """Return the names of the outputs of the embedding and of every layer that reads the text."""
     where = "encoder" if isinstance(model, Seq2Seq) else "blocks"
     count = len(cast(Stack, model.get_submodule(where)))
     return ["embed.output", *(f"{where}.{i}.output" for i in range(count))]

@@ -162,7 +162,7 @@ def logit_change(
 
 @dataclass(frozen=True)
 class Continuation(Result):
-    """What a model writes after a prompt without and with steering."""
+    """The texts that a model writes after a prompt without and with steering."""
 
     prompt: str
     plain: str

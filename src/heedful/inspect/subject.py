@@ -56,7 +56,7 @@ class Subject:
 
     @cached_property
     def memory(self) -> Tensor | None:
-        """What the encoder hands to the decoder (1, S, D), if there is one."""
+        """The encoder's output that the decoder reads (1, S, D), if there is one."""
         if self.given.target is None:
             return None
         found = [self.watch.values.get(f"encoder.{name}") for name in ("norm.output", "output")]
@@ -69,7 +69,7 @@ class Subject:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the rows at this path stand for: tokens read, or the words written (see `row_labels`)."""
+        """The names of the rows at this path: tokens read, or the words written (see `row_labels`)."""
         has_target = self.given.target is not None
         side = row_side(self.path, part_at(self.model, self.path), has_target=has_target) if self.path else ""
         if side == "written":
@@ -103,7 +103,7 @@ class Subject:
         raise InputError(f"{self.model.family.name} has no {wanted} to explain")
 
     def within(self, path: str, head: int, token: int | None = None) -> Subject:
-        """The same pass, another part; `token` is the position where a name would mean another row there."""
+        """Return the same pass at another part; `token` is a position where a name would mean another row."""
         other = replace(self, path=path, head=head, token=self.token if token is None else token)
         other.__dict__["watch"] = self.watch
         return other

@@ -140,7 +140,7 @@ def attention_gradient(
 
 
 def sizes_note(sizes: Sequence[float], of: str) -> str:
-    """What became of a gradient on its way back, in words and as a factor per step."""
+    """Return in words what became of a gradient on its way back, as a factor per step."""
     first, last, steps = sizes[0], sizes[-1], max(1, len(sizes) - 1)
     if first == 0 or last == 0:
         return f"‖{of}‖ is 0 at the start or at the end."
@@ -187,7 +187,7 @@ def rnn_gradient(X: Array, h: Array, W: Array, U: Array, upstream: Array) -> Der
 def lstm_back_step(
     sheet: Sheet, t: int, dh: Array, dc: Array, c_before: Array, values: Mapping[str, Array], U: Array
 ) -> tuple[Array, Array, Array]:
-    """From dh_t and dc_t to dh_{t−1}, dc_{t−1} and da, the gradient before the gates."""
+    """Work back from dh_t and dc_t to dh_{t−1}, dc_{t−1} and da, the gradient before the gates."""
     i, f, g, o, c = (values[name] for name in ("i", "f", "g", "o", "c"))
     bent = sheet.line(f"tanh of cell {t}", f"tanh(c_{t})", op("tanh", c))
     own = op("⊙", op("⊙", dh, o), op("-", 1.0, op("⊙", bent, bent)))

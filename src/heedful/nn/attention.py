@@ -140,7 +140,7 @@ class Attention(Part):
         return out
 
     def attend(self, call: Call, ctx: Context) -> Tensor:
-        """What the heads read, (B, H, T, K)."""
+        """Return what the heads read, (B, H, T, K)."""
         return attend(call, ctx)
 
 

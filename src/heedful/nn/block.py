@@ -29,7 +29,7 @@ class NamedParts(Part):
         return StateGroup({name: self.part(name).new_state(batch, length) for name in self.names})
 
     def norm_name(self, name: str) -> str:
-        """What the norm of the part called `name` is called."""
+        """Return the name of the norm of the part called `name`."""
         return f"{name}_norm"
 
 
@@ -63,7 +63,7 @@ class Block(NamedParts):
         return ctx.see("output", x)
 
     def _run(self, name: str, x: Tensor, ctx: Context, state: PartState | None) -> Tensor:
-        """What the part called `name` adds."""
+        """Return what the part called `name` adds."""
         here = ctx.at(name)
         added = self.part(name)(x, here, child(state, name))
         return here.see("output", F.dropout(added, self.dropout, self.training))
@@ -111,7 +111,7 @@ class ParallelBlock(NamedParts):
 
     @property
     def norm_names(self) -> tuple[str, ...]:
-        """What the norms are called, each once."""
+        """The names of the norms, each once."""
         return tuple(dict.fromkeys(self.norm_name(name) for name in self.names))
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
@@ -160,7 +160,7 @@ class Stack(Part):
         return self.run_from(0, x, ctx, state)
 
     def run_from(self, layer: int, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        """What comes out if x is given to the block at depth `layer`: the blocks before it are left out."""
+        """Return the output for an x given to the block at depth `layer`, without the blocks before it."""
         if self.bias is not None:
             ctx = replace(ctx, bias=ctx.see("bias", self.bias(ctx), keys=-1))
         for i in range(layer, len(self)):

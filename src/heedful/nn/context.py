@@ -15,7 +15,7 @@ from heedful.nn.watch import Axes, Watch
 
 
 class PartState(Protocol):
-    """What one part remembers between steps: keys and values, a hidden state, or a group of those."""
+    """The memory of one part between steps: keys and values, a hidden state, or a group of those."""
 
     def reorder(self, index: Tensor) -> None:
         """Row b becomes what row index[b] was (beam search)."""
@@ -89,7 +89,7 @@ class Mask:
 
 @dataclass(frozen=True)
 class Context:
-    """What all layers of one forward pass share. Passed along: two passes may run on one model at once."""
+    """The values that all layers of one pass share. Passed along: two passes may run on one model at once."""
 
     q_pos: Tensor  # (B or 1, T) positions of the queries, counted in valid tokens
     k_pos: Tensor  # (B or 1, S) positions of the keys, those remembered included

@@ -48,7 +48,7 @@ class Embedding(nn.Module):
 
     @property
     def vocab(self) -> int:
-        """How many tokens there are."""
+        """The number of tokens in the vocabulary."""
         return self.token.num_embeddings
 
     @property

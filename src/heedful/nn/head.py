@@ -101,7 +101,7 @@ class WordHead(Head):
         return self
 
     def features(self, x: Tensor) -> Tensor:
-        """What the output matrix is multiplied with."""
+        """Return what the output matrix is multiplied with."""
         raise NotImplementedError
 
 

@@ -67,7 +67,7 @@ class LatentAttention(Part):
 
     @property
     def per_token(self) -> int:
-        """How many numbers are remembered of one position: R + Kr."""
+        """The count of numbers remembered of one position: R + Kr."""
         return self.rank + self.rope_dim
 
     def new_state(self, batch: int, length: int) -> KV:

@@ -213,7 +213,7 @@ class ClippedExperts(Experts):
 
 
 class ExpertMatrices(NamedTuple):
-    """What computes the experts: how gate and up are combined; gate, up (E, F, D), down (E, D, F); biases."""
+    """The matrices of experts: how gate and up are combined; gate, up (E, F, D), down (E, D, F); biases."""
 
     combine: Callable[[Tensor, Tensor], Tensor]
     gate: Tensor
@@ -330,11 +330,11 @@ class MoE(Part):
             nn.init.normal_(stack, std=0.02 if stack.ndim == 3 else 0.0)
 
     def total_parameters(self) -> int:
-        """How many numbers training sets: the parameters, and a router's bias, which no gradient moves."""
+        """Return the count of numbers that training sets: parameters, and a router's bias."""
         return sum(t.numel() for t in (*self.parameters(), *self.buffers()))
 
     def active_parameters(self) -> int:
-        """How many of those one token uses: all but the experts it is not sent to."""
+        """Return the count of those that one token uses: all but the experts it is not sent to."""
         routed = sum(p.numel() for p in self.experts.parameters())
         return self.total_parameters() - routed + routed * self.router.active // len(self.experts.gate)
 

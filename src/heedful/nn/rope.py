@@ -21,7 +21,7 @@ class Scaling:
 
     @property
     def gain(self) -> float:
-        """What cos and sin are multiplied by."""
+        """The factor of cos and sin."""
         return 1.0
 
     def rescale(self, freq: Tensor, base: float, length: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ SPARE_SLOTS = 16  # slots a rolling state has beyond its window: so many tokens 
 
 
 def grow_buffer(buffer: Tensor | None, new: Tensor, size: int) -> Tensor:
-    """What is held, (B, G, S, ·), in a buffer of `size` slots; zeros where nothing was written."""
+    """Return what is held, (B, G, S, ·), in a buffer of `size` slots; zeros where nothing was written."""
     grown = new.new_zeros(*new.shape[:2], size, new.shape[3])
     if buffer is not None:
         grown[:, :, : buffer.shape[2]] = buffer
@@ -51,7 +51,7 @@ class KV:
         )
 
     def fits(self, end: int) -> bool:
-        """Whether there is room for `end` positions as it is."""
+        """Return whether there is room for `end` positions now."""
         return self.k is not None and self.k.shape[2] >= end
 
     def reorder(self, index: Tensor) -> None:
@@ -59,7 +59,7 @@ class KV:
             self.k, self.v = self.k[index], self.v[index]
 
     def crop(self, length: int) -> None:
-        """Nothing to do: positions from `length` on are overwritten by the next append."""
+        """Do nothing: positions from `length` on are overwritten by the next append."""
 
 
 class SlidingKV:
@@ -111,7 +111,7 @@ class SlidingKV:
         return self.k[:, :, :used], self.v[:, :, :used], *slot_positions(total, size, used)
 
     def fits(self, end: int) -> bool:
-        """Whether there is room for `end` positions as it is: always, once no more room is needed."""
+        """Return whether there is room for `end` positions now: always, once no more is needed."""
         return self.k is not None and self.k.shape[2] >= min(end, self.slots)
 
     def _grow(self, buffer: Tensor | None, new: Tensor, end: int) -> Tensor:
@@ -141,7 +141,7 @@ class SlidingKV:
             self.k, self.v = self.k[index], self.v[index]
 
     def crop(self, length: int) -> None:
-        """Nothing to do within the spare slots: further back, what the window held is overwritten."""
+        """Do nothing within the spare slots: further back, what the window held is overwritten."""
         if self.reached > self.slots and self.reached - length > self.spare:
             raise InputError(
                 (
@@ -187,10 +187,10 @@ class RecurrentState:
 
 
 class FixedState(RecurrentState):
-    """What stays the same while decoding, and so is never cropped: keys and values of an encoder's memory."""
+    """A state that stays the same while decoding, never cropped: keys and values of an encoder's memory."""
 
     def crop(self, length: int) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class StateGroup:

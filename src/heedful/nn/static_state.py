@@ -78,7 +78,7 @@ class StaticKV(KV):
 
 
 class StaticSlidingKV(SlidingKV):
-    """The same for a window: position p of row b stands in slot p mod S, as in a SlidingKV."""
+    """Static keys and values of a window: position p of row b stands in slot p mod S, as in a SlidingKV."""
 
     def __init__(self, like: SlidingKV, rows: int, capacity: int) -> None:
         super().__init__(like.window, capacity)
@@ -143,7 +143,7 @@ class StaticRecurrentState(RecurrentState):
 
 
 class StaticFixedState(StaticRecurrentState, FixedState):
-    """What stays the same while decoding, at fixed addresses."""
+    """A FixedState at fixed addresses."""
 
 
 def step_of(x: Tensor, state: PartState | None) -> FusedOperators | None:

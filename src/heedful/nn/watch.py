@@ -64,7 +64,7 @@ def apply_edit(name: str, value: Tensor, fn: Edit) -> Tensor:
 
 
 class Axes(NamedTuple):
-    """What a part declares of a value: the axes that run over tokens and over keys, counted from the end.
+    """The axes of a value that run over tokens and over keys, counted from the end, as its part declares.
 
     Of keys and values both are one axis: a cached step has those of all tokens so far. `valid` (B, T) is
     False on padding; `in_order` is False where keys stand in the slots of a window, not as in the text.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from heedful.models import FAMILIES
 from heedful.models.family import Family
+from tests.models.published_counts import CONFIRMED, UNCONFIRMED
 from tests.parity.cases import CASES
 
 PAGE = Path(__file__).parents[1] / "docs" / "families.md"
@@ -24,6 +25,16 @@ This page is written by `python -m tests.test_families_page`.
 
 | families | file | lines | changed | configs |
 | --- | --- | ---: | --- | ---: |
+"""
+
+
+TAIL = """
+## Sizes
+
+{confirmed} presets of these families have the number of parameters that is published, to the unit;
+`tests/models/published_counts.py` says for each who states it. Of {unconfirmed} no exact number was found in
+public: {names}. They are counted from the sizes of their papers and cards.
+A preset is the base model of its name: one that follows instructions may state another context.
 """
 
 
@@ -68,7 +79,12 @@ def page() -> str:
         link = f"[{file}.py](../src/heedful/models/{file}.py)"
         rows.append(f"| {names} | {link} | {lines_of(here[0])} | {changes_of(here[0])} | {configs} |")
     median = statistics.median(map(lines_of, published))
-    return HEAD.format(median=median) + "\n".join(rows) + "\n"
+    tail = TAIL.format(
+        confirmed=sum(map(len, CONFIRMED.values())),
+        unconfirmed=len(UNCONFIRMED),
+        names=", ".join(UNCONFIRMED),
+    )
+    return HEAD.format(median=median) + "\n".join(rows) + "\n" + tail
 
 
 def test_every_published_family_is_on_the_page() -> None:

@@ -127,6 +127,22 @@ def test_a_released_config_is_the_preset_of_that_name(preset: str) -> None:
     assert config_from(family, RELEASED[preset]) == expected
 
 
+# `max_position_embeddings` of released base models; those that follow instructions often state another.
+CONTEXTS = {
+    "qwen2.5-0.5b": 32768, "qwen2.5-1.5b": 131072, "qwen2.5-3b": 32768, "qwen2.5-7b": 131072,
+    "qwen2.5-72b": 131072, "qwen1.5-moe-a2.7b": 8192, "qwen2-57b-a14b": 131072, "qwen3-32b": 40960,
+    "gemma-7b": 8192, "gemma-2-27b": 8192, "gemma-3-270m": 32768, "gemma-3-1b": 32768, "olmo-7b": 2048,
+    "olmo-2-13b": 4096, "smollm3-3b": 65536, "mixtral-8x7b": 32768, "mixtral-8x22b": 65536,
+    "gpt-oss-120b": 131072, "pythia-14m": 2048, "pythia-12b": 2048, "phi-2": 2048, "phi-4": 16384,
+    "stablelm-3b": 4096, "starcoder2-15b": 16384, "falcon2-11b": 8192, "opt-350m": 2048,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("preset", CONTEXTS)
+def test_a_preset_sees_as_far_as_the_released_base_model(preset: str) -> None:
+    assert find_config(preset)[1].context == CONTEXTS[preset]  # type: ignore[attr-defined]
+
+
 STEPPED = [
     "qwen2-window", "qwen3", "gemma", "gemma2", "gemma3-two-ropes", "olmo-clipped", "olmo2", "smollm3",
     "mixtral-window", "qwen2-moe", "qwen3-moe-normalised", "gpt-oss",

@@ -149,7 +149,7 @@ QWEN2_MOE = replace(
         "qwen1.5-moe-a2.7b": Qwen2MoEConfig(context=8192),
         "qwen2-57b-a14b": Qwen2MoEConfig(
             dim=3584, layers=28, heads=28, kv_heads=4, hidden=18944, experts=64, active=8, expert_hidden=2560,
-            shared_hidden=20480,
+            shared_hidden=20480, context=131072,
         ),
     },
     tiny=Qwen2MoEConfig(**SMALL, shared_hidden=24, dense=(0,)), model_types=("qwen2_moe",),

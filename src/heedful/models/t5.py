@@ -169,9 +169,8 @@ T5 = Family(
 )  # fmt: skip
 
 MT5 = replace(
-    T5, name="mt5", model_types=("mt5",), absent={"feed_forward_proj": "gated-gelu"},
-    paper="Xue et al. 2021, arXiv 2010.11934",
-    config=MT5Config, presets={"mt5-small": MT5Config()},
+    T5, name="mt5", model_types=("mt5",), paper="Xue et al. 2021, arXiv 2010.11934",
+    config=MT5Config, presets={"mt5-small": MT5Config()}, absent={"feed_forward_proj": "gated-gelu"},
     tiny=MT5Config(
         vocab=128, dim=32, layers=2, decoder_layers=1, heads=3, head_dim=8, hidden=48, buckets=8, far=16
     ),

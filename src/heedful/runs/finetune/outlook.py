@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,7 @@ from heedful.runs.finetune.linear_head import put_linear_head, read_vectors, sca
 from heedful.runs.finetune.training_setup import TrainingSetup, score_quietly
 from heedful.runs.training_progress import format_clock
 from heedful.tasks.examples import Examples
+from heedful.tasks.model_inputs import Truncated
 from heedful.tasks.pipeline import bind_task
 from heedful.tasks.rerank import Rerank
 from heedful.tasks.sentence_similarity import SentenceSimilarity
@@ -136,7 +138,8 @@ def time_evaluation(setup: TrainingSetup, valid: Examples) -> float:
     else:
         first, *others = task.inputs(some)
         settings = task.scoring_options(some, batch=options.batch, length=options.length, truncate=True)
-        with evaluation_mode(task.model):
+        with evaluation_mode(task.model), warnings.catch_warnings():
+            warnings.simplefilter("ignore", Truncated)
             list(task(first, *others, **settings))
     return (time.perf_counter() - began) * len(valid) / len(some)
 
@@ -166,9 +169,14 @@ def describe_base(setup: TrainingSetup, split: SplitExamples, body: Model, outlo
             found.append(
                 f"{score:.4f}{of_some} by a linear head on the model's own vectors ({len(some):,} rows)"
             )
-        elif issubclass(task, Rerank) and not of_some:
-            score = score_cosines(setup, body, valid)
-            found.append(f"{score:.4f} by the cosine of the model's own vectors")
+        elif issubclass(task, Rerank):
+            queries = list(dict.fromkeys(row[0] for row in split.valid.items))
+            asked = {queries[i] for i in spread(len(queries), rows * len(queries) // len(split.valid))}
+            whole = [i for i, row in enumerate(split.valid.items) if row[0] in asked]
+            if whole:
+                score = score_cosines(setup, body, split.valid.select(whole))
+                of_some = "" if len(asked) == len(queries) else f" on {len(asked):,} of the queries"
+                found.append(f"{score:.4f}{of_some} by the cosine of the model's own vectors")
     return f"without training: {metric} {', '.join(found)}" if found else None
 
 
@@ -203,5 +211,7 @@ def score_linear_head(
 def score_cosines(setup: TrainingSetup, body: Model, valid: Examples) -> float:
     """Return the metric of texts ranked by the cosine of their sentence vectors and the query's."""
     similarity = bind_task(SentenceSimilarity, body)
-    cosines = similarity(*setup.task.inputs(valid), batch_size=setup.options.batch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Truncated)
+        cosines = similarity(*setup.task.inputs(valid), batch_size=setup.options.batch)
     return float(setup.task.compare(valid, cosines)[setup.task.metric])

@@ -25,16 +25,12 @@ from typing import Any
 import torch
 
 import heedful
+from gpu_timing import synchronise
 from heedful.decode.continuous import ContinuousBatch, GenerationTask, choose_slots, run_tasks
 from heedful.decode.loop import Piece
 from heedful.decode.request import make_request
 
 TINY = {"vocab": 64, "dim": 32, "layers": 2, "heads": 4, "hidden": 64, "context": 1024}
-
-
-def wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def make_prompts(count: int, vocab: int, longest: int) -> list[list[int]]:
@@ -51,10 +47,12 @@ def quantile(values: list[float], q: float) -> float:
 class Ours:
     name = "heedful"
 
-    def __init__(self, asked: argparse.Namespace) -> None:
-        sizes: dict[str, Any] = TINY if asked.tiny else {}
-        self.model = heedful.build("llama-7b", device=asked.device, dtype=asked.dtype, seed=0, **sizes).eval()
-        self.slots = choose_slots(self.model.requires_grad_(False), asked.rows, 1024)
+    def __init__(self, options: argparse.Namespace) -> None:
+        sizes: dict[str, Any] = TINY if options.tiny else {}
+        self.model = heedful.build(
+            "llama-7b", device=options.device, dtype=options.dtype, seed=0, **sizes
+        ).eval()
+        self.slots = choose_slots(self.model.requires_grad_(False), options.rows, 1024)
         print(f"heedful: {type(self.slots).__name__}, {self.slots.max_rows} rows", flush=True)
 
     def run(self, prompts: list[list[int]], new: int) -> dict[str, float]:
@@ -70,13 +68,13 @@ class Ours:
 
             return GenerationTask(request, [prompts[i]], take)
 
-        wait()
-        begun = time.perf_counter()
+        synchronise()
+        began = time.perf_counter()
         run_tasks(ContinuousBatch(self.slots), [task(i) for i in range(len(prompts))])
-        wait()
-        seconds = time.perf_counter() - begun
+        synchronise()
+        seconds = time.perf_counter() - began
         assert all(len(t) == new for t in times.values())
-        first = [t[0] - begun for t in times.values()]
+        first = [t[0] - began for t in times.values()]
         between = [b - a for t in times.values() for a, b in itertools.pairwise(t)]
         return {
             "tokens/s": len(prompts) * new / seconds,
@@ -88,14 +86,14 @@ class Ours:
 class Peer:
     name = "transformers"
 
-    def __init__(self, asked: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace) -> None:
         import transformers
 
         sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-                 "num_key_value_heads": 4, "intermediate_size": 64} if asked.tiny else {}  # fmt: skip
+                 "num_key_value_heads": 4, "intermediate_size": 64} if options.tiny else {}  # fmt: skip
         config = transformers.LlamaConfig(**sizes)
-        with torch.device(asked.device):
-            torch.set_default_dtype(asked.dtype)
+        with torch.device(options.device):
+            torch.set_default_dtype(options.dtype)
             self.model = transformers.LlamaForCausalLM(config).eval()
             torch.set_default_dtype(torch.float32)
         self.settings = transformers.GenerationConfig
@@ -105,11 +103,11 @@ class Peer:
         config = self.settings(
             max_new_tokens=new, min_new_tokens=new, do_sample=False, eos_token_id=-1, pad_token_id=0
         )
-        wait()
-        begun = time.perf_counter()
+        synchronise()
+        began = time.perf_counter()
         found = self.model.generate_batch(prompts, generation_config=config, persistent_manager=True)
-        wait()
-        seconds = time.perf_counter() - begun
+        synchronise()
+        seconds = time.perf_counter() - began
         counts = [len(output.generated_tokens) for output in found.values()]
         assert len(counts) == len(prompts), f"{len(counts)} of {len(prompts)} answers"
         return {"tokens/s": sum(counts) / seconds}
@@ -125,25 +123,25 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--tiny", action="store_true")
-    asked = parser.parse_args()
-    asked.dtype = torch.float32 if asked.tiny else torch.bfloat16
-    if asked.tiny:
-        asked.requests, asked.new, asked.longest, asked.rows = 12, 8, 64, 4
-    prompts = make_prompts(asked.requests, 64 if asked.tiny else 32000, asked.longest)
-    makers: list[Any] = [Ours] if asked.no_peer else [Ours, Peer]
+    options = parser.parse_args()
+    options.dtype = torch.float32 if options.tiny else torch.bfloat16
+    if options.tiny:
+        options.requests, options.new, options.longest, options.rows = 12, 8, 64, 4
+    prompts = make_prompts(options.requests, 64 if options.tiny else 32000, options.longest)
+    makers: list[Any] = [Ours] if options.no_peer else [Ours, Peer]
     runners, results = [], {}
     for maker in makers:
         try:
-            runner = maker(asked)
-            runner.run(prompts, asked.new)
+            runner = maker(options)
+            runner.run(prompts, options.new)
             runners.append(runner)
         except Exception as error:
             print(f"{maker.name} failed: {type(error).__name__}: {error}", flush=True)
         gc.collect()
-    for turn in range(asked.turns):
+    for turn in range(options.turns):
         for runner in runners:
             try:
-                found = runner.run(prompts, asked.new)
+                found = runner.run(prompts, options.new)
             except Exception as error:
                 print(f"{runner.name} failed: {type(error).__name__}: {error}", flush=True)
                 continue

@@ -26,12 +26,13 @@ from typing import Any
 import torch
 
 import heedful
+from gpu_timing import time_call
 from heedful.decode.engines.graph_stepper import GraphStepper
 from heedful.decode.fast import MIN_TOKENS_MERGED, choose_stepper
 from heedful.decode.fast import WRITTEN as TOKENS_ASKED
 from heedful.decode.stepper import EagerStepper
 
-PROMPT, TOKENS, FEW = 32, 256, 48
+PROMPT, TOKENS, FEW_TOKENS = 32, 256, 48
 CASES: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "gpt2 ×16": {"name": "gpt2", "rows": 16},
@@ -49,20 +50,7 @@ PEERS = {
     "mamba-130m": "Mamba", "llama-7b": "Llama",
 }  # fmt: skip
 RESULTS: dict[str, dict[str, Any]] = {}
-
-
-def say(*words: object) -> None:
-    print(*words, flush=True)
-
-
-def seconds(work: Callable[[], Any]) -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    began = time.perf_counter()
-    work()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
+report = functools.partial(print, flush=True)
 
 
 def build(case: str, a: argparse.Namespace) -> Any:
@@ -83,22 +71,22 @@ def build(case: str, a: argparse.Namespace) -> Any:
 def ours(case: str, a: argparse.Namespace) -> None:
     model, known = build(case, a), RESULTS.setdefault(case, {})
     rows, beams = CASES[case].get("rows", 1), CASES[case].get("beams")
-    tokens, few = (8, 4) if a.tiny else (CASES[case].get("tokens", TOKENS), FEW)
+    tokens, few = (8, 4) if a.tiny else (CASES[case].get("tokens", TOKENS), FEW_TOKENS)
     vocab = min(table.vocab for table in model.tables.values())
     torch.manual_seed(0)
     prompts = torch.randint(5, vocab, (rows, PROMPT if not a.tiny else 6)).tolist()
     settings = {"eos": []} | ({} if beams is None else {"beams": beams})
     write = lambda by, count, **more: heedful.generate(by, prompts, max_tokens=count, **settings, **more)
     rate = lambda work, count, times=3: round(
-        rows * count / min(seconds(work) for _ in range(1 if a.tiny else times)), 1
+        rows * count / min(time_call(work) for _ in range(1 if a.tiny else times)), 1
     )
     write(model, few, fast=False)
-    plain = seconds(lambda: write(model, few, fast=False))
-    known["prompt ms"] = round(1e3 * seconds(lambda: write(model, 1, fast=False)), 1)
+    plain = time_call(lambda: write(model, few, fast=False))
+    known["prompt ms"] = round(1e3 * time_call(lambda: write(model, 1, fast=False)), 1)
     known["plain"] = round(rows * few / plain, 1)
-    known["first +s"] = round(seconds(lambda: write(model, few)) - plain, 2)
+    known["first +s"] = round(time_call(lambda: write(model, few)) - plain, 2)
     while a.device == "cuda" and rows == 1 and TOKENS_ASKED.get(model, 0) <= MIN_TOKENS_MERGED:
-        known["warm s"] = max(known.get("warm s", 0.0), round(seconds(lambda: write(model, tokens)), 2))
+        known["warm s"] = max(known.get("warm s", 0.0), round(time_call(lambda: write(model, tokens)), 2))
     known["default"] = rate(lambda: write(model, tokens), tokens)
     known["stepper"] = type(choose_stepper(model, rows, tokens)).__name__
     written, want = write(model, few), write(model, few, fast=False)
@@ -138,7 +126,7 @@ def measure(
     name: str, stepper: GraphStepper, write: Any, rate: Any, few: int, tokens: int, plain: float
 ) -> dict[str, Any]:
     """The rate of one stepper, what its first call takes more than the plain one, and why it failed."""
-    first = seconds(lambda: write(stepper, few))
+    first = time_call(lambda: write(stepper, few))
     found = {name: rate(lambda: write(stepper, tokens), tokens), f"{name} +s": round(first - plain, 2)}
     failure = stepper.fallback_reason or (stepper.recording and stepper.recording.operator_error)
     return found | ({f"{name} failed": failure} if failure else {})
@@ -152,7 +140,7 @@ def profile(model: Any, write: Callable[..., Any]) -> None:
         write(stepper, count)
         torch.cuda.synchronize()
     for row in sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)[:14]:
-        say(f"    {row.self_device_time_total / count:8.1f} µs {row.count / count:6.1f} × {row.key[:80]}")
+        report(f"    {row.self_device_time_total / count:8.1f} µs {row.count / count:6.1f} × {row.key[:80]}")
 
 
 def theirs(case: str, a: argparse.Namespace) -> None:
@@ -188,11 +176,11 @@ def theirs(case: str, a: argparse.Namespace) -> None:
     for name, cache in (("hf dynamic", {}), ("hf static", {"cache_implementation": "static"})):
         if name == "hf static" and kind == "Mamba":
             continue
-        count = FEW if name == "hf dynamic" and beams == 1 else tokens
+        count = FEW_TOKENS if name == "hf dynamic" and beams == 1 else tokens
         work = functools.partial(write, count, **cache)
         try:
-            known[f"{name} first s"] = round(seconds(work), 1)
-            known[name] = round(rows * count / min(seconds(work) for _ in range(2)), 1)
+            known[f"{name} first s"] = round(time_call(work), 1)
+            known[name] = round(rows * count / min(time_call(work) for _ in range(2)), 1)
         except Exception as error:
             known[f"{name} failed"] = f"{type(error).__name__}: {error}"[:120]
 
@@ -220,7 +208,7 @@ def main() -> None:
     a = parser.parse_args()
     a.dtype = torch.bfloat16 if a.device == "cuda" else torch.float32
     if a.device == "cuda":
-        say(torch.cuda.get_device_name(), "torch", torch.__version__)
+        report(torch.cuda.get_device_name(), "torch", torch.__version__)
     for case in a.only.split(","):
         for part in (ours, theirs):
             if part is theirs and (not a.peers or a.tiny or case not in PEERS):
@@ -237,8 +225,8 @@ def main() -> None:
             if a.device == "cuda":
                 torch.cuda.empty_cache()
             took = time.perf_counter() - began
-            say(f"{case}: {json.dumps(RESULTS.get(case), ensure_ascii=False)} ({took:.0f} s)")
-    say(json.dumps(RESULTS, ensure_ascii=False))
+            report(f"{case}: {json.dumps(RESULTS.get(case), ensure_ascii=False)} ({took:.0f} s)")
+    report(json.dumps(RESULTS, ensure_ascii=False))
 
 
 if __name__ == "__main__":

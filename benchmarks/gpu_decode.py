@@ -19,11 +19,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 import heedful
+from gpu_timing import synchronise, time_call
 from heedful.decode.engines.merged_matrices import CUBLAS, AttentionPlan
 from heedful.decode.engines.recorded_step import StepKernels
 from heedful.decode.engines.recorded_stepper import RecordedStepper
@@ -34,34 +36,18 @@ from heedful.decode.stepper import EagerStepper
 TINY = {"vocab": 32, "dim": 32, "layers": 1, "heads": 2, "context": 384, "hidden": 32}
 RESULTS: dict[str, Any] = {}
 MODELS: dict[str, Any] = {}
+report = partial(print, flush=True)
 
 
-def wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def timed(work: Callable[[], Any]) -> float:
-    wait()
-    began = time.perf_counter()
-    work()
-    wait()
-    return time.perf_counter() - began
-
-
-def say(*words: object) -> None:
-    print(*words, flush=True)
-
-
-def make(name: str, a: argparse.Namespace) -> Any:
+def build_model(name: str, a: argparse.Namespace) -> Any:
     model = heedful.build(name, device=a.device, dtype=a.dtype, seed=0, **(TINY if a.tiny else {}))
     return model.eval().requires_grad_(False)
 
 
-def shared(name: str, a: argparse.Namespace) -> Any:
+def cached_model(name: str, a: argparse.Namespace) -> Any:
     """The same for sections that change nothing in it: made once."""
     if name not in MODELS:
-        MODELS[name] = make(name, a)
+        MODELS[name] = build_model(name, a)
     return MODELS[name]
 
 
@@ -83,9 +69,9 @@ def read(a: argparse.Namespace) -> None:
     best = 0.0
     for work in (lambda: x.sum(), lambda: y.amax(), lambda: x.amax(), lambda: torch.dot(x, x)):
         work()
-        best = max(best, *(size / timed(work) / 1e12 for _ in range(5)))
+        best = max(best, *(size / time_call(work) / 1e12 for _ in range(5)))
     RESULTS["read_TB_s"] = float(f"{best:.4g}")
-    say(f"a plain read: {best:.2f} TB/s")
+    report(f"a plain read: {best:.2f} TB/s")
 
 
 def agreement(model: Any, stepper: RecordedStepper, rows: int, length: int, a: argparse.Namespace) -> str:
@@ -124,16 +110,16 @@ def one_row(key: str, model: Any, a: argparse.Namespace) -> None:
     if a.device == "cuda":
         for name in PRODUCTS:
             rates = sorted(stepper.rates[name].items(), key=lambda r: -r[1])
-            say(f"  {name:6}", "  ".join(f"{kernel} {rate:.2f}" for kernel, rate in rates), "TB/s")
+            report(f"  {name:6}", "  ".join(f"{kernel} {rate:.2f}" for kernel, rate in rates), "TB/s")
         out["kernels"] = {name: str(kernel) for name, kernel in stepper.choice.items()}
-        say_attention(stepper, 1)
-    say(" ", agrees)
+        report_attention(stepper, 1)
+    report(" ", agrees)
     limit = RESULTS.get("read_TB_s", 4.5) * 1e12 / weight_bytes(model)
     tokens = rate(stepper, prompt, count)
     out |= {"tokens_per_s": round(tokens, 1), "share_of_limit": round(tokens / limit, 3),
             "limit": round(limit, 1), "agreement": agrees}  # fmt: skip
     RESULTS[key] = out
-    say(f"  {key}: {out['tokens_per_s']} tokens/s, {out['share_of_limit']:.0%} of {out['limit']}")
+    report(f"  {key}: {out['tokens_per_s']} tokens/s, {out['share_of_limit']:.0%} of {out['limit']}")
     out["stepped_by_host"] = round(by_host(stepper, prompt, count), 1)
     if a.device == "cuda":
         out["ms"] = where_time_goes(stepper, 1, 320, 160)
@@ -142,19 +128,19 @@ def one_row(key: str, model: Any, a: argparse.Namespace) -> None:
         stepper.choice, stepper.kernels = dict.fromkeys(PRODUCTS, CUBLAS), None
         if not any("int8" in str(p.dtype) for p in model.parameters()):
             out["all_cublas"] = round(rate(stepper, prompt, count), 1)
-    say(" ", json.dumps(out))
+    report(" ", json.dumps(out))
 
 
-def say_attention(stepper: RecordedStepper, rows: int) -> None:
+def report_attention(stepper: RecordedStepper, rows: int) -> None:
     times = sorted(stepper.times.get(rows, {}).items(), key=lambda t: t[1])
-    say("  attend", "  ".join(f"{how} {ms:.3f}" for how, ms in times), "ms")
+    report("  attend", "  ".join(f"{plan} {ms:.3f}" for plan, ms in times), "ms")
 
 
 def rate(stepper: RecordedStepper, prompt: torch.Tensor, count: int) -> float:
     """Tokens per second of steps fed on the device; the prompt's reading is taken off."""
     stepper.greedy(prompt, count)
-    whole = min(timed(lambda: stepper.greedy(prompt, count)) for _ in range(3))
-    reading = min(timed(lambda: stepper.greedy(prompt, 1)) for _ in range(3))
+    whole = min(time_call(lambda: stepper.greedy(prompt, count)) for _ in range(3))
+    reading = min(time_call(lambda: stepper.greedy(prompt, 1)) for _ in range(3))
     return (count - 1) / (whole - reading)
 
 
@@ -169,18 +155,18 @@ def by_host(stepper: RecordedStepper, prompt: torch.Tensor, count: int) -> float
             logits = stepper.step(tokens)
 
     work()
-    return count / timed(work)
+    return count / time_call(work)
 
 
 def where_time_goes(stepper: RecordedStepper, rows: int, room: int, past: int) -> dict[str, float]:
     """Milliseconds of a step at position `past`, each kind of kernel alone and all together."""
     out = {}
-    how = stepper.attention.get(rows, AttentionPlan())
+    plan = stepper.attention.get(rows, AttentionPlan())
     for name in ("", *PRODUCTS, "attend"):
         # Products alone need no room for keys.
         space = room if name in ("", "attend") else 8
         kernels = StepKernels(
-            stepper.matrices, rows, space, stepper.choice, how, stepper.cache_dtype, only=name
+            stepper.matrices, rows, space, stepper.choice, plan, stepper.cache_dtype, only=name
         )
         kernels.past.fill_(past if space == room else 1)
         out[name or "whole"] = round(median_seconds(record_graph(kernels.run, kernels.device)) * 1e3, 4)
@@ -195,25 +181,25 @@ def profile(what: str, work: Callable[[], Any], times: int, most: int = 15) -> N
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
             for _ in range(times):
                 work()
-            wait()
+            synchronise()
         rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)[:most]
     except Exception as reason:  # a table less is no reason to stop measuring
-        return say(f"  no profile of {what}: {reason}")
-    say(f"  {what}, by kernel: µs in all, launches")
+        return report(f"  no profile of {what}: {reason}")
+    report(f"  {what}, by kernel: µs in all, launches")
     for row in rows:
-        say(f"    {row.self_device_time_total / times:10.1f} {row.count / times:7.1f}  {row.key[:90]}")
+        report(f"    {row.self_device_time_total / times:10.1f} {row.count / times:7.1f}  {row.key[:90]}")
 
 
 def llama(a: argparse.Namespace) -> None:
-    one_row("llama-7b bf16", shared("llama-7b", a), a)
+    one_row("llama-7b bf16", cached_model("llama-7b", a), a)
 
 
 def int8(a: argparse.Namespace) -> None:
-    one_row("llama-7b int8", quantize(make("llama-7b", a), "int8"), a)
+    one_row("llama-7b int8", quantize(build_model("llama-7b", a), "int8"), a)
 
 
 def gpt2(a: argparse.Namespace) -> None:
-    one_row("gpt2 bf16", make("gpt2", a), a)
+    one_row("gpt2 bf16", build_model("gpt2", a), a)
 
 
 def batch(a: argparse.Namespace) -> None:
@@ -226,19 +212,19 @@ def batch8(a: argparse.Namespace) -> None:
 
 def many(key: str, kept: torch.dtype | None, a: argparse.Namespace) -> None:
     """64 rows at once: cuBLAS for the products, the attention kernel over what is written so far."""
-    model = shared("llama-7b", a)
+    model = cached_model("llama-7b", a)
     rows, length, count = (2, 16, 4) if a.tiny else (64, 512, 256)
     prompt = torch.randint(model.config.vocab, (rows, length), device=a.device)
     began = time.perf_counter()
     stepper = RecordedStepper(model, tune=a.device == "cuda", cache_dtype=kept)
     agrees = agreement(model, stepper, rows, length + count, a)
     tuning = time.perf_counter() - began
-    say_attention(stepper, rows)
-    say(" ", agrees)
-    say("  prompts:", same_reading(model, stepper, prompt, length + count))
+    report_attention(stepper, rows)
+    report(" ", agrees)
+    report("  prompts:", same_reading(model, stepper, prompt, length + count))
     stepper.greedy(prompt, count)
-    whole = min(timed(lambda: stepper.greedy(prompt, count)) for _ in range(2))
-    reading = timed(lambda: stepper.prefill(prompt, None, length + count))
+    whole = min(time_call(lambda: stepper.greedy(prompt, count)) for _ in range(2))
+    reading = time_call(lambda: stepper.prefill(prompt, None, length + count))
     size = model_size(model) if kept is None else kept.itemsize
     held = rows * model.config.layers * 2 * model.config.kv_heads * model.config.head_dim * size
     moved = weight_bytes(model) + held * (length + count / 2)
@@ -249,7 +235,7 @@ def many(key: str, kept: torch.dtype | None, a: argparse.Namespace) -> None:
         "reading_s": round(reading, 3), "ms_per_step": round(step * 1e3, 3),
         "share_of_limit": round(limit / step, 3), "tuning_s": round(tuning, 1), "agreement": agrees,
     }  # fmt: skip
-    say(" ", json.dumps(RESULTS[key]))
+    report(" ", json.dumps(RESULTS[key]))
     compare()
     if a.device == "cuda":
         profile("reading the prompts", lambda: stepper.prefill(prompt, None, length + count), 1)
@@ -257,7 +243,7 @@ def many(key: str, kept: torch.dtype | None, a: argparse.Namespace) -> None:
         profile("a step", stepper.replay_fed, 4)
         stepper.kernels = None  # its caches make room
         RESULTS[key]["ms"] = where_time_goes(stepper, rows, 768, 640)
-        say(" ", json.dumps(RESULTS[key]["ms"]))
+        report(" ", json.dumps(RESULTS[key]["ms"]))
 
 
 def model_size(model: Any) -> int:
@@ -297,16 +283,16 @@ def transformers_static(key: str, sizes: tuple[int, int, int], a: argparse.Names
         with torch.no_grad():
             return model.generate(prompt, max_new_tokens=n, min_new_tokens=n, **settings)
 
-    first = timed(lambda: write(count))
+    first = time_call(lambda: write(count))
     written: list[Any] = []
-    whole = timed(lambda: written.append(write(count)))
+    whole = time_call(lambda: written.append(write(count)))
     assert written[0].shape[1] == length + count
     RESULTS[key] = {
         "tokens_per_s": round(rows * count / whole, 1),
         "s": round(whole, 2),
         "first_s": round(first, 1),
     }
-    say(" ", key, json.dumps(RESULTS[key]))
+    report(" ", key, json.dumps(RESULTS[key]))
 
 
 def compare() -> None:
@@ -314,7 +300,7 @@ def compare() -> None:
     for key in ("batch 64", "batch 64, float8 keys"):
         if theirs is not None and key in RESULTS:
             RESULTS[f"{key}: ratio"] = round(RESULTS[key]["tokens_per_s"] / theirs["tokens_per_s"], 3)
-            say(f"  {key}: {RESULTS[f'{key}: ratio']} × transformers")
+            report(f"  {key}: {RESULTS[f'{key}: ratio']} × transformers")
 
 
 SECTIONS = {f.__name__: f for f in (read, llama, int8, gpt2, batch, batch8, peer, peer1)}
@@ -328,9 +314,9 @@ def main() -> None:
     a = parser.parse_args()
     a.dtype = torch.bfloat16 if a.device == "cuda" else torch.float32
     if a.device == "cuda":
-        say(torch.cuda.get_device_name(), "torch", torch.__version__)
+        report(torch.cuda.get_device_name(), "torch", torch.__version__)
     for name in a.sections.split(","):
-        say(f"[{name}]")
+        report(f"[{name}]")
         began = time.perf_counter()
         try:
             with torch.no_grad():
@@ -341,8 +327,8 @@ def main() -> None:
         gc.collect()
         if a.device == "cuda":
             torch.cuda.empty_cache()
-        say(f"  ({time.perf_counter() - began:.0f} s)")
-    say(json.dumps(RESULTS))
+        report(f"  ({time.perf_counter() - began:.0f} s)")
+    report(json.dumps(RESULTS))
 
 
 if __name__ == "__main__":

@@ -64,7 +64,8 @@ def sha256(paths: Iterable[str | Path]) -> str:
 
 def missing_file(path: Path) -> NotFound:
     """Return the error for a path that leads nowhere, with the nearest name beside it as the hint."""
-    around = [p.name for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []
+    beside = path.parent.iterdir() if os.path.isdir(path.parent) else ()
+    around = [p.name for p in beside if p.suffix != ".lock"]  # a lock is gone when the command is
     shown = f"{str(path)[:60]} …" if len(str(path)) > 200 else str(path)
     return NotFound(f"no file or folder {shown}", hint=nearest(path.name, around) or "check the path")
 

@@ -205,3 +205,21 @@ def draw_text(text: str, height: int = 32, width: int | None = None) -> Any:
     at = (margin - left, (height - bottom + top) / 2 - top)
     ImageDraw.Draw(image).text(at, text, fill=0, font=font)
     return image
+
+
+def draw_for_model(text: str, processor: ImageProcessor, tokenizer: Any = None) -> tuple[Any, list[str]]:
+    """Return a text drawn as high as a model reads images, and notes on what it cannot read of it.
+
+    A longer text is squeezed when it is read; a character that the tokenizer lacks cannot be written.
+    """
+    image, notes = draw_text(text, processor.height, processor.width), []
+    if image.width > processor.width:
+        notes.append(
+            f"the drawn text is {image.width} pixels wide; the model reads {processor.width}: it is squeezed"
+        )
+    unknown = getattr(tokenizer, "unk", None)
+    if unknown is not None:
+        lacking = [c for c in dict.fromkeys(text) if unknown in tokenizer.encode(c)]
+        if lacking:
+            notes.append(f"the model has no {', '.join(map(repr, lacking))} and cannot write it")
+    return image, notes

@@ -108,3 +108,11 @@ def test_what_is_no_image_is_refused_and_no_path_is_opened(client: TestClient, i
     body = {"model": "reader", "task": "image-to-text", "inputs": {"image": image}}
     assert client.post("/api/beams", json=body | {"parameters": {"beams": 2}}).status_code == 422
     assert client.post("/api/play", json=body | {"stream": True}).status_code == 422
+
+
+def test_what_cannot_be_read_of_a_drawn_text_is_said(client: TestClient) -> None:
+    assert not play(client, text="305").json()["warnings"]
+    long, strange = (play(client, text=text).json()["warnings"] for text in ("30530530530", "3x"))
+    assert any("squeezed" in said for said in long)
+    assert any("'x'" in said for said in strange)
+    assert any("'x'" in said for said in traced(client, "reader", text="3x")["warnings"])

@@ -86,6 +86,9 @@ def test_the_command_says_in_one_line_what_is_wrong(folder: Path, heed: Heed) ->
         code, out, told = heed("read", *arguments, "--model", folder)
         assert (code, out) == (3, "")
         assert said in told
+    code, _, told = heed("read", "--draw", "3x", "--model", folder)
+    assert code == 0
+    assert "has no 'x'" in told
 
 
 def test_scores_of_transcriptions_are_counted_by_hand() -> None:

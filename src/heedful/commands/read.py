@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -53,11 +54,15 @@ def read_command(
         )
     task, options = "image-to-text", given_options(num_beams=beams, max_new_tokens=max_tokens)
     with print_warnings(), show_progress("reading"):
-        from heedful.images import draw_text
+        from heedful.images import draw_for_model
 
         name, pipe = make_pipeline(task, model, device)
-        size = pipe.model.image_processor
-        shown = image or [draw_text(draw or "", size.height, size.width)]
+        shown: list[Any] = list(image or ())
+        if not shown:
+            drawn, notes = draw_for_model(draw or "", pipe.model.image_processor, pipe.tokenizer)
+            shown = [drawn]
+            for note in notes:
+                warnings.warn(note, stacklevel=1)
         results = pipe(shown, **options)
     for one, found in zip(shown, results, strict=True):
         if json:

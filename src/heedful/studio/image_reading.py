@@ -10,7 +10,7 @@ from typing import Any
 
 from heedful import view
 from heedful.errors import InputError
-from heedful.images import draw_text, open_image
+from heedful.images import draw_for_model, open_image
 from heedful.models.base import Model
 from heedful.studio import snippets, task_runner
 from heedful.studio.model_registry import LoadedModel
@@ -22,12 +22,12 @@ TASK = "image-to-text"
 def read_image(loaded_model: LoadedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the text that a model reads in an image, and the figure of where it looked."""
     model, pipe = loaded_model.sequence, task_runner.open_pipeline(loaded_model, TASK)
-    image, code = input_image(model, inputs)
+    image, code, notes = input_image(model, inputs)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         result = pipe(image)
     figure = view.image_attention(model, image, name=loaded_model.id)
-    told = [str(w.message) for w in said if issubclass(w.category, UserWarning)]
+    told = notes + [str(w.message) for w in said if issubclass(w.category, UserWarning)]
     imports = "import heedful.view" + (
         "\nfrom heedful.images import draw_text" if "draw_text" in code else ""
     )
@@ -40,8 +40,8 @@ def read_image(loaded_model: LoadedModel, inputs: Mapping[str, Any]) -> dict[str
     }  # fmt: skip
 
 
-def input_image(model: Model, inputs: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return a Pillow image of what was given, and the Python that names it.
+def input_image(model: Model, inputs: Mapping[str, Any]) -> tuple[Any, str, list[str]]:
+    """Return a Pillow image of what was given, the Python that names it, and notes on it.
 
     `image` is a file in base64, as a data address (data:image/png;base64,…); else `text` is drawn.
     """
@@ -54,6 +54,7 @@ def input_image(model: Model, inputs: Mapping[str, Any]) -> tuple[Any, str]:
             content = base64.b64decode(body, validate=True)
         except binascii.Error:
             raise InputError("the image's base64 is broken", hint="open the file in the page") from None
-        return open_image(content), "'image.png'  # the file of your image"
+        return open_image(content), "'image.png'  # the file of your image", []
     text = tidy(str(inputs["text"]))[0]
-    return draw_text(text, size.height, size.width), f"draw_text({text!r}, {size.height}, {size.width})"
+    image, notes = draw_for_model(text, size, model.tokenizer)
+    return image, f"draw_text({text!r}, {size.height}, {size.width})", notes

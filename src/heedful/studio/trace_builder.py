@@ -14,7 +14,7 @@ from torch import Tensor
 from heedful.data.tokenization import find_template
 from heedful.decode.loop import stream
 from heedful.errors import InputError
-from heedful.images import draw_text
+from heedful.images import draw_for_model
 from heedful.inspect.attention import divides_by_root
 from heedful.inspect.change import Ablation
 from heedful.inspect.inputs import Input, names_of, part_at, reading, token_id
@@ -195,9 +195,10 @@ class TraceBuilder:
         text, said = tokens.tidy(self.asked.get("text") or "")
         if not text.strip():
             raise InputError("the text is empty", hint="give at least one letter, which is drawn as an image")
-        self.warnings += [*said, "this model reads images: the text was drawn as one"]
-        size = self.model.image_processor
-        self.pixels = size(draw_text(text, size.height, size.width)).to(self.model.device)
+        processor = self.model.image_processor
+        image, notes = draw_for_model(text, processor, self.model.tokenizer)
+        self.warnings += [*said, "this model reads images: the text was drawn as one", *notes]
+        self.pixels = processor(image).to(self.model.device)
         return [
             {"id": i, "text": name, "shown": name, "start": None, "end": None, "special": name[0] == "["}
             for i, name in enumerate(names_of(self.model, self.pixels))

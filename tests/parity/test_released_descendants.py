@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from transformers import Gemma3Config, Gemma3ForCausalLM, Gemma3ForConditionalGeneration
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import heedful
@@ -14,7 +17,7 @@ from heedful.errors import ConfigError, NotFound
 from heedful.models import FAMILIES, IMAGE_FAMILIES, REFUSED, by_model_type, find_config
 from heedful.models.hf_config import config_from
 from tests.parity.cases import find_case
-from tests.parity.harness import publish
+from tests.parity.harness import publish, read_tensors
 from tests.refusal import refused
 
 TURNS = ["sliding_attention", "full_attention"]
@@ -163,6 +166,34 @@ def test_cached_steps_past_every_window_equal_the_published_ones(id: str, tmp_pa
         said = reference(input_ids=newest, past_key_values=said.past_key_values, use_cache=True)
         got = model.step(newest, state)  # type: ignore[operator]
         assert (got - said.logits).abs().max() <= 1e-4, at
+
+
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+@torch.no_grad()
+def test_of_a_gemma_3_that_reads_images_the_text_model_is_read(prefix: str, tmp_path: Path) -> None:
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = dict(
+        vocab_size=128, hidden_size=32, intermediate_size=48, num_hidden_layers=7, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=12, sliding_window=4, max_position_embeddings=64,
+        rope_scaling={"factor": 8.0, "rope_type": "linear"},
+    )  # fmt: skip
+    config = Gemma3Config(
+        text_config=text, vision_config=small | {"image_size": 28, "patch_size": 14}, eos_token_id=[1, 106],
+        mm_tokens_per_image=4, image_token_index=100,
+    )  # fmt: skip
+    reference = Gemma3ForConditionalGeneration(config).eval()
+    reference.save_pretrained(tmp_path)
+    tensors = read_tensors(tmp_path)
+    names = {name: name.replace("language_model.model.", prefix, 1) for name in tensors}
+    save_file({names[name]: tensor for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
+    model = heedful.load(tmp_path)
+    tokens = torch.randint(5, 99, (2, 12), generator=torch.Generator().manual_seed(3))
+    assert (model(tokens) - reference(input_ids=tokens).logits).abs().max() <= 1e-4
+    heedful.save(model, tmp_path / "text")
+    told = json.loads((tmp_path / "text" / "config.json").read_text())
+    assert (told["model_type"], told["eos_token_id"]) == ("gemma3_text", [1, 106])
+    alone = Gemma3ForCausalLM.from_pretrained(tmp_path / "text")
+    assert torch.equal(alone.get_input_embeddings().weight, reference.get_input_embeddings().weight)
 
 
 def test_experts_in_four_bits_are_refused_with_a_way_out() -> None:

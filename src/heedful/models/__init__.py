@@ -146,7 +146,7 @@ def find_config(name: str) -> tuple[Family, Config]:
 
 
 REFUSED = {
-    "gemma3": "it reads images too, which is not built here: fetch a Gemma 3 that reads text only (270m, 1b)",
+    "gemma3": "its config.json should have a text_config, of the text model in it: fetch it again",
     "hf_olmo": "this is OLMo's own format: fetch the copy whose name ends in -hf",
     "mixformer-sequential": "this Phi has an early format: fetch it again, it says phi now",
     "phi-msft": "this Phi has an early format: fetch it again, it says phi now",

@@ -45,12 +45,14 @@ QUANTISED = {
     ".qweight": ("GPTQ or AWQ", DEQUANTISED), ".weight.absmax": ("bitsandbytes", DEQUANTISED),
     ".SCB": ("bitsandbytes", DEQUANTISED),
 }  # fmt: skip
+# Published models that read images, too, and the type and class of the text model in them, which is read.
+TEXT_MODELS = {"gemma3": ("gemma3_text", "Gemma3ForCausalLM")}
 LENGTHS = {"context", "window", "far", "start_token", "labels"}  # which no tensor need be as long as
 FEW = 1000  # of anything, however small the file: it costs nothing
 
 
 def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
-    """The config.json of a folder."""
+    """The config.json of a folder; of a model that reads images, too, that of the text model in it."""
     path = folder / name
     if not path.is_file():
         if folder in (file.parent for file in bundled_vectors().values()):
@@ -63,7 +65,12 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
         hint = f"load one of its files: {files[0]}" if files else "is it the folder of a model?"
         raise NotFound(f"{folder} has no {name}", hint=hint)
     hf_config: dict[str, Any] = read_json(path)
-    check_kinds(f"{name}:", hf_config, TOKEN_IDS)
+    check_kinds(f"{name}:", hf_config, TOKEN_IDS | {"text_config": "dict"})
+    kind, inner = hf_config.get("model_type"), hf_config.get("text_config")
+    if kind in TEXT_MODELS and inner:
+        text_type, architecture = TEXT_MODELS[kind]
+        ids = {key: hf_config[key] for key in TOKEN_IDS if key in hf_config}
+        return {**inner, **ids, "model_type": text_type, "architectures": [architecture]}
     return hf_config
 
 

@@ -128,11 +128,15 @@ class PickleFile:
 
 
 class UnwrappedSource:
-    """Tensors whose names all begin with what a program for training put before them, without it."""
+    """Tensors whose names begin with a prefix, without it; others are left out."""
 
     def __init__(self, source: TensorSource, prefix: str) -> None:
         self.source, self.prefix = source, prefix
-        self.entries = {name.removeprefix(prefix): entry for name, entry in source.entries.items()}
+        self.entries = {
+            name.removeprefix(prefix): entry
+            for name, entry in source.entries.items()
+            if name.startswith(prefix)
+        }
 
     def read(self, name: str) -> Tensor:
         return self.source.read(self.prefix + name)
@@ -140,6 +144,7 @@ class UnwrappedSource:
 
 SAFE_INDEX, OLD_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
 WRAPPERS = ("module.", "_orig_mod.")  # of torch's DataParallel and DDP, and of torch.compile
+TEXT_MODELS = ("language_model.", "model.language_model.")  # within models that read images, too
 
 
 def open_folder(folder: Path) -> TensorSource:
@@ -150,7 +155,8 @@ def open_folder(folder: Path) -> TensorSource:
         if not shared:
             break
         source = UnwrappedSource(source, shared[0])
-    return source
+    inner = [word for word in TEXT_MODELS if any(name.startswith(word) for name in source.entries)]
+    return UnwrappedSource(source, inner[0]) if inner else source
 
 
 def _open_files(folder: Path) -> TensorSource:

@@ -43,7 +43,7 @@ from bundle import data_folder
 from bundle.plans import BASE, Plan, percent, rows, scored
 
 import heedful
-from finetuned import TASKS, alone, hiding, learn, place_of, planned, settings
+from finetuned import TASKS, find_plan, hide_words, learn, model_folder, train_config, train_run
 from heedful.data.batch import Batch
 from heedful.loading import assemble
 from heedful.models.base import LM, Model
@@ -56,7 +56,7 @@ from heedful.train.objectives import Objective, Term, soft_cross_entropy
 ROOT = Path(__file__).parents[1]
 SHARE = 0.59  # of the teacher's parameters
 TEACHER: dict[str, Any] = {"lr": 1e-4, "runs": 1, "checks": 6, "ema": 0.999, "hidden": 0.1}
-TAUGHT: dict[str, Any] = {"epochs": 5, "lr": 2e-4, "batch": 64, "checks": 5, "ema": 0.999}
+STUDENT: dict[str, Any] = {"epochs": 5, "lr": 2e-4, "batch": 64, "checks": 5, "ema": 0.999}
 LAYERS = "blocks.[0-9].output"
 
 
@@ -163,7 +163,7 @@ def times(models: Sequence[Model], texts: Sequence[str], turns: int, batch: int 
     return round(statistics.median(q / s for q, s in zip(quick, slow, strict=True)), 2)
 
 
-def taught(teacher: Model, plan: Plan, a: argparse.Namespace) -> tuple[Model, float]:
+def train_student(teacher: Model, plan: Plan, a: argparse.Namespace) -> tuple[Model, float]:
     """The student, and its score on held-back data."""
     texts = [line.split("\t", 1)[1] for line in rows(a.data / "classification/sst2/train.tsv.gz")[1:]]
     depth, width, old = teacher.config.layers, teacher.config.dim, teacher.tokenizer
@@ -175,20 +175,20 @@ def taught(teacher: Model, plan: Plan, a: argparse.Namespace) -> tuple[Model, fl
     student = smaller(teacher, range(0, depth, 2), ids, tokenizer)
     for parameter in alike.parameters():
         parameter.requires_grad_(False)
-    how = replace(TASKS["sst2"], **TAUGHT)
-    batches, held = plan.batches(a.data, tokenizer, how.batch), plan.held(a.data)
-    config = settings(how, batches, a.seed, a.steps, ema=how.ema)
-    purpose = hiding(by_layers(alike), tokenizer, 0.1)
+    settings = replace(TASKS["sst2"], **STUDENT)
+    batches, held = plan.batches(a.data, tokenizer, settings.batch), plan.held(a.data)
+    config = train_config(settings, batches, a.seed, a.steps, ema=settings.ema)
+    purpose = hide_words(by_layers(alike), tokenizer, 0.1)
     check = lambda: float(scored(student, plan, held)[plan.score])
-    return student, learn(student, purpose, batches, config, check, how.checks, "student")
+    return student, learn(student, purpose, batches, config, check, settings.checks, "student")
 
 
-def measured(a: argparse.Namespace) -> dict[str, Any]:
+def measure_distillation(a: argparse.Namespace) -> dict[str, Any]:
     """Teacher and student side by side."""
-    plan = planned("sentiment", a.data)
-    told = alone("teacher", replace(TASKS["sst2"], **TEACHER), plan, 0, 0, a, weights=True)
-    teacher = heedful.load(place_of("teacher", 0, a), dtype=torch.float32, device=a.device)
-    student, held = taught(teacher, plan, a)
+    plan = find_plan("sentiment", a.data)
+    scores = train_run("teacher", replace(TASKS["sst2"], **TEACHER), plan, 0, 0, a, weights=True)
+    teacher = heedful.load(model_folder("teacher", 0, a), dtype=torch.float32, device=a.device)
+    student, held = train_student(teacher, plan, a)
     score = float(scored(student, plan, plan.test(a.data))[plan.score])
     texts = [line.split("\t", 1)[1] for line in rows(a.data / "classification/sst2/dev.tsv.gz")[1:]]
     texts = texts[: a.sentences]
@@ -196,10 +196,10 @@ def measured(a: argparse.Namespace) -> dict[str, Any]:
     speed = times([teacher.cpu(), student.cpu()], texts, 5)
     heedful.save(student, a.work / "student")
     return {
-        "kept": round(100 * score / told[plan.score], 2),
+        "kept": round(100 * score / scores[plan.score], 2),
         "speed": speed,
         "parameters": round(100 * size(student) / size(teacher), 1),
-        "accuracy": round(percent(plan, score), 2), "teacher": round(percent(plan, told[plan.score]), 2),
+        "accuracy": round(percent(plan, score), 2), "teacher": round(percent(plan, scores[plan.score]), 2),
         "held_back": round(percent(plan, held), 2),
         "speed of batches": at_once, "device of batches": a.device,
         "pieces": len(student.tokenizer),
@@ -208,7 +208,7 @@ def measured(a: argparse.Namespace) -> dict[str, Any]:
 
 def row(figure: dict[str, Any], a: argparse.Namespace) -> dict[str, Any]:
     """What the ledger keeps."""
-    files = list(planned("sentiment", a.data).files)
+    files = list(find_plan("sentiment", a.data).files)
     again = ["python", "benchmarks/distillation.py", "--json", "--work", "{work}"]
     check = {
         "steps": [again], "read": "figure.kept", "figure": "kept", "tolerance": 1.5, "data": files,
@@ -239,7 +239,7 @@ def main() -> None:
     a.fold = None  # dev is scored
     a.data = data_folder()
     torch.set_float32_matmul_precision("high")
-    figure = measured(a)
+    figure = measure_distillation(a)
     print(json.dumps({"schema": "heed/1", "row": "distillation", "figure": figure}), flush=True)
     if not (a.json or a.steps):
         ledger.record_rows(a.results / "distillation.json", [row(figure, a)])

@@ -28,7 +28,7 @@ from bundle.plans import Plan, scored
 from torch import nn
 
 import heedful
-from finetuned import THREE, Whole, arguments, halves, learn, measured, settings
+from finetuned import THREE, Settings, learn, measure_task, parse_arguments, split_paths, train_config
 from heedful.models.base import Model
 from heedful.train.objectives import adversarial
 from heedful.train.spelling import spell_embedding
@@ -49,22 +49,22 @@ KINDS = {
     "cnn": Kind(dict(dim=256, layers=2, hidden=512, kernel=5, dropout=0.5)),
     "bert": Kind(dict(dim=256, layers=3, heads=4, context=128, dropout=0.3), lr=5e-4, std=0.02, push=0.1),
 }
-HOW = Whole("sentiment", "SST-2 dev, accuracy, from random weights", 6, 1e-3, 128, 1, THREE, tolerance=1.5,
-            script="from_scratch")  # fmt: skip
+SETTINGS = Settings("sentiment", "SST-2 dev, accuracy, from random weights", 6, 1e-3, 128, 1, THREE,
+                    tolerance=1.5, script="from_scratch")  # fmt: skip
 VOCABULARY = 20_000  # whole words nearly all; what is rare or new falls into pieces
 
 
-def grown(
-    name: str, how: Whole, plan: Plan, seed: int, run: int, a: argparse.Namespace
+def train_from_scratch(
+    name: str, settings: Settings, plan: Plan, seed: int, run: int, a: argparse.Namespace
 ) -> tuple[Model, float]:
     """A model from random weights, trained."""
     family = name.removeprefix("scratch-")
     kind = KINDS[family]
-    train, _ = halves()
+    train, _ = split_paths()
     text, (_, *lines) = train.with_suffix(".txt"), train.read_text(encoding="utf-8").splitlines()
     text.write_text("\n".join(line.split("\t", 1)[1] for line in lines), encoding="utf-8")
     tokenizer = heedful.train_tokenizer("wordpiece", [text], vocab=VOCABULARY, lower=True)
-    batches = plan.batches(a.data, tokenizer, how.batch)
+    batches = plan.batches(a.data, tokenizer, settings.batch)
     labels = list(plan.names.values())
     model = heedful.build(family, vocab=len(tokenizer), seed=seed, device=a.device, head="classify",
                           labels=len(labels), **kind.config)  # fmt: skip
@@ -73,18 +73,20 @@ def grown(
     nn.init.normal_(model.tables["tokens"].table, std=kind.std)
     held = plan.held(a.data)
     check = lambda: float(scored(model, plan, held)[plan.score])
-    config = settings(how, batches, seed + run, a.steps, ema=0.998)
+    config = train_config(settings, batches, seed + run, a.steps, ema=0.998)
     with spell_embedding(model, std=kind.std):
-        score = learn(model, adversarial(kind.push), batches, config, check, how.checks, f"{name} {seed}")
+        score = learn(
+            model, adversarial(kind.push), batches, config, check, settings.checks, f"{name} {seed}"
+        )
     return model, score
 
 
 def main() -> None:
-    _, a = arguments(__doc__, KINDS)
+    _, a = parse_arguments(__doc__, KINDS)
     for family in a.names:
         kind = KINDS[family]
-        how = replace(HOW, lr=kind.lr, what=f"{family}, {kind.config['layers']} layers")
-        measured(f"scratch-{family}", replace(how, **a.given), a, grown)
+        settings = replace(SETTINGS, lr=kind.lr, what=f"{family}, {kind.config['layers']} layers")
+        measure_task(f"scratch-{family}", replace(settings, **a.changes), a, train_from_scratch)
 
 
 if __name__ == "__main__":

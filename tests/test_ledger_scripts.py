@@ -197,10 +197,10 @@ def test_the_figure_shows_every_system_by_length(tmp_path: Path) -> None:
 def test_a_task_is_fine_tuned_and_tested(name: str, run: Run, made: tuple[Path, Path]) -> None:
     told = run("finetuned", name, "--seeds", "0", "1", "--steps", "2")
     script = load("finetuned")
-    how, figure = script.TASKS[name], told["figure"]
+    settings, figure = script.TASKS[name], told["figure"]
     assert len(figure["seeds"]) == 2
-    given = script.argparse.Namespace(data=made[0], given={})
-    accepted(script.row(name, how, script.planned(how.plan, made[0]), figure, (0, 1), given))
+    given = script.argparse.Namespace(data=made[0], changes={})
+    accepted(script.row(name, settings, script.find_plan(settings.plan, made[0]), figure, (0, 1), given))
 
 
 def test_a_soup_is_the_mean_of_runs_that_began_alike(run: Run, tmp_path: Path) -> None:
@@ -252,14 +252,14 @@ def test_a_model_from_random_weights_is_trained_and_tested(
         tmp_path / f"work/scratch-{family}-0"
     )  # a plain table: nothing of its spelling is left
     assert model.tables["tokens"].table.shape == (len(model.tokenizer), 16)
-    given = script.argparse.Namespace(data=made[0], given={})
-    plan, row = load("finetuned").planned("sentiment", made[0]), load("finetuned").row
-    accepted(row(f"scratch-{family}", script.HOW, plan, figure, (0, 1), given))
+    given = script.argparse.Namespace(data=made[0], changes={})
+    plan, row = load("finetuned").find_plan("sentiment", made[0]), load("finetuned").row
+    accepted(row(f"scratch-{family}", script.SETTINGS, plan, figure, (0, 1), given))
 
 
 def test_held_back_sentences_share_no_phrase_of_their_own_with_training(made: tuple[Path, Path]) -> None:
     script = load("finetuned")
-    train, held = (path.read_text().splitlines()[1:] for path in script.apart(made[0], fold=0))
+    train, held = (path.read_text().splitlines()[1:] for path in script.split_sst2(made[0], fold=0))
     assert held
     assert not {line.split("\t")[1] for line in train} & {line.split("\t")[1] for line in held}
     assert any(line.endswith("good .") for line in train)  # what other sentences say too stays

@@ -132,9 +132,13 @@ def score(model: Model, pairs: list[tuple[str, str]], most: int, beams: int) -> 
 
 
 def begun_by(start: Path) -> str:
-    """The line of its card that says by what command a saved translator was trained, without its name."""
-    told = re.search(r"^- command: (.*)$", (start / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-    return told[1] if told else sys.exit(f"the card in {start} names no command")
+    """By what commands a saved translator was trained, as its card has them."""
+    card = (start / "README.md").read_text(encoding="utf-8")
+    earlier = re.search(r"^- begun by: (.*); went on from what that wrote", card, re.MULTILINE)
+    last = re.search(r"^- command: (.*)$", card, re.MULTILINE)
+    if last is None:
+        sys.exit(f"the card in {start} names no command")
+    return f"{earlier[1]}, then {last[1]}" if earlier else last[1]
 
 
 def saved_model(start: Path, device: str) -> Model:
@@ -148,12 +152,14 @@ def saved_model(start: Path, device: str) -> Model:
 def record(
     results: Path, name: str, found: dict[str, Any], files: list[str], command: str, begun: str, seed: int
 ) -> None:
-    """The row of the ledger. A translator that went on from another is trained by two commands."""
-    typed = lambda line: shlex.split(line)[1:]  # without HEED_DATA
-    steps = [[*typed(command), "--out", "{work}"]]
-    if begun:
-        steps[0][steps[0].index("--start") + 1] = f"{{work}}/begun/{name}"
-        steps.insert(0, [*typed(begun.split("`")[1]), "--out", "{work}/begun"])
+    """The row of the ledger. A translator that went on from another is trained by several commands."""
+    commands = [*re.findall(r"`(.*?)`", begun), command]
+    steps: list[list[str]] = []
+    for i, line in enumerate(commands):
+        words = shlex.split(line)[1:]  # without HEED_DATA
+        if steps:
+            words[words.index("--start") + 1] = f"{steps[-1][-1]}/{name}"
+        steps.append([*words, "--out", "{work}" + "/begun" * (len(commands) - 1 - i)])
     check = {
         "steps": steps,
         "read": "figure",

@@ -6,6 +6,7 @@ import gzip
 import importlib
 import json
 import lzma
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -156,6 +157,13 @@ def test_a_translator_goes_on_from_a_saved_one_and_names_both_commands(
     for (key, old), new in zip(before.state_dict().items(), after.state_dict().values(), strict=True):
         assert (old.float() - new.float()).abs().max() <= (1 if old.dtype == torch.int8 else 1e-4), key
     assert before.tokenizer.encode("The cat sat.") == after.tokenizer.encode("The cat sat.")
+    card = train(module, [*words, "--start", str(tmp_path / "out" / name), "--lr", "1e-9"], name, "third")
+    assert len(re.findall("bundle.translators", card.split("- command: ")[0])) == 2
+    (row,) = json.loads((tmp_path / f"third/results/{name}.json").read_text(encoding="utf-8"))
+    outs = [step[step.index("--out") + 1] for step in row["check"]["steps"]]
+    assert outs == ["{work}/begun/begun", "{work}/begun", "{work}"]
+    starts = [step[step.index("--start") + 1] for step in row["check"]["steps"][1:]]
+    assert starts == [f"{out}/{name}" for out in outs[:-1]]
 
 
 def test_an_adapter_for_words_is_cut_from_one_for_both(tmp_path: Path, train: Callable[..., str]) -> None:

@@ -27,6 +27,7 @@ from heedful.runs.finetune.pairs import (
     TEMPERATURE,
     block_weights,
     copy_weights,
+    group_by_length,
     pairs_loss,
     set_weights,
     tune_on_pairs,
@@ -137,6 +138,11 @@ def test_the_loss_of_pairs_is_the_naive_double_sum(bases: dict[str, Path]) -> No
         near = [float(logs[n]) for n, k in enumerate(others) if labels[k] == labels[i]]
         total -= float(np.mean(near)) if near else 0.0
     assert float(pairs_loss(model, batch)["pairs"].total) == pytest.approx(total, rel=1e-4)
+    assert batch.valid is not None
+    assert len({width for _, width in group_by_length(batch)}) > 1
+    for rows, width in group_by_length(batch):
+        assert not batch.valid[rows, width:].any()
+        assert batch.valid[rows, width - 1].any()
 
 
 @pytest.mark.parametrize(

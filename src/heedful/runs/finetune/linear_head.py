@@ -94,11 +94,12 @@ def foretell_tuning(model: LM, batches: Batches) -> float:
     """Return about how many seconds tuning takes; a step takes three times as long as reading its rows."""
     every = list(batches.once())
     tokens, rows = (sum(size(batch.tokens) for batch in every) for size in (Tensor.numel, len))
+    filled = sum(batch.tokens.numel() if batch.valid is None else int(batch.valid.sum()) for batch in every)
     read_vectors(model, every[:1])  # the first reading takes longer
     began = time.perf_counter()
     read_vectors(model, every[:1])
     pace = (time.perf_counter() - began) / every[0].tokens.numel()
-    step = min(count_step_rows(batches), rows) * max(batch.tokens.shape[1] for batch in every)
+    step = min(count_step_rows(batches), rows) * filled / rows
     return pace * (TUNED_FOLDS * (3 * STEPS * step + tokens) + tokens)
 
 

@@ -31,6 +31,7 @@ STEPS = 20
 LEARNING_RATE = 1e-4
 MIN_BATCH, MAX_BATCH = 16, 48  # rows of a step; their pairs are compared with each other
 STEP_TOKENS = 1024  # of long texts a step has fewer
+LENGTH_GROUPS = 4  # in which the rows of a step are read
 
 Weights = dict[str, Tensor]
 
@@ -39,14 +40,28 @@ def pairs_loss(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ_i mean_{j ∈ P(i)} log softmax_{k ≠ i}(v_i·v_k / τ)_j; a row without a partner counts nothing."""
     assert isinstance(model, LM)
     assert isinstance(model.head, SentenceHead)
-    hidden = model.encode(batch.tokens, valid=batch.valid, types=batch.types)
-    vectors = promote_float32(model.head.vectors(hidden, batch.valid))  # (B, D)
-    labels = extra_of(batch, "label")
+    found, labels = [], extra_of(batch, "label")
+    parts = group_by_length(batch)
+    for rows, width in parts:
+        tokens, valid, types = (
+            None if part is None else part[rows, :width] for part in (batch.tokens, batch.valid, batch.types)
+        )
+        assert tokens is not None
+        found.append(model.head.vectors(model.encode(tokens, valid=valid, types=types), valid))
+    vectors, labels = promote_float32(torch.cat(found)), labels[torch.cat([rows for rows, _ in parts])]
     itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
     partner = (labels[:, None] == labels[None, :]) & ~itself  # (B, B)
     logs = (vectors @ vectors.T / TEMPERATURE).masked_fill(itself, -torch.inf).log_softmax(1)
     mean = logs.masked_fill(~partner, 0.0).sum(1) / partner.sum(1).clamp(min=1)
     return {"pairs": Term(-mean.sum(), "row")}
+
+
+def group_by_length(batch: Batch) -> list[tuple[Tensor, int]]:
+    """Part the rows of a batch into groups of similar length, and say how wide each is; little is padding."""
+    if batch.valid is None:
+        return [(torch.arange(len(batch.tokens), device=batch.tokens.device), batch.tokens.shape[1])]
+    last = batch.valid.int().cumsum(1).argmax(1) + 1  # how far a row reaches, wherever its padding stands
+    return [(rows, int(last[rows].max())) for rows in last.argsort().chunk(LENGTH_GROUPS)]
 
 
 def block_weights(model: LM) -> Weights:

@@ -22,11 +22,13 @@ from heedful.studio.curated_views import (
     Parallel,
     Predicts,
     Ranks,
+    Reads,
     Sharpens,
     Works,
     doors,
 )
 from heedful.studio.studio_app import PAGES, create_studio_app
+from heedful.view.html_export import unpack
 from tests.studio.conftest import TEXT, get, tensor, traced
 
 DOORS = {door.id: door for door in doors()}
@@ -51,7 +53,7 @@ def test_every_example_sentence_and_every_question_has_one_door() -> None:
     assert len(DOORS) == len(doors())
     assert all(f"/{door.page}" in PAGES and door.promises for door in doors())
     assert all(door.caption and door.notice and door.title for door in doors())
-    assert len(QUESTIONS) == 12
+    assert len(QUESTIONS) == 13
 
 
 def test_a_door_is_listed_where_its_model_is(bundled: TestClient) -> None:
@@ -142,6 +144,16 @@ def kept(promise: Any, client: TestClient, door: Door) -> None:
         cosine = (c - a) @ (d - b) / np.linalg.norm(c - a) / np.linalg.norm(d - b)
         assert cosine >= promise.in_picture
         assert plane["cosine"][0] >= promise.in_space
+    elif isinstance(promise, Reads):
+        body = {"model": door.model, "task": here["task"], "inputs": {"text": here["x"]}}
+        found = client.post("/api/play", json=body).json()
+        assert found["result"][0]["generated_text"] == promise.text == here["x"]
+        data = found["figure"]["data"]
+        patches = unpack(data["panels"][0]["values"])[: len(promise.text), data["first"] :].astype(float)
+        columns = patches.reshape(len(patches), *data["grid"]).sum(1)  # (T, C)
+        centre = columns @ np.arange(columns.shape[1]) / columns.sum(1)
+        assert (np.diff(centre) > 0).all()
+        assert "24 patches" not in door.caption or patches.shape[1] == 24
     elif isinstance(promise, Answers):
         assert answer(client, door).startswith(promise.text)
 

@@ -100,7 +100,16 @@ class Mixes:
     by: str
 
 
-Promise = Echoes | Looks | Predicts | Falls | Sharpens | Answers | Works | Moves | Mixes | Parallel | Ranks
+@dataclass(frozen=True)
+class Reads:
+    """A model reads the drawn text of the address, and looks farther right for each of its characters."""
+
+    text: str
+
+
+Promise = (
+    Echoes | Looks | Predicts | Falls | Sharpens | Answers | Works | Moves | Mixes | Parallel | Ranks | Reads
+)
 
 
 @functools.cache
@@ -253,6 +262,14 @@ QUESTIONS: tuple[Door, ...] = (
         "press the button, their speeds by length.",
         "prose", "compare", {"a": "prose", "b": "prose-mamba"}, "She opened the door and looked into the",
         (Mixes("prose", "attention"), Mixes("prose-mamba", "state space")),
+    ),
+    Door(
+        "picture", "Where does a model look in a picture?",
+        "A vision encoder has cut a picture of “2026” into 24 patches; the decoder writes what it reads there, "
+        "one character after another, by cross-attention over the patches.",
+        "The picture stands there once for each character, tinted where the model looks while it writes it: "
+        "from left to right. Choose “Write by hand” and write a number of your own.",
+        "digits", "play", {"task": "image-to-text", "go": "1"}, "2026", (Reads("2026"),),
     ),
 )  # fmt: skip
 

@@ -265,7 +265,7 @@ QUESTIONS: tuple[Door, ...] = (
     ),
     Door(
         "picture", "Where does a model look in a picture?",
-        "A vision encoder has cut a picture of “2026” into 24 patches; the decoder writes what it reads there, "
+        "A vision encoder has cut a picture of “2026” into 24 patches; the decoder writes what it reads, "
         "one character after another, by cross-attention over the patches.",
         "The picture stands there once for each character, tinted where the model looks while it writes it: "
         "from left to right. Choose “Write by hand” and write a number of your own.",

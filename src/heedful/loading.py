@@ -347,6 +347,8 @@ def save(model: Model, folder: str | Path) -> Path:
     folder = Path(folder)
     if folder.is_file():
         raise InputError(f"{folder} is a file", hint="give a folder to save in")
+    if model.device.type == "meta":
+        raise InputError("this model has shapes and no weights", hint="build it on a device, or load it")
     if "pruned" in model.hf_config:
         raise InputError(
             "heads were taken out of it, which no config.json can say", hint="keep it with torch.save"

@@ -104,3 +104,8 @@ def test_yarn_without_a_factor_stretches_to_the_context() -> None:
     _, scaling = read_rope({"rope_scaling": rope}, 4096)
     assert isinstance(scaling, YarnScaling)
     assert scaling.factor == 4.0
+
+
+def test_a_changed_config_keeps_what_was_set_to_none() -> None:
+    config = FAMILIES["gpt-oss"].tiny.change(rope_scaling=None)
+    assert config.change(context=32).rope_scaling is None  # type: ignore[attr-defined]

@@ -96,6 +96,23 @@ def test_weights_that_cannot_be_written_leave_the_old_ones(
     assert torch.equal(open_folder(tmp_path).read("a"), torch.ones(3))
 
 
+def test_a_full_disk_is_called_so_and_leaves_no_half_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import safetensors
+    import safetensors.torch
+
+    def full(tensors: object, path: Path, meta: object) -> None:
+        Path(path).write_bytes(b"half")
+        raise safetensors.SafetensorError("Error while serializing: No space left on device (os error 28)")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_safetensors(tmp_path, {"a": torch.zeros(3)})
+    assert caught.value.errno == 28
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["bert-base-uncased", "gpt2", "llama"])
 def test_a_size_without_weights_is_told_apart_from_a_wrong_path(name: str) -> None:
     with refused(NotFound, f"'{name}'", hint="build"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,65 @@ def test_what_gguf_cannot_say_is_refused_and_leaves_no_file(tmp_path: Path) -> N
     with refused(ConfigError, "q3_x", hint="q4_k"):
         export_gguf(tiny_model("llama"), path, "q3_x")
     assert list(tmp_path.iterdir()) == []
+
+
+TIES = [("gpt-neox", True), ("olmo2", True), ("gpt-oss", True), ("llama", True), ("llama", False)]
+
+
+@pytest.mark.parametrize(("family", "tied"), TIES)
+def test_an_output_matrix_is_written_where_llama_cpp_wants_one(
+    family: str, tied: bool, tmp_path: Path
+) -> None:
+    model = tiny_model(family, **DESCRIBED.get(family, {}), tied=tied)
+    path = export_gguf(model, tmp_path / "m.gguf", "f32")
+    assert ("output.weight" in GGUFFile(path).entries) == (family != "llama" or not tied)
+    tokens = torch.arange(5, 15)[None]
+    assert torch.allclose(heedful.load(path)(tokens), model(tokens), atol=1e-6)
+
+
+def test_what_a_file_would_say_falsely_is_refused(tmp_path: Path) -> None:
+    from heedful.inspect.change import prune
+
+    path = tmp_path / "m.gguf"
+    with refused(ConfigError, "output matrix", "gemma", hint="tie"):
+        export_gguf(tiny_model("gemma", tied=False), path)
+    with refused(ConfigError, "heads were taken out"):
+        export_gguf(prune(tiny_model("gpt2"), {"blocks.0.attn": [1]}), path)
+    with refused(InputError, "no weights"):
+        export_gguf(heedful.build("llama", layers=1, dim=32, heads=4, vocab=64, device="meta"), path)
+    (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 50)
+    model = tiny_model("llama", vocab=250)
+    model.tokenizer = heedful.train_tokenizer("bpe", [tmp_path / "text.txt"], vocab=300)
+    with refused(InputError, "250", "tokens", hint="--no-tokenizer"):
+        export_gguf(model, path)
+    assert [one.name for one in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_only_a_file_of_that_ending_is_replaced(tmp_path: Path) -> None:
+    model = tiny_model("llama")
+    with refused(InputError, "does not end in .gguf", hint="m.gguf"):
+        export_gguf(model, tmp_path / "m")
+    (tmp_path / "m.gguf").mkdir()
+    with refused(InputError, "no file that could be replaced"):
+        export_gguf(model, tmp_path / "m.gguf")
+
+
+def test_a_full_disk_is_called_so_and_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = export_gguf(tiny_model("llama"), tmp_path / "m.gguf")
+    before = path.read_bytes()
+
+    def full(partial: Path, *rest: Any) -> None:
+        partial.write_bytes(b"half")
+        raise OSError("65536 requested and 25232 written")  # NumPy's words, without a number
+
+    monkeypatch.setattr("heedful.exporting.write_gguf", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        export_gguf(tiny_model("gpt2"), path)
+    assert caught.value.errno == errno.ENOSPC
+    assert [one.name for one in tmp_path.iterdir()] == ["m.gguf"]
+    assert path.read_bytes() == before
 
 
 def test_groups_of_mamba_2_are_normalised_apart_or_refused(tmp_path: Path) -> None:

@@ -138,7 +138,8 @@ class Config:
     def change(self, **values: Any) -> Config:
         """This config with other values; what was derived is derived again."""
         given: set[str] = self.__dict__["given"]
-        return self.strict(**{name: getattr(self, name) for name in given} | values)
+        kept = [f.name for f in fields(self) if f.name in given or "derive" not in f.metadata]
+        return self.strict(**{name: getattr(self, name) for name in kept} | values)
 
 
 @dataclass(frozen=True)

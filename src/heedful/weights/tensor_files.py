@@ -7,6 +7,7 @@ could overwrite.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,6 +212,7 @@ def shards_of(index: Path) -> list[Path]:
 
 def write_safetensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int = SHARD_BYTES) -> None:
     """Write tensors as one safetensors file, or as shards with an index if larger than `shard_bytes`."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     shards: list[dict[str, Tensor]] = [{}]
@@ -224,10 +226,19 @@ def write_safetensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: 
         held += size
     files = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
     files = ["model.safetensors"] if len(shards) == 1 else files
-    for file, shard in zip(files, shards, strict=True):  # what was there stays until all is written
-        save_file(shard, folder / f"{file}.partial", {"format": "pt"})
-    for file in files:
-        (folder / f"{file}.partial").replace(folder / file)
+    try:
+        for file, shard in zip(files, shards, strict=True):  # what was there stays until all is written
+            save_file(shard, folder / f"{file}.partial", {"format": "pt"})
+        for file in files:
+            (folder / f"{file}.partial").replace(folder / file)
+    except SafetensorError as error:
+        if "os error" not in str(error):
+            raise
+        number = int(str(error).rpartition("os error ")[2].partition(")")[0])
+        raise OSError(number, os.strerror(number), str(folder)) from None
+    finally:
+        for file in files:
+            (folder / f"{file}.partial").unlink(missing_ok=True)
     if len(shards) == 1:
         return remove_others(folder, {*files})
     total = sum(t.numel() * t.element_size() for s in shards for t in s.values())

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import prune
 
 from heedful.nn.context import Context, Mask, Watch
 from heedful.nn.scan import BLOCK, doubling_scan, scan, selective
 from heedful.nn.selective import fast_selective, selective_pattern, selective_states
 from heedful.nn.ssd import Mamba2
-from heedful.nn.ssm import S4, Mamba
+from heedful.nn.ssm import S4, Mamba, joint_products
 
 LENGTH = 2 * BLOCK + 5
 
@@ -226,3 +227,15 @@ def test_half_precision_keeps_its_memory_in_float32(kind: str) -> None:
     assert out.dtype == torch.bfloat16
     assert narrow["h"].dtype == torch.float32
     assert (narrow["h"] - exact["h"]).norm() <= 0.01 * exact["h"].norm()
+
+
+@torch.no_grad()
+def test_layers_that_share_a_product_under_autocast_still_call_their_hooks() -> None:
+    layers, x = [nn.Linear(8, 4) for _ in range(2)], torch.randn(3, 8)
+    layers[0].register_forward_hook(lambda module, given, out: out + 1)
+    prune.l1_unstructured(layers[1], "weight", amount=0.5)
+    layers[1].get_parameter("weight_orig").mul_(2)  # seen by the next call alone, which masks it again
+    with torch.autocast("cpu", torch.bfloat16):
+        found = joint_products(x, *layers)
+        wanted = [layer(x) for layer in layers]
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))

@@ -59,9 +59,15 @@ def autocasts(x: Tensor) -> bool:
     return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
+def is_unhooked(layer: nn.Module) -> bool:
+    """Whether calling the layer is its `forward` and no more: pruning and readers' hooks act in the call."""
+    return not layer._forward_hooks and not layer._forward_pre_hooks
+
+
 def joint_products(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
     """W x + b for every layer; under autocast, if all are plain and alike, by one product: x is read once."""
-    alike = all(type(m) is nn.Linear for m in layers) and len({m.bias is None for m in layers}) == 1
+    plain = all(type(m) is nn.Linear and is_unhooked(m) for m in layers)
+    alike = plain and len({m.bias is None for m in layers}) == 1
     if not autocasts(x) or not alike:
         return tuple(layer(x) for layer in layers)
     bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])

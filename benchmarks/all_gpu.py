@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-LEAST = 20  # seconds: with less left nothing is begun
-EARLY = 90  # seconds: whoever falls sooner may have fallen over recording
-PACKED = 60  # seconds between archives
+MIN_SECONDS_LEFT = 20  # with less left nothing is begun
+EARLY_SECONDS = 90  # whoever falls sooner may have fallen over recording
+PACK_SECONDS = 60  # between archives
 TRIAL = "import torch; x = torch.ones(64, 64, device='cuda'); assert float((x @ x).sum()) == 64**3"
 BROKEN = ("CUDA error", "cuda error", "MPS", "CUBLAS_STATUS", "CUDNN_STATUS", "device-side assert")
 
@@ -48,7 +48,7 @@ class Stage:
     recorded: bool = False  # its steps are recorded; if it falls early it is begun once more with --no-graph
 
 
-def each(task: str, seeds: Sequence[int], runs: Sequence[int]) -> dict[str, Stage]:
+def seed_stages(task: str, seeds: Sequence[int], runs: Sequence[int]) -> dict[str, Stage]:
     """A process for each run of each seed of a task, and one that puts them together."""
     parts = {
         f"{task}-{seed}-{run}": Stage(
@@ -60,7 +60,7 @@ def each(task: str, seeds: Sequence[int], runs: Sequence[int]) -> dict[str, Stag
     return parts | {task: Stage(("finetuned.py", task), tuple(parts))}
 
 
-def grown(kind: str, seeds: Sequence[int]) -> dict[str, Stage]:
+def scratch_stages(kind: str, seeds: Sequence[int]) -> dict[str, Stage]:
     """The same for a model from random weights, one run a seed."""
     parts = {
         f"scratch-{kind}-{seed}": Stage(("from_scratch.py", kind, "--seeds", str(seed), "--part"))
@@ -88,18 +88,18 @@ STAGES = {
     **{name: translator(name) for name in ("rnnsearch", "seq2seq")},
     "lstm-wikitext2": Stage(("wikitext2.py", "--recipes", "lstm-wikitext2", "--steps", "6000")),
     "samsum": Stage(("summaries.py", "samsum"), spare=150),
-    **each("sst2", THREE, THREE),
+    **seed_stages("sst2", THREE, THREE),
     "distillation": Stage(("distillation.py",)),
     "squad": Stage(("finetuned.py", "squad")),
-    **grown("bilstm", THREE),
+    **scratch_stages("bilstm", THREE),
     "conll2003": Stage(("finetuned.py", "conll2003")),
     "transformer-wikitext2": Stage(("wikitext2.py", "--recipes", "transformer-wikitext2", "--steps", "6000")),
     "clinc150": Stage(("finetuned.py", "clinc150")),
     "blimp": Stage(("lm_tasks.py", "blimp")),
     "hellaswag": Stage(("lm_tasks.py", "hellaswag")),
     "rte": Stage(("finetuned.py", "rte")),
-    **grown("bert", THREE),
-    **grown("cnn", THREE),
+    **scratch_stages("bert", THREE),
+    **scratch_stages("cnn", THREE),
     "mrpc": Stage(("finetuned.py", "mrpc")),
     "lambada": Stage(("lm_tasks.py", "lambada")),
     "transformer": Stage(("multi30k.py", "transformer"), tuple(TRANSFORMERS)),
@@ -114,20 +114,14 @@ STAGES = {
     "summariser": model("bundle.summaries"),
     "dialogsum": Stage(("summaries.py", "dialogsum"), spare=150),
 }
-WRITTEN = (
-    "multi30k*",
-    "finetuned-*",
-    "scratch-*",
-    "distillation*",
-    "summaries-*",
-    "lm-*",
-    "*-wikitext2.json",
-)
+RESULTS = (
+    "multi30k*", "finetuned-*", "scratch-*", "distillation*", "summaries-*", "lm-*", "*-wikitext2.json",
+)  # fmt: skip
 # What a row can still be made from if the time did not suffice for it.
-KEPT = ("multi30k/*/done.json", "finetuned/*/scores.json", "summaries/*/written.json")
+SCORES = ("multi30k/*/done.json", "finetuned/*/scores.json", "summaries/*/written.json")
 
 
-def chosen(names: Sequence[str], without: Sequence[str] = ()) -> list[str]:
+def select_stages(names: Sequence[str], without: Sequence[str] = ()) -> list[str]:
     """The stages that are named, or all, and those that must be done before them."""
     found = list(names or STAGES)
     for name in found:  # grows while it is read
@@ -145,12 +139,12 @@ class Running:
 
 
 @contextmanager
-def overlapping(wanted: bool, log: Path) -> Iterator[dict[str, str]]:
+def share_gpu(try_mps: bool, log: Path) -> Iterator[dict[str, str]]:
     """What the environment of a process says so that MPS serves it; nothing where MPS does not work.
 
     The daemon is asked for one small product first, and ended afterwards.
     """
-    control = shutil.which("nvidia-cuda-mps-control") if wanted else None
+    control = shutil.which("nvidia-cuda-mps-control") if try_mps else None
     if control is None:
         print("no MPS: processes take turns on the GPU", flush=True)
         yield {}
@@ -160,7 +154,7 @@ def overlapping(wanted: bool, log: Path) -> Iterator[dict[str, str]]:
         for place in found.values():
             Path(place).mkdir()
         inside = os.environ | found
-        works = tried(control, inside, log)
+        works = start_daemon(control, inside, log)
         try:
             if not works:
                 end_daemon(control, inside)
@@ -172,12 +166,12 @@ def overlapping(wanted: bool, log: Path) -> Iterator[dict[str, str]]:
                 end_daemon(control, inside)
 
 
-def tried(control: str, inside: dict[str, str], log: Path) -> bool:
+def start_daemon(control: str, inside: dict[str, str], log: Path) -> bool:
     """Start the daemon, and have a process do something under it."""
     try:
-        with log.open("ab") as said:
-            for words, most in (([control, "-d"], 20), ([sys.executable, "-c", TRIAL], 45)):
-                subprocess.run(words, env=inside, check=True, timeout=most, stdout=said, stderr=said)
+        with log.open("ab") as output:
+            for words, seconds in (([control, "-d"], 20), ([sys.executable, "-c", TRIAL], 45)):
+                subprocess.run(words, env=inside, check=True, timeout=seconds, stdout=output, stderr=output)
     except (OSError, subprocess.SubprocessError) as error:
         print(f"MPS does not work here ({error}): processes take turns on the GPU", flush=True)
         return False
@@ -226,17 +220,17 @@ class Session:
         """How a stage is called: every script is told where to work and what to write where."""
         stage, a = STAGES[name], self.a
         first, *words = stage.words
-        told = [] if stage.spare is None else ["--seconds", f"{max(20.0, left - stage.spare):.0f}"]
-        told += ["--no-graph"] if name in self.plain else []
+        options = [] if stage.spare is None else ["--seconds", f"{max(20.0, left - stage.spare):.0f}"]
+        options += ["--no-graph"] if name in self.plain else []
         if first == "-m":
-            told += ["--out", str(a.models), *([] if a.device is None else ["--device", a.device])]
-            return [sys.executable, "-m", *words, *told, *a.extra]
+            options += ["--out", str(a.models), *([] if a.device is None else ["--device", a.device])]
+            return [sys.executable, "-m", *words, *options, *a.extra]
         kind = first.removesuffix(".py")
         place = "finetuned" if kind in ("distillation", "from_scratch") else kind
-        told += ["--work", str(a.work / place), "--results", str(a.results)]
-        told += ["--figures", str(a.figures)] if kind == "multi30k" else []
-        told += [] if a.device is None else ["--device", a.device]
-        return [sys.executable, str(ROOT / "benchmarks" / first), *words, *told, *a.extra]
+        options += ["--work", str(a.work / place), "--results", str(a.results)]
+        options += ["--figures", str(a.figures)] if kind == "multi30k" else []
+        options += [] if a.device is None else ["--device", a.device]
+        return [sys.executable, str(ROOT / "benchmarks" / first), *words, *options, *a.extra]
 
     def start(self, name: str, left: float) -> None:
         """Run a stage, its output into a log."""
@@ -253,14 +247,18 @@ class Session:
         self.running[name] = Running(process, time.monotonic(), bool(self.shared))
         print(f"{name} begun", flush=True)
 
-    def look(self) -> None:
+    def check_processes(self) -> None:
         """Take note of what ended; end everything if the time is over."""
         if self.over:
             for one in self.running.values():
                 one.process.terminate()
         for name, one in list(self.running.items()):
-            if self.over:
-                ended_by_force(one.process)
+            if self.over:  # it was asked to end, and is waited for, not for ever
+                try:
+                    one.process.wait(6)
+                except subprocess.TimeoutExpired:
+                    one.process.kill()
+                    one.process.wait()
             spent, code = time.monotonic() - one.began, one.process.poll()
             if code is None:
                 continue
@@ -274,15 +272,15 @@ class Session:
             del self.running[name]
             print(f"{name} {self.ended[name]}\n{self.tail(name)}", flush=True)
             if code != 0 and not self.over:
-                self.once_more(name, spent, one.shared)
+                self.retry(name, spent, one.shared)
 
-    def once_more(self, name: str, spent: float, shared: bool) -> None:
+    def retry(self, name: str, spent: float, shared: bool) -> None:
         """Begin again without what a stage may have fallen over: recorded steps, or MPS.
 
         A process in which recording failed cannot always go on, so that the next one does not try. Under MPS
         one process can take others down with it.
         """
-        if STAGES[name].recorded and name not in self.plain and spent < EARLY:
+        if STAGES[name].recorded and name not in self.plain and spent < EARLY_SECONDS:
             print(f"{name} is begun again without recorded steps", flush=True)
             self.plain.add(name)
             self.waiting.insert(0, name)
@@ -307,27 +305,18 @@ class Session:
         while True:
             left = end - time.monotonic()
             self.over = self.over or left <= 0
-            self.look()
+            self.check_processes()
             while (
-                not self.over and left > LEAST and len(self.running) < self.a.jobs
+                not self.over and left > MIN_SECONDS_LEFT and len(self.running) < self.a.jobs
                 and (name := self.ready()) is not None
             ):  # fmt: skip
                 self.start(name, left)
             if not self.running:
                 return
-            if self.a.out and time.monotonic() - packed > PACKED:
+            if self.a.out and time.monotonic() - packed > PACK_SECONDS:
                 pack_all(self.a)
                 packed = time.monotonic()
             time.sleep(0.5)
-
-
-def ended_by_force(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process that was asked to end, not for ever."""
-    try:
-        process.wait(6)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def pack(out: Path, name: str, work: Path, files: Iterable[tuple[Path, str]]) -> None:
@@ -345,9 +334,9 @@ def pack_all(a: argparse.Namespace) -> None:
     """Rows, figures, logs and what rows are made from, under the names they have in a checkout; models."""
     found: list[tuple[Path, str]] = []
     for folder, inside in ((a.results, "results"), (a.figures, "docs/figures")):
-        written = sorted({path for pattern in WRITTEN for path in folder.glob(pattern)})
+        written = sorted({path for pattern in RESULTS for path in folder.glob(pattern)})
         found += [(path, f"{inside}/{path.name}") for path in written]
-    kept = [path for pattern in ("logs/*.log", *KEPT) for path in sorted(a.work.glob(pattern))]
+    kept = [path for pattern in ("logs/*.log", *SCORES) for path in sorted(a.work.glob(pattern))]
     found += [(path, f"runs/{path.relative_to(a.work)}") for path in kept]
     try:
         pack(a.out, "ledger.tar.gz", a.work, found)
@@ -359,7 +348,7 @@ def pack_all(a: argparse.Namespace) -> None:
         print(f"not packed: {error}", flush=True)
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument(
@@ -389,9 +378,9 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    a, began = arguments(), time.monotonic()
-    with overlapping(a.mps == "try" and a.device in (None, "cuda"), a.work / "logs" / "mps.log") as shared:
-        session = Session(chosen(a.names, a.without), a, shared)
+    a, began = parse_arguments(), time.monotonic()
+    with share_gpu(a.mps == "try" and a.device in (None, "cuda"), a.work / "logs" / "mps.log") as shared:
+        session = Session(select_stages(a.names, a.without), a, shared)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: setattr(session, "over", True))
         session.run(a.seconds - (time.monotonic() - began))
@@ -400,9 +389,9 @@ def main() -> None:
     for name in session.waiting:
         missing = [other for other in STAGES[name].after if not session.mark(other).is_file()]
         session.ended[name] = "not begun" + (f": {', '.join(missing)} not done" if missing else "")
-    for name, how in session.ended.items():
-        print(f"{name:24} {how}")
-    sys.exit(0 if all(how.startswith("done") for how in session.ended.values()) else 1)
+    for name, ending in session.ended.items():
+        print(f"{name:24} {ending}")
+    sys.exit(0 if all(ending.startswith("done") for ending in session.ended.values()) else 1)
 
 
 if __name__ == "__main__":

@@ -372,8 +372,8 @@ def test_the_driver_runs_what_fits_and_goes_on_later(
               "never": driver.Stage(("toy.py", "quick"), ("wrong",))}  # fmt: skip
     monkeypatch.setattr(driver, "STAGES", stages)
     monkeypatch.setattr(driver, "ROOT", tmp_path)
-    monkeypatch.setattr(driver, "LEAST", 0)
-    monkeypatch.setattr(driver, "PACKED", 0.1)
+    monkeypatch.setattr(driver, "MIN_SECONDS_LEFT", 0)
+    monkeypatch.setattr(driver, "PACK_SECONDS", 0.1)
     monkeypatch.setenv("HEED_DATA", str(tmp_path))
     given = [f"--{key}={tmp_path / key}" for key in ("work", "results", "figures", "out")]
     monkeypatch.setattr(sys, "argv", ["all_gpu", *given, "--jobs", "3", "--seconds", "4", "--mps", "off"])
@@ -401,11 +401,11 @@ def test_the_driver_runs_what_fits_and_goes_on_later(
 
 def test_a_stage_that_is_named_brings_what_must_be_done_before_it() -> None:
     driver = load("all_gpu")
-    assert driver.chosen(["scratch-cnn", "rte"]) == [
+    assert driver.select_stages(["scratch-cnn", "rte"]) == [
         "rte", "scratch-cnn-0", "scratch-cnn-1", "scratch-cnn-2", "scratch-cnn"
     ]  # fmt: skip
-    assert "transformer-1" in driver.chosen(["multi30k"])
-    assert driver.chosen([], ["dialogsum"]) == [name for name in driver.STAGES if name != "dialogsum"]
+    assert "transformer-1" in driver.select_stages(["multi30k"])
+    assert driver.select_stages([], ["dialogsum"]) == [name for name in driver.STAGES if name != "dialogsum"]
 
 
 def test_what_fell_under_mps_is_begun_again_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,7 @@ def test_a_patch_is_neither_replaced_nor_shuffled(client: TestClient) -> None:
     answer = client.get(f"/api/trace/{found['id']}/order")
     assert answer.status_code == 422
     assert "patches" in answer.text
+    assert client.get("/api/models/reader/speed").status_code == 422  # an image has one length
 
 
 def play(client: TestClient, **inputs: str) -> Response:

@@ -65,6 +65,8 @@ class Speeds(Result):
 @torch.no_grad()
 def measure_speeds(model: Model, *, checkpoint: Checkpoint = lambda: None) -> Speeds:
     """Measure tokens a second by length; `checkpoint` is called between passes and may raise to stop."""
+    if model.image_processor is not None:
+        raise InputError("every image that this model reads is as long", hint="take a model that reads text")
     few = probe_input(model)
     few.run(model)  # the first pass of a model is slower than all others
     context = context_length(model, source=True)

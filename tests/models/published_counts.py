@@ -1,7 +1,8 @@
 """Parameters of released models as their publishers or others state them, to the unit, by who states them.
 
 Numbers are of the whole model: an output matrix that is the table of tokens counts once. `STORED` are files
-that hold it twice, `UNCONFIRMED` presets of which only a rounded number was found in public.
+that hold it twice, `WITH_IMAGES` those that hold a model of images, too, `UNCONFIRMED` presets of which only
+a rounded number was found in public.
 """
 
 from __future__ import annotations
@@ -67,6 +68,11 @@ CONFIRMED: dict[str, dict[str, int]] = {
         "qwen3-0.6b": 596_049_920,
         "qwen3-1.7b": 1_720_574_976,
     },
+    "metadata of the published safetensors files, less the part that reads images (WITH_IMAGES)": {
+        "gemma-3-4b": 3_880_263_168,
+        "gemma-3-12b": 11_766_034_176,
+        "gemma-3-27b": 27_009_346_304,
+    },
     "KerasHub's list of Falcon presets": {"falcon-rw-1b": 1_311_625_216},
     "logs and tables of people who loaded the published model": {
         "gpt-j-6b": 6_050_882_784,
@@ -95,6 +101,8 @@ STORED = {
     "qwen3-0.6b": 751_632_384,
     "qwen3-1.7b": 2_031_739_904,
 }
+
+WITH_IMAGES = {"gemma-3-4b": 4_300_079_472, "gemma-3-12b": 12_187_325_040, "gemma-3-27b": 27_432_406_640}
 
 UNCONFIRMED = {
     "opt-13b": 12_853_473_280,

@@ -17,7 +17,7 @@ from heedful.nn.context import PartState
 from heedful.nn.init import initialise
 from heedful.nn.moe import MoE
 from heedful.nn.state import KV, RecurrentState, SlidingKV, StateGroup
-from tests.models.published_counts import CONFIRMED, STORED, UNCONFIRMED
+from tests.models.published_counts import CONFIRMED, STORED, UNCONFIRMED, WITH_IMAGES
 
 PARAMETERS = {
     "bert-base-uncased": 109_482_240,
@@ -79,6 +79,13 @@ def test_a_file_that_repeats_the_table_of_tokens_holds_so_many_more(name: str) -
     _, config = presets()[name]
     assert config.tied  # type: ignore[attr-defined]
     assert STORED[name] == heedful.count(name).parameters + config.vocab * config.dim
+
+
+@pytest.mark.parametrize("name", WITH_IMAGES)
+def test_what_a_gemma_3_has_besides_is_one_model_of_images_and_a_projection(name: str) -> None:
+    _, config = presets()[name]
+    besides = WITH_IMAGES[name] - heedful.count(name).parameters
+    assert besides - 1152 * (config.dim + 1) == 416_866_032
 
 
 def test_every_preset_of_a_released_family_has_a_number_and_no_number_has_two_sources() -> None:

@@ -62,6 +62,17 @@ RELEASED: dict[str, dict[str, Any]] = {
         "rope_local_base_freq": 10000, "rope_scaling": None, "rope_theta": 1000000, "sliding_window": 512,
         "sliding_window_pattern": 6, "vocab_size": 262144,
     },
+    "gemma-3-4b": {
+        "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "hidden_size": 2560,
+        "intermediate_size": 10240, "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
+    },
+    "gemma-3-27b": {
+        "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "head_dim": 128,
+        "hidden_size": 5376, "intermediate_size": 21504, "num_attention_heads": 32, "num_hidden_layers": 62,
+        "num_key_value_heads": 16, "query_pre_attn_scalar": 168,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
+    },
     "olmo-1b": {
         "model_type": "olmo", "architectures": ["OlmoForCausalLM"], "attention_bias": False, "clip_qkv": None,
         "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192, "max_position_embeddings": 2048,

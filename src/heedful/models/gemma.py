@@ -31,6 +31,7 @@ from heedful.models.llama import (
 from heedful.nn.block import Block, SandwichBlock
 from heedful.nn.norm import OffsetRMSNorm
 from heedful.nn.position import Rotary
+from heedful.nn.rope import LinearScaling
 from heedful.weights.gguf import GGUFFile
 from heedful.weights.names import Row
 from heedful.weights.ops import MinusOne
@@ -226,6 +227,9 @@ GEMMA2 = replace(
     paper="Gemma Team 2024, arXiv 2408.00118",
 )  # fmt: skip
 
+# The text models of those that read images, too.
+WITH_IMAGES: dict[str, Any] = dict(vocab=262208, window=1024, rope_scaling=LinearScaling(8.0))
+
 GEMMA3 = replace(
     GEMMA2, name="gemma3", config=Gemma3Config, build=gemma3,
     presets={
@@ -234,6 +238,14 @@ GEMMA3 = replace(
         ),
         "gemma-3-1b": Gemma3Config(
             dim=1152, layers=26, heads=4, kv_heads=1, hidden=6912, window=512, context=32768
+        ),
+        "gemma-3-4b": Gemma3Config(**WITH_IMAGES, dim=2560, layers=34, hidden=10240),
+        "gemma-3-12b": Gemma3Config(
+            **WITH_IMAGES, dim=3840, layers=48, heads=16, kv_heads=8, hidden=15360
+        ),
+        "gemma-3-27b": Gemma3Config(
+            **WITH_IMAGES, dim=5376, layers=62, heads=32, kv_heads=16, head_dim=128, hidden=21504,
+            score_dim=168,
         ),
     },
     tiny=Gemma3Config(

@@ -111,7 +111,7 @@ def split_documents(documents: Documents, part: float) -> tuple[Documents, Docum
     total = sum(len(text) for document in documents for text in document)
     cut = int(total * (1 - part))
 
-    def read(low: int, high: int) -> Iterator[Iterator[str]]:
+    def read_range(low: int, high: int) -> Iterator[Iterator[str]]:
         at = 0
 
         def inside(document: Iterable[str]) -> Iterator[str]:
@@ -133,7 +133,7 @@ def split_documents(documents: Documents, part: float) -> tuple[Documents, Docum
                 return
 
     settings = lambda which: (*documents.settings, "part", which, cut)
-    first = Documents(lambda: read(0, cut), documents.files, settings("first"), documents.name)
+    first = Documents(lambda: read_range(0, cut), documents.files, settings("first"), documents.name)
     return first, Documents(
-        lambda: read(cut, total), documents.files, settings("last"), f"the end of {documents.name}"
+        lambda: read_range(cut, total), documents.files, settings("last"), f"the end of {documents.name}"
     )

@@ -138,11 +138,11 @@ def text_rows(
         options.check_rows(len(kept), tokens.name)
         order = BucketedOrder(pieces.lengths[kept], options.batch, options.seed)
 
-    def read(row: int, epoch: int) -> tuple[Ids, Ids | None]:
+    def read_row(row: int, epoch: int) -> tuple[Ids, Ids | None]:
         if not options.packed:
             return pieces[int(kept[row])], None
         positions, _ = windows.positions(row, epoch)
         ids = tokens.flat[positions].astype(np.int64)
         return ids, windows.documents(positions) if separate and len(tokens) > 1 else None
 
-    return TextRows(read, order, tokens.fingerprint, tokenizer, options)
+    return TextRows(read_row, order, tokens.fingerprint, tokenizer, options)

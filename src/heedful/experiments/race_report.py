@@ -35,10 +35,10 @@ def measurements_of(store: MeasurementStore, kind: str) -> dict[str, Any]:
 
 
 def system_table(
-    title: str, rows: Sequence[Sequence[str]], found: Mapping[str, Any], columns: Sequence[str]
+    title: str, rows: Sequence[Sequence[str]], systems: Mapping[str, Any], columns: Sequence[str]
 ) -> panels.Panel:
     """Return a table with a row for each system."""
-    return panels.table(title, rows, list(found), columns, axes=("system", ""))
+    return panels.table(title, rows, list(systems), columns, axes=("system", ""))
 
 
 def slope_text(fit: Values) -> str:

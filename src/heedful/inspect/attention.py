@@ -165,7 +165,7 @@ def pattern_scores(
 ) -> list[HeadScore]:
     """Scores of the heads of one pattern (H, T, S) from its weights alone.
 
-    `ordered` says that rows and columns are the same tokens in one order, `marks` which keys are special.
+    `same_tokens` says that rows and columns are the same tokens in one order, `marks` which keys are special.
     """
     p = shares(pattern).cpu()
     T, S = p.shape[-2:]

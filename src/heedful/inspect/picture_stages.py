@@ -66,8 +66,8 @@ class StagePrediction(Result):
     """The predictions, the likeliest first: `names` and `chances` have a row for each of `rows`.
 
     Kind "words": a row for each token; "labels": one; "tags": one for each token; "spans": start and end;
-    "vectors": none. `follows` says that a word is the one after its row, `filled` is what an encoder puts in
-    place of the picture's row when that row is masked.
+    "vectors": none. `follows` says that a word is the one after its row, `filled_names` are what an
+    encoder puts in place of the picture's row when that row is masked.
     """
 
     kind: str

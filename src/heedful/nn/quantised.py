@@ -87,7 +87,7 @@ class RoundedModule(nn.Module):
 
 
 class Quantised(RoundedModule):
-    """y = W x + b, W from whole numbers. `wide` is W as the layer's own definition has it."""
+    """y = W x + b, W from whole numbers. `dequantise` gives W, by the layer's own definition."""
 
     bits: int
     weight: nn.Parameter

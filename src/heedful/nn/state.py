@@ -103,7 +103,7 @@ class SlidingKV:
         return seen
 
     def _slots_in_use(self, total: Tensor, limit: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The slots in use when `total` tokens were read, at most `most` of them in a row."""
+        """The slots in use when `total` tokens were read, at most `limit` of them in a row."""
         assert self.k is not None
         assert self.v is not None
         size = self.k.shape[2]

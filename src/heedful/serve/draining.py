@@ -50,7 +50,7 @@ def run_until_signal(
     app: Guard, server: Server, sock: socket.socket, *, patience: float = 30.0,
     on_ready: Callable[[Draining], None] = lambda running: None,
 ) -> None:  # fmt: skip
-    """Serve until a signal, or until `stop` of what `ready` is given."""
+    """Serve until a signal, or until `stop` of what `on_ready` is given."""
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, lifespan="off",
         timeout_graceful_shutdown=3,

@@ -18,7 +18,7 @@ from heedful.tasks.rerank import Rerank
 from heedful.text.bpe import is_byte_level, token_bytes
 from heedful.text.chat_templates import render_chat
 
-FAR = 4096  # tokens of prompt and answer, for a model that states no context
+DEFAULT_CONTEXT = 4096  # tokens of prompt and answer, for a model that states no context
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def make_served_model(
         raise InputError(f"{id} reads images, and clients send text", hint="read them with: heed read IMAGE")
     reach = context_length(model)
     source = context_length(model, source=True)
-    stated = [far for far in (reach, source, ctx) if far is not None] or [FAR]
+    stated = [length for length in (reach, source, ctx) if length is not None] or [DEFAULT_CONTEXT]
     own = None if model.tokenizer is None else model.tokenizer.chat_template
     writes = model.config.head == "lm" and (isinstance(model, Seq2Seq) or model.causal)
     batch = ContinuousBatch(choose_slots(model, max_rows, min(stated))) if writes else None

@@ -205,7 +205,7 @@ def linear_cross_entropy(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0,
     rows: int | None = None, float8: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Σ −log softmax(x Wᵀ + b)[label] over positions whose label is not IGNORE; equals `reference`.
+    """Σ −log softmax(x Wᵀ + b)[label] over positions with a label; equals `cross_entropy_reference`.
 
     `float8` rounds what is multiplied, on a GPU and where there are enough positions to gain from it.
     """

@@ -60,8 +60,8 @@ class UnsupportedPart(Exception):
 class FastStepper(EagerStepper):
     """A plain stepper that takes a faster way through a model which that way computes.
 
-    `why` says why the model is stepped plainly; None if it is not. The model is looked at again at every
-    prefill and, for hooks, at every step: parts and weights may change between texts, hooks at any time.
+    `fallback_reason` says why the model is stepped plainly; None if it is not. The model is looked at again
+    at every prefill and, for hooks, at every step: parts and weights may change between texts, hooks always.
     """
 
     fallback_reason: str | None = None

@@ -1,6 +1,6 @@
 """A decoder's step on a CPU as one call: a list of instructions, written from the model's parts.
 
-A `Listing` knows parts, not models. A part it does not know, or a matrix it cannot read, and there is no
+A `Program` knows parts, not models. A part it does not know, or a matrix it cannot read, and there is no
 list: the plain step is used. What the instructions mean is in `kernels/cpu_rows.py`.
 """
 

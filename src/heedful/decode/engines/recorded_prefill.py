@@ -1,6 +1,6 @@
 """Prompts read on a GPU with a step's merged matrices: what stands between the products is one kernel each.
 
-The plain forward pass is the definition, and reads whatever this does not know (`reads`). Over many tokens
+The plain forward pass is the definition, and reads what `can_prefill` does not know. Over many tokens
 products take the time; norms, rotations and gates pass over all of them again with every operation.
 """
 
@@ -27,7 +27,7 @@ HEADS_PER_PROGRAM = 16  # heads of a position that one program turns
 def can_prefill(model: LM) -> bool:
     """Whether all parts are known: blocks of order "pre" without windows or biases, positions by rotation.
 
-    It is asked of a model whose step is recorded: its parts are what their classes say (see `fallback`).
+    It is asked of a model whose step is recorded: its parts are what their classes say (see fallback.py).
     """
     embed = model.embed
     rest = (embed.position, embed.types, embed.widen, embed.project, embed.norm, model.blocks.bias)

@@ -2,7 +2,7 @@
 
 q, k and v are one matrix, gate and up another; the model's own matrices become views of those. Norms, biases,
 activations and residuals are done where a product reads or writes. Each product is cuBLAS's or a kernel of
-`kernels/gpu_rows.py` or `gpu_int8.py`, whichever is faster for its shape: `tune` asks the device.
+`kernels/gpu_rows.py` or `gpu_int8.py`, whichever is faster for its shape: tuning.py asks the device.
 """
 
 from __future__ import annotations

@@ -86,9 +86,9 @@ MERGED: weakref.WeakKeyDictionary[Model, tuple[list[object], MergedMatrices | No
 class RecordedStepper(FastStepper):
     """Steps as replays of a graph of few kernels, recorded once for a number of rows and a length.
 
-    `tuned` measures kernels when it meets a number of rows for the first time (seconds). `kept` is the type
-    of the keys and values that are kept: the model's own, or float8_e4m3fn with half of what many long rows
-    read and three bits of precision.
+    `tune` measures kernels when it meets a number of rows for the first time (seconds). `cache_dtype` is the
+    type of the keys and values: the model's own, or float8_e4m3fn with half of what many long rows read and
+    three bits of precision.
     """
 
     matrices: MergedMatrices
@@ -116,7 +116,8 @@ class RecordedStepper(FastStepper):
         self.refusal: str | None = None  # why they could not be
         if cache_dtype not in (None, torch.float8_e4m3fn):
             raise InputError(
-                f"kept={cache_dtype}: keys and values are kept in torch.float8_e4m3fn, or None: as they are"
+                f"cache_dtype={cache_dtype}: keys and values can be kept in torch.float8_e4m3fn alone",
+                hint="or None: the type of the model",
             )
         self.check_model()
 

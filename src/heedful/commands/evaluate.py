@@ -31,8 +31,8 @@ def eval_command(
     task: Annotated[
         str | None,
         typer.Option(
-            help="perplexity, classify, regress, similarity, tag, answer, translate, summarize or complete; "
-            "by default the model's head decides."
+            help="perplexity, classify, regress, similarity, rerank, tag, answer, translate, summarize, "
+            "complete, chat or read; by default the model's head decides."
         ),
     ] = None,
     settings: Annotated[

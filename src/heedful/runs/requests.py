@@ -18,7 +18,7 @@ class FinetuneRequest:
     task: Annotated[
         str | None,
         Option(
-            "classify, tag, answer, translate, summarize, similarity, rerank or complete. "
+            "classify, tag, answer, translate, summarize, similarity, rerank, complete, chat or read. "
             "By default it follows from the file."
         ),
     ] = None

@@ -29,8 +29,7 @@ from heedful.tasks.text_classification import TextClassification
 from heedful.train.fit import fit
 
 MAX_SIZED_STEPS = 64  # steps whose batches are made, to know how large they are
-MEASURED_STEPS = 3  # beside one that warms up
-FEW_STEPS = 50  # of so many, one is measured
+MAX_MEASURED_SECONDS = 5.0  # after which fewer steps will do
 BASE_SHARE = 0.05  # of the training time that measuring the base may take
 MIN_BASE_SECONDS = 2.0  # that it may take in any case
 MAX_BASE_ROWS = 500
@@ -101,17 +100,20 @@ def foretell(setup: TrainingSetup, valid: Examples) -> Outlook:
     sized = sorted({round(k) for k in np.linspace(0, last, MAX_SIZED_STEPS)})
     sizes = {k: batch_tokens(batches[k]) for k in sized}
     by_size = sorted(sized, key=lambda k: sizes[k])
-    parts = [0.5] if steps < FEW_STEPS else [(i + 1) / (MEASURED_STEPS + 1) for i in range(MEASURED_STEPS)]
-    picks = [by_size[round(part * (len(by_size) - 1))] for part in (0.5, *parts)]
+    middle = len(by_size) // 2
+    picks = [by_size[i] for i in (middle, middle, len(by_size) // 4, 3 * len(by_size) // 4)]
     seconds = time_steps(setup, picks)
-    pace = sum(seconds[1:]) / max(sum(sizes[k] for k in picks[1:]), 1)
+    pace = sum(seconds[1:]) / max(sum(sizes[k] for k in picks[1 : len(seconds)]), 1)
     step_seconds = pace * float(np.mean(list(sizes.values())))
     evaluations = math.ceil(steps / setup.steps_between_evaluations) + setup.has_head
     return Outlook(steps, step_seconds, evaluations, time_evaluation(setup, valid))
 
 
 def time_steps(setup: TrainingSetup, steps: Sequence[int]) -> list[float]:
-    """Return the seconds of each of these steps, which train a model that is then put back."""
+    """Return the seconds of these steps, fewer if they take long; the model is put back as it was.
+
+    The first one warms up.
+    """
     model = setup.task.model
     kept = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
     config = replace(setup.config, steps=len(steps), warmup=0, decay=None, folder=None, resume=False)
@@ -121,6 +123,8 @@ def time_steps(setup: TrainingSetup, steps: Sequence[int]) -> list[float]:
         _ = step.loss  # waits for the device
         found.append(time.perf_counter() - began)
         began = time.perf_counter()
+        if sum(found[1:]) > MAX_MEASURED_SECONDS:
+            break
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name in kept:

@@ -151,7 +151,7 @@ def test_a_ranking_is_learnt_from_a_table_evaluated_and_used(heed: Heed, base: P
     model = heedful.load("made")
     assert (model.config.labels, model.config.head) == (1, "classify")
     assert model.hf_config["architectures"] == ["BertForSequenceClassification"]
-    code, out, _ = heed("eval", "made", file, "--task", "rerank", "--json")
+    code, out, _ = heed("eval", "made", file, "--json")
     assert code == 0
     assert json.loads(out)["ndcg"] > 0.9
     Path("texts.txt").write_text("ann sees cats\nann likes cats\nann paints cats\n")

@@ -159,14 +159,15 @@ def check_table(task: type[TrainableTask], path: str) -> None:
 
 
 def default_task(model: Model) -> str:
-    """Return the task a model was made for, by its head."""
+    """Return the task a model was made for, by its head; a cross-encoder's config.json says how it scores."""
     head = model.config.head
     if head == "none" and isinstance(model, LM) and model.pooling is not None:
         return "similarity"
     if head == "lm":
         return "perplexity" if isinstance(model, LM) else "translate"
     if head == "classify":
-        return "regress" if model.config.labels == 1 else "classify"
+        one = "rerank" if "sentence_transformers" in model.hf_config else "regress"
+        return one if model.config.labels == 1 else "classify"
     return {"tag": "tag", "span": "answer"}.get(head, "perplexity")
 
 

@@ -9,6 +9,9 @@ import base64
 import functools
 import importlib.util
 import json
+import os
+import re
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -83,6 +86,41 @@ def test_smollm_says_what_transformers_says_with_the_same_weights(tmp_path: Path
     assert (got - expected).abs().max() <= 1e-3 * expected.abs().max()
 
 
+@pytest.fixture(scope="module")
+def gemma() -> Any:
+    pytest.importorskip("gguf", reason="the gguf library reads this file")
+    path = Path(os.environ.get("HEED_WEIGHTS", "")) / "gemma-3-270m-q4_k_m.gguf"
+    if not path.is_file():
+        pytest.skip(
+            "HEED_WEIGHTS names no folder with gemma-3-270m-q4_k_m.gguf; docs/models.md says how to get it"
+        )
+    return heedful.load(path)
+
+
+@pytest.mark.slow
+def test_gemma_reads_words_as_its_vocabulary_has_them_and_counts_on(gemma: Any) -> None:
+    assert gemma.tokenizer.encode("Hello world") == [2, 9259, 1902]
+    spaced = gemma.tokenizer.encode("a  b\n\nc", special=False)
+    assert gemma.tokenizer.tokens(spaced) == ["a", "  ", "b", "\n\n", "c"]
+    assert gemma.tokenizer.decode(spaced) == "a  b\n\nc"
+    told = greedy(gemma, gemma.tokenizer.encode("1, 2, 3, 4, 5,"), 9)
+    assert gemma.tokenizer.decode(told) == " 6, 7, 8,"
+
+
+@pytest.mark.slow
+def test_gemma_says_what_transformers_says_with_the_same_weights(gemma: Any, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is the reference")
+    heedful.save(gemma, tmp_path)
+    theirs, info = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    ids = torch.tensor([gemma.tokenizer.encode("The opposite of hot is cold, and 3.14 naïve 日本\n\n  x")])
+    with torch.no_grad():
+        expected, got = theirs.eval()(ids).logits, gemma(ids)
+    assert torch.equal(got.argmax(-1), expected.argmax(-1))
+    assert (got - expected).abs().max() <= 1e-3 * expected.abs().max()
+
+
 SENTENCES = [
     "A man is eating food.",
     "A man is eating a piece of bread.",
@@ -116,6 +154,33 @@ def test_eating_food_is_near_eating_bread(minilm: Any) -> None:
     food, bread, motel, hotel, _ = heedful.embed(minilm, SENTENCES)
     assert float(food @ bread) == pytest.approx(0.755, abs=5e-4)
     assert float(motel @ hotel) > 0.8 > 0.3 > float(food @ motel)
+
+
+REACTION = (
+    "Nc1cccc2cnccc12.O=C(O)c1cc([N+](=O)[O-])c(Sc2c(Cl)cncc2Cl)s1"
+    ">>O=C(Nc1cccc2cnccc12)c1cc([N+](=O)[O-])c(Sc2c(Cl)cncc2Cl)s1"
+)
+FINGERPRINT = [
+    -2.0174953937530518,
+    1.7602033615112305,
+    -1.3323537111282349,
+    -1.1095019578933716,
+    1.2254549264907837,
+]
+
+
+def test_a_reaction_has_the_fingerprint_that_its_readme_prints(tmp_path: Path) -> None:
+    folder = package("rxnfp") / "models" / "transformers" / "bert_ft"
+    shutil.copytree(folder, tmp_path / "bert")
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "bert" / "config.json").write_text(json.dumps({"model_type": "bert", **config}))
+    model = heedful.load(tmp_path / "bert")
+    atoms = re.findall(r"\[[^\]]+\]|Br|Cl|>>|.", REACTION)
+    ids = [model.tokenizer.id(token) for token in ("[CLS]", *atoms, "[SEP]")]
+    with torch.no_grad():
+        fingerprint = model.encode(torch.tensor([ids]))[0, 0]
+    assert fingerprint.shape == (256,)
+    assert fingerprint[:5].tolist() == pytest.approx(FINGERPRINT, abs=1e-5)
 
 
 PARTIALS = {

@@ -12,6 +12,7 @@ import torch
 import heedful
 from heedful.data.input_files import UnusableRow, read_input_file
 from heedful.errors import InputError
+from heedful.runs.evaluate import default_task
 from heedful.runs.finetune import finetune
 from heedful.runs.requests import FinetuneRequest
 from heedful.tasks.columns import infer_file_task
@@ -147,3 +148,13 @@ def test_the_perplexity_is_that_of_the_answers_alone(decoders: dict[str, Path], 
         logits = model(torch.tensor([prompt + answer]))[0, len(prompt) - 1 : -1].log_softmax(-1)
         losses += [-float(logits[i, token]) for i, token in enumerate(answer)]
     assert found["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+
+
+def test_a_file_of_conversations_is_evaluated_as_such(
+    decoders: dict[str, Path], talks: Path, tmp_path: Path
+) -> None:
+    prose = tmp_path / "prose.txt"
+    prose.write_text("ann sees cats")
+    model, plain = heedful.load(decoders["talks"]), heedful.load(decoders["plain"])
+    assert default_task(model, [str(talks)]) == "chat"
+    assert default_task(model, [str(prose)]) == default_task(plain, [str(talks)]) == "perplexity"

@@ -63,7 +63,7 @@ def eval_command(
         from heedful.runs.settings import parse_assignment
 
         loaded = load_trained(model, device)
-    task = task or default_task(loaded)
+    task = task or default_task(loaded, request.files)
     options = {one.path: one.value for one in map(parse_assignment, settings or [])}
     with print_warnings(), show_progress("evaluating"):
         found = evaluate(loaded, task, replace(request, options=options, quiet=json))

@@ -5,27 +5,28 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from heedful import data
 from heedful.data.input_files import read_input_file
-from heedful.data.tables import parallel_documents, table_delimiter
+from heedful.data.tables import TABLE_KINDS, Table, parallel_documents, table_delimiter
 from heedful.data.token_cache import tokenize_documents
 from heedful.data.tokenization import find_template
 from heedful.devices import resolve_device
 from heedful.errors import ConfigError, InputError, nearest
 from heedful.evaluate.perplexity import perplexity
 from heedful.evaluate.scores import correlation_scores
-from heedful.files import expand_paths
+from heedful.files import expand_paths, stem_path
 from heedful.loading import load
 from heedful.models.base import LM, Model, evaluation_mode
 from heedful.progress import report_progress
 from heedful.runs.datasets import TrainingData
 from heedful.runs.requests import EvaluationRequest
 from heedful.runs.training_progress import LineReporter, ProgressReporter
-from heedful.tasks.columns import ColumnFlags, check_flags, infer_file_task
+from heedful.tasks.columns import MESSAGES, ColumnFlags, check_flags, infer_file_task
 from heedful.tasks.examples import Examples
 from heedful.tasks.pipeline import bind_task, trainable_tasks
 from heedful.tasks.task import TrainableTask
@@ -158,17 +159,28 @@ def check_table(task: type[TrainableTask], path: str) -> None:
         ) from None
 
 
-def default_task(model: Model) -> str:
-    """Return the task a model was made for, by its head; a cross-encoder's config.json says how it scores."""
+def default_task(model: Model, files: Sequence[str] = ()) -> str:
+    """Return the task a model was made for, by its head; a cross-encoder's config.json says how it scores.
+
+    Files of conversations are for a model that has a chat template.
+    """
     head = model.config.head
     if head == "none" and isinstance(model, LM) and model.pooling is not None:
         return "similarity"
     if head == "lm":
-        return "perplexity" if isinstance(model, LM) else "translate"
+        talks = model.tokenizer.chat_template is not None and any(map(holds_conversations, files))
+        return ("chat" if talks else "perplexity") if isinstance(model, LM) else "translate"
     if head == "classify":
         one = "rerank" if "sentence_transformers" in model.hf_config else "regress"
         return one if model.config.labels == 1 else "classify"
     return {"tag": "tag", "span": "answer"}.get(head, "perplexity")
+
+
+def holds_conversations(file: str) -> bool:
+    """Return whether a file is a table with a column of messages."""
+    return stem_path(Path(file)).suffix.lower() in TABLE_KINDS and bool(
+        {*MESSAGES[:2]} & {*Table(file).names}
+    )
 
 
 def measure_perplexity(model: Model, request: EvaluationRequest) -> dict[str, Any]:

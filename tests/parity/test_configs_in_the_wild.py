@@ -134,6 +134,14 @@ READ: dict[str, tuple[str, Keys, Keys]] = {
         "mamba2-130m", {"time_step_limit": [0.0, math.inf], "rms_norm": True, "chunk_size": 256},
         {"lowest_step": 0.0, "highest_step": 0.0},
     ),
+    "OLMo Hybrid as OLMo-core converts it: no rotations, by a base that is null": (
+        "olmo-hybrid-7b", {"rope_theta": None}, {"rotary": False},
+    ),
+    "OLMo Hybrid as transformers saves it": (
+        "olmo-hybrid-7b", {"rope_parameters": {"rope_theta": None, "rope_type": "default"}},
+        {"rotary": False},
+    ),
+    "OLMo Hybrid with rotations": ("olmo-hybrid-7b", {"rope_theta": 5e5}, {"rotary": True, "rope_base": 5e5}),
     "Falcon RW 1B: ALiBi, and heads of their own": (
         "falcon-rw-1b",
         {"alibi": True, "multi_query": False, "parallel_attn": False, "new_decoder_architecture": False,

@@ -100,12 +100,11 @@ REMEMBERS = "linear_attention"
 
 
 def read_olmo_hybrid(hf_config: dict[str, Any]) -> dict[str, Any]:
-    """Released files have no base of rotations: their layers attend without positions."""
+    """Released files have null for the base of rotations: their layers attend without positions."""
     count = hf_config.get("num_hidden_layers", 32)
     remember = read_local_layers(hf_config, (i for i in range(count) if i % 4 < 3), REMEMBERS)
     layers = {"attend_at": tuple(i for i in range(count) if i not in remember)}
-    rope = hf_config.get("rope_parameters") or {}
-    if "rope_theta" in rope and rope["rope_theta"] is None:
+    if ({"rope_theta": 0} | hf_config | (hf_config.get("rope_parameters") or {}))["rope_theta"] is None:
         return {**layers, "rotary": False}
     base, scaling = read_rope(hf_config, hf_config.get("max_position_embeddings", 65536))
     return {**layers, "rotary": True, "rope_base": base, "rope_scaling": scaling}
@@ -129,8 +128,8 @@ OLMO_HYBRID = replace(
     presets={"olmo-hybrid-7b": OlmoHybridConfig()},
     tiny=OlmoHybridConfig(**TINY, attend_at=(1,), delta_heads=4, key_heads=2, key_dim=4),
     model_types=("olmo_hybrid",), heads={"lm": "OlmoHybridForCausalLM", "none": "OlmoHybridModel"},
-    read=read_olmo_hybrid, write=write_olmo_hybrid, reads={"layer_types": "tuple[str, ...]"},
-    usual=no_token_ids, absent={},
+    read=read_olmo_hybrid, write=write_olmo_hybrid, usual=no_token_ids, absent={},
+    reads={"layer_types": "tuple[str, ...]", "rope_theta": "float | None"},
     copies={**OLMO2.copies, **NORMS}, gguf="", gguf_names=None, gguf_keys={},
     paper="Yang et al. 2025, arXiv 2412.06464",
 )  # fmt: skip

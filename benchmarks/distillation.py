@@ -60,7 +60,7 @@ STUDENT: dict[str, Any] = {"epochs": 5, "lr": 2e-4, "batch": 64, "checks": 5, "e
 LAYERS = "blocks.[0-9].output"
 
 
-def pieces(tokenizer: Tokenizer, texts: Sequence[str], more: int = 0) -> list[int]:
+def select_pieces(tokenizer: Tokenizer, texts: Sequence[str], more: int = 0) -> list[int]:
     """The ids that occur in texts, special tokens, ASCII characters and so many more, in order."""
     seen = {i for ids in tokenizer.encode_all(texts) for i in ids}
     every = tokenizer.backend.get_vocab(with_added_tokens=True)
@@ -70,7 +70,7 @@ def pieces(tokenizer: Tokenizer, texts: Sequence[str], more: int = 0) -> list[in
     return sorted(seen | set(others[: max(more, 0)]))
 
 
-def cut(tokenizer: Tokenizer, ids: Sequence[int]) -> Tokenizer:
+def cut_tokenizer(tokenizer: Tokenizer, ids: Sequence[int]) -> Tokenizer:
     """The same rules with these pieces alone, numbered anew."""
     vocab = {name: i for i, name in enumerate(tokenizer.tokens(ids))}
     roles, old = tokenizer.roles, tokenizer.backend
@@ -83,7 +83,7 @@ def cut(tokenizer: Tokenizer, ids: Sequence[int]) -> Tokenizer:
 
 
 @torch.no_grad()
-def smaller(model: Model, layers: Sequence[int], ids: Sequence[int], tokenizer: Tokenizer) -> Model:
+def cut_model(model: Model, layers: Sequence[int], ids: Sequence[int], tokenizer: Tokenizer) -> Model:
     """A copy with these layers and these rows of the table."""
     made = assemble(model.family, model.config.change(layers=len(layers), vocab=len(ids)))
     held = dict(model.named_parameters())
@@ -98,7 +98,7 @@ def smaller(model: Model, layers: Sequence[int], ids: Sequence[int], tokenizer: 
     return made.to(model.device)
 
 
-def by_layers(teacher: Model, temperature: float = 2.0) -> Objective:
+def distil_layers(teacher: Model, temperature: float = 2.0) -> Objective:
     """5 · KL(teacher_T ‖ student_T) T² + 2 · −log p(label) + Σ_l (1 − cos(h_l, h_teacher,2l))"""
 
     def purpose(model: Model, batch: Batch) -> dict[str, Term]:
@@ -122,15 +122,17 @@ def by_layers(teacher: Model, temperature: float = 2.0) -> Objective:
     return purpose
 
 
-def size(model: Model) -> int:
+def parameter_count(model: Model) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def rates(models: Sequence[Model], texts: Sequence[str], turns: int, batch: int = 1) -> list[list[float]]:
+def reading_times(
+    models: Sequence[Model], texts: Sequence[str], turns: int, batch: int = 1
+) -> list[list[float]]:
     """Sentences per second of each, so many at once, in turns; a first round warms up."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    read = [[put.to(m.device) for put in padded(m.tokenizer.encode_all(texts), batch)] for m in models]
+    read = [[put.to(m.device) for put in pad_batches(m.tokenizer.encode_all(texts), batch)] for m in models]
     found: list[list[float]] = [[] for _ in models]
     for turn in range(turns + 1):
         for model, sentences, seen in zip(models, read, found, strict=True):
@@ -145,7 +147,7 @@ def rates(models: Sequence[Model], texts: Sequence[str], turns: int, batch: int 
     return found
 
 
-def padded(ids: Sequence[Sequence[int]], batch: int) -> list[Batch]:
+def pad_batches(ids: Sequence[Sequence[int]], batch: int) -> list[Batch]:
     """Sentences of like length side by side."""
     found = []
     rows = sorted(ids, key=len)
@@ -157,9 +159,9 @@ def padded(ids: Sequence[Sequence[int]], batch: int) -> list[Batch]:
     return found
 
 
-def times(models: Sequence[Model], texts: Sequence[str], turns: int, batch: int = 1) -> float:
+def speed_ratio(models: Sequence[Model], texts: Sequence[str], turns: int, batch: int = 1) -> float:
     """How many times as fast as the first the second is, the median of some turns."""
-    slow, quick = rates(models, texts, turns, batch)
+    slow, quick = reading_times(models, texts, turns, batch)
     return round(statistics.median(q / s for q, s in zip(quick, slow, strict=True)), 2)
 
 
@@ -167,18 +169,18 @@ def train_student(teacher: Model, plan: Plan, a: argparse.Namespace) -> tuple[Mo
     """The student, and its score on held-back data."""
     texts = [line.split("\t", 1)[1] for line in rows(a.data / "classification/sst2/train.tsv.gz")[1:]]
     depth, width, old = teacher.config.layers, teacher.config.dim, teacher.tokenizer
-    ids = pieces(old, texts)
-    least = size(smaller(teacher, range(0, depth, 2), ids, old))
-    ids = pieces(old, texts, more=int((SHARE * size(teacher) - least) / width))
-    tokenizer = cut(old, ids)
-    alike = smaller(teacher, range(depth), ids, tokenizer).eval()  # reads the student's ids, says the same
-    student = smaller(teacher, range(0, depth, 2), ids, tokenizer)
+    ids = select_pieces(old, texts)
+    least = parameter_count(cut_model(teacher, range(0, depth, 2), ids, old))
+    ids = select_pieces(old, texts, more=int((SHARE * parameter_count(teacher) - least) / width))
+    tokenizer = cut_tokenizer(old, ids)
+    alike = cut_model(teacher, range(depth), ids, tokenizer).eval()  # reads the student's ids, says the same
+    student = cut_model(teacher, range(0, depth, 2), ids, tokenizer)
     for parameter in alike.parameters():
         parameter.requires_grad_(False)
     settings = replace(TASKS["sst2"], **STUDENT)
     batches, held = plan.batches(a.data, tokenizer, settings.batch), plan.held(a.data)
     config = train_config(settings, batches, a.seed, a.steps, ema=settings.ema)
-    purpose = hide_words(by_layers(alike), tokenizer, 0.1)
+    purpose = hide_words(distil_layers(alike), tokenizer, 0.1)
     check = lambda: float(scored(student, plan, held)[plan.score])
     return student, learn(student, purpose, batches, config, check, settings.checks, "student")
 
@@ -192,13 +194,13 @@ def measure_distillation(a: argparse.Namespace) -> dict[str, Any]:
     score = float(scored(student, plan, plan.test(a.data))[plan.score])
     texts = [line.split("\t", 1)[1] for line in rows(a.data / "classification/sst2/dev.tsv.gz")[1:]]
     texts = texts[: a.sentences]
-    at_once = times([teacher.eval(), student.eval()], texts, 5, batch=32)
-    speed = times([teacher.cpu(), student.cpu()], texts, 5)
+    at_once = speed_ratio([teacher.eval(), student.eval()], texts, 5, batch=32)
+    speed = speed_ratio([teacher.cpu(), student.cpu()], texts, 5)
     heedful.save(student, a.work / "student")
     return {
         "kept": round(100 * score / scores[plan.score], 2),
         "speed": speed,
-        "parameters": round(100 * size(student) / size(teacher), 1),
+        "parameters": round(100 * parameter_count(student) / parameter_count(teacher), 1),
         "accuracy": round(percent(plan, score), 2), "teacher": round(percent(plan, scores[plan.score]), 2),
         "held_back": round(percent(plan, held), 2),
         "speed of batches": at_once, "device of batches": a.device,

@@ -11,7 +11,7 @@ languages, batches of 4,096 tokens, 8,000 steps, five beams. It begins with smal
 no better for ten epochs. Tested are the mean of the last ten epochs, every second of which is kept, or the
 epoch with the lowest loss, whichever translates the validation sentences better, greedily.
 
-Text is lower-cased, its punctuation normalised and set apart as by Moses' scripts (`tokenised`). `bleu` is
+Text is lower-cased, its punctuation normalised and set apart as by Moses' scripts (`tokenise`). `bleu` is
 counted on these words (sacrebleu, tokenize=none: what multi-bleu.perl counts), as the published figure is.
 `sacrebleu` is counted on the text put together again, against the original file: lower case, 13a.
 
@@ -92,7 +92,7 @@ SAME = {"„": '"', "“": '"', "”": '"', "«": '"', "»": '"', "’": "'", "�
         "–": "-", "—": "-", "…": "...", "\u00a0": " ", "\u00ad": ""}  # fmt: skip
 
 
-def tokenised(text: str, language: str) -> str:
+def tokenise(text: str, language: str) -> str:
     """Lower case, plain quotes and dashes, punctuation set apart: what Moses' scripts do, in their order."""
     for odd, plain in SAME.items():
         text = text.replace(odd, plain)
@@ -105,10 +105,10 @@ def tokenised(text: str, language: str) -> str:
     else:
         text = text.replace("'", " ' ")
     words = text.split()
-    return " ".join(point(word, words[i + 1 : i + 2]) for i, word in enumerate(words))
+    return " ".join(split_point(word, words[i + 1 : i + 2]) for i, word in enumerate(words))
 
 
-def point(word: str, following: Sequence[str]) -> str:
+def split_point(word: str, following: Sequence[str]) -> str:
     """A word without its sentence's full stop; that of an abbreviation stays (u.s., or in mid-sentence)."""
     bare = word.removesuffix(".")
     if bare == word or not bare.strip("."):
@@ -117,7 +117,7 @@ def point(word: str, following: Sequence[str]) -> str:
     return word if short or (following and following[0][0].islower()) else f"{bare} ."
 
 
-def together(text: str) -> str:
+def detokenise(text: str) -> str:
     """Words as a sentence again: no space before a stop, none inside quotes and brackets."""
     text = re.sub(r" ([.,!?;:%)\]]|\.\.\.)(?= |$)", r"\1", text)
     text = re.sub(r"(^| )([(\[]) ", r"\1\2", text)
@@ -138,14 +138,14 @@ def lines(folder: Path, part: str, side: str) -> list[str]:
     return gzip.decompress(path.read_bytes()).decode().splitlines()
 
 
-def prepared(folder: Path, work: Path) -> dict[str, tuple[Path, Path]]:
+def prepare_texts(folder: Path, work: Path) -> dict[str, tuple[Path, Path]]:
     """The tokenised text of every part, English and German."""
     made = {}
     for part in PARTS:
         paths = work / f"{part}.en", work / f"{part}.de"
         for path, side in zip(paths, ("en", "de"), strict=True):
             if not path.is_file():
-                write(path, "".join(tokenised(line, side) + "\n" for line in lines(folder, part, side)))
+                write(path, "".join(tokenise(line, side) + "\n" for line in lines(folder, part, side)))
         made[part] = paths
     return made
 
@@ -191,7 +191,7 @@ def first_weights(model: Model, seed: int) -> None:
             torch.nn.init.normal_(table.weight, std=table.embedding_dim**-0.5)
 
 
-def learner(task: Task, texts: dict[str, tuple[Path, Path]]) -> Model:
+def build_learner(task: Task, texts: dict[str, tuple[Path, Path]]) -> Model:
     """The model of a task with its tokenizer, before it learns."""
     system = SYSTEMS[task.system]
     tokenizer = heedful.train_tokenizer(
@@ -209,7 +209,7 @@ def learner(task: Task, texts: dict[str, tuple[Path, Path]]) -> Model:
 
 def train(task: Task, texts: dict[str, tuple[Path, Path]]) -> None:
     """Until the validation loss stops falling, the steps are done or the time is over; epochs are kept."""
-    system, began, model = SYSTEMS[task.system], time.perf_counter(), learner(task, texts)
+    system, began, model = SYSTEMS[task.system], time.perf_counter(), build_learner(task, texts)
     read = lambda part, seed, multiple: data.parallel(
         list(texts[part]), model.tokenizer, length=128, batch=512, max_tokens=system.tokens, seed=seed,
         start=model.tokenizer.bos, truncate=True, multiple=multiple,
@@ -258,24 +258,24 @@ def read_lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines()
 
 
-def on_words(truths: Sequence[str], guesses: Sequence[str]) -> float:
+def word_bleu(truths: Sequence[str], guesses: Sequence[str]) -> float:
     """BLEU of text whose words are set apart already."""
     return float(bleu(truths, guesses, tokenize="none", force=True)["bleu"])
 
 
-def run(task: Task) -> dict[str, Any]:
+def run_task(task: Task) -> dict[str, Any]:
     """Train, choose on the validation sentences, translate the test: kept as done.json."""
     kept = task.place / "done.json"
     if kept.is_file():
         return dict(json.loads(kept.read_text(encoding="utf-8")))
     began = time.perf_counter()
-    texts = prepared(task.folder, task.work)
+    texts = prepare_texts(task.folder, task.work)
     train(task, texts)
     sources, truths = (read_lines(path) for path in texts["val"])
     models = {
         name: model.to(task.device).eval() for name, model in candidates(task.place, LAST // EVERY).items()
     }
-    scores = {name: on_words(truths, translate(model, sources, None)) for name, model in models.items()}
+    scores = {name: word_bleu(truths, translate(model, sources, None)) for name, model in models.items()}
     chosen = max(scores, key=lambda name: scores[name])
     guesses = translate(models[chosen], read_lines(texts["test"][0]), beams=5)
     told = {
@@ -286,12 +286,12 @@ def run(task: Task) -> dict[str, Any]:
     return told
 
 
-def figure_of(guesses: Sequence[Sequence[str]], folder: Path, work: Path) -> dict[str, Any]:
+def measure_figure(guesses: Sequence[Sequence[str]], folder: Path, work: Path) -> dict[str, Any]:
     """BLEU on words and sacreBLEU, means over the seeds."""
-    words = read_lines(prepared(folder, work)["test"][1])
+    words = read_lines(prepare_texts(folder, work)["test"][1])
     whole = lines(folder, "test", "de")
-    ours = [round(on_words(words, one), 2) for one in guesses]
-    theirs = [bleu(whole, [together(g) for g in one], lowercase=True) for one in guesses]
+    ours = [round(word_bleu(words, one), 2) for one in guesses]
+    theirs = [bleu(whole, [detokenise(g) for g in one], lowercase=True) for one in guesses]
     told: dict[str, Any] = {"bleu": round(statistics.mean(ours), 2)}
     if len(ours) > 1:
         told |= {"sd": round(statistics.stdev(ours), 2), "seeds": ours}
@@ -307,7 +307,7 @@ def by_length(guesses: Sequence[Sequence[str]], sources: Sequence[str], truths: 
     out = []
     for low, high in BUCKETS:
         rows = [i for i, s in enumerate(sources) if low <= len(s.split()) <= high]
-        each = [on_words([truths[i] for i in rows], [one[i] for i in rows]) for one in guesses if rows]
+        each = [word_bleu([truths[i] for i in rows], [one[i] for i in rows]) for one in guesses if rows]
         out.append(round(statistics.mean(each), 2) if rows else 0.0)
     return out
 
@@ -382,16 +382,16 @@ def main() -> None:
         seeds = a.seeds or SYSTEMS[name].seeds
         tasks = [Task(name, seed, folder, a.work, a.device, a.seconds, a.steps, a.vocab, a.dtype, a.lr,
                       a.graph) for seed in seeds]  # fmt: skip
-        runs = [run(task) for task in tasks]
+        runs = [run_task(task) for task in tasks]
         guesses[name] = [one["guesses"] for one in runs]
-        figure = figure_of(guesses[name], folder, a.work)
+        figure = measure_figure(guesses[name], folder, a.work)
         told = {k: [one[k] for one in runs] for k in ("chosen", "valid", "step", "seconds")}
         print(json.dumps({"schema": "heed/1", "row": "multi30k", "system": name, "figure": figure, **told}),
               flush=True)  # fmt: skip
         if not (trial or a.part or a.figure):
             ledger.record_rows(a.results / "multi30k.json", [row(name, figure, seeds, folder)])
     if set(guesses) == set(SYSTEMS) and not (trial or a.part):
-        sources, truths = (read_lines(path) for path in prepared(folder, a.work)["test"])
+        sources, truths = (read_lines(path) for path in prepare_texts(folder, a.work)["test"])
         curves = {SYSTEMS[name].name: by_length(texts, sources, truths) for name, texts in guesses.items()}
         plot(curves, a.figures / "multi30k-lengths.svg")
 

@@ -54,9 +54,9 @@ def examples(path: Path, limit: int | None) -> Examples:
     return Examples(rows, [str(i) for i in range(len(rows))])
 
 
-def taught(task: Summarization, parts: dict[str, Examples], a: argparse.Namespace) -> float:
+def train_summariser(task: Summarization, parts: dict[str, Examples], a: argparse.Namespace) -> float:
     """The adapter of the epoch with the lowest validation loss is put in place; that loss."""
-    batches, valid = (task.batches(parts[part], reading(a)) for part in ("train", "validation"))
+    batches, valid = (task.batches(parts[part], batch_options(a)) for part in ("train", "validation"))
     steps = a.steps or int(a.epochs * len(batches))
     config = heedful.TrainConfig(
         steps=steps, lr=a.lr, schedule="linear", final=0.0, warmup=steps // 20, weight_decay=0.0,
@@ -65,11 +65,11 @@ def taught(task: Summarization, parts: dict[str, Examples], a: argparse.Namespac
     return learnt(task, batches, valid, config, time.perf_counter() + a.seconds)
 
 
-def reading(a: argparse.Namespace) -> BatchOptions:
+def batch_options(a: argparse.Namespace) -> BatchOptions:
     return BatchOptions(a.length, a.batch, a.seed, truncate=True)
 
 
-def measured(name: str, a: argparse.Namespace) -> dict[str, Any]:
+def measure_set(name: str, a: argparse.Namespace) -> dict[str, Any]:
     """Train, write, score; what was kept of an earlier call is taken."""
     place, folder = a.work / name, a.data / "summarisation" / name
     files = {part: folder / f"{part}.csv.gz" for part in ("train", "validation", "test")}
@@ -82,20 +82,20 @@ def measured(name: str, a: argparse.Namespace) -> dict[str, Any]:
         task = summariser(model)
         torch.manual_seed(a.seed)
         heedful.lora(model, rank=a.rank)
-        loss = taught(task, parts, a)
+        loss = train_summariser(task, parts, a)
         save_on_base(model.eval(), place, BASE)
         heedful.merge(model)
         model.to(torch.bfloat16 if a.device.startswith("cuda") else torch.float32).eval()
         rules = dict(beams=a.beams, max_tokens=a.most)
-        texts = written(task, dialogues, reading(a), a.rows, **rules)
+        texts = written(task, dialogues, batch_options(a), a.rows, **rules)
         found = dict(zip(dialogues, texts, strict=True))
         kept.write_text(json.dumps({"loss": loss, "written": found}, ensure_ascii=False), encoding="utf-8")
-    told = json.loads(kept.read_text(encoding="utf-8"))
-    scores = rouge(truths, [told["written"][row[0]] for row in parts["test"].items])
+    summaries = json.loads(kept.read_text(encoding="utf-8"))
+    scores = rouge(truths, [summaries["written"][row[0]] for row in parts["test"].items])
     lead = lead3([files["test"]])
     return {k: round(v, 2) for k, v in scores.items()} | {
         "lead3": lead["rougeL"],
-        "loss": round(told["loss"], 3),
+        "loss": round(summaries["loss"], 3),
     }
 
 
@@ -144,7 +144,7 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     torch.backends.cuda.enable_cudnn_sdp(False)  # it prepares a plan for every length that is met
     for name in a.names or SETS:
-        figure = measured(name, a)
+        figure = measure_set(name, a)
         print(json.dumps({"schema": "heed/1", "row": f"summaries-{name}", "figure": figure}), flush=True)
         if not (a.json or a.steps or a.limit):
             ledger.record_rows(a.results / f"summaries-{name}.json", [row(name, figure, a)])

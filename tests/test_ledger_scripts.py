@@ -141,13 +141,13 @@ def accepted(row: dict[str, Any]) -> None:
     ],
 )
 def test_words_are_set_apart_as_by_moses(text: str, language: str, wanted: str) -> None:
-    assert load("multi30k").tokenised(text, language) == wanted
+    assert load("multi30k").tokenise(text, language) == wanted
 
 
 def test_a_sentence_set_apart_can_be_put_together() -> None:
     script = load("multi30k")
     text = 'ein "alter" mann (links), der lacht.'
-    assert script.together(script.tokenised(text, "de")) == text
+    assert script.detokenise(script.tokenise(text, "de")) == text
 
 
 @pytest.mark.parametrize("system", ["transformer", "rnnsearch", "seq2seq"])
@@ -271,16 +271,18 @@ def test_a_student_reads_training_text_as_its_teacher_does_and_is_smaller(made: 
     script = load("distillation")
     teacher = heedful.load(made[1] / "all-minilm-l6-v2")
     texts = [text for _, text in sentences(6)]
-    ids = script.pieces(teacher.tokenizer, texts)
-    tokenizer = script.cut(teacher.tokenizer, ids)
-    alike = script.smaller(teacher, (0, 1), ids, tokenizer).eval()
+    ids = script.select_pieces(teacher.tokenizer, texts)
+    tokenizer = script.cut_tokenizer(teacher.tokenizer, ids)
+    alike = script.cut_model(teacher, (0, 1), ids, tokenizer).eval()
     for text in texts:
         old, new = teacher.tokenizer.encode(text), tokenizer.encode(text)
         assert teacher.tokenizer.tokens(old) == tokenizer.tokens(new)
         a, b = (m.encode(torch.tensor([i])) for m, i in ((teacher, old), (alike, new)))
         assert torch.equal(a, b)
     assert (
-        script.size(script.smaller(teacher, (0,), ids, tokenizer)) < script.size(alike) < script.size(teacher)
+        script.parameter_count(script.cut_model(teacher, (0,), ids, tokenizer))
+        < script.parameter_count(alike)
+        < script.parameter_count(teacher)
     )
     assert tokenizer.roles["unk"] not in tokenizer.tokens(tokenizer.encode("unheard"))
 
@@ -295,7 +297,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(made: tuple[
     teacher = with_head(body, "classify", ["a", "b"], seed=0).eval()
     batch = Batch(torch.tensor([[2, 7, 9, 3]]), extra={"label": torch.tensor([1])})
     with torch.no_grad():
-        terms = load("distillation").by_layers(teacher)(teacher, batch)
+        terms = load("distillation").distil_layers(teacher)(teacher, batch)
     assert float(terms["soft"].total) == pytest.approx(0, abs=1e-5)
     assert float(terms["cosine"].total) == pytest.approx(0, abs=1e-4)
     assert float(terms["hard"].total) > 0.1

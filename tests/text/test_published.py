@@ -72,6 +72,7 @@ def test_hello_world_has_its_published_ids(name: str, published: Path) -> None:
 # A vocabulary of llama.cpp's → a tokenizer.json of a model with the same words, where there is one.
 VOCABULARIES = {
     "bert-bge": "bert-base-uncased", "command-r": "command-r-plus", "deepseek-coder": None,
+    "deepseek-llm": None,
     "falcon": "falcon", "gemma-4": "gemma-3", "gpt-2": "gpt2", "llama-bpe": "llama-3.2",
     "llama-spm": "llama2", "mpt": "gpt-neox-20b", "phi-3": "phi-3-mini", "qwen2": "qwen2.5",
     "refact": None, "starcoder": None,

@@ -246,6 +246,12 @@ def test_a_conversation_is_rendered_as_its_template_says(bert: Tokenizer) -> Non
         bert.chat([{"role": "bad", "content": ""}])
 
 
+def test_a_template_reads_what_else_it_is_given(bert: Tokenizer) -> None:
+    bert.chat_template = "{% if tools %}{{ tools[0].name }}{% endif %}{{ enable_thinking | default(true) }}"
+    assert bert.chat([]) == "True"
+    assert bert.chat([], tools=[{"name": "f"}], enable_thinking=False) == "fFalse"
+
+
 def test_a_template_cannot_reach_the_machine(bert: Tokenizer) -> None:
     bert.chat_template = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
     with pytest.raises(InputError):

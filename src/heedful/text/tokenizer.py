@@ -169,9 +169,12 @@ class Tokenizer:
                 raise AttributeError(f"a Tokenizer has no {name!r}")
             return getattr(self, role) if end else self.roles.get(role)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], generation_prompt: bool = True) -> str:
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], generation_prompt: bool = True, **values: Any
+    ) -> str:
         """Return a conversation as the text its model was trained on; `generation_prompt` opens the answer.
 
+        `values` are what else its template reads: tools, documents, enable_thinking …
         Encode the result with special=False: the template writes the special tokens itself.
         """
         if self.chat_template is None:
@@ -180,7 +183,7 @@ class Tokenizer:
 
         return render_chat(
             self.chat_template, messages=list(messages), add_generation_prompt=generation_prompt,
-            **{f"{role}_token": token for role, token in self.roles.items()},
+            **{f"{role}_token": token for role, token in self.roles.items()}, **values,
         )  # fmt: skip
 
 

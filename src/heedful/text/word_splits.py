@@ -24,7 +24,12 @@ QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 CASED = (rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*")  # camel|Case
 MARKS_AND_LINES = rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{LINES}"
-IDEOGRAPHS_OR_KANA = "[一-龥぀-ゟ゠-ヿ]+"
+# DeepSeek LLM lists letters that have a case one by one: all, but for a few blocks
+LISTED = (
+    r"[\p{Lu}\p{Ll}\p{Lt}&&[^\x{560}-\x{588}\x{10C7}-\x{10FF}\x{1C80}-\x{1C8F}\x{2D00}-\x{2D2D}"
+    r"\x{A790}-\x{A7FA}\x{AB30}-\x{AB68}\x{10570}-\x{105BC}\x{10D50}-\x{10D8F}\x{16E40}-\x{16E7F}\x{1D400}-\x{1DFFF}]]"
+)
+IDEOGRAPHS, IDEOGRAPHS_OR_KANA = "[一-龥ࠀ-一가-퟿]+", "[一-龥぀-ゟ゠-ヿ]+"
 DEEPSEEK3 = r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + LINES
 
 
@@ -87,7 +92,14 @@ WORD_SPLITS = (
     WordSplit(
         ("deepseek-coder",),
         (
-            r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+",
+            r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", IDEOGRAPHS,
+            pre_tokenizers.Digits(individual_digits=True),
+        ),
+    ),
+    WordSplit(
+        ("deepseek-llm",),
+        (
+            r"[\r\n]", rf"\s?{LISTED}+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", IDEOGRAPHS,
             pre_tokenizers.Digits(individual_digits=True),
         ),
     ),

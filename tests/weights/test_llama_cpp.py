@@ -95,6 +95,40 @@ def test_every_kind_of_llama_has_the_same_logits(case: str, tmp_path: Path) -> N
     assert (ours - again).abs().max() < 1e-5 * ours.abs().max()
 
 
+def requantise(path: Path, into: Path, kind: str) -> Path:
+    """Let llama.cpp write a file again with other blocks: what its users have on their disks."""
+    options = llama_cpp.llama_model_quantize_default_params()
+    options.ftype, options.nthread = getattr(llama_cpp, f"LLAMA_FTYPE_{kind}"), 1
+    options.allow_requantize = True
+    assert llama_cpp.llama_model_quantize(str(path).encode(), str(into).encode(), ctypes.byref(options)) == 0
+    return into
+
+
+KINDS = [
+    "MOSTLY_Q4_K_M", "MOSTLY_Q5_K_M", "MOSTLY_Q6_K", "MOSTLY_Q8_0", "MOSTLY_Q4_0", "MOSTLY_Q4_1",
+    "MOSTLY_Q5_0", "MOSTLY_Q5_1", "MOSTLY_IQ4_NL", "MOSTLY_IQ4_XS", "MOSTLY_BF16", "MOSTLY_Q3_K_M",
+    "MOSTLY_Q2_K", "MOSTLY_IQ3_S", "MOSTLY_MXFP4_MOE",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_block_is_read_as_llama_cpp_widens_it(kind: str, tmp_path: Path) -> None:
+    if kind == "MOSTLY_MXFP4_MOE":
+        model = tiny_model("gpt-oss", dim=64, hidden=64, rope_scaling=None)
+    else:
+        model = heedful.build(
+            "llama", dim=256, layers=1, heads=4, hidden=256, vocab=128, context=64, seed=0
+        ).eval()
+    plain = export_gguf(model, tmp_path / "f32.gguf", "f32")
+    path = requantise(plain, tmp_path / "m.gguf", kind)
+    wide = requantise(path, tmp_path / "wide.gguf", "ALL_F32")
+    tokens = list(range(5, 17))
+    with torch.no_grad():
+        ours = heedful.load(path)(torch.tensor([tokens]))[0]
+    theirs = logits_elsewhere(wide, tokens)
+    assert (ours - theirs).abs().max() < 1e-5 * theirs.abs().max()
+
+
 def greedy_elsewhere(model: Model, path: Path, prompt: str, count: int) -> tuple[bool, str]:
     """Whether the prompt gets the same ids there, and the likeliest text that follows it."""
     other = llama_cpp.Llama(str(path), n_ctx=128, n_threads=1, verbose=False)

@@ -21,10 +21,17 @@ TRUNCATIONS = ("longest_first", "only_first", "only_second", "do_not_truncate")
 
 # Options of transformers that change nothing here.
 IGNORED_OPTIONS = frozenset({"padding", "num_workers"})
+# The other names of options in transformers → those used here.
+OPTION_ALIASES = {"topk": "top_k", "multi_class": "multi_label", "X": "data"}
 
 
 class Truncated(UserWarning):
     """The warning that a text was longer than its model reads, and that its end was cut off."""
+
+
+def rename_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options under the names used here."""
+    return {OPTION_ALIASES.get(name, name): value for name, value in options.items()}
 
 
 def truncates(truncation: Any) -> bool:

@@ -32,6 +32,7 @@ from heedful.tasks.model_inputs import (
     BATCH_SIZE,
     IGNORED_OPTIONS,
     check_length,
+    rename_options,
     truncates,
     warn_truncated,
 )
@@ -39,9 +40,6 @@ from heedful.tasks.tokenized import TokenizedText, input_limit, tokenize
 from heedful.text import Tokenizer
 from heedful.train.loss import LossModule, mean_losses
 from heedful.train.objectives import Objective, objective
-
-# The other names of options in transformers → those used here.
-OPTION_ALIASES = {"topk": "top_k", "multi_class": "multi_label", "X": "data"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,11 +176,6 @@ class Task:
             if name not in known and name not in IGNORED_OPTIONS:
                 hint = nearest(name, known) or "it has " + ", ".join(known)
                 raise InputError(f"{self.task} has no option {name!r}", hint=hint)
-
-
-def rename_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options under the names used here."""
-    return {OPTION_ALIASES.get(name, name): value for name, value in options.items()}
 
 
 Pipeline = Task  # the name that transformers' users know

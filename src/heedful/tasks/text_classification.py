@@ -27,8 +27,8 @@ from heedful.tasks.examples import (
     is_numeric,
     split_by_label,
 )
-from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
-from heedful.tasks.task import TrainableTask, TrainingDefaults, rename_options, row_keywords
+from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, rename_options
+from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
 
 MAX_CLASSES = 1000  # so many in a small file are no classes
 MANY_CLASSES = 10  # from which on learning is faster and longer

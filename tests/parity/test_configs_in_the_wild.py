@@ -130,6 +130,15 @@ READ: dict[str, tuple[str, Keys, Keys]] = {
          "activation_function": "swiglu", "qkv_proj_bias": False, "layer_norm_epsilon": 1e-12},
         {"context": 8192, "rope_base": 1000.0, "dim": 768},
     ),
+    "ModernBERT stretched: both kinds of layers": (
+        "modernbert-base", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        {"rope_scaling": LinearScaling(2.0), "local_rope_scaling": LinearScaling(2.0)},
+    ),
+    "a NomicBERT with GPT-2's keys, stretched": (
+        "nomic-bert-2048",
+        {"n_embd": 768, "rotary_emb_base": 1000, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        {"rope_scaling": LinearScaling(2.0), "rope_base": 1000.0},
+    ),
     "Mamba-2: no highest step, as Python writes infinity": (
         "mamba2-130m", {"time_step_limit": [0.0, math.inf], "rms_norm": True, "chunk_size": 256},
         {"lowest_step": 0.0, "highest_step": 0.0},

@@ -144,8 +144,9 @@ def read_modernbert(hf_config: dict[str, Any]) -> dict[str, Any]:
         GLOBAL: hf_config.get("global_rope_theta", 160000.0),
         LOCAL: hf_config.get("local_rope_theta", 10000.0),
     }
+    scaled = {"rope_scaling": hf_config.get("rope_scaling")}
     rope = {
-        kind: read_rope({"rope_theta": base, "rope_parameters": turns.get(kind)}, context)
+        kind: read_rope({"rope_theta": base, "rope_parameters": turns.get(kind), **scaled}, context)
         for kind, base in older.items()
     }
     (base, scaling), (local_base, local_scaling) = rope[GLOBAL], rope[LOCAL]

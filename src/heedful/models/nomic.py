@@ -96,12 +96,9 @@ OLDER = {
 
 def read_nomic_bert(hf_config: dict[str, Any]) -> dict[str, Any]:
     older = {ours: hf_config[theirs] for theirs, ours in OLDER.items() if theirs in hf_config}
-    if older:
-        return older
-    base, scaling = read_rope(
-        {"rope_theta": 1000.0, **hf_config}, hf_config.get("max_position_embeddings", 2048)
-    )
-    return {"rope_base": base, "rope_scaling": scaling}
+    context = older.get("context", hf_config.get("max_position_embeddings", 2048))
+    base, scaling = read_rope({"rope_theta": older.get("rope_base", 1000.0), **hf_config}, context)
+    return {**older, "rope_base": base, "rope_scaling": scaling}
 
 
 def write_nomic_bert(c: NomicBertConfig) -> dict[str, Any]:

@@ -262,6 +262,10 @@ def _load_peft(where: Path, device: str | torch.device, dtype: torch.dtype | Non
             f"{where} is an adapter of {adapter.base!r:.80}: {error.message}",
             hint=f"fetch that model, and set base_model_name_or_path in {where / 'adapter_config.json'}",
         ) from None
+    if "quantization" in model.hf_config:
+        raise ConfigError(
+            f"{where} stands on {adapter.base!r:.80}, whose matrices are rounded", hint="name it unquantised"
+        )
     heads = {"SEQ_CLS": "classify", "TOKEN_CLS": "tag", "QUESTION_ANS": "span"}
     head = heads.get(str(adapter.settings.get("task_type")), model.config.head)
     if head != model.config.head and adapter.whole:

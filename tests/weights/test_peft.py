@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import heedful
 from heedful.errors import ConfigError, CorruptFile, NotFound, UnexpectedTensor, WrongShape
+from heedful.loading import skeleton
 from heedful.models import FAMILIES
 from tests.properties.tiny import ALL, ids, run, tiny
 from tests.refusal import refused
@@ -114,6 +115,11 @@ def test_what_cannot_be_merged_is_one_line(base: Path, tmp_path: Path) -> None:
     }
     with refused(WrongShape, "q_proj"):
         heedful.load(write_adapter(folder, base, wide))
+    rounded = heedful.save(heedful.quantize(tiny("llama")), tmp_path / "rounded")
+    with refused(ConfigError, "rounded", hint="unquantised"):
+        heedful.load(write_adapter(folder, rounded, parts))
+    with refused(NotFound, "config.json", hint="adapter"):
+        skeleton(folder)
     (folder / "adapter_model.safetensors").unlink()
     with refused(NotFound, "adapter_model.safetensors"):
         heedful.load(folder)

@@ -63,6 +63,8 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
             )
         files = sorted(folder.glob("*.gguf"))
         hint = f"load one of its files: {files[0]}" if files else "is it the folder of a model?"
+        if (folder / "adapter_config.json").is_file():
+            hint = "it is an adapter: load it, or name the model that it stands on"
         raise NotFound(f"{folder} has no {name}", hint=hint)
     hf_config: dict[str, Any] = read_json(path)
     check_kinds(f"{name}:", hf_config, TOKEN_IDS | {"text_config": "dict"})

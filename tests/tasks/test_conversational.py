@@ -158,3 +158,28 @@ def test_a_file_of_conversations_is_evaluated_as_such(
     model, plain = heedful.load(decoders["talks"]), heedful.load(decoders["plain"])
     assert default_task(model, [str(talks)]) == "chat"
     assert default_task(model, [str(prose)]) == default_task(plain, [str(talks)]) == "perplexity"
+
+
+def test_what_is_cut_and_what_the_template_refuses_is_told(
+    decoders: dict[str, Path], talks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = heedful.load(decoders["talks"])
+    refuse = "{% if messages[0].role == 'system' %}{{ raise_exception('no system message here') }}{% endif %}"
+    model.tokenizer.chat_template = refuse + TEMPLATE
+    strict = heedful.save(model, tmp_path / "strict")
+    with talks.open("a") as file:
+        for number in range(3):
+            turns = ("system", f"be kind {number}"), ("user", "who ?"), ("assistant", "ann")
+            file.write(as_line(*turns) + "\n")
+        file.write(as_line(("user", "who ? " * 40), ("assistant", "ann")) + "\n")
+        file.write(as_line(("user", "what ? " * 40), ("assistant", "bob")) + "\n")
+    request = FinetuneRequest(str(strict), str(talks), out=str(tmp_path / "out"), epochs=1, length=32)
+    finetune(request)
+    said = capsys.readouterr().err
+    assert "conversations were cut to 32 tokens" in said
+    assert "conversations are left out: line" in said
+    assert "no system message here" in said
+    only = tmp_path / "only.jsonl"
+    only.write_text((as_line(("system", "x"), ("user", "y"), ("assistant", "z")) + "\n") * 5)
+    with refused(InputError, "no system message here"):
+        finetune(FinetuneRequest(str(strict), str(only), out=str(tmp_path / "none")), quiet=True)

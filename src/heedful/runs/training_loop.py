@@ -206,7 +206,8 @@ class TrainingLoop:
                 f"{name} {value:.4f}" for name, value in list(shown.items())[:MAX_SHOWN_SCORES]
             )
             mark = "  best so far" if better and step is not None and self.validation.choose else ""
-            self.report(f"step {number}: validation {listed}{mark}")
+            when = "without training:" if step is None else f"step {number}: validation"
+            self.report(f"{when} {listed}{mark}")
             if step is not None and self.validation.checkpoint is not None:
                 self.validation.checkpoint(step)
         self.seen += time.perf_counter() - began  # the speed is that of training

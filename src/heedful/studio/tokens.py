@@ -91,7 +91,7 @@ def token_positions(
 ) -> tuple[list[dict[str, Any]], int]:
     """The tokens of a text with their places in it, and how many there are.
 
-    Of more than `most` the first are named, and the last if it is one that ends every text: it stays.
+    Of more than `max_tokens` the first are named, and the last if it is one that ends every text: it stays.
     A second text stands behind the first, as an encoder reads them; `type` and `side` tell the two apart.
     """
     if model.tokenizer is None:

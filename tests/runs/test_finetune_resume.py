@@ -126,3 +126,19 @@ def test_a_short_run_writes_no_checkpoints(base: Path, file: Path, tmp_path: Pat
         patch.setattr(training.KeptWeights, "checkpoint", look)
         finetune(FinetuneRequest(str(base), str(file), out=str(tmp_path / "out"), lora=False), quiet=True)
     assert set(seen) == {None}
+
+
+def test_a_folder_of_that_name_which_is_somebodys_own_is_left_alone(
+    base: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "out.training" / "checkpoints" / "step-000001"
+    own.mkdir(parents=True)
+    (own / "notes.txt").write_text("mine")
+    request = FinetuneRequest(str(base), str(file), out=str(tmp_path / "out"), lora=False, epochs=1)
+    finetune(request, quiet=True)
+    assert (own / "notes.txt").read_text() == "mine"
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+    moved = (tmp_path / "out.training").rename(tmp_path / "other.training")
+    with refused(ConfigError, "is in the way"):
+        finetune(FinetuneRequest(str(base), str(file), out=str(tmp_path / "other"), epochs=1), quiet=True)
+    assert (moved / "checkpoints" / "step-000001" / "notes.txt").is_file()

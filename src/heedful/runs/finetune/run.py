@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 import warnings
 from dataclasses import replace
@@ -22,9 +21,9 @@ from heedful.runs.finetune.linear_head import can_tune, fit_linear_head, put_lin
 from heedful.runs.finetune.outlook import describe_base, foretell
 from heedful.runs.finetune.training import (
     MIN_CHOOSING_ROWS,
-    checkpoint_folder,
     finetune_model,
     keep_checkpoints,
+    remove_checkpoints,
 )
 from heedful.runs.finetune.training_setup import (
     batch_options,
@@ -74,7 +73,7 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
     try:
         training = finetune_model(setup, split.valid, bar)
     except DivergedError:
-        shutil.rmtree(checkpoint_folder(out), ignore_errors=True)
+        remove_checkpoints(out)
         raise
     finally:
         bar.close()
@@ -90,7 +89,7 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
         setup.parameters, count_parameters(task.model, trainable_only=True),
     )  # fmt: skip
     write_result(task.model, result, request)
-    shutil.rmtree(checkpoint_folder(out), ignore_errors=True)
+    remove_checkpoints(out)
     report_end(result, task, reporter)
     return result
 

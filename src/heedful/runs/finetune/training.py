@@ -34,12 +34,20 @@ from heedful.train.fit import Step
 
 PATIENCE = 4  # evaluations without a better one
 MIN_CHOOSING_ROWS = 100  # validation rows that can tell good weights from lucky ones
+COMMAND = "command.txt"  # the file that tells a folder of checkpoints from somebody's own
 CHECKPOINT_SECONDS = 120.0  # between checkpoints; a run that takes less writes none
 
 
 def checkpoint_folder(out: Path) -> Path:
     """Return where a run that will write `out` keeps its checkpoints."""
     return out.with_name(f"{out.name}.training")
+
+
+def remove_checkpoints(out: Path) -> None:
+    """Remove the checkpoints of a run, if it wrote any."""
+    folder = checkpoint_folder(out)
+    if (folder / COMMAND).is_file():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def keep_checkpoints(
@@ -51,15 +59,18 @@ def keep_checkpoints(
     `seconds` is how long it will take.
     """
     folder, command = checkpoint_folder(out), f"{repeat_command(request)}\n{request.file}: SHA-256 {sha256}\n"
-    at = newest(folder)
+    at = newest(folder) if (folder / COMMAND).is_file() else None
     if at is None and seconds < CHECKPOINT_SECONDS:
         return setup
     if at is None:
-        shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed before its first checkpoint
+        remove_checkpoints(out)  # of a run that was killed before its first one
+        if folder.exists():
+            hint = "move it away, or take another --out"
+            raise ConfigError(f"{folder} is in the way: checkpoints go there while a run lasts", hint=hint)
         make_folder(folder)
-        write_text(folder / "command.txt", command)
-    elif (folder / "command.txt").read_text(encoding="utf-8") != command:
-        written = (folder / "command.txt").read_text(encoding="utf-8").splitlines()[0]
+        write_text(folder / COMMAND, command)
+    elif (folder / COMMAND).read_text(encoding="utf-8") != command:
+        written = (folder / COMMAND).read_text(encoding="utf-8").splitlines()[0]
         raise ConfigError(
             f"{folder} holds a run that was killed, of another command or file: {written}",
             hint="repeat that one to go on with it, delete the folder, or take another --out",

@@ -189,9 +189,10 @@ def trace_encoder(encoder: _OnnxEncoder) -> torch.onnx.ONNXProgram:
         inputs["token_type_ids"] = ids.clone()  # one tensor in two places would be one input
     longest = getattr(config, "context", 2**20)
     any_size = {0: torch.export.Dim("rows"), 1: torch.export.Dim("length", max=longest)}
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = {name: logging.getLogger(name) for name in ("torch.onnx", "onnxscript")}
+    levels = {name: logger.level for name, logger in loggers.items()}
+    for logger in loggers.values():
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -201,7 +202,8 @@ def trace_encoder(encoder: _OnnxEncoder) -> torch.onnx.ONNXProgram:
                 dynamic_shapes={name: None if value is None else any_size for name, value in inputs.items()},
             )  # fmt: skip
     finally:
-        logger.setLevel(level)
+        for name, logger in loggers.items():
+            logger.setLevel(levels[name])
     assert program is not None
     fixed = [size for one in program.model.graph.inputs for size in one.shape or () if isinstance(size, int)]
     if fixed:

@@ -267,10 +267,7 @@ def scan_times(a: argparse.Namespace) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"rows": rows, "length": T}
         *_, states = kernels.launch_forward(u, delta, A, B, C, None, h)
         row["forward_ms"] = milliseconds(kernels.launch_forward, u, delta, A, B, C, None, h)
-        for registers in (None, 168, 128):
-            row[f"backward_ms_{registers}_registers"] = milliseconds(
-                kernels.launch_backward, dy, h, u, delta, A, B, C, None, states, registers
-            )
+        row["backward_ms"] = milliseconds(kernels.launch_backward, dy, h, u, delta, A, B, C, None, states)
         with torch.profiler.profile() as profiler:
             *_, states = kernels.launch_forward(u, delta, A, B, C, None, h)
             kernels.launch_backward(dy, h, u, delta, A, B, C, None, states)

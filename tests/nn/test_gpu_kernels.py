@@ -9,9 +9,15 @@ import os
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from heedful.nn.chunked import decayed_scores, decayed_scores_backward
+from heedful.nn.context import Context, Mask
+from heedful.nn.scan import selective
 from heedful.nn.selective import block_backward, block_forward
+from heedful.nn.ssm import Mamba
+from heedful.train import fused
 
 pytest.importorskip("triton")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
@@ -20,13 +26,17 @@ if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@pytest.mark.parametrize(("rows", "length", "channels", "states"), [(1, 21, 5, 3), (1, 70, 33, 2)])
+@pytest.mark.parametrize(
+    ("rows", "length", "channels", "states"), [(2, 21, 5, 3), (1, 24, 33, 16), (1, 130, 5, 3)]
+)
 @pytest.mark.parametrize("forgets", [False, True])
-def test_the_selective_scan_in_chunks_is_that_in_blocks(
-    rows: int, length: int, channels: int, states: int, forgets: bool
+def test_the_selective_scan_by_lanes_is_that_in_blocks(
+    rows: int, length: int, channels: int, states: int, forgets: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from heedful.kernels import gpu_selective
     from heedful.kernels.gpu_selective import launch_backward, launch_forward
 
+    monkeypatch.setattr(gpu_selective, "BUSY", 2)  # the longest text is cut in two
     torch.manual_seed(0)
     rand = lambda *size: torch.randn(*size, device=DEVICE)
     u, delta, A = (
@@ -43,6 +53,82 @@ def test_the_selective_scan_in_chunks_is_that_in_blocks(
     found = y, last, *launch_backward(dy, dlast, u, delta, A, B, C, keep, kept)
     for wanted, value in zip(expected, found, strict=True):
         torch.testing.assert_close(value, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [21, 130])
+def test_the_gated_scan_and_its_gradients_are_the_definition(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Softplus, the skip and the gate inside the kernels; what they read are columns of wider rows."""
+    from heedful.kernels import gpu_selective as kernels
+
+    monkeypatch.setattr(kernels, "BUSY", 2)
+    torch.manual_seed(0)
+    D, N, rand = 5, 16, lambda *size: torch.randn(*size, device=DEVICE)
+    both, u, raw, bc = (rand(1, length, n) for n in (2 * D, D, D, 2 * N))
+    A, skip, dout, nothing = (
+        -rand(D, N).exp(),
+        rand(D),
+        rand(1, length, D),
+        torch.zeros(1, D, N, device=DEVICE),
+    )
+    leaves = [x.double().requires_grad_() for x in (both, u, raw, bc, A, skip)]
+    z, U, R, BC, a, s = leaves[0][..., D:], *leaves[1:]
+    y, _ = selective(U, F.softplus(R), a, BC[..., :N], BC[..., N:], None, nothing.double())
+    wanted = (y + s * U) * F.silu(z)
+    wanted.backward(dout.double())
+    gate, orders = kernels.Gate(both[..., D:], skip), kernels.shared_orders(bc)
+    out, _, states = kernels.launch_scan(u, raw, A, orders, None, nothing, gate)
+    dboth = torch.zeros_like(both)
+    found = kernels.launch_slopes(dout, nothing, u, raw, A, orders, None, states, gate, dboth[..., D:])
+    slopes = [x.grad for x in leaves if x.grad is not None]
+    expected = wanted, *slopes, slopes[2].sum((0, 1))
+    got = out, dboth, found.u, found.raw, found.bc, found.A, *found.parts
+    for right, value in zip(expected, got, strict=True):
+        torch.testing.assert_close(value.double(), right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [1, 37, 70])
+def test_the_convolution_with_its_silu_is_the_definition(length: int) -> None:
+    from heedful.kernels.gpu_conv import launch_conv, launch_conv_backward
+
+    torch.manual_seed(0)
+    D = 40
+    both, w, b = torch.randn(2, length, 2 * D), torch.randn(D, 1, 4), torch.randn(D)
+    du = torch.randn(2, length, D)
+    X, W, shift = (x.double().requires_grad_() for x in (both, w, b))
+    wanted = F.silu(F.conv1d(F.pad(X[..., :D].mT, (3, 0)), W, shift, groups=D).mT)
+    wanted.backward(du.double())
+    both, w, b, du = (x.to(DEVICE) for x in (both, w, b, du))
+    dboth = torch.zeros_like(both)
+    u = launch_conv(both[..., :D], w, b)
+    dw, db = launch_conv_backward(du, both[..., :D], w, b, dboth[..., :D])
+    for right, value in zip((wanted, X.grad, W.grad, shift.grad), (u, dboth, dw, db), strict=True):
+        torch.testing.assert_close(value.cpu().double(), right, rtol=1e-4, atol=1e-4)
+
+
+def test_mamba_by_one_operator_is_as_near_to_float32_as_the_plain_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fused, "fits_kernels", lambda *_: True)  # the interpreter runs on a CPU
+    torch.manual_seed(0)
+    part = Mamba(16, 32, 8, 4).to(DEVICE)
+    with torch.no_grad():
+        for parameter in part.parameters():
+            nn.init.normal_(parameter, std=0.3)
+        part.initialise()
+    x, up = torch.randn(2, 21, 16, device=DEVICE), torch.randn(2, 21, 16, device=DEVICE)
+    positions = torch.arange(21, device=DEVICE)[None]
+    ctx, results = Context(positions, positions, Mask(causal=True)), []
+    for kind, narrow in ((Mamba, False), (Mamba, True), (fused.FusedMamba, True)):
+        part.__class__ = kind
+        leaf = x.clone().requires_grad_()
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=narrow):
+            y = part(leaf, ctx)
+        gradients = torch.autograd.grad(y.float(), [leaf, *part.parameters()], up)
+        results.append([y.float(), *gradients])
+    for wide, plain, joined in zip(*results, strict=True):
+        assert (joined - wide).norm() <= 3 * (plain - wide).norm() + 1e-3 * wide.norm()
 
 
 @pytest.mark.parametrize(("size", "channels"), [(16, 96), (8, 5)])

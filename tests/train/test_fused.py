@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 from heedful.kernels import gelu
 from heedful.kernels import linear_group as columns
 from heedful.kernels.gelu import gelu_mlp
 from heedful.kernels.linear_group import linear_group
-from heedful.train.fused import FusedAttention, FusedMLP, fuse
+from heedful.nn.context import Context, Mask, Watch
+from heedful.nn.ssm import Mamba
+from heedful.train import fused as parts
+from heedful.train.fused import FusedAttention, FusedMamba, FusedMLP, fuse
 from tests.train import toys
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -81,3 +88,82 @@ def test_a_fused_model_takes_the_same_step() -> None:
         found.append([p.grad for p in model.parameters() if p.grad is not None])
     for a, b in zip(*found, strict=True):
         assert float((a - b).norm()) <= 0.02 * float(b.norm()) + 1e-6
+
+
+class DoubledLinear(nn.Linear):
+    """A layer of a reader's own"""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def subclass_gate(part: Mamba) -> None:
+    part.gate.__class__ = DoubledLinear
+
+
+OBSTACLES: dict[str, Callable[[Mamba], object]] = {
+    "hooked": lambda part: part.value.register_forward_hook(lambda module, given, out: 2 * out),
+    "pruned": lambda part: prune.l1_unstructured(part.low, "weight", amount=0.5),
+    "subclassed": subclass_gate,
+    "convolution hooked": lambda part: part.conv.register_forward_hook(lambda module, given, out: 2 * out),
+}
+
+
+def mamba_part() -> tuple[Mamba, Tensor, Context]:
+    torch.manual_seed(0)
+    part, positions = Mamba(16, 32, 8, 4), torch.arange(9)[None]
+    with torch.no_grad():
+        for parameter in part.parameters():
+            nn.init.normal_(parameter, std=0.3)
+        part.initialise()
+    return part, torch.randn(2, 9, 16), Context(positions, positions, Mask(causal=True))
+
+
+def never(*given: object) -> Tensor:
+    raise AssertionError("the operator was called")
+
+
+@pytest.mark.parametrize("change", OBSTACLES)
+def test_a_changed_mamba_is_computed_part_by_part(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "fits_kernels", lambda *_: True)
+    monkeypatch.setattr(parts, "mamba_mix", never)
+    part, x, ctx = mamba_part()
+    with torch.autocast("cpu", torch.bfloat16):
+        before = part(x, ctx)
+        OBSTACLES[change](part)
+        changed = part(x, ctx)
+        part.__class__ = FusedMamba
+        found = part(x, ctx)
+    assert torch.equal(found, changed)
+    assert not torch.equal(found, before)
+
+
+def test_a_mamba_that_is_watched_padded_packed_or_wide_is_computed_part_by_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(parts, "fits_kernels", lambda *_: True)
+    monkeypatch.setattr(parts, "mamba_mix", never)
+    part, x, ctx = mamba_part()
+    valid = torch.arange(9)[None] > torch.tensor([[1], [3]])
+    fresh = torch.arange(9)[None].expand(2, 9) == 4
+    contexts = [replace(ctx, valid_new=valid), replace(ctx, fresh=fresh), replace(ctx, backend="reference")]
+    with torch.autocast("cpu", torch.bfloat16):
+        for changed in (*contexts, replace(ctx, watch=Watch("ssm.v"), path="ssm")):
+            part.__class__ = Mamba
+            wanted = part(x, changed)
+            part.__class__ = FusedMamba
+            assert torch.equal(part(x, changed), wanted)
+    assert part(x, ctx).dtype == torch.float32  # without autocast
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        pytest.raises(AssertionError, match="the operator was called"),
+    ):
+        part(x, ctx)
+
+
+def test_fusing_a_model_replaces_every_mamba_and_changes_nothing_without_a_gpu() -> None:
+    model, tokens = toys.tiny("mamba"), torch.randint(0, 100, (2, 16))
+    with torch.autocast("cpu", torch.bfloat16):
+        wanted = model.encode(tokens)
+        assert fuse(model) == model.config.layers
+        assert torch.equal(model.encode(tokens), wanted)

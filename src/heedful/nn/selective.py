@@ -1,7 +1,7 @@
 """The selective scan of a state space in fast forms; `heedful.nn.scan.selective` is the definition.
 
 It is an operator that no compiler looks into, so that no loop over time is unrolled: on a GPU the kernels of
-`kernels/gpu_selective.py`, elsewhere blocks of BLOCK positions. Both hold h for a few positions only, keep it
+`kernels/gpu_scan.py`, elsewhere blocks of BLOCK positions. Both hold h for a few positions only, keep it
 now and then, and make the rest again for the gradient.
 """
 
@@ -15,7 +15,12 @@ from torch import Tensor
 
 from heedful.nn.scan import BLOCK, fast_scan, runs_on_gpu, same_document, shown_scan, to_float32, uncast
 
-GPU_SPAN = 8  # positions between the states that the kernels keep: SPAN there
+GPU_SPAN, GPU_STATES = 8, 16  # what the kernels keep: h before so many positions, each with so many states
+
+
+def fits_kernels(u: Tensor, A: Tensor) -> bool:
+    """Whether the kernels take u (B, T, …) and A (D, N): few states, and places that 32 bits can count."""
+    return runs_on_gpu(u) and A.shape[1] <= GPU_STATES and u.shape[1] * len(A) < 2**30
 
 
 def fast_selective(
@@ -31,7 +36,7 @@ def selective_scan(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, keep: Tensor | None, h: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y, the last h, and the states that the gradient starts from."""
-    if runs_on_gpu(u):
+    if fits_kernels(u, A):
         from heedful.kernels.gpu_selective import launch_forward
 
         return launch_forward(u, delta, A, B, C, keep, h)
@@ -44,9 +49,9 @@ def _(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, keep: Tensor | None, h: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     (rows, T, D), N = u.shape, A.shape[1]
-    gpu = runs_on_gpu(u)
+    gpu = fits_kernels(u, A)
     spans = -(-T // (GPU_SPAN if gpu else BLOCK))
-    kept = (rows, spans, N, D) if gpu else (spans, rows, D, N)
+    kept = (rows, spans, D, GPU_STATES) if gpu else (spans, rows, D, N)
     return u.new_empty(u.shape), A.new_empty(rows, D, N), A.new_empty(kept)
 
 
@@ -56,7 +61,7 @@ def selective_scan_backward(
     states: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of u, Δ, A, B, C and the first h."""
-    if runs_on_gpu(u):
+    if fits_kernels(u, A):
         from heedful.kernels.gpu_selective import launch_backward
 
         du, ddelta, dA, dB, dC, dh = launch_backward(dy, dlast, u, delta, A, B, C, keep, states)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.kernels.gelu import gelu_mlp
 from heedful.kernels.linear_group import linear_group
+from heedful.kernels.mamba_mix import mamba_mix
 from heedful.nn.attention import Attention
 from heedful.nn.context import Context, PartState
 from heedful.nn.ffn import MLP, gelu_tanh
+from heedful.nn.scan import to_float32
+from heedful.nn.selective import fits_kernels
+from heedful.nn.ssm import Mamba, ShortConv, autocasts, is_unhooked
 
 
 class FusedAttention(Attention):
@@ -38,6 +43,36 @@ class FusedMLP(MLP):
         return gelu_mlp(x.to(dtype), w1, b1, w2, b2)
 
 
+class FusedMamba(Mamba):
+    """Mamba whose work between its two large products is one operator (`kernels/mamba_mix.py`)."""
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        if not self.fits_operator(x, ctx, state):
+            return super().forward(x, ctx, state)
+        dtype = torch.get_autocast_dtype(x.device.type)
+        bias = None if self.value.bias is None else torch.cat((self.value.bias, self.gate.bias))
+        both = F.linear(x, torch.cat((self.value.weight, self.gate.weight)), bias)
+        project = torch.cat((self.low.weight, self.B.weight, self.C.weight)).to(dtype)
+        hidden, *_ = mamba_mix(
+            both, self.conv.weight, self.conv.bias, project, self.delta.weight.to(dtype),
+            self.delta.bias.to(dtype), self._A(), to_float32(self.D),
+        )  # fmt: skip
+        out: Tensor = self.out(hidden)
+        return out
+
+    def fits_operator(self, x: Tensor, ctx: Context, state: PartState | None) -> bool:
+        """Whether nobody watches, changes or hooks what the operator hides, and its kernels know all sizes.
+
+        Padding, packed documents and a state that is carried on are left to the plain part.
+        """
+        read = (self.value, self.gate, self.conv, self.low, self.B, self.C, self.delta)
+        plain = all(type(m) in (nn.Linear, ShortConv) and is_unhooked(m) for m in read)
+        alone = ctx.watch is None and state is None and ctx.valid_new is None and ctx.fresh is None
+        if not (plain and alone and autocasts(x)) or ctx.backend == "reference" or x.shape[1] == 1:
+            return False
+        return self.conv.width == 4 and self.conv.bias is not None and fits_kernels(x, self.A_log)
+
+
 def fuse(model: nn.Module) -> int:
     """Replace parts by faster ones in place; return how many were replaced."""
     count = 0
@@ -46,6 +81,8 @@ def fuse(model: nn.Module) -> int:
             module.__class__, count = FusedAttention, count + 1
         elif type(module) is MLP and module.act is gelu_tanh and alike(module.up, module.down, has_bias=True):
             module.__class__, count = FusedMLP, count + 1
+        elif type(module) is Mamba:
+            module.__class__, count = FusedMamba, count + 1
     return count
 
 

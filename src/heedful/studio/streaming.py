@@ -27,8 +27,9 @@ Report = Callable[[Event], None]
 def stream_job(
     loaded_model: LoadedModel, function: Callable[[Report], Event], ticket: Ticket
 ) -> StreamingResponse:
-    """Run `function` in the model's thread. It reports events, each with its name under "event", and returns the
-    last one, "done". When the client leaves, the ticket is cancelled, which `function` checks between steps.
+    """Run `function` in the model's thread. It reports events, each with its name under "event", and returns
+    the last one, "done". When the client leaves, the ticket is cancelled, which `function` checks between
+    steps.
     """
     return StreamingResponse(
         events(loaded_model, function, ticket), media_type="text/event-stream", headers=HEADERS

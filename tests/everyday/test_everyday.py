@@ -9,8 +9,8 @@ from tests.everyday.judging import TASKS, describe, false_statements, read_table
 
 # How many are right now. The goals stand in judging.py; a number here is raised when a model gets better.
 REACHED = {
-    "sentiment": 42, "questions": 41, "entities": 43, "zero-shot": 42, "translation-de": 39,
-    "translation-fr": 39, "fill-mask": 33, "similarity": 35, "summaries": 32,
+    "sentiment": 42, "questions": 41, "entities": 43, "zero-shot": 42, "translation-de": 44,
+    "translation-fr": 45, "fill-mask": 33, "similarity": 35, "summaries": 32,
 }  # fmt: skip
 BASES = {"translation-de": None, "translation-fr": None, "summaries": "smollm2-135m-instruct"}
 

@@ -7,18 +7,21 @@ import os
 import re
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import heedful
+from heedful.data.batch import Batch
 from heedful.models.base import LM
 from heedful.runs.finetune import FinetuneRequest, outlook
 from heedful.runs.finetune.file_examples import read_and_split
 from heedful.runs.finetune.training_setup import prepare_training
 from heedful.runs.training_loop import TrainingLoop
 from heedful.runs.training_progress import ProgressReporter
+from heedful.tasks.examples import Examples
 from heedful.train.fit import Step
 from tests.runs import finetuning as toy
 from tests.runs.conftest import Heed
@@ -379,3 +382,21 @@ def test_the_foretold_steps_are_those_of_training_and_leave_no_trace(
     assert [picked.rows(i)[0].tolist() for i in (0, 1)] == [
         setup.batches.order.rows(k)[0].tolist() for k in (3, 1)
     ]
+
+
+@pytest.mark.parametrize(("device", "foretold"), [("cpu", 5.0), ("cuda", 1.0)])
+def test_what_a_gpu_does_once_for_a_shape_is_not_foretold_of_every_step(
+    device: str, foretold: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def first_is_slow(setup: object, steps: list[int]) -> list[float]:
+        _warm, *measured = steps
+        return [9.0, *(1.0 if k in measured[:i] else 5.0 for i, k in enumerate(measured))]
+
+    monkeypatch.setattr(outlook, "time_steps", first_is_slow)
+    monkeypatch.setattr(outlook, "time_evaluation", lambda setup, valid: 0.0)
+    setup = SimpleNamespace(
+        config=SimpleNamespace(steps=100), batches=[Batch(tokens=torch.zeros(2, 8, dtype=torch.long))] * 100,
+        task=SimpleNamespace(model=SimpleNamespace(device=torch.device(device))), has_head=False,
+        steps_between_evaluations=50,
+    )  # fmt: skip
+    assert outlook.foretell(setup, Examples([], [])).step_seconds == foretold  # type: ignore[arg-type]

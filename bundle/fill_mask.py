@@ -28,10 +28,11 @@ from bundle.sentence_pairs import novels, told_of
 from bundle.timed import options, parsed, places, write_sample
 from bundle.translators import begun_by
 from heedful.adapters import load_adapter
-from heedful.loading import save_on_base, with_head
+from heedful.loading import with_head
 from heedful.models.base import LM, Model
 from heedful.nn.adapt import LoRA
 from heedful.runs import ledger
+from heedful.saving import save_on_base
 
 NAME = "fill-mask"
 

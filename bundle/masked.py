@@ -30,10 +30,11 @@ from bundle.sentence_pairs import Pairs, Told, batches, novels, told_of
 from bundle.timed import learn, options, parsed, places, seeded, write_sample
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches
-from heedful.loading import save_on_base, with_head
+from heedful.loading import with_head
 from heedful.models.base import LM, Model
 from heedful.nn.head import PretrainHead
 from heedful.runs import ledger
+from heedful.saving import save_on_base
 from heedful.train.objectives import Objective, Term, masked_and_next
 from heedful.train.objectives import masked as masked_words
 

@@ -29,8 +29,8 @@ from bundle.summarising import learnt, summariser, written
 from bundle.timed import options, parsed, places, seeded, write_sample
 from heedful.data.batch_options import BatchOptions
 from heedful.evaluate.generated import rouge_l, rouge_n, words
-from heedful.loading import save_on_base
 from heedful.runs import ledger
+from heedful.saving import save_on_base
 from heedful.tasks.examples import Examples
 from heedful.tasks.text2text import Summarization
 

@@ -11,10 +11,11 @@ import yaml
 
 import heedful
 from heedful.errors import NotFound, WrongShape
-from heedful.loading import save_on_base, with_head
+from heedful.loading import with_head
 from heedful.models.base import Model
 from heedful.runs import ledger
 from heedful.runs.verify import read_number
+from heedful.saving import save_on_base
 from heedful.weights.bases import bundled_models, bundled_vectors, installed_models
 from tests.properties.tiny import tiny as tiny_model
 from tests.refusal import refused

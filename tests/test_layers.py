@@ -27,13 +27,14 @@ ALLOWED = {
     "pooling": {"nn", "models", "text"},
     "adapters": {"nn"},
     "loading": {"models", "weights", "text", "nn", "pooling", "adapters"},
+    "saving": {"models", "weights", "text", "nn", "pooling", "adapters"},
     "exporting": {"models", "weights", "text", "nn", "pooling"},
     "word2vec": {"weights", "evaluate"},
     "show": {"models", "nn", "loading"},
     "cli": {"*"},
     "commands": {"*"},
     "decode": {"models", "loading", "nn", "kernels", "text"},
-    "train": {"models", "loading", "nn", "data", "weights", "kernels"},
+    "train": {"models", "loading", "saving", "nn", "data", "weights", "kernels"},
     "inspect": {"models", "loading", "nn", "decode", "data", "text", "word2vec", "evaluate"},
     "exercises": {
         *("inspect", "models", "loading", "nn", "decode", "text", "data", "train", "word2vec", "evaluate"),
@@ -49,6 +50,7 @@ ALLOWED = {
         "evaluate",
         "decode",
         "loading",
+        "saving",
         "weights",
         "nn",
         "pooling",
@@ -64,7 +66,7 @@ ALLOWED = {
     # comparisons train, measure, fit and draw: they stand on all that does one of these
     "experiments": {
         *("data", "text", "models", "nn", "loading", "train", "runs", "inspect", "view", "decode"),
-        "evaluate",
+        *("evaluate", "saving"),
     },
     "studio": {"*"},
     "server": set(),

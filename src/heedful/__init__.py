@@ -32,7 +32,7 @@ _WHERE = {
     "merge": "heedful.adapters",
     "pipeline": "heedful.tasks",
     "quantize": "heedful.decode.quantize",
-    "save": "heedful.loading",
+    "save": "heedful.saving",
     "stream": "heedful.decode.loop",
     "train_tokenizer": "heedful.text.tokenizer_training",
     "view": "heedful.view",
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from heedful.inspect.explain import explain as explain
     from heedful.loading import build as build
     from heedful.loading import load as load
-    from heedful.loading import save as save
     from heedful.models.counting import count as count
     from heedful.nn.context import Watch as Watch
     from heedful.pooling import embed as embed
+    from heedful.saving import save as save
     from heedful.tasks import Conversation as Conversation
     from heedful.tasks.pipeline import pipeline as pipeline
     from heedful.text.tokenizer_training import train_tokenizer as train_tokenizer

@@ -19,7 +19,6 @@ from heedful.data.batch_options import BatchOptions
 from heedful.errors import InputError
 from heedful.evaluate.logistic import assign_folds, cross_validate, fit_candidates, fit_logistic
 from heedful.evaluate.scores import class_scores
-from heedful.loading import save_on_base
 from heedful.nn.head import SentenceHead
 from heedful.runs.evaluate import evaluate
 from heedful.runs.finetune import linear_head, pairs
@@ -33,6 +32,7 @@ from heedful.runs.finetune.pairs import (
     tune_on_pairs,
 )
 from heedful.runs.requests import EvaluationRequest
+from heedful.saving import save_on_base
 from heedful.tasks.examples import Examples
 from heedful.tasks.pipeline import bind_task
 from heedful.tasks.text_classification import TextClassification, are_few

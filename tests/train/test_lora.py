@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from heedful.adapters import load_adapter, lora, merge, save_adapter
 from heedful.decode.quantize import quantize
 from heedful.errors import ConfigError, CorruptFile, InputError, NotFound, WrongShape
-from heedful.loading import load, save
+from heedful.loading import load
 from heedful.models import FAMILIES
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.adapt import LoRA
+from heedful.saving import save
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
 from tests.train import toys

@@ -12,7 +12,8 @@ import torch
 from heedful.adapters import lora
 from heedful.decode.quantize import quantize
 from heedful.errors import ConfigError, NotFound
-from heedful.loading import build, load, save
+from heedful.loading import build, load
+from heedful.saving import save
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
 from heedful.train.stopping import EarlyStopping, average_checkpoints, ema_model, soup

@@ -55,7 +55,7 @@ def quantize_command(
     with show_progress("quantizing"):
         from heedful.adapters import merge
         from heedful.decode.quantize import quantize
-        from heedful.loading import save
+        from heedful.saving import save
 
         merge(loaded)
         written = save(quantize(loaded, scheme, group=group), folder)

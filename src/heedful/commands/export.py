@@ -44,7 +44,7 @@ def export_command(
     with show_progress(f"writing {where}"):
         from heedful.adapters import merge
         from heedful.exporting import dense_model, export_gguf, export_onnx
-        from heedful.loading import save
+        from heedful.saving import save
 
         merge(loaded)
         if format == "hf":

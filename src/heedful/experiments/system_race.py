@@ -25,13 +25,14 @@ from heedful.experiments.sample_text import find_texts
 from heedful.experiments.systems import SizedSystem, build_system, find_systems, shared_tokenizer, size_system
 from heedful.files import sha256
 from heedful.inspect.lens import loss_by_position
-from heedful.loading import load, save
+from heedful.loading import load
 from heedful.models.base import LM
 from heedful.runs.folder import read_metrics
 from heedful.runs.prepare import prepare_run
 from heedful.runs.recipes import Evaluation, Recipe, TokenizerOptions
 from heedful.runs.settings import ResolvedSettings
 from heedful.runs.train import run_training
+from heedful.saving import save
 from heedful.train.checkpoint import of_run
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit

@@ -27,13 +27,14 @@ from heedful.experiments.translation_data import prepare_pairs, write_pairs
 from heedful.experiments.translation_report import translation_sections
 from heedful.files import expand_paths, name_files
 from heedful.inspect.inputs import reading
-from heedful.loading import load, save
+from heedful.loading import load
 from heedful.models.base import Model
 from heedful.nn.context import Watch
 from heedful.runs.prepare import config_entries
 from heedful.runs.recipes import Evaluation, Recipe, TokenizerOptions
 from heedful.runs.settings import ResolvedSettings
 from heedful.runs.train import run_training
+from heedful.saving import save
 from heedful.train.checkpoint import of_run
 from heedful.train.config import TrainConfig
 

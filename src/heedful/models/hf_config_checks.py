@@ -16,6 +16,7 @@ from heedful.models.family import Config, Family, check_value
 from heedful.weights.bases import bundled_vectors
 from heedful.weights.tensor_files import TensorEntry
 
+GENERATION = "generation_config.json"  # the rules of decoding that a model comes with
 TOKEN_IDS = dict.fromkeys(
     ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"), "int | tuple[int, ...]"
 )
@@ -69,7 +70,7 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
     hf_config: dict[str, Any] = read_json(path)
     check_kinds(f"{name}:", hf_config, TOKEN_IDS | {"text_config": "dict"})
     kind, inner = hf_config.get("model_type"), hf_config.get("text_config")
-    if kind in TEXT_MODELS and inner:
+    if isinstance(kind, str) and kind in TEXT_MODELS and inner:
         text_type, architecture = TEXT_MODELS[kind]
         ids = {key: hf_config[key] for key in TOKEN_IDS if key in hf_config}
         return {**inner, **ids, "model_type": text_type, "architectures": [architecture]}

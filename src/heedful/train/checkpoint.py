@@ -30,9 +30,10 @@ from torch.optim import Optimizer
 
 from heedful.errors import ConfigError, CorruptFile, HeedfulError, NotFound, WrongShape
 from heedful.files import make_folder_atomically, read_json, sha256, write_text
-from heedful.loading import load, save, save_without_weights, skeleton
+from heedful.loading import load, skeleton
 from heedful.locks import FileLock
 from heedful.models.base import Model
+from heedful.saving import save, save_without_weights
 from heedful.train.distributed import Processes
 from heedful.weights.names import model_tensors
 from heedful.weights.shards import CHECKSUMS, SHARDS, ShardedFolder, is_sharded

@@ -14,12 +14,12 @@ from safetensors import SafetensorError
 
 from heedful.errors import ConfigError, HeedfulError
 from heedful.files import make_folder_atomically, write_text
-from heedful.loading import save, save_on_base
 from heedful.locks import FileLock
 from heedful.models.base import Model
 from heedful.runs.cards import Card, card_text
 from heedful.runs.requests import FinetuneRequest
 from heedful.runs.training_loop import TrainingResult
+from heedful.saving import save, save_on_base
 
 MAX_WHOLE = 100_000_000  # parameters of a named model that are written together with a linear head
 

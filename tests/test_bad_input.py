@@ -160,7 +160,7 @@ def test_an_empty_folder_is_said(tmp_path: Path) -> None:
 
 def test_an_unknown_model_type_is_named(folder: Path) -> None:
     rewrite(folder, model_type="gpt22")
-    with refused(NotFound, "model_type='gpt22'", hint="'gpt2'"):
+    with refused(NotFound, "model_type='gpt22'", hint="gpt2, gpt_neox"):
         heedful.load(folder)
 
 

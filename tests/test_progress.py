@@ -110,7 +110,7 @@ def test_ctrl_c_ends_a_command_with_one_line_and_code_130() -> None:
         "--max-tokens",
         "100000",
         "--n",
-        "40",
+        "400",
         "--temperature",
         "1",
     ]

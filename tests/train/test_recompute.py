@@ -49,6 +49,7 @@ def test_recomputed_layers_keep_less(files: Files) -> None:
 
 
 def test_recomputed_layers_are_traced_in_one_piece() -> None:
+    torch._dynamo.reset()  # a rotary base that it saw with several values becomes a symbol, which breaks it
     model, tokens = toys.tiny("llama"), torch.arange(8)[None] + 5
     wanted = model(tokens)
     recompute(model)

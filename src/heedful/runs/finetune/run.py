@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from heedful.adapters import merge
 from heedful.errors import InputError, NotFound, nearest
@@ -35,6 +37,7 @@ from heedful.runs.prepare import check_vocabulary
 from heedful.runs.requests import FinetuneRequest
 from heedful.runs.training_loop import TrainingInterrupted, TrainingResult
 from heedful.runs.training_progress import LineReporter, ProgressReporter, format_clock, make_reporter
+from heedful.tasks.examples import Examples
 from heedful.tasks.model_inputs import Truncated
 from heedful.tasks.pipeline import bind_task
 from heedful.tasks.task import TrainableTask
@@ -130,37 +133,24 @@ def finetune_linear_head(
     )
     batches = task.batches(known, options)
     pairs = can_tune(model, batches)
-    vector = f"the {model.config.classifier_pooling} of its vectors"
-    reporter.report(f"model: {request.model} ({model.family.name}) with a linear head on {vector}")
-    way = "its blocks learn from pairs, then the head is fitted" if pairs else "the head alone is fitted"
-    few = f"{len(examples):,} rows of {len(labels)} {task.label_unit} are few"
-    reporter.report(f"training: {few}: {way}; --full or --lora trains the model itself")
-    if len(names):
-        shown = ", ".join(repr(text) for text, _ in names.items[:3])
-        more = " …" if len(names) > 3 else ""
-        reporter.report(f"names: the classes' own are texts to learn from, too: {shown}{more}")
-    weights = split.task.class_weights(examples)
-
-    def announce(frozen: CrossValidation, seconds: float) -> None:
-        base = task.compare_logits(examples.select(frozen.rows), frozen.logits, frozen.trials)
-        head = f"{base[task.metric]:.4f} by a linear head on the model's own vectors"
-        reporter.report(f"without training: {task.metric} {head} ({frozen.folds}-fold cross-validation)")
-        reporter.report(f"time: about {format_clock(seconds)}")
-
+    reporter.report(
+        f"model: {request.model} ({model.family.name}) with a linear head on the "
+        f"{model.config.classifier_pooling} of its vectors"
+    )
+    report_few_rows(task, examples, names, len(labels), pairs, reporter)
     found = fit_linear_head(
-        model, batches, request.seed, pairs=pairs, names=len(names), class_weights=weights,
-        announce=None if quiet else announce,
+        model, batches, request.seed, pairs=pairs, names=len(names),
+        class_weights=split.task.class_weights(examples),
+        announce=None if quiet else partial(report_frozen, task, examples, reporter),
     )  # fmt: skip
-    folds, checked = 0, found.validation
+    checked = found.validation
     if request.valid:
-        scores = score_quietly(task, valid, options)
-        rows, split_method = len(valid), split.split_method
+        scores, rows, folds, method = score_quietly(task, valid, options), len(valid), 0, split.split_method
     else:
-        rows, folds = len(set(checked.rows)), checked.folds
-        scores = task.compare_logits(examples.select(checked.rows), checked.logits, checked.trials)
+        scores, rows, folds = score_held_out(task, examples, checked), len(set(checked.rows)), checked.folds
         scores["rows"] = rows
-        split_method = f"{folds}-fold cross-validation of {rows:,} rows (seed {request.seed})"
-    reporter.report(f"validation: {split_method}")
+        method = f"{folds}-fold cross-validation of {rows:,} rows (seed {request.seed})"
+    reporter.report(f"validation: {method}")
     settings = {
         "way": "pairs" if found.tuned else "frozen", "penalty": found.penalty, "length": options.length,
         "lora": False, "seed": request.seed,
@@ -175,6 +165,36 @@ def finetune_linear_head(
     )  # fmt: skip
     write_result(model, result, request)
     return result
+
+
+def report_few_rows(
+    task: TrainableTask, examples: Examples, names: Examples, classes: int, pairs: bool,
+    reporter: ProgressReporter,
+) -> None:  # fmt: skip
+    """Say how few rows are learnt, and which names of classes are learnt with them."""
+    way = "its blocks learn from pairs, then the head is fitted" if pairs else "the head alone is fitted"
+    few = f"{len(examples):,} rows of {classes} {task.label_unit} are few"
+    reporter.report(f"training: {few}: {way}; --full or --lora trains the model itself")
+    if len(names):
+        shown = ", ".join(repr(text) for text, _ in names.items[:3])
+        more = " …" if len(names) > 3 else ""
+        reporter.report(f"names: the classes' own are texts to learn from, too: {shown}{more}")
+
+
+def score_held_out(task: TrainableTask, examples: Examples, checked: CrossValidation) -> dict[str, Any]:
+    """Return the scores of rows by heads that had not seen them."""
+    return task.compare_logits(examples.select(checked.rows), checked.logits, checked.trials)
+
+
+def report_frozen(
+    task: TrainableTask, examples: Examples, reporter: ProgressReporter, frozen: CrossValidation,
+    seconds: float,
+) -> None:  # fmt: skip
+    """Say what a head on the model's own vectors gets, and how many seconds tuning them takes."""
+    score = f"{task.metric} {score_held_out(task, examples, frozen)[task.metric]:.4f}"
+    how = f"a linear head on the model's own vectors ({frozen.folds}-fold cross-validation)"
+    reporter.report(f"without training: {score} by {how}")
+    reporter.report(f"time: about {format_clock(seconds)}")
 
 
 def load_base(name: str, device: str) -> Model:

@@ -110,11 +110,13 @@ def test_ctrl_c_ends_a_command_with_one_line_and_code_130() -> None:
         "--max-tokens",
         "100000",
         "--n",
-        "400",
+        "40",
         "--temperature",
         "1",
     ]
-    code = f"from heedful.cli import main; main({words})"
+    # A shell lets what it starts in the background ignore Ctrl-C; the command is one in the foreground.
+    hear = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{hear}; from heedful.cli import main; main({words})"
     run = subprocess.Popen(
         [sys.executable, "-c", code], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs,
         env=os.environ | {"TERM": "xterm"},

@@ -110,6 +110,18 @@ def scale_vectors(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return (vectors - mean) / scale, mean, scale
 
 
+def fit_head(
+    model: LM, vectors: Tensor, targets: Tensor, penalty: float, weights: Tensor | None = None
+) -> None:
+    """Fit the linear head of a model, in place, to sentence vectors (N, D) and their targets."""
+    assert isinstance(model.head, SentenceHead)
+    x, mean, scale = scale_vectors(vectors)
+    weight, bias = fit_logistic(x, targets, model.config.labels, penalty, weights=weights)
+    with torch.no_grad():
+        model.head.linear.weight.copy_(weight / scale)
+        model.head.linear.bias.copy_(bias - weight @ mean / scale)
+
+
 def fit_linear_head(
     model: LM, batches: Batches, seed: int, *, pairs: bool, names: int = 0,
     class_weights: Sequence[float] | None = None,
@@ -121,7 +133,6 @@ def fit_linear_head(
     gets and how many seconds the tuning takes. The last `names` rows are names of classes: they are learnt
     from, and never held out.
     """
-    assert isinstance(model.head, SentenceHead)
     frozen, targets = read_vectors(model, batches.once())
     classes = model.config.labels
     weights = None if class_weights is None else torch.tensor(class_weights, dtype=frozen.dtype)
@@ -131,7 +142,6 @@ def fit_linear_head(
     rows, always = len(targets) - names, np.arange(len(targets) - names, len(targets))
     blocks, tuned = block_weights(model), list[Weights]()
     before = copy_weights(blocks) if pairs else {}
-
     penalties = (TUNED_PENALTY,) if pairs else PENALTIES
 
     def predict_frozen(train: NDArray[np.int64], held: NDArray[np.int64]) -> Tensor:
@@ -157,9 +167,6 @@ def fit_linear_head(
     else:
         found = validate(predict_frozen, repeats=1 if rows > MAX_REPEATED_ROWS else REPEATS)
     penalty = penalties[found.choice]
-    x, mean, scale = scale_vectors(read_vectors(model, batches.once())[0] if pairs else frozen)
-    weight, bias = fit_logistic(x, targets, classes, penalty, weights=weights)
-    with torch.no_grad():
-        model.head.linear.weight.copy_(weight / scale)
-        model.head.linear.bias.copy_(bias - weight @ mean / scale)
+    vectors = read_vectors(model, batches.once())[0] if pairs else frozen
+    fit_head(model, vectors, targets, penalty, weights)
     return LinearHead(found, penalty, pairs)

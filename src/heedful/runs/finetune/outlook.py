@@ -9,15 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from heedful.data.batch import Batch
 from heedful.data.batches import Indices, Order
-from heedful.evaluate.logistic import fit_logistic
 from heedful.models.base import LM, Model, evaluation_mode
-from heedful.nn.head import SentenceHead
 from heedful.runs.finetune.file_examples import SplitExamples
-from heedful.runs.finetune.linear_head import put_linear_head, read_vectors, scale_vectors
+from heedful.runs.finetune.linear_head import fit_head, put_linear_head, read_vectors
+from heedful.runs.finetune.pairs import Weights, copy_weights, set_weights
 from heedful.runs.finetune.training_setup import TrainingSetup, score_quietly
 from heedful.runs.training_progress import format_clock
 from heedful.tasks.examples import Examples
@@ -122,7 +120,8 @@ def time_steps(setup: TrainingSetup, steps: Sequence[int]) -> list[float]:
     The first one warms up.
     """
     model = setup.task.model
-    kept = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+    learning: Weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    kept = copy_weights(learning)
     config = replace(setup.config, steps=len(steps), warmup=0, decay=None, folder=None, resume=False)
     picked = replace(setup.batches, order=PickedSteps(setup.batches.order, steps))
     found, began = [], time.perf_counter()
@@ -132,10 +131,7 @@ def time_steps(setup: TrainingSetup, steps: Sequence[int]) -> list[float]:
         began = time.perf_counter()
         if sum(found[1:]) > MAX_MEASURED_SECONDS:
             break
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name in kept:
-                parameter.copy_(kept[name])
+    set_weights(learning, [kept])
     return found
 
 
@@ -182,11 +178,11 @@ def describe_base(setup: TrainingSetup, split: SplitExamples, body: Model, outlo
             )
         elif issubclass(task, Rerank):
             queries = list(dict.fromkeys(row[0] for row in split.valid.items))
-            asked = {queries[i] for i in spread(len(queries), rows * len(queries) // len(split.valid))}
-            whole = [i for i, row in enumerate(split.valid.items) if row[0] in asked]
+            chosen = {queries[i] for i in spread(len(queries), rows * len(queries) // len(split.valid))}
+            whole = [i for i, row in enumerate(split.valid.items) if row[0] in chosen]
             if whole:
                 score = score_cosines(setup, body, split.valid.select(whole))
-                of_some = "" if len(asked) == len(queries) else f" on {len(asked):,} of the queries"
+                of_some = "" if len(chosen) == len(queries) else f" on {len(chosen):,} of the queries"
                 found.append(f"{score:.4f}{of_some} by the cosine of the model's own vectors")
     return f"without training: {metric} {', '.join(found)}" if found else None
 
@@ -203,19 +199,12 @@ def score_linear_head(
     labels = split.task.label_order(split.train) or ()
     model = put_linear_head(body, labels)
     model.hf_config |= split.task.head_settings
-    assert isinstance(model.head, SentenceHead)
     task = bind_task(split.task, model)
     vectors, targets = read_vectors(model, task.batches(train, setup.options).once())
-    x, mean, scale = scale_vectors(vectors)
     if targets.dim() == 2:
-        targets = targets.to(x.dtype)
+        targets = targets.to(vectors.dtype)
     weights = split.task.class_weights(split.train)
-    weight, bias = fit_logistic(
-        x, targets, len(labels), PENALTY, weights=None if weights is None else x.new_tensor(weights)
-    )
-    with torch.no_grad():
-        model.head.linear.weight.copy_(weight / scale)
-        model.head.linear.bias.copy_(bias - weight @ mean / scale)
+    fit_head(model, vectors, targets, PENALTY, None if weights is None else vectors.new_tensor(weights))
     return float(score_quietly(task, valid, setup.options)[task.metric])
 
 

@@ -39,6 +39,9 @@ from heedful.weights.published_tensors import fill_model
 from heedful.weights.shards import ShardedFolder, is_sharded
 from heedful.weights.tensor_files import TensorSource, open_folder
 
+# Keys of config.json that are about a head, and say nothing about another.
+HEAD_KEYS = ("architectures", "id2label", "problem_type", "ordinal", "sentence_transformers", "task_specification")
+
 
 def build(
     name: str,
@@ -187,7 +190,7 @@ def with_head(
     count = {} if names is None else {"labels": len(names)}
     config = model.config.change(head=head, classifier_pooling=classifier_pooling, **spare, **count)
     made = _on_body(model, config, seed)
-    made.hf_config = {k: v for k, v in model.hf_config.items() if k not in ("architectures", "id2label")}
+    made.hf_config = {k: v for k, v in model.hf_config.items() if k not in HEAD_KEYS}
     if names is not None:
         made.hf_config |= {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
     if head == "tag":  # `data.tag` labels the first token of a word alone; taggers read this key

@@ -30,6 +30,7 @@ from heedful.tasks.columns import MESSAGES, ColumnFlags, check_flags, infer_file
 from heedful.tasks.examples import Examples
 from heedful.tasks.pipeline import bind_task, trainable_tasks
 from heedful.tasks.task import TrainableTask
+from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.checkpoint import of_run
 
 
@@ -55,7 +56,9 @@ def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, A
     kind.check_model(model)
     settings, rows = dict(request.options), {"batch": request.batch}
     rows |= {} if request.length is None else {"length": request.length}
-    examples, facts = read_examples(kind, request.files, settings)
+    learnt = TaskSpecification.of(model)
+    learnt = learnt if learnt is not None and learnt.command == kind.command else None
+    examples, facts = read_examples(kind, request.files, settings, learnt)
     examples = examples.first(None if request.limit is None else request.limit * request.batch)
     lines = ProgressReporter() if request.quiet else LineReporter()
 
@@ -73,9 +76,13 @@ def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, A
 
 
 def read_examples(
-    task: type[TrainableTask], files: Sequence[str], settings: dict[str, Any]
-) -> tuple[Examples, dict[str, Any]]:
-    """Return the examples of files, and which columns they come from; take the settings that name columns."""
+    task: type[TrainableTask], files: Sequence[str], settings: dict[str, Any],
+    learnt: TaskSpecification | None = None,
+) -> tuple[Examples, dict[str, Any]]:  # fmt: skip
+    """Return the examples of files, and which columns they come from; take the settings that name columns.
+
+    `learnt` is what the model learnt from: columns of these names are taken, and others are refused.
+    """
     flags, encoding = take_columns(settings), settings.pop("encoding", "utf-8")
     if len(files) == 2 and "lines" in task.file_kinds:
         if any(flags.values()):
@@ -85,7 +92,7 @@ def read_examples(
         raise InputError(
             f"{task.command} reads one table or two files of lines", hint=f"got {len(files)} files"
         )
-    parts = [read_one_file(task, path, flags, encoding) for path in files]
+    parts = [read_one_file(task, path, flags, encoding, learnt) for path in files]
     examples = parts[0] if len(parts) == 1 else join_examples(parts)
     columns = {"columns": list(examples.columns.values())} if examples.columns else {}
     return examples, columns | ({"left_out": list(examples.notes)} if examples.notes else {})
@@ -128,8 +135,10 @@ def read_parallel_lines(files: Sequence[str], encoding: str) -> tuple[Examples, 
     return examples, {"left_out": len(both) - len(kept)} if len(kept) < len(both) else {}
 
 
-def read_one_file(task: type[TrainableTask], path: str, flags: ColumnFlags, encoding: str) -> Examples:
-    """Return the examples of one file; columns are found as `heed finetune` finds them."""
+def read_one_file(
+    task: type[TrainableTask], path: str, flags: ColumnFlags, encoding: str, learnt: TaskSpecification | None
+) -> Examples:
+    """Return the examples of one file; columns are those learnt from, or found as `heed finetune` finds them."""
     named = [name for name in flags.values() if name is not None]
     if "lines" in task.file_kinds:
         check_table(task, path)
@@ -144,7 +153,11 @@ def read_one_file(task: type[TrainableTask], path: str, flags: ColumnFlags, enco
             return task.read_examples(bare, {"--text": bare.columns[0], "--label": bare.columns[1]})
     infer_file_task(source, trainable_tasks(), task.command)
     check_flags(source, flags)
-    return task.read_examples(source, flags)
+    if learnt is None:
+        return task.read_examples(source, flags)
+    examples = task.read_examples(source, learnt.complete_flags(flags, source.columns, task.roles))
+    learnt.check_columns(path, examples.columns, task.roles)
+    return examples
 
 
 def check_table(task: type[TrainableTask], path: str) -> None:
@@ -160,11 +173,13 @@ def check_table(task: type[TrainableTask], path: str) -> None:
 
 
 def default_task(model: Model, files: Sequence[str] = ()) -> str:
-    """Return the task a model was made for, by its head; a cross-encoder's config.json says how it scores.
+    """Return the task that a model was fine-tuned for, or else the one that its head tells.
 
-    Files of conversations are for a model that has a chat template.
+    The config.json of a published cross-encoder says how it scores. Files of conversations are for a model that has a chat template.
     """
-    head = model.config.head
+    head, learnt = model.config.head, TaskSpecification.of(model)
+    if learnt is not None:
+        return learnt.command
     if head == "none" and isinstance(model, LM) and model.pooling is not None:
         return "similarity"
     if head == "lm":

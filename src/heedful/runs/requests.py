@@ -88,6 +88,7 @@ class EvaluationRequest:
     quiet: bool = True  # whether to show no progress bar
     text: Annotated[str | None, Option("The column with the text, by name or number.")] = None
     label: Annotated[str | None, Option("The column with the expected answer.")] = None
+    pair: Annotated[str | None, Option("The column with a second text, or the question.")] = None
 
     @property
     def source(self) -> Any:
@@ -99,8 +100,8 @@ class EvaluationRequest:
 
         A length among the options (--set length=64) is the request's own, unless that is given too.
         """
-        names = {"text": self.text, "score" if task == "regress" else "label": self.label}
+        names = {"text": self.text, "score" if task == "regress" else "label": self.label, "pair": self.pair}
         columns = {n: int(v) if v.isdigit() else v for n, v in names.items() if v is not None}
         options = {**self.options, **columns}
         length = options.pop("length", None)
-        return replace(self, options=options, length=self.length or length, text=None, label=None)
+        return replace(self, options=options, length=self.length or length, text=None, label=None, pair=None)

@@ -20,6 +20,7 @@ from heedful.errors import ConfigError, InputError, NotFound, nearest
 from heedful.loading import load
 from heedful.models.base import LM, Model
 from heedful.tasks.task import Task, TrainableTask
+from heedful.tasks.task_specification import TaskSpecification
 from heedful.tasks.tokenized import with_special_tokens
 from heedful.text import Tokenizer, load_tokenizer
 from heedful.weights.bases import at_hand
@@ -153,7 +154,9 @@ def bind_task(kind: type[TrainableTask], model: Model) -> TrainableTask:
 
 
 def infer_task(model: Model) -> str:
-    """Return the task of a model by its head; config.json says what a generating one was taught."""
+    """Return the task that a model was fine-tuned for, or else the one that its head tells."""
+    if (specification := TaskSpecification.of(model)) is not None:
+        return specification.task
     if model.config.head == "lm":
         if isinstance(model, LM):
             return "summarization" if "task_prompt" in model.hf_config else "text-generation"

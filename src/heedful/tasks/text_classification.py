@@ -29,6 +29,7 @@ from heedful.tasks.examples import (
 )
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, rename_options
 from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.task_specification import TaskSpecification
 
 MAX_CLASSES = 1000  # so many in a small file are no classes
 MANY_CLASSES = 10  # from which on learning is faster and longer
@@ -98,7 +99,7 @@ class TextClassification(TrainableTask):
         function = SCORE_FUNCTIONS[check_choice("function_to_apply", name, SCORE_FUNCTIONS)]
         if top_k not in ("best", None):
             top_k = check_integer("top_k", top_k)
-        names = self.model.label_names
+        names, specification = self.model.label_names, TaskSpecification.of(self.model)
 
         def rank_labels(logits: Tensor) -> Any:
             rows = [{"label": n, "score": s} for n, s in zip(names, function(logits).tolist(), strict=True)]
@@ -109,6 +110,8 @@ class TextClassification(TrainableTask):
 
         def predict_batch(texts: list[Any]) -> list[Any]:
             pairs = [parse_text_pair(text) for text in texts]
+            for number, pair in enumerate(pairs if specification is not None else ()):
+                specification.check_input(1 if isinstance(pair, str) else 2, number)
             tokenized = self.tokenize(pairs, truncation=truncation, max_length=max_length)
             return [rank_labels(u) for u in self.forward(tokenized, batch_size=batch_size)]
 

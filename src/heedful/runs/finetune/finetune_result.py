@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from heedful.runs.cards import Card, card_text
 from heedful.runs.requests import FinetuneRequest
 from heedful.runs.training_loop import TrainingResult
 from heedful.saving import save, save_on_base
+from heedful.tasks.task_specification import TaskSpecification
 
 MAX_WHOLE = 100_000_000  # parameters of a named model that are written together with a linear head
 
@@ -84,7 +85,11 @@ def write_result(model: Model, result: FinetuneResult, request: FinetuneRequest)
     An adapter of a model that has a name is written alone, and so is a linear head of a large one; one that
     stands on a folder, with its weights.
     """
-    out = result.folder
+    out, card = result.folder, make_card(result, request)
+    if (learnt := TaskSpecification.of(model)) is not None:
+        score, interval = (result.scores.get(name) for name in (learnt.metric, f"{learnt.metric}_95"))
+        ends = None if interval is None else tuple(interval)
+        replace(learnt, score=score, score_interval=ends, validation=card.validation).write(model)
     try:
         with make_folder_atomically(out) as part:
             alone = result.settings["lora"] or (result.linear_head and result.parameters > MAX_WHOLE)
@@ -92,7 +97,7 @@ def write_result(model: Model, result: FinetuneResult, request: FinetuneRequest)
                 save_on_base(model, part, request.model, torch.float32)
             else:
                 save(model, part)
-            write_text(part / "README.md", card_text(make_card(result, request)))
+            write_text(part / "README.md", card_text(card))
     except (OSError, SafetensorError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise HeedfulError(f"could not write {out}: {reason}", hint="nothing is left there") from None

@@ -41,6 +41,7 @@ from heedful.tasks.examples import Examples
 from heedful.tasks.model_inputs import Truncated
 from heedful.tasks.pipeline import bind_task
 from heedful.tasks.task import TrainableTask
+from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.fit import DivergedError
 from heedful.weights.bases import BASES, bundled_models
 
@@ -132,6 +133,7 @@ def finetune_linear_head(
         examples, items=[*examples.items, *names.items], locations=[*examples.locations, *names.locations]
     )
     batches = task.batches(known, options)
+    TaskSpecification.of_training(task, examples.columns, labels, options.length).write(model)
     pairs = can_tune(model, batches)
     reporter.report(
         f"model: {request.model} ({model.family.name}) with a linear head on the "

@@ -24,6 +24,7 @@ from heedful.tasks.examples import Examples, limit_characters
 from heedful.tasks.model_inputs import Truncated
 from heedful.tasks.pipeline import bind_task
 from heedful.tasks.task import TrainableTask, TrainingDefaults
+from heedful.tasks.task_specification import TaskSpecification
 from heedful.tasks.tokenized import smallest_limit
 from heedful.train.config import TrainConfig
 
@@ -71,6 +72,7 @@ def prepare_training(
             lora(model, rank=DEFAULT_RANK, train=split.task.trained_whole)
     task, options = bind_task(split.task, model), batch_options(split, model, request, reporter)
     batches = task.batches(split.train, options)
+    TaskSpecification.of_training(task, split.examples.columns, batches.labels, options.length).write(model)
     config = schedule(split.task.training_defaults(split.train), len(batches), request, adapting, model)
     setup = TrainingSetup(task, options, batches, config, adapting, count, model is body)
     adapter = f"a LoRA adapter of {count_parameters(model, trainable_only=True):,} learns"

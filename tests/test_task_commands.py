@@ -511,3 +511,99 @@ def test_a_folder_that_is_called_as_a_model_does_not_take_its_place(
     monkeypatch.setattr(module, "load", lambda where, **_: opened.append(where) or kept)
     heed("classify", "the cat")
     assert opened == [bundled_models()["sentiment"]]  # but never in the place of the task's own
+
+
+TABLE = "id,text,label\n0,the cat sat,GOOD\n1,the dog sat,BAD\n"
+
+
+@pytest.mark.parametrize("command", ["classify", "tag", "embed"])
+def test_a_table_is_read_by_its_column_of_texts(
+    heed: Any, models: dict[str, Path], tmp_path: Path, command: str
+) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text(TABLE)
+    code, out, err = heed(command, file, "--model", models[command], "--json")
+    assert code == 0, err
+    assert [one["text"] for one in objects(out)] == ["the cat sat", "the dog sat"]
+    assert "'text'" in err  # which column it was
+
+
+def test_texts_to_compare_come_from_the_column_of_a_table(
+    heed: Any, models: dict[str, Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.tsv"
+    file.write_text(TABLE.replace(",", "\t"))
+    code, out, err = heed("similar", "cat", file, "--model", models["embed"], "--json")
+    assert code == 0, err
+    found = objects(out)[0]["results"]
+    assert {(row["line"], row["text"]) for row in found} == {(2, "the cat sat"), (3, "the dog sat")}
+
+
+def test_the_column_of_a_table_can_be_named(heed: Any, models: dict[str, Path], tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"a": "the cat", "b": "the dog"}\n')
+    code, _, err = heed("classify", file, "--model", models["classify"])
+    assert code == 3
+    assert "'a', 'b'" in err
+    assert "--text" in err
+    code, out, _ = heed("classify", file, "--text", "b", "--model", models["classify"], "--json")
+    assert code == 0
+    assert objects(out)[0]["text"] == "the dog"
+
+
+def test_a_first_line_that_may_be_a_text_is_not_taken_for_a_header(
+    heed: Any, models: dict[str, Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("the cat sat\nthe dog sat\n")
+    code, _, err = heed("classify", file, "--model", models["classify"])
+    assert code == 3
+    assert "--text 0" in err
+    code, out, _ = heed("classify", file, "--text", "0", "--model", models["classify"], "--json")
+    assert [one["text"] for one in objects(out)] == ["the cat sat", "the dog sat"]
+
+
+def test_a_column_is_named_only_where_there_is_a_table(heed: Any, models: dict[str, Path]) -> None:
+    code, _, err = heed("classify", "the cat", "--text", "b", "--model", models["classify"])
+    assert code == 3
+    assert "--text b" in err
+    assert "table" in err
+
+
+def test_a_spreadsheet_is_not_a_text(heed: Any, models: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "rows.xlsx").write_bytes(b"PK\x03\x04")
+    code, out, err = heed("classify", "rows.xlsx", "--model", models["classify"])
+    assert (code, out) == (3, "")
+    assert ".csv" in err
+
+
+def test_sentences_of_words_and_tags_are_read_without_the_tags(
+    heed: Any, models: dict[str, Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "names.conll"
+    file.write_text("ada B-PER\nlives O\n\nthe O\ncat O\n")
+    _, out, _ = heed("tag", file, "--model", models["tag"], "--json")
+    assert [one["text"] for one in objects(out)] == ["ada lives", "the cat"]
+
+
+def test_a_model_of_pairs_reads_both_columns_of_a_table(
+    heed: Any, models: dict[str, Path], tmp_path: Path
+) -> None:
+    learnt = {
+        "task": "text-classification", "command": "classify",
+        "inputs": [{"role": "text", "column": "one"}, {"role": "pair", "column": "other"}],
+    }  # fmt: skip
+    moods = {0: "BAD", 1: "GOOD"}
+    folder = saved(
+        tmp_path / "pairs", bert(head="classify", labels=2), id2label=moods, task_specification=learnt
+    )
+    file = tmp_path / "rows.csv"
+    file.write_text("text,one,other\nno,the cat,the dog\n")
+    code, out, err = heed("classify", file, "--model", folder, "--json")
+    assert code == 0, err
+    found = objects(out)[0]
+    assert (found["text"], found["text_pair"]) == ("the cat", "the dog")
+    file.write_text("text\nthe cat\n")
+    code, _, err = heed("classify", file, "--model", folder)
+    assert code == 3
+    assert "'one' and 'other'" in err

@@ -40,7 +40,14 @@ from heedful.weights.shards import ShardedFolder, is_sharded
 from heedful.weights.tensor_files import TensorSource, open_folder
 
 # Keys of config.json that are about a head, and say nothing about another.
-HEAD_KEYS = ("architectures", "id2label", "problem_type", "ordinal", "sentence_transformers", "task_specification")
+HEAD_KEYS = (
+    "architectures",
+    "id2label",
+    "problem_type",
+    "ordinal",
+    "sentence_transformers",
+    "task_specification",
+)
 
 
 def build(

@@ -39,11 +39,16 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_the_folder_says_what_was_learnt(folders: dict[str, Path]) -> None:
     learnt = TaskSpecification.of_folder(folders["pair"])
     assert learnt is not None
-    assert (learnt.task, learnt.command, learnt.labels) == ("text-classification", "classify", ("other", "same"))
+    assert (learnt.task, learnt.command, learnt.labels) == (
+        "text-classification",
+        "classify",
+        ("other", "same"),
+    )
     assert list(learnt.inputs.items()) == [("text", "premise"), ("pair", "hypothesis")]
     assert learnt.target == "label"
     assert (learnt.metric, learnt.max_length) == ("accuracy", 64)
-    assert learnt.score is not None and learnt.score_interval is not None
+    assert learnt.score is not None
+    assert learnt.score_interval is not None
     assert learnt.score_interval[0] <= learnt.score <= learnt.score_interval[1]
     assert TaskSpecification.of(heedful.load(folders["pair"])) == learnt
 
@@ -66,7 +71,8 @@ def test_a_single_text_in_the_shell_is_told_which_columns_a_table_needs(
 ) -> None:
     code, _, err = heed("classify", "anna sees cats", "--model", folders["pair"])
     assert code == 3
-    assert "'premise' and 'hypothesis'" in err and ".csv" in err
+    assert "'premise' and 'hypothesis'" in err
+    assert ".csv" in err
 
 
 def test_an_evaluation_takes_the_columns_that_were_learnt_from(
@@ -75,7 +81,8 @@ def test_an_evaluation_takes_the_columns_that_were_learnt_from(
     columns = ("text", "premise", "hypothesis", "label")
     file = toy.table(tmp_path / "test.csv", columns, [("unused", *row) for row in PAIRS[:6]])
     code, out, _ = heed("eval", folders["pair"], file, "--json")
-    assert code == 0 and json.loads(out)["columns"] == ["premise", "hypothesis", "label"]
+    assert code == 0
+    assert json.loads(out)["columns"] == ["premise", "hypothesis", "label"]
 
 
 def test_a_model_of_pairs_is_not_scored_on_one_text(
@@ -85,7 +92,9 @@ def test_a_model_of_pairs_is_not_scored_on_one_text(
     file = toy.table(tmp_path / "test.csv", ("text", "label"), rows)
     code, _, err = heed("eval", folders["pair"], file)
     assert code == 3
-    assert "'text'" in err and "'premise' and 'hypothesis'" in err and "--pair" in err
+    assert "'text'" in err
+    assert "'premise' and 'hypothesis'" in err
+    assert "--pair" in err
 
 
 def test_a_model_of_single_texts_is_not_scored_on_pairs(
@@ -95,7 +104,8 @@ def test_a_model_of_single_texts_is_not_scored_on_pairs(
     file = toy.table(tmp_path / "test.csv", ("sentence1", "sentence2", "label"), rows)
     code, _, err = heed("eval", folders["single"], file)
     assert code == 3
-    assert "'sentence1' and 'sentence2'" in err and "'text'" in err
+    assert "'sentence1' and 'sentence2'" in err
+    assert "'text'" in err
     assert heed("eval", folders["single"], file, "--text", "sentence1")[0] == 0
 
 
@@ -108,5 +118,3 @@ def test_what_is_no_specification_is_one_clear_line() -> None:
     for damaged in ("text", {"task": "x"}, {"inputs": 3}):
         with pytest.raises(ConfigError, match="task_specification"):
             TaskSpecification.parse({"task_specification": damaged})
-
-

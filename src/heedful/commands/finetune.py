@@ -57,7 +57,8 @@ def finetune_command(
     if result.task in USED_BY and not quiet:
         folder = shlex.quote(str(result.folder))
         model = folder if result.task == "chat" else f"--model {folder}"
-        print_above(f"use it: heed {USED_BY[result.task]} {model}")
+        pairs = result.task == "classify" and "pair" in result.found["read_as"]
+        print_above(f"use it: heed {'classify FILE.csv' if pairs else USED_BY[result.task]} {model}")
     print(result.use)
 
 

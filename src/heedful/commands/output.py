@@ -121,15 +121,19 @@ def print_warnings() -> Iterator[None]:
 
 
 def write_results(
-    about: Row, results: Iterable[tuple[str, list[Row]]], json: bool, draw: Callable[[str, list[Row]], str]
+    about: Row, results: Iterable[tuple[Any, list[Row]]], json: bool, draw: Callable[[str, list[Row]], str]
 ) -> None:
-    """Print each text's results: one object per line, or what `draw` returns, below the text if several."""
+    """Print each text's results: one object per line, or what `draw` returns, below the text if several.
+
+    A pair of texts is {"text": …, "text_pair": …}.
+    """
     rows = list(results)
     if json:
-        for text, found in rows:
-            as_json(about | {"text": text, "results": found})
+        for one, found in rows:
+            as_json(about | ({"text": one} if isinstance(one, str) else one) | {"results": found})
         return
-    for number, (text, found) in enumerate(rows):
+    for number, (one, found) in enumerate(rows):
+        text = one if isinstance(one, str) else " | ".join(one.values())
         if len(rows) > 1:
             print_marked(("\n" if number else "") + text, "dim")
         print_marked(draw(text, found))

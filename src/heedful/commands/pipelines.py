@@ -13,7 +13,14 @@ import typer
 
 from heedful.commands.model_arguments import default_model, few_threads
 from heedful.commands.output import Json, Row, align_columns, mark_spans, print_warnings, write_results
-from heedful.commands.text_arguments import Texts, read_documents, read_file, read_texts
+from heedful.commands.text_arguments import (
+    TableColumns,
+    TextColumn,
+    Texts,
+    read_documents,
+    read_inputs,
+    read_texts,
+)
 from heedful.errors import InputError
 from heedful.progress import show_progress
 
@@ -67,6 +74,11 @@ def classify_command(
         bool, typer.Option("--several", help="Several of your own labels may hold at once.")
     ] = False,
     top_k: TopK = 1,
+    column: TextColumn = None,
+    pair: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="The column with the second text, if the model reads pairs."),
+    ] = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -79,14 +91,17 @@ def classify_command(
       heed classify "Book me a table for two" --labels restaurant,travel,weather --top-k 3
 
       heed classify --model ./my-intents --top-k 3 --json < questions.txt
+
+      heed classify reviews.csv --text body --json
     """
-    texts = read_texts(text)
+    own = None if labels is not None else model  # zero-shot reads one text, whatever the model learnt from
+    texts = read_inputs(text, TableColumns("classify", column, pair, own))
     if labels is None and (template is not None or several):
         raise InputError("--template and --several are about your own labels", hint="give --labels a,b,c")
     if labels is not None and not split_commas(labels):
         raise InputError("--labels names no label", hint="separate them by commas: --labels a,b,c")
     task = "text-classification" if labels is None else "zero-shot-classification"
-    with print_warnings(), show_progress("classifying"), few_threads(texts):
+    with print_warnings(), show_progress("classifying"), few_threads(list(map(str, texts))):
         name, pipe = make_pipeline(task, model, device)
         if labels is None:
             results = pipe(texts, top_k=top_k, truncation=True)
@@ -113,6 +128,7 @@ def tag_command(
     aggregation: Annotated[
         str, typer.Option(help="How token pieces become words: none, simple, first, average or max.")
     ] = "first",
+    column: TextColumn = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -124,7 +140,7 @@ def tag_command(
 
       heed tag --json < news.txt
     """
-    texts, task = read_texts(text), "token-classification"
+    texts, task = read_texts(text, TableColumns("tag", column, model=model)), "token-classification"
     with print_warnings(), show_progress("finding names"), few_threads(texts):
         name, pipe = make_pipeline(task, model, device, aggregation_strategy=aggregation)
         results = pipe(texts)
@@ -148,6 +164,7 @@ def translate_command(
     model: Model = None,
     beams: Beams = None,
     max_tokens: MaxTokens = None,
+    column: TextColumn = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -162,9 +179,8 @@ def translate_command(
       heed translate "Where is the station?" --model rnnsearch-en-de
     """
     options = given_options(num_beams=beams, max_new_tokens=max_tokens)
-    _generate_texts(
-        f"translation_en_to_{to}", "translation_text", read_texts(text), model, device, json, options
-    )
+    texts = read_texts(text, TableColumns("translate", column, model=model))
+    _generate_texts(f"translation_en_to_{to}", "translation_text", texts, model, device, json, options)
 
 
 def summarize_command(
@@ -174,6 +190,7 @@ def summarize_command(
     beams: Beams = None,
     max_tokens: MaxTokens = None,
     lines: Lines = False,
+    column: TextColumn = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -187,7 +204,8 @@ def summarize_command(
     """
     if file is not None and text:
         raise InputError("a text and --file were given", hint="give one of them")
-    texts = [read_file(file)] if file is not None else read_documents(text, lines)
+    arguments = text if file is None else [str(file.absolute())]
+    texts = read_documents(arguments, lines and file is None, TableColumns("summarize", column, model=model))
     options = given_options(num_beams=beams, max_new_tokens=max_tokens)
     _generate_texts("summarization", "summary_text", texts, model, device, json, options)
 
@@ -214,6 +232,7 @@ def fill_command(
     model: Model = None,
     top_k: TopK = 5,
     targets: Annotated[str | None, typer.Option(help="Only these words, as a,b,c.")] = None,
+    column: TextColumn = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -225,7 +244,7 @@ def fill_command(
 
       heed fill "The ___ barked." --targets dog,cat,tree
     """
-    texts = read_texts(text)
+    texts = read_texts(text, TableColumns("fill", column, model=model))
     if targets is not None and not split_commas(targets):
         raise InputError("--targets names no word", hint="separate them by commas: --targets a,b,c")
     options = given_options(targets=None if targets is None else split_commas(targets))
@@ -257,6 +276,7 @@ def complete_command(
     n: Annotated[int, typer.Option(min=1, help="Number of continuations.")] = 1,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
     lines: Lines = False,
+    column: TextColumn = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -268,7 +288,7 @@ def complete_command(
 
       heed complete "Once upon a time" --model prose --temperature 0.8 --n 3 --seed 0
     """
-    texts = read_documents(text, lines)
+    texts = read_documents(text, lines, TableColumns("complete", column, model=model))
     options = given_options(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     sample = bool({"temperature", "top_k", "top_p"} & set(options)) or n > 1
     with print_warnings(), show_progress("generating"):

@@ -13,10 +13,13 @@ from heedful.commands.model_arguments import few_threads
 from heedful.commands.output import Json, Row, align_columns, as_json, print_warnings, write_results
 from heedful.commands.pipelines import Device, Model, TopK, make_pipeline
 from heedful.commands.text_arguments import (
+    TableColumns,
+    TextColumn,
     Texts,
-    file_text,
+    find_file,
     looks_like_path,
-    read_file,
+    looks_like_table,
+    read_numbered,
     read_stdin,
     read_texts,
     text_or_file,
@@ -37,6 +40,7 @@ def embed_command(
     out: Annotated[
         Path | None, typer.Option(help="Write all vectors to this .safetensors or .csv file.")
     ] = None,
+    column: TextColumn = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -48,7 +52,7 @@ def embed_command(
 
       heed embed --out vectors.safetensors < sentences.txt
     """
-    texts = read_texts(text)
+    texts = read_texts(text, TableColumns("embed", column, model=model))
     if out is not None and out.suffix not in FORMATS:
         raise InputError(f"{out} has no suffix of {' or '.join(FORMATS)}", hint="name a file that has")
     from heedful.tasks.sentence_similarity import sentence_vectors
@@ -71,10 +75,11 @@ def _format_vector(text: str, results: list[Row]) -> str:
 
 
 Candidates = Annotated[
-    list[str] | None, typer.Argument(metavar="TEXT", help="Texts to compare, or a file with one per line.")
+    list[str] | None,
+    typer.Argument(metavar="TEXT", help="Texts to compare, a file with one per line, or a table."),
 ]
 CandidateFile = Annotated[
-    Path | None, typer.Option("--in", help="A file of texts, one per line; - is stdin.")
+    Path | None, typer.Option("--in", help="A file of texts, one per line, or a table; - is stdin.")
 ]
 
 
@@ -84,6 +89,7 @@ def similar_command(
     path: CandidateFile = None,
     model: Model = None,
     top_k: TopK = 5,
+    column: TextColumn = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -97,7 +103,8 @@ def similar_command(
 
       cat listings.txt | heed similar "Seattle motel" --in - --json
     """
-    list_best("sentence-similarity", query, numbered_sentences(path, text), model, top_k, device, json)
+    sentences = numbered_sentences(path, text, TableColumns("similar", column, model=model))
+    list_best("sentence-similarity", query, sentences, model, top_k, device, json)
 
 
 def rerank_command(
@@ -106,6 +113,7 @@ def rerank_command(
     path: CandidateFile = None,
     model: Model = None,
     top_k: TopK = 5,
+    column: TextColumn = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -119,7 +127,8 @@ def rerank_command(
 
       heed rerank "how tall is Everest" "It is 8,849 m high." "It lies in Asia." -m ./my-cross-encoder --json
     """
-    list_best("rerank", query, numbered_sentences(path, text), model, top_k, device, json)
+    sentences = numbered_sentences(path, text, TableColumns("rerank", column, model=model))
+    list_best("rerank", query, sentences, model, top_k, device, json)
 
 
 def list_best(
@@ -138,7 +147,9 @@ def list_best(
     write_results({"task": task, "model": name}, [(query, best)], json, draw)
 
 
-def numbered_sentences(path: Path | None, arguments: Sequence[str] | None) -> list[tuple[int, str]]:
+def numbered_sentences(
+    path: Path | None, arguments: Sequence[str] | None, columns: TableColumns
+) -> list[tuple[int, str]]:
     """Return the sentences to compare with, each with its line, or its place among the arguments."""
     if path is not None and arguments:
         raise InputError("texts and --in were given", hint="give one of them")
@@ -146,11 +157,16 @@ def numbered_sentences(path: Path | None, arguments: Sequence[str] | None) -> li
         if not arguments:
             raise InputError("there is nothing to compare with", hint="give sentences, or a file with --in")
         if len(arguments) > 1 or not looks_like_path(arguments[0]):
-            return list(enumerate(read_texts(arguments), 1))
-        file_text(arguments[0])  # raises an error if it does not exist
-        path = Path(arguments[0])
-    text = read_stdin(wait=True) if str(path) == "-" else read_file(path)
-    sentences = [(i, line.strip()) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
+            return list(enumerate(read_texts(arguments, columns), 1))
+        path = find_file(arguments[0])
+    if not looks_like_table(str(path)):
+        columns.check_unused()
+    if str(path) == "-":
+        lines = enumerate(read_stdin(wait=True).split("\n"), 1)
+        sentences = [(number, line.strip()) for number, line in lines if line.strip()]
+    else:
+        numbered = read_numbered(str(path.absolute()), columns) or []
+        sentences = [(number, text) for number, text in numbered if isinstance(text, str)]
     if not sentences:
         raise InputError(f"{path} has no sentences", hint="put one on each line")
     return sentences

@@ -138,7 +138,7 @@ def read_parallel_lines(files: Sequence[str], encoding: str) -> tuple[Examples, 
 def read_one_file(
     task: type[TrainableTask], path: str, flags: ColumnFlags, encoding: str, learnt: TaskSpecification | None
 ) -> Examples:
-    """Return the examples of one file; columns are those learnt from, or found as `heed finetune` finds them."""
+    """Return the examples of one file; columns are those learnt from, or found as in `heed finetune`."""
     named = [name for name in flags.values() if name is not None]
     if "lines" in task.file_kinds:
         check_table(task, path)
@@ -175,7 +175,8 @@ def check_table(task: type[TrainableTask], path: str) -> None:
 def default_task(model: Model, files: Sequence[str] = ()) -> str:
     """Return the task that a model was fine-tuned for, or else the one that its head tells.
 
-    The config.json of a published cross-encoder says how it scores. Files of conversations are for a model that has a chat template.
+    The config.json of a published cross-encoder says how it scores. Files of conversations are for a model
+    that has a chat template.
     """
     head, learnt = model.config.head, TaskSpecification.of(model)
     if learnt is not None:

@@ -81,6 +81,21 @@ class Role:
     beside: tuple[str, ...] = ()  # found by its name only where the first role's column is one of these
 
 
+# What the command of a task reads from a table, where nothing is learnt and there are no answers.
+INPUT_ROLES: dict[str, dict[str, Role]] = {
+    "classify": {
+        "text": Role("--text", (*TEXT, *FIRST)),
+        "pair": Role("--pair", SECOND, optional=True, beside=FIRST),
+    },
+    "tag": {"words": Role("--text", (*TEXT, *WORDS))},
+    "translate": {"text": Role("--text", (*SOURCE, *TEXT))},
+    "summarize": {"text": Role("--text", (*LONG, *TEXT))},
+    "complete": {"prompt": Role("--text", (*PROMPT, *TEXT))},
+    "rerank": {"document": Role("--text", (*DOCUMENT, *TEXT))},
+    **{name: {"text": Role("--text", (*TEXT, *DOCUMENT, *FIRST))} for name in ("embed", "similar", "fill")},
+}
+
+
 def infer_file_task(
     source: InputFile, tasks: Tasks, task_name: str | None, column_flags: ColumnFlags | None = None
 ) -> str:

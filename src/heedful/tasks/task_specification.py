@@ -46,12 +46,14 @@ class TaskSpecification:
     def of_training(
         cls, task: TrainableTask, columns: Mapping[str, str], labels: Sequence[str], max_length: int
     ) -> TaskSpecification:
-        """Return what a model learns: a task, from the columns of these roles; others than tables have roles."""
+        """Return what a model learns: a task, from the columns of these roles."""
         required = {name: name for name, role in task.roles.items() if not role.optional}
         roles = dict(columns) or required
         inputs = {name: column for name, column in roles.items() if task.roles[name].flag != TARGET_FLAG}
         target = next((column for name, column in roles.items() if name not in inputs), None)
-        return cls(task.task, task.command, inputs, target, tuple(labels), max_length=max_length, metric=task.metric)
+        return cls(
+            task.task, task.command, inputs, target, tuple(labels), max_length=max_length, metric=task.metric
+        )
 
     @classmethod
     def of(cls, model: Model) -> TaskSpecification | None:
@@ -99,11 +101,8 @@ class TaskSpecification:
             return
         what = f"this model learnt from {self.described_inputs}, and input {number} is"
         if count == 1:
-            raise InputError(
-                f"{what} one text",
-                hint='give {"text": …, "text_pair": …}',
-                shell=f"give a .csv, .tsv or .jsonl file with the columns {quote_names(self.inputs.values())}",
-            )
+            table = f"give a .csv, .tsv or .jsonl file with the columns {quote_names(self.inputs.values())}"
+            raise InputError(f"{what} one text", hint='give {"text": …, "text_pair": …}', shell=table)
         raise InputError(f"{what} a pair of texts", hint="give one text")
 
     def check_columns(self, path: str, columns: Mapping[str, str], roles: Mapping[str, Role]) -> None:
@@ -119,7 +118,7 @@ class TaskSpecification:
     def complete_flags(
         self, flags: ColumnFlags, columns: Sequence[str], roles: Mapping[str, Role]
     ) -> dict[str, str | None]:
-        """Return the flags that name columns; those not given name what the model learnt from, if it is there."""
+        """Return the flags that name columns; one not given names what was learnt from, if that is there."""
         learnt = {roles[role].flag: name for role, name in self.inputs.items() if role in roles}
         if self.target is not None and any(role.flag == TARGET_FLAG for role in roles.values()):
             learnt[TARGET_FLAG] = self.target

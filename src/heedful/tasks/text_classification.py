@@ -18,7 +18,7 @@ from heedful.data.input_files import InputFile
 from heedful.errors import ConfigError, InputError
 from heedful.evaluate.scores import class_scores
 from heedful.models.base import LM, Model
-from heedful.tasks.columns import FIRST, LABEL, SECOND, TEXT, ColumnFlags, Role, infer_columns
+from heedful.tasks.columns import INPUT_ROLES, LABEL, ColumnFlags, Role, infer_columns
 from heedful.tasks.examples import (
     Examples,
     check_known,
@@ -70,11 +70,7 @@ class TextClassification(TrainableTask):
     needs = "a head that labels a whole text (classify)"
     command, head, objective, metric = "classify", "classify", "classify", "accuracy"
     training = TrainingDefaults(lr=5e-5, lora_lr=1e-3, epochs=4, length=256)
-    roles: ClassVar[Mapping[str, Role]] = {
-        "text": Role("--text", (*TEXT, *FIRST)),
-        "pair": Role("--pair", SECOND, optional=True, beside=FIRST),
-        "label": Role("--label", LABEL),
-    }
+    roles: ClassVar[Mapping[str, Role]] = {**INPUT_ROLES["classify"], "label": Role("--label", LABEL)}
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Return [{"label", "score"}]: the best label of a text; with `top_k` the best few (None: all)."""
@@ -110,8 +106,9 @@ class TextClassification(TrainableTask):
 
         def predict_batch(texts: list[Any]) -> list[Any]:
             pairs = [parse_text_pair(text) for text in texts]
-            for number, pair in enumerate(pairs if specification is not None else ()):
-                specification.check_input(1 if isinstance(pair, str) else 2, number)
+            if specification is not None:
+                for number, pair in enumerate(pairs):
+                    specification.check_input(1 if isinstance(pair, str) else 2, number)
             tokenized = self.tokenize(pairs, truncation=truncation, max_length=max_length)
             return [rank_labels(u) for u in self.forward(tokenized, batch_size=batch_size)]
 

@@ -87,7 +87,7 @@ def write_result(model: Model, result: FinetuneResult, request: FinetuneRequest)
     """
     out, card = result.folder, make_card(result, request)
     if (learnt := TaskSpecification.of(model)) is not None:
-        score, interval = (result.scores.get(name) for name in (learnt.metric, f"{learnt.metric}_95"))
+        score, interval = (result.scores.get(name) for name in (str(learnt.metric), f"{learnt.metric}_95"))
         ends = None if interval is None else tuple(interval)
         replace(learnt, score=score, score_interval=ends, validation=card.validation).write(model)
     try:

@@ -3,11 +3,15 @@
     python benchmarks/serve_load.py                           the bundled GPT, 1 and 64 streams, in turns
     python benchmarks/serve_load.py --model smollm2-135m-instruct --streams 1,8 --max-tokens 64
     python benchmarks/serve_load.py --peer plain --streams 8  beside `transformers serve`, with accelerate
+    python benchmarks/serve_load.py --model all-minilm-l6-v2 --large-texts 2  small requests next to 5 MB
 
 It starts `heed serve` (and the peer) on free ports of 127.0.0.1, asks each in turns of --seconds, checks
 every text against the one that its prompt gets alone, and stops what it started. Clients and servers share
 the machine. Rates count tokens of answers (the usage that servers report; events with text where they report
 none), times are in milliseconds, `CPU µs/t` is what the server computed for a token, on all cores together.
+
+`--large-texts N` measures something else: how long small requests for embeddings and `/health` take while N
+clients send texts of 5 MB, and how much memory the server holds before, at its peak and afterwards.
 """
 
 from __future__ import annotations
@@ -33,6 +37,10 @@ BUNDLED = Path(__file__).parents[1] / "src/heedful/bundled/prose"
 PROMPTS = ("The old man", "In the garden", "She said that", "Once upon a time", "Why", "A letter from",
            "The ship was", "He had never", "It was late", "My dear", "When the king", "On the road",
            "The house stood", "Nobody knew", "At last", "The child")  # fmt: skip
+LARGE_BYTES = 5_000_000
+SMALL_CLIENTS = 4
+PAUSE_SECONDS = 0.05  # between two small requests of one client: the server is not saturated by them
+ANSWER_SECONDS = 120  # that one answer may take
 
 
 @dataclass
@@ -80,6 +88,11 @@ class Target:
         """Return what the server has computed so far, in user and system mode."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def megabytes(self, name: str) -> int:
+        """Return a size from the server's /proc status: VmRSS is resident now, VmHWM the most so far."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith(f"{name}:"))) // 1024
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -148,6 +161,65 @@ async def run_clients(target: Target, streams: int, seconds: float, max_tokens: 
     await asyncio.gather(*(client(number) for number in range(streams)))
     tally.seconds, tally.cpu = time.perf_counter() - begun, target.cpu_seconds() - computed
     return tally
+
+
+async def time_requests(target: Target, path: str, text: str | None, pause: float, end: float) -> Tally:
+    """Send one request after another until `end`, each over its own connection; note the seconds of each."""
+    body = b"" if text is None else json.dumps({"model": target.model, "input": text}).encode()
+    head = f"{'GET' if text is None else 'POST'} {path} HTTP/1.1\r\nHost: 127.0.0.1:{target.port}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    tally = Tally()
+    while time.perf_counter() < end:
+        begun = time.perf_counter()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
+                try:
+                    writer.write(head.encode() + body)
+                    status = (await reader.read()).split(b"\r\n", 1)[0].decode()
+                finally:
+                    writer.close()
+            tally.answers += 1
+            if " 200 " not in status:
+                tally.errors.append(status)
+        except (OSError, TimeoutError) as error:
+            tally.errors.append(repr(error))
+        tally.first.append(time.perf_counter() - begun)
+        await asyncio.sleep(pause)
+    return tally
+
+
+def measure_large_texts(target: Target, clients: int, seconds: float) -> None:
+    """Print the times of small requests and of /health, first alone and then next to large texts."""
+    text = "The quick brown fox jumps over the lazy dog. " * (LARGE_BYTES // 45)
+    small = ("/v1/embeddings", "A small request.", PAUSE_SECONDS)
+
+    async def run_all(large: int) -> list[list[Tally]]:
+        end = time.perf_counter() + seconds
+        groups = [(small, SMALL_CLIENTS), (("/health", None, PAUSE_SECONDS), 1),
+                  (("/v1/embeddings", text, 0.0), large)]  # fmt: skip
+        return [
+            await group
+            for group in [
+                asyncio.gather(*(time_requests(target, *request, end) for _ in range(count)))
+                for request, count in groups
+            ]
+        ]
+
+    asyncio.run(time_requests(target, *small, time.perf_counter() + 1))  # the first answers are slower
+    print(f"{'':32s} answers  not 200   p50 ms   p99 ms   max ms   resident MB {target.megabytes('VmRSS')}")
+    for large in (0, clients):
+        for name, tallies in zip(("small", "/health", "5 MB"), asyncio.run(run_all(large)), strict=True):
+            times = [seconds for tally in tallies for seconds in tally.first]
+            errors = [error for tally in tallies for error in tally.errors]
+            if times:
+                columns = " ".join(f"{1000 * quantile(times, q):8.0f}" for q in (0.5, 0.99, 1))
+                label = f"{name}, {large} clients with 5 MB"
+                print(f"{label:32s} {len(times):7d} {len(errors):8d} {columns}", flush=True)
+                for error in sorted(set(errors))[:3]:
+                    print("   ", error[:200])
+        time.sleep(2)
+        print(f"resident {target.megabytes('VmRSS')} MB, at most {target.megabytes('VmHWM')} MB so far")
 
 
 def free_port() -> int:
@@ -221,6 +293,9 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--chat", action="store_true", help="ask for chat answers")
     parser.add_argument("--peer", choices=["plain", "batching"], help="measure transformers serve as well")
+    parser.add_argument(
+        "--large-texts", type=int, metavar="N", help="time small requests while N clients send 5 MB texts"
+    )
     asked = parser.parse_args()
     targets: list[Target] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -229,6 +304,9 @@ def main() -> None:
                 asked.model = save_float32(asked.model, f"{folder}/model")
                 targets.append(start_peer(asked.model, asked.peer))
             targets.insert(0, start_heed(asked.model))
+            if asked.large_texts is not None:
+                measure_large_texts(targets[0], asked.large_texts, asked.seconds)
+                return
             measure(targets, [int(n) for n in asked.streams.split(",")], asked)
         finally:
             for target in targets:

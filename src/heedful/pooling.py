@@ -63,7 +63,7 @@ def embed(
             "embed needs an encoder or a decoder", hint="an encoder-decoder has model.encode(source)"
         )
     chosen = pooling or model.pooling or Pooling()
-    ids = [_encode_truncated(model.tokenizer, sentence, chosen.length) for sentence in sentences]
+    ids = [encode_truncated(model.tokenizer, sentence, chosen.length) for sentence in sentences]
     return embed_ids(model, ids, chosen, batch=batch)
 
 
@@ -94,15 +94,15 @@ def embed_ids(model: LM, ids: Sequence[list[int]], pooling: Pooling, *, batch: i
     return out
 
 
-def _encode_truncated(tokenizer: Tokenizer, text: str, length: int | None) -> list[int]:
-    """The ids of a text, at most `length`: what stands around it stays, the text itself is cut at its end."""
-    ids = tokenizer.encode(text)
-    if length is None or len(ids) <= length:
+def encode_truncated(tokenizer: Tokenizer, text: str, length: int | None) -> list[int]:
+    """Return at most `length` ids of a text: it loses its end, and the special tokens around it stay."""
+    if length is None:
+        return tokenizer.encode(text)
+    encoding = tokenizer.encoding(tokenizer.beginning(text, length))
+    ids: list[int] = encoding.ids
+    if len(ids) <= length:
         return ids
-    inside = tokenizer.encode(text, special=False)
-    around = range(len(ids) - len(inside) + 1)
-    before = next((n for n in around if ids[n : n + len(inside)] == inside), 0)
-    end = before + len(inside)
+    end = max((i + 1 for i, special in enumerate(encoding.special_tokens_mask) if not special), default=0)
     return ids[: max(0, length - (len(ids) - end))] + ids[end:]
 
 

@@ -237,3 +237,16 @@ def test_ids_that_are_none_are_named(ids: object, corpus: Path) -> None:
     tokenizer = train_tokenizer("char", corpus)
     with refused(InputError, "ids", "whole numbers"):
         tokenizer.decode(ids)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_beginning_has_the_first_tokens_of_a_long_text_and_is_bounded(kind: str, corpus: Path) -> None:
+    tokenizer = train_tokenizer(kind, [corpus], vocab=400)
+    words = " ".join(SENTENCES)
+    long_words = f"{'neighbour' * 30} " * 40  # WordPiece reads each as one unknown token
+    for text in (words * 20, words.replace(" ", "") * 20, " " * 2_000 + words * 20, long_words):
+        beginning = tokenizer.beginning(text, 10)
+        assert tokenizer.encode(beginning, special=False)[:10] == tokenizer.encode(text, special=False)[:10]
+    assert len(tokenizer.beginning(words * 20, 10)) < len(words * 20)
+    assert len(tokenizer.beginning(" " * 100_000, 10)) < 20_000
+    assert tokenizer.beginning(words[:500], 10) == words[:500]

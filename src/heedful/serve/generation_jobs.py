@@ -13,7 +13,7 @@ from heedful.decode.continuous import NO_NUMBER, GenerationTask, NotANumber
 from heedful.decode.request import make_request
 from heedful.errors import InputError, MissingPackage
 from heedful.models.base import LM
-from heedful.pooling import Pooling, embed, embed_ids
+from heedful.pooling import Pooling, embed_ids, encode_truncated
 from heedful.serve.openai_errors import invalid, too_long, unsupported_parameter
 from heedful.serve.openai_requests import CompletionRequest
 from heedful.serve.served_model import ServedModel
@@ -105,34 +105,41 @@ def token_scores(model: LM, ids: list[int], top: int) -> list[TokenScore]:
 
 @dataclass(frozen=True)
 class EmbeddingJob:
-    """Texts to be made vectors: strings, or ids as they are."""
+    """Texts to embed, as ids: the engine's thread tokenizes nothing."""
 
     served: ServedModel
-    inputs: list[str | list[int]]
-    prompt_tokens: int  # tokens
+    rows: list[list[int]]
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(map(len, self.rows))
 
 
-def make_embedding_job(served_model: ServedModel, inputs: list[str | list[int]]) -> EmbeddingJob:
-    """Counted as `heedful.embed` reads them: a checkpoint for sentences says where it cuts."""
-    cut = served_model.model.pooling.length if served_model.model.pooling is not None else None
-    encode = served_model.model.tokenizer.encode
-    sizes = [len(encode(i) if isinstance(i, str) else i) for i in inputs]
-    sizes = sizes if cut is None else [min(size, cut) for size in sizes]
-    if max(sizes) > served_model.context:
-        raise too_long(served_model.context, max(sizes))
-    return EmbeddingJob(served_model, inputs, sum(sizes))
+def make_embedding_job(served: ServedModel, inputs: list[str | list[int]]) -> EmbeddingJob:
+    """Tokenize the inputs as `heedful.embed` does: a checkpoint for sentences says where a text is cut.
+
+    Other models refuse a text that exceeds the context.
+    """
+    tokenizer = served.model.tokenizer
+    assert tokenizer is not None
+    cut = served.model.pooling.length if served.model.pooling is not None else None
+    rows = [
+        encode_truncated(tokenizer, served.check_length(one) if cut is None else one, cut)
+        if isinstance(one, str)
+        else one[:cut]
+        for one in inputs
+    ]
+    if (longest := max(map(len, rows))) > served.context:
+        raise too_long(served.context, longest)
+    return EmbeddingJob(served, rows)
 
 
 def compute_embeddings(task: EmbeddingJob) -> Iterator[Tensor]:
     """(N, D) for a few inputs at a time, in order."""
     model = task.served.model
     assert isinstance(model, LM)
-    pooling = model.pooling or Pooling()
-    for start in range(0, len(task.inputs), TEXTS_AT_ONCE):
-        some = task.inputs[start : start + TEXTS_AT_ONCE]
-        texts = [i for i in some if isinstance(i, str)]
-        ids = [i[: pooling.length] for i in some if not isinstance(i, str)]
-        found = embed(model, texts) if texts else embed_ids(model, ids, pooling)
+    for start in range(0, len(task.rows), TEXTS_AT_ONCE):
+        found = embed_ids(model, task.rows[start : start + TEXTS_AT_ONCE], model.pooling or Pooling())
         if not bool(found.isfinite().all()):
             raise NotANumber(NO_NUMBER)
         yield found

@@ -51,8 +51,10 @@ def model_cannot(id: str, reason: str, can: list[str]) -> OpenAIError:
     return OpenAIError(400, "model_not_supported", message, param="model")
 
 
-def too_long(context: int, prompt: int, max_tokens: int | None = None) -> OpenAIError:
-    request = f"your prompt has {prompt} tokens"
+def too_long(
+    context: int, prompt: int, max_tokens: int | None = None, *, unit: str = "tokens"
+) -> OpenAIError:
+    request = f"your prompt has {prompt} {unit}"
     if max_tokens is not None:
         request = (
             f"you asked for {prompt + max_tokens} tokens ({prompt} in the prompt, {max_tokens} to be written)"

@@ -72,11 +72,18 @@ def read_rerank(server: Server, fields: RequestFields) -> RerankJob:
     raw, cut = fields.boolean("raw_scores"), fields.boolean("truncate", True)
     tokenizer = pipeline("rerank", served.model).tokenizer
     limit = served.context if cut else None
+    if len(tokenizer.beginning(query, served.context)) < len(query):
+        message = f"query has {len(query)} characters, which exceed the context of {served.context} tokens"
+        raise invalid("query", f"{message}; shorten it")
+    if limit is None and (most is None or most > served.context):
+        short = [served.check_length(text) for text in documents]
+    else:
+        short = [tokenizer.beginning(text, min(most or served.context, served.context)) for text in documents]
     try:
         check_query(tokenizer, query, limit)
     except InputError as error:
         raise invalid("query", str(error)) from None
-    short = documents if most is None else [truncate_text(tokenizer, text, most)[0] for text in documents]
+    short = short if most is None else [truncate_text(tokenizer, text, most)[0] for text in short]
     pairs = [tokenize(tokenizer, query, text).truncate(limit, "only_second") for text in short]
     if (longest := max(map(len, pairs))) > served.context:
         raise too_long(served.context, longest)

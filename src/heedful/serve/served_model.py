@@ -69,8 +69,16 @@ class ServedModel:
         if self.batch is None:
             raise model_cannot(self.id, f"({self.model.kind}) writes no text", self.can)
 
+    def check_length(self, text: str) -> str:
+        """Return the text, or refuse one that exceeds the context by far, before all of it is tokenized."""
+        tokenizer = self.model.tokenizer
+        if tokenizer is not None and len(tokenizer.beginning(text, self.context)) < len(text):
+            raise too_long(self.context, len(text), unit="characters")
+        return text
+
     def prompt(self, prompt: str | list[int], *, scoring: bool = False) -> list[int]:
         """The ids of a prompt that leaves room for an answer; `scoring` needs none. Never cut."""
+        prompt = self.check_length(prompt) if isinstance(prompt, str) else prompt
         ids = encode_prompt(self.model, prompt) if isinstance(prompt, str) else prompt
         room = 0 if scoring or isinstance(self.model, Seq2Seq) else 1
         if len(ids) > self.context - room:
@@ -85,7 +93,7 @@ class ServedModel:
                 raise InputError(f"{self.id} has no tokenizer", hint="ask it for a completion of ids")
             named = {f"{role}_token": token for role, token in tokenizer.roles.items()}
             text = render_chat(self.template, messages=list(messages), add_generation_prompt=True, **named)
-            return self.prompt(tokenizer.encode(text, special=False))
+            return self.prompt(tokenizer.encode(self.check_length(text), special=False))
         if isinstance(self.model, Seq2Seq):
             return self.prompt(messages[-1]["content"])
         lines = [f"{message['role']}: {message['content']}\n" for message in messages]

@@ -18,6 +18,8 @@ from heedful.serve.streams import following
 from heedful.server.json_response import Json
 
 MAX_INPUTS = 2048  # texts of one request for embeddings, as OpenAI allows
+MAX_CHARACTERS = 1_000_000  # of a text for /tokenize, which is not bounded by a context
+MAX_TOKENS = 250_000  # of one request for /detokenize
 
 
 async def embeddings(server: Server, request: Request) -> Response:
@@ -59,6 +61,9 @@ async def tokenize(server: Server, request: Request) -> Response:
         served, text = server.find(fields, default=True), fields.get("prompt")
         if not isinstance(text, str):
             raise invalid("prompt", "prompt must be a string")
+        if len(text) > MAX_CHARACTERS:
+            message = f"prompt has {len(text)} characters; {MAX_CHARACTERS} are the most; send it in parts"
+            raise invalid("prompt", message)
         tokenizer = served.model.tokenizer
         if tokenizer is None:
             raise model_cannot(served.id, "has no tokenizer", served.can)
@@ -74,7 +79,11 @@ async def detokenize(server: Server, request: Request) -> Response:
         served = server.find(fields, default=True)
         if served.model.tokenizer is None:
             raise model_cannot(served.id, "has no tokenizer", served.can)
-        return Json({"prompt": served.text(read_token_ids("tokens", fields.get("tokens")))})
+        ids = read_token_ids("tokens", fields.get("tokens"))
+        if len(ids) > MAX_TOKENS:
+            message = f"tokens has {len(ids)} entries; {MAX_TOKENS} are the most; send them in parts"
+            raise invalid("tokens", message)
+        return Json({"prompt": served.text(ids)})
 
     return await parse_request(server, request, decode_tokens)
 

@@ -12,6 +12,9 @@ from heedful.errors import HeedfulError, InputError
 
 NO_LIMIT = int(1e30)  # what transformers says of a tokenizer that sets none
 ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
+LONG_TEXT = 10_000  # characters that take the library milliseconds
+USUAL_CHARACTERS, MAX_CHARACTERS = 8, 128  # per token: more than prose has, and more than anything but spaces
+CHANGED_TOKENS = 128  # that a cut may change before it: those of one word, which WordPiece reads up to 100 of
 
 
 class Piece(NamedTuple):
@@ -97,6 +100,22 @@ class Tokenizer:
         encoding = self.encoding(first, second, special)
         return encoding.ids, encoding.type_ids
 
+    def beginning(self, text: str, max_tokens: int) -> str:
+        """Return a beginning of a text with more than `max_tokens` tokens, or the whole text if it is short.
+
+        A text of megabytes takes seconds and gigabytes to encode, while a model reads a few hundred tokens of
+        it. The first `max_tokens` tokens of the beginning are those of the text. The beginning never has more
+        than 128 characters per token, so spaces without end, which some tokenizers drop, are bounded as well.
+        """
+        tokens = max_tokens + CHANGED_TOKENS
+        size = USUAL_CHARACTERS * tokens
+        while len(text) > size:
+            start = text[:size]
+            if size >= MAX_CHARACTERS * tokens or len(self.encode(start, special=False)) >= tokens:
+                return start
+            size *= 4
+        return text
+
     def encode_all(self, texts: Iterable[str], special: bool = True) -> list[list[int]]:
         """Return the ids of many texts, encoded on all cores."""
         try:
@@ -124,7 +143,11 @@ class Tokenizer:
                     f"encode takes one string, not {type(value).__name__}", hint="for many use encode_all"
                 )
         try:
-            return self.backend.encode(text, pair, add_special_tokens=special)
+            if len(text) + len(pair or "") <= LONG_TEXT:
+                return self.backend.encode(text, pair, add_special_tokens=special)
+            # A batch of one gives up the interpreter's lock, which `encode` keeps until it is done.
+            one = text if pair is None else (text, pair)
+            return self.backend.encode_batch([one], add_special_tokens=special)[0]
         except TypeError:  # its word for a lone surrogate, what Python makes of bytes that are no UTF-8
             raise InputError(f"{text!r:.40} holds half a character", hint="give valid UTF-8") from None
         except BaseException as error:

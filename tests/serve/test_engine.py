@@ -12,9 +12,13 @@ import pytest
 import torch
 
 import heedful
+from heedful.decode.continuous import GenerationTask
+from heedful.decode.request import make_request
 from heedful.serve import served_model, streams
 from heedful.serve.engine import Engine
 from heedful.serve.openai_app import Limits, Server, create_openai_app
+from heedful.serve.openai_errors import OpenAIError
+from heedful.serve.served_model import make_served_model
 from heedful.server.json_response import Json
 from tests.serve.asking import LOOP_THREAD, Caller, Slow, events, run_async, said, until
 from tests.serve.conftest import Models
@@ -108,6 +112,33 @@ def test_who_leaves_the_line_makes_room_and_is_never_begun(slow: Slow, made: Any
         await until(lambda: slow.begun == 2)
         fourth.left.set()
         await asyncio.gather(running, later)
+
+    run_async(scene())
+
+
+def test_a_full_queue_counts_only_requests_that_have_to_wait(models: Models) -> None:
+    """Rows are free for four of the seven requests that come before the engine's next step."""
+
+    async def scene() -> None:
+        _, server = create_openai_app([make_served_model("decoder", models.decoder, max_rows=4)], queue=2)
+        batch = server.models["decoder"].batch
+        begun, free = threading.Event(), threading.Event()
+
+        def block() -> Iterator[None]:
+            begun.set()
+            assert free.wait(10)
+            yield
+
+        server.engine.submit(work=block())
+        assert await asyncio.to_thread(begun.wait, 10)
+        request = make_request(models.decoder, {"max_tokens": 2})
+        for _ in range(6):
+            server.engine.submit(batch=batch, task=GenerationTask(request, [[5]]))
+        with pytest.raises(OpenAIError, match="2 requests are waiting already, which is the most"):
+            server.engine.submit(batch=batch, task=GenerationTask(request, [[5]]))
+        free.set()
+        await until(lambda: server.engine.is_idle)
+        server.engine.close()
 
     run_async(scene())
 

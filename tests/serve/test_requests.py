@@ -236,6 +236,34 @@ def test_a_foreign_host_or_page_is_refused(client: TestClient) -> None:
     assert client.get("/health", headers={"host": "localhost:8000"}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "host",
+    ["notlocalhost", "evil.localhost", "localhost.evil.example", "127.0.0.1.evil.example", "evil127.0.0.1",
+     "1127.0.0.1", "x[::1]", "[::1]x", "localhost:80.evil.example", "evil@localhost", "localhost.", "local", ""],
+)  # fmt: skip
+def test_a_name_that_only_contains_ours_is_refused(client: TestClient, host: str) -> None:
+    failed(client.get("/health", headers={"host": host}), 403, "bad_host")
+
+
+@pytest.mark.parametrize("host", ["LocalHost", "127.0.0.1:1", "[::1]", "[::1]:65535"])
+def test_a_name_of_loopback_is_answered_in_any_case_and_on_any_port(client: TestClient, host: str) -> None:
+    assert client.get("/health", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://evil127.0.0.1", "http://127.0.0.1.evil.example", "http://127.0.0.1:9", "null", "", "127.0.0.1",
+     "http://evil.example/http://127.0.0.1", "ftp://127.0.0.1", "http://localhost"],
+)  # fmt: skip
+def test_a_page_whose_origin_is_not_exactly_the_host_is_refused(client: TestClient, origin: str) -> None:
+    failed(client.get("/health", headers={"origin": origin}), 403, "bad_host")
+
+
+def test_a_page_of_the_server_itself_is_answered(client: TestClient) -> None:
+    for scheme in ("http", "https"):
+        assert client.get("/health", headers={"origin": f"{scheme}://127.0.0.1"}).status_code == 200
+
+
 def test_a_key_is_asked_of_everything_but_health(models: Models) -> None:
     app, shared = create_openai_app(models.all(), rules=AccessRules(None, "sesam"))
     with TestClient(app, base_url="http://any.example") as client:

@@ -45,17 +45,14 @@ def studio_command(
     try:
         import uvicorn
 
+        from heedful.server.http_connection import http_config
         from heedful.studio.routes.picture import prepare_first_picture
         from heedful.studio.studio_app import create_studio_app
     except ImportError as error:
         raise MissingPackage(f"the studio needs {error.name}", hint="pip install 'heedful[studio]'") from None
     sock = bind_socket(port)
     app = create_studio_app(models or (), models_folder=folder, runs_folder=runs)
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, lifespan="off",
-        timeout_graceful_shutdown=2,
-    )  # fmt: skip
-    server, studio = uvicorn.Server(config), app.state.studio
+    server, studio = uvicorn.Server(http_config(app, shutdown_seconds=2)), app.state.studio
     studio.stopping = lambda: server.should_exit
     threading.Thread(target=prepare_first_picture, args=(studio,), daemon=True).start()
     url = f"http://{LOOPBACK}:{sock.getsockname()[1]}/"

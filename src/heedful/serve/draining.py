@@ -12,6 +12,7 @@ import uvicorn
 
 from heedful.serve.openai_server import Server
 from heedful.server.guard import Guard
+from heedful.server.http_connection import http_config
 
 # The engine gives up the interpreter's lock in every operation of torch; the event loop, which then writes
 # dozens of events, would keep it for Python's 5 ms each time.
@@ -51,11 +52,7 @@ def run_until_signal(
     on_ready: Callable[[Draining], None] = lambda running: None,
 ) -> None:  # fmt: skip
     """Serve until a signal, or until `stop` of what `on_ready` is given."""
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, lifespan="off",
-        timeout_graceful_shutdown=3,
-    )  # fmt: skip
-    running = Draining(config, server, patience)
+    running = Draining(http_config(app, shutdown_seconds=3), server, patience)
     on_ready(running)
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any
@@ -133,12 +133,21 @@ class Engine:
         with self._turn:
             if self.draining:
                 raise shutting_down()
-            free = 0 if batch is None else max(0, batch.slots.max_rows - len(batch.rows) - len(batch.waiting))
-            if len(self.queue) >= self.max_queue + free:
-                raise queue_full(len(self.queue))
             self.queue.append(job)
+            if self.count_waiting() > self.max_queue:
+                self.queue.pop()
+                raise queue_full(self.max_queue)
             self._turn.notify_all()
         return job
+
+    def count_waiting(self) -> int:
+        """Return how many jobs of the queue have to wait: what there is room for begins at the next step."""
+        wanted = Counter(job.batch for job in self.queue if job.work is None)
+        beginning = int(len(self.queue) > wanted.total() and not any(job.work for job in self.running))
+        for batch, count in wanted.items():
+            assert batch is not None
+            beginning += min(count, max(0, batch.slots.max_rows - len(batch.rows) - len(batch.waiting)))
+        return len(self.queue) - beginning
 
     def cancel(self, job: EngineJob) -> None:
         """Take a job out of the queue, or let the thread drop it before its next step."""

@@ -64,8 +64,8 @@ def too_long(
     return OpenAIError(400, "context_length_exceeded", message, param=param)
 
 
-def queue_full(waiting: int) -> OpenAIError:
-    message = f"{waiting} requests are waiting already; try again in a moment"
+def queue_full(max_queue: int) -> OpenAIError:
+    message = f"{max_queue} requests are waiting already, which is the most; try again in a moment"
     return OpenAIError(429, "queue_full", message, type="rate_limit_error", headers={"Retry-After": "1"})
 
 

@@ -239,7 +239,8 @@ def test_a_foreign_host_or_page_is_refused(client: TestClient) -> None:
 @pytest.mark.parametrize(
     "host",
     ["notlocalhost", "evil.localhost", "localhost.evil.example", "127.0.0.1.evil.example", "evil127.0.0.1",
-     "1127.0.0.1", "x[::1]", "[::1]x", "localhost:80.evil.example", "evil@localhost", "localhost.", "local", ""],
+     "1127.0.0.1", "x[::1]", "[::1]x", "localhost:80.evil.example", "evil@localhost", "localhost.", "local",
+     ""],
 )  # fmt: skip
 def test_a_name_that_only_contains_ours_is_refused(client: TestClient, host: str) -> None:
     failed(client.get("/health", headers={"host": host}), 403, "bad_host")

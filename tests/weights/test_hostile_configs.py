@@ -45,6 +45,8 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("modernbert", "rope_parameters", {"full_attention": 5}, "rope_parameters=5 .* a table"),
     ("olmo-hybrid", "layer_types", ["sliding_attention"] * 2, "layer_types has 'sliding_attention'"),
     ("olmo-hybrid", "linear_num_key_heads", 3, "key_heads=3 does not divide"),
+    ("olmo-hybrid", "hidden_act", "gelu", "hidden_act='gelu'"),
+    ("t5", "dense_act_fn", 3, "dense_act_fn=3 .* a name"),
     ("nomic-bert", "prenorm", True, "prenorm=True"),
     ("mpnet", "relative_attention_num_buckets", 8, "relative_attention_num_buckets=8"),
     ("deberta", "pos_att_type", 3, "pos_att_type=3 .* a list of names"),

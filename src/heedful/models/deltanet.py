@@ -40,6 +40,8 @@ class OlmoHybridConfig(Olmo2Config):
 
     def check(self) -> None:
         super().check()
+        if self.act not in ("silu", "swish"):  # it also follows the convolution, where kernels compute silu
+            raise ConfigError(f"act={self.act!r} is not built for olmo-hybrid", hint="set act='silu'")
         wrong = [i for i in self.attend_at if not 0 <= i < self.layers]
         if wrong:
             raise ConfigError(f"attend_at has {wrong[0]}", hint=f"layers are 0 … {self.layers - 1}")
@@ -130,6 +132,7 @@ OLMO_HYBRID = replace(
     model_types=("olmo_hybrid",), heads={"lm": "OlmoHybridForCausalLM", "none": "OlmoHybridModel"},
     read=read_olmo_hybrid, write=write_olmo_hybrid, usual=no_token_ids, absent={},
     reads={"layer_types": "tuple[str, ...]", "rope_theta": "float | None"},
+    require={**OLMO2.require, "hidden_act": ("silu", "swish")},
     copies={**OLMO2.copies, **NORMS}, gguf="", gguf_names=None, gguf_keys={},
     paper="Yang et al. 2025, arXiv 2412.06464",
 )  # fmt: skip

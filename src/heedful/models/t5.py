@@ -121,13 +121,20 @@ def read_t5(hf_config: dict[str, Any]) -> dict[str, Any]:
     """Version 1.0 ties its matrices and scales; 1.1 says tie_word_embeddings=false and does neither.
 
     Newer writers state the scale, and claim to tie even if they do not: then the tensors tell (see infer).
+    `feed_forward_proj` names gate and activation in one word. Where a file also states `dense_act_fn` or
+    `is_gated_act`, these decide, as they do in transformers.
     """
     gate, _, act = hf_config.get("feed_forward_proj", "relu").rpartition("-")
     tied = hf_config.get("tie_word_embeddings") is not False and hf_config.get("model_type") != "mt5"
     scaled = hf_config.get("scale_decoder_outputs", tied)
     if gate == "gated" and act == "gelu":
         act = "gelu_new"
-    return {"act": act, "gated": gate == "gated", "scale_logits": scaled, "tied": tied and scaled}
+    return {
+        "act": hf_config.get("dense_act_fn", act),
+        "gated": hf_config.get("is_gated_act", gate == "gated"),
+        "scale_logits": scaled,
+        "tied": tied and scaled,
+    }
 
 
 def infer_t5(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
@@ -162,7 +169,10 @@ T5 = Family(
     tiny=T5Config(vocab=128, dim=32, layers=2, heads=4, hidden=48, buckets=8, far=16), objective="spans",
     model_types=("t5",), heads={"lm": "T5ForConditionalGeneration", "none": "T5EncoderModel"},
     read=read_t5, write=write_t5, infer=infer_t5,
-    reads={"feed_forward_proj": "str", "tie_word_embeddings": "bool", "scale_decoder_outputs": "bool"},
+    reads={
+        "feed_forward_proj": "str", "dense_act_fn": "str", "is_gated_act": "bool",
+        "tie_word_embeddings": "bool", "scale_decoder_outputs": "bool",
+    },
     copies={f"{name}.weight": "shared.weight" for name in REPEATED},
     drop=("*.EncDecAttention.relative_attention_bias.weight",),  # cross-attention has no positions
     paper="Raffel et al. 2020, arXiv 1910.10683",

@@ -63,7 +63,9 @@ def sha256(paths: Iterable[str | Path]) -> str:
 
 
 def missing_file(path: Path) -> NotFound:
-    """Return the error for a path that leads nowhere, with the nearest name beside it as the hint."""
+    """Return the error for a path that is no file, with the nearest name beside it as the hint."""
+    if os.path.isdir(path):
+        return NotFound(f"{path} is a folder", hint="name a file in it")
     beside = path.parent.iterdir() if os.path.isdir(path.parent) else ()
     around = [p.name for p in beside if p.suffix != ".lock"]  # a lock is gone when the command is
     shown = f"{str(path)[:60]} …" if len(str(path)) > 200 else str(path)

@@ -262,7 +262,7 @@ def test_stubs_are_not_written_yet_and_an_empty_file_has_nothing() -> None:
 def test_files_that_are_no_solution_are_refused(tmp_path: Path) -> None:
     with refused(NotFound, "absent.py"):
         grade_solution(tmp_path / "absent.py")
-    with refused(InputError, "is a folder"):
+    with refused(NotFound, "is a folder"):
         grade_solution(tmp_path)
     (tmp_path / "picture.py").write_bytes(b"\x89PNG\xff\xfe")
     with refused(InputError, "no text in UTF-8"):

@@ -133,6 +133,8 @@ def test_a_dictionary_comes_back_from_its_file(tmp_path: Path) -> None:
         load_dictionary(tmp_path / "bad.safetensors")
     with pytest.raises(NotFound):
         load_dictionary(tmp_path / "none.safetensors")
+    with pytest.raises(NotFound, match="is a folder"):
+        load_dictionary(tmp_path)
 
 
 def test_what_cannot_be_learnt_or_found_says_why() -> None:
@@ -142,5 +144,10 @@ def test_what_cannot_be_learnt_or_found_says_why() -> None:
         ablate_features(made, [20])
     with pytest.raises(InputError, match="topk or l1"):
         fit_dictionary(x, x, NAME, NAME, kind="soft")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="k=20 is more than width=8"):
+        fit_dictionary(x, x, NAME, NAME, width=8, k=20)
+    for setting in ("width", "k", "steps", "batch"):
+        with pytest.raises(InputError, match=f"{setting}=0"):
+            fit_dictionary(x, x, NAME, NAME, **{setting: 0})  # type: ignore[arg-type]
     with pytest.raises(InputError, match="16 entries"):
         tiny("gpt2", dim=32, heads=4)(torch.tensor([[5, 6]]), watch=replace_value(made))

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -198,6 +199,14 @@ def test_grouped_heads_leave_whole_groups_or_equally_many_of_each() -> None:
         prune(model, {"blocks.0.attn": [0, 1, 2, 3]})
     with pytest.raises(InputError, match="has heads 0 … 3"):
         prune(model, {"blocks.0.attn": [4]})
+
+
+@pytest.mark.parametrize("heads", [*({"blocks.0.attn": which} for which in (1, "1", [0.5])), "x"])
+def test_heads_that_are_no_table_of_lists_are_refused_with_the_form_that_is_meant(heads: Any) -> None:
+    model = tiny("gpt2")
+    for change in (lambda: ablate(model, [[5, 9]], heads=heads), lambda: prune(model, heads)):
+        with pytest.raises(InputError, match=r"heads=.*\{'blocks\.0\.attn': \[1\]\}"):
+            change()
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bloom", "llama"])

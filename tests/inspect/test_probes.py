@@ -64,3 +64,10 @@ def test_progress_is_reported_and_bad_sentences_say_what_is_wrong() -> None:
         linear_probes(model, [(["a", "b"], ["X", "X"])] * 9)
     with pytest.raises(InputError, match="no tokenizer"):
         linear_probes(tiny("gpt2"), sentences(10))
+    for label in (1, "positive"):
+        with pytest.raises(InputError, match="each word"):
+            linear_probes(model, [("a text of words", label)] * 9)  # type: ignore[list-item]
+    with pytest.raises(InputError, match="each word"):
+        linear_probes(model, ["a text", "another"] * 9)  # type: ignore[list-item]
+    with pytest.raises(InputError, match="each word"):
+        linear_probes(model, ["ab"] * 9)  # type: ignore[list-item]

@@ -109,6 +109,14 @@ def test_padding_changes_no_activation() -> None:
     assert many.ids[many.text == 2].tolist() == [3]
 
 
+def test_rows_come_in_the_order_of_the_texts_so_that_labels_in_that_order_fit() -> None:
+    texts = [[5, 9, 2], [7, 8, 6, 4, 9], [3], [6, 6, 1, 2]]
+    found = collect_activations(tiny("llama"), texts, ["blocks.1.output"], max_tokens=6)["blocks.1.output"]
+    assert found.ids.tolist() == [token for text in texts for token in text]
+    assert found.text.tolist() == [number for number, text in enumerate(texts) for _ in text]
+    assert found.position.tolist() == [at for text in texts for at in range(len(text))]
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [

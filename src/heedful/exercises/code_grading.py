@@ -78,7 +78,7 @@ def grade_solution(
     """Grade the functions of a file, or some of them; without `inside` they are not put into a model."""
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"{path} is a folder", hint="name the file") if path.is_dir() else missing_file(path)
+        raise missing_file(path)
     if path.stat().st_size > MAX_SOURCE_BYTES:
         raise InputError(
             f"{path} has {path.stat().st_size:,} bytes", hint="a solution is a few kilobytes of Python"

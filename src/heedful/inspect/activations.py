@@ -159,6 +159,7 @@ def collect_activations(
 ) -> dict[str, Activations]:  # fmt: skip
     """Return the values called `names` of every token of many texts, as vectors on the CPU.
 
+    Rows come in the order of the texts and of their tokens, however the texts were put into batches.
     What is not needed for them, layers after the last of them, is not computed. A wildcard is refused: name
     each value, as `model.names()` lists them. The decoder of an encoder-decoder reads what it writes itself.
     """
@@ -169,7 +170,7 @@ def collect_activations(
             raise InputError(f"{name} has a row for each key, whose number differs", hint="choose a vector")
     source_only = all(name.startswith(SOURCE_SIDE) for name in names)
     inputs = read_texts(model, texts, max_length=max_length, source_only=source_only)
-    found: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in names}
+    found: dict[str, dict[int, tuple[Tensor, ...]]] = {name: {} for name in names}  # by number of the text
     done = 0
     for batch in make_batches(inputs, max_tokens):
         if report is not None:
@@ -184,11 +185,14 @@ def collect_activations(
                 raise InputError(f"{name} has {rows.shape[1]} rows for {valid.shape[1]} tokens")
             text, position = valid.nonzero(as_tuple=True)
             number = torch.tensor(batch.index)[text.cpu()]
-            found[name].append((rows[valid].float().cpu(), ids[valid].cpu(), number, position.cpu()))
+            columns = rows[valid].float().cpu(), ids[valid].cpu(), number, position.cpu()
+            parts = zip(*(column.split(valid.sum(1).tolist()) for column in columns), strict=True)
+            found[name].update(zip(batch.index, parts, strict=True))
         done += len(batch.inputs)
     if report is not None:
         report(done, len(inputs))
-    joined = {name: [torch.cat(column) for column in zip(*parts)] for name, parts in found.items()}
+    in_order = {name: [parts[number] for number in range(len(inputs))] for name, parts in found.items()}
+    joined = {name: map(torch.cat, zip(*parts, strict=True)) for name, parts in in_order.items()}
     return {name: Activations(name, *columns) for name, columns in joined.items()}
 
 

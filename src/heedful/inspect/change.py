@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -41,14 +42,26 @@ def without(
     of Wang et al. 2023, arXiv 2211.00593). The text itself may be the reference: then a causal model's early
     tokens hear of later ones.
     """
-    for path in (*(heads or {}), *layers):
+    heads = _head_lists(heads or {})
+    for path in (*heads, *layers):
         if part_at(model, path).pattern_kind is None and path not in layers:
             raise InputError(f"{path!r} has no heads", hint=f"switch the layer off with layers=[{path!r}]")
-    usual = {} if mean is None else means(model, mean, list(heads or ()), layers)
-    edits = {f"{p}.heads": _silence(p, which, usual.get(f"{p}.heads")) for p, which in (heads or {}).items()}
+    usual = {} if mean is None else means(model, mean, list(heads), layers)
+    edits = {f"{p}.heads": _silence(p, which, usual.get(f"{p}.heads")) for p, which in heads.items()}
     for path in layers:
         edits |= _skip(path, usual.get(path))
     return Watch(edit=edits)
+
+
+def _head_lists(heads: Heads) -> dict[str, list[int]]:
+    """Return the numbers of the heads of each part; raise InputError for anything but a table of lists."""
+    try:
+        return {path: [operator.index(head) for head in which] for path, which in heads.items()}
+    except (AttributeError, TypeError):
+        raise InputError(
+            f"heads={heads!r:.80} is not a table of lists of heads",
+            hint="name each part and its heads, as in heads={'blocks.0.attn': [1]}",
+        ) from None
 
 
 @torch.no_grad()
@@ -134,7 +147,7 @@ def prune(model: Model, heads: Heads) -> Model:
     (Michel et al. 2019.) Query heads that share a key head leave together, or equally many from each group.
     """
     smaller, done = copy.deepcopy(model), set[int]()
-    todo = {path: sorted(set(which)) for path, which in heads.items() if which}
+    todo = {path: sorted(set(which)) for path, which in _head_lists(heads).items() if which}
     for path, which in todo.items():
         _same_for_twins(model, path, todo)
         if id(part_at(model, path)) in done:

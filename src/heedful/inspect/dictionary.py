@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.checks import check_integer
 from heedful.errors import InputError
 from heedful.inspect.activations import (
     Activations,
@@ -135,6 +136,13 @@ def fit_dictionary(
     """Learn a dictionary from values x (N, D) and what is to be made of them, y (N, E)."""
     if kind not in ("topk", "l1"):
         raise InputError(f"kind={kind!r} is unknown", hint="choose topk or l1")
+    for setting, number in (("width", width), ("k", k), ("steps", steps), ("batch", batch)):
+        check_integer(setting, number)
+    if kind == "topk" and k > width:
+        raise InputError(
+            f"k={k} is more than width={width}: every token would use every feature",
+            hint="choose a k far below the width",
+        )
     if len(x) < 2 or len(x) != len(y):
         raise InputError(f"{len(x)} values cannot be learnt from", hint="give longer texts")
     lengths = x.norm(dim=1)

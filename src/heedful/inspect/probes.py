@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -117,7 +117,7 @@ def word_pieces(model: Model, words: Sequence[str], max_length: int) -> tuple[li
 
 def _encode(model: Model, sentence: Tagged, max_length: int) -> Encoded:
     """Return the ids of a sentence, where the last piece of each word stands, and words and tags that fit."""
-    words, tags = (sentence.words, sentence.tags) if isinstance(sentence, Sentence) else sentence
+    words, tags = (sentence.words, sentence.tags) if isinstance(sentence, Sentence) else _pair(sentence)
     if len(words) != len(tags):
         raise InputError(f"a sentence has {len(words)} words and {len(tags)} tags", hint="give one for each")
     ids, pieces = word_pieces(model, words, max_length)
@@ -126,6 +126,18 @@ def _encode(model: Model, sentence: Tagged, max_length: int) -> Encoded:
         last.pop(max(last))  # it may go on
     kept = sorted(last)
     return ids, [last[w] for w in kept], [words[w] for w in kept], [tags[w] for w in kept]
+
+
+def _pair(sentence: Any) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the words and tags of a pair; raise InputError for a text or for one label of a sentence."""
+    match sentence:
+        case [words, tags] if not any(isinstance(x, str) or not isinstance(x, Sequence) for x in sentence):
+            return words, tags
+    raise InputError(
+        f"{sentence!r:.80} is not a list of words with a tag for each word",
+        hint="give (['A', 'word'], ['DET', 'NOUN']); one label of a whole text is for a classifier, which "
+        "`heed finetune` trains",
+    )
 
 
 def _word_vectors(values: Tensor, text: Tensor, sentences: Sequence[Encoded]) -> Tensor:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful import data
+from heedful import TrainConfig, data, fit
 from heedful.data import IGNORE, Batch
 from heedful.models.base import Model
 from heedful.train.loss import LossModule
@@ -58,6 +58,26 @@ def test_parts_of_a_ragged_batch_have_the_gradient_of_the_whole(
     assert whole.keys() == split.keys()
     for n in whole:
         torch.testing.assert_close(split[n], whole[n], rtol=1e-6, atol=1e-9, msg=lambda m, n=n: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("name", ["next_token", "masked_and_next"])
+def test_fit_takes_the_same_step_and_shows_the_same_numbers_in_parts(
+    name: str, files: dict[str, Path]
+) -> None:
+    """A part that is divided once more (by the number of parts) would change loss, terms, norm and step."""
+    runs = []
+    for parts in (1, 3):
+        model = toys.model_of(name, **toys.still(name)).double()
+        # With eps far above the gradient a step of AdamW is as long as the gradient, not of one length.
+        config = TrainConfig(steps=1, lr=1.0, eps=1e3, weight_decay=0.0, clip=None, accumulate=parts)
+        (step,) = fit(model, toys.purpose_of(name), [ragged(name, files, model)], config)
+        runs.append((step, torch.cat([p.detach().flatten() for p in model.parameters()])))
+    (whole, after_whole), (split, after_split) = runs
+    start = torch.cat([p.flatten() for p in toys.model_of(name, **toys.still(name)).double().parameters()])
+    assert split.loss == pytest.approx(whole.loss, rel=1e-6)
+    assert split.grad_norm == pytest.approx(whole.grad_norm, rel=1e-6)
+    assert split.terms == pytest.approx(whole.terms, rel=1e-6)
+    torch.testing.assert_close(after_split - start, after_whole - start, rtol=1e-4, atol=1e-12)
 
 
 def test_a_mean_of_means_would_not_do(files: dict[str, Path]) -> None:

@@ -150,6 +150,38 @@ def pad_batch(batch: Batch, rows: int, multiple: int, pad: int) -> Batch:
     return _as_batch({name: grow(name, t) for name, t in (masks | tensors).items()})
 
 
+def as_batch(value: object) -> Batch:
+    """Return a Batch, or a table of its fields, as a Batch; names that are no fields go into `extra`.
+
+    Only our own names are taken: `labels` elsewhere are often not shifted yet, which nobody would notice.
+    """
+    if isinstance(value, Batch):
+        return value
+    if not isinstance(value, Mapping):
+        raise InputError(
+            f"a {type(value).__name__} is no batch",
+            hint="give a heedful.data.Batch, or a dict of its fields: tokens, labels, valid …",
+        )
+    if "tokens" not in value:
+        raise InputError(
+            f"a batch has no 'tokens', only {', '.join(map(str, value)) or 'nothing'}",
+            hint="name tensors as heedful.data.Batch does: tokens, valid (False on padding), labels (what "
+            f"each position should say: the next token, or {IGNORE} for no loss)",
+        )
+    tensors: dict[str, Tensor] = {}
+    for name, numbers in value.items():
+        if numbers is None:
+            continue
+        try:
+            tensors[name] = torch.as_tensor(numbers)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(
+                f"{name!r} of a batch is no tensor: {numbers!r:.80}", hint="give numbers, rows first"
+            ) from None
+    masks = {name: tensors[name].bool() for name in ("valid", "target_valid") if name in tensors}
+    return _as_batch(tensors | masks)
+
+
 def _as_batch(tensors: Mapping[str, Tensor]) -> Batch:
     extra = {name: t for name, t in tensors.items() if name not in FIELDS}
     return Batch(**{name: t for name, t in tensors.items() if name in FIELDS}, extra=extra)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data.batch import Batch, Row, collate
+from heedful.data.batch import Batch, Row, as_batch, collate
 from heedful.errors import InputError
 
 Indices = NDArray[np.int64]
@@ -246,6 +246,93 @@ class Batches:
             mine = rows[self._mine(rows)]
             if len(mine):
                 yield self._make(mine, np.zeros_like(mine))
+
+
+class StepBatches(Protocol):
+    """Batches as a function of the step number: what a training run needs of its data."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells these data from others: a run is only resumed with the same."""
+
+    def __getitem__(self, step: int) -> Batch: ...
+
+    def epoch(self, step: int) -> int: ...
+
+    def shard(self, rank: int, world: int) -> StepBatches:
+        """Return one process's rows of every batch."""
+
+    def once(self) -> Iterator[Batch]:
+        """Yield the batches of one pass, for evaluation."""
+
+
+class IterableBatches:
+    """The batches of an iterable, such as a DataLoader, in the order it yields them, pass after pass.
+
+    A resumed run reads and drops the batches it has already seen. It continues exactly if the iterable yields
+    the same batches again, which nothing here can check: the fingerprint is the same for all iterables.
+    """
+
+    fingerprint = "iterable"
+
+    def __init__(self, items: Iterable[Batch | Mapping[str, Any]]) -> None:
+        self.items = items
+        self._rewind()
+
+    def _rewind(self) -> None:
+        self._iterator, self._count, self._epoch, self._starts = iter(self.items), 0, 0, 0
+        self._batch: Batch | None = None
+
+    def __getitem__(self, step: int) -> Batch:
+        if step < self._count - 1:
+            self._rewind()
+        while self._count <= step:
+            try:
+                self._batch = as_batch(next(self._iterator))
+            except StopIteration:
+                self._start_again(step)
+            else:
+                self._count += 1
+        return cast(Batch, self._batch)
+
+    def _start_again(self, step: int) -> None:
+        """Begin the next pass, or raise InputError if the last one gave nothing."""
+        if self._count == self._starts:
+            given = f"the data ended after {self._count} batches, before step {step + 1}"
+            raise InputError(
+                given if self._count else "the data has no batch",
+                hint="give data that can be iterated again (a list, a DataLoader), or fewer steps",
+            )
+        self._iterator, self._epoch, self._starts = iter(self.items), self._epoch + 1, self._count
+
+    def epoch(self, step: int) -> int:
+        """Return the number of the pass that the newest batch is from."""
+        return self._epoch
+
+    def shard(self, rank: int, world: int) -> StepBatches:
+        raise InputError(
+            f"{world} processes cannot share out an iterable: its rows are not known before they are read",
+            hint="build the batches with a function of heedful.data, or train in one process",
+        )
+
+    def once(self) -> Iterator[Batch]:
+        """Yield the batches of one pass."""
+        return map(as_batch, self.items)
+
+
+Data = StepBatches | Iterable[Batch | Mapping[str, Any]]
+
+
+def as_batches(data: Data) -> StepBatches:
+    """Return batches by step: data that already are, or an iterable of batches, read pass after pass."""
+    if hasattr(data, "epoch") and hasattr(data, "__getitem__"):
+        return cast(StepBatches, data)
+    if isinstance(data, str) or not isinstance(data, Iterable):
+        raise InputError(
+            f"{data!r:.80} is no data to train on",
+            hint="give what a function of heedful.data returns, or an iterable of batches (a DataLoader)",
+        )
+    return IterableBatches(data)
 
 
 def join_fingerprints(*parts: str) -> str:

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from heedful.data.batch import Batch
-from heedful.data.batches import Batches
+from heedful.data.batches import StepBatches
 from heedful.errors import ConfigError, HeedfulError
 from heedful.files import sha256
 from heedful.models.base import LM, Seq2Seq
@@ -46,11 +46,11 @@ class Processes:
     rank, world = 0, 1
     sharded = False  # whether weights are shared out
 
-    def share(self, batches: Batches) -> Batches:
+    def share(self, batches: StepBatches) -> StepBatches:
         """This process's rows of every batch."""
         return batches
 
-    def wrap(self, module: nn.Module, batches: Batches, device: torch.device) -> nn.Module:
+    def wrap(self, module: nn.Module, batches: StepBatches, device: torch.device) -> nn.Module:
         """The module whose gradients are those of all processes."""
         return module
 
@@ -121,11 +121,11 @@ class DistributedProcesses(Processes):
         self.module: Any = None
         self.spare: Batch | None = None  # one row, for a process that has none of its own
 
-    def share(self, batches: Batches) -> Batches:
+    def share(self, batches: StepBatches) -> StepBatches:
         self.spare = batches[0].rows(slice(0, 1))
         return batches.shard(self.rank, self.world)
 
-    def wrap(self, module: nn.Module, batches: Batches, device: torch.device) -> nn.Module:
+    def wrap(self, module: nn.Module, batches: StepBatches, device: torch.device) -> nn.Module:
         self.module = (
             self._wrap_fsdp(module, device) if self.kind == "fsdp" else self._wrap_ddp(module, device)
         )

@@ -16,7 +16,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.optim import Optimizer
 
 from heedful.data.batch import Batch
-from heedful.data.batches import Batches
+from heedful.data.batches import Data, StepBatches, as_batches
 from heedful.errors import ConfigError, HeedfulError
 from heedful.models.base import Model, evaluation_mode
 from heedful.nn.adapt import adapted_modules, recompute
@@ -27,7 +27,7 @@ from heedful.train.float8 import use_float8
 from heedful.train.fused import fuse
 from heedful.train.graph import GraphedStep, StepFunction
 from heedful.train.loss import LossModule, attention_kernels, autocast, mean_losses
-from heedful.train.objectives import Objective, counts, objective
+from heedful.train.objectives import MeanLoss, Objective, counts, objective
 from heedful.train.optim import learning_rate, make_optimisers
 from heedful.train.stopping import WeightAverage
 from heedful.weights.names import model_tensors
@@ -90,7 +90,7 @@ class Step:
         """Write a checkpoint now; `best` marks it as the one to keep."""
         return self.run.save(self, best=best)
 
-    def evaluate(self, batches: Batches, max_batches: int | None = None) -> dict[str, float]:
+    def evaluate(self, batches: Data, max_batches: int | None = None) -> dict[str, float]:
         """Return the mean loss on other batches, all or the first; each term too if there are several."""
         run = self.run
         with evaluation_mode(run.model):
@@ -108,16 +108,27 @@ class Step:
 
 def fit(
     model: Model,
-    purpose: str | Objective,
-    batches: Batches,
+    purpose: str | Objective | MeanLoss,
+    batches: Data,
     config: TrainConfig,
     processes: Processes | None = None,
 ) -> Iterator[Step]:
     """Train `model` in place, a step at a time; with `processes`, together with others that do the same.
 
     for step in fit(model, "next_token", batches, TrainConfig(steps=1000)): print(step.number, step.loss)
+
+    `batches` are what the functions of `heedful.data` return, or any iterable of batches, such as a list or a
+    DataLoader, which is read pass after pass. One batch is a `heedful.data.Batch`, or a dict of its fields:
+    tokens (B, T); labels (B, T), where labels[b, t] is what position t should say (for a decoder the next
+    token: already shifted) and −100 means no loss; valid (B, T), False on padding; and whatever else the
+    objective reads, which it finds in `batch.extra`. Several processes need batches of `heedful.data`.
+
+    `purpose` is the name of an objective, or a function of model and batch. The function returns either the
+    mean loss over the rows of the batch, as a tensor without axes, or a dict of `Term`: sums that say by what
+    they are divided. Gradient accumulation splits a batch into parts. It weights a mean by the rows of each
+    part, and divides terms by the counts of the whole batch, which is exact however ragged the rows are.
     """
-    run = TrainingRun(model, objective(purpose), batches, config, processes or Processes())
+    run = TrainingRun(model, objective(purpose), as_batches(batches), config, processes or Processes())
     with run.locked_folder():
         run.resume()
         before: Step | None = None
@@ -137,8 +148,9 @@ class TrainingRun:
     """A training run: the model, its optimisers, and how far it is."""
 
     def __init__(
-        self, model: Model, purpose: Objective, batches: Batches, config: TrainConfig, processes: Processes
-    ) -> None:
+        self, model: Model, purpose: Objective | MeanLoss, batches: StepBatches, config: TrainConfig,
+        processes: Processes,
+    ) -> None:  # fmt: skip
         if config.folder is not None and any(map(is_parametrized, model.modules())):
             raise ConfigError(
                 "a table learnt by spelling is no plain model yet and cannot be saved",

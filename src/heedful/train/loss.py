@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from heedful.data.batch import Batch
-from heedful.data.batches import Batches
+from heedful.data.batches import Data, as_batches
 from heedful.errors import InputError
 from heedful.models.base import Model
 from heedful.train.distributed import Processes
-from heedful.train.objectives import Objective, counts
+from heedful.train.objectives import MeanLoss, Objective, as_terms, counts
 
 
 class LossModule(nn.Module):
@@ -23,12 +23,12 @@ class LossModule(nn.Module):
     Model and objective are one module, so that what wraps it (compiler, processes) sees the whole step.
     """
 
-    def __init__(self, model: Model, purpose: Objective) -> None:
+    def __init__(self, model: Model, purpose: Objective | MeanLoss) -> None:
         super().__init__()
         self.model, self.purpose = model, purpose
 
     def forward(self, batch: Batch, divide: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        terms = self.purpose(self.model, batch)
+        terms = as_terms(self.purpose(self.model, batch), batch)
         shown = {name: term.total.detach() / divide[term.per] for name, term in terms.items()}
         parts = [term.weight * term.total / divide[term.per] for term in terms.values()]
         return torch.stack(parts).sum(), shown
@@ -37,7 +37,7 @@ class LossModule(nn.Module):
 @torch.no_grad()
 def mean_losses(
     module: nn.Module,
-    batches: Batches,
+    batches: Data,
     device: torch.device,
     *,
     dtype: str = "float32",
@@ -47,7 +47,7 @@ def mean_losses(
     """Σ loss · answers / Σ answers, over all batches or the first; each term too if there are several."""
     processes = processes or Processes()
     sums: dict[str, float | Tensor] = {}
-    for batch, weight in processes.turns(itertools.islice(batches.once(), max_batches)):
+    for batch, weight in processes.turns(itertools.islice(as_batches(batches).once(), max_batches)):
         divide = {per: torch.full((), float(max(n, 1)), device=device) for per, n in counts(batch).items()}
         with autocast(device, dtype), attention_kernels(device):
             loss, terms = module(batch.to(device), divide)

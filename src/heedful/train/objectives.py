@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, overload
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +38,29 @@ class Term:
 
 
 Objective = Callable[[Model, Batch], dict[str, Term]]
+MeanLoss = Callable[[Model, Batch], Tensor]  # or an objective that has divided already: see as_terms
+
+
+def as_terms(result: object, batch: Batch) -> dict[str, Term]:
+    """Return the terms that an objective gave; a tensor is the mean loss of the rows of this batch."""
+    terms = {"loss": result} if isinstance(result, Tensor) else result
+    if not isinstance(terms, dict) or not terms:
+        raise InputError(
+            f"an objective returned {result!r:.80}",
+            hint="return the mean loss as a tensor, or a dict of heedful.train.objectives.Term",
+        )
+    made: dict[str, Term] = {}
+    for name, term in terms.items():
+        if isinstance(term, Tensor) and term.dim() == 0:
+            term = Term(term * len(batch), "row")
+        if not isinstance(term, Term):
+            kind = f"a tensor of shape {tuple(term.shape)}" if isinstance(term, Tensor) else repr(term)
+            raise InputError(
+                f"an objective returned {kind:.80} as {name!r}",
+                hint="return one number, the mean loss, as a tensor without axes, or a Term",
+            )
+        made[name] = term
+    return made
 
 
 def counts(batch: Batch) -> dict[Per, int]:
@@ -309,7 +332,11 @@ OBJECTIVES: dict[str, Objective] = {
 }  # fmt: skip
 
 
-def objective(name: str | Objective) -> Objective:
+@overload
+def objective(name: str | Objective) -> Objective: ...
+@overload
+def objective(name: str | Objective | MeanLoss) -> Objective | MeanLoss: ...
+def objective(name: str | Objective | MeanLoss) -> Objective | MeanLoss:
     """Return an objective by its name; a function is returned as it is."""
     if callable(name):
         return name

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from heedful.errors import ConfigError, CorruptFile, InputError, NotFound, WrongShape, nearest
 from heedful.files import read_json, write_text
 from heedful.nn.adapt import LoRA, adapted_modules, swap
+from heedful.weights.tensor_files import save_tensors
 
 ADAPTER_FILES = SETTINGS, TENSORS = "adapter.json", "adapter.safetensors"
 KINDS: dict[str, tuple[type, ...]] = {
@@ -102,7 +103,7 @@ def save_adapter(
     settings: dict[str, Any] = {"kind": "lora" if layers else "head"} | sizes
     settings |= {"layers": list(layers), "whole": list(whole)} | ({"base": base} if base else {})
     held = {name: t.detach().to("cpu", dtype).contiguous() for name, t in {**small, **whole}.items()}
-    save_file(held, folder / TENSORS, {"format": "pt"})
+    save_tensors(held, folder / TENSORS, {"format": "pt"})
     write_text(folder / SETTINGS, json.dumps(settings, indent=2) + "\n")
     return folder
 

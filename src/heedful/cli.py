@@ -2,7 +2,7 @@
 
 Only results go to stdout. An error is one line and its hints on stderr, and an exit code:
 0 done · 1 failed · 2 wrong usage · 3 bad name, input or file · 4 out of memory · 5 diverged ·
-130 interrupted.
+130 interrupted · 143 training ended by SIGTERM.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ import io
 import json
 import lzma
 import os
+import secrets
 import shutil
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -233,7 +233,8 @@ def make_folder_atomically(path: Path, replace: bool = True) -> Iterator[Path]:
         partial.mkdir(parents=True)
     else:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=".making-", dir=path.parent))
+        partial = path.with_name(f".making-{secrets.token_hex(8)}")  # tempfile's folders are private
+        partial.mkdir()
     try:
         yield partial
         for inside in [*partial.rglob("*"), partial]:

@@ -32,9 +32,11 @@ def finish_experiment(
     try:
         run_workers(workers or {}, jobs)
         experiment.measure()
-    except (KeyboardInterrupt, TrainingInterrupted):
+    except (KeyboardInterrupt, TrainingInterrupted) as error:
         page = experiment.make_report(command).save(folder)
-        raise TrainingInterrupted(
+        interrupted = TrainingInterrupted(
             f"interrupted; what was measured so far is in {page}", hint="the same command continues"
-        ) from None
+        )
+        interrupted.exit_code = getattr(error, "exit_code", interrupted.exit_code)
+        raise interrupted from None
     return experiment.make_report(command).save(folder)

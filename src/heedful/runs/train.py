@@ -81,7 +81,8 @@ def train_and_report(settings: ResolvedSettings, run: PreparedRun, loop: Trainin
     result = loop.run()
     if result.interrupted:
         hint = f"--resume continues from {result.saved}"
-        raise TrainingInterrupted(f"interrupted at step {result.steps}", hint=hint)
+        message = f"interrupted at step {result.steps}"
+        raise TrainingInterrupted(message, hint, signal_number=result.interrupted)
     return TrainResult(**vars(result), checkpoint=Path(of_run(folder)), parameters=parameters)
 
 

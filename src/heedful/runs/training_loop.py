@@ -36,10 +36,16 @@ SHOW_SECONDS = 0.25  # between looks at the loss; each one waits for the GPU
 
 
 class TrainingInterrupted(HeedfulError):
-    """A run that Ctrl-C or SIGTERM ended; the message names the checkpoint that was saved."""
+    """A run that Ctrl-C or SIGTERM ended; the message names the checkpoint that was saved.
+
+    The exit code is the shell's for a program that the signal ended: 130 for SIGINT, 143 for SIGTERM.
+    """
 
     code = "interrupted"
-    exit_code = 130
+
+    def __init__(self, message: str, hint: str | None = None, *, signal_number: int = signal.SIGINT) -> None:
+        super().__init__(message, hint)
+        self.exit_code = 128 + signal_number
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ class TrainingResult:
     best_step: int | None = None
     before: float | None = None  # the metric before the first step, if it was measured
     stopped: bool = False  # early, because nothing got better
-    interrupted: bool = False
+    interrupted: int | None = None  # the number of the signal that ended the run
     chosen: bool = True  # whether the weights are those with the best score, and not the last ones
     saved: Path | None = None  # the checkpoint of a run that ended early
     history: list[dict[str, float]] = field(default_factory=list)
@@ -113,8 +119,9 @@ class TrainingLoop:
                     self.evaluate(step)
                 result.steps = step.number
                 result.stopped = self.stopping.stop and self.validation.choose
-                signalled = self.processes.any_process(request.stop)
-                result.interrupted = signalled and not result.stopped and step.number < self.config.steps
+                signalled = self.processes.any_process(request.signal_number is not None)
+                if signalled and not result.stopped and step.number < self.config.steps:
+                    result.interrupted = request.signal_number or signal.SIGINT  # or another process got it
                 if result.stopped or result.interrupted:
                     result.saved = None if self.config.folder is None else step.save()
                     break
@@ -222,9 +229,9 @@ class TrainingLoop:
 
 @dataclass
 class StopRequest:
-    """Whether a signal has asked the run to stop."""
+    """The signal that has asked the run to stop, if there was one."""
 
-    stop: bool = False
+    signal_number: int | None = None
 
 
 @contextmanager
@@ -234,7 +241,7 @@ def catch_signals() -> Iterator[StopRequest]:
     old: dict[int, Any] = {}
 
     def handle_signal(number: int, frame: Any) -> None:
-        request.stop = True
+        request.signal_number = number
         signal.signal(number, old[number])
 
     for one in (signal.SIGINT, signal.SIGTERM):

@@ -113,7 +113,7 @@ class Search:
 
     def save(self, folder: str | Path) -> Path:
         """Write texts and vectors; a model given as an object must be given again when loading."""
-        from safetensors.torch import save_file
+        from heedful.weights.tensor_files import save_tensors
 
         folder = Path(folder)
         if folder.exists() and not folder.is_dir():
@@ -124,7 +124,7 @@ class Search:
         (folder / TEXTS_FILE).write_text(
             json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
         )
-        save_file({"vectors": self.vectors.contiguous()}, folder / VECTORS_FILE)
+        save_tensors({"vectors": self.vectors.contiguous()}, folder / VECTORS_FILE)
         return folder
 
     @classmethod

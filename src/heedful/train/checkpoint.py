@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -37,7 +36,7 @@ from heedful.saving import save, save_without_weights
 from heedful.train.distributed import Processes
 from heedful.weights.names import model_tensors
 from heedful.weights.shards import CHECKSUMS, SHARDS, ShardedFolder, is_sharded
-from heedful.weights.tensor_files import SafeFile, TensorSource
+from heedful.weights.tensor_files import SafeFile, TensorSource, save_tensors
 
 CHANGEABLE = {"folder", "save_every", "keep", "resume", "compile", "graph"}  # without changing any step
 Like = Callable[[Tensor, Tensor], Tensor]  # a whole tensor, shared out over processes as another one is
@@ -91,9 +90,9 @@ def write_checkpoint(
     try:
         with make_folder_atomically(final) as part:
             save(model, part)
-            save_file(dict(moments), part / "optimiser.safetensors")
+            save_tensors(moments, part / "optimiser.safetensors")
             if ema is not None:
-                save_file({n: t.contiguous() for n, t in ema.items()}, part / "ema.safetensors")
+                save_tensors({n: t.contiguous() for n, t in ema.items()}, part / "ema.safetensors")
             write_text(part / "training.json", json.dumps({"step": step, **training}, indent=2))
             sums = {str(path.relative_to(part)): sha256([path]) for path in part.rglob("*") if path.is_file()}
             write_text(part / CHECKSUMS, json.dumps(sums, indent=2) + "\n")

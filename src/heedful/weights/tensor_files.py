@@ -210,10 +210,25 @@ def shards_of(index: Path) -> list[Path]:
     return [there[name] for name in names]
 
 
+def save_tensors(
+    tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write a safetensors file with the permissions that any new file gets from the umask.
+
+    The library writes a private temporary file (mode 0600) and renames it: a model that was saved for others
+    could be read by its owner only.
+    """
+    from safetensors.torch import save_file
+
+    path.touch()
+    mode = path.stat().st_mode & 0o777  # asking for the umask itself would change it for other threads
+    save_file(dict(tensors), path, None if metadata is None else dict(metadata))
+    path.chmod(mode)
+
+
 def write_safetensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int = SHARD_BYTES) -> None:
     """Write tensors as one safetensors file, or as shards with an index if larger than `shard_bytes`."""
     from safetensors import SafetensorError
-    from safetensors.torch import save_file
 
     shards: list[dict[str, Tensor]] = [{}]
     held = 0
@@ -228,7 +243,7 @@ def write_safetensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: 
     files = ["model.safetensors"] if len(shards) == 1 else files
     try:
         for file, shard in zip(files, shards, strict=True):  # what was there stays until all is written
-            save_file(shard, folder / f"{file}.partial", {"format": "pt"})
+            save_tensors(shard, folder / f"{file}.partial", {"format": "pt"})
         for file in files:
             (folder / f"{file}.partial").replace(folder / file)
     except SafetensorError as error:

@@ -109,7 +109,7 @@ def report_end(result: FinetuneResult, task: TrainableTask, reporter: ProgressRe
         best = "the best weights so far" if training.chosen else f"the weights of step {training.best_step}"
         which = "its weights, not measured yet," if training.best_step is None else best
         end = f"interrupted at step {training.steps}; {which} are in {result.folder}: {result.use}"
-        raise TrainingInterrupted(end)
+        raise TrainingInterrupted(end, signal_number=training.interrupted)
 
 
 def finetune_linear_head(

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from heedful.errors import ConfigError, CorruptFile, HeedfulError
@@ -31,6 +31,7 @@ from heedful.runs.training_progress import ProgressReporter
 from heedful.tasks.examples import Examples
 from heedful.train.checkpoint import newest
 from heedful.train.fit import Step
+from heedful.weights.tensor_files import save_tensors
 
 PATIENCE = 4  # evaluations without a better one
 MIN_CHOOSING_ROWS = 100  # validation rows that can tell good weights from lucky ones
@@ -102,7 +103,7 @@ class KeptWeights:
         part = best.with_suffix(".part")
         try:
             if not best.is_file():
-                save_file({name: value.contiguous() for name, value in self.values.items()}, part)
+                save_tensors({name: value.contiguous() for name, value in self.values.items()}, part)
                 part.rename(best)
             step.save()
         except (OSError, SafetensorError) as error:

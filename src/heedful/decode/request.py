@@ -17,6 +17,7 @@ from heedful.decode.stepper import Stepper, stepper_for
 from heedful.errors import InputError, nearest
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Watch
+from heedful.nn.position import Rotary
 from heedful.padding import pad_rows, valid_mask
 
 # A text, ids, or several of one kind; for a model that reads images whatever its image_processor takes.
@@ -290,7 +291,7 @@ def check_prompt(model: Model, ids: list[int]) -> list[int]:
     vocab = model.embed.vocab if isinstance(model, (LM, Seq2Seq)) else vocab_size(model)
     if wrong := [i for i in ids if not 0 <= i < vocab]:
         raise InputError(f"the prompt has the id {wrong[0]}", hint=f"the vocabulary is 0 … {vocab - 1}")
-    context = context_length(model, source=True)
+    context = max_positions(model, source=True)
     if context is not None and len(ids) > context:
         raise InputError(
             f"the prompt has {len(ids)} tokens, the model's context is {context}",
@@ -309,6 +310,17 @@ def context_length(model: Model, *, source: bool = False) -> int | None:
     return getattr(model.config, "context") if "context" in model.config.known() else None  # noqa: B009
 
 
+def max_positions(model: Model, *, source: bool = False) -> int | None:
+    """Return how many positions a text may have: the context, or None if there is no limit.
+
+    Positions that stretch with the text (dynamic NTK) go beyond the context that the config states.
+    """
+    rotaries = (part for part in model.modules() if isinstance(part, Rotary))
+    if any(rotary.scaling is not None and rotary.scaling.is_unlimited for rotary in rotaries):
+        return None
+    return context_length(model, source=source)
+
+
 def prefix_ids(model: Model, prompt: list[int]) -> list[int]:
     """Return what stands before the first new token: the prompt, or an encoder-decoder's start token."""
     return [model.start_token] if isinstance(model, Seq2Seq) else prompt
@@ -322,7 +334,7 @@ def max_new_tokens(model: Model, request: Request, prompt: int) -> int:
 
 def free_context(model: Model, prompt: int) -> int | None:
     """Return how many tokens fit behind a prompt, the last of which is never read; None: no limit."""
-    context = context_length(model)
+    context = max_positions(model)
     if context is None:
         return None
     return context if isinstance(model, Seq2Seq) else context - prompt + 1

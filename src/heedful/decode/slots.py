@@ -25,6 +25,7 @@ from heedful.decode.request import context_length
 from heedful.decode.stepper import erasable
 from heedful.models.base import LM, Seq2Seq, State, evaluation_mode
 from heedful.nn.context import PartState
+from heedful.nn.position import Rotary
 from heedful.nn.state import KV, StateGroup
 
 CHUNK = 64  # prompt tokens read at once, between two steps of the others
@@ -118,6 +119,8 @@ class EagerSlots:
         # All texts together may hold as many positions as they may want, or as half the memory holds.
         self.positions = min(max_rows * self.context, max(1, free // 2 // held))
         self.reuses = isinstance(model, LM) and erasable(self.example.parts) == float("inf")
+        scalings = (part.scaling for part in model.modules() if isinstance(part, Rotary))
+        self.scalings = {scaling for scaling in scalings if scaling is not None}
 
     @property
     def usage(self) -> float:
@@ -133,6 +136,7 @@ class EagerSlots:
         self.make_room(min(length, len(ids) + POSITIONS_AHEAD))
         if isinstance(self.model, LM):
             slot.state = self.model.new_state(1, length)
+            slot.state.prompt = len(ids)
         if source is not None:
             self.copy_prefix(source, slot, common)
         self.live.append(slot)
@@ -151,6 +155,9 @@ class EagerSlots:
         if self.reuses:
             for slot in (*self.live, *reversed(self.kept)):
                 limit = min(slot.reusable, len(ids) - 1)  # the last token is read, for its logits
+                read_as = int(slot.state.prompt)
+                if any(scaling.regime(read_as) != scaling.regime(len(ids)) for scaling in self.scalings):
+                    continue  # its keys are turned by other angles
                 if limit <= common or slot.ids[common] != ids[common]:
                     continue
                 pairs = enumerate(zip(itertools.islice(slot.ids, limit), ids, strict=False))
@@ -166,7 +173,9 @@ class EagerSlots:
             assert old.k is not None
             assert old.v is not None
             new.append(old.k[:, :, :length], old.v[:, :, :length], 0)
-        target.state.past = length
+        target.state.past, target.state.tokens = length, source.state.tokens
+        if target.state.tokens is not None:
+            target.state.tokens = target.state.tokens[:, :length]
         target.ids, target.reusable, target.reused = source.ids[:length], length, length
 
     def piece(self, slot: Slot, left: int, budget: int) -> int:

@@ -16,6 +16,7 @@ from heedful.models.calls import (
     advance,
     check_beside,
     check_ids_tensor,
+    document_lengths,
     document_positions,
     evaluation_mode,
     positions,
@@ -27,6 +28,7 @@ from heedful.nn.block import Stack
 from heedful.nn.context import Context, Mask, PartState, Watch
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import Head, NoHead, last_token
+from heedful.nn.position import Rotary
 from heedful.nn.state import keep_all_keys
 
 __all__ = [
@@ -173,19 +175,24 @@ class LM(Model):
         known = self.embed.types
         check_beside(tokens, types, "types", None if known is None else known.num_embeddings)
         check_beside(tokens, documents, "documents")
-        pos, fresh = positions(valid, tokens.shape[1], tokens.device), None
+        pos, fresh, length = positions(valid, tokens.shape[1], tokens.device), None, None
         if documents is not None:
             pos, fresh = document_positions(documents)
+            length = document_lengths(pos, fresh, valid)
         mask = Mask(causal=self.causal, valid=valid, q_documents=documents, k_documents=documents)
         if watch is not None:
             watch.begin()
-        ctx = Context(pos, pos, mask, valid_new=valid, fresh=fresh, watch=watch, backend=backend)
+        ctx = Context(
+            pos, pos, mask, valid_new=valid, fresh=fresh, text_length=length, watch=watch, backend=backend
+        )
         x = self.embed(tokens, ctx.at("embed"), types)
         return self.blocks(x, ctx.at("blocks")), ctx
 
     def new_state(self, batch: int, length: int = 0) -> State:
         """An empty memory, with room for about `length` positions."""
-        return State(self.blocks.new_state(batch, length))
+        scalings = [part.scaling for part in self.blocks.modules() if isinstance(part, Rotary)]
+        lengths = {s.reread_length for s in scalings if s is not None and s.reread_length is not None}
+        return State(self.blocks.new_state(batch, length), reread_lengths=tuple(sorted(lengths)))
 
     @torch.no_grad()
     def start(
@@ -201,7 +208,8 @@ class LM(Model):
         """Read the prompt (B, T); `state.logits` are those of the next token.
 
         `length` is how much will be written in all; `chunk` reads the prompt in pieces of that size; `state`
-        is an empty one made before, with caches of its own. Watched, all keys are kept, whatever the window.
+        is one made before, with caches of its own: empty, or with the beginning of a text of `state.prompt`
+        tokens. Watched, all keys are kept, whatever the window.
         """
         if not self.causal:
             raise InputError(
@@ -211,6 +219,8 @@ class LM(Model):
         if state is None:
             state = self.new_state(len(prompt), max(length, prompt.shape[1]))
             state.parts = state.parts if watch is None else keep_all_keys(state.parts)
+        if not state.past and not isinstance(state.prompt, Tensor):  # its pieces are one text
+            state.prompt = max(state.prompt, prompt.shape[1]) if valid is None else valid.sum(1, keepdim=True)
         pieces = prompt.split(chunk or prompt.shape[1], 1)
         valids = [None] * len(pieces) if valid is None else valid.split(chunk or prompt.shape[1], 1)
         last = None
@@ -230,13 +240,41 @@ class LM(Model):
 
     def step(self, tokens: Tensor, state: State, **how: Unpack[StepOptions]) -> Tensor:
         """Logits (B, T, V) of the next tokens, given all that the state remembers."""
+        T, valid = tokens.shape[1], how.get("valid")
+        several = bool(state.reread_lengths) and state.past > 0 and T > 1
+        if several and state.changes_between(state.lengths(1), state.lengths(T)):  # between two of them
+            watch, backend = how.get("watch"), how.get("backend", "auto")
+            valids = [None] * T if valid is None else valid.split(1, 1)
+            steps = zip(tokens.split(1, 1), valids, strict=True)
+            return torch.cat(
+                [self.step(new, state, valid=known, watch=watch, backend=backend) for new, known in steps], 1
+            )
         hidden, ctx = self._advance(tokens, state, **how)
         return self.head.predict(hidden, ctx)
 
     def _advance(self, tokens: Tensor, state: State, **how: Unpack[StepOptions]) -> tuple[Tensor, Context]:
+        if state.reread_lengths and state.past:
+            valid = how.get("valid")
+            after = state.lengths(tokens.shape[1] if valid is None else valid.sum(1, keepdim=True))
+            if state.is_stale or state.changes_between(state.lengths(), after):
+                self.read_again(state, after, how.get("watch"))
         ctx = advance(tokens, state, **how)
         self.check_reach(state.past, self.embed, state.valid)
         return self.decode(tokens, ctx, state.parts), ctx
+
+    def read_again(self, state: State, lengths: Tensor, watch: Watch | None) -> None:
+        """Let a state remember its tokens as those of texts of other `lengths`, (B, 1) or one number.
+
+        longrope gives every position another angle in a text of more than n₀ tokens, so that the keys and
+        values of all layers are other ones (see nn/rope.py). Nobody watches this pass.
+        """
+        assert state.tokens is not None
+        again = self.new_state(len(state.tokens), state.past)
+        again.prompt = lengths if lengths.dim() else int(lengths)
+        ctx = advance(state.tokens, again, valid=state.valid)
+        parts = again.parts if watch is None else keep_all_keys(again.parts)
+        self.decode(state.tokens, ctx, parts)
+        state.parts, state.prompt, state.is_stale = parts, again.prompt, False
 
     def decode(self, tokens: Tensor, ctx: Context, parts: PartState | None) -> Tensor:
         """The last hidden states of tokens that follow what `parts` remember: the body of every step."""

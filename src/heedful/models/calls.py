@@ -45,6 +45,11 @@ class State:
     memory_mask: Mask | None = None
     logits: Tensor | None = None  # (B, V) for the next token, after `start`
     runs: frozenset[int] = frozenset()  # of the watches that have seen all of it: see Watch.begin
+    prompt: int | Tensor = 0  # tokens that were or will be read as one text; (B, 1) if rows were padded
+    # Lengths past which all that was read must be read again (nn/rope.py), and the tokens (B, past) to do so.
+    reread_lengths: tuple[int, ...] = ()
+    tokens: Tensor | None = None
+    is_stale: bool = False  # it was cropped to a length at which its tokens must be read again
 
     def reorder(self, index: Tensor) -> None:
         """Row b becomes what row index[b] was."""
@@ -55,6 +60,8 @@ class State:
         if self.memory_mask is not None and self.memory_mask.valid is not None:
             self.memory_mask = Mask(valid=self.memory_mask.valid[index])
         self.logits = None if self.logits is None else self.logits[index]
+        self.tokens = None if self.tokens is None else self.tokens[index]
+        self.prompt = self.prompt[index] if isinstance(self.prompt, Tensor) else self.prompt
         self.runs = frozenset()  # what was recorded stands in the order of the rows before
 
     def crop(self, length: int) -> None:
@@ -62,8 +69,20 @@ class State:
         if length < self.past:
             if self.parts is not None:
                 self.parts.crop(length)
-            self.past, self.runs = length, frozenset()
+            before = self.lengths()
+            self.past, self.prompt, self.runs = length, 0, frozenset()
             self.valid = None if self.valid is None else self.valid[:, :length]
+            self.tokens = None if self.tokens is None else self.tokens[:, :length]
+            self.is_stale = self.is_stale or self.changes_between(self.lengths(), before)
+
+    def lengths(self, more: int | Tensor = 0) -> Tensor:
+        """The tokens of each row's text, (B, 1) or one number for all rows; `more` are about to be read."""
+        held = self.past if self.valid is None else self.valid.sum(1, keepdim=True)
+        return torch.maximum(torch.as_tensor(held + more), torch.as_tensor(self.prompt))
+
+    def changes_between(self, shorter: Tensor, longer: Tensor) -> bool:
+        """Whether what was read for one length must be read again for the other."""
+        return any(bool(((shorter <= n) & (longer > n)).any()) for n in self.reread_lengths)
 
 
 def check_ids_tensor(tokens: Tensor, name: str) -> None:
@@ -114,6 +133,13 @@ def document_positions(documents: Tensor) -> tuple[Tensor, Tensor]:
     return index - start, fresh
 
 
+def document_lengths(pos: Tensor, fresh: Tensor, valid: Tensor | None) -> Tensor:
+    """How many tokens the packed document of each token has, (B, T), from `document_positions`."""
+    number = fresh.long().cumsum(1) - 1
+    count = pos + 1 if valid is None else (pos + 1) * valid
+    return torch.zeros_like(count).scatter_reduce(1, number, count, "amax").gather(1, number)
+
+
 def advance(
     tokens: Tensor,
     state: State,
@@ -131,10 +157,15 @@ def advance(
         state.valid = torch.cat((old, new), 1)
         valid = new
     k_pos = positions(state.valid, past + T, tokens.device)
+    if not past and isinstance(state.prompt, int) and state.prompt < T:  # the first tokens are one text
+        state.prompt = T if valid is None else valid.sum(1, keepdim=True)
     ctx = Context(
         k_pos[:, past:], k_pos, Mask(causal=True, valid=state.valid), past=past, valid_new=valid,
-        memory=state.memory, memory_mask=state.memory_mask, watch=watch, backend=backend,
+        text_length=state.prompt, memory=state.memory, memory_mask=state.memory_mask, watch=watch,
+        backend=backend,
     )  # fmt: skip
+    if state.reread_lengths:
+        state.tokens = tokens if state.tokens is None else torch.cat((state.tokens, tokens), 1)
     state.past = past + T
     return ctx
 

@@ -117,12 +117,9 @@ class Attention(Part):
         q = normed_heads(q, self.heads, self.q_norm, ctx.at("q_norm"))  # (B, H, T, K)
         k = normed_heads(k, self.kv_heads, self.k_norm, ctx.at("k_norm"))  # (B, G, T, K)
         v = split_heads(v, self.kv_heads)
-        # A rotation that depends on the length turns a key anew each time: such keys are remembered unturned.
-        late = self.rotary is not None and self.rotary.by_length
         if self.rotary is not None:
             q, k = ctx.see("q_unrotated", q), ctx.see("k_unrotated", k)
-            q = self.rotary(q, ctx.q_pos, ctx)
-            k = k if late else self.rotary(k, ctx.q_pos, ctx)
+            q, k = self.rotary(q, ctx.q_pos, ctx), self.rotary(k, ctx.q_pos, ctx)
         mask, k_pos, bias = ctx.mask, ctx.k_pos, ctx.bias
         if isinstance(state, KV):
             k, v = state.append(k, v, ctx.past)  # (B, G, S, K)
@@ -130,8 +127,6 @@ class Attention(Part):
             k, v, k_pos, valid = state.append(k, v, ctx)  # (B, G, S, K)
             mask, bias = replace(mask, valid=valid), None if bias is None else select_bias(bias, k_pos, ctx)
             ctx = ctx if ctx.watch is None else replace(ctx, in_order=False)
-        if self.rotary is not None and late:
-            k = self.rotary(k, k_pos, ctx)
         q, k, v = ctx.see("q", q), ctx.see("k", k, keys=-2), ctx.see("v", v, keys=-2)
         mask = mask if self.window is None else replace(mask, window=self.window)
         dropout = self.dropout * self.training

@@ -97,6 +97,8 @@ class Context:
     past: int | Tensor = 0  # how many positions the state holds; (B,) on the device if it is static
     valid_new: Tensor | None = None  # (B, T) False where x itself is padding
     fresh: Tensor | None = None  # (B, T) True where a packed document starts: recurrent parts forget there
+    # The tokens of each query's prompt or document, (B, 1) or (B, T). None: this pass reads the whole text.
+    text_length: int | Tensor | None = None
     bias: Tensor | None = None  # (B or 1, H, T, S) added to scores
     memory: Tensor | None = None  # (B, S', D) what an encoder made
     memory_mask: Mask | None = None
@@ -110,8 +112,12 @@ class Context:
 
     @property
     def length(self) -> Tensor:
-        """(B or 1, 1): how many tokens there are up to the newest query; padding is none."""
-        return self.q_pos.amax(-1, keepdim=True) + 1
+        """(B or 1, 1 or T): how many tokens the text of each query has so far; padding is none."""
+        if self.text_length is None:
+            return self.q_pos.amax(-1, keepdim=True) + 1
+        if isinstance(self.text_length, int):
+            return (self.q_pos + 1).clamp(min=self.text_length)
+        return torch.maximum(self.q_pos + 1, self.text_length)
 
     def at(self, name: str) -> Context:
         """This context inside the child called `name`. Costs nothing while nobody watches."""

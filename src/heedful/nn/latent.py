@@ -78,13 +78,9 @@ class LatentAttention(Part):
         q, q_turn = q.split((self.head_dim, self.rope_dim), -1)  # (B, H, T, K), (B, H, T, Kr)
         c, r = self.kv_down(x)[:, None].split((self.rank, self.rope_dim), -1)  # (B, 1, T, R), (B, 1, T, Kr)
         c, r = ctx.see("kv_latent", show_norm(self.kv_norm, c, ctx.at("kv_norm"))), ctx.see("k_unrotated", r)
-        q_turn = self.rotary(q_turn, ctx.q_pos, ctx)
-        # A rotation that depends on the length turns a key anew each time: such keys are remembered unturned.
-        r = r if self.rotary.by_length else self.rotary(r, ctx.q_pos, ctx)
+        q_turn, r = self.rotary(q_turn, ctx.q_pos, ctx), self.rotary(r, ctx.q_pos, ctx)
         if isinstance(state, KV):
             c, r = state.append(c, r, ctx.past)  # (B, 1, S, R), (B, 1, S, Kr)
-        if self.rotary.by_length:
-            r = self.rotary(r, ctx.k_pos, ctx)
         pays = state is not None and self._absorbs(x.shape[1], c.shape[2], ctx)
         form = self.attend_absorbed if pays else self.attend_expanded
         out: Tensor = self.o(join_heads(form(q, q_turn, c, r, ctx)))

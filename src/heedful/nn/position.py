@@ -77,9 +77,9 @@ class Rotary(nn.Module):
         return self.scaling is not None and self.scaling.by_length
 
     def table(self, pos: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin (B, 1, T, K/2) of every angle at `pos`, for sequences of `length` (B, 1)."""
-        freq, gain = frequencies(self.dim, self.base, self.scaling, length)  # (B or 1, K/2)
-        angle = pos[:, None, :, None] * freq[:, None, None, :]
+        """cos and sin (B, 1, T, K/2) of every angle at `pos`, for texts of `length` (B or 1, 1 or T)."""
+        freq, gain = frequencies(self.dim, self.base, self.scaling, length[..., None])
+        angle = (pos[..., None] * freq)[:, None]
         return angle.cos() * gain, angle.sin() * gain
 
     def forward(self, x: Tensor, pos: Tensor, ctx: Context) -> Tensor:

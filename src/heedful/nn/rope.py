@@ -11,7 +11,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Scaling:
-    """Rescales rotary frequencies. `by_length` ones change with the length of the sequence."""
+    """Rescales rotary frequencies. `by_length` ones change with the length of the text.
+
+    A key keeps the frequencies of the pass that wrote it. If a text grows past `reread_length` tokens, every
+    position gets other frequencies, and the model reads the text again.
+    """
 
     factor: float = 1.0
 
@@ -20,12 +24,25 @@ class Scaling:
         return False
 
     @property
+    def reread_length(self) -> int | None:
+        return None
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether texts may be longer than the context that the config states."""
+        return False
+
+    def regime(self, length: int) -> int:
+        """Return a number that two lengths share if, and only if, they have the same frequencies."""
+        return 0
+
+    @property
     def gain(self) -> float:
         """The factor of cos and sin."""
         return 1.0
 
     def rescale(self, freq: Tensor, base: float, length: Tensor) -> Tensor:
-        """New frequencies (B or 1, K/2) from f (K/2,) for sequences of `length` (B, 1)."""
+        """New frequencies (…, K/2) or (1, K/2) from f (K/2,) for texts of `length` (…, 1)."""
         raise NotImplementedError
 
 
@@ -39,7 +56,12 @@ class LinearScaling(Scaling):
 
 @dataclass(frozen=True)
 class NTKScaling(Scaling):
-    """base → base · (factor · n/n₀ − factor + 1)^(K/(K−2)) for n > n₀ tokens   (dynamic NTK, bloc97 2023)"""
+    """base → base · (factor · n/n₀ − factor + 1)^(K/(K−2)) for n > n₀ tokens   (dynamic NTK, bloc97 2023)
+
+    The base changes with every token past n₀. While a text is generated, a key keeps the base that it was
+    written with, as in transformers. A single pass over the whole text has one base for all of it. So steps
+    and a single pass give different logits past n₀.
+    """
 
     context: int = 2048  # n₀, the length trained on
 
@@ -47,10 +69,17 @@ class NTKScaling(Scaling):
     def by_length(self) -> bool:
         return True
 
+    @property
+    def is_unlimited(self) -> bool:
+        return True
+
+    def regime(self, length: int) -> int:
+        return max(length, self.context)
+
     def rescale(self, freq: Tensor, base: float, length: Tensor) -> Tensor:
         K = 2 * freq.shape[0]
         n = length.clamp(min=self.context).to(freq.dtype)
-        stretch = (self.factor * n / self.context - (self.factor - 1)) ** (K / (K - 2))  # (B, 1)
+        stretch = (self.factor * n / self.context - (self.factor - 1)) ** (K / (K - 2))  # (…, 1)
         i = torch.arange(0, K, 2, device=freq.device, dtype=freq.dtype) / K
         return (base * stretch) ** -i
 
@@ -119,6 +148,8 @@ class Llama3Scaling(Scaling):
 class LongScaling(Scaling):
     """f_i / short_i for texts of up to n₀ tokens, f_i / long_i for longer ones   (Ding et al. 2024)
 
+    A text that grows past n₀ while it is generated is read again with the long factors, as in transformers.
+
     cos and sin are multiplied by √(1 + ln factor / ln n₀), or by what the checkpoint states.
     """
 
@@ -132,6 +163,13 @@ class LongScaling(Scaling):
         return True
 
     @property
+    def reread_length(self) -> int | None:
+        return self.context
+
+    def regime(self, length: int) -> int:
+        return int(length > self.context)
+
+    @property
     def gain(self) -> float:
         if self.attention_factor is not None:
             return self.attention_factor
@@ -139,11 +177,11 @@ class LongScaling(Scaling):
 
     def rescale(self, freq: Tensor, base: float, length: Tensor) -> Tensor:
         short, long = (torch.tensor(f, device=freq.device) for f in (self.short, self.long))  # (K/2,)
-        return freq / torch.where(length > self.context, long, short)  # (B, K/2)
+        return freq / torch.where(length > self.context, long, short)  # (…, K/2)
 
 
 def frequencies(dim: int, base: float, scaling: Scaling | None, length: Tensor) -> tuple[Tensor, float]:
-    """The frequencies (B or 1, K/2) of a rotary head of size `dim`, and the gain of cos and sin."""
+    """The frequencies (…, K/2) or (1, K/2) of a rotary head of size `dim`, and the gain of cos and sin."""
     i = torch.arange(0, dim, 2, device=length.device, dtype=torch.float32) / dim
     freq = base**-i
     return (freq[None], 1.0) if scaling is None else (scaling.rescale(freq, base, length), scaling.gain)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from heedful.decode.continuous import ContinuousBatch, choose_slots
-from heedful.decode.request import check_prompt, context_length, encode_prompt
+from heedful.decode.request import check_prompt, context_length, encode_prompt, max_positions
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.serve.openai_errors import invalid, model_cannot, too_long
@@ -157,9 +157,9 @@ def make_served_model(
         )
     if model.image_processor is not None:
         raise InputError(f"{id} reads images, and clients send text", hint="read them with: heed read IMAGE")
-    reach = context_length(model)
-    source = context_length(model, source=True)
-    stated = [length for length in (reach, source, ctx) if length is not None] or [DEFAULT_CONTEXT]
+    limit = context_length if ctx is None else max_positions
+    reaches = (limit(model), limit(model, source=True), ctx)
+    stated = [length for length in reaches if length is not None] or [DEFAULT_CONTEXT]
     own = None if model.tokenizer is None else model.tokenizer.chat_template
     writes = model.config.head == "lm" and (isinstance(model, Seq2Seq) or model.causal)
     batch = ContinuousBatch(choose_slots(model, max_rows, min(stated))) if writes else None

@@ -147,6 +147,7 @@ class GraphStepper(FastStepper):
         self.recording: Recording | None = None
         self.lease: weakref.finalize[..., object] | None = None
         self.rows = self.length = self.longest = 0
+        self.steps_left = math.inf  # steps before a row must be read again (nn/rope.py)
         self.uses: dict[int, int] = {}
         self.check_model()
 
@@ -224,18 +225,21 @@ class GraphStepper(FastStepper):
         """Count positions that were written on the device."""
         self._state.past += steps
         self.longest += steps
+        self.steps_left -= steps
 
     def prepare(self, rows: int, count: int, feed: bool = False) -> bool:
         """Have a recorded step over static state with room for `count` more; False if there is none."""
         embed = self.model.embed if isinstance(self.model, LM) else self.model.decoder_embed
         at_once = 1 if feed else count
-        if self.is_static and rows == self.rows:
+        if self.is_static and rows == self.rows and self.steps_left >= count:
             assert self.recording is not None
             if self.longest + count <= self.recording.static.capacity:
                 self.model.check_reach(self.longest + count, embed, None)
                 return self.is_recorded(at_once, feed)
             self.length = 2 * self.longest
         state = self.state
+        if state.is_stale or state.changes_between(state.lengths(), state.lengths(count)):
+            return False  # the ordinary step reads the text again
         end = state.past + count
         self.model.check_reach(end, embed, state.valid)
         memory = 0 if state.memory is None else rounded_capacity(state.memory.shape[1], MIN_MEMORY)
@@ -263,8 +267,11 @@ class GraphStepper(FastStepper):
             self.recording, self.lease = found, None
             if not self.compiled:  # what is compiled holds the model
                 self.lease = RECORDINGS.lend(found, self, self.model)
-        self._state, self.is_static = State(found.static.parts, state.past), True
+        self._state = State(found.static.parts, state.past, reread_lengths=state.reread_lengths)
+        self.is_static = True
         self.rows, self.longest = rows, int(found.static.past.max())
+        ahead = [n - past for n in state.reread_lengths for past in found.static.past.tolist() if past <= n]
+        self.steps_left = min(ahead, default=math.inf)
 
     def is_recorded(self, count: int, feed: bool) -> bool:
         """Record the step unless it is; False if it cannot be, and the model is then stepped plainly."""
@@ -300,7 +307,7 @@ class GraphStepper(FastStepper):
 
     def crop(self, length: int) -> None:
         newest = self.past - length
-        if not self.is_static or newest > erasable(self._state.parts):
+        if not self.is_static or newest > erasable(self._state.parts) or self._state.reread_lengths:
             self.state.crop(length)
         elif newest > 0:
             assert self.recording is not None

@@ -56,8 +56,11 @@ class StaticSlots(EagerSlots):
     def step(self, slots: Sequence[Slot], tokens: Sequence[int]) -> Tensor:
         """Append a token to each of these texts; those with a seat that are not among them stand still."""
         for slot in slots:
+            again = slot.past in self.example.reread_lengths and slot.past >= int(slot.state.prompt)
             if slot not in self.seats:
                 self.take_seat(slot)
+            if again:
+                self.read_again(slot)
         assert self.recording is not None
         places = [self.seats.index(slot) for slot in slots]
         static, column = self.recording.static, torch.zeros(self.max_rows, dtype=torch.long)
@@ -84,6 +87,16 @@ class StaticSlots(EagerSlots):
         self.seats[place] = slot
         if slot.reusable < self.chunk:  # no other text will begin with it
             slot.state, slot.reusable = State(None), 0
+
+    def read_again(self, slot: Slot) -> None:
+        """Write a text into its seat as the beginning of one that is a token longer (see nn/rope.py)."""
+        assert isinstance(self.model, LM)
+        assert self.recording is not None
+        state = self.model.new_state(1, slot.past)
+        state.prompt = slot.past + 1
+        with evaluation_mode(self.model):
+            self.model.start(torch.tensor([slot.ids], device=self.model.device), state=state)
+        self.recording.static.write_row(self.seats.index(slot), state)
 
     def grow(self, slot: Slot, capacity: int, memory: int) -> None:
         """Make a larger static state, and copy into it the texts that have a seat."""

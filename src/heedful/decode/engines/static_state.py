@@ -48,6 +48,10 @@ class StaticState:
         self.past = torch.zeros(rows, dtype=torch.long, device=device)  # positions that each row holds
         self.active = torch.zeros(rows, dtype=torch.long, device=device)  # 1 where a step moves the row on
         self.slot_numbers = torch.arange(capacity, device=device)[None]
+        self.reread_lengths = example.reread_lengths
+        self.tokens: Tensor | None = None  # of each row, if the model must read them again at some length
+        if example.reread_lengths:
+            self.tokens = torch.zeros(rows, capacity, dtype=torch.long, device=device)
         self.memory: Tensor | None = None
         self.memory_valid: Tensor | None = None
         if memory is not None:
@@ -71,6 +75,9 @@ class StaticState:
         write_static(self.parts, state.parts, slots, rows, state.past, order)
         self.past[slots] = state.past if valid is None else valid.sum(1)
         self.active[slots] = 1
+        if self.tokens is not None and state.tokens is not None:
+            tokens = state.tokens[rows]
+            self.tokens[slots, : state.past] = tokens if order is None else tokens.gather(1, order)
         if self.memory is not None and self.memory_valid is not None:
             assert state.memory is not None
             length = state.memory.shape[1]
@@ -93,7 +100,7 @@ class StaticState:
         valid = self.slot_numbers <= q_pos[:, -1:]
         memory_mask = None if self.memory_valid is None else Mask(valid=self.memory_valid)
         return Context(
-            q_pos, self.slot_numbers, Mask(causal=count > 1, valid=valid), past=self.past,
+            q_pos, self.slot_numbers, Mask(causal=count > 1, valid=valid), past=self.past, text_length=0,
             memory=self.memory, memory_mask=memory_mask,
         )  # fmt: skip
 
@@ -105,6 +112,8 @@ class StaticState:
         """
         ctx = self.context(tokens.shape[1])
         logits = model.head.predict(model.decode(tokens, ctx, self.parts), ctx)
+        if self.tokens is not None:
+            self.tokens.scatter_(1, ctx.q_pos, tokens)
         self.past.add_(self.active, alpha=tokens.shape[1])
         return logits
 
@@ -112,7 +121,7 @@ class StaticState:
         """Let row b go on as row index[b] was."""
         if self.parts is not None:
             self.parts.reorder(index)
-        for held in (self.past, self.active, self.memory, self.memory_valid):
+        for held in (self.past, self.active, self.tokens, self.memory, self.memory_valid):
             if held is not None:
                 held.copy_(held[index])
 
@@ -123,6 +132,8 @@ class StaticState:
         return State(
             ordinary(self.parts, reached), reached, None if bool(known.all()) else known, self.memory,
             None if self.memory_valid is None else Mask(valid=self.memory_valid),
+            reread_lengths=self.reread_lengths,
+            tokens=None if self.tokens is None else self.tokens[:, :reached],
         )  # fmt: skip
 
     def changed_by_step(self) -> Iterator[Tensor]:

@@ -391,3 +391,38 @@ def test_numbers_and_spreadsheets_are_told_what_to_do(
     classes = toy.classes(tmp_path / "c.csv")
     code, _, err = heed("finetune", bases["encoder"], classes, "--epochs", 0, "--out", "made", "-q")
     assert (code, "teaches nothing" in err) == (3, True)
+
+
+def test_a_document_is_told_how_to_become_text(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    file = tmp_path / "report.docx"
+    file.write_bytes(b"PK")
+    code, _, err = heed("finetune", bases["encoder"], file)
+    assert code == 3
+    assert ".txt" in err
+    assert "did you mean" not in err
+
+
+def test_an_ending_with_a_slip_is_answered_with_the_nearest(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    _, _, err = heed("finetune", bases["encoder"], toy.classes(tmp_path / "rows.cvs"))
+    assert "did you mean '.csv'" in err
+
+
+@pytest.mark.parametrize(
+    ("task", "name"), [("tag", "test.annotated"), ("tag", "words.txt"), ("classify", "rows.data")]
+)
+def test_a_named_task_decides_what_a_file_is_whose_name_does_not(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path, task: str, name: str
+) -> None:
+    from heedful.data.input_files import read_input_file
+    from heedful.tasks.pipeline import trainable_tasks
+
+    file = tmp_path / name
+    if task == "tag":
+        file.write_text("anna NOUN\nsees VERB\n\nbert NOUN\nlikes VERB\n")
+    else:
+        toy.classes(file)
+    kind = trainable_tasks()[task]
+    examples = kind.read_examples(read_input_file(str(file), kinds=kind.file_kinds), {})
+    assert len(examples) == (2 if task == "tag" else len(toy.SENTENCES))

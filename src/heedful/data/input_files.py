@@ -6,7 +6,7 @@ import codecs
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,8 @@ from heedful.files import expand_paths, open_bytes, read_blocks, read_lines, sha
 Kind = Literal["table", "conll", "squad", "text"]
 CONLL = (".conll", ".conllu", ".iob", ".iob2", ".bio")
 OTHER_TABLES = (".xlsx", ".xls", ".ods", ".parquet", ".feather", ".arrow", ".numbers")
+OTHER_TEXTS = (".docx", ".doc", ".odt", ".rtf", ".pdf", ".epub", ".pptx", ".html", ".htm")
+SLIP = 0.7  # how alike an ending and a known one are, at least, if it was mistyped
 DELIMITERS = (";", "\t", "|", ",")  # what spreadsheets write, whatever the file is called
 MAX_PROBED_LINES = 200  # lines that tell a file of words and tags from prose
 MAX_NAMED_ROWS = 3  # rows that a note names
@@ -70,8 +72,13 @@ class MemoryTable(Table):
         return Documents(lambda: ([row[int(name)]] for row in self.held), name=str(self.paths))
 
 
-def read_input_file(path: str, *, encoding: str = "utf-8", header: bool = True) -> InputFile:
-    """Read a file and find out its kind, columns and rows."""
+def read_input_file(
+    path: str, *, encoding: str = "utf-8", header: bool = True, kinds: Collection[str] = ()
+) -> InputFile:
+    """Read a file and find out its kind, columns and rows.
+
+    `kinds` are those that the task reads, if it is known: they decide where the file's name tells nothing.
+    """
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder", hint="give one file")
     try:
@@ -87,11 +94,14 @@ def read_input_file(path: str, *, encoding: str = "utf-8", header: bool = True) 
         marked = opened.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # as spreadsheets write
     if marked and encoding.lower() in ("utf-8", "utf8"):
         encoding = "utf-16"
-    kind = file_kind(file, encoding)
+    kind = file_kind(file, encoding, kinds)
     if kind != "table":
         return InputFile(file, kind, encoding)
-    has_objects = TABLE_KINDS[stem_path(file).suffix.lower()] == "json"
-    names, rows = json_rows(file, encoding) if has_objects else delimited_rows(file, encoding, header)
+    delimiter = TABLE_KINDS.get(stem_path(file).suffix.lower()) or find_delimiter(file, encoding)
+    if delimiter == "json":
+        names, rows = json_rows(file, encoding)
+    else:
+        names, rows = delimited_rows(file, encoding, header, delimiter)
     if not rows:
         raise InputError(f"{file} has no rows")
     columns = tuple(dict.fromkeys(name for row in rows for name in row.values))
@@ -99,8 +109,16 @@ def read_input_file(path: str, *, encoding: str = "utf-8", header: bool = True) 
     return InputFile(file, "table", encoding, columns, rows, repeated)
 
 
-def file_kind(path: Path, encoding: str) -> Kind:
-    """Return the kind of a file by its suffix, and by its first lines where that leaves a choice."""
+def find_delimiter(path: Path, encoding: str) -> str:
+    """Return the delimiter of a table, or "json", by its first line."""
+    first = next(filter(str.strip, read_lines(path, encoding)), "")
+    return (
+        "json" if first.lstrip().startswith(("{", "[")) else next((d for d in DELIMITERS if d in first), ",")
+    )
+
+
+def file_kind(path: Path, encoding: str, kinds: Collection[str] = ()) -> Kind:
+    """Return the kind of a file by its suffix; where that leaves a choice, by its first lines and `kinds`."""
     suffix = stem_path(path).suffix.lower()
     if suffix in CONLL:
         return "conll"
@@ -110,10 +128,18 @@ def file_kind(path: Path, encoding: str) -> Kind:
     if suffix in TABLE_KINDS:
         return "table"
     if suffix in ("", ".txt", ".text", ".md"):
-        return "conll" if has_tagged_words(path, encoding) else "text"
-    hint = nearest(suffix, [*TABLE_KINDS, *CONLL, ".txt"])
+        return "conll" if "conll" in kinds or has_tagged_words(path, encoding) else "text"
+    hint = nearest(suffix, [*TABLE_KINDS, *CONLL, ".txt"], cutoff=SLIP)
     if suffix in OTHER_TABLES:
         hint = "save it as .csv or .jsonl first"
+    elif suffix in OTHER_TEXTS:
+        hint = "save it as plain text (.txt), or a table in it as .csv, first"
+    elif kinds:
+        likely: tuple[Kind, ...] = ("conll", "squad", "text", "table")
+        objects = find_delimiter(path, encoding) == "json" and (
+            "table" if has_object_lines(path, encoding) else "squad"
+        )
+        return objects or next(kind for kind in likely if kind in kinds and kind != "squad")
     raise InputError(
         f"cannot tell what {path} is by its name",
         hint=hint or "use .csv, .tsv, .jsonl, .conll, .json or .txt",
@@ -149,12 +175,14 @@ def json_rows(path: Path, encoding: str) -> tuple[tuple[str, ...], list[Row]]:
     return (), [Row(f"line {line}", parse_object(path, line, text)) for line, text in filled]
 
 
-def delimited_rows(path: Path, encoding: str, header: bool) -> tuple[tuple[str, ...], list[Row]]:
+def delimited_rows(
+    path: Path, encoding: str, header: bool, delimiter: str
+) -> tuple[tuple[str, ...], list[Row]]:
     """Return the names of the columns and every row; the first line tells the delimiter.
 
     Columns without names are counted from 0.
     """
-    table = Table(path, encoding=encoding)
+    table = Table(path, encoding=encoding, delimiter=delimiter)
     first = table.names
     if not first:
         raise InputError(f"{path} is empty")

@@ -142,13 +142,13 @@ def read_one_file(
     named = [name for name in flags.values() if name is not None]
     if "lines" in task.file_kinds:
         check_table(task, path)
-    source = read_input_file(path, encoding=encoding)
+    source = read_input_file(path, encoding=encoding, kinds=task.file_kinds)
     if named and all(name.isdigit() for name in named) and source.kind == "table":
-        source = read_input_file(path, encoding=encoding, header=False)
+        source = read_input_file(path, encoding=encoding, kinds=task.file_kinds, header=False)
     usual = {name for role in task.roles.values() for name in role.names}
     known = named or usual & {name.lower() for name in source.columns}
     if not known and "lines" in task.file_kinds:
-        bare = read_input_file(path, encoding=encoding, header=False)
+        bare = read_input_file(path, encoding=encoding, kinds=task.file_kinds, header=False)
         if len(bare.columns) == 2 and bare.columns != source.columns:  # those of JSON have names anyway
             return task.read_examples(bare, {"--text": bare.columns[0], "--label": bare.columns[1]})
     infer_file_task(source, trainable_tasks(), task.command)

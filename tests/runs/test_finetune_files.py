@@ -426,3 +426,31 @@ def test_a_named_task_decides_what_a_file_is_whose_name_does_not(
     kind = trainable_tasks()[task]
     examples = kind.read_examples(read_input_file(str(file), kinds=kind.file_kinds), {})
     assert len(examples) == (2 if task == "tag" else len(toy.SENTENCES))
+
+
+def alpaca(path: Path, context: str = "input") -> Path:
+    rows = [(f"name the verb {i}", "" if i % 2 else s, s.split()[1]) for i, s in enumerate(toy.SENTENCES)]
+    return toy.table(path, ("instruction", context, "output"), rows)
+
+
+@pytest.mark.parametrize("context", ["input", "context"])
+def test_the_input_of_an_instruction_is_part_of_its_prompt(tmp_path: Path, context: str) -> None:
+    from heedful.data.input_files import read_input_file
+    from heedful.tasks.text_generation import TextGeneration
+
+    source = read_input_file(str(alpaca(tmp_path / "alpaca.csv", context)))
+    examples = TextGeneration.read_examples(source, {})
+    assert examples.columns == {"prompt": "instruction", "input": context, "completion": "output"}
+    assert examples.items[0] == (f"name the verb 0\n\n{toy.SENTENCES[0]}", toy.SENTENCES[0].split()[1])
+    assert examples.items[1][0] == "name the verb 1"
+
+
+def test_every_column_that_is_not_used_is_named(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    rows = [(i, s, "x", s.split()[1]) for i, s in enumerate(toy.SENTENCES)]
+    file = toy.table(tmp_path / "rows.csv", ("id", "text", "remark", "label"), rows)
+    code, out, err = heed("finetune", bases["encoder"], file, "--epochs", 1, "--json")
+    assert code == 0
+    assert "not used: 'id', 'remark'" in err
+    assert json.loads(out)["data"]["unused_columns"] == ["id", "remark"]
+    _, out, _ = heed("eval", "rows-encoder", file, "--json")
+    assert json.loads(out)["unused_columns"] == ["id", "remark"]

@@ -63,6 +63,7 @@ class TableColumns:
         from heedful.tasks.columns import COUNT_HINT, INPUT_ROLES, infer_columns, list_columns
         from heedful.tasks.task import TrainableTask
         from heedful.tasks.task_specification import TaskSpecification
+        from heedful.tasks.text_generation import TextGeneration
         from heedful.train.checkpoint import of_run
 
         flags = {"--text": self.text, "--pair": self.pair}
@@ -91,12 +92,10 @@ class TableColumns:
             learnt.check_columns(str(path), columns, roles)
         print_above(f"{path}: {', '.join(f'{role} = {name!r}' for role, name in columns.items())}")
         cells = lambda row: {role: cell_text(row.values.get(name)) for role, name in columns.items()}
-        rows = parse_rows(
-            path,
-            ((row.where, cells(row)) for row in source.rows),
-            TrainableTask.parse_cells,
-            "name another column",
-        )
+        # the text that an instruction is about is part of its prompt
+        parse = (TextGeneration if "input" in columns else TrainableTask).parse_cells
+        located = ((row.where, cells(row)) for row in source.rows)
+        rows = parse_rows(path, located, parse, "name another column")
         for note in rows.notes:
             print_above(f"note: {note}")
         lines = [int(where.rpartition(" ")[2]) for where in rows.locations]

@@ -112,9 +112,7 @@ def read_input_file(
 def find_delimiter(path: Path, encoding: str) -> str:
     """Return the delimiter of a table, or "json", by its first line."""
     first = next(filter(str.strip, read_lines(path, encoding)), "")
-    return (
-        "json" if first.lstrip().startswith(("{", "[")) else next((d for d in DELIMITERS if d in first), ",")
-    )
+    return "json" if first.lstrip().startswith("{") else next((d for d in DELIMITERS if d in first), ",")
 
 
 def file_kind(path: Path, encoding: str, kinds: Collection[str] = ()) -> Kind:
@@ -135,11 +133,10 @@ def file_kind(path: Path, encoding: str, kinds: Collection[str] = ()) -> Kind:
     elif suffix in OTHER_TEXTS:
         hint = "save it as plain text (.txt), or a table in it as .csv, first"
     elif kinds:
-        likely: tuple[Kind, ...] = ("conll", "squad", "text", "table")
-        objects = find_delimiter(path, encoding) == "json" and (
-            "table" if has_object_lines(path, encoding) else "squad"
-        )
-        return objects or next(kind for kind in likely if kind in kinds and kind != "squad")
+        if find_delimiter(path, encoding) == "json":
+            return "table" if has_object_lines(path, encoding) else "squad"
+        likely: tuple[Kind, ...] = ("conll", "text", "table")
+        return next(kind for kind in likely if kind in kinds)
     raise InputError(
         f"cannot tell what {path} is by its name",
         hint=hint or "use .csv, .tsv, .jsonl, .conll, .json or .txt",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from heedful.progress import report_progress
 from heedful.runs.datasets import TrainingData
 from heedful.runs.requests import EvaluationRequest
 from heedful.runs.training_progress import LineReporter, ProgressReporter
-from heedful.tasks.columns import MESSAGES, ColumnFlags, check_flags, infer_file_task
+from heedful.tasks.columns import MESSAGES, ColumnFlags, check_flags, infer_file_task, list_unused
 from heedful.tasks.examples import Examples
 from heedful.tasks.pipeline import bind_task, trainable_tasks
 from heedful.tasks.task import TrainableTask
@@ -95,6 +96,7 @@ def read_examples(
     parts = [read_one_file(task, path, flags, encoding, learnt) for path in files]
     examples = parts[0] if len(parts) == 1 else join_examples(parts)
     columns = {"columns": list(examples.columns.values())} if examples.columns else {}
+    columns |= {"unused_columns": list(examples.unused)} if examples.unused else {}
     return examples, columns | ({"left_out": list(examples.notes)} if examples.notes else {})
 
 
@@ -106,6 +108,7 @@ def join_examples(parts: Sequence[Examples]) -> Examples:
         [name(part, where) for part in parts for where in part.locations],
         parts[0].columns,
         tuple(note for part in parts for note in part.notes),
+        unused=tuple(dict.fromkeys(name for part in parts for name in part.unused)),
     )
 
 
@@ -153,11 +156,12 @@ def read_one_file(
             return task.read_examples(bare, {"--text": bare.columns[0], "--label": bare.columns[1]})
     infer_file_task(source, trainable_tasks(), task.command)
     check_flags(source, flags)
-    if learnt is None:
-        return task.read_examples(source, flags)
-    examples = task.read_examples(source, learnt.complete_flags(flags, source.columns, task.roles))
-    learnt.check_columns(path, examples.columns, task.roles)
-    return examples
+    if learnt is not None:
+        flags = learnt.complete_flags(flags, source.columns, task.roles)
+    examples = task.read_examples(source, flags)
+    if learnt is not None:
+        learnt.check_columns(path, examples.columns, task.roles)
+    return replace(examples, unused=tuple(list_unused(source, examples.columns)))
 
 
 def check_table(task: type[TrainableTask], path: str) -> None:

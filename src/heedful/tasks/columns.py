@@ -79,6 +79,7 @@ class Role:
     names: tuple[str, ...]
     optional: bool = False
     beside: tuple[str, ...] = ()  # found by its name only where the first role's column is one of these
+    may_be_empty: bool = False  # in some rows
 
 
 # What the command of a task reads from a table, where nothing is learnt and there are no answers.
@@ -90,7 +91,13 @@ INPUT_ROLES: dict[str, dict[str, Role]] = {
     "tag": {"words": Role("--text", (*TEXT, *WORDS))},
     "translate": {"text": Role("--text", (*SOURCE, *TEXT))},
     "summarize": {"text": Role("--text", (*LONG, *TEXT))},
-    "complete": {"prompt": Role("--text", (*PROMPT, *TEXT))},
+    "complete": {
+        "prompt": Role("--text", (*PROMPT, *TEXT)),
+        # Alpaca's and Dolly's names for the text that an instruction is about
+        "input": Role(
+            "--pair", ("input", "context"), optional=True, beside=("instruction",), may_be_empty=True
+        ),
+    },
     "rerank": {"document": Role("--text", (*DOCUMENT, *TEXT))},
     **{name: {"text": Role("--text", (*TEXT, *DOCUMENT, *FIRST))} for name in ("embed", "similar", "fill")},
 }
@@ -144,6 +151,12 @@ def check_flags(source: InputFile, column_flags: ColumnFlags) -> None:
 def list_columns(source: InputFile) -> str:
     """Return the columns of a file as text, for a message."""
     return ", ".join(repr(name) for name in source.columns[:12]) + (" …" if len(source.columns) > 12 else "")
+
+
+def list_unused(source: InputFile, columns: Mapping[str, str]) -> list[str]:
+    """Return the columns of a file that play no role; one role may have several, as a,b,c."""
+    used = {part.strip() for name in columns.values() for part in (name, *name.split(","))}
+    return [name for name in source.columns if name not in used]
 
 
 def infer_columns(

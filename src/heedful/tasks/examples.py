@@ -30,6 +30,7 @@ class Examples:
     columns: dict[str, str] = field(default_factory=dict)  # role → name
     notes: tuple[str, ...] = ()
     path: str = ""
+    unused: tuple[str, ...] = ()  # columns that play no role
 
     def __len__(self) -> int:
         return len(self.items)

@@ -108,7 +108,8 @@ class TaskSpecification:
     def check_columns(self, path: str, columns: Mapping[str, str], roles: Mapping[str, Role]) -> None:
         """Raise InputError for the columns of a file, by their roles, if the model learnt from others."""
         inputs = {role: name for role, name in columns.items() if roles[role].flag != TARGET_FLAG}
-        if not inputs or inputs.keys() == self.inputs.keys():
+        needed = lambda names: {role for role in names if not (role in roles and roles[role].may_be_empty)}
+        if not inputs or needed(inputs) == needed(self.inputs):
             return
         read = f"{path} is read as {describe_inputs(list(inputs.values()))}"
         missing = [roles[role].flag for role in self.inputs if role not in inputs]

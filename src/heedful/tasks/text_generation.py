@@ -12,7 +12,7 @@ from heedful.data.input_files import InputFile
 from heedful.data.readers import Documents, documents, split_documents, texts
 from heedful.errors import InputError
 from heedful.models.base import LM, Model
-from heedful.tasks.columns import COMPLETION, PROMPT, ColumnFlags, Role
+from heedful.tasks.columns import COMPLETION, INPUT_ROLES, PROMPT, ColumnFlags, Role
 from heedful.tasks.examples import Examples
 from heedful.tasks.generation import (
     GENERATION_BATCH_SIZE,
@@ -36,7 +36,8 @@ class TextGeneration(ScoredByPerplexity):
         lr=5e-5, lora_lr=5e-4, epochs=3, length=256, batch=8, steps=100, max_epochs=10
     )
     roles: ClassVar[Mapping[str, Role]] = {
-        "prompt": Role("--text", PROMPT), "completion": Role("--label", COMPLETION, optional=True),
+        "prompt": Role("--text", PROMPT), "input": INPUT_ROLES["complete"]["input"],
+        "completion": Role("--label", COMPLETION, optional=True),
     }  # fmt: skip
     writers = "a decoder, such as smollm2-135m-instruct"
 
@@ -143,7 +144,11 @@ class TextGeneration(ScoredByPerplexity):
 
     @classmethod
     def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
-        return super(TrainableGeneration, cls).parse_cells(cells)  # a completion may begin with a space
+        """Return prompt and completion; what an instruction is about follows it after an empty line."""
+        parts = {role: text for role, text in cells.items() if role != "input"}
+        if about := cells.get("input", "").strip():
+            parts["prompt"] = f"{parts['prompt']}\n\n{about}"
+        return super(TrainableGeneration, cls).parse_cells(parts)  # a completion may begin with a space
 
     @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:

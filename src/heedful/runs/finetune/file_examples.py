@@ -9,10 +9,12 @@ from typing import Any
 from heedful.data.input_files import InputFile, read_input_file
 from heedful.runs.requests import FinetuneRequest
 from heedful.runs.training_progress import ProgressReporter
-from heedful.tasks.columns import check_flags, infer_file_task, list_columns
+from heedful.tasks.columns import check_flags, infer_file_task, list_unused
 from heedful.tasks.examples import Examples, move_to_training
 from heedful.tasks.pipeline import trainable_tasks
 from heedful.tasks.task import TrainableTask
+
+MAX_NAMED_COLUMNS = 40  # of those that are not used; the JSON object names all
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
     for line in describe_file(task, source, examples, facts):
         reporter.report(line)
     found = {"file": str(source.path), "sha256": source.sha256, "kind": source.kind, "rows": len(examples)}
-    columns = {"columns": list(source.columns), "read_as": examples.columns}
+    unused = list_unused(source, examples.columns)
+    columns = {"columns": list(source.columns), "read_as": examples.columns, "unused_columns": unused}
     found |= columns | {"left_out": list(examples.notes), **facts}
     return SplitExamples(task, examples, train, valid, found, method)
 
@@ -98,7 +101,10 @@ def describe_file(
     lines = [f"file: {source.path}, {what}; task: {task.command}"]
     if source.columns:
         read = ", ".join(f"{role} = {name!r}" for role, name in examples.columns.items())
-        lines.append(f"columns: {read} (of {list_columns(source)})")
+        unused = list_unused(source, examples.columns)
+        more = f" and {len(unused) - MAX_NAMED_COLUMNS} more" if len(unused) > MAX_NAMED_COLUMNS else ""
+        named = ", ".join(map(repr, unused[:MAX_NAMED_COLUMNS]))
+        lines.append(f"columns: {read}" + (f"; not used: {named}{more}" if unused else ""))
     lines += [f"{name}: {format_counts(value)}" for name, value in facts.items()]
     return lines + [f"note: {note}" for note in examples.notes]
 

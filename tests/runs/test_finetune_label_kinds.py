@@ -17,7 +17,8 @@ from heedful.evaluate.scores import balanced_scores, multi_label_scores, ordinal
 from heedful.runs.finetune.file_examples import read_and_split
 from heedful.runs.requests import FinetuneRequest
 from heedful.runs.training_progress import ProgressReporter
-from heedful.tasks.label_kinds import ordinal_loss
+from heedful.tasks.examples import Examples
+from heedful.tasks.label_kinds import MultiLabelClassification, ordinal_loss
 from tests.runs import finetuning as toy
 from tests.runs.conftest import Heed
 
@@ -204,3 +205,45 @@ def test_the_scores_are_those_of_scikit_learn() -> None:
     assert told["micro_f1"] == pytest.approx(metrics.f1_score(*matrix, average="micro"))
     assert told["macro_f1"] == pytest.approx(metrics.f1_score(*matrix, average="macro"))
     assert told["exact_match"] == pytest.approx(metrics.accuracy_score(*matrix))
+
+
+def spelled(path: Path) -> Path:
+    """Labels as people write them: in several spellings, and missing in words."""
+    seen = [s for s in toy.SENTENCES if "sees" in s]
+    variant = {seen[0]: "Sees", seen[3]: "SEES"}
+    rows = [(s, variant.get(s, s.split()[1])) for s in toy.SENTENCES]
+    return toy.table(path, ("text", "label"), [*rows, ("anna sleeps", "N/A"), ("eve sleeps", "n/a")])
+
+
+def test_labels_that_differ_only_by_case_or_look_empty_are_named(
+    heed: Heed, base: Path, tmp_path: Path
+) -> None:
+    code, out, err = heed("finetune", base, spelled(tmp_path / "rows.csv"), "--epochs", 1, "--json")
+    assert code == 0, err
+    assert "'sees'" in err
+    assert "'SEES'" in err
+    assert "differ only by case or white space" in err
+    assert "'N/A' (1) and 'n/a' (1) look empty" in err
+    assert "--merge-labels" in err
+    assert len(json.loads(out)["data"]["label_notes"]) == 2
+    _, _, err = heed("finetune", base, toy.classes(tmp_path / "clean.csv"), "--epochs", 1)
+    assert "--merge-labels" not in err
+
+
+def test_labels_that_differ_only_by_case_can_be_merged(heed: Heed, base: Path, tmp_path: Path) -> None:
+    file = spelled(tmp_path / "rows.csv")
+    code, out, err = heed("finetune", base, file, "--merge-labels", "--epochs", 1, "--valid", file, "--json")
+    assert code == 0, err
+    assert set(json.loads(out)["data"]["labels"]) == {"sees", "likes", "paints"}
+    assert "2 rows whose label looks empty are left out" in err
+    code, out, err = heed("eval", "rows-encoder", file, "--json")  # the same labels are the same there
+    assert code == 0, err
+    assert json.loads(out)["rows"] == len(toy.SENTENCES)
+
+
+def test_several_labels_at_once_are_merged_each(tmp_path: Path) -> None:
+    examples = Examples(
+        [("a", ("Red", "big")), ("b", ("red", "null")), ("c", ("red", "RED"))], ["1", "2", "3"]
+    )
+    merged = MultiLabelClassification.merge_labels(examples)
+    assert [row[-1] for row in merged.items] == [("red", "big"), ("red",), ("red",)]

@@ -161,6 +161,7 @@ def read_one_file(
     examples = task.read_examples(source, flags)
     if learnt is not None:
         learnt.check_columns(path, examples.columns, task.roles)
+        examples = task.merge_labels(examples, learnt.labels) if learnt.merge_labels else examples
     return replace(examples, unused=tuple(list_unused(source, examples.columns)))
 
 

@@ -38,6 +38,13 @@ class FinetuneRequest:
             ("--balance/--no-balance",),
         ),
     ] = None
+    merge_labels: Annotated[
+        bool,
+        Option(
+            "Merge labels that differ only by case or white space; leave out those that look empty (N/A).",
+            ("--merge-labels",),
+        ),
+    ] = False
     valid: Annotated[str | None, Option("Validate on this file; by default a part is held out.")] = None
     lora: Annotated[
         bool | None,

@@ -17,6 +17,7 @@ from heedful.models.base import Model
 VALIDATION_SHARE = 0.1  # of the examples, without --valid
 MIN_VALIDATION_ROWS = 100  # of a small file a fifth, up to so many: fewer would tell little
 MAX_VALIDATION_ROWS = 2000  # more would only take time
+EMPTY_LABELS = frozenset({"", "n/a", "#n/a", "na", "nan", "null", "-", "--", "?"})  # folded; they look empty
 SPLIT_SEED = 0x5EED  # tells the draw of held-out examples from that of batches
 MAX_CHARACTERS_PER_TOKEN = 64  # no text needs more characters than that for each token that is read
 
@@ -60,6 +61,11 @@ def limit_characters(texts: Sequence[str], length: int) -> list[str]:
 def count_values(values: Sequence[Hashable]) -> dict[str, int]:
     """Return how often each value occurs, the most frequent first."""
     return {str(name): n for name, n in Counter(values).most_common()}
+
+
+def fold_label(label: str) -> str:
+    """Return a label without what people vary by mistake: case, and how much white space there is."""
+    return " ".join(label.split()).casefold()
 
 
 def is_numeric(text: str) -> bool:

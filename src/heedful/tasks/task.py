@@ -252,6 +252,16 @@ class TrainableTask(Task):
         return tuple(cells.values())
 
     @classmethod
+    def label_notes(cls, examples: Examples) -> tuple[str, ...]:
+        """Return notes about labels that look like mistakes."""
+        return ()
+
+    @classmethod
+    def merge_labels(cls, examples: Examples, names: Sequence[str] = ()) -> Examples:
+        """Return examples in which a label has one spelling: that of `names`, or the most frequent."""
+        raise ConfigError("--merge-labels: it is about the classes of --task classify", hint="leave it out")
+
+    @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
         """Return training and validation examples, and how they were split."""
         return (*split_randomly(examples, seed), "drawn at random")

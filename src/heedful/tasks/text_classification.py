@@ -20,10 +20,12 @@ from heedful.evaluate.scores import class_scores
 from heedful.models.base import LM, Model
 from heedful.tasks.columns import INPUT_ROLES, LABEL, ColumnFlags, Role, infer_columns
 from heedful.tasks.examples import (
+    EMPTY_LABELS,
     Examples,
     check_known,
     check_labels,
     count_values,
+    fold_label,
     is_numeric,
     split_by_label,
 )
@@ -178,6 +180,48 @@ class TextClassification(TrainableTask):
     def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
         *texts, label = super().parse_cells(cells)
         return (*texts, label.strip())
+
+    @classmethod
+    def labels_of(cls, example: Any) -> tuple[str, ...]:
+        """Return the labels of an example, which are one or several."""
+        label = example[-1]
+        return (label,) if isinstance(label, str) else tuple(label)
+
+    @classmethod
+    def label_notes(cls, examples: Examples) -> tuple[str, ...]:
+        counts = count_values([label for row in examples.items for label in cls.labels_of(row)])
+        form = lambda labels: " and ".join(f"{label!r} ({counts[label]:,})" for label in labels)
+        alike: dict[str, list[str]] = {}
+        for label in counts:
+            alike.setdefault(fold_label(label), []).append(label)
+        empty = [label for label in counts if fold_label(label) in EMPTY_LABELS]
+        notes = [
+            f"the labels {form(labels)} differ only by case or white space; --merge-labels makes them one"
+            for folded, labels in alike.items() if len(labels) > 1 and folded not in EMPTY_LABELS
+        ]  # fmt: skip
+        if empty:
+            subject = f"labels {form(empty)} look" if len(empty) > 1 else f"label {form(empty)} looks"
+            notes.append(f"the {subject} empty; --merge-labels leaves such rows out")
+        return tuple(notes)
+
+    @classmethod
+    def merge_labels(cls, examples: Examples, names: Sequence[str] = ()) -> Examples:
+        """Write every label as the most frequent of its spellings is, or as in `names`; drop empty ones."""
+        counts = count_values([label for row in examples.items for label in cls.labels_of(row)])
+        spelling: dict[str, str] = {}
+        for label in (*names, *counts):
+            spelling.setdefault(fold_label(label), label)
+        items, kept = list(examples.items), list[int]()
+        for i, row in enumerate(examples.items):
+            folded = [fold_label(label) for label in cls.labels_of(row)]
+            merged = tuple(dict.fromkeys(spelling[one] for one in folded if one not in EMPTY_LABELS))
+            if merged or not isinstance(row[-1], str):
+                items[i] = (*row[:-1], merged[0] if isinstance(row[-1], str) else merged)
+                kept.append(i)
+        lost = len(items) - len(kept)
+        subject, verb = ("1 row", "is") if lost == 1 else (f"{lost:,} rows", "are")
+        notes = (f"{subject} whose label looks empty {verb} left out",) if lost else ()
+        return replace(replace(examples, items=items).select(kept), notes=(*examples.notes, *notes))
 
     @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:

@@ -36,6 +36,9 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
     check_flags(source, request.column_flags)
     form = named.for_file(source, request.column_flags, request.order)
     examples = form.read_examples(source, request.column_flags)
+    if request.merge_labels:
+        examples = form.merge_labels(examples)
+    label_notes = form.label_notes(examples)
     task = form.for_examples(examples, request.balance)
     if request.valid is None:
         train, valid, method = task.split_validation(examples, request.seed)
@@ -47,6 +50,8 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
         other = open_file(request, request.valid)
         infer_file_task(other, tasks, task.command)
         train, valid = examples, task.read_examples(other, request.column_flags)
+        if request.merge_labels:
+            valid = task.merge_labels(valid, task.label_order(train) or ())
         same = repeated_examples(task, train, valid) if source.kind != "text" else set()
         shared = [f"{len(same):,} of them are in the training file too"] if same else []
         method = "; ".join([f"{len(valid):,} {task.unit} of {request.valid}", *shared, *valid.notes])
@@ -54,10 +59,13 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
     facts = task.facts(train, valid if request.valid is None else valid.select([]))
     for line in describe_file(task, source, examples, facts):
         reporter.report(line)
+    for note in label_notes:
+        reporter.report(f"note: {note}")
     found = {"file": str(source.path), "sha256": source.sha256, "kind": source.kind, "rows": len(examples)}
     unused = list_unused(source, examples.columns)
     columns = {"columns": list(source.columns), "read_as": examples.columns, "unused_columns": unused}
     found |= columns | {"left_out": list(examples.notes), **facts}
+    found |= {"label_notes": list(label_notes)} if label_notes else {}
     return SplitExamples(task, examples, train, valid, found, method)
 
 

@@ -89,7 +89,10 @@ def write_result(model: Model, result: FinetuneResult, request: FinetuneRequest)
     if (learnt := TaskSpecification.of(model)) is not None:
         score, interval = (result.scores.get(name) for name in (str(learnt.metric), f"{learnt.metric}_95"))
         ends = None if interval is None else tuple(interval)
-        replace(learnt, score=score, score_interval=ends, validation=card.validation).write(model)
+        merged = request.merge_labels
+        replace(
+            learnt, merge_labels=merged, score=score, score_interval=ends, validation=card.validation
+        ).write(model)
     try:
         with make_folder_atomically(out) as part:
             alone = result.settings["lora"] or (result.linear_head and result.parameters > MAX_WHOLE)
@@ -157,8 +160,9 @@ def repeat_command(request: FinetuneRequest) -> str:
         name, value = option.name, getattr(request, option.name)
         if name in ("model", "file", "out", "device") or (value == option.default and name != "seed"):
             continue
+        flag = name.replace("_", "-")
         if isinstance(value, bool):
-            words.append({"lora": ("--full", "--lora")}.get(name, (f"--no-{name}", f"--{name}"))[value])
+            words.append({"lora": ("--full", "--lora")}.get(name, (f"--no-{flag}", f"--{flag}"))[value])
         else:
-            words += [f"--{name}", Path(value).name if name == "valid" else str(value)]
+            words += [f"--{flag}", Path(value).name if name == "valid" else str(value)]
     return shlex.join(words)

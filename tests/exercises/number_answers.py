@@ -224,11 +224,13 @@ def again_additive_dot(v: dict) -> Again:
 
 def again_counselor(v: dict) -> Again:
     gap = v["tokens"].index(v["second"]) - v["tokens"].index(v["first"])
-    reached, layers = 0, 0
-    while reached < gap:
-        reached, layers = reached + v["kernel"] - 1, layers + 1
-    return {"steps of a recurrent network": [gap], "layers of a convolution": [layers],
-            "one after another, recurrent": [len(v["tokens"])]}  # fmt: skip
+
+    def layers(reach: int) -> int:
+        return next(n for n in range(1, gap + 1) if n * reach >= gap)
+
+    return {"steps of a recurrent network": [gap], "one after another, recurrent": [len(v["tokens"])],
+            "layers of a one-sided convolution": [layers(v["kernel"] - 1)],
+            "layers of a centred convolution": [layers(v["kernel"] // 2)]}  # fmt: skip
 
 
 def again_order(v: dict) -> Again:

@@ -33,7 +33,11 @@ def test_two_heads_read_the_whole_text_and_w_o_joins_them() -> None:
     np.testing.assert_allclose(worked["heads side by side"], outputs, atol=1e-12)
     np.testing.assert_allclose(worked["new vector of They"], outputs @ np.array(given["W_O"]), atol=1e-12)
     first, second = (part["weights of They"] for part in sections(worked))
-    assert first.shape == second.shape == (6,)
+    words = given["title"].replace(".", "").split()
+    assert given["tokens"] == words, "every word of the sentence"
+    number = {6: "six", 7: "seven"}[len(words)]
+    assert f"all {number} words" in given["about"]
+    assert first.shape == second.shape == (len(words),)
     assert min(first.min(), second.min()) > 0, "no head leaves a word out"
     best = {given["tokens"][i] for i in np.argsort(first)[-2:]}
     assert best == {"Dragons", "creatures"}, "what the note says of the first head"
@@ -133,8 +137,23 @@ def test_additive_and_scaled_scores_and_what_scaling_does() -> None:
 def test_counselor_is_four_steps_from_situation_by_recurrence_and_one_by_attention() -> None:
     worked = heedful.explain("counselor")
     assert worked["steps of a recurrent network"] == 4
-    assert worked["layers of a convolution"] == 2
     assert worked["steps of self-attention"] == 1
+
+
+@pytest.mark.parametrize("kernel", [3, 5])
+def test_the_layers_of_a_convolution_are_those_after_which_a_real_one_reaches_the_word(kernel: int) -> None:
+    given = read_exercise("counselor")
+    worked = heedful.explain(given | {"kernel": kernel})
+    first, second = (given["tokens"].index(given[name]) for name in ("first", "second"))
+    for label, left in (("one-sided", kernel - 1), ("centred", kernel // 2)):
+        x = torch.zeros(1, 1, len(given["tokens"]), requires_grad=True)
+        h, layers = x, 0
+        while True:
+            padded = torch.nn.functional.pad(h, (left, kernel - 1 - left))
+            h, layers = torch.nn.functional.conv1d(padded, torch.ones(1, 1, kernel)), layers + 1
+            if torch.autograd.grad(h[0, 0, second], x, retain_graph=True)[0][0, 0, first] > 0:
+                break
+        assert worked[f"layers of a {label} convolution"] == layers
 
 
 def test_order_changes_nothing_until_positions_or_a_causal_mask_come_in() -> None:
@@ -157,6 +176,14 @@ def test_sizes_costs_and_distillation() -> None:
     figures = [round(float(kept[label]), 1) for label in ("score kept", "weights saved", "less time")]
     assert figures == [96.9, 39.4, 38.6]
     assert round(float(kept["times as fast"]), 2) == 1.63
+
+
+def test_what_is_said_of_faster_and_of_less_time_is_what_was_computed() -> None:
+    for times in ([668, 410], [100, 62.5]):
+        kept = heedful.explain(read_exercise("distilbert") | {"times": times})
+        faster, less = float(kept["faster by"]), float(kept["less time"])
+        assert less == pytest.approx(100 * faster / (100 + faster))
+        assert f"{faster:.1f} % faster” and “{less:.1f} % less time" in kept.note
 
 
 @pytest.mark.parametrize("name", list(examples()))

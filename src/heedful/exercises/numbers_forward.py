@@ -312,9 +312,15 @@ def draw_additive_dot(rng: random.Random) -> Values:
 
 @number_exercise(
     "counselor",
-    "How many steps lie between the two words: recurrent, by convolutions of this width, and "
-    "how many steps must follow one another in a recurrent network?",
-    ("steps of a recurrent network", "layers of a convolution", "one after another, recurrent"),
+    "How many steps lie between the two words: recurrent, by one-sided convolutions of this width, and by "
+    "centred ones, which reach ⌊k/2⌋ words to each side? How many steps must follow one another in a "
+    "recurrent network?",
+    (
+        "steps of a recurrent network",
+        "layers of a one-sided convolution",
+        "layers of a centred convolution",
+        "one after another, recurrent",
+    ),
 )
 def draw_counselor(rng: random.Random) -> Values:
     words = ["The", "counselor", "who", "knew", "them", "helped", "frame", "this", "situation"]

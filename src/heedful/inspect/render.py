@@ -180,7 +180,8 @@ SIGNS = {
     "²": "^2", "≤": r"\le", "θ": r"\theta", "α": r"\alpha", "→": r"\to", "Π": r"\Pi", "∞": r"\infty",
     "₁": "_1", "₂": "_2", "′": "'", "≔": ":=", "Ġ": r"\dot{G}", "▁": r"\_", "⊗": r"\otimes", "τ": r"\tau",
     "δ": r"\delta", "μ": r"\mu", "λ": r"\lambda", "≈": r"\approx", "‖": r"\Vert", "…": r"\dots",
-    "ω": r"\omega", "⌈": r"\lceil", "⌉": r"\rceil",
+    "ω": r"\omega", "⌈": r"\lceil", "⌉": r"\rceil", "⌊": r"\lfloor",
+    "⌋": r"\rfloor",
 }  # fmt: skip
 TEX = str.maketrans(ESCAPED | {letter: f"${sign}$" for letter, sign in SIGNS.items()})
 

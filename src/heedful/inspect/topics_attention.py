@@ -97,7 +97,11 @@ def order(
 
 
 def distance(names: Sequence[str], first: int, second: int, kernel: int) -> Derivation:
-    """|i − j| steps by recurrence, ⌈|i − j| / (k − 1)⌉ layers of convolutions, 1 layer of attention"""
+    """|i − j| steps by recurrence, ⌈|i − j| / reach⌉ layers of convolutions, 1 layer of attention
+
+    A one-sided (causal) convolution of width k reaches k − 1 words back; a centred one, as an encoder has it,
+    reaches ⌊k/2⌋ words to each side.
+    """
     sheet = Sheet()
     i = sheet.add_given(f"position of {names[first]}", "i", float(first))
     j = sheet.add_given(f"position of {names[second]}", "j", float(second))
@@ -105,7 +109,9 @@ def distance(names: Sequence[str], first: int, second: int, kernel: int) -> Deri
     gap = sheet.line("steps of a recurrent network", "j − i", op("-", j, i), "steps")
     width = sheet.add_given("width of a convolution", "k", float(kernel))
     exact = op("/", gap, op("-", width, 1.0))
-    sheet.line("layers of a convolution", "⌈(j − i) / (k − 1)⌉", op("ceil", exact), "steps")
+    sheet.line("layers of a one-sided convolution", "⌈(j − i) / (k − 1)⌉", op("ceil", exact), "steps")
+    exact = op("/", gap, op("floor", op("/", width, 2.0)))
+    sheet.line("layers of a centred convolution", "⌈(j − i) / ⌊k/2⌋⌉", op("ceil", exact), "steps")
     sheet.add_given("steps of self-attention", '"every word sees every word at once"', 1.0)
     sheet.line(
         "one after another, recurrent", 'n "because step t waits for step" t − 1', op("×", n, 1.0), "steps"

@@ -83,6 +83,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "min": np.min,
     "max": np.max,
     "ceil": np.ceil,
+    "floor": np.floor,
     "relu": lambda x: np.maximum(x, 0.0),
     "relu2": lambda x: np.maximum(x, 0.0) ** 2,
     "gelu": _by_torch(F.gelu),

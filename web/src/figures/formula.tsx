@@ -28,7 +28,7 @@ const SUB: Record<string, string> = { "₀": "0", "₁": "1", "₂": "2", "₃":
 const RELATIONS = ["=", "≈", "≤", "≥", "<", ">", "→", "≔", "∈", "≠", ",", ";", ":", "|", "∝"];
 const PRODUCTS = ["·", "×", "⊙", "⊗"];
 const BIG = ["Σ", "Π"];
-const CLOSING: Record<string, string> = { "(": ")", "[": "]", "{": "}", "‖": "‖", "⌈": "⌉" };
+const CLOSING: Record<string, string> = { "(": ")", "[": "]", "{": "}", "‖": "‖", "⌈": "⌉", "⌊": "⌋" };
 const TOKEN = /\s*(?:(\d+(?:[.,]\d+)*(?:e[-−]?\d+)?|\.\d+)|([A-Za-zα-ωΑ-ΡΤ-Ωℝℓ]\p{M}?(?:[A-Za-z]\p{M}?)*)|"([^"]*)"|(:=|[^\sA-Za-z0-9"]))/uy;
 
 const escaped = (text: string) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/"/g, "&quot;");
@@ -113,7 +113,7 @@ class Parser {
   /** Whether something that can be multiplied stands here. */
   private begins(): boolean {
     const next = this.tokens[this.at];
-    return next !== undefined && (next.kind !== "sign" || ["(", "[", "{", "⌈", ...(this.inNorm ? [] : ["‖"]), "√", "∂", "∇", "…", "∞", "∅", ...BIG].includes(next.text));
+    return next !== undefined && (next.kind !== "sign" || ["(", "[", "{", "⌈", "⌊", ...(this.inNorm ? [] : ["‖"]), "√", "∂", "∇", "…", "∞", "∅", ...BIG].includes(next.text));
   }
 
   /** One factor with what stands above and below it. Brackets around all of a denominator are not shown. */

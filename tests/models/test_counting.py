@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -151,6 +152,26 @@ def test_gpt3_as_textbooks_count_it() -> None:
     assert found.matrices == 27_938
     assert found.components["embed.token"] == 617_558_016
     assert found.components["embed.position"] == 25_165_824
+
+
+@pytest.mark.parametrize(
+    ("preset", "layers", "dim", "rest"),
+    [
+        ("gpt2", 12, 768, lambda d: 13 * d),  # the biases and norms of a layer
+        ("gpt3", 96, 12288, lambda d: 13 * d),
+        (
+            "llama-7b",
+            32,
+            4096,
+            lambda d: 3 * d * 11008 - 8 * d * d + 2 * d,
+        ),  # a gated FFN, two norms, no biases
+    ],
+)
+def test_without_embeddings_only_the_layers_and_the_last_norm_are_left(
+    preset: str, layers: int, dim: int, rest: Callable[[int], int]
+) -> None:
+    last_norm = dim if preset == "llama-7b" else 2 * dim
+    assert heedful.count(preset).without_embeddings == layers * (12 * dim**2 + rest(dim)) + last_norm
 
 
 def test_heads_stand_beside_the_backbone() -> None:

@@ -90,6 +90,10 @@ def _accounts(result: Count) -> object:
     accounts = make_table("accounting", "parameters", "", right=("parameters",))
     accounts.add_row("true", f"{result.parameters:,}", "every number that was trained, a shared one once")
     accounts.add_row(
+        "without embeddings", f"{result.without_embeddings:,}",
+        "the size that scaling laws speak of: no embedding tables, no output matrix",
+    )  # fmt: skip
+    accounts.add_row(
         "by matrices", f"{result.notes:,}",
         f"in {result.matrices:,} matrices: each head's apart, tied ones twice; no biases, norms, positions",
     )  # fmt: skip

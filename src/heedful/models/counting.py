@@ -11,6 +11,8 @@ flops_per_token      2 · (weights a token is multiplied with)  +  4 · T · hea
 kv_bytes_per_token   what every further token adds to a decoder's memory (keys and values, latents); in a
                      layer with a window nothing, once T fills it
 state_bytes          what a recurrent layer holds however long the text is, and a window that is full
+without_embeddings   the size N of scaling laws (Kaplan et al. 2020 §2.1): no table of tokens, positions or
+                     types, and no untied output matrix
 notes, matrices      as textbooks count GPT-3: every head's matrices on their own, the output matrix
                      apart from the table even if they are one; no biases, norms or positions
 """
@@ -43,6 +45,9 @@ from heedful.nn.moe import Experts, MoE, SigmoidRouter
 from heedful.nn.recurrent import Recurrence
 from heedful.nn.state import RecurrentState, SlidingKV
 
+TABLES = (
+    "embed.token", "embed.position", "embed.types", "target_embed.token", "target_embed.position", "head.out",
+)  # fmt: skip
 LENGTH = 1024  # where neither the caller nor the config says how long a text is
 
 
@@ -64,6 +69,11 @@ class Count:
     batch: int = 1
     length: int = LENGTH
     width: int = 2
+
+    @property
+    def without_embeddings(self) -> int:
+        """The parameters less the embedding tables and an untied output matrix."""
+        return self.parameters - sum(self.components.get(table, 0) for table in TABLES)
 
     @property
     def weight_bytes(self) -> int:
@@ -363,6 +373,7 @@ def describe(size: Count) -> dict[str, Any]:
     """The count as a table of plain values, for JSON."""
     plain = {f.name: getattr(size, f.name) for f in fields(size)}
     return plain | {
+        "without_embeddings": size.without_embeddings,
         "weight_bytes": size.weight_bytes,
         "flops": size.flops,
         "cache_bytes": size.cache_bytes,

@@ -6,6 +6,8 @@ HEED_TOKENIZERS names a folder in which llama.cpp is the `models` folder of that
 from __future__ import annotations
 
 import os
+import resource
+import time
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,61 @@ def test_templates_have_what_transformers_gives_them(template: str, text: str) -
 def test_whatever_a_template_stumbles_over_is_one_error(template: str) -> None:
     with pytest.raises(InputError, match="chat template"):
         render_chat(template, messages=HI)
+
+
+LOOP = "{% for a in range(99999) %}"
+TWICE = "{% set n = namespace(x=VALUE) %}{% for a in range(99) %}{% set n.x = STEP %}{% endfor %}"
+COSTLY = {
+    "nested loops": LOOP * 2 + "{% endfor %}" * 2,
+    "a long text": LOOP + "{{ 'x' * 1000 }}{% endfor %}",
+    "a long captured text": "{% set t %}" + LOOP * 2 + "x" * 1000 + "{% endfor %}" * 2 + "{% endset %}",
+    "a text that doubles with ~": TWICE.replace("VALUE", "'x'").replace("STEP", "n.x ~ n.x"),
+    "a text that doubles with +": TWICE.replace("VALUE", "'x'").replace("STEP", "n.x + n.x"),
+    "a list that doubles": TWICE.replace("VALUE", "[1]").replace("STEP", "n.x + n.x"),
+    "a nested list as text": TWICE.replace("VALUE", "[1]").replace("STEP", "[n.x, n.x]") + "{{ n.x }}",
+    "a nested list as JSON": TWICE.replace("VALUE", "[1]").replace("STEP", "[n.x, n.x]") + "{{ n.x|tojson }}",
+    "a number that grows": TWICE.replace("VALUE", "7").replace("STEP", "n.x * n.x"),
+    "a repeated text": "{{ 'x' * 10**10 }}",
+    "a repeated list": "{{ [1] * 10**10 }}",
+    "a power": "{{ 9**(9**9) }}",
+    "a wide filter": "{{ 'x' | center(10**10) }}",
+    "a wide method": "{{ 'x'.ljust(10**10) }}",
+    "a filter that is looked up": "{{ ['x'] | map('center', 10**10) | list }}",
+    "a method that is looked up": "{{ ('x' | attr('ljust'))(10**10) }}",
+    "a wide number": "{{ '%10000000000d' % 1 }}",
+    "a wide number by a filter": "{{ '%*d' | format(10**10, 1) }}",
+    "a wide field": "{{ '{:>10000000000}'.format(1) }}",
+    "a replacement": "{{ ('x' * 100000).replace('x', 'y' * 100000) }}",
+    "a joined list": "{{ (['y' * 100000] * 99999) | join }}",
+    "a list joined by a method": "{{ ('y' * 100000).join(['x'] * 99999) }}",
+    "an indented text": "{{ ('\\n' * 100000) | indent(100000) }}",
+    "batches that are filled": "{{ [1] | batch(10**10, 0) | list }}",
+    "a sum of lists": "{{ ([[1] * 99999] * 99999) | sum(start=[]) }}",
+    "macros": "{% macro f(n) %}{{ f(n - 1) ~ f(n - 1) if n }}{% endmacro %}{{ f(99) }}",
+    "blind text": "{{ lipsum(10**6) }}",
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_a_template_that_would_take_all_time_or_memory_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heedful.text.template_sandbox.MAX_WORK", 2_000_000)  # it then ends sooner
+    began, (soft, hard) = time.thread_time(), resource.getrlimit(resource.RLIMIT_AS)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + 2**30, hard))  # a gigabyte more than now
+    try:
+        with pytest.raises(InputError, match="more time or memory|'lipsum' is undefined"):
+            render_chat(COSTLY[name], messages=HI)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert time.thread_time() - began < 10
+
+
+def test_a_long_conversation_is_rendered() -> None:
+    template = "{% for m in messages %}{{ '<' + m.role + '>' + m.content ~ '\\n' }}{% endfor %}"
+    messages = [*HI * 20_000, {"role": "user", "content": "x" * 5_000_000}]
+    assert len(render_chat(template, messages=messages)) == 20_000 * 9 + 5_000_007
 
 
 CONVERSATIONS: list[list[dict[str, Any]]] = [

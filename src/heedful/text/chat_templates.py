@@ -15,9 +15,9 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from heedful.errors import InputError
+from heedful.text.template_sandbox import LimitedSandbox
 
 
 class GenerationTag(Extension):
@@ -32,12 +32,12 @@ class GenerationTag(Extension):
 
 @functools.lru_cache(maxsize=16)
 def compile_template(source: str) -> jinja2.Template:
-    """Return a chat template compiled. It comes with a model from anywhere, so it runs in a sandbox."""
+    """Return a chat template compiled. It comes with a model from anywhere, so its sandbox has limits."""
 
     def refuse(message: str) -> None:
         raise jinja2.TemplateError(message)
 
-    environment = ImmutableSandboxedEnvironment(
+    environment = LimitedSandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationTag]
     )
     environment.filters["tojson"] = write_json
@@ -49,7 +49,9 @@ def compile_template(source: str) -> jinja2.Template:
 def render_chat(template: str, **values: Any) -> str:
     """Return the text that a chat template makes of `messages` and what else it reads."""
     try:
-        return compile_template(template).render({"tools": None, "documents": None} | values)
+        compiled = compile_template(template)
+        assert isinstance(compiled.environment, LimitedSandbox)
+        return compiled.environment.render_limited(compiled, {"tools": None, "documents": None} | values)
     except Exception as error:  # a template is a program: whatever it stumbles over is its own
         raise InputError(f"the chat template cannot render these messages: {error}") from None
 

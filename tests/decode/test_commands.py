@@ -64,6 +64,26 @@ def test_the_seed_that_generate_says_writes_the_text_again(heed: Heed, talker: s
     assert json.loads(again) == json.loads(out)
 
 
+@pytest.mark.parametrize(
+    "options", [(), ("--n", "2", "--seed", "0"), ("--json",)], ids=["stream", "n", "json"]
+)
+def test_a_text_that_ends_because_the_context_is_full_says_so(
+    heed: Heed, talker: str, options: tuple[str, ...]
+) -> None:
+    code, _, err = heed("generate", talker, "abc", "--max-tokens", "200", *options)
+    assert code == 0
+    assert re.search(r"ends after \d+ of 200 tokens, because the model's context of 64 tokens is full", err)
+    assert "note:" not in heed("generate", talker, "abc", "--max-tokens", "9", *options)[2]
+
+
+def test_an_answer_that_fills_the_context_says_so(
+    heed: Heed, talker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed(monkeypatch, "hello")
+    _, _, err = heed("chat", talker, "--max-tokens", "200")
+    assert "the conversation fills the model's context" in err
+
+
 def test_a_gpu_that_is_not_there_is_no_fault_of_ours(
     heed: Heed, talker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,14 +109,19 @@ class ChatSession:
         prompt = tokenizer.encode(tokenizer.chat([*self.messages, question]), special=False)
         options = {name: value for name, value in self.settings.items() if value is not None}
         answer = stream(self.stepper, prompt, **options)
-        words = []
+        words, finish = [], None
         try:
             for piece in after_prompt(answer):
                 words.append(piece.text)
+                finish = piece.finish
                 print(piece.text, end="", flush=True)
         except KeyboardInterrupt:
             print(" …", end="")
         print()
+        if finish == "context":
+            print(
+                "note: the conversation fills the model's context. /clear begins a new one.", file=sys.stderr
+            )
         self.messages += [question, {"role": "assistant", "content": "".join(words)}]
 
     def command(self, line: str) -> bool:

@@ -90,6 +90,8 @@ def print_whole(stepper: Any, text: str, settings: dict[str, Any], about: dict[s
         as_json({"model": about["model"], "prompt": text, "seed": about["seed"], "texts": rows})
     for number, g in enumerate(() if json else texts, 1):
         print(f"--- {number}\n{g.text}" if len(texts) > 1 else g.text)
+    if full := [len(g.ids) for g in texts if g.finish == "context"]:
+        print_context_note(stepper.model, max(full), settings["max_tokens"])
     return sum(len(g.ids) for g in texts)
 
 
@@ -106,9 +108,23 @@ def print_stream(stepper: Any, text: str, settings: dict[str, Any]) -> tuple[flo
     """Print a text while it is generated; return the seconds to its first token, and the number of tokens."""
     from heedful.decode.loop import stream
 
-    start, first, count = time.perf_counter(), 0.0, 0
+    start, first, count, finish = time.perf_counter(), 0.0, 0, None
     for piece in after_prompt(stream(stepper, text, **settings)):
         first, count = first or time.perf_counter() - start, count + 1
         print(piece.text, end="", flush=True)
+        finish = piece.finish
     print()
+    if finish == "context":
+        print_context_note(stepper.model, count, settings["max_tokens"])
     return first, count
+
+
+def print_context_note(model: Any, written: int, wanted: int) -> None:
+    """Tell on stderr that a text ended early because the model's context is full."""
+    from heedful.decode.request import context_length
+
+    print(
+        f"note: the text ends after {written} of {wanted} tokens, because the model's context of "
+        f"{context_length(model)} tokens is full. Shorten the prompt, or name a model with a longer context.",
+        file=sys.stderr,
+    )

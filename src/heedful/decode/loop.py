@@ -50,8 +50,9 @@ class Piece:
     """One token of one row.
 
     `text` is the text that became certain with it: none while a character is incomplete or a stop string
-    possible. `logprob` is the model's own, before any rule. `finish` stands on a row's last piece: the model
-    ended the text, a stop string was written, max_tokens or the context were reached.
+    possible. `logprob` is the model's own, before any rule. `finish` stands on a row's last piece: "end" if
+    the model ended the text, "stop" if it wrote a stop string, "length" after max_tokens, "context" if the
+    model's context was full before that. Recurrent and state-space models have no longest text.
     """
 
     text: str
@@ -65,7 +66,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class Generation:
-    """One finished text, without the end token; `score` is its log-probability, or what a search ranks by."""
+    """One finished text, without the end token; `score` is its log-probability, or what a search ranks by.
+
+    `finish` says why it ended, as in `Piece`. "context": before max_tokens, because the context was full.
+    """
 
     text: str
     ids: list[int]
@@ -221,7 +225,8 @@ def generate(
     """Return a finished text: a string for a string, ids for ids, a list for a list; with n=… a list each.
 
     `beams` searches for the likeliest text (see decode/beam.py), `contrastive` for one that does not repeat
-    itself (decode/contrastive.py); neither draws. `details` gives a Generation instead of the bare text.
+    itself (decode/contrastive.py); neither draws. `details` gives a Generation instead of the bare text: it
+    also says why the text ended.
     A model is stepped by the fast path where that pays, as `stream` says.
     """
     known = stepper_for(model).model

@@ -189,6 +189,10 @@ def generate_texts(
             by = cast(Stepper, MinLengthStepper(inner, sorted(eos_ids(model, rules.get("eos"))), least))
         out += generate(by, some, details=True, **rules)
         report_progress("texts", len(out), len(prompts))
+    if full := sum(text.finish == "context" for texts in out for text in texts):
+        which = "the text ends" if full == 1 else f"{full:,} texts end"
+        message = f"{which} early, because the context of {context_length(model)} tokens is full"
+        warnings.warn(Truncated(message), stacklevel=2)
     return out
 
 

@@ -25,7 +25,7 @@ ALLOWED = {
     "data": set(),
     "models": {"nn", "weights"},
     "pooling": {"nn", "models", "text"},
-    "adapters": {"nn"},
+    "adapters": {"nn", "weights"},
     "loading": {"models", "weights", "text", "nn", "pooling", "adapters"},
     "saving": {"models", "weights", "text", "nn", "pooling", "adapters"},
     "exporting": {"models", "weights", "text", "nn", "pooling"},

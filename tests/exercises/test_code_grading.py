@@ -7,16 +7,14 @@ right functions written in other ways. Neither uses anything of the library.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from heedful.errors import InputError, NotFound
-from heedful.exercises import code_grading
-from heedful.exercises.code_exercises import code_exercises, stub_file, stubs
+from heedful.exercises.code_exercises import stub_file, stubs
 from heedful.exercises.code_grading import ExerciseGrade, grade_solution, grade_source
-from heedful.exercises.sandbox import Sandbox, SandboxLimits, SolutionError
+from heedful.exercises.sandbox import SandboxLimits, SolutionError
 from tests.refusal import refused
 
 HERE = Path(__file__).parent
@@ -100,11 +98,11 @@ def test_a_function_that_is_right_on_the_inputs_alone_is_found_out_inside_the_mo
 
 
 @pytest.mark.slow
-def test_a_right_function_that_is_slow_inside_a_model_stays_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code_grading, "INSIDE_SECONDS", 0.0)
-    found = grade((HERE / "variants" / "plain.py").read_text(), "softmax", inside=True)["softmax"]
-    assert found.verdict == "right"
-    assert "too slow" in found.message
+def test_a_right_function_that_is_slow_inside_a_model_stays_right() -> None:
+    source = (HERE / "variants" / "plain.py").read_text()
+    result = grade_source(source, ["softmax"], limits=SandboxLimits(inside_seconds=0.05))
+    assert result.grades[0].verdict == "right"
+    assert "too slow" in result.grades[0].message
 
 
 HOSTILE = """
@@ -182,21 +180,20 @@ WRONG_TYPES = {
     "torch.zeros(5, dtype=torch.complex64)": "tensor of complex64",
     "torch.zeros(30_000_000)": "bytes is larger than",
     "softmax0(x)": "NameError",
-    "f8(x, dim)": "RecursionError",
+    "softmax(x, dim)": "RecursionError",
     "x.exp() / 3": "[0] is",
     "[[1.0], [2.0, 3.0]]": "is a list of 2 values and should be a tensor",
     "1 << 100": "a whole number of more than 64 bits",
 }
 
 
-def test_wrong_types_and_shapes_have_a_line_of_their_own() -> None:
-    functions = [f"def f{i}(x, dim=-1):\n    return {body}\n" for i, body in enumerate(WRONG_TYPES)]
-    source, softmax = "import torch\n" + "\n".join(functions), code_exercises()["softmax"]
-    with Sandbox(source) as sandbox:
-        for i, (body, words) in enumerate(WRONG_TYPES.items()):
-            found = code_grading.grade_function(replace(softmax, name=f"f{i}"), sandbox, source, inside=False)
-            assert found.verdict == "wrong", body
-            assert words in found.message, body
+@pytest.mark.parametrize(
+    "body", [pytest.param(b, marks=() if i < 2 else pytest.mark.slow) for i, b in enumerate(WRONG_TYPES)]
+)
+def test_wrong_types_and_shapes_have_a_line_of_their_own(body: str) -> None:
+    found = grade(f"import torch\ndef softmax(x, dim=-1):\n    return {body}\n", "softmax")["softmax"]
+    assert found.verdict == "wrong"
+    assert WRONG_TYPES[body] in found.message
 
 
 def test_a_broken_function_does_not_hide_the_others() -> None:
@@ -221,7 +218,10 @@ def test_sources_that_break_the_parser_are_one_line() -> None:
 
 def test_a_function_that_is_imported_is_noted() -> None:
     found = grade("from torch import softmax\n", "softmax")["softmax"]
-    assert (found.verdict, found.notes) == ("right", ("it is imported: the exercise is to write it",))
+    assert (found.verdict, found.notes) == (
+        "right",
+        ("it calls a ready-made softmax: the exercise is to write it",),
+    )
 
 
 def test_a_file_that_stops_half_way_is_graded_up_to_there() -> None:

@@ -2,107 +2,133 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from heedful.exercises.sandbox import INHERITED_VARIABLES, Sandbox, SandboxLimits, SolutionError
+from heedful.exercises.code_grading import grade_source
+from heedful.exercises.sandbox import INHERITED_VARIABLES, SandboxLimits, run_submission
+from heedful.exercises.sandbox_messages import MessageError, Other, copy_value, pack_record, read_records
+from heedful.exercises.sandbox_protection import PROTECTIONS
+from tests.exercises.escapes import ESCAPES, successful_escapes
 
-SOURCE = """
-import os, socket, subprocess, sys
-def echo(value): return value
-def kinds(*values): return [type(v).__name__ for v in values]
-def ask(function): return function([1, 2]) + function([3])
-def write(path): open(path, "w").write("x")
-def remove(path): os.remove(path)
-def connect(port): socket.create_connection(("127.0.0.1", port), timeout=1)
-def spawn(): subprocess.run(["true"])
-def kill(): os.kill(os.getppid(), 15)
-def variables(): return dict(os.environ)
-def catch(path):
+
+def test_values_come_back_as_they_went() -> None:
+    plain = {("a", "b"): [1, 2.5, None, True, "ü"], "inf": float("inf")}
+    assert copy_value(plain) == plain
+    tensor = torch.randn(2, 3, dtype=torch.float64)
+    array = np.arange(6).reshape(2, 3)
+    (found,) = read_records(io.BytesIO(pack_record({"tensor": tensor, "array": array, "other": len})))
+    assert torch.equal(found["tensor"], tensor)
+    assert np.array_equal(found["array"], array)
+    assert isinstance(found["other"], Other)
+
+
+def test_a_record_that_was_not_finished_is_left_out_and_other_bytes_are_an_error() -> None:
+    whole = pack_record({"value": torch.ones(3)})
+    assert len(list(read_records(io.BytesIO(whole + whole[:-1])))) == 1
+    with pytest.raises(MessageError):
+        list(read_records(io.BytesIO(whole + b"x" * 64)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Landlock and seccomp are Linux's")
+def test_no_known_escape_gets_out_of_all_protections() -> None:
+    assert successful_escapes(PROTECTIONS) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Landlock and seccomp are Linux's")
+def test_the_escapes_work_without_protection_and_the_page_says_what_each_one_holds() -> None:
+    assert successful_escapes(()) == set(ESCAPES)
+    page = (Path(__file__).parents[2] / "docs" / "exercises.md").read_text(encoding="utf-8")
+    hook, seccomp, landlock = (successful_escapes((name,)) for name in ("hook", "seccomp", "landlock"))
+    for name, words in ESCAPES.items():
+        marks = ("gets out" if name in column else "held" for column in (hook, seccomp, landlock))
+        assert f"| {words} | gets out | {' | '.join(marks)} | held |" in page
+
+
+ACTIONS = """
+import json, os, socket, subprocess, sys
+def attempt(action):
     try:
-        open(path, "w")
+        action()
     except Exception:
-        return "caught"
-def path(): return sys.path
+        pass
+attempt(lambda: open({path!r}, "w"))
+attempt(lambda: os.remove({path!r}))
+attempt(lambda: socket.create_connection(("127.0.0.1", 9), timeout=1))
+attempt(lambda: subprocess.run(["true"]))
+attempt(lambda: os.kill(os.getppid(), 15))
+open("here.txt", "w").write("its own folder")
+print(json.dumps([sorted(os.environ), os.environ["HOME"], {cwd!r} in sys.path]))
 """
 
 
-@pytest.fixture(scope="module")
-def sandbox():
-    with Sandbox(SOURCE, limits=SandboxLimits(seconds=20)) as found:
-        yield found
+def test_what_no_exercise_needs_is_refused_and_reported_even_if_the_solution_hides_it(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.txt"
+    kept.write_text("mine")
+    source = ACTIONS.replace("{path!r}", repr(str(kept))).replace("{cwd!r}", repr(os.getcwd()))
+    result = run_submission(source, ["softmax"])
+    assert result.load_error is None
+    assert kept.read_text() == "mine"
+    words = ("write", "change a file", "use the network", "start a program", "send a signal")
+    for action, word in zip(result.refused_actions, words, strict=True):
+        assert action.startswith(word)
+    variables, home, has_folder = json.loads(result.prints)
+    own = {"HOME", "TMPDIR", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LC_CTYPE", *INHERITED_VARIABLES}
+    assert {name for name in variables if not name.startswith(("KMP", "TORCH"))} <= own  # of libraries
+    assert home != os.environ.get("HOME")
+    assert not has_folder
+    assert not Path(home).exists()  # any more
 
 
-def test_values_come_back_as_they_went(sandbox: Sandbox) -> None:
-    plain = {("a", "b"): [1, 2.5, None, True, "ü"], "inf": float("inf")}
-    assert sandbox.call("echo", plain) == plain
-    tensor = torch.randn(2, 3, dtype=torch.float64)
-    assert torch.equal(sandbox.call("echo", tensor), tensor)
-    array = np.arange(6).reshape(2, 3)
-    assert np.array_equal(sandbox.call("echo", array), array)
-    assert sandbox.call("kinds", tensor, (1,), [1], 2) == ["Tensor", "tuple", "list", "int"]
+def test_the_active_protections_are_reported() -> None:
+    result = grade_source("", ["softmax"], limits=SandboxLimits(protections=("hook",)))
+    assert "Python's audit hook" in result.protections
+    assert not any("seccomp" in name for name in result.protections)
+    assert any("against accidents only" in note for note in result.notes)
 
 
-def test_a_function_that_is_handed_over_is_called_here(sandbox: Sandbox) -> None:
-    asked = []
-    assert sandbox.call("ask", lambda ids: asked.append(ids) or len(ids)) == 3
-    assert asked == [[1, 2], [3]]
+def test_a_process_that_was_ended_is_started_again_for_the_next_function() -> None:
+    source = "import os\ndef softmax(x, dim): os._exit(3)\ndef bpe_merge(words): return 'there'\n"
+    runs = run_submission(source, ["softmax", "bpe_merge"]).runs
+    assert "exit code 3" in str(runs["softmax"].outputs[0])
+    assert runs["bpe_merge"].outputs[0] == "there"
+
+
+def test_work_in_place_and_another_default_type_stay_the_students_own() -> None:
+    source = "import torch\ntorch.set_default_dtype(torch.float64)\n"
+    source += "def softmax(x, dim):\n    x -= x.amax(dim, True)\n"
+    source += "    return x.exp_().div_(x.sum(dim, True))\n"
+    grade = grade_source(source, ["softmax"]).grades[0]
+    assert (grade.verdict, grade.inside and grade.inside.same) == ("right", True)
+
+
+READY_MADE = {
+    "s = torch.softmax\ndef softmax(x, dim): return s(x, dim)": "softmax",
+    "def softmax(x, dim): return getattr(torch, 'soft' + 'max')(x, dim)": "softmax",
+    "def softmax(x, dim): return x.softmax(dim)": "softmax",
+    "def softmax(x, dim): return next(map(torch.log_softmax, [x], [dim])).exp()": "log_softmax",
+    "def softmax(x, dim): return torch.nn.Softmax(dim)(x)": "softmax",
+    "def softmax(x, dim): return torch.ops.aten.softmax.int(x, dim)": "softmax",
+    "from heedful.nn.attend import masked_softmax as softmax": "heedful.masked_softmax",
+    "def layer_norm(x, gamma, *rest): return F.layer_norm(x, gamma.shape, gamma, *rest)": "layer_norm",
+    "attention = F.scaled_dot_product_attention": "scaled_dot_product_attention",
+    "def lstm_step(x, h, c, W, U, b): return torch.lstm_cell(x, (h, c), W, U, b, b)": "lstm_cell",
+    "def adamw_step(p, *rest): return torch.optim.AdamW([p])": "AdamW",
+}
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("write", "tried to write"),
-        ("remove", "tried to change a file"),
-        ("connect", "tried to use the network"),
-        ("spawn", "tried to start a program"),
-        ("kill", "tried to send a signal"),
-    ],
+    "source", [pytest.param(s, marks=() if i < 2 else pytest.mark.slow) for i, s in enumerate(READY_MADE)]
 )
-def test_what_no_exercise_needs_is_refused(sandbox: Sandbox, tmp_path: Path, name: str, words: str) -> None:
-    kept = tmp_path / "kept.txt"
-    kept.write_text("mine")
-    arguments = {"write": [str(kept)], "remove": [str(kept)], "connect": [9]}.get(name, [])
-    with pytest.raises(SolutionError, match=words):
-        sandbox.call(name, *arguments)
-    assert kept.read_text() == "mine"
-
-
-def test_a_refusal_is_told_even_if_the_solution_hides_it(sandbox: Sandbox, tmp_path: Path) -> None:
-    assert sandbox.call("catch", str(tmp_path / "hidden.txt")) == "caught"
-    assert any("hidden.txt" in action for action in sandbox.refused_actions)
-
-
-def test_files_in_its_own_folder_are_its_own(sandbox: Sandbox) -> None:
-    sandbox.call("write", "here.txt")
-
-
-def test_no_variable_of_the_user_and_no_path_of_the_folder_is_seen(sandbox: Sandbox) -> None:
-    found = sandbox.call("variables")
-    own = {"HOME", "TMPDIR", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LC_CTYPE", *INHERITED_VARIABLES}
-    assert {name for name in found if not name.startswith("KMP")} <= own  # OpenMP leaves marks of its own
-    assert found["HOME"] != os.environ.get("HOME")
-    assert os.getcwd() not in sandbox.call("path")
-
-
-def test_the_temporary_folder_is_gone_afterwards() -> None:
-    with Sandbox("def f(): return 1") as sandbox:
-        assert sandbox.folder is not None
-        folder, process = Path(sandbox.folder.name), sandbox.process
-        assert sandbox.call("f") == 1
-        assert folder.is_dir()
-    assert not folder.exists()
-    assert process is not None
-    assert process.poll() is not None
-
-
-def test_a_process_that_was_ended_is_started_again_for_the_next_call() -> None:
-    source = "import os\ndef end(): os._exit(3)\ndef f(): return 'there'\n"
-    with Sandbox(source) as sandbox:
-        with pytest.raises(SolutionError, match="exit code 3"):
-            sandbox.call("end")
-        assert sandbox.call("f") == "there"
+def test_a_ready_made_function_is_noticed_by_whatever_name_it_is_called(source: str) -> None:
+    header = "import torch\nimport torch.nn.functional as F\n"
+    (grade,) = [one for one in grade_source(header + source, inside=False).grades if one.verdict != "missing"]
+    assert f"it calls a ready-made {READY_MADE[source]}: the exercise is to write it" in grade.notes

@@ -37,6 +37,7 @@ def grade_code(path: Path, names: Sequence[str] = (), *, json: bool = False) -> 
                 print("\n".join(grade_lines(grade)))
         for note in result.notes:
             print(f"note: {note}")
+        print(f"protected by: {', '.join(result.protections)}")
         progress = read_progress(list(stubs()))
         following = next_exercise(progress)
         left = f"; next: {following}" if following else ""

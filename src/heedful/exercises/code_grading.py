@@ -1,32 +1,33 @@
 """Grading a student's file: each function beside its definition, then in its place in a real model.
 
 A wrong function is compared with every mistake that is known for it, alone and in pairs: one that gives the
-same on all inputs is named. The file runs in a separate process (sandbox.py); only values come back.
+same on all inputs is named. The whole file runs in one limited process (sandbox.py); only values come back.
 """
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
-from heedful.errors import HeedfulError, InputError
+from heedful.errors import InputError
 from heedful.exercises.code_compare import LOOSE, find_difference, is_finite
 from heedful.exercises.code_exercise import Case, CodeExercise, InsideResult, Mistake, Output
 from heedful.exercises.code_exercises import check_names, code_exercises
-from heedful.exercises.code_source import function_notes, import_notes, leave_out_broken
-from heedful.exercises.sandbox import Sandbox, SandboxLimits, SolutionError
+from heedful.exercises.code_source import import_notes, leave_out_broken
+from heedful.exercises.sandbox import FunctionRun, SandboxLimits, SolutionError, run_submission
 from heedful.files import missing_file
 
 Verdict = Literal["right", "wrong", "unfinished", "missing"]
 MAX_SOURCE_BYTES = 1 << 20
-INSIDE_SECONDS = 20.0  # of the student's function in a model; a right one that is slower stays right
-# After one of these the other inputs are not tried: the same would happen again.
-LAST_ERRORS = ("Timeout", "Exit", "MemoryError", "FileLimit", "Refused", "SystemExit", "MessageError")
+PROTECTION_NAMES = {
+    "landlock": "Landlock (files)", "seccomp": "seccomp (programs, network, signals)",
+    "limits": "limits of memory, time and file size", "hook": "Python's audit hook",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,12 @@ class ExerciseGrade:
 
 @dataclass(frozen=True)
 class SolutionGrade:
-    """The grade of a file; `notes` are about the whole of it."""
+    """The grade of a file; `notes` are about the whole of it, `protections` held its process."""
 
     grades: tuple[ExerciseGrade, ...]
     notes: tuple[str, ...]
     seconds: float
+    protections: tuple[str, ...] = ()
 
     @property
     def right(self) -> int:
@@ -62,10 +64,6 @@ class SolutionGrade:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""
         return asdict(self) | {"right": self.right, "count": len(self.grades)}
-
-
-class SlowError(HeedfulError):
-    """A function that takes too long to be tried inside a model."""
 
 
 def grade_solution(
@@ -101,58 +99,56 @@ def grade_source(
     """Grade the functions that a text of Python defines."""
     start, names, notes = time.perf_counter(), check_names(names), []
     source, broken = leave_out_broken(source, name)
-    with Sandbox(source, name, limits) as sandbox:  # it imports torch while we do
-        exercises = code_exercises()
-        functions = sandbox.load()
-        if sandbox.load_error is not None:
-            notes.append(f"{sandbox.load_error.message}: what stands below it was not read")
-        notes += import_notes(source)
-        grades = []
-        for one in names:
-            if one in broken:
-                grades.append(ExerciseGrade(one, "wrong", broken[one]))
-            elif one not in functions:
-                grades.append(ExerciseGrade(one, "missing", "there is no such function in the file"))
-            else:
-                grades.append(grade_function(exercises[one], sandbox, source, inside))
-        notes += [broken[""]] if "" in broken else []
-        notes += [
-            f"it tried to {action}, which is refused while grading" for action in sandbox.refused_actions
-        ]
-        if prints := sandbox.read_prints():
-            notes.append(f"it printed {' '.join(prints.split())[:80]!r}")
-    return SolutionGrade(tuple(grades), tuple(notes), time.perf_counter() - start)
+    with ThreadPoolExecutor(1) as executor:
+        wanted = [one for one in names if one not in broken]
+        future = executor.submit(run_submission, source, wanted, name=name, inside=inside, limits=limits)
+        exercises = code_exercises()  # imports torch while the process does
+        result = future.result()
+    if result.load_error is not None:
+        notes.append(f"{result.load_error.message}: what stands below it was not read")
+    notes += import_notes(source)
+    grades = []
+    for one in names:
+        if one in broken:
+            grades.append(ExerciseGrade(one, "wrong", broken[one]))
+        elif one not in result.runs:
+            grades.append(ExerciseGrade(one, "missing", "there is no such function in the file"))
+        else:
+            grades.append(grade_function(exercises[one], result.runs[one], result.ours.get(one)))
+    notes += [broken[""]] if "" in broken else []
+    notes += [f"it tried to {action}, which is refused while grading" for action in result.refused_actions]
+    if result.prints:
+        notes.append(f"it printed {' '.join(result.prints.split())[:80]!r}")
+    if not {"landlock", "seccomp"} <= set(result.protections):
+        notes.append(
+            "this system protects against accidents only, not against code that means harm: "
+            "grade what you would also run yourself"
+        )
+    protections = tuple(PROTECTION_NAMES[one] for one in result.protections)
+    return SolutionGrade(tuple(grades), tuple(notes), time.perf_counter() - start, protections)
 
 
-def grade_function(exercise: CodeExercise, sandbox: Sandbox, source: str, inside: bool) -> ExerciseGrade:
-    """Grade one function: on the inputs of the exercise, then perhaps inside a model."""
-    cases = exercise.cases()
-    student_outputs: list[Any] = []
-    for case in cases:
-        try:
-            student_outputs.append(sandbox.call(exercise.name, *case.arguments))
-        except SolutionError as error:
-            if error.kind == "NotImplementedError":
-                return ExerciseGrade(exercise.name, "unfinished", "not written yet")
-            student_outputs.append(error)
-            if error.kind in LAST_ERRORS:
-                break
+def grade_function(exercise: CodeExercise, run: FunctionRun, ours: Output | None = None) -> ExerciseGrade:
+    """Grade one function by what it gave on the inputs of the exercise, and perhaps inside a model."""
+    cases, outputs = exercise.cases(), run.outputs
+    if any(isinstance(output, SolutionError) and output.kind == "NotImplementedError" for output in outputs):
+        return ExerciseGrade(exercise.name, "unfinished", "not written yet")
     reference_outputs = [exercise.definition(*case.arguments) for case in cases]
-    first = first_difference(exercise, cases, reference_outputs, student_outputs)
-    if first is None:
+    first = first_difference(exercise, cases, reference_outputs, outputs)
+    if first is None and len(outputs) == len(cases):
         grade = ExerciseGrade(exercise.name, "right", f"right on {len(cases)} inputs")
     else:
-        about, message = first
-        mistakes = find_mistakes(exercise, cases, reference_outputs, student_outputs)
+        about, message = first or (cases[len(outputs)].about, "it gave nothing")
+        mistakes = find_mistakes(exercise, cases, reference_outputs, outputs)
         explanation = "; and ".join(mistake.message for mistake in mistakes)
         grade = ExerciseGrade(
             exercise.name, "wrong", explanation or message, tuple(mistake.name for mistake in mistakes),
             f"on {about}: {message}" if explanation else f"on {about}",
         )  # fmt: skip
-        if len(student_outputs) < len(cases):  # the last call broke off
-            return grade
-    grade = try_inside(exercise, sandbox, grade) if inside else grade
-    return replace(grade, notes=function_notes(exercise.name, exercise.ready_made, source))
+    if run.inside is not None and ours is not None:
+        grade = grade_inside(exercise, ours, run.inside, grade)
+    notes = tuple(f"it calls a ready-made {one}: the exercise is to write it" for one in run.copies)
+    return replace(grade, notes=notes)
 
 
 def first_difference(
@@ -215,30 +211,16 @@ def explains(
     return differs
 
 
-@functools.cache
-def output_of_ours(name: str) -> Output:
-    """Return what the model of an exercise gives with our own function in it."""
-    exercise = code_exercises()[name]
-    return exercise.place_in_model(exercise.definition)
-
-
-def try_inside(exercise: CodeExercise, sandbox: Sandbox, grade: ExerciseGrade) -> ExerciseGrade:
-    """Put the function in the place of ours in a model, and say what became of it."""
-    ours, start = output_of_ours(exercise.name), time.perf_counter()
-
-    def yours(*arguments: Any) -> Any:
-        if time.perf_counter() - start > INSIDE_SECONDS:
-            raise SlowError(f"too slow to be tried inside a model: over {INSIDE_SECONDS:.0f} seconds")
-        return sandbox.call(exercise.name, *arguments)
-
-    try:
-        theirs = exercise.place_in_model(yours)
-    except SlowError as error:
-        return replace(grade, message=f"{grade.message}; {error.message}")
-    except (HeedfulError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AssertionError) as error:
+def grade_inside(
+    exercise: CodeExercise, ours: Output, theirs: Output | SolutionError, grade: ExerciseGrade
+) -> ExerciseGrade:
+    """Add to a grade what became of a model with the function in the place of ours."""
+    if isinstance(theirs, SolutionError):
         if grade.verdict == "wrong":
             return grade
-        problem = f"but not inside {exercise.model}: {' '.join(str(error).split())[:200]}"
+        if theirs.kind == "Timeout":
+            return replace(grade, message=f"{grade.message}; too slow to be tried inside a model: {theirs}")
+        problem = f"but not inside {exercise.model}: {' '.join(str(theirs).split())[:200]}"
         return replace(grade, verdict="wrong", message=f"{grade.message}, {problem}")
     same = ours.text == theirs.text
     if ours.numbers is not None:

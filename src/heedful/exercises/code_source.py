@@ -1,10 +1,10 @@
-"""The text of a student's file, read without running it: broken parts, imports, ready-made functions."""
+"""The text of a student's file, read without running it: broken parts and imports."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 RISKY_IMPORTS = {
     "os", "subprocess", "socket", "shutil", "ctypes", "multiprocessing", "urllib", "http", "requests",
@@ -72,18 +72,3 @@ def import_notes(source: str) -> list[str]:
             "temporary folder are refused"
         )
     return [*notes, *(["it imports heedful, which has the answers"] if "heedful" in modules else [])]
-
-
-def function_notes(name: str, ready_made: Sequence[str], source: str) -> tuple[str, ...]:
-    """Return a note if a function is imported, or calls a library's function that is the exercise already."""
-    is_imported = False
-    for node in parse_source(source).body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            is_imported |= name in {alias.asname or alias.name for alias in node.names}
-        elif isinstance(node, ast.FunctionDef) and node.name == name:
-            calls = [call.func for call in ast.walk(node) if isinstance(call, ast.Call)]
-            names = {f.attr for f in calls if isinstance(f, ast.Attribute)}
-            names |= {f.id for f in calls if isinstance(f, ast.Name)} - {name}
-            copies = sorted(names & set(ready_made))
-            return tuple(f"it calls a ready-made {one}: the exercise is to write it" for one in copies)
-    return ("it is imported: the exercise is to write it",) if is_imported else ()

@@ -1,44 +1,56 @@
-"""A student's functions, called in a separate process with limits; every failure is one clear line.
+"""A whole submission, run in one limited process: the grader writes a job, and reads a file of results.
 
-    with Sandbox(source) as solution:
-        solution.functions                        the names it defines
-        solution.call("attention", q, k, v)       what it returns, or SolutionError
+    result = run_submission(source, ["attention"])
+    result.runs["attention"].outputs       what it returned on each input, or a SolutionError
+    result.runs["attention"].inside        what a real model made of it
 
-A call that runs too long ends the process; the next call starts another one, so that one function cannot
-spoil the others. What the limits are worth stands in sandbox_runner.py.
+A function that takes too long or ends the process costs the functions after it nothing: a second process
+runs those. What holds the process stands in sandbox_protection.py, what it does in sandbox_runner.py.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from heedful.errors import HeedfulError
-from heedful.exercises.sandbox_messages import MessageError, receive, send
+from heedful.exercises.code_exercise import Output
+from heedful.exercises.sandbox_protection import PRINT_FILE, PROTECTIONS
 
-RUNNER = Path(__file__).with_name("sandbox_runner.py")
+FILE, END = "the file", "the end"  # what the process is at, besides functions
+RESULT_BYTES = 128 << 20
 START_SECONDS = 60.0  # to import torch on a busy machine
-INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
+INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH")
+# The system's protections begin before anything large is imported: they hold for threads started afterwards.
+START = """
+import sys
+sys.path.insert(0, sys.argv[1])  # the same heedful as the grader's: -I leaves out PYTHONPATH
+from heedful.exercises.sandbox_protection import protect_process
+active = protect_process(sys.argv[2:])
+from heedful.exercises.sandbox_runner import main
+main(active, sys.argv[2:])
+"""
 
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """The limits of a solution: memory, time and output."""
+    """The limits of a solution: memory, time and output, and what holds it."""
 
     seconds: float = 10.0  # of one call, and of running the file
+    inside_seconds: float = 20.0  # of a function in a model; a right one that is slower stays right
     memory_bytes: int = 1 << 30  # beyond what torch takes
     printed_bytes: int = 1 << 20  # of any one file, and so of all that is printed
-    cpu_seconds: int = 120  # of the whole process
+    protections: tuple[str, ...] = PROTECTIONS  # those that the system does not have are left out
 
 
 class SolutionError(HeedfulError):
@@ -49,184 +61,137 @@ class SolutionError(HeedfulError):
         self.kind = kind
 
 
-class Sandbox:
-    """A solution in a process of its own, for a `with`."""
+@dataclass
+class FunctionRun:
+    """What came of one function: a value or an error for each input, and what a model made of it."""
 
-    def __init__(self, source: str, name: str = "solution.py", limits: SandboxLimits | None = None) -> None:
-        self.source, self.name, self.limits = source, name, limits or SandboxLimits()
-        self.functions: list[str] = []
-        self.load_error: SolutionError | None = None  # where the file stopped
-        self.refused_actions: list[str] = []  # of all calls
-        self.process: subprocess.Popen[bytes] | None = None
-        self.folder: tempfile.TemporaryDirectory[str] | None = None
-        self._loaded = False
+    outputs: list[Any] = field(default_factory=list)
+    inside: Output | SolutionError | None = None
+    copies: list[str] = field(default_factory=list)  # ready-made functions that it called
 
-    def __enter__(self) -> Sandbox:
-        self.folder = tempfile.TemporaryDirectory(prefix="heed-grade-")
-        self._start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
-        if self.folder is not None:
-            self.folder.cleanup()
+@dataclass
+class SubmissionResult:
+    """What came of a submission; `protections` are those that held its process."""
 
-    def load(self) -> list[str]:
-        """Run the file, if it was not yet, and return the names of its functions."""
-        if not self._loaded or self.process is None:
-            if self.process is None:
-                self._start()
-            self._exchange(None, "the student's process", {}, START_SECONDS)  # it imports torch
-            message = {"load": self.source, "name": self.name}
-            reply = self._exchange(message, "the file", {})
-            self.functions, problem = reply["functions"], reply["problem"]
-            if problem is not None:
-                self.load_error = describe_failure(problem, "the file", self.limits, self.refused_actions)
-            self._loaded = True
-        return self.functions
+    load_error: SolutionError | None = None  # where the file stopped
+    runs: dict[str, FunctionRun] = field(default_factory=dict)
+    ours: dict[str, Output] = field(default_factory=dict)  # what the models give with our own functions
+    refused_actions: list[str] = field(default_factory=list)
+    prints: str = ""
+    protections: list[str] = field(default_factory=list)
 
-    def call(self, name: str, *arguments: Any) -> Any:
-        """Return what the student's function gives for these arguments, functions among them."""
-        self.load()
-        functions = {f"argument {i}": a for i, a in enumerate(arguments) if callable(a)}
-        message = {"call": name, "count": len(arguments)}
-        message |= {f"argument {i}": argument for i, argument in enumerate(arguments)}
-        return self._exchange(message, name, functions).get("value")
 
-    def read_prints(self) -> str:
-        """Return the first of what the solution printed since its process started."""
-        path = Path(self.folder.name if self.folder else ".", "printed.txt")
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            return file.read(2000).decode("utf-8", errors="replace")
-        return ""
+def run_submission(
+    source: str, names: Sequence[str], *, name: str = "solution.py", inside: bool = False,
+    limits: SandboxLimits | None = None,
+) -> SubmissionResult:  # fmt: skip
+    """Run the functions `names` of a text of Python on the inputs of their exercises, perhaps in models."""
+    limits, result, waiting = limits or SandboxLimits(), SubmissionResult(), list(names)
+    while True:
+        job = {"source": source, "name": name, "names": waiting, "inside": inside}
+        culprit = run_process(job, limits, result)
+        waiting = waiting[waiting.index(culprit) + 1 :] if culprit in waiting else []
+        if not waiting:
+            return result
 
-    def _start(self) -> None:
-        assert self.folder is not None, "a Sandbox is used by `with`"
-        inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-        home = self.folder.name
+
+def run_process(job: dict[str, Any], limits: SandboxLimits, result: SubmissionResult) -> str | None:
+    """Run one process and add what it wrote to `result`; return the function that ended it, if one did."""
+    # The process has a watchdog of its own for each call: this is for a submission that switched it off.
+    seconds = START_SECONDS + (1 + len(job["names"])) * (2 * limits.seconds + limits.inside_seconds)
+    job["seconds"] = {"call": limits.seconds, "inside": limits.inside_seconds}
+    job["limits"] = {
+        "memory": limits.memory_bytes, "seconds": int(seconds) + 1,
+        "file_bytes": limits.printed_bytes, "result_bytes": RESULT_BYTES,
+    }  # fmt: skip
+    inherited = {variable: os.environ[variable] for variable in INHERITED_VARIABLES if variable in os.environ}
+    command = [sys.executable, "-I", "-B", "-c", START, str(Path(__file__).parents[2]), *limits.protections]
+    with (
+        tempfile.TemporaryDirectory(prefix="heed-grade-") as home,
+        tempfile.TemporaryFile() as results,
+        tempfile.TemporaryFile() as watchdog,
+    ):
         private = {"HOME": home, "TMPDIR": home, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-B", str(RUNNER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, cwd=home, env=inherited | private, start_new_session=True,
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=results, stderr=watchdog, cwd=home,
+            env=inherited | private, start_new_session=True,
         )  # fmt: skip
-        self._loaded = False
-        limits = self.limits
-        assert self.process.stdin is not None
-        sizes = {"memory": limits.memory_bytes, "seconds": limits.cpu_seconds}
-        send(self.process.stdin, sizes | {"file_bytes": limits.printed_bytes})
-
-    def _stop(self) -> None:
-        process, self.process = self.process, None
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-
-    def _exchange(
-        self,
-        message: dict[str, Any] | None,
-        subject: str,
-        functions: dict[str, Callable[..., Any]],
-        seconds: float | None = None,
-    ) -> dict[str, Any]:
-        """Send one request and return its reply; calls of `functions` are made on the way."""
-        process, late = self.process, threading.Event()
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        seconds = self.limits.seconds if seconds is None else seconds
-
-        def end() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(seconds, end)
-        timer.daemon = True
-        timer.start()
+        is_late = False
         try:
-            if message is not None:
-                send(process.stdin, message, functions)
-            while (reply := receive(process.stdout)) is not None and "ask" in reply:
-                send(process.stdin, call_back(reply, functions))
-        except (MessageError, OSError) as error:
-            self._stop()
-            unread = f"{subject} gave nothing that can be read ({str(error)[:80]})"
-            raise SolutionError(unread, "MessageError") from None
+            process.communicate(json.dumps(job).encode(), timeout=seconds)
+        except subprocess.TimeoutExpired:
+            is_late = True
         finally:
-            timer.cancel()
-        if reply is None:
-            raise self._describe_exit(subject, late.is_set(), seconds)
-        self.refused_actions += [a for a in reply.pop("refused", []) if a not in self.refused_actions]
-        if "error" in reply:
-            if reply["error"]["kind"] in ("FileLimit", "MemoryError"):
-                self._stop()  # what it holds may spoil the next call
-            raise describe_failure(reply["error"], subject, self.limits, self.refused_actions)
-        return reply
+            with contextlib.suppress(AttributeError, OSError):  # with everything that it may have started
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            process.wait()
+        with contextlib.suppress(OSError), Path(home, PRINT_FILE).open("rb") as file:
+            result.prints += file.read(2000).decode("utf-8", errors="replace")
+        results.seek(0)
+        watchdog.seek(0)
+        trace = watchdog.read(20_000).decode("utf-8", errors="replace")
+        from heedful.exercises.sandbox_messages import MessageError, read_records  # torch: while it runs
 
-    def _describe_exit(self, subject: str, late: bool, seconds: float) -> SolutionError:
-        """Return the error of a process that is gone, and forget it."""
-        assert self.process is not None
-        for _ in range(100):  # it closed its pipe: it is about to end
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.02)
-        code = self.process.returncode
-        self._stop()
-        if late:
-            limit = f"{seconds:g} seconds"
-            return SolutionError(
-                f"{subject} did not end within {limit}", "Timeout", hint="does one of its loops never end?"
-            )
-        ending = f"with exit code {code}" if code is not None and code >= 0 else f"by signal {-(code or 0)}"
-        return SolutionError(
-            f"{subject} ended the whole process {ending}", "Exit", hint="return a value instead"
+        begin, unreadable = {"begin": ""}, None
+        try:
+            for record in read_records(results):
+                begin = record if "begin" in record else begin
+                add_record(record, begin, result)
+        except (MessageError, KeyError, TypeError, ValueError, AttributeError) as error:
+            unreadable = str(error)[:80]
+    subject, is_inside = begin["begin"], begin.get("phase") == "inside"
+    if subject == END and unreadable is None:
+        return None
+    if not subject:
+        hint = (trace.split("\n")[-2:] or ["it gave no reason"])[0][:200]
+        raise HeedfulError("the process that grades a file did not start", hint=hint)
+    allowed = limits.inside_seconds if is_inside else limits.seconds
+    if unreadable is not None:
+        ending = SolutionError(f"{subject} gave nothing that can be read ({unreadable})", "MessageError")
+    elif is_late or "Timeout (" in trace:
+        line = re.search(rf'File "{re.escape(job["name"])}", line (\d+)', trace)
+        where = f", in line {line[1]}" if line else ""
+        ending = SolutionError(
+            f"{subject} did not end within {allowed:g} seconds{where}", "Timeout",
+            hint="does one of its loops never end?",
+        )  # fmt: skip
+    else:
+        code = process.returncode
+        how = f"with exit code {code}" if code >= 0 else f"by signal {-code}"
+        ending = SolutionError(
+            f"{subject} ended the whole process {how}", "Exit", hint="return a value instead"
         )
+    if subject not in result.runs:
+        raise ending  # the file itself, before any function
+    if is_inside:
+        result.runs[subject].inside = ending
+    else:
+        result.runs[subject].outputs.append(ending)
+    return str(subject)
 
 
-def call_back(request: dict[str, Any], functions: dict[str, Callable[..., Any]]) -> dict[str, Any]:
-    """Call a function that was handed over, for the student's process; an error is its reply, not raised."""
-    name = request["ask"]
-    if name not in functions:
-        return {"refusal": "there is no such function here"}
-    try:
-        return {"value": functions[name](*request["arguments"])}
-    except (HeedfulError, ValueError, TypeError, IndexError, KeyError) as error:
-        return {"refusal": str(error)[:200]}
-
-
-def describe_failure(
-    error: dict[str, Any], subject: str, limits: SandboxLimits, refused_actions: list[str]
-) -> SolutionError:
-    """Return an error inside the student's code as one line that says where it happened."""
-    kind, text = error["kind"], error["text"]
-    where = f" in line {error['line']}" if error["line"] else ""
-    code = f": {error['code']}" if error["code"] else ""
-    if kind == "RefusedError":
-        action = refused_actions[-1] if refused_actions else text
-        message = f"{subject} tried to {action}{where}, which is refused while grading"
-        return SolutionError(message, "Refused", hint="no exercise needs it: leave it out")
-    if kind == "FileLimit":
-        size = f"{limits.printed_bytes / 1e6:.1f} MB"
-        message = f"{subject} printed or wrote more than {size}{where}"
-        return SolutionError(message, kind, hint="take the print out of the loop")
-    if kind == "MemoryError":
-        size = f"{limits.memory_bytes / (1 << 30):.1f} GiB"
-        message = f"{subject} asked for more than {size} of memory{where}{code}"
-        return SolutionError(message, kind, hint="the inputs are small: a few kilobytes are enough")
-    if kind == "SystemExit":
-        return SolutionError(
-            f"{subject} called exit{where}{code}", kind, hint="return a value instead: the grader goes on"
-        )
-    if kind == "MessageError":
-        return SolutionError(f"{subject} returned {text}", kind)
-    if kind == "SyntaxError":
-        return SolutionError(f"the file is no Python{where}: {text}{code}", kind)
-    text = f": {text}" if text else ""
-    hint = "the file is graded alone: write everything into it" if kind == "ModuleNotFoundError" else None
-    return SolutionError(f"{subject} raised {kind}{text}{where}{code}", kind, hint=hint)
+def add_record(record: dict[str, Any], begin: dict[str, Any], result: SubmissionResult) -> None:
+    """Add one record of a process to `result`; `begin` is the record of what it was doing."""
+    subject, error = begin["begin"], None
+    actions = record.get("refused", [])
+    result.refused_actions += [action for action in actions if action not in result.refused_actions]
+    if record.get("error") is not None:
+        kind, message, hint = (str(record["error"][part])[:500] for part in ("kind", "message", "hint"))
+        error = SolutionError(message, kind, hint or None)
+    if "active" in record:
+        result.protections = record["active"]
+    elif "ours" in record:
+        result.ours[record["ours"]] = Output(record["text"], record["numbers"])
+    elif "functions" in record:
+        result.load_error = error
+    elif "begin" in record:
+        if subject not in (FILE, END):
+            result.runs.setdefault(subject, FunctionRun())
+    elif "copies" in record:
+        result.runs[subject].copies = record["copies"]
+    elif begin["phase"] == "inside":
+        result.runs[subject].inside = error or Output(record["text"], record["numbers"])
+    else:
+        result.runs[subject].outputs.append(error or record["value"])

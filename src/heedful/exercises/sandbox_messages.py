@@ -1,21 +1,18 @@
-"""Values as bytes between two processes that do not trust each other: JSON and safetensors, never pickle.
+"""Values as bytes from a process that is not trusted: JSON and safetensors, never pickle.
 
-A message is two lengths of eight bytes, a JSON document and a safetensors block with its tensors:
+A record is two lengths of eight bytes, a JSON document and a safetensors block with its tensors:
 
     1.5, "a", None      as JSON has them
     [1], (1,), {1: 2}   {"list": [1]}, {"tuple": [1]}, {"dict": [[1, 2]]}
     a tensor, an array  {"tensor": "0"}, {"array": "1"}: its name in the block
-    a function          {"function": name}: whoever gets it may call the sender back
     anything else       {"other": "a module"}: what it is, in words
-
-This file imports nothing of heedful: the student's process reads it by its path.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Iterator
 from typing import IO, Any
 
 import numpy as np
@@ -32,7 +29,7 @@ TENSOR_TYPES = {
 
 
 class MessageError(Exception):
-    """Bytes that are no message, or a value too large for one."""
+    """Bytes that are no record, or a value too large for one."""
 
 
 class Other:
@@ -74,59 +71,52 @@ def pack_value(value: Any, tensors: dict[str, torch.Tensor], depth: int = 0) -> 
     return {"array" if array else "tensor": name}
 
 
-def unpack_value(
-    value: Any, tensors: dict[str, torch.Tensor], function: Callable[[str], Callable[..., Any]] | None
-) -> Any:
-    """Return the value that `pack_value` packed; `function` gives what stands for a sender's function."""
+def unpack_value(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """Return the value that `pack_value` packed."""
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
-    unpack = lambda item: unpack_value(item, tensors, function)
     if kind in ("list", "tuple"):
-        items = [unpack(item) for item in content]
+        items = [unpack_value(item, tensors) for item in content]
         return items if kind == "list" else tuple(items)
     if kind == "dict":
-        return {unpack(key): unpack(item) for key, item in content}
+        return {unpack_value(key, tensors): unpack_value(item, tensors) for key, item in content}
     if kind in ("tensor", "array"):
         return tensors[content] if kind == "tensor" else tensors[content].numpy()
-    if kind == "function" and function is not None:
-        return function(content)
     if kind == "other":
         return Other(str(content)[:200])
-    raise MessageError(f"a message holds a {kind!r:.40}")
+    raise MessageError(f"a record holds a {kind!r:.40}")
 
 
-def send(file: IO[bytes], message: dict[str, Any], functions: Collection[str] = ()) -> None:
-    """Write one message: a dictionary of strings to values, some of which are functions to be called back."""
+def copy_value(value: Any) -> Any:
+    """Return a copy that shares nothing with a value, as if it had travelled."""
     tensors: dict[str, torch.Tensor] = {}
-    body = {
-        name: {"function": name} if name in functions else pack_value(value, tensors)
-        for name, value in message.items()
-    }
-    text, block = json.dumps(body).encode(), save(tensors) if tensors else b""
+    return unpack_value(pack_value(value, tensors), tensors)
+
+
+def pack_record(record: dict[str, Any]) -> bytes:
+    """Return a dictionary of strings to values as bytes."""
+    tensors: dict[str, torch.Tensor] = {}
+    text = json.dumps({name: pack_value(value, tensors) for name, value in record.items()}).encode()
+    block = save(tensors) if tensors else b""
     if len(text) + len(block) > MAX_BYTES:
         raise MessageError(f"a value of {len(text) + len(block):,} bytes is larger than {MAX_BYTES:,}")
-    file.write(LENGTHS.pack(len(text), len(block)) + text + block)
-    file.flush()
+    return LENGTHS.pack(len(text), len(block)) + text + block
 
 
-def receive(
-    file: IO[bytes], function: Callable[[str], Callable[..., Any]] | None = None
-) -> dict[str, Any] | None:
-    """Read one message; None where the other side is gone."""
-    header = file.read(LENGTHS.size)
-    if len(header) < LENGTHS.size:
-        return None
-    lengths = LENGTHS.unpack(header)
-    if sum(lengths) > MAX_BYTES:
-        raise MessageError("a message is longer than any")
-    text, block = (file.read(length) for length in lengths)
-    if len(text) + len(block) < sum(lengths):
-        return None
-    try:
-        tensors = load(block) if block else {}
-        return {name: unpack_value(value, tensors, function) for name, value in json.loads(text).items()}
-    except MessageError:
-        raise
-    except Exception as error:  # whatever those bytes were, they are no message
-        raise MessageError(f"a message cannot be read: {type(error).__name__}") from None
+def read_records(file: IO[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file, up to one that its writer did not finish."""
+    while len(header := file.read(LENGTHS.size)) == LENGTHS.size:
+        lengths = LENGTHS.unpack(header)
+        if sum(lengths) > MAX_BYTES:
+            raise MessageError("a record is longer than any")
+        text, block = (file.read(length) for length in lengths)
+        if len(text) + len(block) < sum(lengths):
+            return
+        try:
+            tensors = load(block) if block else {}
+            yield {name: unpack_value(value, tensors) for name, value in json.loads(text).items()}
+        except MessageError:
+            raise
+        except Exception as error:  # whatever those bytes were, they are no record
+            raise MessageError(f"a record cannot be read: {type(error).__name__}") from None

@@ -1,188 +1,236 @@
-"""The student's process: reads a solution, then answers calls of its functions until nobody asks any more.
+"""The student's process: runs a whole submission, and writes the results to the file that is its stdout.
 
-It is started by its path (`python -I -B sandbox_runner.py`) in an empty folder. Messages go through what were
-stdin and stdout; what the solution prints goes to a file. The limits hold against accidents: memory, CPU time
-and sizes of files by the system; programs, network and files elsewhere by an audit hook of Python. They are
-no jail: who means harm can get around a hook, so grade only what you would also run yourself.
+The grader starts it in an empty folder (sandbox.py) with a job in stdin, a JSON document. It tries every
+function on the inputs of its exercise, then in its place in a real model, and writes a record at the
+beginning of each function and for each value. If it ends early, the records say how far it came.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import importlib.util
+import faulthandler
+import json
 import os
 import sys
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-PRINT_FILE, MAX_PRINTED = "printed.txt", 4096  # where prints go, and how much of them is kept
-LOAD = importlib.util.spec_from_file_location("messages", Path(__file__).with_name("sandbox_messages.py"))
-PROGRAMS = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "subprocess.Popen", "pty.spawn")
-NETWORK = ("socket.connect", "socket.bind", "socket.send", "socket.getaddrinfo", "socket.gethostby")
-CHANGES = (
-    "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod",
-    "os.chown", "os.utime", "shutil.",
+import torch
+from torch.overrides import TorchFunctionMode
+
+from heedful.exercises.code_exercise import CodeExercise
+from heedful.exercises.code_exercises import code_exercises
+from heedful.exercises.sandbox_messages import MessageError, copy_value, pack_record
+from heedful.exercises.sandbox_protection import (
+    PRINT_FILE,
+    RefusedError,
+    limit_files,
+    refuse_by_hook,
+    set_limits,
+)
+
+PACKAGE = str(Path(__file__).parents[1])
+MAX_PRINTED = 4096  # how much of what is printed is kept
+# After one of these the other inputs are not tried: the same would happen again.
+LAST_ERRORS = (
+    "NotImplementedError", "MemoryError", "FileLimit", "RefusedError", "SystemExit", "MessageError",
 )  # fmt: skip
-WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-
-
-class RefusedError(PermissionError):
-    """Something that no solution needs, and that this process does not do."""
-
-
-def set_limits(memory: int, seconds: int, file_bytes: int) -> None:
-    """Limit further memory, CPU time and sizes of files, where the system can."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
-    base = 0
-    with contextlib.suppress(OSError):
-        base = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    limits = [(resource.RLIMIT_CPU, seconds), (resource.RLIMIT_FSIZE, file_bytes), (resource.RLIMIT_CORE, 0)]
-    for kind, limit in [*limits, *([(resource.RLIMIT_AS, base + memory)] if base else [])]:
-        with contextlib.suppress(ValueError, OSError):  # a stricter limit holds already
-            resource.setrlimit(kind, (limit, limit))
-
-
-def refuse_outside(folder: str, refused_actions: list[str]) -> None:
-    """Refuse programs, network, signals, and changes of files outside `folder`, from now on."""
-    devices = {os.devnull}
-
-    def is_inside(path: Any) -> bool:
-        if isinstance(path, int):  # open already
-            return True
-        real = os.path.realpath(os.fsdecode(path))
-        return real in devices or real == folder or real.startswith(folder + os.sep)
-
-    def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        action = None
-        if event == "open":
-            path, _, flags = arguments
-            if isinstance(flags, int) and flags & WRITING and not is_inside(path):
-                action = f"write {os.fsdecode(path)[-80:]!r}"  # the end of a long path tells more
-        elif event.startswith(CHANGES):
-            if not all(is_inside(p) for p in arguments[:2] if isinstance(p, str | bytes | os.PathLike)):
-                action = f"change a file ({event})"
-        elif event.startswith(PROGRAMS):
-            action = f"start a program ({event})"
-        elif event.startswith(NETWORK):
-            action = f"use the network ({event})"
-        elif event in ("os.kill", "os.killpg"):
-            action = "send a signal to a process"
-        if action is not None:
-            refused_actions.append(action)
-            raise RefusedError(action)
-
-    sys.addaudithook(watch)
-
-
-def describe_error(error: BaseException, source: str, name: str) -> dict[str, Any]:
-    """Return the kind, the text and the line of an error, as far as it lies in the student's file."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == name]
-    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
-    lines = source.splitlines()
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
-    kind = type(error).__name__
-    if isinstance(error, OSError) and error.errno == errno.EFBIG:
-        kind = "FileLimit"
-    elif isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text:
-        kind = "MemoryError"
-    return {
-        "kind": kind, "text": " ".join(text.split())[:200], "line": line,
-        "code": lines[line - 1].strip()[:120] if line and line <= len(lines) else "",
-    }  # fmt: skip
 
 
 class Runner:
-    """One solution in this process."""
+    """One submission in this process."""
 
-    def __init__(self, messages: Any, reading: Any, writing: Any) -> None:
-        self.messages, self.reading, self.writing = messages, reading, writing
+    def __init__(self, job: dict[str, Any], results: IO[bytes], watchdog: IO[str]) -> None:
+        self.job, self.results, self.watchdog = job, results, watchdog
         self.refused_actions: list[str] = []
         self.module = types.ModuleType("solution")
-        self.source, self.name = "", "solution.py"
+        self.student_dtype = torch.float32
 
-    def receive(self) -> dict[str, Any] | None:
-        message: dict[str, Any] | None = self.messages.receive(self.reading, self.proxy)
-        return message
+    def write(self, **record: Any) -> None:
+        """Append a record; a result may be larger than what a solution may print."""
+        content = pack_record(record | {"refused": self.refused_actions[-8:]})
+        limit_files(self.job["limits"]["result_bytes"])
+        self.results.write(content)
+        self.results.flush()
+        limit_files(self.job["limits"]["file_bytes"])
 
-    def proxy(self, name: str) -> Callable[..., Any]:
-        """Return a function that calls the one of the other side, which has the model."""
+    def attempt(self, subject: str, phase: str, action: Callable[[], dict[str, Any]]) -> str | None:
+        """Write a record with what an action gives, or with its error, whose kind is returned.
 
-        def call_sender(*arguments: Any) -> Any:
-            self.messages.send(self.writing, {"ask": name, "arguments": list(arguments)})
-            reply = self.receive()
-            if reply is None:
-                raise SystemExit
-            if "refusal" in reply:
-                raise ValueError(reply["refusal"])
-            return reply["value"]
-
-        return call_sender
-
-    def load(self, source: str, name: str) -> dict[str, Any]:
-        """Run the file; return the functions it defines, up to a line that went wrong."""
-        self.source, self.name = source, name
-        sys.modules["solution"] = self.module
-        problem = None
+        An action that takes too long ends the process, and where it was is written to stderr.
+        """
+        faulthandler.dump_traceback_later(self.job["seconds"][phase], exit=True, file=self.watchdog)
         try:
-            code = compile(source, name, "exec", dont_inherit=True)
-            exec(code, self.module.__dict__)  # the student's own file, in the process that is there for it
-        except BaseException as error:  # also SystemExit: what was defined before it can be graded
-            problem = describe_error(error, source, name)
-        functions = [n for n, value in list(vars(self.module).items()) if callable(value)]
-        return {"functions": functions, "problem": problem}
-
-    def reply_to(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Load or call, and turn whatever happens into a message."""
-        self.refused_actions.clear()
-        try:
-            if "load" in message:
-                reply = self.load(message["load"], message["name"])
-            else:
-                arguments = [message[f"argument {i}"] for i in range(message["count"])]
-                reply = {"value": vars(self.module)[message["call"]](*arguments)}
+            self.write(**action())
             sys.stdout.flush()
             if os.fstat(1).st_size > MAX_PRINTED:  # one call may not print more than the limit; many may
                 os.ftruncate(1, MAX_PRINTED)
                 os.lseek(1, MAX_PRINTED, os.SEEK_SET)
         except BaseException as error:  # also SystemExit: one function that ends must not end the others
-            reply = {"error": describe_error(error, self.source, self.name)}
-        return reply | {"refused": list(self.refused_actions[:8])}
+            description = self.describe_error(error, subject)
+            self.write(error=description)
+            return description["kind"]
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        return None
+
+    def describe_error(self, error: BaseException, subject: str) -> dict[str, str]:
+        """Return the kind of an error in the student's code, one line that says where it was, and a hint."""
+        kind, hint, lines = type(error).__name__, "", self.job["source"].splitlines()
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == self.job["name"]]
+        number = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
+        where = f" in line {number}" if number else ""
+        code = f": {lines[number - 1].strip()[:120]}" if number and number <= len(lines) else ""
+        text = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())[:200]
+        if isinstance(error, RefusedError):
+            message = f"{subject} tried to {text}{where}, which is refused while grading"
+            hint = "no exercise needs it: leave it out"
+        elif isinstance(error, OSError) and error.errno == errno.EFBIG:
+            kind, size = "FileLimit", f"{self.job['limits']['file_bytes'] / 1e6:.1f} MB"
+            message = f"{subject} printed or wrote more than {size}{where}"
+            hint = "take the print out of the loop"
+        elif isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text:
+            kind, size = "MemoryError", f"{self.job['limits']['memory'] / (1 << 30):.1f} GiB"
+            message = f"{subject} asked for more than {size} of memory{where}{code}"
+            hint = "the inputs are small: a few kilobytes are enough"
+        elif isinstance(error, SystemExit):
+            message = f"{subject} called exit{where}{code}"
+            hint = "return a value instead: the grader goes on"
+        elif isinstance(error, MessageError):
+            message = f"{subject} returned {text}"
+        elif isinstance(error, SyntaxError):
+            message = f"the file is no Python{where}: {text}{code}"
+        else:
+            message = f"{subject} raised {kind}{': ' if text else ''}{text}{where}{code}"
+            if isinstance(error, ModuleNotFoundError):
+                hint = "the file is graded alone: write everything into it"
+        return {"kind": kind, "message": message, "hint": hint}
+
+    def load(self) -> dict[str, Any]:
+        """Run the file; return the functions it defines, up to a line that went wrong."""
+        sys.modules["solution"] = self.module
+        error = None
+        try:
+            code = compile(self.job["source"], self.job["name"], "exec", dont_inherit=True)
+            exec(code, self.module.__dict__)  # the student's own file, in the process that is there for it
+        except BaseException as problem:  # also SystemExit: what was defined before it can be graded
+            error = self.describe_error(problem, "the file")
+        self.student_dtype = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)
+        functions = [n for n, value in list(vars(self.module).items()) if callable(value)]
+        return {"functions": functions, "error": error}
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a student's function as if it were alone: on copies, with gradients, with its default type."""
+
+        def shield(ours: Callable[..., Any]) -> Callable[..., Any]:
+            def shielded(*values: Any) -> Any:
+                with watch_python(None), torch._C.DisableTorchFunction():
+                    return copy_value(ours(*copy_value(values)))
+
+            return shielded
+
+        with torch.inference_mode(False), torch.enable_grad():
+            copies = [
+                shield(argument) if callable(argument) else copy_value(argument) for argument in arguments
+            ]
+            torch.set_default_dtype(self.student_dtype)
+            try:
+                return copy_value(vars(self.module)[name](*copies))
+            finally:
+                self.student_dtype = torch.get_default_dtype()
+                torch.set_default_dtype(torch.float32)
+
+    def run(self, exercise: CodeExercise) -> None:
+        """Try one function on its inputs, then in a model."""
+        name, copies = exercise.name, set[str]()
+        self.write(begin=name, phase="call")
+        for case in exercise.cases():
+
+            def try_case(arguments: Sequence[Any] = case.arguments) -> dict[str, Any]:
+                with watch_calls(self.job["name"], exercise.ready_made, copies):
+                    return {"value": self.call(name, *arguments)}
+
+            if self.attempt(name, "call", try_case) in LAST_ERRORS:
+                return
+        self.write(copies=sorted(copies))
+
+        def place() -> dict[str, Any]:
+            output = exercise.place_in_model(lambda *arguments: self.call(name, *arguments))
+            return {"text": output.text, "numbers": output.numbers}
+
+        if self.job["inside"]:
+            self.write(begin=name, phase="inside")
+            self.attempt(name, "inside", place)
 
 
-def main() -> None:
-    """Answer until the other side is gone."""
-    assert LOAD is not None
-    assert LOAD.loader is not None
-    reading, writing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    messages = importlib.util.module_from_spec(LOAD)
-    LOAD.loader.exec_module(messages)
+@contextlib.contextmanager
+def watch_python(function: Any) -> Iterator[None]:
+    """Let Python tell `function` of every call of a function written in Python, for a while."""
+    before = sys.gettrace()
+    sys.settrace(function)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+@contextlib.contextmanager
+def watch_calls(student_file: str, ready_made: Sequence[str], copies: set[str]) -> Iterator[None]:
+    """Collect calls of ready-made functions, and of heedful's, by whatever name the student reaches them.
+
+    torch tells of its own functions, Python of those that are written in Python.
+    """
+    seen: set[types.CodeType] = set()
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            words = getattr(func, "__name__", "").split(".")
+            copies.update({word.lstrip("_") for word in words} & set(ready_made))
+            return func(*args, **(kwargs or {}))
+
+    def see(frame: types.FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
+        if code in seen or code.co_filename == student_file:
+            return
+        seen.add(code)  # libraries call the same functions very often
+        copies.update(set(code.co_qualname.split(".")) & set(ready_made))
+        if code.co_filename.startswith(PACKAGE) and "sandbox_" not in code.co_filename:
+            copies.add(f"heedful.{code.co_qualname}")
+
+    with Watch(), watch_python(see):
+        yield
+
+
+def main(active: list[str], protections: Sequence[str]) -> None:
+    """Do the job that stands in stdin; `active` are the protections that hold already."""
+    job = json.loads(sys.stdin.buffer.read())
+    results, watchdog = os.fdopen(os.dup(1), "wb"), os.fdopen(os.dup(2), "w")
+    exercises = code_exercises()
+    torch.set_num_threads(1)
     prints = os.open(PRINT_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for old, new in ((nothing, 0), (prints, 1), (prints, 2)):
         os.dup2(old, new)
-    import torch
-
-    torch.set_num_threads(1)
-    runner = Runner(messages, reading, writing)
-    limits = runner.receive()
-    assert limits is not None
-    set_limits(**limits)
-    refuse_outside(os.path.realpath(os.getcwd()), runner.refused_actions)
-    messages.send(writing, {"ready": True})
-    while (message := runner.receive()) is not None:
-        reply = runner.reply_to(message)
-        try:
-            messages.send(writing, reply)
-        except (messages.MessageError, MemoryError, ValueError) as error:
-            messages.send(writing, {"error": describe_error(error, "", "")})
-
-
-if __name__ == "__main__":
-    main()
+    runner = Runner(job, results, watchdog)
+    if set_limits(**job["limits"]):
+        active = [*active, "limits"]
+    if "hook" in protections:
+        refuse_by_hook(os.path.realpath(os.getcwd()), runner.refused_actions)
+        active = [*active, "hook"]
+    runner.write(active=active)
+    for name in job["names"]:  # before the student's file: it cannot change what ours gives
+        if job["inside"] and name in job["source"]:
+            output = exercises[name].place_in_model(exercises[name].definition)
+            runner.write(ours=name, text=output.text, numbers=output.numbers)
+    runner.write(begin="the file", phase="call")
+    runner.attempt("the file", "call", runner.load)
+    for name in job["names"]:
+        if callable(vars(runner.module).get(name)):
+            runner.run(exercises[name])
+    runner.write(begin="the end")
+    os._exit(0)  # nothing that the student registered runs after it

@@ -126,6 +126,21 @@ def test_texts_without_a_context_have_a_limit_as_well(
     assert "in parts" in failed(post(client, path, body), 400, "invalid_value", param)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("guided_regex", "a" * 60_000),
+        ("guided_choice", ["a" * 60_000]),
+        ("guided_json", {"enum": ["a" * 60_000]}),
+        ("structured_outputs", {"regex": "a" * 60_000}),
+    ],
+)
+def test_a_form_that_takes_long_to_compile_is_refused(client: TestClient, name: str, value: Any) -> None:
+    answer = post(client, "/v1/completions", {"model": "decoder", "prompt": "the", name: value})
+    assert answer.status_code == 400, answer.text
+    assert "50000 are the most" in answer.json()["error"]["message"]
+
+
 def test_other_threads_run_while_a_long_text_is_tokenized(tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("\n".join(LINES * 3))
     tokenizer = heedful.train_tokenizer("bpe", [tmp_path / "lines.txt"], 330)

@@ -15,6 +15,7 @@ from typing import Any
 from heedful.serve.openai_errors import OpenAIError, invalid, unsupported_parameter
 
 STOPS = 4  # stop strings, as OpenAI allows
+MAX_CONSTRAINT_CHARACTERS = 50_000  # of a schema, regular expression or choices: more takes seconds
 MAX_TOP_LOGPROBS = 20  # likeliest tokens beside each
 # Known elsewhere, not built here → what may be said all the same, because it asks for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -197,6 +198,10 @@ def read_constraint(fields: RequestFields) -> dict[str, Any]:
         raise invalid(
             next(iter(constraints)), f"{' and '.join(constraints)} cannot both be kept; send one of them"
         )
+    for name, setting in constraints.items():
+        if (size := len(json.dumps(setting))) > MAX_CONSTRAINT_CHARACTERS:
+            message = f"{name} has {size} characters; {MAX_CONSTRAINT_CHARACTERS} are the most; shorten it"
+            raise invalid(name, message)
     return next(iter(constraints.values()), {})
 
 

@@ -188,7 +188,7 @@ def train(kind: Kind, folder: Path, given: argparse.Namespace) -> None:
     small = model if kind.family == "lstm" else heedful.quantize(model, "int8")
     assert isinstance(small, LM)
     found = measured(small, held, given.held)
-    heedful.save(small, places(kind.name, given.out)[0])
+    heedful.save(small, places(kind.name, given.out)[0], quantized=True)
     card = Card(
         f"how a page of a Victorian novel may go on, by {kind.said}", "text-generation",
         name_novels(folder), LICENCE, f"ELTeC valid, its first {given.held:,} characters, perplexity by word",

@@ -250,7 +250,7 @@ def main() -> None:
     train(model, batches, pairs["held"], plan, given, began)
     small = heedful.quantize(model.eval(), "int8", tables=plan.family == "rnnsearch")
     small.hf_config |= {"languages": ["en", plan.language]}
-    heedful.save(small, out)
+    heedful.save(small, out, quantized=True)
     found = score(small, pairs["test"], given.test, beams=4)
     begun = begun_by(given.start) if given.start else ""
     card = Card(

@@ -21,8 +21,8 @@ from heedful.models.base import LM, Config, Model
 from heedful.models.gguf_config import check_same_config, config_to_gguf, write_gguf_rope
 from heedful.models.hf_config import config_from_gguf
 from heedful.nn.adapt import adapted_modules
-from heedful.nn.quantised import dequantise_modules
 from heedful.pooling import gguf_pooling, pool
+from heedful.saving import dequantised_model
 from heedful.text.to_gguf import gguf_tokenizer
 from heedful.weights.gguf import GGUFFile
 from heedful.weights.gguf_blocks import check_scheme
@@ -64,13 +64,7 @@ def dense_model(model: Model) -> Model:
         raise InputError("this model has shapes and no weights", hint="build it on a device, or load it")
     if next(adapted_modules(model), None) is not None:
         raise ConfigError("this model has an adapter", hint="call heedful.merge(model) first")
-    if "quantization" not in model.hf_config:
-        return model
-    made = copy.deepcopy(model)
-    dequantise_modules(made)
-    made.tie()
-    made.hf_config = {name: value for name, value in model.hf_config.items() if name != "quantization"}
-    return made
+    return dequantised_model(model)
 
 
 def export_gguf(model: Model, path: str | Path, quantize: str = "f16", *, tokenizer: bool = True) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from dataclasses import fields
@@ -15,9 +16,9 @@ from heedful.adapters import ADAPTER_FILES, adapter_tensors, save_adapter
 from heedful.errors import InputError
 from heedful.images import write_image_processor
 from heedful.models.base import Model
-from heedful.models.hf_config import config_from, config_to
+from heedful.models.hf_config import config_from, config_to, own_architecture
 from heedful.models.hf_config_checks import GENERATION
-from heedful.nn.quantised import Int8Embedding
+from heedful.nn.quantised import Int8Embedding, dequantise_modules
 from heedful.pooling import write_pooling
 from heedful.text import save_tokenizer
 from heedful.weights.names import own_rows
@@ -25,12 +26,15 @@ from heedful.weights.published_tensors import Origin, published_tensors
 from heedful.weights.tensor_files import write_safetensors
 
 
-def save(model: Model, folder: str | Path) -> Path:
+def save(model: Model, folder: str | Path, *, quantized: bool = False) -> Path:
     """Write a model as a folder in Hugging Face layout: config.json, model.safetensors, tokenizer.
 
     A checkpoint that was loaded gets back every tensor under its published name and dtype. An adapter is
     written beside the weights it stands on; `merge` first to have one model. A classifier of sentence vectors
     has no class in `transformers`: its model_type begins with heedful-, so that only heedful opens it.
+
+    The matrices of a quantised model are written as plain floats, which other libraries open. With `quantized`
+    they stay rounded, in a quarter or an eighth of the space, in a folder that only heedful opens.
     """
     folder = Path(folder)
     if folder.is_file():
@@ -41,6 +45,8 @@ def save(model: Model, folder: str | Path) -> Path:
         raise InputError(
             "heads were taken out of it, which no config.json can say", hint="keep it with torch.save"
         )
+    if not quantized:
+        model = dequantised_model(model)
     folder.mkdir(parents=True, exist_ok=True)
     family, origin = model.family, model.origin
     adapter = adapter_tensors(model)
@@ -59,6 +65,17 @@ def save(model: Model, folder: str | Path) -> Path:
         for name in ADAPTER_FILES:  # of an earlier model in the same folder
             (folder / name).unlink(missing_ok=True)
     return folder
+
+
+def dequantised_model(model: Model) -> Model:
+    """Return the model itself, or a copy of a quantised one whose matrices are plain floats again."""
+    if "quantization" not in model.hf_config:
+        return model
+    made = copy.deepcopy(model)
+    dequantise_modules(made)
+    made.tie()
+    made.hf_config = {name: value for name, value in model.hf_config.items() if name != "quantization"}
+    return made
 
 
 def save_without_weights(model: Model, folder: Path) -> None:
@@ -102,6 +119,9 @@ def _saved_config(model: Model, tensors: Mapping[str, Tensor]) -> dict[str, Any]
     hf_config = config_to(model.family, model.config, model.hf_config)
     if "quantization" in hf_config:
         stored = {k: v for k, v in hf_config.pop("quantization").items() if k != "fields"}
+        # Another program would miss every rounded matrix and draw one of its own: it must not know the type.
+        hf_config["model_type"] = f"heedful-{model.family.name}"
+        hf_config["architectures"] = [own_architecture(model.family, model.config.head)]
         found = vars(
             config_from(model.family, hf_config, tensors)
         )  # what the file and the tensors' names give

@@ -96,10 +96,36 @@ def test_logits_change_little_and_a_saved_folder_gives_them(family: str, kind: s
     after = run(heedful.quantize(model, kind), tokens)
     limit = 0.05 if kind == "int8" else 0.6
     assert 0 < float((after - before).abs().max()) < limit * float(before.abs().max())
-    again = heedful.load(heedful.save(model, tmp_path / "saved"))
+    again = heedful.load(heedful.save(model, tmp_path / "saved", quantized=True))
     assert torch.equal(run(again, tokens), after)
-    assert torch.equal(run(heedful.load(heedful.save(again, tmp_path / "twice")), tokens), after)
+    twice = heedful.load(heedful.save(again, tmp_path / "twice", quantized=True))
+    assert torch.equal(run(twice, tokens), after)
     assert size(again) == size(model)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_transformers_opens_what_is_saved_of_a_rounded_model(family: str, kind: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = heedful.quantize(tiny(family), kind)
+    folder = heedful.save(model, tmp_path / "saved")
+    theirs, report = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    tokens = ids(model, 2, 9)
+    torch.testing.assert_close(theirs.eval()(tokens).logits, run(model, tokens), atol=1e-4, rtol=1e-4)
+    again = heedful.load(folder)
+    assert "quantization" not in again.hf_config
+    torch.testing.assert_close(run(again, tokens), run(model, tokens), atol=1e-4, rtol=1e-4)
+    assert "quantization" in model.hf_config  # the model itself stays as it was
+
+
+def test_transformers_refuses_a_folder_of_rounded_weights_instead_of_drawing_its_own(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = heedful.save(heedful.quantize(tiny("gpt2")), tmp_path, quantized=True)
+    with pytest.raises(ValueError, match="heedful-gpt2"):
+        transformers.AutoModelForCausalLM.from_pretrained(folder)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +144,9 @@ def test_what_published_names_would_tell_is_kept_with_the_rounded_weights(
     family: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     model = heedful.quantize(tiny(family, **changes), "int8")
-    again = heedful.load(heedful.save(model, tmp_path / "saved"))
+    again = heedful.load(heedful.save(model, tmp_path / "saved", quantized=True))
     assert again.config == model.config
-    twice = heedful.load(heedful.save(again, tmp_path / "twice"))
+    twice = heedful.load(heedful.save(again, tmp_path / "twice", quantized=True))
     tokens = ids(model, 2, 7)
     assert torch.equal(hidden(twice, tokens), hidden(model, tokens))
     assert skeleton(tmp_path / "saved").config == model.config
@@ -131,7 +157,9 @@ def test_a_table_that_a_head_shares_is_one_after_rounding_tables_too(family: str
     model = heedful.quantize(tiny(family), "int8", tables=True)
     assert size(model) < size(heedful.quantize(tiny(family), "int8")) + 1
     tokens = ids(model, 2, 7)
-    assert torch.equal(run(heedful.load(heedful.save(model, tmp_path)), tokens), run(model, tokens))
+    assert torch.equal(
+        run(heedful.load(heedful.save(model, tmp_path, quantized=True)), tokens), run(model, tokens)
+    )
 
 
 def test_a_masked_language_model_that_the_command_rounded_can_be_opened(tmp_path: Path) -> None:

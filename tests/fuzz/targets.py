@@ -106,7 +106,7 @@ class Configs(Target):
         self.add("llama-int4", heedful.quantize(tiny("llama"), "int4"))
 
     def add(self, name: str, model: Any) -> None:
-        folder = heedful.save(model, self.folder / name)
+        folder = heedful.save(model, self.folder / name, quantized=True)
         self.models[name] = (folder / "config.json").read_bytes(), model_tensors(heedful.load(folder))
 
     def attempt(self, rng: random.Random) -> None:

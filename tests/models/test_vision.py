@@ -157,7 +157,7 @@ def test_a_quantised_reader_reads_the_same(tmp_path: Path) -> None:
     model = reader(tmp_path)
     image = torch.randn(1, 1, 16, 32, generator=torch.Generator().manual_seed(0))
     target = torch.tensor([[model.start_token, 5, 6]])
-    heedful.save(heedful.quantize(model, "int8"), tmp_path / "small")
+    heedful.save(heedful.quantize(model, "int8"), tmp_path / "small", quantized=True)
     again = heedful.load(tmp_path / "small")
     assert (again(image, target) - model(image, target)).abs().max() <= 0.05 * model(
         image, target

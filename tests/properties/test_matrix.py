@@ -88,7 +88,7 @@ def run(model: Model, tokens: Tensor) -> Tensor:
 
 
 def reloaded(model: Model, folder: Path) -> Model:
-    return heedful.load(heedful.save(model, folder), device=DEVICE)
+    return heedful.load(heedful.save(model, folder, quantized=True), device=DEVICE)
 
 
 def learner(family: str, **changes: Any) -> Model:

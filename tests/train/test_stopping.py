@@ -159,7 +159,11 @@ def test_labels_in_another_order_make_no_soup(tmp_path: Path) -> None:
 
 
 def test_whole_numbers_make_no_soup(tmp_path: Path) -> None:
-    save(quantize(build("gpt2", vocab=20, dim=8, layers=1, heads=2, context=8), "int8"), tmp_path / "a")
+    save(
+        quantize(build("gpt2", vocab=20, dim=8, layers=1, heads=2, context=8), "int8"),
+        tmp_path / "a",
+        quantized=True,
+    )
     with pytest.raises(ConfigError, match="is quantised"):
         soup([tmp_path / "a"])
 

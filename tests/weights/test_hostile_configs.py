@@ -93,7 +93,7 @@ ROUNDING: list[Any] = [
 
 @pytest.mark.parametrize("told", ROUNDING, ids=str)
 def test_how_weights_were_rounded_is_looked_at(told: Any, tmp_path: Path) -> None:
-    folder = heedful.save(heedful.quantize(tiny("gpt2"), "int8"), tmp_path / "m")
+    folder = heedful.save(heedful.quantize(tiny("gpt2"), "int8"), tmp_path / "m", quantized=True)
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization": told}))
     with pytest.raises(ConfigError, match="quantiz"):

@@ -115,7 +115,7 @@ def test_what_cannot_be_merged_is_one_line(base: Path, tmp_path: Path) -> None:
     }
     with refused(WrongShape, "q_proj"):
         heedful.load(write_adapter(folder, base, wide))
-    rounded = heedful.save(heedful.quantize(tiny("llama")), tmp_path / "rounded")
+    rounded = heedful.save(heedful.quantize(tiny("llama")), tmp_path / "rounded", quantized=True)
     with refused(ConfigError, "rounded", hint="unquantised"):
         heedful.load(write_adapter(folder, rounded, parts))
     with refused(NotFound, "config.json", hint="adapter"):

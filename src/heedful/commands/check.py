@@ -58,5 +58,5 @@ def quantize_command(
         from heedful.saving import save
 
         merge(loaded)
-        written = save(quantize(loaded, scheme, group=group), folder)
+        written = save(quantize(loaded, scheme, group=group), folder, quantized=True)
     print(written)

@@ -43,12 +43,12 @@ def export_command(
     loaded = load_model(model, "cpu", None)
     with show_progress(f"writing {where}"):
         from heedful.adapters import merge
-        from heedful.exporting import dense_model, export_gguf, export_onnx
+        from heedful.exporting import export_gguf, export_onnx
         from heedful.saving import save
 
         merge(loaded)
         if format == "hf":
-            written = save(dense_model(loaded), where)
+            written = save(loaded, where)
         elif format == "onnx":
             written = export_onnx(loaded, where)
         else:

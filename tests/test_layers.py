@@ -28,7 +28,7 @@ ALLOWED = {
     "adapters": {"nn", "weights"},
     "loading": {"models", "weights", "text", "nn", "pooling", "adapters"},
     "saving": {"models", "weights", "text", "nn", "pooling", "adapters"},
-    "exporting": {"models", "weights", "text", "nn", "pooling"},
+    "exporting": {"models", "weights", "text", "nn", "pooling", "saving"},
     "word2vec": {"weights", "evaluate"},
     "show": {"models", "nn", "loading"},
     "cli": {"*"},

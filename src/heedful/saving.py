@@ -33,8 +33,8 @@ def save(model: Model, folder: str | Path, *, quantized: bool = False) -> Path:
     written beside the weights it stands on; `merge` first to have one model. A classifier of sentence vectors
     has no class in `transformers`: its model_type begins with heedful-, so that only heedful opens it.
 
-    The matrices of a quantised model are written as plain floats, which other libraries open. With `quantized`
-    they stay rounded, in a quarter or an eighth of the space, in a folder that only heedful opens.
+    The matrices of a quantised model are written as plain floats, which other libraries open. They stay
+    rounded with `quantized`, in a quarter or an eighth of the space, in a folder that only heedful opens.
     """
     folder = Path(folder)
     if folder.is_file():

@@ -13,8 +13,8 @@ def quantize(model: Model, kind: str = "int8", *, group: int = GROUP, tables: bo
 
     "int8": one scale for each output. "int4": one for each `group` inputs; tables and heads take 8 bits.
     `tables` rounds the vectors of tokens too where no head shares them, and they stay as they are otherwise.
-    `save(model, folder, quantized=True)` keeps the rounded matrices, under our own names, and `load` reads them;
-    plain `save` widens them to floats, which other libraries open.
+    `save(model, folder, quantized=True)` keeps the rounded matrices, under our own names, and `load` reads
+    them. Without `quantized`, `save` widens them to floats, which other libraries open.
     """
     if "quantization" in model.hf_config:
         kind = model.hf_config["quantization"]["kind"]

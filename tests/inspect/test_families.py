@@ -163,14 +163,18 @@ def test_gradients_reach_the_tokens_of_every_family(family: str) -> None:
     assert max(reach.norms) > 0
     if model.config.head == "detect":
         return
-    found = attribution(model, text, position=2, method="integrated", steps=64 if family in STEEP else 2048)
+    simple = attribution(model, text, position=2, method="gradient")
+    assert simple.scores.abs().max() > 0
+    if family in STEEP:
+        with pytest.raises(InputError, match="have not converged"):
+            attribution(model, text, position=2, steps=64)
+        return
+    found = attribution(model, text, position=2, method="integrated", steps=2048)
     assert found.gap is not None
     assert found.total is not None
     said = found.scores.sum() + (0.0 if found.target_scores is None else found.target_scores.sum())
     assert abs(found.total - float(said) - found.gap) <= 1e-6, "the gap is what is missing"
-    assert family in STEEP or abs(found.gap) <= 1e-3 * max(1.0, abs(found.total)), found
-    simple = attribution(model, text, position=2, method="gradient")
-    assert simple.scores.abs().max() > 0
+    assert abs(found.gap) <= 1e-3 * max(1.0, abs(found.total)), found
     if isinstance(model, Seq2Seq) or model.causal:
         later = found.scores if found.target_scores is None else found.target_scores
         assert later[3:].abs().max() <= 1e-6, "the future has no share"

@@ -5,20 +5,25 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import heedful
 from heedful.commands.output import format_size
 from heedful.loading import assemble
 from heedful.models import FAMILIES, presets
-from heedful.models.base import LM
-from heedful.nn.context import PartState
+from heedful.models.base import LM, Config
+from heedful.models.counting import Probe, mixing
+from heedful.nn.attention import Attention, join_heads, split_heads
+from heedful.nn.context import Context, Part, PartState
 from heedful.nn.init import initialise
 from heedful.nn.moe import MoE
 from heedful.nn.state import KV, RecurrentState, SlidingKV, StateGroup
 from tests.models.published_counts import CONFIRMED, STORED, UNCONFIRMED, WITH_IMAGES
+from tests.properties.tiny import tiny
 
 PARAMETERS = {
     "bert-base-uncased": 109_482_240,
@@ -262,3 +267,72 @@ def test_counting_the_largest_takes_no_memory() -> None:
 )
 def test_a_size_is_said_with_three_digits_of_the_unit_that_fits(number: int, said: str) -> None:
     assert format_size(number) == said
+
+
+class NewAttention(Part):
+    """A part that counting has no rule for, with a state of keys and values."""
+
+    def __init__(self, base: Attention) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = base.q, base.k, base.v, base.o
+        self.heads, self.kv_heads, self.window = base.heads, base.kv_heads, base.window
+
+    def new_state(self, batch: int, length: int) -> KV | SlidingKV:
+        return KV(length) if self.window is None else SlidingKV(self.window, length)
+
+    def forward(self, x: torch.Tensor, ctx: Context, state: PartState | None = None) -> torch.Tensor:
+        q = split_heads(self.q(x), self.heads)
+        k, v = (split_heads(matrix(x), self.kv_heads) for matrix in (self.k, self.v))
+        if isinstance(state, KV):
+            k, v = state.append(k, v, ctx.past)
+        elif isinstance(state, SlidingKV):
+            k, v, *_ = state.append(k, v, ctx)
+        out: torch.Tensor = self.o(join_heads(F.scaled_dot_product_attention(q, k, v, enable_gqa=True)))
+        return out
+
+
+class Wrapped(Part):
+    """A part that hands everything to the one inside it."""
+
+    def __init__(self, inner: Part) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def new_state(self, batch: int, length: int) -> PartState | None:
+        return self.inner.new_state(batch, length)
+
+    def forward(self, x: torch.Tensor, ctx: Context, state: PartState | None = None) -> torch.Tensor:
+        return self.inner(x, ctx, state)
+
+
+@pytest.mark.parametrize("change", [NewAttention, Wrapped])
+@pytest.mark.parametrize(("family", "length"), [("gpt2", 10), ("llama", 10), ("mistral", 7), ("mistral", 90)])
+def test_a_part_that_counting_does_not_know_costs_what_its_state_tells(
+    change: type[Part], family: str, length: int
+) -> None:
+    known = FAMILIES[family]
+
+    def build(config: Config) -> LM:
+        model = known.build(config)
+        for block in model.blocks:  # type: ignore[union-attr]
+            block.attn = change(block.attn)  # type: ignore[arg-type]
+        return model  # type: ignore[return-value]
+
+    model = tiny(family)
+    expected = heedful.count(model, length=length)
+    model.family = replace(known, build=build)
+    found = heedful.count(model, length=length)
+    assert found.kv_bytes_per_token == expected.kv_bytes_per_token
+    assert found.state_bytes == expected.state_bytes
+    assert found.parameters == expected.parameters
+    # A window's state has a few spare slots, which an estimate from the state reads too.
+    assert expected.flops_per_token <= found.flops_per_token <= 1.1 * expected.flops_per_token
+
+
+def test_a_part_may_state_its_own_flops() -> None:
+    class Stating(NewAttention):
+        def mixing_flops(self, length: int) -> int:
+            return 1000 * length
+
+    part = Stating(Attention(8, 2))
+    assert mixing(part, 7, Probe(8)) == 7000

@@ -26,6 +26,7 @@ from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
 from heedful.nn.context import Watch
 
 POINTS = 16  # of the quadrature on one piece of the path
+MAX_STEPS = 2**13  # points on the path; a model of many layers may need thousands, most stop far below
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def attribution(
     answer: int | str | None = None,
     position: int = -1,
     method: str = "integrated",
-    steps: int = 2048,
+    steps: int = MAX_STEPS,
     baseline: Text | Input = "mean",
 ) -> Attribution:
     """Return what each token adds to the logit of `answer` at `position`; by default the likeliest answer's.
@@ -64,7 +65,8 @@ def attribution(
     "gradient": x · ∂F/∂x. "integrated": (x − x') · ∫ ∂F/∂x(x' + α (x − x')) dα, which sums to F(x) − F(x')
     (Sundararajan et al. 2017, eq. 1 and prop. 1). x are token vectors, x' the `baseline`: "mean" (of all),
     "zero", the vector of the token "pad" or "mask", or a text (or ids) of as many tokens; positions stay as
-    they are. Where the sum is missed the path is halved, up to `steps` points.
+    they are. Where the sum is missed the path is halved until it fits, up to `steps` points (by default
+    8,192). Shares that still miss a tenth of the rise are no answer: that raises InputError.
     """
     if method not in ("gradient", "integrated"):
         raise InputError(f"method={method!r} is unknown", hint="choose gradient or integrated")
@@ -82,6 +84,7 @@ def attribution(
     return _integrate(ask, plain, _baseline_vectors(model, given, plain, baseline), steps)
 
 
+NO_RISE = 0.1  # a rise of the logit below this is as good as none, and a tenth of it no measure
 BASELINES = ("mean", "zero", "pad", "mask")
 
 
@@ -149,8 +152,8 @@ def _integrate(
 ) -> Attribution:
     whole = _piece(target, vectors, base, 0.0, 1.0)
     pieces, used, total = [whole], POINTS, whole.rise
-    while used + 2 * POINTS <= steps:
-        if abs(sum(p.gap for p in pieces)) <= 1e-3 * max(1.0, abs(total)):
+    while (gap := abs(sum(p.gap for p in pieces))) > 1e-3 * max(1.0, abs(total)):
+        if used + 2 * POINTS > steps:
             break
         worst = max(pieces, key=lambda p: abs(p.gap))
         middle = (worst.start + worst.end) / 2
@@ -159,6 +162,13 @@ def _integrate(
             _piece(target, vectors, base, *ends) for ends in ((worst.start, middle), (middle, worst.end))
         ]
         used += 2 * POINTS
+    if not gap <= 0.1 * max(abs(total), NO_RISE):
+        raise InputError(
+            f"with steps={steps} the shares sum to {total - sum(p.gap for p in pieces):.3g}, and the logit "
+            f"of the answer rises by {total:.3g}: integrated gradients have not converged",
+            hint=f"set steps={max(4 * steps, MAX_STEPS)}, or choose a baseline nearer to the text, such as "
+            "another text of as many tokens",
+        )
     scores = {n: torch.stack([p.scores[n] for p in pieces]).sum(0) for n in vectors}
     return _result("integrated", target.answer, target.given, scores, total, sum(p.gap for p in pieces))
 

@@ -27,7 +27,7 @@ from functools import singledispatch
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from heedful.errors import ConfigError, InputError, NotFound
 from heedful.models import FAMILIES, IMAGE_FAMILIES, find_config
@@ -35,7 +35,7 @@ from heedful.models.base import LM, Config, Family, Model, Seq2Seq
 from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.attentive import Decoding, InputFeeding
 from heedful.nn.block import Stack
-from heedful.nn.context import Context, Mask, Part
+from heedful.nn.context import Context, Mask, Part, PartState
 from heedful.nn.disentangled import DisentangledAttention
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import LMHead, Pooler
@@ -43,7 +43,7 @@ from heedful.nn.init import outline
 from heedful.nn.latent import LatentAttention
 from heedful.nn.moe import Experts, MoE, SigmoidRouter
 from heedful.nn.recurrent import Recurrence
-from heedful.nn.state import RecurrentState, SlidingKV
+from heedful.nn.state import FixedState, RecurrentState, SlidingKV, StateGroup
 
 TABLES = (
     "embed.token", "embed.position", "embed.types", "target_embed.token", "target_embed.position", "head.out",
@@ -131,22 +131,63 @@ def count(model: str | Config | Model, batch: int = 1, length: int | None = None
 
 @dataclass
 class Probe:
-    """Gives a part one token to read, on `meta`, and counts what its state holds; once for parts alike."""
+    """Gives a part tokens to read, on `meta`, and counts what its state holds; once for parts alike."""
 
     dim: int
-    seen: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    seen: dict[tuple[Any, ...], dict[str, int]] = field(default_factory=dict)
 
-    def state_size(self, part: Part) -> int:
-        """The numbers in the state of a recurrent part."""
-        state = part.new_state(1, 1)
-        if not isinstance(state, RecurrentState):
-            return 0
-        key = (type(part), *(p.shape for p in part.parameters()))
+    def state_numbers(self, part: Part, length: int) -> dict[str, int]:
+        """The numbers in the state of a part, by what they grow with: token, source, or fixed.
+
+        A container's children count for themselves, and so does a part that another one wraps.
+        """
+        state = part.new_state(1, length)
+        inner = (m for m in part.modules() if isinstance(m, Part) and m is not part)
+        if (
+            state is None
+            or isinstance(state, StateGroup)
+            or any(m.new_state(1, 1) is not None for m in inner)
+        ):
+            return {}
+        kind = type(part), type(state), *(p.shape for p in part.parameters())
+        key = (*kind,) if isinstance(state, RecurrentState) else (*kind, length)
         if key not in self.seen:
-            first = torch.zeros(1, 1, dtype=torch.long, device="meta")
-            part(torch.empty(1, 1, self.dim, device="meta"), Context(first, first, Mask(causal=True)), state)
-            self.seen[key] = sum(t.numel() * (2 if t.is_complex() else 1) for t in state.tensors.values())
+            try:
+                self.seen[key] = self._measure(part, state, length)
+            except (RuntimeError, NotImplementedError, TypeError) as error:
+                reason = str(error).partition("\n")[0]
+                raise InputError(
+                    f"what a {type(part).__name__} remembers cannot be counted ({reason:.160})",
+                    hint="its forward must run with its new_state on tensors of device='meta'",
+                ) from error
         return self.seen[key]
+
+    def _measure(self, part: Part, state: PartState, length: int) -> dict[str, int]:
+        if isinstance(state, FixedState):
+            return {"source": self._numbers_held(part, 1)}
+        if isinstance(state, RecurrentState):
+            return {"fixed": self._numbers_held(part, 1)}
+        length = max(length, 2)
+        whole = self._numbers_held(part, length)
+        growth = whole - self._numbers_held(part, length - 1)  # none, once a window is full
+        return {"token": growth, "fixed": whole - growth * length}
+
+    def _numbers_held(self, part: Part, length: int) -> int:
+        """The numbers in the tensors of a new state after a text of `length` tokens."""
+        state = part.new_state(1, length)
+        at = torch.arange(length, device="meta")[None]
+        x = torch.empty(1, length, self.dim, device="meta")
+        part(x, Context(at, at, Mask(causal=True), memory=x), state)
+        return sum(t.numel() * (2 if t.is_complex() else 1) for t in _tensors(vars(state)))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Every tensor in a value, however its tables and lists are nested."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(inner)
 
 
 def _identify(model: str | Config | Model) -> tuple[str, Family, Config]:
@@ -261,8 +302,20 @@ def _idle_expert_parameters(moe: MoE) -> int:
 
 @singledispatch
 def mixing(part: nn.Module, length: int, probe: Probe) -> int:
-    """FLOPs one token spends on the others: 4 for each number of a fixed state (updated, then read)."""
-    return 4 * state_numbers(part, length, probe).get("fixed", 0)
+    """FLOPs one token spends on the others, if need be by its state: 2 for each number that it reads, as
+    often as query heads share it, and 2 more in a recurrent state, which it updates too.
+    """
+    if not isinstance(part, Part):
+        return 0
+    if (own := part.mixing_flops(length)) is not None:
+        return own
+    sizes = state_numbers(part, length, probe)
+    if isinstance(part.new_state(1, 1), RecurrentState) and "source" not in sizes:
+        return 4 * sizes.get("fixed", 0)
+    heads, kv_heads = (getattr(part, name, 1) for name in ("heads", "kv_heads"))
+    shared = heads // kv_heads if hasattr(part, "kv_heads") else 1
+    numbers = sizes.get("fixed", 0) + length * (sizes.get("token", 0) + sizes.get("source", 0))
+    return 2 * numbers * shared
 
 
 @mixing.register
@@ -314,8 +367,8 @@ def _total_state_numbers(model: Model, length: int, probe: Probe) -> Counter[str
 
 @singledispatch
 def state_numbers(part: nn.Module, length: int, probe: Probe) -> dict[str, int]:
-    """Numbers a part remembers, by what they grow with. A recurrent one reads a token and shows its state."""
-    return {"fixed": probe.state_size(part)} if isinstance(part, Part) else {}
+    """Numbers a part remembers, by what they grow with. One without a rule is probed."""
+    return probe.state_numbers(part, length) if isinstance(part, Part) else {}
 
 
 @state_numbers.register

@@ -40,6 +40,14 @@ class Part(nn.Module):
         """An empty memory for `batch` rows, with room for about `length` positions."""
         return None
 
+    def mixing_flops(self, length: int) -> int | None:
+        """The FLOPs that a token spends on the others in a text of `length` tokens, for `heedful.count`.
+
+        None lets it estimate them from the state: each remembered number is multiplied and added once, one of
+        a recurrent state is also updated.
+        """
+        return None
+
     def initialise(self) -> None:
         """Set first weights that are not plain normal ones; most parts have none."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -144,6 +145,12 @@ class Llama3Scaling(Scaling):
         return (freq * blend + freq / self.factor * (1 - blend))[None]
 
 
+@functools.lru_cache(maxsize=64)
+def factor_tensor(factors: tuple[float, ...], device: torch.device) -> Tensor:
+    """The factors as a tensor. A CUDA graph cannot record the copy to the device, so it is made once."""
+    return torch.tensor(factors, device=device)
+
+
 @dataclass(frozen=True)
 class LongScaling(Scaling):
     """f_i / short_i for texts of up to n₀ tokens, f_i / long_i for longer ones   (Ding et al. 2024)
@@ -176,7 +183,8 @@ class LongScaling(Scaling):
         return math.sqrt(1 + math.log(self.factor) / math.log(self.context)) if self.factor > 1 else 1.0
 
     def rescale(self, freq: Tensor, base: float, length: Tensor) -> Tensor:
-        short, long = (torch.tensor(f, device=freq.device) for f in (self.short, self.long))  # (K/2,)
+        make = factor_tensor.__wrapped__ if torch.compiler.is_compiling() else factor_tensor
+        short, long = (make(factors, freq.device) for factors in (self.short, self.long))  # (K/2,)
         return freq / torch.where(length > self.context, long, short)  # (…, K/2)
 
 

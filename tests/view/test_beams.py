@@ -25,6 +25,15 @@ def log_p(model: Model, prompt: list[int], ids: list[int]) -> float:
     return float(logits.log_softmax(-1).gather(1, torch.tensor(ids)[:, None]).sum())
 
 
+def test_texts_that_read_the_same_are_told_apart_by_their_tokens() -> None:
+    model = heedful.load("translate-en-de")
+    drawn = view.beams(model, "The old man reads a book.", beams=8)
+    texts = drawn.data["texts"]
+    assert len({row["text"] for row in texts}) < len(texts), "the case that is to be explained"
+    assert len({row["tokens"] for row in texts}) == len(texts)
+    assert "cut one text into tokens in different ways" in drawn.note
+
+
 @pytest.mark.parametrize("family", ["gpt2", "t5", "lstm"])
 def test_the_texts_found_are_those_of_generate_and_every_score_is_the_models(family: str) -> None:
     model = tiny(family)

@@ -124,6 +124,7 @@ def tree_data(model: Model, candidates: Tree) -> dict[str, Any]:
         {
             "at": i,
             "text": said(candidates.ids(i)),
+            "tokens": " · ".join(names[place] for place in candidates.path(i)),
             "score": candidates.branches[i].score,
             "final": candidates.branches[i].final,
         }
@@ -158,6 +159,11 @@ def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any
         "A score is log P of the text so far; one that ended is ranked by its score divided by its length "
         f"to the power {found.wide.length_penalty:g}."
     )
+    if len({row["text"] for row in data["texts"]}) < len(data["texts"]):
+        note += (
+            " Some of the texts found read the same: the search ranks sequences of tokens, and these cut one text "
+            "into tokens in different ways."
+        )
     about = {"model": model.family.name, "text": said, "beams": beams}
     call = f"heedful.view.beams(model, {text_argument(text)}, beams={beams}{given})"
     return Figure("beams", title, about, data, note, call)

@@ -122,7 +122,8 @@ def next_token(
     said = cut_label(text if isinstance(text, str) else " ".join(labels(model, given.ids)))
     after = f"{'after' if is_causal(model) else 'at'} “{place}”"
     set_ = {name: value for name, value in chosen.items() if value is not None} | {"seed": seed}
-    title = f"Next token of {model.family.name} {after}: {', '.join(f'{k} {v}' for k, v in set_.items())}"
+    kind = "Next token" if is_causal(model) else "Word"
+    title = f"{kind} of {model.family.name} {after}: {', '.join(f'{k} {v}' for k, v in set_.items())}"
     call = f"heedful.view.next_token(model, {said!r}, {', '.join(f'{k}={v}' for k, v in set_.items())})"
     about = {"model": model.family.name, "text": said, "position": at, **set_}
     share = f"{drawn.candidates():,} of {len(names):,} tokens may be drawn"

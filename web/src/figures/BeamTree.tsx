@@ -23,6 +23,7 @@ export function BeamTree({ tree, title }: BeamTreeProps) {
   const [selected, select] = useState<number | null>(null);
   const [table, setTable] = useState(false);
   const { branches, texts } = tree;
+  const twice = (text: string) => texts.filter((x) => x.text === text).length > 1;
   const drawing = useMemo(() => drawTree(branches, selected), [branches, selected]);
   const scroll = useRef<HTMLDivElement>(null);
   useEffect(() => {
@@ -67,11 +68,12 @@ export function BeamTree({ tree, title }: BeamTreeProps) {
       ) : (
         <Stage scroll={scroll} label={`${title}. ${say("treeHint")}`} drawing={drawing} theme={theme} onKey={keyed} onClick={pick} />
       )}
+      {texts.some((x) => twice(x.text)) ? <p class="fig-note">{say("sameText")}</p> : null}
       <div class="fig-scroll" tabIndex={0} role="group" aria-label={say("texts")}>
         <table class="fig-table">
           <thead><tr><th scope="col">{say("texts")}</th><th scope="col">{say("score")}</th><th scope="col">{say("final")}</th></tr></thead>
           <tbody>{texts.map((x) => (
-            <tr class={branches[x.at].best ? "fig-chosen" : ""}><th scope="row" dir="auto"><button type="button" class="fig-button" aria-pressed={selected === x.at} onClick={() => select(selected === x.at ? null : x.at)}>{x.text || "∅"}</button></th><td>{number(x.score, 4)}</td><td>{number(x.final, 4)}</td></tr>
+            <tr class={branches[x.at].best ? "fig-chosen" : ""}><th scope="row" dir="auto"><button type="button" class="fig-button" aria-pressed={selected === x.at} onClick={() => select(selected === x.at ? null : x.at)}>{x.text || "∅"}</button>{twice(x.text) && x.tokens ? <div class="fig-note mono">{x.tokens}</div> : null}</th><td>{number(x.score, 4)}</td><td>{number(x.final, 4)}</td></tr>
           ))}</tbody>
         </table>
       </div>

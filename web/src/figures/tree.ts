@@ -23,7 +23,7 @@ export interface BeamTexts {
   width: number;
   length_penalty: number;
   branches: Branch[];
-  texts: { at: number; text: string; score: number; final: number }[];
+  texts: { at: number; text: string; tokens?: string; score: number; final: number }[]; // tokens: how the text was cut
 }
 
 const ROW = 34;

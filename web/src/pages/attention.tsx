@@ -289,9 +289,9 @@ function OneHead({ caps, at, trace, view }: { caps: Caps; at: At; trace: Trace; 
         }}</Await>
       </Panel>
       <div class="stack">
-        {trace.change ? <Switch at={at} trace={trace} /> : null}
+        {trace.change ? <Switch at={at} trace={trace} caps={caps} /> : null}
         {view === "matrix" && shown ? <Inspector at={at} trace={trace} shown={shown} what={what} cell={cell} pinned={pinned} keys={allKeys} queries={all} caps={caps} /> : null}
-        {trace.change ? null : <Switch at={at} trace={trace} />}
+        {trace.change ? null : <Switch at={at} trace={trace} caps={caps} />}
         {caps.reads === "images" ? null : <Replace trace={trace} />}
       </div>
     </div>

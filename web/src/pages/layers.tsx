@@ -34,7 +34,7 @@ export function LayersPage({ caps }: { caps: Caps }) {
       <Await of={trace}>{(trace) => (
         <>
           <Warnings of={trace.warnings} />
-          {caps.predicts === "words" ? <LensView trace={trace} /> : <Lengths trace={trace} />}
+          {caps.predicts === "words" ? <LensView trace={trace} follows={caps.kind !== "encoder"} /> : <Lengths trace={trace} />}
         </>
       )}</Await>
     </>
@@ -67,10 +67,12 @@ function Lengths({ trace }: { trace: Trace }) {
   );
 }
 
-function LensView({ trace }: { trace: Trace }) {
+/** What each layer would predict: the word that follows, or of an encoder the word at the place itself, which has no surprisal of the next. */
+function LensView({ trace, follows }: { trace: Trace; follows: boolean }) {
   const lens = useOf<Lens>(trace, "lens", { count: 8 });
   return (
-    <Await of={lens}>{(lens) => {
+    <Await of={lens}>{(found) => {
+      const lens = follows ? found : { ...found, surprisal: null };
       const there = NUMBERS.filter((n) => lens[n]?.length);
       const shows = [...(lens.top?.length ? ["words"] : []), ...there];
       const show = choice("show", shows);
@@ -78,7 +80,7 @@ function LensView({ trace }: { trace: Trace }) {
         <>
           <Segments label={t("layers.show")} value={show} onChange={(v) => set({ show: v })}
             choices={shows.map((v) => ({ value: v, label: t(`layers.shows.${v}`) }))} />
-          <p class="muted"><Explained text={t(`layers.about.${show}`)} /></p>
+          <p class="muted"><Explained text={t(`layers.about.${show === "words" && !follows ? "wordsAt" : show}`)} /></p>
           {show === "words" && lens.top ? <Words lens={lens} top={lens.top} model={trace.model} /> : <Numbers lens={lens} which={show as Which} model={trace.model} />}
         </>
       );

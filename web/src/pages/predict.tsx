@@ -57,18 +57,20 @@ function Words({ caps, trace }: { caps: Caps; trace: Trace }) {
   const logits = useNumbersOf(trace, "logits", { position });
   const vocabulary = useVocabulary(caps.id);
   const causal = caps.kind !== "encoder";
+  const mask = caps.mask_token;
   return (
     <>
       <Panel>
         <p class="label">{t(causal ? "predict.after" : "predict.at")}</p>
         <Chips tokens={rows} picked={position} onPick={(pos) => set({ pos }, "replace")} label={t(causal ? "predict.after" : "predict.at")} />
+        {!causal && mask && rows[position]?.text !== mask ? <p class="muted small">{t("predict.unmasked", { mask })}</p> : null}
       </Panel>
-      <Await of={logits}>{({ values }) => <Await of={vocabulary}>{({ shown }) => <Chosen trace={trace} logits={values} shown={shown} position={position} />}</Await>}</Await>
+      <Await of={logits}>{({ values }) => <Await of={vocabulary}>{({ shown }) => <Chosen trace={trace} logits={values} shown={shown} position={position} title={t(causal ? "predict.title" : "predict.titleAt")} />}</Await>}</Await>
     </>
   );
 }
 
-function Chosen({ trace, logits, shown, position }: { trace: Trace; logits: Float32Array; shown: string[]; position: number }) {
+function Chosen({ trace, logits, shown, position, title }: { trace: Trace; logits: Float32Array; shown: string[]; position: number; title: string }) {
   const { T, topk, topp, minp } = place.value.params;
   const sampling = useMemo(samplingOf, [T, topk, topp, minp]);
   const seed = whole("seed", 0);
@@ -78,7 +80,6 @@ function Chosen({ trace, logits, shown, position }: { trace: Trace; logits: Floa
   const change = (next: Sampling, nextSeed: number) =>
     set({ T: next.temperature === 1 ? null : next.temperature, topk: next.topK, topp: next.topP, minp: next.minP, seed: nextSeed || null }, "replace");
   const most = () => listed(logits, 20, token);
-  const title = t("predict.title");
   return (
     <Panel>
       <Figure title={title} name="next-token" model={trace.model}

@@ -1,13 +1,20 @@
 // Interventions: switch heads off, put another token in the place of one, and see what the model predicts then.
 import { useState } from "preact/hooks";
-import type { Trace } from "../api";
+import type { Caps, Trace } from "../api";
 import { t } from "../strings";
 import { figure, Panel, Select, TextField, TopList, useDraft } from "../ui";
 import { formatOff, formatSub, parseOff, parseSub, place, set, str } from "../url";
 import type { At } from "./attention";
 
+/** The heading of a prediction, with the token it was read at: after it, in the place of a mask, or at a token that is seen. */
+export function predictedWhere(trace: Pick<Trace, "tokens" | "target" | "prediction">, causal: boolean, mask: string | null): string {
+  const token = (trace.target ?? trace.tokens).at(trace.prediction.position);
+  if (trace.prediction.kind !== "words" || !token) return t("attention.predicts");
+  return t(`attention.${causal ? "predictsAfter" : token.text === mask ? "predictsMasked" : "predictsAt"}`, { token: `“${token.shown}”` });
+}
+
 /** Switch heads off and see what the model says then. */
-export function Switch({ at, trace }: { at: At; trace: Trace }) {
+export function Switch({ at, trace, caps }: { at: At; trace: Trace; caps: Caps }) {
   const off = parseOff(str("off"));
   const mine = off[at.path] ?? [];
   const flip = (heads: number[]) => set({ off: formatOff({ ...off, [at.path]: heads }) });
@@ -28,7 +35,7 @@ export function Switch({ at, trace }: { at: At; trace: Trace }) {
           <p>{t(trace.target ? "attention.klAt" : "attention.kl", { kl: figure(trace.change.kl[trace.change.position] ?? trace.change.kl_last), token: trace.change.token })}</p>
           <TopList before={trace.change.before} top={trace.change.after} />
         </>
-      ) : trace.prediction.top?.length ? <><h3>{t("attention.predicts")}</h3><TopList top={trace.prediction.top.slice(0, 8)} /></> : null}
+      ) : trace.prediction.top?.length ? <><h3>{predictedWhere(trace, caps.kind !== "encoder", caps.mask_token)}</h3><TopList top={trace.prediction.top.slice(0, 8)} /></> : null}
     </Panel>
   );
 }

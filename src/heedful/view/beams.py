@@ -161,8 +161,8 @@ def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any
     )
     if len({row["text"] for row in data["texts"]}) < len(data["texts"]):
         note += (
-            " Some of the texts found read the same: the search ranks sequences of tokens, and these cut one text "
-            "into tokens in different ways."
+            " Some of the texts found read the same: the search ranks sequences of tokens, and these "
+            "cut one text into tokens in different ways."
         )
     about = {"model": model.family.name, "text": said, "beams": beams}
     call = f"heedful.view.beams(model, {text_argument(text)}, beams={beams}{given})"

@@ -37,7 +37,7 @@ SHOWS = {  # the lesson of a row, as a command that holds these words prints it 
     'answer "Who gave Harry': "Fred and George\n",
     "Text: Fred and George": " Fred and George",
     "Madrid is in": " Spain",
-    "summarize": "Tom will bring a cake to the party.",
+    "summarize": "Tom will bring the cake.",
     "Where did she go?": "the library\n",
     "--topic block": "the whole block for “fox”",
     "count gpt2`": "without embeddings",

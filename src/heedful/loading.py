@@ -130,6 +130,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
         origin = fill_model(model, source, rows, prefix=prefix, copies=family.copies, drop=drop, dtype=dtype)
         model.origin = None if isinstance(source, GGUFFile) else origin
         model.tie()
+    _fill_buffers(model)
     if isinstance(source, GGUFFile):
         model.tokenizer = from_gguf(source.metadata, str(where))
         model.pooling = pooling_from_gguf(source.metadata, source.architecture)
@@ -161,6 +162,17 @@ def _make_outline(family: Family, config: Config) -> Model:
         raise ConfigError(
             f"no {family.name} can be made of {sizes:.200} ({reason:.100})", hint="fetch config.json again"
         ) from None
+
+
+def _fill_buffers(model: Model) -> None:
+    """Give buffers that no file holds the values that `__init__` of their parts computes.
+
+    An outline has none of them. Our own parts keep no such buffers; a part of somebody else may.
+    """
+    if empty := [name for name, buffer in model.named_buffers() if buffer.is_meta]:
+        made = assemble(model.family, model.config)
+        for name in empty:
+            set_tensor(model, name, made.get_buffer(name))
 
 
 def _resolve(path: str | Path) -> Path:
@@ -230,6 +242,7 @@ def _on_body(body: Model, config: Config, seed: int = 0, later: Collection[str] 
     for name in wanted:
         set_tensor(made, name, (first if name in new else held)[name].detach())
     made.tie()
+    _fill_buffers(made)
     made.tokenizer, made.pooling, made.generation = body.tokenizer, body.pooling, body.generation
     return made
 

@@ -78,7 +78,7 @@ def test_another_head_on_the_same_body_is_the_familys_own_again(tmp_path: Path) 
 
 def test_a_quantised_one_opens_again(tmp_path: Path) -> None:
     model = heedful.quantize(tiny("bert"), "int8")
-    heedful.save(model, tmp_path)
+    heedful.save(model, tmp_path, quantized=True)
     tokens, valid = padded()
     assert torch.equal(heedful.load(tmp_path)(tokens, valid=valid), model(tokens, valid=valid))
 

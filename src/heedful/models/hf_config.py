@@ -247,6 +247,9 @@ def head_kind(family: Family, hf_config: dict[str, Any]) -> str:
     for kind, architecture in family.heads.items():
         if named[0] in (architecture, own_architecture(family, kind)):
             return kind
+    own = own_architecture(family, "")
+    if not family.heads and str(named[0]).startswith(own):  # a family that lists none has its own names alone
+        return str(named[0]).removeprefix(own)
     known = ", ".join(family.heads.values())
     raise ConfigError(
         f"config.json has architectures={named!r:.80}", hint=f"{family.name} is built here as {known}"

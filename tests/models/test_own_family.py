@@ -1,0 +1,38 @@
+"""A family and a part that somebody else wrote: what is saved of them can be loaded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import heedful
+from heedful.models import FAMILIES
+from heedful.models.base import Config, Family, Model
+from tests.properties.tiny import tiny
+
+KNOWN = FAMILIES["gpt2"]
+
+
+def with_buffers(config: Config) -> Model:
+    """The known model, whose feed-forward parts give twice as much, by a buffer that no file holds."""
+    model = KNOWN.build(config)
+    for block in model.blocks:  # type: ignore[union-attr]
+        block.ffn.register_buffer("scale", torch.full((1,), 2.0), persistent=False)  # type: ignore[union-attr]
+        block.ffn.register_forward_hook(lambda part, _, out: part.scale * out)  # type: ignore[union-attr]
+    return model
+
+
+@pytest.mark.parametrize("changes", [{"heads": {}}, {"build": with_buffers}], ids=["no-heads", "a-buffer"])
+def test_a_family_without_heads_and_a_part_with_a_buffer_come_back(
+    changes: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family: Family = replace(KNOWN, name="mine", model_types=(), presets={}, **changes)  # type: ignore[arg-type]
+    monkeypatch.setitem(FAMILIES, "mine", family)
+    model = heedful.build("mine", seed=0, vocab=20, dim=16, layers=2, heads=2, context=8).eval()
+    again = heedful.load(heedful.save(model, tmp_path))
+    tokens = torch.tensor([[3, 5, 7]])
+    assert again.config.head == model.config.head == tiny("gpt2").config.head
+    assert torch.equal(again(tokens), model(tokens))

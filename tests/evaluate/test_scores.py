@@ -27,6 +27,7 @@ from heedful.evaluate.scores import (
     accuracy,
     bootstrap_interval,
     correlation_interval,
+    exact_interval,
     f1,
     interval,
     macro_f1,
@@ -34,6 +35,7 @@ from heedful.evaluate.scores import (
     pearson,
     ranks,
     spearman,
+    t_quantile,
 )
 from tests.refusal import refused
 
@@ -196,3 +198,20 @@ def test_bad_input_says_what_is_missing() -> None:
     with pytest.raises(InputError, match="from left to right"):
         perplexity(heedful.build("bert", vocab=16, dim=8, layers=1, heads=2, context=8), [1, 2, 3])
     assert Perplexity(1, 1e6).perplexity == math.inf
+
+
+def test_the_exact_interval_is_that_of_korn_and_graubard() -> None:
+    """Values by scipy: t.ppf(0.975, 9) and beta.ppf of 10·(1.96/t)² trials, 7 of 10 right."""
+    assert t_quantile(9) == pytest.approx(2.262157, abs=1e-6)
+    assert t_quantile(1e6) == pytest.approx(1.96, abs=1e-4)
+    assert exact_interval(0.7, 10) == pytest.approx((0.2927840, 0.9536287), abs=1e-6)
+    assert exact_interval(1.0, 10)[1] == 1.0
+    assert exact_interval(0.0, 10)[0] == 0.0
+
+
+@pytest.mark.parametrize("trials", [1.6, 4.0, 19.2, 120.0])
+def test_dependent_predictions_have_a_wider_interval_than_as_many_others(trials: float) -> None:
+    for share in (0.5, 0.9):
+        low, high = exact_interval(share, trials)
+        assert 0 <= low <= share <= high <= 1
+        assert high - low > interval(share, trials)[1] - max(0.0, interval(share, trials)[0])

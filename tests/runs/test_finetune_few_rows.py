@@ -398,3 +398,44 @@ def test_rows_are_few_by_their_classes() -> None:
     assert are_few(["a", "b"] * 32)
     assert not are_few(["a", "b"] * 33)
     assert are_few([str(i % 100) for i in range(3200)])
+
+
+def test_rows_that_share_a_text_are_held_out_together() -> None:
+    """A head that knows a text by heart would else be scored on it: labels here follow from nothing else."""
+    sentences = 24
+    draws = np.random.default_rng(0)
+    vectors = torch.from_numpy(draws.normal(size=(sentences, 30))).repeat_interleave(4, 0)
+    targets = torch.from_numpy(draws.integers(2, size=sentences)).repeat_interleave(4)
+    examples = Examples(
+        [(f"text {i // 4}", f"other {i}", str(int(label))) for i, label in enumerate(targets)], [""] * 96
+    )
+    groups = np.array(TextClassification.group_rows(examples))
+    assert len(set(groups.tolist())) == sentences
+    predict = lambda train, held: fit_candidates(vectors, targets, 2, train, held)
+    right = {}
+    for name, given in (("alone", None), ("together", groups)):
+        found = cross_validate(predict, targets, targets.numpy(), 0, groups=given)
+        right[name] = float((found.logits.argmax(1) == targets[found.rows]).double().mean())
+        told = class_scores(targets[found.rows].tolist(), found.logits.argmax(1).tolist(), found.trials)
+        low, high = told["accuracy_95"]
+        assert (low <= 0.5 <= high) == (name == "together")
+    assert right["alone"] > 0.95
+
+
+def test_a_text_that_nearly_all_rows_share_makes_no_group() -> None:
+    rows = [("which is it ?", f"text {i}", "yes" if i % 2 else "no") for i in range(8)]
+    groups = TextClassification.group_rows(Examples([*rows, ("Which  is it ?", "text 0", "no")], [""] * 9))
+    assert groups == [0, 1, 2, 3, 4, 5, 6, 7, 0]
+
+
+def test_folds_of_single_rows_are_as_without_groups() -> None:
+    labels = np.repeat([0, 1, 2], [7, 5, 1])
+    assert (assign_folds(labels, 3) == assign_folds(labels, 3, groups=np.arange(13))).all()
+
+
+def test_it_says_that_other_rows_may_be_unlike_these(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    _, _, err = heed("finetune", bases["encoder"], verbs(tmp_path / "few.csv", FEW))
+    assert "the interval is about rows like these 18" in err
+    assert "--valid FILE" in err

@@ -36,14 +36,17 @@ class CrossValidation:
     logits: Tensor  # (len(rows), C)
     choice: int  # which candidate the final head is fitted by
     folds: int
+    group_sizes: tuple[int, ...] = ()  # of the rows held out together; (): each row by itself
 
     @property
     def trials(self) -> float:
-        """How many independent predictions they count as: N/(1 + k/(k − 1))   (Nadeau and Bengio 2003)
+        """How many independent predictions they count as: n/(1 + k/(k − 1))   (Nadeau and Bengio 2003)
 
-        The heads of k folds share most of their rows.
+        The heads of k folds share most of their rows. Rows of a group may be right or wrong together:
+        n = (Σ m)²/Σ m² for groups of m rows   (Kish 1965), which is the number of rows if each is alone.
         """
-        return len(set(self.rows)) / (1 + self.folds / (self.folds - 1))
+        sizes = np.array(self.group_sizes or (1,) * len(set(self.rows)), float)
+        return float(sizes.sum() ** 2 / (sizes**2).sum()) / (1 + self.folds / (self.folds - 1))
 
 
 def mean_loss(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -79,17 +82,25 @@ def fit_logistic(
     return weight.detach(), bias.detach()
 
 
-def assign_folds(labels: NDArray[np.int64], seed: int, count: int = FOLDS) -> NDArray[np.int64]:
+def assign_folds(
+    labels: NDArray[np.int64], seed: int, count: int = FOLDS, groups: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
     """Return the fold that holds each row out: every class in as many folds as it can be, from the first on.
 
-    So a class is not rarer among the rows learnt where it is more frequent among those held out. The only row
-    of its class is never held out (−1): nobody could have learnt it.
+    So a class is not rarer among the rows learnt where it is more frequent among those held out. Rows of one
+    of the `groups` are held out together. The only row of its class, or the only group, is never held out
+    (−1): nobody could have learnt it.
     """
+    groups = np.arange(len(labels)) if groups is None else groups
     folds = np.full(len(labels), -1, dtype=np.int64)
+    alone = [label for label in np.unique(labels) if len(np.unique(groups[labels == label])) < 2]
+    placed = set(groups[np.isin(labels, alone)].tolist())
     for label in np.unique(labels):
         rows = seeded_generator(seed, FOLD_SEED, int(label)).permutation(np.flatnonzero(labels == label))
-        if len(rows) > 1:
-            folds[rows] = np.arange(len(rows)) % count
+        order = [group for group in dict.fromkeys(groups[rows].tolist()) if group not in placed]
+        for place, group in enumerate(order):
+            folds[groups == group] = place % count
+        placed |= set(order)
     return folds
 
 
@@ -99,17 +110,20 @@ Predictor = Callable[[NDArray[np.int64], NDArray[np.int64]], Tensor]
 
 def cross_validate(
     predict: Predictor, targets: Tensor, labels: NDArray[np.int64], seed: int, *, folds: int = FOLDS,
-    repeats: int = 1,
+    repeats: int = 1, groups: NDArray[np.int64] | None = None,
 ) -> CrossValidation:  # fmt: skip
     """Predict every row by heads that did not see it.
 
     The candidate of a fold's prediction is chosen by the other folds, that of the final head by all of them:
     the one with the lowest loss. `labels` part the rows, so that every fold has some of each; rows of
-    `targets` beyond them are never held out, and the caller may learn from them.
+    `targets` beyond them are never held out, and the caller may learn from them. Rows of one of the `groups`,
+    which share a text, are held out together: else a head would have seen part of what it is scored on.
     """
+    if groups is not None and assign_folds(labels, seed, folds, groups).max(initial=-1) < 1:
+        groups = None  # too few to hold one out and learn from another
     found: list[tuple[NDArray[np.int64], Tensor, Tensor]] = []
     for repeat in range(repeats):
-        fold_of = assign_folds(labels, seed + repeat, folds)
+        fold_of = assign_folds(labels, seed + repeat, folds, groups)
         for fold in range(fold_of.max(initial=-1) + 1):
             held = np.flatnonzero(fold_of == fold)
             logits = predict(np.flatnonzero(fold_of != fold), held)
@@ -125,7 +139,8 @@ def cross_validate(
         others = losses[first : first + per].sum(0) - losses[i]
         rows += held.tolist()
         chosen.append(logits[int(others.argmin())])
-    return CrossValidation(rows, torch.cat(chosen), int(losses.sum(0).argmin()), per)
+    sizes = () if groups is None else np.unique(groups[sorted(set(rows))], return_counts=True)[1].tolist()
+    return CrossValidation(rows, torch.cat(chosen), int(losses.sum(0).argmin()), per, tuple(sizes))
 
 
 def fit_candidates(

@@ -92,6 +92,52 @@ def interval(share: float, count: float, z: float = 1.96) -> tuple[float, float]
     return middle - half, middle + half
 
 
+def incomplete_beta(x: float, a: float, b: float) -> float:
+    """I_x(a, b), the share of a beta distribution below x, by Lentz's continued fraction."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):  # where the fraction of the other side converges faster
+        return 1 - incomplete_beta(1 - x, b, a)
+    front = a * math.log(x) + b * math.log1p(-x) - math.lgamma(a) - math.lgamma(b) + math.lgamma(a + b)
+    c, d, value = 1.0, 1 / (1 - (a + b) * x / (a + 1)), 1 / (1 - (a + b) * x / (a + 1))
+    for m in range(1, 300):
+        for step in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d, c = 1 / (1 + step * d), 1 + step / c
+            value *= c * d
+    return math.exp(front) * value / a
+
+
+def beta_quantile(share: float, a: float, b: float) -> float:
+    """Return the x below which this share of a beta distribution lies, by bisection."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if incomplete_beta(middle, a, b) < share else (low, middle)
+    return (low + high) / 2
+
+
+def t_quantile(freedom: float) -> float:
+    """Return how many standard errors hold 95 % of Student's t: 1.96 for many degrees of freedom."""
+    x = beta_quantile(0.05, freedom / 2, 0.5)
+    return math.sqrt(freedom * (1 - x) / x)
+
+
+def exact_interval(share: float, trials: float) -> tuple[float, float]:
+    """Return the 95 % interval of a proportion of dependent predictions that count as `trials`.
+
+    The exact interval of Clopper and Pearson (1934) for n = trials · (1.96/t)², t Student's for trials − 1
+    degrees of freedom   (Korn and Graubard 1998). Few trials also tell little about their own spread.
+    """
+    n = trials * (1.96 / t_quantile(max(1.0, trials - 1))) ** 2
+    right = share * n
+    low = beta_quantile(0.025, right, n - right + 1) if right > 0 else 0.0
+    high = beta_quantile(0.975, right + 1, n - right) if right < n else 1.0
+    return low, high
+
+
 def correlation_interval(correlation: float, count: int, z: float = 1.96) -> tuple[float, float]:
     """Return the 95 % interval of a correlation of `count` ranks: tanh(atanh r ± z √((1 + r²/2)/(n − 3)))
 
@@ -131,7 +177,8 @@ def class_scores(
     """
     right = accuracy(truth, guess)
     scores = {"macro_f1": macro_f1(truth, guess), "matthews": matthews(truth, guess), "rows": len(truth)}
-    return {"accuracy_95": list(interval(right, trials or len(truth))), "accuracy": right, **scores}
+    between = interval(right, len(truth)) if trials is None else exact_interval(right, trials)
+    return {"accuracy_95": list(between), "accuracy": right, **scores}
 
 
 def correlation_scores(truth: Sequence[float], guess: Sequence[float]) -> dict[str, Any]:
@@ -146,10 +193,11 @@ def resampled_scores(
 ) -> list[float]:
     """Return the 95 % interval of a score of `count` rows that count as `trials` independent ones.
 
-    The bootstrap's interval, widened by √(count/trials).
+    The bootstrap's interval, widened by √(count/trials) and, as in `exact_interval`, by t/1.96.
     """
     low, high = bootstrap_interval(score, count, draws=500)
     middle, wider = score(np.arange(count)), math.sqrt(count / (trials or count))
+    wider *= 1.0 if trials is None else t_quantile(max(1.0, trials - 1)) / 1.96
     return [middle - (middle - low) * wider, middle + (high - middle) * wider]
 
 

@@ -246,6 +246,29 @@ class TextClassification(TrainableTask):
         return example[:-1]  # a text with two labels is still one text
 
     @classmethod
+    def group_rows(cls, examples: Examples) -> list[int]:
+        """Return a number for every row: rows that share a text, of a pair one of the two, have the same.
+
+        Where nearly all share one, as a question that is asked of every text, only whole inputs count.
+        """
+        for whole in (False, True):
+            group, first = list(range(len(examples))), dict[Any, int]()
+
+            def find_root(i: int, group: list[int] = group) -> int:
+                while group[i] != i:
+                    i = group[i]
+                return i
+
+            for i, row in enumerate(examples.items):
+                texts = tuple(map(fold_label, row[:-1]))
+                for key in (texts,) if whole else texts:
+                    group[find_root(i)] = find_root(first.setdefault(key, i))
+            roots = [find_root(i) for i in range(len(group))]
+            if 2 * max(count_values(roots).values(), default=0) <= len(roots):
+                return roots
+        return list(range(len(examples)))
+
+    @classmethod
     def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
         return {"labels": count_values([row[-1] for row in (*train.items, *valid.items)])}
 

@@ -124,14 +124,14 @@ def fit_head(
 
 def fit_linear_head(
     model: LM, batches: Batches, seed: int, *, pairs: bool, names: int = 0,
-    class_weights: Sequence[float] | None = None,
+    class_weights: Sequence[float] | None = None, groups: NDArray[np.int64] | None = None,
     announce: Callable[[CrossValidation, float], None] | None = None,
 ) -> LinearHead:  # fmt: skip
     """Fit the linear head of a model on all rows; what is chosen and its score come from cross-validation.
 
     With `pairs` the model's blocks are tuned first; `announce` is told before what a head on frozen vectors
     gets and how many seconds the tuning takes. The last `names` rows are names of classes: they are learnt
-    from, and never held out.
+    from, and never held out. Rows of one of the `groups` are held out together.
     """
     frozen, targets = read_vectors(model, batches.once())
     classes = model.config.labels
@@ -158,7 +158,7 @@ def fit_linear_head(
         set_weights(blocks, [before])
         return fit_candidates(x, targets, classes, train, held, weights, penalties)
 
-    validate = partial(cross_validate, targets=targets, labels=labels[:rows], seed=seed)
+    validate = partial(cross_validate, targets=targets, labels=labels[:rows], seed=seed, groups=groups)
     if pairs:
         if announce is not None:
             announce(validate(predict_frozen, folds=TUNED_FOLDS), foretell_tuning(model, batches))

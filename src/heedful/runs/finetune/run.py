@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from heedful.adapters import merge
 from heedful.errors import InputError, NotFound, nearest
 from heedful.evaluate.logistic import CrossValidation
@@ -140,9 +142,10 @@ def finetune_linear_head(
         f"{model.config.classifier_pooling} of its vectors"
     )
     report_few_rows(task, examples, names, len(labels), pairs, reporter)
+    groups = split.task.group_rows(examples)
     found = fit_linear_head(
         model, batches, request.seed, pairs=pairs, names=len(names),
-        class_weights=split.task.class_weights(examples),
+        class_weights=split.task.class_weights(examples), groups=np.array(groups),
         announce=None if quiet else partial(report_frozen, task, examples, reporter),
     )  # fmt: skip
     checked = found.validation
@@ -153,6 +156,15 @@ def finetune_linear_head(
         scores["rows"] = rows
         method = f"{folds}-fold cross-validation of {rows:,} rows (seed {request.seed})"
     reporter.report(f"validation: {method}")
+    if folds:
+        if shared := len(groups) - len(set(groups)):
+            reporter.report(
+                f"note: {shared:,} rows share a text with another row; such rows are held out together"
+            )
+        reporter.report(
+            f"note: the interval is about rows like these {rows:,}; on rows of another source, or with other "
+            "shares of the classes, the score may lie outside; --valid FILE measures it on rows that you have"
+        )
     settings = {
         "way": "pairs" if found.tuned else "frozen", "penalty": found.penalty, "length": options.length,
         "lora": False, "seed": request.seed,

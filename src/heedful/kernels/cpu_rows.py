@@ -19,6 +19,7 @@ import numpy as np
 from numba import carray
 
 from heedful.kernels.cpu_activations import activate, exp
+from heedful.kernels.cpu_blocks import FLOAT_CODES, dot_rows_blocks, values_of_blocks
 from heedful.kernels.numba_intrinsics import (
     LANES,
     Array,
@@ -34,10 +35,11 @@ from heedful.kernels.numba_intrinsics import (
 
 EMBED, NORM, ROUND, LINEAR, TURN, ATTEND = range(6)
 # Fields of an instruction. Addresses are of memory; places are offsets into a row of the workspace.
-OP, CHUNKS, TO, FROM, IN, OUT, WEIGHT, BIAS, SCALE, KIND, MODE, ACT, GROUP, GAIN, HEAD = range(15)
+OP, CHUNKS, TO, FROM, IN, OUT, WEIGHT, BIAS, SCALE, KIND, MODE, ACT, GROUP, GAIN, HEAD, JOINED = range(16)
 Q, KEY, VALUE, HEADS, KV_HEADS, SIZE, LAYER, WINDOW, SLOPES, COS, SIN, TURNED = range(3, 15)
-FIELDS = 15
-FLOAT32, INT8, INT4 = range(3)  # KIND of a matrix
+FIELDS = 16  # JOINED: how many products, from this one on, are shared out together
+ROW_BYTES, ROW_BLOCKS = SCALE, GROUP  # of a matrix in blocks
+FLOAT32, INT8, INT4, BLOCKS = range(4)  # KIND of a matrix; BLOCKS and more: BLOCKS + the format's code
 SET, ADD, TIMES = range(3)  # MODE of a product
 # Fields of `now`: only the first ASKED rows need logits, the HEAD's output.
 ROWS, STRIDE, WORK, SHORTS, SHORT_STRIDE, TILED, ASKED = range(7)
@@ -54,9 +56,14 @@ Caches = Array  # int64 (layers, B, 3)
 @compile_cached
 def embed_row(line: Code, scale: Float, now: Now, row: Int, token: Int, position: Int) -> None:
     """x = scale · table[token] (+ positions[position]); a table of int8 has a scale for each row."""
-    size = line[IN]
-    y = carray(floats_at(now[WORK] + 4 * (row * now[STRIDE] + line[TO])), (size,))
-    if line[KIND] == INT8:
+    size, place = line[IN], now[WORK] + 4 * (row * now[STRIDE] + line[TO])
+    y = carray(floats_at(place), (size,))
+    if line[KIND] >= BLOCKS:
+        stored = line[WEIGHT] + token * line[ROW_BYTES]
+        values_of_blocks(line[KIND] - BLOCKS, stored, line[ROW_BLOCKS], place)
+        for i in range(size):
+            y[i] *= scale
+    elif line[KIND] == INT8:
         small = carray(bytes_at(line[WEIGHT] + token * size), (size,))
         gain = scale * carray(floats_at(line[SCALE] + 4 * token), (1,))[0]
         for i in range(size):
@@ -94,8 +101,8 @@ def norm_row(line: Code, eps: Float, now: Now, row: Int) -> None:
 
 
 @compile_cached
-def round_row_int16(line: Code, now: Now, row: Int) -> None:
-    """y = round(x · m / max |x|), m so large that no sum of `size` products with int8 overflows 32 bits.
+def round_row_int16(line: Code, most: Float, now: Now, row: Int) -> None:
+    """y = round(x · most / max |x|), `most` so large that no sum of products overflows 32 bits.
 
     Its last place is far finer than that of the weights; what it counts is kept at GAIN in the workspace,
     then the sums of y over groups if there are such.
@@ -106,7 +113,6 @@ def round_row_int16(line: Code, now: Now, row: Int) -> None:
     top = np.float32(1e-30)
     for i in range(size):
         top = max(top, abs(x[i]))
-    most = np.float32(min(32767, (1 << 31) // (127 * size) - 1))
     gain = most / top
     for i in range(size):
         y[i] = np.int16(np.floor(x[i] * gain + np.float32(0.5)))
@@ -215,7 +221,13 @@ def dot_rows(line: Code, base: Int, shorts: Int, low: Int, out: Array) -> None:
         dot_rows_float32(line[WEIGHT] + 4 * low * size, x, size, out)
         return
     whole, gain = carray(shorts_at(shorts), (size,)), carray(floats_at(base + 4 * line[GAIN]), (1,))[0]
-    if line[KIND] == INT8:
+    if line[KIND] >= BLOCKS:
+        code, weight, blocks = line[KIND] - BLOCKS, line[WEIGHT] + low * line[ROW_BYTES], line[ROW_BLOCKS]
+        if code in FLOAT_CODES:
+            shorts, gain = base + 4 * line[FROM], np.float32(1.0)
+        sums = base + 4 * (line[GAIN] + 1)
+        dot_rows_blocks(code, weight, len(out), blocks, shorts, sums, gain, out.ctypes.data)
+    elif line[KIND] == INT8:
         dot_rows_int8(line[WEIGHT] + low * size, line[SCALE] + 4 * low, whole, size, gain, out)
     else:
         sums = carray(floats_at(base + 4 * (line[GAIN] + 1)), (size // group,))

@@ -17,6 +17,7 @@ from heedful.kernels.cpu_rows import (
     EMBED,
     FIRST,
     HEADS,
+    JOINED,
     LAYER,
     LINEAR,
     NORM,
@@ -73,14 +74,17 @@ def spin(spins: Int) -> Int:
 
 
 @compile_cached
-def run_chunk(line: Code, real: Float, now: Now, rows: Rows, caches: Caches, c: Int) -> None:
-    """One of the pieces that threads share: some rows of a product, or one head."""
+def run_chunk(code: Code, reals: Reals, n: Int, now: Now, rows: Rows, caches: Caches, c: Int) -> None:
+    """One of the pieces that threads share: some rows of a product and of those joined to it, or one head."""
+    line = code[n]
     if line[OP] == LINEAR:
-        linear_rows(line, real, now, c * line[OUT] // line[CHUNKS], (c + 1) * line[OUT] // line[CHUNKS])
+        for i in range(n, n + line[JOINED]):
+            out, chunks = code[i, OUT], line[CHUNKS]
+            linear_rows(code[i], reals[i], now, c * out // chunks, (c + 1) * out // chunks)
     else:
         row, h = c // line[HEADS], c % line[HEADS]
         end, first = rows[row, PAST] + 1, rows[row, FIRST]
-        attend_head(line, real, now, row, h, end, first, caches[line[LAYER], row])
+        attend_head(line, reals[n], now, row, h, end, first, caches[line[LAYER], row])
 
 
 @compile_cached
@@ -96,7 +100,7 @@ def assist_step(code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, 
             ticket = atomic_increment(shared, TICKET)
             n = ticket // PHASE
             if n < OVER and ticket % PHASE < chunk_count(code[n], now):
-                run_chunk(code[n], reals[n], now, rows, caches, ticket % PHASE)
+                run_chunk(code, reals, n, now, rows, caches, ticket % PHASE)
                 atomic_increment(shared, DONE)
             spins = 0
         else:
@@ -106,8 +110,11 @@ def assist_step(code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, 
 @compile_cached
 def step(code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, shared: Array) -> None:
     """The whole list for one token of every row. Threads that `assist_step` share it; it can do without."""
-    for n in range(len(code)):
+    next_line = 0
+    while next_line < len(code):
+        n = next_line
         line, op = code[n], code[n, OP]
+        next_line += line[JOINED] if op == LINEAR else 1
         if op in (LINEAR, ATTEND):
             count = chunk_count(line, now)
             atomic_store(shared, DONE, 0)
@@ -116,7 +123,7 @@ def step(code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, shared:
                 c = atomic_increment(shared, TICKET) % PHASE
                 if c >= count:
                     break
-                run_chunk(line, reals[n], now, rows, caches, c)
+                run_chunk(code, reals, n, now, rows, caches, c)
                 atomic_increment(shared, DONE)
             spins = 0
             while atomic_load(shared, DONE) < count:
@@ -130,7 +137,7 @@ def step(code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, shared:
             elif op == NORM:
                 norm_row(line, reals[n], now, row)
             elif op == ROUND:
-                round_row_int16(line, now, row)
+                round_row_int16(line, reals[n], now, row)
             else:
                 rotate_and_cache(line, now, row, past, position, caches[line[LAYER], row])
     atomic_store(shared, TICKET, OVER * PHASE)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from collections.abc import Callable
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from heedful.errors import ConfigError, InputError
+from heedful.kernels.block_tensor import widen_parameters
 from heedful.models.calls import (
     ForwardOptions,
     State,
@@ -51,6 +53,23 @@ class Model(nn.Module):
 
     def tie(self) -> None:
         """Make shared matrices one again, after parameters were replaced."""
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training or evaluation mode; training makes float32 of weights that are held in blocks."""
+        if mode:
+            widen_parameters(self)
+        return super().train(mode)
+
+    def float(self) -> Self:
+        """Make float32 of all weights, also of those that are held in blocks."""
+        widen_parameters(self)
+        return super().float()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        probe = torch.empty(0)
+        if fn(probe) is not probe:  # another device or type, for which there are no kernels that read blocks
+            widen_parameters(self)
+        return super()._apply(fn, recurse)
 
     @property
     def kind(self) -> str:

@@ -1,7 +1,7 @@
 """GGUF files: weights, often quantised, with their config and vocabulary in one file or in several parts.
 
-The header is read in gguf_header.py. Every tensor comes out in float32, as the `gguf` library dequantises it,
-in memory of its own.
+The header is read in gguf_header.py. The file is mapped into memory, and matrices stay in it as they are stored
+(kernels/block_tensor.py). What no kernel reads comes out in float32, as the `gguf` library dequantises it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import CorruptFile, MissingPackage, NotFound, WeightsError
+from heedful.kernels.block_tensor import BlockTensor, can_keep
 from heedful.weights.gguf_header import MAGIC, Header, TensorInfo, read_header
 from heedful.weights.tensor_files import TensorEntry
 from heedful.weights.tensor_layout import check_fetched
@@ -67,7 +68,10 @@ class GGUFFile:
 
         path, tensor = self._tensors[name]
         kind = GGMLQuantizationType(tensor.type)
-        raw = np.fromfile(path, np.uint8, tensor.size, offset=tensor.start)
+        # Whoever writes to a page gets a copy of it: the file never changes.
+        raw = np.memmap(path, np.uint8, "c", tensor.start, tensor.size) if tensor.size else np.empty(0, np.uint8)
+        if can_keep(kind.name, tensor.shape):
+            return BlockTensor(torch.from_numpy(raw).view(tensor.shape[0], -1), kind.name)
         rows = raw.reshape(*tensor.shape[:-1], -1) if tensor.size else raw.reshape(tensor.shape)
         long = GGML_QUANT_SIZES[kind][1] * math.gcd(raw.size // GGML_QUANT_SIZES[kind][1], BLOCKS_IN_A_ROW)
         if tensor.size and long > rows.shape[-1]:  # the library takes 16 rows at a time: long ones are faster

@@ -20,6 +20,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from heedful.errors import HeedfulError, nearest
+from heedful.kernels.block_tensor import BlockTensor
 from heedful.weights.ops import SAME, Op
 
 Row = tuple[Any, ...]
@@ -120,7 +121,9 @@ def set_tensor(model: nn.Module, name: str, value: Tensor) -> None:
     """Make `value` the parameter or buffer called `name`, without a copy."""
     path, _, leaf = name.rpartition(".")
     module = model.get_submodule(path)
-    if leaf in module._parameters:
+    if leaf in module._parameters and isinstance(value, BlockTensor):
+        module._parameters[leaf] = value.as_parameter()
+    elif leaf in module._parameters:
         module._parameters[leaf] = nn.Parameter(value, requires_grad=value.is_floating_point())
     else:
         module._buffers[leaf] = value

@@ -13,6 +13,11 @@ from torch import Tensor
 class Op:
     """theirs → ours (load) and back (save). The identity."""
 
+    @property
+    def moves_rows(self) -> bool:
+        """Whether it moves whole rows and changes no number, so that rows of blocks are moved alike."""
+        return type(self) in (Op, PerHead, Pairs) or (isinstance(self, Fused) and not self.transposed)
+
     def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
         """Our tensors, which have these shapes, from theirs."""
         return list(theirs)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import MissingTensor, UnexpectedTensor, WeightsError, WrongShape, nearest
+from heedful.kernels.block_tensor import BlockTensor, widened
 from heedful.progress import report_progress
 from heedful.weights.names import Link, Row, connect, model_tensors, set_tensor
 from heedful.weights.tensor_files import TensorEntry, TensorSource
@@ -114,9 +115,12 @@ def _check_names(
 
 def _load(link: Link, values: list[Tensor], ours: Mapping[str, Tensor]) -> list[Tensor]:
     """Return our tensors of a link; raise WeightsError if their shapes or kinds of number are not `ours`."""
-    shapes = [ours[name].shape for name in link.ours]
+    shapes, first = [ours[name].shape for name in link.ours], values[0]
     try:
-        loaded = link.op.load(values, shapes)
+        if len(values) == 1 and isinstance(first, BlockTensor) and link.op.moves_rows:
+            loaded = [BlockTensor(rows.contiguous(), first.kind) for rows in link.op.load([first.blocks], shapes)]
+        else:
+            loaded = link.op.load([widened(value) for value in values], shapes)
     except RuntimeError:
         loaded = []
     if [list(t.shape) for t in loaded] != [list(shape) for shape in shapes]:
@@ -166,7 +170,7 @@ def published_tensors(
     origin = origin or Origin()
     out: dict[str, Tensor] = {}
     for link in connect(rows, ours):
-        saved = link.op.save([ours[o].detach() for o in link.ours])
+        saved = link.op.save([widened(ours[o].detach()) for o in link.ours])
         for theirs, value in zip(link.theirs, saved, strict=True):
             out[origin.names.get(theirs, theirs)] = value
     for repeated, original in origin.copies.items():

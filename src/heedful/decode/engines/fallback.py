@@ -20,6 +20,7 @@ from torch.nn.modules import module as torch_module
 from torch.utils.hooks import RemovableHandle
 
 from heedful.decode.stepper import EagerStepper
+from heedful.kernels.block_tensor import BlockTensor
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.adapt import KeptHeads
 from heedful.nn.attention import Attention
@@ -174,7 +175,7 @@ def tensor_change(module: nn.Module, device: torch.device) -> str | None:
                 continue
             if name not in known:
                 return f"has a tensor {name!r} of its own"
-            if type(tensor) is not kind or tensor.layout is not torch.strided:
+            if type(tensor) not in (kind, BlockTensor) or tensor.layout is not torch.strided:
                 return f"has a {name} that is a {type(tensor).__name__} with the layout {tensor.layout}"
             if tensor.device != device or not tensor.is_contiguous():
                 return f"has a {name} that is on {tensor.device} or not contiguous"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 from heedful.decode.engines.fallback import UnsupportedPart
 from heedful.kernels import cpu_activations as A
 from heedful.kernels import cpu_rows as R
+from heedful.kernels.block_tensor import SIZES, BlockTensor
+from heedful.kernels.cpu_blocks import CODES, FLOAT_CODES
 from heedful.kernels.team import Team
 from heedful.models.base import LM
 from heedful.nn.adapt import KeptHeads
@@ -37,7 +40,10 @@ ACTS: dict[Activation, int] = {
 }  # fmt: skip
 
 
-MANY_ROWS_PIECE_BYTES, MIN_PIECES = 1 << 15, 4  # weights that stay near while many rows are multiplied
+PIECE_BYTES, MAX_PIECES = 1 << 15, 256  # of weights that a thread takes at once
+MANY_ROWS_PIECES = 64  # at most, where weights stay near while many rows are multiplied
+MIN_PIECE_ROWS = 4
+Product = tuple[nn.Module, int] | tuple[nn.Module, int, int, int]  # a layer, where to, how, and an activation
 
 
 @dataclass
@@ -46,7 +52,7 @@ class Program:
 
     model: LM
     capacity: int  # positions that tables reach
-    piece_bytes: int | None = None  # of weights that a thread takes at once, for many rows; None: for a few
+    max_pieces: int = MAX_PIECES  # of a product
     code: list[list[int]] = field(default_factory=list)
     reals: list[float] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)  # what instructions point to
@@ -54,7 +60,7 @@ class Program:
     size: int = 0  # of a row of the workspace
     slopes: Tensor | None = None  # the distances' weights, a head each
     layers: int = 0  # attentions so far: each has a cache
-    rounded: int = -1  # place of the vector that was rounded last
+    rounded: tuple[int, int] = -1, 0  # place of the vector that was rounded last, and to what
     logits: int = 0  # their place
 
     def __post_init__(self) -> None:
@@ -67,7 +73,11 @@ class Program:
         together = max((len(p.norm_names) for p in parts if type(p) is ParallelBlock), default=1)
         self.normed = [self.reserve(model.config.dim) for _ in range(together)]
         self.hidden = self.reserve(max(hidden, default=0))
-        self.group = max((p.group for p in parts if isinstance(p, Int4Linear)), default=0)
+        groups = {p.group for p in parts if isinstance(p, Int4Linear)}
+        groups |= {32 for p in parts if type(p) is nn.Linear and isinstance(p.weight, BlockTensor)}
+        if len(groups) > 1:
+            raise UnsupportedPart("matrices in groups of different sizes")
+        self.group = max(groups, default=0)
         self.gain = self.reserve(1 + self.widest // self.group if self.group else 1)
         self.q, self.k, self.v, self.heads = (self.reserve(width) for width in widths)
         x = self.embed(model.embed)
@@ -105,7 +115,7 @@ class Program:
         for name, value in fields.items():
             line[getattr(R, name.upper())] = value
         if op != R.LINEAR and op != R.ROUND:
-            self.rounded = -1
+            self.rounded = -1, 0
         self.code.append(line)
         self.reals.append(real)
 
@@ -121,12 +131,8 @@ class Program:
             raise UnsupportedPart(type(position).__name__)
         if part.types is not None or part.widen is not None or part.project is not None:
             raise UnsupportedPart("an embedding with types or a projection")
-        kind, scale = R.FLOAT32, 0
-        if type(part.token) is Int8Embedding:
-            kind, scale = R.INT8, self.address(part.token.scale)
-        weight = self.address(part.token.weight, torch.int8 if kind else torch.float32)
-        dim = part.token.embedding_dim
-        self.emit(R.EMBED, part.scale, to=x, **{"in": dim}, weight=weight, bias=where, kind=kind, scale=scale)
+        fields = {"in": part.token.embedding_dim, **self.matrix(part.token)}
+        self.emit(R.EMBED, part.scale, to=x, bias=where, **fields)
         if part.norm is not None:
             self.norm(part.norm, x, x)
         return x
@@ -142,40 +148,55 @@ class Program:
         fields = {"from": source, "in": size, "weight": self.address(part.weight), "bias": where}
         self.emit(R.NORM, part.eps, to=to, kind=kind, **fields)
 
-    def linear(
-        self, part: nn.Module, source: int, to: int, mode: int = R.SET, act: int = A.NONE, scale: float = 1.0
-    ) -> None:
-        """y = act(scale · W x + b) put at `to`, added to it, or multiplied with it."""
-        fields: dict[str, int] = {}
-        if type(part) is nn.Linear:
-            fields = {"kind": R.FLOAT32, "weight": self.address(part.weight)}
-        elif type(part) is Int8Linear or type(part) is TiedLinear or type(part) is Int4Linear:
-            kind, dtype = (R.INT4, torch.uint8) if isinstance(part, Int4Linear) else (R.INT8, torch.int8)
-            fields = {"kind": kind, "weight": self.address(part.weight, dtype)}
-            if self.rounded != source:  # unless the instructions before rounded this vector
-                rounds = {"from": source, "in": part.in_features}
-                self.emit(R.ROUND, gain=self.gain, group=self.group, **rounds)
-                self.rounded = source
-            fields |= {"scale": self.address(part.scale), "gain": self.gain}
-            fields |= {"group": part.group} if isinstance(part, Int4Linear) else {}
-        else:
-            raise UnsupportedPart(type(part).__name__)
-        rows, columns, bias = part.out_features, part.in_features, part.bias
-        chunks = max(1, min(rows // 8, 64 if rows < 8192 else 256))
-        if self.piece_bytes is not None:
-            chunks = min(chunks, max(MIN_PIECES, part.weight.nbytes // self.piece_bytes))
-        bias_at = 0 if bias is None else self.address(bias)
-        fields |= {"in": columns, "out": rows, "from": source, "bias": bias_at}
-        self.emit(R.LINEAR, scale, to=to, chunks=chunks, mode=mode, act=act, **fields)
-        if to == self.rounded:
-            self.rounded = -1
+    def matrix(self, part: nn.Module) -> dict[str, int]:
+        """Return the fields of an instruction that reads the matrix of a part, by its kind."""
+        weight = cast(Tensor, part.weight)
+        if isinstance(weight, BlockTensor):
+            size, stored = SIZES[weight.kind]
+            code, row = R.BLOCKS + CODES[weight.kind], weight.blocks.shape[1]
+            at = self.address(weight.blocks, torch.uint8)
+            return {"kind": code, "weight": at, "row_bytes": row, "row_blocks": row // stored}
+        if type(part) is nn.Linear or type(part) is nn.Embedding:
+            return {"kind": R.FLOAT32, "weight": self.address(weight)}
+        scale = {"scale": self.address(cast(Tensor, part.scale))}
+        if type(part) is Int4Linear:
+            return scale | {"kind": R.INT4, "weight": self.address(weight, torch.uint8), "group": part.group}
+        if type(part) in (Int8Linear, TiedLinear, Int8Embedding):
+            return scale | {"kind": R.INT8, "weight": self.address(weight, torch.int8)}
+        raise UnsupportedPart(type(part).__name__)
+
+    def linear(self, source: int, *products: Product, scale: float = 1.0) -> None:
+        """y = act(scale · W x + b) put at its place, added to what is there, or multiplied with it.
+
+        Threads share several products of one x together; a piece of one follows that of the product before.
+        """
+        lines: list[dict[str, int]] = []
+        size, held = 0, 0
+        for part, to, *how in products:
+            fields, size = self.matrix(part), part.in_features
+            mode, act = how or (R.SET, A.NONE)
+            bias = 0 if part.bias is None else self.address(part.bias)
+            fields |= {"in": size, "out": part.out_features, "from": source, "bias": bias, "gain": self.gain}
+            lines.append(fields | {"to": to, "mode": mode, "act": act})
+            held += part.out_features * (fields.get("row_bytes") or part.weight.nbytes // part.out_features)
+            kind = fields["kind"]
+            if kind != R.FLOAT32 and kind - R.BLOCKS not in FLOAT_CODES:
+                most = 32767 if kind >= R.BLOCKS else min(32767, (1 << 31) // (127 * size) - 1)
+                if self.rounded != (source, most):  # unless the instructions before rounded this vector
+                    rounds = {"from": source, "in": size, "gain": self.gain, "group": self.group}
+                    self.emit(R.ROUND, most, **rounds)
+                    self.rounded = source, most
+        pieces = min(held // PIECE_BYTES, self.max_pieces, *(fields["out"] // MIN_PIECE_ROWS for fields in lines))
+        for i, fields in enumerate(lines):
+            self.emit(R.LINEAR, scale, chunks=max(1, pieces), joined=len(lines) - i, **fields)
+            if fields["to"] == self.rounded[0]:
+                self.rounded = -1, 0
 
     def attend(self, part: Attention, source: int, x: int) -> None:
         """x += o(softmax(q kᵀ · scale + bias) v)"""
         H, G, K = part.heads, part.kv_heads, part.head_dim
         q, k, v, y = self.q, self.k, self.v, self.heads
-        for layer, to in ((part.q, q), (part.k, k), (part.v, v)):
-            self.linear(layer, source, to)
+        self.linear(source, (part.q, q), (part.k, k), (part.v, v))
         for norm, to, width in ((part.q_norm, q, H * K), (part.k_norm, k, G * K)):
             if norm is not None:  # a head each, or all of them
                 for start in range(0, width, norm_size(norm)):
@@ -186,7 +207,7 @@ class Program:
         fields |= {"window": part.window or 0, "slopes": self.weigh(part)} | self.turn(part.rotary)
         self.emit(R.TURN, **fields)
         self.emit(R.ATTEND, part.scale, chunks=H, **fields)
-        self.linear(part.o, y, x, R.ADD)
+        self.linear(y, (part.o, x, R.ADD, A.NONE))
 
     def weigh(self, part: Attention) -> int:
         """Return the address of the weights of distances for the heads of a part; 0 if there are none."""
@@ -214,12 +235,12 @@ class Program:
         if type(part) is Attention or type(part) is KeptHeads:
             self.attend(part, source, x)
         elif type(part) is MLP:
-            self.linear(part.up, source, self.hidden, act=act_code(part.act))
-            self.linear(part.down, self.hidden, x, R.ADD)
+            self.linear(source, (part.up, self.hidden, R.SET, act_code(part.act)))
+            self.linear(self.hidden, (part.down, x, R.ADD, A.NONE))
         elif type(part) is GatedMLP:
-            self.linear(part.gate, source, self.hidden, act=act_code(part.act))
-            self.linear(part.up, source, self.hidden, R.TIMES)
-            self.linear(part.down, self.hidden, x, R.ADD)
+            gate = part.gate, self.hidden, R.SET, act_code(part.act)
+            self.linear(source, gate, (part.up, self.hidden, R.TIMES, A.NONE))
+            self.linear(self.hidden, (part.down, x, R.ADD, A.NONE))
         else:
             raise UnsupportedPart(type(part).__name__)
 
@@ -247,7 +268,7 @@ class Program:
         if type(head) is not LMHead or (head.out.bias is not None and head.shift is not None):
             raise UnsupportedPart(type(head).__name__)
         self.logits = self.reserve(head.out.out_features)
-        self.linear(head.out, x, self.logits, scale=head.scale)
+        self.linear(x, (head.out, self.logits), scale=head.scale)
         self.code[-1][R.HEAD] = 1
         if head.shift is not None:
             self.code[-1][R.BIAS] = self.address(head.shift)
@@ -267,7 +288,7 @@ class RowProgram:
     """
 
     def __init__(self, model: LM, rows: int, capacity: int, team: Team, *, tiled: bool = False) -> None:
-        self.listing = Program(model, capacity, MANY_ROWS_PIECE_BYTES if tiled else None)
+        self.listing = Program(model, capacity, MANY_ROWS_PIECES if tiled else MAX_PIECES)
         self.limit, self.team = rows, team
         listing = self.listing
         self.code, self.reals = np.array(listing.code, np.int64), np.array(listing.reals, np.float32)

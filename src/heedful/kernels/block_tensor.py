@@ -1,0 +1,176 @@
+"""A matrix of float32 values that stays in memory as a GGUF file stores it: in blocks, or in 16 bits.
+
+To PyTorch it is a float32 tensor of the matrix's shape. Looking up rows widens these rows, every other
+operation computes with `widen()`, and an operation that writes to it makes it an ordinary matrix inside.
+The decoder for CPUs multiplies with the blocks themselves (kernels/cpu_blocks.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+# Numbers and bytes of a block; floats are taken in blocks, too, since kernels read 32 at a time.
+SIZES = {
+    "F16": (32, 64), "BF16": (32, 64), "Q8_0": (32, 34), "Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22),
+    "Q5_1": (32, 24), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
+}  # fmt: skip
+MIN_VALUES = 1 << 16  # a smaller matrix is widened when it is read: it would gain nothing
+MIN_THREAD_VALUES = 1 << 18  # that a thread of its own widens
+
+
+def can_keep(kind: str, shape: Sequence[int]) -> bool:
+    """Whether a tensor of this kind and shape can stay as it is stored: there are kernels that read it."""
+    known = kind in SIZES and len(shape) == 2 and shape[1] % SIZES[kind][0] == 0
+    return known and math.prod(shape) >= MIN_VALUES and importlib.util.find_spec("numba") is not None
+
+
+class BlockTensor(Tensor):
+    """W (N, K) in float32 for whoever computes with it; `blocks` (N, bytes of a row) is what is held."""
+
+    blocks: Tensor
+    kind: str
+    dense: Tensor | None  # its values, once something was written to it
+
+    @staticmethod
+    def __new__(cls, blocks: Tensor, kind: str) -> BlockTensor:
+        size, stored = SIZES[kind]
+        shape = (blocks.shape[0], blocks.shape[1] // stored * size)
+        made: BlockTensor = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32, device="cpu")  # type: ignore[attr-defined]
+        made.blocks, made.kind, made.dense = blocks, kind, None
+        return made
+
+    def widen(self) -> Tensor:
+        """Return the values as an ordinary float32 tensor of its own memory."""
+        return widen(self.blocks, self.kind) if self.dense is None else self.dense
+
+    def data_ptr(self) -> int:
+        return (self.blocks if self.dense is None else self.dense).data_ptr()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        return self.widen().numpy(force=force)
+
+    def tolist(self) -> Any:
+        return self.widen().tolist()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"{type(self).__name__}({self.kind}, {tuple(self.shape)})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if id(self) not in memo:
+            same = self.detach() if self.dense is None else self.dense.clone()
+            memo[id(self)] = nn.Parameter(same, self.requires_grad) if isinstance(self, nn.Parameter) else same
+        found: Tensor = memo[id(self)]
+        return found
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle and torch.save keep the values, which every other program can read."""
+        dense = self.widen()
+        dense = nn.Parameter(dense, self.requires_grad) if isinstance(self, nn.Parameter) else dense
+        return dense.__reduce_ex__(protocol)
+
+    def as_parameter(self) -> nn.Parameter:
+        """Make it a parameter: what `nn.Parameter` does, without its detour over torch's dispatcher.
+
+        The first call that goes through it imports torch.distributed, which takes longer than loading a model.
+        """
+        self.requires_grad_()
+        self._is_param = True
+        return cast(nn.Parameter, self)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (F.linear, F.embedding) and len(args) > 1 and isinstance(args[1], BlockTensor):
+            x, weight, *rest = args
+            if weight.dense is None and not (weight.requires_grad and torch.is_grad_enabled()):
+                if func is F.embedding:  # the rows that are looked up, each once
+                    rows, x = x.unique(return_inverse=True)
+                    return F.embedding(x, widen(weight.blocks[rows], weight.kind))
+                return F.linear(x, weight.widen(), *rest, **kwargs)
+        return super().__torch_function__(func, types, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        aten, kwargs = torch.ops.aten, kwargs or {}
+        first = args[0] if args else None
+        if func in (aten.detach.default, aten.alias.default) and first.dense is None:
+            return BlockTensor(first.blocks, first.kind)
+        written: dict[int, BlockTensor] = {}
+        if func._schema.is_mutable:
+            for name, value in zip(func._schema.arguments, args, strict=False):
+                if name.alias_info is not None and name.alias_info.is_write:
+                    for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                        if isinstance(tensor, BlockTensor):
+                            tensor.dense = tensor.widen()
+                            tensor.blocks = tensor.blocks[:0]
+                            written[id(tensor.dense)] = tensor
+        result = func(*tree_map(widened, args), **tree_map(widened, kwargs))
+        return written.get(id(result), result)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Return a tensor that holds its values as they are: the same one, unless it is a BlockTensor."""
+    return tensor.widen() if isinstance(tensor, BlockTensor) else tensor
+
+
+def widen(blocks: Tensor, kind: str) -> Tensor:
+    """Return the values of rows of blocks in float32."""
+    from heedful.kernels.cpu_blocks import CODES, widen_blocks
+
+    size, stored = SIZES[kind]
+    count = blocks.numel() // stored
+    blocks = blocks.contiguous()
+    out = torch.empty(len(blocks), count // max(len(blocks), 1) * size)
+    pieces = min(torch.get_num_threads(), -(-count * size // MIN_THREAD_VALUES))
+
+    def run(i: int) -> None:
+        low, high = i * count // pieces, (i + 1) * count // pieces
+        source, target = blocks.data_ptr() + stored * low, out.data_ptr() + 4 * size * low
+        widen_blocks(CODES[kind], source, high - low, target)
+
+    others = widening_threads(os.getpid()).map(run, range(1, pieces)) if pieces > 1 else ()
+    if pieces:
+        run(0)
+    list(others)
+    return out
+
+
+@cache
+def widening_threads(process: int) -> ThreadPoolExecutor:
+    """Threads that share the widening of a matrix; a forked process has its own."""
+    return ThreadPoolExecutor(os.cpu_count(), "heedful-widen")
+
+
+def reference_widen(blocks: Tensor, kind: str) -> Tensor:
+    """The definition of `widen`, by the `gguf` library."""
+    from gguf import GGMLQuantizationType, quants
+
+    values = quants.dequantize(blocks.numpy(), GGMLQuantizationType[kind])
+    return torch.from_numpy(np.ascontiguousarray(values, np.float32))
+
+
+def widen_parameters(model: nn.Module) -> None:
+    """Make ordinary float32 parameters of those that are held in blocks; shared ones stay shared."""
+    widened: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if isinstance(parameter, BlockTensor):
+                if id(parameter) not in widened:
+                    widened[id(parameter)] = nn.Parameter(parameter.widen(), parameter.requires_grad)
+                module._parameters[name] = widened[id(parameter)]

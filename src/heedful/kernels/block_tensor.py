@@ -47,7 +47,8 @@ class BlockTensor(Tensor):
     def __new__(cls, blocks: Tensor, kind: str) -> BlockTensor:
         size, stored = SIZES[kind]
         shape = (blocks.shape[0], blocks.shape[1] // stored * size)
-        made: BlockTensor = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32, device="cpu")  # type: ignore[attr-defined]
+        cpu = torch.device("cpu")
+        made: BlockTensor = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32, device=cpu)
         made.blocks, made.kind, made.dense = blocks, kind, None
         return made
 
@@ -64,13 +65,15 @@ class BlockTensor(Tensor):
     def tolist(self) -> Any:
         return self.widen().tolist()
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"{type(self).__name__}({self.kind}, {tuple(self.shape)})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if id(self) not in memo:
             same = self.detach() if self.dense is None else self.dense.clone()
-            memo[id(self)] = nn.Parameter(same, self.requires_grad) if isinstance(self, nn.Parameter) else same
+            memo[id(self)] = (
+                nn.Parameter(same, self.requires_grad) if isinstance(self, nn.Parameter) else same
+            )
         found: Tensor = memo[id(self)]
         return found
 
@@ -83,7 +86,7 @@ class BlockTensor(Tensor):
     def as_parameter(self) -> nn.Parameter:
         """Make it a parameter: what `nn.Parameter` does, without its detour over torch's dispatcher.
 
-        The first call that goes through it imports torch.distributed, which takes longer than loading a model.
+        The first call that goes through it imports torch.distributed, which takes longer than all of loading.
         """
         self.requires_grad_()
         self._is_param = True
@@ -101,14 +104,15 @@ class BlockTensor(Tensor):
                     rows, x = x.unique(return_inverse=True)
                     return F.embedding(x, widen(weight.blocks[rows], weight.kind))
                 return F.linear(x, weight.widen(), *rest, **kwargs)
-        return super().__torch_function__(func, types, args, kwargs)
+        with torch._C.DisableTorchFunctionSubclass():  # results are ordinary tensors
+            return func(*args, **kwargs)
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         aten, kwargs = torch.ops.aten, kwargs or {}
-        first = args[0] if args else None
+        first: Any = args[0] if args else None
         if func in (aten.detach.default, aten.alias.default) and first.dense is None:
             return BlockTensor(first.blocks, first.kind)
         written: dict[int, BlockTensor] = {}
@@ -131,10 +135,10 @@ def widened(tensor: Tensor) -> Tensor:
 
 def widen(blocks: Tensor, kind: str) -> Tensor:
     """Return the values of rows of blocks in float32."""
-    from heedful.kernels.cpu_blocks import CODES, widen_blocks
+    from heedful.kernels.cpu_blocks import values_kernel, widen_blocks
 
     size, stored = SIZES[kind]
-    count = blocks.numel() // stored
+    count, kernel = blocks.numel() // stored, values_kernel(kind)
     blocks = blocks.contiguous()
     out = torch.empty(len(blocks), count // max(len(blocks), 1) * size)
     pieces = min(torch.get_num_threads(), -(-count * size // MIN_THREAD_VALUES))
@@ -142,7 +146,7 @@ def widen(blocks: Tensor, kind: str) -> Tensor:
     def run(i: int) -> None:
         low, high = i * count // pieces, (i + 1) * count // pieces
         source, target = blocks.data_ptr() + stored * low, out.data_ptr() + 4 * size * low
-        widen_blocks(CODES[kind], source, high - low, target)
+        widen_blocks(kernel, source, high - low, target)
 
     others = widening_threads(os.getpid()).map(run, range(1, pieces)) if pieces > 1 else ()
     if pieces:

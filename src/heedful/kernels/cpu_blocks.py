@@ -15,14 +15,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import llvmlite.binding  # type: ignore[import-untyped]
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.ccallback import CFunc
 
-from heedful.kernels.numba_intrinsics import PAUSE, Int, compile_cached, intrinsic, load_at
+from heedful.kernels.numba_intrinsics import (
+    PAUSE,
+    SOURCE_STAMP,
+    Int,
+    compile_cached,
+    intrinsic,
+    literal_intrinsic,
+    load_at,
+)
 
 GROUP = 32
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
@@ -65,7 +75,9 @@ class Emitter:
         return self.shuffle(a, a, list(range(start, start + count)))
 
     def splat(self, scalar: Any, count: int) -> Any:
-        first = self.builder.insert_element(ir.Constant(vector(scalar.type, count), ir.Undefined), scalar, ir.Constant(I32, 0))
+        first = self.builder.insert_element(
+            ir.Constant(vector(scalar.type, count), ir.Undefined), scalar, ir.Constant(I32, 0)
+        )
         return self.shuffle(first, first, [0] * count)
 
     def nibbles(self, low_bytes: Any) -> tuple[Any, Any]:
@@ -116,10 +128,15 @@ def find_multiply_add() -> tuple[int, str]:
 
 MULTIPLY_ADD = find_multiply_add()
 
-# A format's function gives the groups of a block, each as 32 whole numbers of 8 bits and a scale for every two
-# of them, and the offsets, one for each group, or None.
+# A format's function gives the groups of a block, each as 32 whole numbers of 8 bits and a scale for every
+# two of them (None: 1), and the offsets, one for each group, or None.
 Groups = tuple[list[tuple[Any, Any]], Any]
 Unpack = Callable[[Emitter, Any], Groups]
+
+
+def unpack_int8(e: Emitter, block: Any) -> Groups:
+    """w = n; the scale of a row is left to the caller"""
+    return [(e.load(block, 0, BYTES), None)], None
 
 
 def unpack_q8_0(e: Emitter, block: Any) -> Groups:
@@ -217,14 +234,12 @@ class Format:
 
 
 FORMATS = {
-    "F16": Format(GROUP, 64), "BF16": Format(GROUP, 64),
+    "F16": Format(GROUP, 64), "BF16": Format(GROUP, 64), "I8": Format(GROUP, GROUP, unpack_int8),
     "Q8_0": Format(32, 34, unpack_q8_0), "Q4_0": Format(32, 18, unpack_q4_0),
     "Q4_1": Format(32, 20, unpack_q4_1), "Q5_0": Format(32, 22, unpack_q5_0),
     "Q5_1": Format(32, 24, unpack_q5_1), "Q4_K": Format(256, 144, unpack_q4_k),
     "Q5_K": Format(256, 176, unpack_q5_k), "Q6_K": Format(256, 210, unpack_q6_k),
 }  # fmt: skip
-CODES = {name: code for code, name in enumerate(FORMATS)}
-FLOAT_CODES = (CODES["F16"], CODES["BF16"])
 
 
 def sixteen_floats(e: Emitter, name: str, block: Any, part: int) -> Any:
@@ -235,55 +250,33 @@ def sixteen_floats(e: Emitter, name: str, block: Any, part: int) -> Any:
     return e.builder.bitcast(e.builder.shl(bits, e.every(bits.type, 16)), LANES)
 
 
-def emit_dot(e: Emitter, name: str, row: Any, x: Any, sums: Any, blocks: Any) -> Any:
-    """Write w · x of one row: x in int16 with its sums over groups, or in float32 where w is a float."""
+def emit_dot(e: Emitter, name: str, row: Any, x: Any, gains: Any, blocks: Any) -> Any:
+    """Write w · x of one row, x in whole numbers with gains and sums, or in float32 where w is a float."""
     b, form = e.builder, FORMATS[name]
     groups = form.size // GROUP
     totals = [zeroed(b, LANES), zeroed(b, LANES), zeroed(b, vector(FLOAT, groups))]
+    sums = b.add(gains, b.mul(blocks, e.number(4 * groups)))
     with cgutils.for_range(b, blocks) as loop:
-        block = b.add(row, b.mul(loop.index, e.number(form.stored)))
-        width = 4 if form.unpack is None else 2
-        xs = b.add(x, b.mul(loop.index, e.number(width * form.size)))
+        after = lambda address, count: b.add(address, b.mul(loop.index, e.number(count)))
+        block = after(row, form.stored)
         if form.unpack is None:
             for part in range(2):
-                w = sixteen_floats(e, name, block, part)
-                e.accumulate(w, e.load(xs, 64 * part, LANES), totals[part])
+                factors = e.load(after(x, 4 * form.size), 64 * part, LANES)
+                e.accumulate(sixteen_floats(e, name, block, part), factors, totals[part])
         else:
             numbers, offsets = form.unpack(e, block)
+            gain = e.load(after(gains, 4 * groups), 0, vector(FLOAT, groups))
             for i, (n, scale) in enumerate(numbers):
                 words = vector(I16, GROUP)
-                whole = e.multiply_add(b.sext(n, words), e.load(xs, 2 * GROUP * i, words))
-                e.accumulate(b.sitofp(whole, LANES), scale, totals[i % 2])
+                factors = e.load(after(x, 2 * form.size), 2 * GROUP * i, words)
+                whole = b.sitofp(e.multiply_add(b.sext(n, words), factors), LANES)
+                each = e.shuffle(gain, gain, [i] * 16)
+                each = each if scale is None else b.fmul(each, scale, flags=FAST)
+                e.accumulate(whole, each, totals[i % 2])
             if offsets is not None:
-                at = b.add(sums, b.mul(loop.index, e.number(4 * groups)))
-                e.accumulate(offsets, e.load(at, 0, offsets.type), totals[2])
+                e.accumulate(offsets, e.load(after(sums, 4 * groups), 0, offsets.type), totals[2])
     first, second, third = (b.load(total) for total in totals)
-    whole = e.sum(b.fadd(first, second, flags=FAST))
-    return b.fadd(whole, e.sum(third), flags=FAST)
-
-
-def emit_values(e: Emitter, name: str, row: Any, out: Any, blocks: Any) -> None:
-    """Write the values of one row to `out`, in float32."""
-    b, form = e.builder, FORMATS[name]
-    with cgutils.for_range(b, blocks) as loop:
-        block = b.add(row, b.mul(loop.index, e.number(form.stored)))
-        to = b.add(out, b.mul(loop.index, e.number(4 * form.size)))
-        if form.unpack is None:
-            values = [sixteen_floats(e, name, block, part) for part in range(2)]
-        else:
-            values = []
-            numbers, offsets = form.unpack(e, block)
-            for i, (n, scale) in enumerate(numbers):
-                for half in range(2):
-                    floats = b.sitofp(b.sext(e.part(n, 16 * half, 16), vector(I32, 16)), LANES)
-                    scales = e.shuffle(scale, scale, [8 * half + j // 2 for j in range(16)])
-                    value = b.fmul(floats, scales)
-                    if offsets is not None:
-                        value = b.fadd(value, e.shuffle(offsets, offsets, [i] * 16))
-                    values.append(value)
-        for i, value in enumerate(values):
-            place = b.inttoptr(b.add(to, e.number(64 * i)), LANES.as_pointer())
-            b.store(value, place).align = 4
+    return b.fadd(e.sum(b.fadd(first, second, flags=FAST)), e.sum(third), flags=FAST)
 
 
 def zeroed(builder: Any, kind: Any) -> Any:
@@ -293,46 +286,110 @@ def zeroed(builder: Any, kind: Any) -> Any:
     return place
 
 
-@intrinsic
-def dot_rows_blocks(
-    typingctx: Any, code: Any, weight: Any, rows: Any, blocks: Any, x: Any, sums: Any, gain: Any, out: Any
+def emit_values(e: Emitter, name: str, block: Any) -> list[Any]:
+    """Write the values of a block, 16 floats at a time."""
+    b, unpack = e.builder, FORMATS[name].unpack
+    if unpack is None:
+        return [sixteen_floats(e, name, block, part) for part in range(2)]
+    values, (numbers, offsets) = [], unpack(e, block)
+    for i, (n, scale) in enumerate(numbers):
+        for half in range(2):
+            value = b.sitofp(b.sext(e.part(n, 16 * half, 16), vector(I32, 16)), LANES)
+            if scale is not None:
+                value = b.fmul(value, e.shuffle(scale, scale, [8 * half + j // 2 for j in range(16)]))
+            if offsets is not None:
+                value = b.fadd(value, e.shuffle(offsets, offsets, [i] * 16))
+            values.append(value)
+    return values
+
+
+@literal_intrinsic
+def dot_rows(
+    typingctx: Any, name: Any, weight: Any, rows: Any, blocks: Any, x: Any, gains: Any, out: Any
 ) -> tuple[Any, Callable]:
-    """out_r = gain · w_r · x for rows of a format, by its code; all but the gain are addresses and counts."""
+    """out_r = w_r · x for rows of blocks; `name` is a constant, the others are addresses and counts."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        code, weight, rows, blocks, x, sums, gain, out = args
-        e = Emitter(builder)
-        for name, form in FORMATS.items():
-            with builder.if_then(builder.icmp_signed("==", code, e.number(CODES[name]))):
-                length = builder.mul(blocks, e.number(form.stored))
-                with cgutils.for_range(builder, rows) as loop:
-                    row = builder.add(weight, builder.mul(loop.index, length))
-                    result = builder.fmul(gain, emit_dot(e, name, row, x, sums, blocks))
-                    place = builder.add(out, builder.mul(loop.index, e.number(4)))
-                    builder.store(result, builder.inttoptr(place, FLOAT.as_pointer()))
+        _, weight, rows, blocks, x, gains, out = args
+        e, length = (
+            Emitter(builder),
+            builder.mul(blocks, ir.Constant(I64, FORMATS[name.literal_value].stored)),
+        )
+        with cgutils.for_range(builder, rows) as loop:
+            row = builder.add(weight, builder.mul(loop.index, length))
+            place = builder.add(out, builder.mul(loop.index, e.number(4)))
+            result = emit_dot(e, name.literal_value, row, x, gains, blocks)
+            builder.store(result, builder.inttoptr(place, FLOAT.as_pointer()))
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 6, types.float32, types.int64), codegen
+    return types.void(name, *[types.int64] * 6), codegen
+
+
+@literal_intrinsic
+def values(typingctx: Any, name: Any, weight: Any, blocks: Any, out: Any) -> tuple[Any, Callable]:
+    """Put the values of blocks to `out`, in float32."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, weight, blocks, out = args
+        e, form = Emitter(builder), FORMATS[name.literal_value]
+        with cgutils.for_range(builder, blocks) as loop:
+            block = builder.add(weight, builder.mul(loop.index, e.number(form.stored)))
+            to = builder.add(out, builder.mul(loop.index, e.number(4 * form.size)))
+            for i, value in enumerate(emit_values(e, name.literal_value, block)):
+                place = builder.inttoptr(builder.add(to, e.number(64 * i)), LANES.as_pointer())
+                builder.store(value, place).align = 4
+        return context.get_dummy_value()
+
+    return types.void(name, *[types.int64] * 3), codegen
+
+
+def compile_pointer(function: Callable[..., None], count: int) -> int:
+    """Return the address of the machine code of a function of `count` whole numbers; it is kept on disk."""
+    compiled: Any = CFunc(function, ((types.int64,) * count, types.void), {}, {"nopython": True})
+    compiled.enable_caching()
+    compiled._cache._cache_file._source_stamp = SOURCE_STAMP
+    compiled.compile()
+    KERNELS.append(compiled)
+    return int(compiled.address)
+
+
+KERNELS: list[Any] = []  # that addresses are of
+
+
+@cache
+def dot_kernel(name: str) -> int:
+    """Return the address of a format's product: (weight, rows, blocks of a row, x, gains, out)."""
+
+    def kernel(weight: int, rows: int, blocks: int, x: int, gains: int, out: int) -> None:
+        dot_rows(name, weight, rows, blocks, x, gains, out)
+
+    return compile_pointer(kernel, 6)
+
+
+@cache
+def values_kernel(name: str) -> int:
+    """Return the address of what widens a format: (weight, blocks, out)."""
+
+    def kernel(weight: int, blocks: int, out: int) -> None:
+        values(name, weight, blocks, out)
+
+    return compile_pointer(kernel, 3)
 
 
 @intrinsic
-def values_of_blocks(
-    typingctx: Any, code: Any, weight: Any, blocks: Any, out: Any
-) -> tuple[Any, Callable]:
-    """Put the values of consecutive blocks of a format to `out`, in float32."""
+def call_kernel(typingctx: Any, address: Any, numbers: Any) -> tuple[Any, Callable]:
+    """Call the machine code at an address with a tuple of whole numbers."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        code, weight, blocks, out = args
-        e = Emitter(builder)
-        for name in FORMATS:
-            with builder.if_then(builder.icmp_signed("==", code, e.number(CODES[name]))):
-                emit_values(e, name, weight, out, blocks)
+        kind = ir.FunctionType(ir.VoidType(), [I64] * numbers.count)
+        given = [builder.extract_value(args[1], i) for i in range(numbers.count)]
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), given)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 4), codegen
+    return types.void(types.int64, types.UniTuple(types.int64, numbers.count)), codegen
 
 
 @compile_cached
-def widen_blocks(code: Int, weight: Int, blocks: Int, out: Int) -> None:
-    """Put the values of consecutive blocks to `out`, in float32."""
-    values_of_blocks(code, weight, blocks, out)
+def widen_blocks(kernel: Int, weight: Int, blocks: Int, out: Int) -> None:
+    """Put the values of blocks to `out`, in float32, without the interpreter's lock."""
+    call_kernel(kernel, (weight, blocks, out))

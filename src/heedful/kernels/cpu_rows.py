@@ -19,15 +19,13 @@ import numpy as np
 from numba import carray
 
 from heedful.kernels.cpu_activations import activate, exp
-from heedful.kernels.cpu_blocks import FLOAT_CODES, dot_rows_blocks, values_of_blocks
+from heedful.kernels.cpu_blocks import call_kernel
 from heedful.kernels.numba_intrinsics import (
-    LANES,
     Array,
     Float,
     Int,
     bytes_at,
     compile_cached,
-    dot_four_int8,
     floats_at,
     nibbles_at,
     shorts_at,
@@ -35,11 +33,11 @@ from heedful.kernels.numba_intrinsics import (
 
 EMBED, NORM, ROUND, LINEAR, TURN, ATTEND = range(6)
 # Fields of an instruction. Addresses are of memory; places are offsets into a row of the workspace.
-OP, CHUNKS, TO, FROM, IN, OUT, WEIGHT, BIAS, SCALE, KIND, MODE, ACT, GROUP, GAIN, HEAD, JOINED = range(16)
+OP, CHUNKS, TO, FROM, IN, OUT, WEIGHT, BIAS, SCALE, KIND, MODE, ACT, GROUP, GAIN, HEAD = range(15)
+JOINED, KERNEL, ROW_BYTES, ROW_BLOCKS = range(15, 19)  # KERNEL: the address of code that reads blocks
 Q, KEY, VALUE, HEADS, KV_HEADS, SIZE, LAYER, WINDOW, SLOPES, COS, SIN, TURNED = range(3, 15)
-FIELDS = 16  # JOINED: how many products, from this one on, are shared out together
-ROW_BYTES, ROW_BLOCKS = SCALE, GROUP  # of a matrix in blocks
-FLOAT32, INT8, INT4, BLOCKS = range(4)  # KIND of a matrix; BLOCKS and more: BLOCKS + the format's code
+FIELDS = 19  # JOINED: how many products, from this one on, are shared out together
+FLOAT32, INT8, INT4, FLOAT16, BLOCKS = range(5)  # KIND of a matrix
 SET, ADD, TIMES = range(3)  # MODE of a product
 # Fields of `now`: only the first ASKED rows need logits, the HEAD's output.
 ROWS, STRIDE, WORK, SHORTS, SHORT_STRIDE, TILED, ASKED = range(7)
@@ -58,9 +56,8 @@ def embed_row(line: Code, scale: Float, now: Now, row: Int, token: Int, position
     """x = scale · table[token] (+ positions[position]); a table of int8 has a scale for each row."""
     size, place = line[IN], now[WORK] + 4 * (row * now[STRIDE] + line[TO])
     y = carray(floats_at(place), (size,))
-    if line[KIND] >= BLOCKS:
-        stored = line[WEIGHT] + token * line[ROW_BYTES]
-        values_of_blocks(line[KIND] - BLOCKS, stored, line[ROW_BLOCKS], place)
+    if line[KIND] >= FLOAT16:
+        call_kernel(line[KERNEL], (line[WEIGHT] + token * line[ROW_BYTES], line[ROW_BLOCKS], place))
         for i in range(size):
             y[i] *= scale
     elif line[KIND] == INT8:
@@ -101,29 +98,27 @@ def norm_row(line: Code, eps: Float, now: Now, row: Int) -> None:
 
 
 @compile_cached
-def round_row_int16(line: Code, most: Float, now: Now, row: Int) -> None:
-    """y = round(x · most / max |x|), `most` so large that no sum of products overflows 32 bits.
+def round_row_int16(line: Code, now: Now, row: Int) -> None:
+    """y = round(x · 32767 / max |x|) with the maximum over each group of x.
 
-    Its last place is far finer than that of the weights; what it counts is kept at GAIN in the workspace,
-    then the sums of y over groups if there are such.
+    Its last place is far finer than that of the weights. GAIN in the workspace is where the gains of groups,
+    max |x| / 32767, are kept; the sums of x over groups follow them.
     """
-    size, base = line[IN], now[WORK] + 4 * row * now[STRIDE]
-    x = carray(floats_at(base + 4 * line[FROM]), (size,))
-    y = carray(shorts_at(now[SHORTS] + 2 * row * now[SHORT_STRIDE]), (size,))
-    top = np.float32(1e-30)
-    for i in range(size):
-        top = max(top, abs(x[i]))
-    gain = most / top
-    for i in range(size):
-        y[i] = np.int16(np.floor(x[i] * gain + np.float32(0.5)))
-    carray(floats_at(base + 4 * line[GAIN]), (1,))[0] = top / most
-    if line[GROUP]:
-        sums = carray(floats_at(base + 4 * (line[GAIN] + 1)), (size // line[GROUP],))
-        for g in range(size // line[GROUP]):
-            total = np.int32(0)
-            for i in range(g * line[GROUP], (g + 1) * line[GROUP]):
-                total = np.int32(total + np.int32(y[i]))
-            sums[g] = np.float32(total)
+    size, base, group = line[IN], now[WORK] + 4 * row * now[STRIDE], line[GROUP]
+    count = -(-size // group)
+    gains = carray(floats_at(base + 4 * line[GAIN]), (2 * count,))
+    for g in range(count):
+        length = min(group, size - g * group)
+        x = carray(floats_at(base + 4 * (line[FROM] + g * group)), (length,))
+        y = carray(shorts_at(now[SHORTS] + 2 * (row * now[SHORT_STRIDE] + g * group)), (length,))
+        top, total = np.float32(1e-30), np.float32(0.0)
+        for i in range(length):
+            top = max(top, abs(x[i]))
+            total += x[i]
+        gain = np.float32(32767.0) / top
+        for i in range(length):
+            y[i] = np.int16(np.floor(x[i] * gain + np.float32(0.5)))
+        gains[g], gains[count + g] = top / np.float32(32767.0), total
 
 
 @compile_cached
@@ -177,29 +172,25 @@ def dot_tile_float32(weight: Int, vectors: Int, stride: Int, rows: Int, size: In
 
 
 @compile_cached
-def dot_rows_int8(weight: Int, scales: Int, x: Array, size: Int, gain: Float, out: Array) -> None:
-    """out_r = gain · s_r Σ n x"""
-    scale, done = carray(floats_at(scales), (len(out),)), 0
-    if LANES > 1 and size % LANES == 0:
-        sums = np.empty(4, np.int32)
-        for r in range(0, len(out) - 3, 4):
-            dot_four_int8(weight + r * size, size, x.ctypes.data, size // LANES, sums.ctypes.data)
-            for i in range(4):
-                out[r + i] = gain * scale[r + i] * np.float32(sums[i])
-        done = len(out) - len(out) % 4
-    for r in range(done, len(out)):
-        w, total = carray(bytes_at(weight + r * size), (size,)), np.int32(0)
-        for i in range(size):
-            total = np.int32(total + np.int32(np.int32(w[i]) * np.int32(x[i])))  # plain += counts in 64 bits
-        out[r] = gain * scale[r] * np.float32(total)
+def dot_rows_int8(weight: Int, x: Array, gains: Array, size: Int, group: Int, out: Array) -> None:
+    """out_r = Σ over groups of gain Σ n x"""
+    for r in range(len(out)):
+        result = np.float32(0.0)
+        for g in range(len(gains)):
+            length = min(group, size - g * group)
+            w, total = carray(bytes_at(weight + r * size + g * group), (length,)), np.int32(0)
+            for i in range(length):  # plain += counts in 64 bits
+                total = np.int32(total + np.int32(np.int32(w[i]) * np.int32(x[g * group + i])))
+            result += gains[g] * np.float32(total)
+        out[r] = result
 
 
 @compile_cached
 def dot_rows_int4(
-    weight: Int, scales: Int, x: Array, sums: Array, size: Int, group: Int, gain: Float, out: Array
+    weight: Int, scales: Int, x: Array, gains: Array, sums: Array, group: Int, out: Array
 ) -> None:
-    """out_r = gain · Σ over groups of s Σ n x + m Σ x; the low bits of the bytes are a group's first half."""
-    half, groups = group // 2, size // group
+    """out_r = Σ over groups of gain s Σ n x + m Σ x; the low bits of the bytes are a group's first half."""
+    half, groups = group // 2, len(gains)
     for r in range(len(out)):
         scale, result = carray(floats_at(scales + 8 * r * groups), (2 * groups,)), np.float32(0.0)
         for g in range(groups):
@@ -208,31 +199,35 @@ def dot_rows_int4(
             for i in range(half):
                 total = np.int32(total + np.int32(np.int32(w[i] & 15) * np.int32(low[i])))
                 total = np.int32(total + np.int32(np.int32(w[i] >> 4) * np.int32(high[i])))
-            result += scale[2 * g] * np.float32(total) + scale[2 * g + 1] * sums[g]
-        out[r] = gain * result
+            result += gains[g] * scale[2 * g] * np.float32(total) + scale[2 * g + 1] * sums[g]
+        out[r] = result
 
 
 @compile_cached
 def dot_rows(line: Code, base: Int, shorts: Int, low: Int, out: Array) -> None:
     """Rows of W x from row `low` on, by the kind of W."""
-    size, group = line[IN], line[GROUP]
-    if line[KIND] == FLOAT32:
+    size, group, kind = line[IN], line[GROUP], line[KIND]
+    if kind == FLOAT32:
         x = carray(floats_at(base + 4 * line[FROM]), (size,))
         dot_rows_float32(line[WEIGHT] + 4 * low * size, x, size, out)
         return
-    whole, gain = carray(shorts_at(shorts), (size,)), carray(floats_at(base + 4 * line[GAIN]), (1,))[0]
-    if line[KIND] >= BLOCKS:
-        code, weight, blocks = line[KIND] - BLOCKS, line[WEIGHT] + low * line[ROW_BYTES], line[ROW_BLOCKS]
-        if code in FLOAT_CODES:
-            shorts, gain = base + 4 * line[FROM], np.float32(1.0)
-        sums = base + 4 * (line[GAIN] + 1)
-        dot_rows_blocks(code, weight, len(out), blocks, shorts, sums, gain, out.ctypes.data)
-    elif line[KIND] == INT8:
-        dot_rows_int8(line[WEIGHT] + low * size, line[SCALE] + 4 * low, whole, size, gain, out)
+    gains_at = base + 4 * line[GAIN]
+    if line[KERNEL]:
+        x_at = base + 4 * line[FROM] if kind == FLOAT16 else shorts
+        weight = line[WEIGHT] + low * line[ROW_BYTES]
+        call_kernel(line[KERNEL], (weight, len(out), line[ROW_BLOCKS], x_at, gains_at, out.ctypes.data))
     else:
-        sums = carray(floats_at(base + 4 * (line[GAIN] + 1)), (size // group,))
-        scales = line[SCALE] + 8 * low * (size // group)
-        dot_rows_int4(line[WEIGHT] + low * (size // 2), scales, whole, sums, size, group, gain, out)
+        count = -(-size // group)
+        whole, gains = carray(shorts_at(shorts), (size,)), carray(floats_at(gains_at), (count,))
+        if kind == INT8:
+            dot_rows_int8(line[WEIGHT] + low * size, whole, gains, size, group, out)
+        else:
+            sums, scales = carray(floats_at(gains_at + 4 * count), (count,)), line[SCALE] + 8 * low * count
+            dot_rows_int4(line[WEIGHT] + low * (size // 2), scales, whole, gains, sums, group, out)
+    if kind == INT8:
+        scale = carray(floats_at(line[SCALE] + 4 * low), (len(out),))
+        for r in range(len(out)):
+            out[r] *= scale[r]
 
 
 @compile_cached

@@ -11,10 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import llvmlite.binding  # type: ignore[import-untyped]
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic as numba_intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,6 +55,11 @@ def intrinsic(function: Callable[..., Any]) -> Any:
     return numba_intrinsic(function)
 
 
+def literal_intrinsic(function: Callable[..., Any]) -> Any:
+    """An intrinsic that learns the value of an argument that is a constant, by its type."""
+    return numba_intrinsic(prefer_literal=True)(function)
+
+
 def _pointer(element: Any, kind: Any) -> Any:
     @intrinsic
     def at(typingctx: Any, address: Any) -> tuple[Any, Callable]:
@@ -92,55 +95,6 @@ def truncate(typingctx: Any, number: Any) -> tuple[Any, Callable]:
         return builder.fptosi(args[0], ir.IntType(32))
 
     return types.int32(types.float32), codegen
-
-
-def find_multiply_add() -> tuple[str, int]:
-    """Return the name of x86's instruction for sums of two 16-bit products, and how many factors it takes.
-
-    LLVM finds it by itself in plain loops of one row only.
-    """
-    features = llvmlite.binding.get_host_cpu_features() if PAUSE else {}
-    if features.get("avx512bw"):
-        return "llvm.x86.avx512.pmaddw.d.512", 32
-    return ("llvm.x86.avx2.pmadd.wd", 16) if features.get("avx2") else ("", 1)
-
-
-MULTIPLY_ADD, LANES = find_multiply_add()
-
-
-@intrinsic
-def dot_four_int8(
-    typingctx: Any, weight: Any, stride: Any, x: Any, blocks: Any, out: Any
-) -> tuple[Any, Callable]:
-    """out_r = w_r · x for four rows of int8, `stride` bytes apart, and int16 x, `blocks` times LANES long."""
-    bytes_, shorts, ints = (
-        ir.VectorType(ir.IntType(bits), count) for bits, count in ((8, LANES), (16, LANES), (32, LANES // 2))
-    )
-
-    def declare(builder: Any, name: str, kind: Any) -> Any:
-        return builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        weight, stride, x, blocks, out = args
-        number = lambda value: ir.Constant(ir.IntType(64), value)
-        multiply_add = declare(builder, MULTIPLY_ADD, ir.FunctionType(ints, [shorts, shorts]))
-        name = f"llvm.vector.reduce.add.v{LANES // 2}i32"
-        reduce = declare(builder, name, ir.FunctionType(ir.IntType(32), [ints]))
-        totals = [cgutils.alloca_once_value(builder, ir.Constant(ints, None)) for _ in range(4)]
-        with cgutils.for_range(builder, blocks) as loop:
-            at = builder.mul(loop.index, number(LANES))
-            factors = load_at(builder, builder.add(x, builder.mul(at, number(2))), shorts, 2)
-            for r, total in enumerate(totals):
-                row = builder.add(builder.add(weight, builder.mul(stride, number(r))), at)
-                numbers = builder.sext(load_at(builder, row, bytes_, 1), shorts)
-                sums = builder.call(multiply_add, [numbers, factors])
-                builder.store(builder.add(builder.load(total), sums), total)
-        place = builder.inttoptr(out, ir.IntType(32).as_pointer())
-        for r, total in enumerate(totals):
-            builder.store(builder.call(reduce, [builder.load(total)]), builder.gep(place, [number(r)]))
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 5), codegen
 
 
 def load_at(builder: Any, address: Any, kind: Any, align: int) -> Any:

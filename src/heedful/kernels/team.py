@@ -41,7 +41,6 @@ from heedful.kernels.cpu_rows import (
 )  # fmt: skip
 from heedful.kernels.numba_intrinsics import (
     Array,
-    Float,
     Int,
     atomic_increment,
     atomic_load,
@@ -137,7 +136,7 @@ def step(code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, shared:
             elif op == NORM:
                 norm_row(line, reals[n], now, row)
             elif op == ROUND:
-                round_row_int16(line, reals[n], now, row)
+                round_row_int16(line, now, row)
             else:
                 rotate_and_cache(line, now, row, past, position, caches[line[LAYER], row])
     atomic_store(shared, TICKET, OVER * PHASE)

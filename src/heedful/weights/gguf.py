@@ -1,6 +1,6 @@
 """GGUF files: weights, often quantised, with their config and vocabulary in one file or in several parts.
 
-The header is read in gguf_header.py. The file is mapped into memory, and matrices stay in it as they are stored
+The header is read in gguf_header.py. The file is mapped into memory, and matrices stay in it as they are
 (kernels/block_tensor.py). What no kernel reads comes out in float32, as the `gguf` library dequantises it.
 """
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import CorruptFile, MissingPackage, NotFound, WeightsError
-from heedful.kernels.block_tensor import BlockTensor, can_keep
+from heedful.kernels.block_tensor import MIN_VALUES, BlockTensor, can_keep
 from heedful.weights.gguf_header import MAGIC, Header, TensorInfo, read_header
 from heedful.weights.tensor_files import TensorEntry
 from heedful.weights.tensor_layout import check_fetched
@@ -68,8 +68,10 @@ class GGUFFile:
 
         path, tensor = self._tensors[name]
         kind = GGMLQuantizationType(tensor.type)
-        # Whoever writes to a page gets a copy of it: the file never changes.
-        raw = np.memmap(path, np.uint8, "c", tensor.start, tensor.size) if tensor.size else np.empty(0, np.uint8)
+        if math.prod(tensor.shape) >= MIN_VALUES:  # "c": whoever writes to a page gets a copy of it
+            raw: np.ndarray = np.memmap(path, np.uint8, "c", tensor.start, tensor.size)
+        else:
+            raw = np.fromfile(path, np.uint8, tensor.size, offset=tensor.start)
         if can_keep(kind.name, tensor.shape):
             return BlockTensor(torch.from_numpy(raw).view(tensor.shape[0], -1), kind.name)
         rows = raw.reshape(*tensor.shape[:-1], -1) if tensor.size else raw.reshape(tensor.shape)

@@ -116,13 +116,16 @@ def _check_names(
 def _load(link: Link, values: list[Tensor], ours: Mapping[str, Tensor]) -> list[Tensor]:
     """Return our tensors of a link; raise WeightsError if their shapes or kinds of number are not `ours`."""
     shapes, first = [ours[name].shape for name in link.ours], values[0]
+    loaded: list[Tensor] = []
     try:
         if len(values) == 1 and isinstance(first, BlockTensor) and link.op.moves_rows:
-            loaded = [BlockTensor(rows.contiguous(), first.kind) for rows in link.op.load([first.blocks], shapes)]
+            loaded = [
+                BlockTensor(rows.contiguous(), first.kind) for rows in link.op.load([first.blocks], shapes)
+            ]
         else:
             loaded = link.op.load([widened(value) for value in values], shapes)
     except RuntimeError:
-        loaded = []
+        pass
     if [list(t.shape) for t in loaded] != [list(shape) for shape in shapes]:
         raise WrongShape(
             f"{link.theirs[0]!r} has shape {tuple(values[0].shape)}, "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from heedful.decode.engines.fallback import UnsupportedPart
 from heedful.kernels import cpu_activations as A
 from heedful.kernels import cpu_rows as R
 from heedful.kernels.block_tensor import SIZES, BlockTensor
-from heedful.kernels.cpu_blocks import CODES, FLOAT_CODES
+from heedful.kernels.cpu_blocks import GROUP, dot_kernel, values_kernel
 from heedful.kernels.team import Team
 from heedful.models.base import LM
 from heedful.nn.adapt import KeptHeads
@@ -43,7 +43,8 @@ ACTS: dict[Activation, int] = {
 PIECE_BYTES, MAX_PIECES = 1 << 15, 256  # of weights that a thread takes at once
 MANY_ROWS_PIECES = 64  # at most, where weights stay near while many rows are multiplied
 MIN_PIECE_ROWS = 4
-Product = tuple[nn.Module, int] | tuple[nn.Module, int, int, int]  # a layer, where to, how, and an activation
+Layer = Any  # nn.Linear, nn.Embedding, or what stands for one with whole numbers
+Product = tuple[Layer, int] | tuple[Layer, int, int, int]  # a layer, where to, how, and an activation
 
 
 @dataclass
@@ -60,7 +61,7 @@ class Program:
     size: int = 0  # of a row of the workspace
     slopes: Tensor | None = None  # the distances' weights, a head each
     layers: int = 0  # attentions so far: each has a cache
-    rounded: tuple[int, int] = -1, 0  # place of the vector that was rounded last, and to what
+    rounded: tuple[int, int] = -1, 0  # place of the vector that was rounded last, and its groups' size
     logits: int = 0  # their place
 
     def __post_init__(self) -> None:
@@ -73,12 +74,8 @@ class Program:
         together = max((len(p.norm_names) for p in parts if type(p) is ParallelBlock), default=1)
         self.normed = [self.reserve(model.config.dim) for _ in range(together)]
         self.hidden = self.reserve(max(hidden, default=0))
-        groups = {p.group for p in parts if isinstance(p, Int4Linear)}
-        groups |= {32 for p in parts if type(p) is nn.Linear and isinstance(p.weight, BlockTensor)}
-        if len(groups) > 1:
-            raise UnsupportedPart("matrices in groups of different sizes")
-        self.group = max(groups, default=0)
-        self.gain = self.reserve(1 + self.widest // self.group if self.group else 1)
+        groups = min((p.group for p in parts if isinstance(p, Int4Linear)), default=GROUP)
+        self.gain = self.reserve(2 * -(-self.widest // min(groups, GROUP)))
         self.q, self.k, self.v, self.heads = (self.reserve(width) for width in widths)
         x = self.embed(model.embed)
         if type(model.blocks.bias) is ALiBi:
@@ -148,45 +145,46 @@ class Program:
         fields = {"from": source, "in": size, "weight": self.address(part.weight), "bias": where}
         self.emit(R.NORM, part.eps, to=to, kind=kind, **fields)
 
-    def matrix(self, part: nn.Module) -> dict[str, int]:
+    def matrix(self, part: Layer) -> dict[str, int]:
         """Return the fields of an instruction that reads the matrix of a part, by its kind."""
-        weight = cast(Tensor, part.weight)
+        weight, kernel = part.weight, values_kernel if isinstance(part, nn.Embedding) else dot_kernel
         if isinstance(weight, BlockTensor):
             size, stored = SIZES[weight.kind]
-            code, row = R.BLOCKS + CODES[weight.kind], weight.blocks.shape[1]
-            at = self.address(weight.blocks, torch.uint8)
-            return {"kind": code, "weight": at, "row_bytes": row, "row_blocks": row // stored}
+            row = weight.blocks.shape[1]
+            fields = {"weight": self.address(weight.blocks, torch.uint8), "kernel": kernel(weight.kind)}
+            kind = R.FLOAT16 if weight.kind in ("F16", "BF16") else R.BLOCKS
+            return fields | {"kind": kind, "row_bytes": row, "row_blocks": row // stored, "group": GROUP}
         if type(part) is nn.Linear or type(part) is nn.Embedding:
             return {"kind": R.FLOAT32, "weight": self.address(weight)}
-        scale = {"scale": self.address(cast(Tensor, part.scale))}
         if type(part) is Int4Linear:
-            return scale | {"kind": R.INT4, "weight": self.address(weight, torch.uint8), "group": part.group}
-        if type(part) in (Int8Linear, TiedLinear, Int8Embedding):
-            return scale | {"kind": R.INT8, "weight": self.address(weight, torch.int8)}
-        raise UnsupportedPart(type(part).__name__)
+            fields = {"kind": R.INT4, "weight": self.address(weight, torch.uint8), "group": part.group}
+        elif type(part) is Int8Linear or type(part) is TiedLinear or type(part) is Int8Embedding:
+            size = weight.shape[1]
+            fields = {"kind": R.INT8, "weight": self.address(weight, torch.int8), "group": GROUP}
+            if size % GROUP == 0:
+                fields |= {"kernel": dot_kernel("I8"), "row_bytes": size, "row_blocks": size // GROUP}
+        else:
+            raise UnsupportedPart(type(part).__name__)
+        return fields | {"scale": self.address(part.scale)}
 
     def linear(self, source: int, *products: Product, scale: float = 1.0) -> None:
         """y = act(scale · W x + b) put at its place, added to what is there, or multiplied with it.
 
         Threads share several products of one x together; a piece of one follows that of the product before.
         """
-        lines: list[dict[str, int]] = []
-        size, held = 0, 0
+        lines, held = [], 0
         for part, to, *how in products:
-            fields, size = self.matrix(part), part.in_features
             mode, act = how or (R.SET, A.NONE)
             bias = 0 if part.bias is None else self.address(part.bias)
-            fields |= {"in": size, "out": part.out_features, "from": source, "bias": bias, "gain": self.gain}
-            lines.append(fields | {"to": to, "mode": mode, "act": act})
-            held += part.out_features * (fields.get("row_bytes") or part.weight.nbytes // part.out_features)
-            kind = fields["kind"]
-            if kind != R.FLOAT32 and kind - R.BLOCKS not in FLOAT_CODES:
-                most = 32767 if kind >= R.BLOCKS else min(32767, (1 << 31) // (127 * size) - 1)
-                if self.rounded != (source, most):  # unless the instructions before rounded this vector
-                    rounds = {"from": source, "in": size, "gain": self.gain, "group": self.group}
-                    self.emit(R.ROUND, most, **rounds)
-                    self.rounded = source, most
-        pieces = min(held // PIECE_BYTES, self.max_pieces, *(fields["out"] // MIN_PIECE_ROWS for fields in lines))
+            fields = self.matrix(part) | {"in": part.in_features, "out": part.out_features, "from": source}
+            lines.append(fields | {"bias": bias, "gain": self.gain, "to": to, "mode": mode, "act": act})
+            held += part.weight.blocks.nbytes if isinstance(part.weight, BlockTensor) else part.weight.nbytes
+            group = 0 if fields["kind"] in (R.FLOAT32, R.FLOAT16) else fields["group"]
+            if group and self.rounded != (source, group):  # unless this vector was rounded just before
+                rounds = {"from": source, "in": part.in_features, "gain": self.gain, "group": group}
+                self.emit(R.ROUND, **rounds)
+                self.rounded = source, group
+        pieces = min(held // PIECE_BYTES, self.max_pieces, *(line["out"] // MIN_PIECE_ROWS for line in lines))
         for i, fields in enumerate(lines):
             self.emit(R.LINEAR, scale, chunks=max(1, pieces), joined=len(lines) - i, **fields)
             if fields["to"] == self.rounded[0]:

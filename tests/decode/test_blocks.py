@@ -1,0 +1,158 @@
+"""Weights that stay as a GGUF file stores them: their values, their products, and whole models."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import heedful
+from heedful.decode.engines.numba_stepper import NumbaStepper
+from heedful.decode.stepper import EagerStepper
+from heedful.exporting import export_gguf
+from heedful.kernels.block_tensor import SIZES, BlockTensor, reference_widen, widen
+from heedful.models.base import Model
+
+pytest.importorskip("numba")
+pytest.importorskip("gguf")
+
+LLAMA = {"dim": 256, "layers": 2, "heads": 4, "kv_heads": 4, "hidden": 512, "context": 64, "vocab": 300}
+HALVES = {
+    "F16": (),
+    "BF16": (),
+    "Q6_K": (208,),
+    "Q4_1": (0, 2),
+    "Q5_1": (0, 2),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+}
+
+
+def random_blocks(kind: str, rows: int = 37, columns: int = 512) -> Tensor:
+    """Return rows of blocks with random numbers, and scales that are finite and of ordinary size."""
+    size, stored = SIZES[kind]
+    rng = np.random.default_rng(sum(map(ord, kind)))
+    if kind in ("F16", "BF16"):
+        values = torch.from_numpy(rng.standard_normal((rows, columns), np.float32))
+        return values.to(torch.float16 if kind == "F16" else torch.bfloat16).view(torch.uint8)
+    blocks = rng.integers(0, 256, (rows, columns // size, stored), np.uint8)
+    for place in HALVES.get(kind, (0,)):
+        blocks[..., place + 1] = blocks[..., place + 1] & 0x83 | 0x20  # the upper byte of a float16
+    return torch.from_numpy(blocks.reshape(rows, -1))
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_values_of_blocks_are_those_of_the_gguf_library(kind: str) -> None:
+    blocks = random_blocks(kind)
+    assert torch.equal(widen(blocks, kind), reference_widen(blocks, kind))
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_a_product_with_blocks_equals_the_product_with_their_values(kind: str) -> None:
+    from heedful.kernels import cpu_rows as R
+    from heedful.kernels.cpu_blocks import GROUP, dot_kernel
+
+    blocks, size = random_blocks(kind), 512
+    x, out = torch.randn(size, generator=torch.Generator().manual_seed(0)), torch.zeros(len(blocks))
+    workspace = torch.cat((x, torch.zeros(2 * size // GROUP)))
+    shorts, now = torch.zeros(size, dtype=torch.int16), np.zeros(8, np.int64)
+    now[[R.WORK, R.SHORTS]] = workspace.data_ptr(), shorts.data_ptr()
+    line = np.zeros(R.FIELDS, np.int64)
+    line[[R.IN, R.GROUP, R.GAIN, R.WEIGHT, R.ROW_BYTES]] = (
+        size,
+        GROUP,
+        size,
+        blocks.data_ptr(),
+        blocks.shape[1],
+    )
+    line[[R.KERNEL, R.ROW_BLOCKS]] = dot_kernel(kind), size // SIZES[kind][0]
+    line[R.KIND] = R.FLOAT16 if kind in ("F16", "BF16") else R.BLOCKS
+    R.round_row_int16(line, now, 0)
+    R.dot_rows(line, workspace.data_ptr(), shorts.data_ptr(), 0, out.numpy())
+    wanted = reference_widen(blocks, kind) @ x
+    assert (out - wanted).abs().max() < 1e-4 * wanted.abs().max()
+
+
+@pytest.fixture(scope="module", params=["f16", "q8_0", "q4_0", "q4_k"])
+def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Model]:
+    """A small model written in one of the schemes, and read back."""
+    path = tmp_path_factory.mktemp("blocks") / "model.gguf"
+    export_gguf(heedful.build("llama", **LLAMA, seed=0).eval(), path, request.param)
+    return path, heedful.load(path)
+
+
+def test_a_loaded_model_keeps_the_bytes_of_its_file(loaded: tuple[Path, Model]) -> None:
+    path, model = loaded
+    held = sum(p.blocks.nbytes if isinstance(p, BlockTensor) else p.nbytes for p in model.parameters())
+    assert held < path.stat().st_size
+    assert sum(p.numel() for p in model.parameters()) == sum(
+        p.numel() for p in heedful.build("llama", **LLAMA).parameters()
+    )
+
+
+def test_steps_from_blocks_equal_plain_steps_with_their_values(loaded: tuple[Path, Model]) -> None:
+    model = loaded[1]
+    wide = copy.deepcopy(model).float()
+    assert not any(isinstance(p, BlockTensor) for p in wide.parameters())
+    prompt = torch.arange(5)[None]
+    for rows in (1, 3):
+        quick, plain = NumbaStepper(model), EagerStepper(wide)
+        got, logits = (s.prefill(prompt.repeat(rows, 1), None, 16) for s in (quick, plain))
+        assert torch.allclose(got, logits, atol=1e-5)
+        for _ in range(3):
+            tokens = logits.argmax(-1)
+            got, logits = quick.step(tokens), plain.step(tokens)
+            assert quick.fallback_reason is None
+            assert (got - logits).abs().max() < 1e-3 * logits.abs().max()
+
+
+def test_training_widens_and_learns(loaded: tuple[Path, Model]) -> None:
+    model = copy.deepcopy(loaded[1]).train()
+    assert not any(isinstance(p, BlockTensor) for p in model.parameters())
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_saving_writes_the_values(loaded: tuple[Path, Model], tmp_path: Path) -> None:
+    model = loaded[1]
+    again = heedful.load(heedful.save(model, tmp_path / "saved"))
+    tokens = torch.arange(9)[None]
+    with torch.no_grad():
+        assert torch.allclose(again(tokens), model(tokens), atol=1e-5)
+
+
+@pytest.fixture
+def matrix() -> nn.Parameter:
+    return BlockTensor(random_blocks("Q8_0"), "Q8_0").as_parameter()
+
+
+def test_a_block_tensor_has_gradients_like_its_values(matrix: nn.Parameter) -> None:
+    values = nn.Parameter(matrix.widen())
+    for weight in (matrix, values):
+        F.linear(torch.ones(2, 512), weight).square().sum().backward()
+        F.embedding(torch.tensor([3, 3, 5]), weight).sum().backward()
+    assert matrix.grad is not None
+    assert torch.allclose(matrix.grad, values.grad)
+
+
+def test_what_is_written_to_a_block_tensor_stays_and_leaves_copies_alone(matrix: nn.Parameter) -> None:
+    before, other = matrix.widen(), copy.deepcopy(matrix)
+    optimizer = torch.optim.AdamW([matrix], lr=0.1)
+    matrix.grad = torch.ones(matrix.shape)
+    optimizer.step()
+    with torch.no_grad():
+        matrix[0] = 7.0
+    assert (matrix[0] == 7).all()
+    assert (matrix[1:] < before[1:]).all()
+    assert torch.equal(other.detach() + 0, before)
+
+
+def test_a_pickled_block_tensor_is_an_ordinary_one(matrix: nn.Parameter) -> None:
+    again = pickle.loads(pickle.dumps(matrix))
+    assert type(again) is nn.Parameter
+    assert torch.equal(again, matrix.widen())

@@ -107,8 +107,15 @@ def assemble(family: Family, config: Config) -> Model:
 def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Model:
     """A model with published weights, in eval mode: a folder in Hugging Face layout, a .gguf file, a hub id.
 
-    The head follows `architectures` in config.json. `dtype` None keeps the file's.
+    The head follows `architectures` in config.json. `dtype` None keeps the type of the file. Matrices of a .gguf
+    file then stay as they are stored, until the model is trained or moved.
     """
+    return _load(path, device, dtype, keep_blocks=dtype is None)
+
+
+def _load(
+    path: str | Path, device: str | torch.device, dtype: torch.dtype | None, *, keep_blocks: bool = False
+) -> Model:
     where = _resolve(path)
     if where.is_dir() and (base := adapter_base(where)) is not None:
         return _load_on_base(where, base, device, dtype)
@@ -126,6 +133,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
         rows, prefix = family.rows(config), family.prefix
         if isinstance(source, GGUFFile) and family.gguf_names is not None:
             rows, prefix = family.gguf_names(config), ""
+            source.keep_blocks = keep_blocks
         drop = family.drop(config) if callable(family.drop) else family.drop
         origin = fill_model(model, source, rows, prefix=prefix, copies=family.copies, drop=drop, dtype=dtype)
         model.origin = None if isinstance(source, GGUFFile) else origin
@@ -249,7 +257,7 @@ def _on_body(body: Model, config: Config, seed: int = 0, later: Collection[str] 
 
 def _load_on_base(where: Path, base: str, device: str | torch.device, dtype: torch.dtype | None) -> Model:
     hf_config = read_config(where)
-    body = load(base, dtype=dtype)
+    body = _load(base, "cpu", dtype)
     model = _on_body(body, config_from(body.family, hf_config), later=adapter_whole(where))
     model.hf_config = hf_config
     size = sum(p.numel() for p in model.parameters())
@@ -263,7 +271,7 @@ def _load_peft(where: Path, device: str | torch.device, dtype: torch.dtype | Non
     adapter = PeftAdapter(where)
     base = where / adapter.base if (where / adapter.base / "config.json").is_file() else adapter.base
     try:
-        model = load(base, dtype=dtype)
+        model = _load(base, "cpu", dtype)
     except NotFound as error:
         raise NotFound(
             f"{where} is an adapter of {adapter.base!r:.80}: {error.message}",

@@ -23,15 +23,7 @@ pytest.importorskip("numba")
 pytest.importorskip("gguf")
 
 LLAMA = {"dim": 256, "layers": 2, "heads": 4, "kv_heads": 4, "hidden": 512, "context": 64, "vocab": 300}
-HALVES = {
-    "F16": (),
-    "BF16": (),
-    "Q6_K": (208,),
-    "Q4_1": (0, 2),
-    "Q5_1": (0, 2),
-    "Q4_K": (0, 2),
-    "Q5_K": (0, 2),
-}
+WITH_OFFSETS = ("Q4_1", "Q5_1", "Q4_K", "Q5_K")
 
 
 def random_blocks(kind: str, rows: int = 37, columns: int = 512) -> Tensor:
@@ -42,7 +34,7 @@ def random_blocks(kind: str, rows: int = 37, columns: int = 512) -> Tensor:
         values = torch.from_numpy(rng.standard_normal((rows, columns), np.float32))
         return values.to(torch.float16 if kind == "F16" else torch.bfloat16).view(torch.uint8)
     blocks = rng.integers(0, 256, (rows, columns // size, stored), np.uint8)
-    for place in HALVES.get(kind, (0,)):
+    for place in (208,) if kind == "Q6_K" else (0, 2) if kind in WITH_OFFSETS else (0,):
         blocks[..., place + 1] = blocks[..., place + 1] & 0x83 | 0x20  # the upper byte of a float16
     return torch.from_numpy(blocks.reshape(rows, -1))
 

@@ -36,6 +36,7 @@ class GGUFFile:
 
     def __init__(self, path: Path) -> None:
         self.path, header = path, read_gguf_header(path)
+        self.keep_blocks = False  # whether matrices that kernels read stay as they are stored
         parts = {path: header}
         if "split.count" in header.metadata:
             found = find_parts(path, header.metadata)
@@ -72,7 +73,7 @@ class GGUFFile:
             raw: np.ndarray = np.memmap(path, np.uint8, "c", tensor.start, tensor.size)
         else:
             raw = np.fromfile(path, np.uint8, tensor.size, offset=tensor.start)
-        if can_keep(kind.name, tensor.shape):
+        if self.keep_blocks and can_keep(kind.name, tensor.shape):
             return BlockTensor(torch.from_numpy(raw).view(tensor.shape[0], -1), kind.name)
         rows = raw.reshape(*tensor.shape[:-1], -1) if tensor.size else raw.reshape(tensor.shape)
         long = GGML_QUANT_SIZES[kind][1] * math.gcd(raw.size // GGML_QUANT_SIZES[kind][1], BLOCKS_IN_A_ROW)

@@ -107,8 +107,8 @@ def assemble(family: Family, config: Config) -> Model:
 def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Model:
     """A model with published weights, in eval mode: a folder in Hugging Face layout, a .gguf file, a hub id.
 
-    The head follows `architectures` in config.json. `dtype` None keeps the type of the file. Matrices of a .gguf
-    file then stay as they are stored, until the model is trained or moved.
+    The head follows `architectures` in config.json. `dtype` None keeps the type of the file: matrices of a
+    .gguf file stay as they are stored until the model is trained or moved.
     """
     return _load(path, device, dtype, keep_blocks=dtype is None)
 

@@ -10,9 +10,11 @@ from torch.nn.utils import parametrize
 
 from heedful.adapters import lora
 from heedful.decode.engines.static_state import StaticState
+from heedful.decode.engines.step_fusion import FusedOperators
+from heedful.decode.engines.step_operators import Definitions
+from heedful.decode.engines.step_parts import step_by_operators
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq, State
-from heedful.nn.operators import Kind, step_operators
 from heedful.nn.position import Rotary
 from heedful.nn.rope import NTKScaling
 from tests.properties.tiny import GENERATORS, ids, source_ids, tiny
@@ -39,14 +41,17 @@ def near(a: Tensor, b: Tensor) -> bool:
     return bool((a - b).abs().max() <= 1e-4)
 
 
-def same_steps(model: LM | Seq2Seq, state: State, static: StaticState, kind: Kind | None = None) -> None:
+def same_steps(model: LM | Seq2Seq, state: State, static: StaticState, *, fused: bool = False) -> None:
     """Take the likeliest tokens; both give the same logits."""
+    operators = FusedOperators(Definitions())
     assert state.logits is not None
     tokens = state.logits.argmax(-1)[:, None]
     for _ in range(STEPS):
         logits = model.step(tokens, state)
-        with step_operators(kind) as computed:
-            got = computed(static.step(model, tokens))
+        if fused:
+            got = step_by_operators(static, model, tokens, operators)
+        else:
+            got = static.step(model, tokens)
         assert near(got, logits)
         tokens = logits[:, -1:].argmax(-1)
 
@@ -77,7 +82,7 @@ def test_a_steps_operators_are_what_the_parts_compute(family: str, rows: int) ->
     state = model.start(prompts(model, rows, 8), valid=valid)
     static = StaticState(state, rows, 16, memory_capacity=16)
     static.write(state)
-    same_steps(model, state, static, "definitions")
+    same_steps(model, state, static, fused=True)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "mamba", "mamba2", "gla", "olmo-hybrid", "lstm"])
@@ -95,7 +100,7 @@ def test_a_steps_operators_are_what_changed_parts_compute(family: str) -> None:
     state = model.start(prompts(model, 1, 8))
     static = StaticState(state, 1, 16)
     static.write(state)
-    same_steps(model, state, static, "definitions")
+    same_steps(model, state, static, fused=True)
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -107,7 +112,7 @@ def test_heads_that_share_how_they_read_step_as_channels_do(rows: int) -> None:
     state = model.start(prompts(model, rows, 8))
     static = StaticState(state, rows, 16)
     static.write(state)
-    same_steps(model, state, static, "definitions")
+    same_steps(model, state, static, fused=True)
 
 
 @pytest.mark.parametrize("family", GENERATORS)

@@ -1,24 +1,40 @@
-"""Every kernel of a step computes what its definition in plain torch computes, on a GPU."""
+"""Every kernel of a step computes what its definition in plain torch computes. Without a GPU, Triton's
+interpreter can run them:
+
+TRITON_INTERPRET=1 pytest tests/decode/test_step_kernels.py
+
+It multiplies matrices of bfloat16 as if they were whole numbers and rounds to 8 bits wrongly: those need a GPU.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from heedful.nn.operators import Definitions, Newest, Norm, Product
+from heedful.decode.engines.step_operators import Definitions, Newest, Norm, Product
+from heedful.nn.quantised import Int4Linear, Int8Linear
 
 pytest.importorskip("triton")
-if not torch.cuda.is_available():
-    pytest.skip("there is no GPU", allow_module_level=True)
+if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("no GPU, and TRITON_INTERPRET=1 is not set", allow_module_level=True)
 
 plain = Definitions()
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter computes it wrongly")
+
+
+def kernels() -> Any:
+    from heedful.kernels.gpu_step import Kernels
+
+    return Kernels()
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Tensor:
-    return (torch.randn(*shape, device="cuda") * scale).to(dtype)
+    return (torch.randn(*shape, device=DEVICE) * scale).to(dtype)
 
 
 def near(got: Tensor, want: Tensor, dtype: torch.dtype = torch.float32) -> bool:
@@ -31,76 +47,126 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize(
     ("dtype", "columns", "kind"),
     [
         (torch.float32, 40, "layer"),
         (torch.float32, 768, None),
-        (torch.bfloat16, 768, "rms"),
-        (torch.bfloat16, 5000, None),
+        (torch.float32, 1300, "rms"),
+        pytest.param(torch.bfloat16, 768, "rms", marks=needs_gpu),
+        pytest.param(torch.bfloat16, 5000, None, marks=needs_gpu),
     ],
 )
-def test_products_with_what_stands_beside_them(dtype: torch.dtype, columns: int, kind: Any) -> None:
-    from heedful.kernels import gpu_step
-
-    x, bias = draw(columns, dtype=dtype), draw(columns, dtype=dtype)
-    norm = (
-        None
-        if kind is None
-        else Norm(kind, draw(columns, dtype=dtype), bias if kind == "layer" else None, 1e-5)
-    )
+def test_products_with_what_stands_beside_them(
+    dtype: torch.dtype, columns: int, kind: Any, rows: int
+) -> None:
+    x, bias = draw(rows, columns, dtype=dtype), draw(columns, dtype=dtype)
+    norm = None
+    if kind is not None and rows == 1:
+        norm = Norm(kind, draw(columns, dtype=dtype), bias if kind == "layer" else None, 1e-5)
     matrix = lambda rows: draw(rows, columns, dtype=dtype, scale=columns**-0.5)
     several = [
         Product(matrix(17), None, "silu"),
         Product(matrix(300), draw(300, dtype=dtype)),
         Product(matrix(1)),
+        Product(matrix(33), draw(33, dtype=dtype), "tanh"),
     ]
-    for count in (1, 2, 3):
-        got = gpu_step.products(x, norm, several[:count], None, dtype)
+    for count in (1, 2, 3, 4):
+        got = kernels().products(x, norm, several[:count], None, dtype)
         want = plain.products(x, norm, several[:count], None, dtype)
         assert all(near(a, b, dtype) for a, b in zip(got, want, strict=True))
     for gated in (None, Product(matrix(65), draw(65, dtype=dtype))):
         one = [Product(matrix(65), draw(65, dtype=dtype), "gelu", gated)]
-        rest = draw(65)
+        rest = draw(rows, 65)
         assert near(
-            gpu_step.products(x, norm, one, rest, torch.float32)[0],
+            kernels().products(x, norm, one, rest, torch.float32)[0],
             plain.products(x, norm, one, rest, torch.float32)[0], dtype,
         )  # fmt: skip
 
 
+def rounded(columns: int, rows: int, bits: int, **more: Any) -> Product:
+    """A random matrix in whole numbers."""
+    layer = nn.Linear(columns, rows, device=DEVICE)
+    made = Int8Linear(layer) if bits == 8 else Int4Linear(layer)
+    group = made.group if isinstance(made, Int4Linear) else 0
+    return Product(made.weight, made.bias, scale=made.scale, group=group, **more)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(("bits", "columns"), [(8, 96), (8, 1536), (4, 96), (4, 2112)])
+@torch.no_grad()
+def test_products_with_whole_numbers(bits: int, columns: int, rows: int) -> None:
+    x = draw(rows, columns)
+    several = [rounded(columns, n, bits) for n in (7, 40, 1)]
+    for got, want in zip(
+        kernels().products(x, None, several, None, x.dtype), plain.products(x, None, several, None, x.dtype),
+        strict=True,
+    ):  # fmt: skip
+        assert near(got, want)
+    one = [rounded(columns, 33, bits, act="silu", gated=rounded(columns, 33, bits))]
+    rest = draw(rows, 33)
+    norm = Norm("rms", draw(columns), None, 1e-5) if bits == 8 and rows == 1 else None
+    got, want = (by.products(x, norm, one, rest, x.dtype)[0] for by in (kernels(), plain))
+    assert near(got, want)
+
+
 @pytest.mark.parametrize(
-    ("length", "heads", "biased", "fresh"),
+    ("slots", "heads", "more"),
     [
-        (7, (4, 4), False, True),
-        (100, (6, 2), True, False),
-        (2048, (6, 2), True, True),
-        (2048, (4, 4), False, False),
+        (7, (4, 4), {"turned": 24}),
+        (100, (6, 2), {"bias": True, "newest": False}),
+        (512, (6, 2), {"bias": True, "turned": 16, "rows": 2}),
+        (512, (4, 4), {"newest": False, "rows": 1}),
+        (512, (3, 3), {"bias": True, "rows": 1}),
+        (200, (8, 2), {"window": 150, "turned": 24}),
+        (200, (4, 4), {"window": 11, "softcap": 0.7, "sinks": True}),
     ],
 )
-def test_attention_over_static_keys(length: int, heads: tuple[int, int], biased: bool, fresh: bool) -> None:
-    from heedful.kernels import gpu_step
-
-    (H, G), B, K = heads, 3, 24
-    q, k, v = draw(B, H, 1, K), draw(B, G, length, K), draw(B, G, length, K)
-    past = torch.tensor([0, length // 2, length - 1], device="cuda")
-    keep = torch.arange(length, device="cuda") <= past[:, None]
-    bias = draw(B, length, H, 1).permute(0, 2, 3, 1) if biased else None
-    newest = Newest(draw(B, G, 1, K), draw(B, G, 1, K), past) if fresh else None
+def test_attention_over_static_keys(slots: int, heads: tuple[int, int], more: dict[str, Any]) -> None:
+    (H, G), B, K = heads, more.get("rows", 3), 24
+    q, k, v = draw(B, H, 1, K), draw(B, G, slots, K), draw(B, G, slots, K)
+    far = 3 * slots if "window" in more else slots - 1
+    past = torch.tensor([far, 0, slots // 2], device=DEVICE)[:B]
+    bias = draw(B, slots, H, 1).permute(0, 2, 3, 1) if "bias" in more else None
+    newest, keep = None, torch.arange(slots, device=DEVICE) % 3 != past[:, None] % 3
+    if more.get("newest", True):
+        angle = draw(far + 1, more.get("turned", 0) // 2)
+        angles = (angle.cos(), angle.sin()) if "turned" in more else None
+        newest = Newest(draw(B, G, 1, K), draw(B, G, 1, K), past, angles, more.get("window"))
+    options = {
+        "newest": newest, "keep": keep if newest is None else None, "bias": bias,
+        "softcap": more.get("softcap"), "sinks": draw(H) if "sinks" in more else None,
+    }  # fmt: skip
     caches = [(k.clone(), v.clone()) for _ in range(2)]
-    got = gpu_step.attend(q, *caches[0], keep, bias, 0.3, newest)
-    want = plain.attend(q, *caches[1], keep, bias, 0.3, newest)
-    assert got is not None
-    assert want is not None
+    by_kernel = kernels()
+    got = by_kernel.attend(q, *caches[0], 0.3, **options)
+    want = plain.attend(q, *caches[1], 0.3, **options)
     assert near(got, want)
-    assert all(torch.equal(a, b) for a, b in zip(*caches, strict=True))
+    assert all(near(a, b) for a, b in zip(*caches, strict=True))
+    assert near(by_kernel.attend(q, *caches[0], 0.3, **options), want)  # what it counts with is zero again
+
+
+@needs_gpu
+@pytest.mark.parametrize("heads", [(4, 4), (8, 2)])
+def test_attention_over_keys_of_eight_bits(heads: tuple[int, int]) -> None:
+    (H, G), B, K, S = heads, 2, 64, 300
+    q = draw(B, H, 1, K, dtype=torch.bfloat16)
+    caches = [[draw(B, G, S, K).to(torch.float8_e4m3fn) for _ in range(2)]]
+    caches.append([t.clone() for t in caches[0]])
+    new = [draw(B, G, 1, K, dtype=torch.bfloat16, scale=200.0) for _ in range(2)]
+    newest = Newest(new[0], new[1] / 200, torch.tensor([5, 250], device=DEVICE))
+    got, want = (
+        by.attend(q, *cache, 0.1, newest=newest) for by, cache in zip((kernels(), plain), caches, strict=True)
+    )
+    assert near(got, want, torch.bfloat16)
+    assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(*caches, strict=True))
 
 
 def same_in_place(name: str, state: Tensor, before: list[Any], after: tuple[Any, ...] = ()) -> None:
     """Whether a kernel gives and leaves behind what its definition does."""
-    from heedful.kernels import gpu_step
-
     ours, theirs = state.clone(), state.clone()
-    got = getattr(gpu_step, name)(*before, ours, *after)
+    got = getattr(kernels(), name)(*before, ours, *after)
     want = getattr(plain, name)(*before, theirs, *after)
     assert near(got, want)
     assert near(ours, theirs)
@@ -108,8 +174,6 @@ def same_in_place(name: str, state: Tensor, before: list[Any], after: tuple[Any,
 
 
 def test_states_are_written_over_as_defined() -> None:
-    from heedful.kernels import gpu_step
-
     B, D, N, (H, K, V) = 2, 50, 5, (3, 6, 10)
     for bias in (None, draw(D)):
         same_in_place("conv_silu", draw(B, 3, D), [draw(B, 1, D)], (draw(D, 1, 4), bias))
@@ -118,19 +182,11 @@ def test_states_are_written_over_as_defined() -> None:
     rows = [draw(B, 1, H * K), draw(B, 1, H * K), draw(B, 1, H * V), draw(B, 1, H * K, scale=30.0)]
     same_in_place("gated_linear_step", draw(B, H, K, V), rows, (16.0, 0.4))
     gates, c = draw(B, 4 * D), draw(B, D)
-    for a, b in zip(gpu_step.lstm_cell(gates, c), plain.lstm_cell(gates, c), strict=True):
+    for a, b in zip(kernels().lstm_cell(gates, c), plain.lstm_cell(gates, c), strict=True):
         assert near(a, b)
 
 
-@pytest.mark.parametrize("turned", [16, 24])
-def test_rotary_positions_and_norms_of_rows(turned: int) -> None:
-    from heedful.kernels import gpu_step
-
-    x, angle = draw(2, 3, 1, 24), draw(2, 1, 1, turned // 2)
-    got, want = gpu_step.rotate(x, angle.cos(), angle.sin()), plain.rotate(x, angle.cos(), angle.sin())
-    assert got is not None
-    assert want is not None
-    assert near(got, want)
+def test_norms_of_rows() -> None:
     for norm in (Norm("rms", draw(40), None, 1e-6), Norm("layer", draw(40), draw(40), 1e-5)):
         rows = draw(5, 40)
-        assert near(gpu_step.normalise(rows, norm), plain.normalise(rows, norm))
+        assert near(kernels().normalise(rows, norm), plain.normalise(rows, norm))

@@ -1,19 +1,17 @@
-"""Which stepper writes a text: `choose_stepper` is the one policy, `fast` gives the fastest there is.
+"""Which stepper writes a text: `choose_stepper` is the one policy.
 
     heedful.generate(model, "Once upon a time")                 the one that pays
     heedful.generate(model, "Once upon a time", fast=False)     the model's own steps, one by one
 
-On a GPU a step is a recorded graph: of the model's own parts, whatever they are (engines/graph_stepper.py),
-or, for decoders all of whose parts it knows, of few kernels (engines/recorded_stepper.py). On a CPU it is one
-call of machine code (engines/numba_stepper.py) for those decoders. What they cannot compute, the eager
-stepper does, with the same logits.
+On a GPU a step is a recorded graph of the model's own parts (engines/graph_stepper.py). On a CPU it is one call
+of machine code (engines/numba_stepper.py) for decoders all of whose parts it knows. What they cannot compute,
+the eager stepper does, with the same logits.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-import weakref
 from pathlib import Path
 
 import torch
@@ -23,36 +21,27 @@ from heedful.decode.engines.graph_stepper import GraphStepper
 from heedful.decode.engines.numba_stepper import MAX_ROWS, NumbaStepper
 from heedful.decode.stepper import EagerStepper, Stepper, stepper_for
 from heedful.errors import InputError
-from heedful.models.base import LM, Model
+from heedful.models.base import Model
 
 # Weights × tokens that make up for getting the machine code ready (docs/generation-speed.md): a quarter of a
 # second to read what an earlier process compiled, some ten to compile it the first time.
 MIN_WORK_CACHED, MIN_WORK_COMPILED = 4e9, 4e10
 MIN_TOKENS_RECORDED = 12  # tokens that make up for recording a step, which costs a few
-# Tokens of one row that make up for the kernels of a whole decoder: there are more to compile than for its
-# parts, up to five seconds on a machine that never did. Several rows gain more by them.
-MIN_TOKENS_MERGED = 1024
 NUMBA_KERNELS = "heedful.kernels.team"
-WRITTEN: weakref.WeakKeyDictionary[Model, int] = weakref.WeakKeyDictionary()  # tokens asked for on a GPU
 
 
 def choose_stepper(model: Model | Stepper, rows: int, tokens: int, *, exact: bool = True) -> Stepper:
     """Return the stepper that writes `rows` texts of `tokens` tokens soonest, or the one that is given.
 
-    On a GPU a step is recorded unless there is hardly anything to write: of the model's own parts, or of a
-    whole decoder's kernels once it writes much. A model in training mode keeps its weights where they are: a
-    recorded training step may read them there. On a CPU the fast stepper pays for
+    It depends on these alone, and on nothing that was written before. On a GPU a step is recorded unless there
+    is hardly anything to write. On a CPU the fast stepper pays for
     at most MAX_ROWS texts, if weights × tokens make up for getting its machine code ready; `exact` keeps it
     to float32, where its logits are the eager stepper's up to rounding.
     """
     if not isinstance(model, Model):
         return stepper_for(model)
     if model.device.type == "cuda":
-        written = WRITTEN[model] = WRITTEN.get(model, 0) + tokens
-        if tokens < MIN_TOKENS_RECORDED:
-            return EagerStepper(model)
-        much = rows > 1 or written > MIN_TOKENS_MERGED
-        return fast(model) if much and not model.training else GraphStepper(model)
+        return EagerStepper(model) if tokens < MIN_TOKENS_RECORDED else GraphStepper(model)
     parameters = list(model.parameters())
     if model.device.type != "cpu" or (exact and any(p.dtype != torch.float32 for p in parameters)):
         return EagerStepper(model)
@@ -74,27 +63,17 @@ def is_compiled() -> bool:
 
 
 def fast(model: Model, cache_dtype: torch.dtype | None = None, *, compiled: bool = False) -> Stepper:
-    """Return the fastest stepper there is for this model on its device; the eager one if there is no other.
+    """Return the fast stepper of a model's device, however little is written; the eager one if there is none.
 
     `cache_dtype` is the type of the keys and values kept on a GPU: torch.float8_e4m3fn, or None for the
     model's own. `compiled` gives the step to torch.compile, whatever the model is; the first text then takes
     a minute longer.
     """
-    if compiled:
-        return GraphStepper(model, compiled=True)
-    if model.device.type == "cuda":
-        here = model.device.index in (None, torch.cuda.current_device())  # Triton launches on the current one
-        if isinstance(model, LM) and here and importlib.util.find_spec("triton") is not None:
-            from heedful.decode.engines.recorded_stepper import RecordedStepper
-
-            stepper = RecordedStepper(model, cache_dtype=cache_dtype)
-            if cache_dtype is not None or stepper.fallback_reason is None:
-                return stepper
-        if cache_dtype is None:
-            return GraphStepper(model)
+    if compiled or model.device.type == "cuda":
+        return GraphStepper(model, compiled=compiled, cache_dtype=cache_dtype)
     if cache_dtype is not None:
         raise InputError(
-            f"cache_dtype={cache_dtype} is for a GPU with Triton, and this model is on {model.device}",
+            f"cache_dtype={cache_dtype} is for a GPU, and this model is on {model.device}",
             hint="leave it out, or move the model to a GPU",
         )
     return NumbaStepper(model) if model.device.type == "cpu" else EagerStepper(model)

@@ -12,11 +12,11 @@ from heedful.exercises import mutations_recurrent as mutations
 from heedful.exercises.code_exercise import Case, CodeExercise
 from heedful.exercises.code_transformer import random_tensors
 from heedful.nn.additive import Additive
-from heedful.nn.operators import Definitions
+from heedful.decode.engines.step_operators import Definitions
 
 
 def lstm_step(x: Tensor, h: Tensor, c: Tensor, W: Tensor, U: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The library's definition of a step (`nn/operators.py:Definitions.lstm_cell`)."""
+    """The library's definition of a step (`decode/engines/step_operators.py:Definitions.lstm_cell`)."""
     return Definitions().lstm_cell(F.linear(x, W, b) + F.linear(h, U), c)
 
 

@@ -12,7 +12,7 @@ from heedful.exercises import mutations_transformer as mutations
 from heedful.exercises.code_exercise import Case, CodeExercise
 from heedful.nn.attend import Call, masked_softmax, reference
 from heedful.nn.context import Context, Mask
-from heedful.nn.operators import Definitions, Norm
+from heedful.decode.engines.step_operators import Definitions, Norm
 from heedful.nn.position import Sinusoidal
 
 
@@ -75,7 +75,7 @@ def attention_cases() -> list[Case]:
 
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Tensor:
-    """The library's definition of a layer norm (`nn/operators.py:Definitions.normalise`)."""
+    """The library's definition of a layer norm (`decode/engines/step_operators.py:Definitions.normalise`)."""
     return Definitions().normalise(x, Norm("layer", gamma, beta, eps))
 
 

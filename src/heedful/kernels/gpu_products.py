@@ -1,11 +1,19 @@
-"""One row's products in one launch with what stands beside them, and norms of rows (Triton).
+"""Products of few rows in one launch with what stands beside them, and norms of rows (Triton).
 
-products   act(W norm(x) + b) + r, up to four W at once, or one that a second one gates
-normalise  a norm of rows
+    products   act(W norm(x) + b) + r, up to four W at once, or one that a second one gates
+    normalise  a norm of rows
+
+One row is a matter of reading W as fast as memory gives it. A program adds up a few rows of W x in registers
+and reduces them once, at its end; x, which all programs read, comes from the cache. Kernels stand in a row
+and each needs what the one before it wrote, but not for its weights: where the device can (Hopper), a kernel
+starts while the one before it still runs, loads its first weights, and waits only then. Several rows go
+through matrix units. W may be floats, whole numbers of 8 bits with a factor for each row, or of 4 bits with a
+factor and an offset for each group of columns.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -13,21 +21,10 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from heedful.kernels.gpu_rows import (
-    GELU,
-    GELU_TANH,
-    LAYER,
-    NONE,
-    PLAIN,
-    RELU,
-    RMS,
-    SILU,
-    TANH,
-    apply_activation,
-    normalise_row,
-)
-
-ACTS = {None: NONE, "relu": RELU, "gelu": GELU, "gelu_tanh": GELU_TANH, "silu": SILU, "tanh": TANH}
+ACTS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5}
+PLAIN, LAYER, RMS = 0, 1, 2
+MAX_BLOCK = 4096  # columns whose mean a program can take
+UNITS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
 def power_of_two(n: int) -> int:
@@ -35,145 +32,326 @@ def power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-@triton.jit
-def product_rows(  # type: ignore[no-untyped-def]
-    program, x, gamma, beta, w, bias, w_up, b_up, y, residual, size, count, eps,
-    NORM: tl.constexpr, BETA: tl.constexpr, ACT: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
-    GATED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE_BLOCK: tl.constexpr,
-):  # fmt: skip
-    """ROWS numbers of act(W norm(x) + b) + r, or of that product times a second one, GATED.
+@functools.cache
+def overlap(device: torch.device) -> dict[str, Any]:
+    """Return the options of a kernel that starts before the one ahead of it has ended, where that can be."""
+    can = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    return {"OVERLAP": True, "launch_pdl": True} if can else {"OVERLAP": False}
 
-    ONE_BLOCK reaches over all columns, so that x can be normalised on the way.
+
+@triton.jit
+def wait_for_input(OVERLAP: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Let the next kernel start, and wait until the one before has written all that it writes."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def apply_activation(y, ACT: tl.constexpr):  # type: ignore[no-untyped-def]
+    if ACT == 1:
+        y = tl.maximum(y, 0.0)
+    elif ACT == 2:
+        y = 0.5 * y * (1.0 + tl.erf(y * 0.7071067811865476))
+    elif ACT == 3:
+        t = 0.7978845608028654 * (y + 0.044715 * y * y * y)
+        y = y * tl.sigmoid(2.0 * t)
+    elif ACT == 4:
+        y = y * tl.sigmoid(y)
+    elif ACT == 5:
+        y = 2.0 * tl.sigmoid(2.0 * y) - 1.0
+    return y
+
+
+@triton.jit
+def select_product(  # type: ignore[no-untyped-def]
+    program, w0, w1, w2, w3, s0, s1, s2, s3, b0, b1, b2, b3, y0, y1, y2, y3, n0, n1, n2, n3,
+    COUNT: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """The matrix that a program works on, what belongs to it, and the program's number among its own"""
+    w, s, b, y, n, which = w0, s0, b0, y0, n0, program * 0
+    if COUNT > 1:
+        ahead = tl.cdiv(n0, ROWS)
+        if program >= ahead:
+            w, s, b, y, n, which, program = w1, s1, b1, y1, n1, which + 1, program - ahead
+            if COUNT > 2:
+                ahead = tl.cdiv(n1, ROWS)
+                if program >= ahead:
+                    w, s, b, y, n, which, program = w2, s2, b2, y2, n2, which + 1, program - ahead
+                    if COUNT > 3:
+                        ahead = tl.cdiv(n2, ROWS)
+                        if program >= ahead:
+                            w, s, b, y, n, which, program = w3, s3, b3, y3, n3, which + 1, program - ahead
+    return tl.multiple_of(w, 16), s, b, y, n, which, program
+
+
+@triton.jit
+def finish_product(  # type: ignore[no-untyped-def]
+    value, up, which, bias, bias_up, residual, y, r, at, mask,
+    ACTS: tl.constexpr, BIASES: tl.constexpr, GATED: tl.constexpr, RESIDUAL: tl.constexpr,
+):  # fmt: skip
+    """y = act(value + b) · (up + b′) + r, the last two if there are any
+
+    `r` counts rows of W, `at` where they go; ACTS has four bits and BIASES one for each of the matrices.
     """
-    r = program * ROWS + tl.arange(0, ROWS)
-    live = r < count
-    far = r.to(tl.int64)[:, None] * size
-    base = w + far
-    k = tl.arange(0, BLOCK)
-    if ONE_BLOCK:
-        inside = k < size
-        mask = live[:, None] & inside[None, :]
-        a = tl.load(base + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
-        if GATED:
-            b = tl.load(w_up + far + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
-        v = tl.load(x + k, mask=inside, other=0.0).to(tl.float32)
-        v = normalise_row(v, gamma, beta, k, inside, size, eps, NORM, BETA)
-        value = tl.sum(a.to(tl.float32) * v[None, :], 1)
-        up = value
-        if GATED:
-            up = tl.sum(b.to(tl.float32) * v[None, :], 1)
-    else:
-        total = tl.zeros((ROWS, BLOCK), tl.float32)
-        second = tl.zeros((ROWS, BLOCK), tl.float32)
-        for start in range(0, size, BLOCK):
-            inside = start + k < size
-            mask = live[:, None] & inside[None, :]
-            v = tl.load(x + start + k, mask=inside, other=0.0).to(tl.float32)
-            a = tl.load(base + start + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
-            total += a.to(tl.float32) * v[None, :]
-            if GATED:
-                b = tl.load(
-                    w_up + far + start + k[None, :], mask=mask, other=0, eviction_policy="evict_first"
-                )
-                second += b.to(tl.float32) * v[None, :]
-        value, up = tl.sum(total, 1), tl.sum(second, 1)
-    if BIAS:
-        value += tl.load(bias + r, mask=live, other=0.0).to(tl.float32)
-    value = apply_activation(value, ACT)
+    if BIASES != 0:
+        here = mask & (((BIASES >> which) & 1) == 1)
+        value += tl.load(bias + r, mask=here, other=0.0).to(tl.float32)
+    for i in tl.static_range(4):
+        if (ACTS >> (4 * i)) & 15 != 0:
+            value = tl.where(which == i, apply_activation(value, (ACTS >> (4 * i)) & 15), value)
     if GATED:
-        if BIAS:
-            up += tl.load(b_up + r, mask=live, other=0.0).to(tl.float32)
+        if BIASES != 0:
+            up += tl.load(bias_up + r, mask=mask, other=0.0).to(tl.float32)
         value = value * up
     if RESIDUAL:
-        value += tl.load(residual + r, mask=live, other=0.0).to(tl.float32)
-    tl.store(y + r, value.to(y.dtype.element_ty), mask=live)
+        value += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(y + at, value.to(y.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def products_kernel(  # type: ignore[no-untyped-def]
-    x, gamma, beta, w0, w1, w2, w3, b0, b1, b2, b3, y0, y1, y2, y3, residual, size, n0, n1, n2, n3, eps,
-    NORM: tl.constexpr, BETA: tl.constexpr, RESIDUAL: tl.constexpr, GATED: tl.constexpr, COUNT: tl.constexpr,
-    A0: tl.constexpr, A1: tl.constexpr, A2: tl.constexpr, A3: tl.constexpr,
-    B0: tl.constexpr, B1: tl.constexpr, B2: tl.constexpr, B3: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE_BLOCK: tl.constexpr,
+def load_row(x, gamma, beta, k, inside, size, eps, NORM: tl.constexpr, BETA: tl.constexpr):  # type: ignore[no-untyped-def]
+    """x as it is multiplied, and x²: normalised by mean and variance (k has all columns), or γ x alone
+
+    What an RMSNorm divides by is one number for all columns: the sums are divided by it at their end.
+    """
+    v = tl.load(x + k, mask=inside, other=0.0).to(tl.float32)
+    square = v * v
+    if NORM == 1:
+        v = tl.where(inside, v - tl.sum(v, 0) / size, 0.0)
+        v = v * tl.rsqrt(tl.sum(v * v, 0) / size + eps)
+    if NORM != 0:
+        v = v * tl.load(gamma + k, mask=inside, other=0.0).to(tl.float32)
+        if BETA:
+            v += tl.load(beta + k, mask=inside, other=0.0).to(tl.float32)
+    return v, square
+
+
+@triton.jit
+def add_tile(  # type: ignore[no-untyped-def]
+    total, squares, a, x, gamma, beta, scales, k, inside, mask, size, eps,
+    NORM: tl.constexpr, BETA: tl.constexpr, BITS: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """Up to four products of one x, one after the other in the grid."""
-    program = tl.program_id(0)
-    first = tl.cdiv(n0, ROWS)
-    if COUNT == 1:
-        product_rows(
-            program, x, gamma, beta, w0, b0, w1, b1, y0, residual, size, n0, eps, NORM, BETA, A0, B0,
-            RESIDUAL, GATED, ROWS, BLOCK, ONE_BLOCK,
-        )  # fmt: skip
+    """total + a x for a tile a of W, element by element
+
+    Of 4 bits k counts bytes: the low bits of a byte are HALF columns before the high ones.
+    """
+    if BITS == 4:
+        column = k // HALF * (2 * HALF) + k % HALF
+        low, _ = load_row(x, gamma, beta, column, inside, size, eps, 0, False)
+        high, _ = load_row(x, gamma, beta, column + HALF, inside, size, eps, 0, False)
+        factor = tl.load(scales + k[None, :] // HALF * 2, mask=mask, other=0.0)
+        offset = tl.load(scales + k[None, :] // HALF * 2 + 1, mask=mask, other=0.0)
+        n = (a & 15).to(tl.float32) * low[None, :] + (a >> 4).to(tl.float32) * high[None, :]
+        total += factor * n + offset * (low + high)[None, :]
     else:
-        second = first + tl.cdiv(n1, ROWS)
-        third = second + tl.cdiv(n2, ROWS)
-        if program < first:
-            product_rows(
-                program, x, gamma, beta, w0, b0, w0, b0, y0, residual, size, n0, eps, NORM, BETA, A0, B0,
-                False, False, ROWS, BLOCK, ONE_BLOCK,
+        v, square = load_row(x, gamma, beta, k, inside, size, eps, NORM, BETA)
+        total += a.to(tl.float32) * v[None, :]
+        squares += square
+    return total, squares
+
+
+@triton.jit(do_not_specialize=["n0", "n1", "n2", "n3"])
+def row_kernel(  # type: ignore[no-untyped-def]
+    x, gamma, beta, w0, w1, w2, w3, s0, s1, s2, s3, b0, b1, b2, b3, y0, y1, y2, y3, residual,
+    size, n0, n1, n2, n3, eps,
+    NORM: tl.constexpr, BETA: tl.constexpr, RESIDUAL: tl.constexpr, GATED: tl.constexpr, COUNT: tl.constexpr,
+    ACTS: tl.constexpr, BIASES: tl.constexpr, BITS: tl.constexpr, HALF: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """ROWS numbers of act(W norm(x) + b) + r for one row x, or of that product times a second one, GATED"""
+    w, s, bias, y, count, which, program = select_product(
+        tl.program_id(0), w0, w1, w2, w3, s0, s1, s2, s3, b0, b1, b2, b3, y0, y1, y2, y3, n0, n1, n2, n3,
+        COUNT, ROWS,
+    )  # fmt: skip
+    r = program * ROWS + tl.arange(0, ROWS)
+    live = r < count
+    k = tl.arange(0, BLOCK)
+    width = size // 2 if BITS == 4 else size  # elements of a row of W
+    line = r.to(tl.int64)[:, None] * width
+    groups = r.to(tl.int64)[:, None] * (size // HALF)  # two numbers for each group of 2 · HALF columns
+    inside = k < width
+    mask = live[:, None] & inside[None, :]
+    a = tl.load(w + line + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
+    if GATED:
+        g = tl.load(w1 + line + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
+    wait_for_input(OVERLAP)
+    total = tl.zeros((ROWS, BLOCK), tl.float32)
+    second = tl.zeros((ROWS, BLOCK), tl.float32)
+    squares = tl.zeros((BLOCK,), tl.float32)
+    unused = tl.zeros((BLOCK,), tl.float32)
+    total, squares = add_tile(
+        total, squares, a, x, gamma, beta, s + groups, k, inside, mask, size, eps, NORM, BETA, BITS, HALF
+    )
+    if GATED:
+        second, unused = add_tile(
+            second, unused, g, x, gamma, beta, s1 + groups, k, inside, mask, size, eps, NORM, BETA, BITS, HALF
+        )
+    for start in range(BLOCK, width, BLOCK):
+        k = start + tl.arange(0, BLOCK)
+        inside = k < width
+        mask = live[:, None] & inside[None, :]
+        a = tl.load(w + line + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
+        if GATED:
+            g = tl.load(w1 + line + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
+        total, squares = add_tile(
+            total, squares, a, x, gamma, beta, s + groups, k, inside, mask, size, eps, NORM, BETA, BITS, HALF
+        )
+        if GATED:
+            second, unused = add_tile(
+                second, unused, g, x, gamma, beta, s1 + groups, k, inside, mask, size, eps, NORM, BETA, BITS,
+                HALF,
             )  # fmt: skip
-        elif program < second:
-            product_rows(
-                program - first, x, gamma, beta, w1, b1, w1, b1, y1, residual, size, n1, eps, NORM, BETA, A1,
-                B1, False, False, ROWS, BLOCK, ONE_BLOCK,
-            )  # fmt: skip
-        elif program < third:
-            if COUNT > 2:
-                product_rows(
-                    program - second, x, gamma, beta, w2, b2, w2, b2, y2, residual, size, n2, eps, NORM, BETA,
-                    A2, B2, False, False, ROWS, BLOCK, ONE_BLOCK,
-                )  # fmt: skip
-        else:
-            if COUNT > 3:
-                product_rows(
-                    program - third, x, gamma, beta, w3, b3, w3, b3, y3, residual, size, n3, eps, NORM, BETA,
-                    A3, B3, False, False, ROWS, BLOCK, ONE_BLOCK,
-                )  # fmt: skip
+    value, up = tl.sum(total, 1), tl.sum(second, 1)
+    if NORM == 2:
+        gain = tl.rsqrt(tl.sum(squares, 0) / size + eps)
+        value, up = value * gain, up * gain
+    if BITS == 8:
+        value = value * tl.load(s + r, mask=live, other=0.0)
+        if GATED:
+            up = up * tl.load(s1 + r, mask=live, other=0.0)
+    finish_product(
+        value, up, which, bias, b1, residual, y, r, r, live, ACTS, BIASES, GATED, RESIDUAL
+    )
+
+
+@triton.jit
+def multiply_tile(  # type: ignore[no-untyped-def]
+    total, w, scales, x, line, groups, k, m, live, rows, width, size,
+    BITS: tl.constexpr, HALF: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """total + W x for a tile of W and the same columns of rows x"""
+    inside = k < width
+    mask = live[:, None] & inside[None, :]
+    here = inside[:, None] & (m < rows)[None, :]
+    a = tl.load(w + line + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
+    if BITS == 4:
+        column = k // HALF * (2 * HALF) + k % HALF
+        factor = tl.load(scales + groups + k[None, :] // HALF * 2, mask=mask, other=0.0)
+        offset = tl.load(scales + groups + k[None, :] // HALF * 2 + 1, mask=mask, other=0.0)
+        low = tl.load(x + m[None, :] * size + column[:, None], mask=here, other=0.0)
+        high = tl.load(x + m[None, :] * size + column[:, None] + HALF, mask=here, other=0.0)
+        first, last = (a & 15).to(tl.float32) * factor + offset, (a >> 4).to(tl.float32) * factor + offset
+        total = tl.dot(first.to(UNIT), low.to(UNIT), total, input_precision="ieee")
+        total = tl.dot(last.to(UNIT), high.to(UNIT), total, input_precision="ieee")
+    else:
+        v = tl.load(x + m[None, :] * size + k[:, None], mask=here, other=0.0)
+        total = tl.dot(a.to(UNIT), v.to(UNIT), total, input_precision="ieee")
+    return total
+
+
+@triton.jit(do_not_specialize=["n0", "n1", "n2", "n3", "rows"])
+def rows_kernel(  # type: ignore[no-untyped-def]
+    x, w0, w1, w2, w3, s0, s1, s2, s3, b0, b1, b2, b3, y0, y1, y2, y3, residual, rows, size, n0, n1, n2, n3,
+    RESIDUAL: tl.constexpr, GATED: tl.constexpr, COUNT: tl.constexpr, ACTS: tl.constexpr,
+    BIASES: tl.constexpr, BITS: tl.constexpr, HALF: tl.constexpr, UNIT: tl.constexpr,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """ROWS columns of act(x Wᵀ + b) + r for up to TOKENS rows x, by matrix units"""
+    w, s, bias, y, count, which, program = select_product(
+        tl.program_id(0), w0, w1, w2, w3, s0, s1, s2, s3, b0, b1, b2, b3, y0, y1, y2, y3, n0, n1, n2, n3,
+        COUNT, ROWS,
+    )  # fmt: skip
+    r = program * ROWS + tl.arange(0, ROWS)
+    m = tl.arange(0, TOKENS)
+    live = r < count
+    width = size // 2 if BITS == 4 else size
+    line = r.to(tl.int64)[:, None] * width
+    groups = r.to(tl.int64)[:, None] * (size // HALF)
+    total = tl.zeros((ROWS, TOKENS), tl.float32)
+    second = tl.zeros((ROWS, TOKENS), tl.float32)
+    wait_for_input(OVERLAP)
+    for start in tl.range(0, width, BLOCK, num_stages=STAGES):
+        k = start + tl.arange(0, BLOCK)
+        total = multiply_tile(
+            total, w, s, x, line, groups, k, m, live, rows, width, size, BITS, HALF, UNIT
+        )
+        if GATED:
+            second = multiply_tile(
+                second, w1, s1, x, line, groups, k, m, live, rows, width, size, BITS, HALF, UNIT
+            )
+    if BITS == 8:
+        total = total * tl.load(s + r, mask=live, other=0.0)[:, None]
+        if GATED:
+            second = second * tl.load(s1 + r, mask=live, other=0.0)[:, None]
+    at = m[None, :] * count + r[:, None]
+    mask = live[:, None] & (m < rows)[None, :]
+    finish_product(
+        total, second, which, bias, b1, residual, y, r[:, None], at, mask, ACTS, BIASES, GATED, RESIDUAL
+    )
+
+
+def row_tile(columns: int, norm: int, bits: int, gated: bool) -> tuple[int, int, int]:
+    """Return rows of W, columns (or bytes) at a time and warps of a program for one row."""
+    width = columns // 2 if bits == 4 else columns
+    whole = power_of_two(width)
+    if norm == LAYER or whole <= 1024:
+        return (4 if whole <= 1024 else 2, whole, 4)
+    if width <= 4096:
+        return (1, 2048, 4) if gated else (2, 1024, 4)
+    return 1, 1024, 4
 
 
 def products(
     x: Tensor, norm: Any, products: list[Any], residual: Tensor | None, dtype: torch.dtype
 ) -> list[Tensor]:
-    """act(W norm(x) + b) + r of one row for up to four W, or for one that is gated by a second."""
-    count, columns, gated = len(products), x.numel(), products[0].gated
-    found = [torch.empty(len(p.weight), dtype=dtype, device=x.device) for p in products]
-    fill = lambda items, rest: [*items, *[rest] * (4 - count)]
-    whole, nothing = power_of_two(columns), found[0]
-    rows, block = (2 if whole >= 2048 else 4, whole) if whole <= 4096 else (4, 1024)
-    read = products if gated is None else [products[0], gated]
-    weights = [p.weight for p in read] + [nothing] * (4 - len(read))
-    biases = [nothing if p.bias is None else p.bias for p in read] + [nothing] * (4 - len(read))
+    """act(W norm(x) + b) + r of rows x (M, K) for up to four W, or for one that is gated by a second.
+
+    Only one row is normalised on the way.
+    """
+    (tokens, columns), first = x.shape, products[0]
+    found = [torch.empty(tokens, len(p.weight), dtype=dtype, device=x.device) for p in products]
+    read = products if first.gated is None else [first, first.gated]
+    fill = lambda items: [*items, *[found[0]] * (4 - len(items))]
     sizes = [len(p.weight) for p in products]
+    matrices = [
+        *fill([p.weight for p in read]), *fill([found[0] if p.scale is None else p.scale for p in read]),
+        *fill([found[0] if p.bias is None else p.bias for p in read]), *fill(found),
+        found[0] if residual is None else residual,
+    ]  # fmt: skip
+    counts = [*sizes, *[0] * (4 - len(sizes))]
+    kinds = {
+        "RESIDUAL": residual is not None, "GATED": first.gated is not None, "COUNT": len(products),
+        "ACTS": sum(ACTS[p.act] << (4 * i) for i, p in enumerate(products)),
+        "BIASES": sum((p.bias is not None) << i for i, p in enumerate(products)),
+        "BITS": first.bits, "HALF": max(1, first.group // 2), **overlap(x.device),
+    }  # fmt: skip
+    if tokens > 1:
+        rows, block, stages, warps = (16, 128, 4, 4) if max(sizes) * columns < 2**24 else (32, 128, 4, 4)
+        rows_kernel[(sum(-(-n // rows) for n in sizes),)](
+            x, *matrices, tokens, columns, *counts, **kinds, UNIT=UNITS[x.dtype],
+            TOKENS=max(16, power_of_two(tokens)), ROWS=rows, BLOCK=block, STAGES=stages, num_warps=warps,
+        )  # fmt: skip
+        return found
+    kind = PLAIN if norm is None else LAYER if norm.kind == "layer" else RMS
+    rows, block, warps = row_tile(columns, kind, first.bits, first.gated is not None)
     beta = None if norm is None else norm.bias
-    acts = {f"A{i}": act for i, act in enumerate(fill([ACTS[p.act] for p in products], 0))}
-    biased = {f"B{i}": b for i, b in enumerate(fill([p.bias is not None for p in products], False))}
-    products_kernel[(sum(-(-n // rows) for n in sizes),)](
-        x, nothing if norm is None else norm.weight, nothing if beta is None else beta,
-        *weights, *biases, *fill(found, nothing),
-        nothing if residual is None else residual, columns, *fill(sizes, 0),
-        0.0 if norm is None else norm.eps,
-        NORM=PLAIN if norm is None else LAYER if norm.kind == "layer" else RMS, BETA=beta is not None,
-        RESIDUAL=residual is not None, GATED=gated is not None, COUNT=count, **acts, **biased,
-        ROWS=rows, BLOCK=block, ONE_BLOCK=block >= columns, num_warps=4,
+    row_kernel[(sum(-(-n // rows) for n in sizes),)](
+        x, x if norm is None else norm.weight, x if beta is None else beta, *matrices, columns, *counts,
+        0.0 if norm is None else norm.eps, **kinds, NORM=kind, BETA=beta is not None, ROWS=rows, BLOCK=block,
+        num_warps=warps,
     )  # fmt: skip
     return found
 
 
 @triton.jit
 def normalise_kernel(  # type: ignore[no-untyped-def]
-    x, gamma, beta, y, size, eps, NORM: tl.constexpr, BETA: tl.constexpr, BLOCK: tl.constexpr
-):
+    x, gamma, beta, y, size, eps,
+    NORM: tl.constexpr, BETA: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
     """norm(x) in the type of y; an RMSNorm is rounded to it before it meets γ, as its definition has it"""
     row, k = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     inside = k < size
+    wait_for_input(OVERLAP)
     value = tl.load(x + row * size + k, mask=inside, other=0.0).to(y.dtype.element_ty).to(tl.float32)
     if NORM == 1:
-        value = normalise_row(value, gamma, beta, k, inside, size, eps, NORM, BETA)
-    else:
-        gain = tl.rsqrt(tl.sum(value * value, 0) / size + eps)
-        value = (value * gain).to(y.dtype.element_ty).to(tl.float32)
-        value = value * tl.load(gamma + k, mask=inside, other=0.0).to(tl.float32)
+        value = tl.where(inside, value - tl.sum(value, 0) / size, 0.0)
+    value = value * tl.rsqrt(tl.sum(value * value, 0) / size + eps)
+    if NORM == 2:
+        value = value.to(y.dtype.element_ty).to(tl.float32)
+    value = value * tl.load(gamma + k, mask=inside, other=0.0).to(tl.float32)
+    if BETA:
+        value += tl.load(beta + k, mask=inside, other=0.0).to(tl.float32)
     tl.store(y + row * size + k, value.to(y.dtype.element_ty), mask=inside)
 
 
@@ -183,6 +361,6 @@ def normalise(x: Tensor, norm: Any) -> Tensor:
     normalise_kernel[(x.numel() // size,)](
         x.contiguous(), weight, weight if norm.bias is None else norm.bias, y, size, norm.eps,
         NORM=LAYER if norm.kind == "layer" else RMS, BETA=norm.bias is not None, BLOCK=power_of_two(size),
-        num_warps=8 if size > 2048 else 4,
+        num_warps=8 if size > 2048 else 4, **overlap(x.device),
     )  # fmt: skip
     return y

@@ -13,13 +13,14 @@ import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-from heedful.kernels.gpu_products import power_of_two
+from heedful.kernels.gpu_products import overlap, power_of_two, wait_for_input
 
 
 @triton.jit
-def lstm_kernel(gates, c, h_new, c_new, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def lstm_kernel(gates, c, h_new, c_new, size, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):  # type: ignore[no-untyped-def]
     row, k = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = k < size
+    wait_for_input(OVERLAP)
     line = gates + row * 4 * size + k
     i = tl.sigmoid(tl.load(line, mask=inside, other=0.0).to(tl.float32))
     f = tl.sigmoid(tl.load(line + size, mask=inside, other=0.0).to(tl.float32))
@@ -36,18 +37,20 @@ def lstm_cell(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     h_new, c_new = torch.empty_like(c), torch.empty_like(c)
     size = c.shape[1]
     lstm_kernel[(len(c), -(-size // 128))](
-        gates.contiguous(), c.contiguous(), h_new, c_new, size, BLOCK=128, num_warps=1
+        gates.contiguous(), c.contiguous(), h_new, c_new, size, BLOCK=128, num_warps=1, **overlap(c.device)
     )
     return h_new, c_new
 
 
 @triton.jit
 def conv_silu_kernel(  # type: ignore[no-untyped-def]
-    x, window, weight, bias, y, size, WIDTH: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr
-):
+    x, window, weight, bias, y, size,
+    WIDTH: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
     row, d = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = d < size
     held = window + row * (WIDTH - 1) * size + d
+    wait_for_input(OVERLAP)
     newest = tl.load(x + row * size + d, mask=inside, other=0.0)
     value = newest.to(tl.float32) * tl.load(weight + d * WIDTH + WIDTH - 1, mask=inside, other=0.0).to(
         tl.float32
@@ -67,7 +70,7 @@ def conv_silu(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) ->
     size, y = x.shape[2], torch.empty_like(x, memory_format=torch.contiguous_format)
     conv_silu_kernel[(len(x), -(-size // 128))](
         x.contiguous(), window, weight, y if bias is None else bias, y, size, WIDTH=weight.shape[2],
-        BIAS=bias is not None, BLOCK=128, num_warps=1,
+        BIAS=bias is not None, BLOCK=128, num_warps=1, **overlap(x.device),
     )  # fmt: skip
     return y
 
@@ -79,11 +82,13 @@ def softplus(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def selective_kernel(  # type: ignore[no-untyped-def]
-    u, delta, b, c, a_log, skip, gate, h, y, size, states, STATES: tl.constexpr, BLOCK: tl.constexpr
-):
+    u, delta, b, c, a_log, skip, gate, h, y, size, states,
+    STATES: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
     row, d = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside, n = d < size, tl.arange(0, STATES)
     mask = inside[:, None] & (n < states)[None, :]
+    wait_for_input(OVERLAP)
     x = tl.load(u + row * size + d, mask=inside, other=0.0).to(tl.float32)
     step = softplus(tl.load(delta + row * size + d, mask=inside, other=0.0).to(tl.float32))
     at = d[:, None] * states + n[None, :]
@@ -105,7 +110,7 @@ def selective_step(
     (size, states), y = A_log.shape, torch.empty_like(u, memory_format=torch.contiguous_format)
     selective_kernel[(len(u), -(-size // 32))](
         u.contiguous(), dt.contiguous(), B.contiguous(), C.contiguous(), A_log, D, gate.contiguous(), h, y,
-        size, states, STATES=power_of_two(states), BLOCK=32, num_warps=2,
+        size, states, STATES=power_of_two(states), BLOCK=32, num_warps=2, **overlap(u.device),
     )  # fmt: skip
     return y
 
@@ -113,11 +118,12 @@ def selective_step(
 @triton.jit
 def gated_linear_kernel(  # type: ignore[no-untyped-def]
     q, k, v, decay, S, y, tau, scale,
-    KEY: tl.constexpr, VALUE: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
+    KEY: tl.constexpr, VALUE: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     row, i, j = tl.program_id(0).to(tl.int64), tl.arange(0, KEYS), tl.arange(0, VALUES)
     here = i < KEY
     mask = here[:, None] & (j < VALUE)[None, :]
+    wait_for_input(OVERLAP)
     query = tl.load(q + row * KEY + i, mask=here, other=0.0).to(tl.float32) * scale
     key = tl.load(k + row * KEY + i, mask=here, other=0.0).to(tl.float32)
     value = tl.load(v + row * VALUE + j, mask=j < VALUE, other=0.0).to(tl.float32)
@@ -136,6 +142,6 @@ def gated_linear_step(
     y = torch.empty(B, H, 1, V, dtype=v.dtype, device=v.device)
     gated_linear_kernel[(B * H,)](
         q.contiguous(), k.contiguous(), v.contiguous(), decay.contiguous(), S, y, tau, scale,
-        KEY=K, VALUE=V, KEYS=power_of_two(K), VALUES=power_of_two(V), num_warps=4,
+        KEY=K, VALUE=V, KEYS=power_of_two(K), VALUES=power_of_two(V), num_warps=4, **overlap(v.device),
     )  # fmt: skip
     return y

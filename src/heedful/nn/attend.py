@@ -20,7 +20,6 @@ from torch import Tensor
 
 from heedful.errors import InputError
 from heedful.nn.context import Context, Mask
-from heedful.nn.operators import operators
 
 
 @dataclass(frozen=True)
@@ -152,17 +151,6 @@ def blocked(call: Call, ctx: Context, block: int = 256) -> Tensor:
     return ctx.see("heads", (out / z.masked_fill(z == 0, 1.0)).to(call.v.dtype))
 
 
-def one_query(call: Call, ctx: Context) -> Tensor:
-    """The newest query of every row over keys of a fixed size, some of them hidden: by a step's operator."""
-    fused = operators()
-    assert fused is not None
-    rule = call.mask
-    whole = not rule.causal and rule.window is None and rule.k_documents is None
-    keep = rule.valid if whole else rule.dense(call.q_pos, call.k_pos)[:, 0, 0]
-    out = fused.attend(call.q, call.k, call.v, keep, call.bias, call.scale)
-    return ctx.see("heads", out) if out is not None else sdpa(call, ctx)
-
-
 # Scores of one call above which `auto` goes over them block by block, where no fused kernel can.
 MAX_HELD_SCORES = 2**24
 BACKENDS: dict[str, Backend] = {"reference": reference, "sdpa": sdpa, "blocked": blocked}
@@ -171,13 +159,9 @@ BACKENDS: dict[str, Backend] = {"reference": reference, "sdpa": sdpa, "blocked":
 def attend(call: Call, ctx: Context) -> Tensor:
     """One call by the backend the context names; `auto` is sdpa, or the reference if a layer is watched.
 
-    Inside a recorded step `auto` is the step's own operator (see `operators`). A call that is not plain is
-    computed by the reference, or block by block if its scores are many.
+    A call that is not plain is computed by the reference, or block by block if its scores are many.
     """
     watched = ctx.watches("scores", "pattern")
-    one = call.is_plain and call.q.shape[2] == 1
-    if ctx.backend == "auto" and not watched and one and operators() is not None:
-        return one_query(call, ctx)
     name = ctx.backend
     if name == "auto":
         many = call.q.shape[:3].numel() * call.k.shape[2] > MAX_HELD_SCORES and call.dropout == 0

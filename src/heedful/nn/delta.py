@@ -21,7 +21,6 @@ from heedful.nn.norm import RMSNorm, show_norm
 from heedful.nn.scan import same_document, settle_states, to_float32, uncast
 from heedful.nn.ssm import ShortConv, draw_step_bias, joint_products, show_pattern, shows_pattern
 from heedful.nn.state import RecurrentState
-from heedful.nn.static_state import step_of
 
 MAX_CHUNK = 64  # positions of a chunk: the system that is solved in it has so many rows
 
@@ -198,13 +197,9 @@ class GatedDeltaNet(Part):
         return RecurrentState()
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        with_pattern, fused = shows_pattern(ctx, state), step_of(x, state)
+        with_pattern = shows_pattern(ctx, state)
         *made, beta, decay, gate = joint_products(x, self.q, self.k, self.v, self.beta, self.decay, self.gate)
-        rows = torch.cat(made, -1)
-        if fused is not None and isinstance(state, RecurrentState):
-            mixed = fused.conv_silu(rows, state["window"], self.conv.weight, self.conv.bias)
-        else:
-            mixed = F.silu(ctx.see("conv", self.conv(ctx.see("value", rows), ctx, state)))
+        mixed = self.mix(torch.cat(made, -1), ctx, state)
         q, k, v = to_float32(mixed).split([m.shape[-1] for m in made], -1)
         q, k = (self._unit_heads(t) for t in (q, k))  # (B, H, T, K)
         q, k, v = ctx.see("q", q) * self.scale, ctx.see("k", k), ctx.see("v", split_heads(v, self.heads))
@@ -222,6 +217,10 @@ class GatedDeltaNet(Part):
         gate = F.silu(ctx.see("gate", gate))
         out: Tensor = self.o(ctx.see("hidden", join_heads(heads) * gate))
         return out
+
+    def mix(self, rows: Tensor, ctx: Context, state: PartState | None) -> Tensor:
+        """silu(conv(q x, k x, v x)), the three side by side"""
+        return F.silu(ctx.see("conv", self.conv(ctx.see("value", rows), ctx, state)))
 
     def _unit_heads(self, rows: Tensor) -> Tensor:
         """Queries or keys of length 1, those of a group repeated for its heads."""

@@ -19,7 +19,6 @@ from heedful.nn.norm import RMSNorm, show_norm
 from heedful.nn.scan import linear_pattern, linear_scan, to_float32
 from heedful.nn.ssm import ShortConv, joint_products, show_pattern, shows_pattern
 from heedful.nn.state import RecurrentState
-from heedful.nn.static_state import step_of
 
 Features = Callable[[Tensor], Tensor]
 
@@ -120,11 +119,6 @@ class GatedLinearAttention(Part):
         return RecurrentState()
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        fused = step_of(x, state)
-        if fused is not None and isinstance(state, RecurrentState):
-            rows = (self.q(x), self.k(x), self.v(x), self.decay(self.low(x)))
-            heads = fused.gated_linear_step(*rows, state["S"], self.tau, self.scale)
-            return self.o(join_heads(self.norm(heads)) * F.silu(self.gate(x)))
         *made, low, gate = joint_products(x, self.q, self.k, self.v, self.low, self.gate)
         q, k, v = (to_float32(split_heads(y, self.heads)) for y in made)  # (B, H, T, K)
         q, k, v = ctx.see("q", q) * self.scale, ctx.see("k", k), ctx.see("v", v)
@@ -159,12 +153,8 @@ class GatedConv(Part):
         return RecurrentState()
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        fused = step_of(x, state)
-        if fused is not None and isinstance(state, RecurrentState):
-            mixed = fused.conv_silu(self.value(x), state["window"], self.conv.weight, self.conv.bias)
-        else:
-            value = ctx.see("value", self.value(x))
-            mixed = F.silu(ctx.see("conv", self.conv(value, ctx, state)))
+        value = ctx.see("value", self.value(x))
+        mixed = F.silu(ctx.see("conv", self.conv(value, ctx, state)))
         hidden = ctx.see("hidden", mixed * ctx.see("gate", self.gate(x)))
         out: Tensor = self.out(hidden)
         return out

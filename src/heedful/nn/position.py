@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from heedful.errors import ConfigError
 from heedful.nn.context import Context
-from heedful.nn.operators import operators
 from heedful.nn.rope import Scaling, frequencies
 
 
@@ -84,9 +83,6 @@ class Rotary(nn.Module):
 
     def forward(self, x: Tensor, pos: Tensor, ctx: Context) -> Tensor:
         cos, sin = self._once(pos, ctx)
-        fused = operators()
-        if fused is not None and (out := fused.rotate(x, cos, sin)) is not None:
-            return out
         a, b = (
             x[..., : self.dim].float().chunk(2, -1)
         )  # angles in float32: bf16 cannot tell position 257 from 258

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from heedful.nn.context import Context, Part, PartState
-from heedful.nn.operators import operators
 from heedful.nn.state import RecurrentState, StateGroup, child
 
 Carry = dict[str, Tensor]  # what goes from one step to the next, by name, batch first
@@ -177,8 +176,7 @@ class Recurrence(Part):
         # The kernel reads the matrices themselves: an adapter in their place needs the loop.
         plain = type(self.x) is nn.Linear and type(self.h) is nn.Linear
         watched = ctx.fresh is not None or ctx.backend == "reference" or ctx.watches(*self.shown)
-        # In a recorded step products are a kernel each; cuDNN would copy the weights into one piece first.
-        return self.fused is not None and plain and not watched and operators() is None
+        return self.fused is not None and plain and not watched
 
     def _loop(self, x: Tensor, first: Carry, ctx: Context) -> tuple[Tensor, Carry]:
         gates = self.x(x)  # (B, T, gates · H)
@@ -251,10 +249,6 @@ class LSTM(Recurrence):
 
     def cell(self, x: Tensor, carry: Carry, see: See) -> Carry:
         gates = x + self.h(carry["h"])
-        fused = operators()
-        if fused is not None:
-            h, c = fused.lstm_cell(gates, carry["c"])
-            return {"h": see("h", h), "c": see("c", c)}
         i, f, g, o = gates.chunk(4, -1)  # (B, H) each
         i, f, g, o = see("i", i.sigmoid()), see("f", f.sigmoid()), see("g", g.tanh()), see("o", o.sigmoid())
         c = see("c", f * carry["c"] + i * g)

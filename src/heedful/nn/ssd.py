@@ -19,7 +19,6 @@ from heedful.nn.norm import GroupRMSNorm, RMSNorm, show_norm
 from heedful.nn.scan import linear_pattern, linear_scan, shown_scan, to_float32
 from heedful.nn.ssm import ShortConv, draw_step_bias, joint_products, show_pattern, shows_pattern, with_skip
 from heedful.nn.state import RecurrentState
-from heedful.nn.static_state import step_of
 
 
 class Mamba2(Part):
@@ -78,16 +77,6 @@ class Mamba2(Part):
         return RecurrentState()
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        fused = step_of(x, state) if self.groups == 1 and self.limits == (0.0, None) else None
-        if fused is not None and isinstance(state, RecurrentState):
-            rows = torch.cat((self.value(x), self.B(x), self.C(x)), -1)
-            u, B, C = self._split(fused.conv_silu(rows, state["window"], self.conv.weight, self.conv.bias))
-            spread = lambda row: row.repeat_interleave(self.head_dim, -1)  # a head's number for its channels
-            A_log = spread(self.A_log)[:, None].expand(-1, self.state).contiguous()
-            delta = spread(to_float32(self.delta(x)) + to_float32(self.step_bias))
-            D = spread(self.D)
-            y = fused.selective_step(u, delta, B, C, A_log, D, self.gate(x), state["h"])
-            return self.out(self.norm(y))
         with_pattern = shows_pattern(ctx, state)
         gate, value, B, C, delta = joint_products(x, self.gate, self.value, self.B, self.C, self.delta)
         read = ctx.see("value", torch.cat((value, B, C), -1))

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from heedful.nn.attention import join_heads
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.norm import RMSNorm
-from heedful.nn.operators import operators
 from heedful.nn.scan import (
     BLOCK,
     fast_scan,
@@ -32,7 +31,6 @@ from heedful.nn.scan import (
 )
 from heedful.nn.selective import fast_selective, selective_pattern, selective_states
 from heedful.nn.state import RecurrentState
-from heedful.nn.static_state import step_of
 
 
 class Widen(nn.Module):
@@ -48,9 +46,6 @@ class NarrowRMSNorm(RMSNorm):
     narrows = True
 
     def forward(self, x: Tensor) -> Tensor:
-        fused = operators()
-        if fused is not None:
-            return fused.rms_norm(x, self.weight, self.eps)
         return super().forward(x.to(self.weight.dtype))
 
 
@@ -196,13 +191,6 @@ class Mamba(Part):
         return RecurrentState()
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        fused = step_of(x, state)
-        if fused is not None and isinstance(state, RecurrentState):
-            value, gate = self.value(x), self.gate(x)
-            u = fused.conv_silu(value, state["window"], self.conv.weight, self.conv.bias)
-            low, B, C = self.low(u), self.B(u), self.C(u)  # products of one x, asked for one after the other
-            y = fused.selective_step(u, self.delta(low), B, C, self.A_log, self.D, gate, state["h"])
-            return self.out(y)
         with_pattern = shows_pattern(ctx, state)
         value, gate = joint_products(x, self.value, self.gate)
         u = F.silu(ctx.see("conv", self.conv(ctx.see("value", value), ctx, state)))  # (B, T, F)

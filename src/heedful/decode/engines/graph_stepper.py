@@ -2,9 +2,10 @@
 
     embed → blocks → head, as one CUDA graph for a number of rows and a capacity
 
-No part is written a second time: whatever the model is made of is recorded as it is. Prompts are read by the
-plain pass and copied into the static state; steps, a few tokens at once (speculation), beams and rows that
-end are done there. On a CPU the same step runs without a graph, as the definition of what is recorded.
+Whatever the model is made of is recorded as it is, but for parts that have a row in the table of step_parts.py
+and take their step by kernels. Prompts are read by the plain pass and copied into the static state; steps, a
+few tokens at once (speculation), beams and rows that end are done there. On a CPU the same step runs without a
+graph, as the definition of what is recorded.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ import torch
 from torch import Tensor
 
 from heedful.decode.engines.fallback import FastStepper, find_recording_obstacle, model_fingerprint
-from heedful.decode.engines.recordings import RecordingPool
+from heedful.decode.engines.recordings import recordings_of
 from heedful.decode.engines.static_state import StaticState
+from heedful.decode.engines.step_fusion import FusedOperators
+from heedful.decode.engines.step_parts import step_by_operators
 from heedful.decode.stepper import MAX_BURST, erasable
 from heedful.devices import capture_graph
+from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
-from heedful.nn.operators import Kind, step_operators
 from heedful.nn.state import SlidingKV, StateGroup
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -53,8 +56,11 @@ class Recording:
         self.tokens: dict[int, Tensor] = {}  # what is read, by the number of tokens at once
         self.logits: dict[tuple[int, bool], Tensor] = {}  # what comes out, by that and whether it is fed back
         self.replays: dict[tuple[int, bool], Callable[[], None]] = {}
-        can = device.type == "cuda" and HAS_TRITON and kernels and not compiled
-        self.operators: Kind | None = "kernels" if can else None
+        self.operators: FusedOperators | None = None
+        if device.type == "cuda" and HAS_TRITON and kernels and not compiled:
+            from heedful.kernels.gpu_step import Kernels
+
+            self.operators = FusedOperators(Kernels())
         self.operator_error: str | None = None  # why the step is recorded without them
         self.written = torch.zeros(rows, MAX_BURST, dtype=torch.long, device=device)
         self.cursor = torch.zeros(1, dtype=torch.long, device=device)
@@ -97,8 +103,11 @@ class Recording:
                 self.replays[count, feed] = self.record(model, count, feed)
 
     def launch(self, model: LM | Seq2Seq, count: int, feed: bool) -> None:
-        with step_operators(self.operators) as computed:
-            logits = computed(self.step(model, self.buffer(count)))
+        tokens = self.buffer(count)
+        if self.operators is None:
+            logits = self.step(model, tokens)
+        else:
+            logits = step_by_operators(self.static, model, tokens, self.operators)
         self.logits[count, feed] = logits
         if feed:
             best = logits[:, -1:].argmax(-1)
@@ -125,25 +134,29 @@ class Recording:
         return graph.replay
 
 
-RECORDINGS: RecordingPool[Recording] = RecordingPool()
-# Models whose step could not be recorded: what they were then, and why.
-REFUSED: weakref.WeakKeyDictionary[Model, tuple[list[object], str]] = weakref.WeakKeyDictionary()
-
-
 class GraphStepper(FastStepper):
     """Steps as replays of one recorded step of the model's own parts.
 
     `fallback_reason` says why steps are plain; None if they are not. What somebody watches, or a state that
     somebody asks for, is computed plainly for that call and goes on from there. `kernels` lets parts use the
-    operators of nn/operators.py; `compiled` gives the step to torch.compile instead, which takes a minute.
+    operators of a step; `compiled` gives the step to torch.compile instead, which takes a minute. Keys and
+    values are kept in `cache_dtype`: the model's own, or float8_e4m3fn with half of what many long rows read
+    and three bits of precision.
     """
 
     def __init__(
-        self, model: Model, chunk: int | None = None, *, kernels: bool = True, compiled: bool = False
-    ) -> None:
+        self, model: Model, chunk: int | None = None, *, kernels: bool = True, compiled: bool = False,
+        cache_dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
         self._state, self.is_static = State(None), False
         super().__init__(model, chunk)
-        self.kernels, self.compiled = kernels, compiled
+        if cache_dtype not in (None, torch.float8_e4m3fn):
+            raise InputError(
+                f"cache_dtype={cache_dtype}: keys and values can be kept in torch.float8_e4m3fn alone",
+                hint="or None: the type of the model",
+            )
+        self.kernels, self.compiled, self.cache_dtype = kernels, compiled, cache_dtype
+        self.recordings = recordings_of(model)
         self.recording: Recording | None = None
         self.lease: weakref.finalize[..., object] | None = None
         self.rows = self.length = self.longest = 0
@@ -152,7 +165,7 @@ class GraphStepper(FastStepper):
         self.check_model()
 
     def find_reason(self) -> str | None:
-        refused = REFUSED.get(self.model)
+        refused = recordings_of(self.model).refused
         if refused is not None and refused[0] == model_fingerprint(self.model):
             return refused[1]
         return find_recording_obstacle(self.model)
@@ -252,21 +265,21 @@ class GraphStepper(FastStepper):
     def take(self, rows: int, capacity: int, memory: int) -> None:
         """Copy the state into a recording of this size: the present one, one that waits, or a new one."""
         double = any(p.dtype == torch.float64 for p in self.model.parameters())  # kernels add in float32
-        kinds = (self.kernels and not double, self.compiled)
-        state, key = self.state, (rows, capacity, memory, kinds, model_fingerprint(self.model))
+        kinds, size = (self.kernels and not double, self.compiled), (rows, capacity, memory, self.cache_dtype)
+        state, key = self.state, (size, kinds, model_fingerprint(self.model))
         with torch.inference_mode(False), torch.no_grad():
             found = self.recording
             if found is None or found.key != key:
-                found = RECORDINGS.take(self.model, key)
+                found = self.recordings.take(key)
             if found is None:
-                found = Recording(key, StaticState(state, rows, capacity, memory), *kinds)
+                found = Recording(key, StaticState(state, *size), *kinds)
             found.static.write(state)
         if found is not self.recording:
             if self.lease is not None:
                 self.lease()
             self.recording, self.lease = found, None
             if not self.compiled:  # what is compiled holds the model
-                self.lease = RECORDINGS.lend(found, self, self.model)
+                self.lease = self.recordings.lend(found, self)
         self._state = State(found.static.parts, state.past, reread_lengths=state.reread_lengths)
         self.is_static = True
         self.rows, self.longest = rows, int(found.static.past.max())
@@ -286,7 +299,7 @@ class GraphStepper(FastStepper):
     def refuse(self, reason: str) -> bool:
         """Step plainly from now on, until the model is another."""
         self.fallback_reason = reason
-        REFUSED[self.model] = (model_fingerprint(self.model), reason)
+        self.recordings.refused = (model_fingerprint(self.model), reason)
         return False
 
     def reorder(self, index: Tensor) -> None:

@@ -1,69 +1,63 @@
-"""Recordings that outlive the call they were made in: the next call of the same model takes one over.
+"""What was recorded of a model outlives the call it was recorded in: the next call takes it over.
 
 A recording (buffers at fixed addresses and the graphs over them) belongs to one stepper at a time. When that
-stepper is gone, it waits beside its model, which it does not keep alive, for the next stepper that needs the
-same size.
+stepper is gone, it waits in the `ModelRecordings` of its model, the one place that remembers anything of
+earlier calls. They go when the model goes.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from heedful.models.base import Model
 
-MAX_IDLE = 4  # recordings that wait beside a model
+if TYPE_CHECKING:
+    from heedful.decode.engines.graph_stepper import Recording
+
+MAX_IDLE = 4  # recordings that wait for a model
 MAX_IDLE_BYTES = 4 * 2**30  # and what their buffers take at most
 
 
-class Reusable(Protocol):
-    """Something recorded for a model; it must not hold the model itself."""
+class ModelRecordings:
+    """The recordings of one model that no stepper has at the moment.
 
-    key: object  # recordings with equal keys can stand in for each other
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of its buffers."""
-
-
-R = TypeVar("R", bound=Reusable)
-
-
-class RecordingPool(Generic[R]):
-    """The recordings of all models that no stepper has at the moment."""
+    `refused` says what the model was (its fingerprint) when its step could not be recorded, and why.
+    """
 
     def __init__(self) -> None:
-        self.idle: weakref.WeakKeyDictionary[Model, list[R]] = weakref.WeakKeyDictionary()
+        self.idle: list[Recording] = []
+        self.refused: tuple[list[object], str] | None = None
         self.lock = threading.Lock()
 
-    def take(self, model: Model, key: object) -> R | None:
+    def take(self, key: object) -> Recording | None:
         """Take a recording that waits under this key; None if there is none."""
         with self.lock:
-            waiting = self.idle.get(model, [])
-            found = next((r for r in waiting if r.key == key), None)
+            found = next((recording for recording in self.idle if recording.key == key), None)
             if found is not None:
-                waiting.remove(found)
+                self.idle.remove(found)
             return found
 
-    def lend(self, recording: R, stepper: object, model: Model) -> weakref.finalize:
+    def lend(self, recording: Recording, stepper: object) -> weakref.finalize[..., object]:
         """Let a stepper have a recording until it is gone, or what is returned is called."""
-        back = weakref.finalize(stepper, self.store_recording, weakref.ref(model), recording)
+        back = weakref.finalize(stepper, self.store, recording)
         back.atexit = False
         return back
 
-    def store_recording(self, owner: weakref.ref[Model], recording: R) -> None:
-        """Let a recording wait beside its model; the oldest go when there are too many."""
-        model = owner()
-        if model is None:
-            return
+    def store(self, recording: Recording) -> None:
+        """Let a recording wait; the oldest go when there are too many."""
         with self.lock:
-            waiting = self.idle.setdefault(model, [])
-            waiting.append(recording)
-            while len(waiting) > MAX_IDLE or sum(r.nbytes for r in waiting) > MAX_IDLE_BYTES:
-                waiting.pop(0)
+            self.idle.append(recording)
+            while len(self.idle) > MAX_IDLE or sum(r.nbytes for r in self.idle) > MAX_IDLE_BYTES:
+                self.idle.pop(0)
 
-    def clear(self, model: Model) -> None:
-        """Forget what waits beside a model."""
-        with self.lock:
-            self.idle.pop(model, None)
+
+RECORDINGS: weakref.WeakKeyDictionary[Model, ModelRecordings] = weakref.WeakKeyDictionary()
+LOCK = threading.Lock()
+
+
+def recordings_of(model: Model) -> ModelRecordings:
+    """Return the one object that remembers what was recorded of a model."""
+    with LOCK:
+        return RECORDINGS.setdefault(model, ModelRecordings())

@@ -21,29 +21,241 @@ from torch import Tensor
 
 from heedful.errors import InputError
 from heedful.models.base import LM, Seq2Seq, State
-from heedful.nn.context import Context, Mask
-from heedful.nn.static_state import (
-    all_tensors,
-    ordinary,
-    positions_after,
-    recurrent_tensors,
-    static_like,
-    write_static,
-)
+from heedful.nn.context import Context, Mask, PartState
+from heedful.nn.state import KV, FixedState, RecurrentState, SlidingKV, StateGroup, slot_positions
+
+# Tensors of a part that run along an encoder's memory, and the axis that does.
+MEMORY_AXES = {"k": 2, "v": 2, "keys": 1}
+
+
+def positions_after(past: Tensor, count: int) -> Tensor:
+    """(B, T): the positions of `count` tokens that follow `past` (B,) others."""
+    start = past[:, None]
+    return start if count == 1 else start + torch.arange(count, device=past.device)
+
+
+def round_to(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return x in the type of a cache; an 8-bit float holds numbers beyond its largest at that."""
+    if dtype.itemsize > 1:
+        return x.to(dtype)
+    largest = torch.finfo(dtype).max
+    return x.clamp(-largest, largest).to(dtype)
+
+
+def as_indexable(x: Tensor) -> Tensor:
+    """Return 8-bit floats as the bytes they are: not every function that copies by an index knows them."""
+    return x.view(torch.uint8) if x.dtype.itemsize == 1 else x
+
+
+class StaticCache:
+    """Keys and values (B, G, S, ·) that never move; row b's token at position p stands in slot p mod S.
+
+    Those of a window have so many slots that the newest take the places of the oldest; otherwise there is a
+    slot for every position, and what lies beyond a row's own is hidden by the mask of the pass. They may be
+    kept in 8-bit floats: they are rounded once, when they are written.
+    """
+
+    k: Tensor
+    v: Tensor
+
+    def allocate(
+        self, like: KV | SlidingKV, rows: int, slots: int, dtype: torch.dtype | None
+    ) -> tuple[Tensor, Tensor]:
+        assert like.k is not None
+        assert like.v is not None
+        self.dtype = like.k.dtype  # what is appended, and given back
+        make = lambda t: as_indexable(
+            torch.empty(rows, t.shape[1], slots, t.shape[3], dtype=dtype or t.dtype, device=t.device)
+        )
+        k, v = (make(t).zero_().view(dtype or t.dtype) for t in (like.k, like.v))
+        return k, v
+
+    def put(self, k: Tensor, v: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Write tokens (B, G, T, ·) at positions (B, T); return all slots."""
+        slot = (position % self.k.shape[2])[:, None, :, None]
+        for mine, new in ((self.k, k), (self.v, v)):
+            rounded = as_indexable(round_to(new, mine.dtype))
+            as_indexable(mine).scatter_(2, slot.expand(rounded.shape), rounded)
+        return self.k.to(self.dtype), self.v.to(self.dtype)
+
+    def write(
+        self, source: KV | SlidingKV, slots: Tensor, rows: Tensor, length: int, order: Tensor | None
+    ) -> None:
+        """Copy the first `length` slots of some rows; `order` (n, length) has the valid ones first."""
+        for mine, other in ((self.k, source.k), (self.v, source.v)):
+            assert other is not None
+            used = min(mine.shape[2], other.shape[2], length)
+            held = round_to(other[rows, :, :used], mine.dtype)
+            if order is not None:
+                held = as_indexable(held).gather(2, order[:, None, :, None].expand_as(held))
+            as_indexable(mine)[slots, :, :used] = as_indexable(held)
+
+    def reorder(self, index: Tensor) -> None:
+        for held in (as_indexable(self.k), as_indexable(self.v)):
+            held.copy_(held[index])
+
+
+class StaticKV(StaticCache, KV):
+    """A KV of which row b has `past[b]` positions: `append` writes there and gives back all slots."""
+
+    def __init__(self, like: KV, rows: int, capacity: int, dtype: torch.dtype | None = None) -> None:
+        KV.__init__(self, capacity)
+        self.k, self.v = self.allocate(like, rows, capacity, dtype)
+
+    def append(self, k: Tensor, v: Tensor, past: int | Tensor) -> tuple[Tensor, Tensor]:
+        assert isinstance(past, Tensor), "a static state counts on the device"
+        return self.put(k, v, positions_after(past, k.shape[2]))
+
+
+class StaticSlidingKV(StaticCache, SlidingKV):
+    """A SlidingKV whose slots, few or as many as its window needs, are all given back."""
+
+    def __init__(self, like: SlidingKV, rows: int, capacity: int, dtype: torch.dtype | None = None) -> None:
+        SlidingKV.__init__(self, like.window, capacity)
+        self.k, self.v = self.allocate(like, rows, min(capacity, self.slots), dtype)
+
+    def append(self, k: Tensor, v: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """As SlidingKV; at most `spare` tokens at once, or the first would not see its whole window."""
+        size = self.k.shape[2]
+        return *self.put(k, v, ctx.q_pos), *slot_positions(ctx.q_pos[:, -1:] + 1, size, size)
+
+    def write(
+        self, source: KV | SlidingKV, slots: Tensor, rows: Tensor, length: int, order: Tensor | None
+    ) -> None:
+        """Copy the slots: windows of one size place positions alike, and a shorter one has not wrapped."""
+        assert source.k is not None
+        super().write(source, slots, rows, source.k.shape[2], None)
+
+
+class StaticRecurrentState(RecurrentState):
+    """Named tensors that are written over in place; those along an encoder's memory have room for it."""
+
+    def __init__(self, like: RecurrentState, rows: int, memory_capacity: int) -> None:
+        super().__init__()
+        for name, tensor in like.tensors.items():
+            shape = [rows, *tensor.shape[1:]]
+            if name in MEMORY_AXES:
+                shape[MEMORY_AXES[name]] = memory_capacity
+            self.tensors[name] = tensor.new_zeros(shape)
+
+    def update(self, **tensors: Tensor) -> None:
+        for name, new in tensors.items():
+            if new is not self.tensors[name]:
+                self.tensors[name].copy_(new)
+
+    def write(self, source: RecurrentState, slots: Tensor, rows: Tensor) -> None:
+        """Copy some rows; of a tensor along the memory as much as there is."""
+        for name, other in source.tensors.items():
+            mine = self.tensors[name]
+            if name in MEMORY_AXES:
+                mine = mine.narrow(MEMORY_AXES[name], 0, other.shape[MEMORY_AXES[name]])
+            mine[slots] = other[rows]
+
+    def reorder(self, index: Tensor) -> None:
+        for held in self.tensors.values():
+            held.copy_(held[index])
+
+
+class StaticFixedState(StaticRecurrentState, FixedState):
+    """A FixedState at fixed addresses."""
+
+
+def static_like(
+    part: PartState | None, rows: int, capacity: int, memory_capacity: int, dtype: torch.dtype | None
+) -> PartState | None:
+    """Return empty static states for `rows` rows, shaped like those in which a prompt was read."""
+    if isinstance(part, StateGroup):
+        size = (rows, capacity, memory_capacity, dtype)
+        return StateGroup({name: static_like(child, *size) for name, child in part.parts.items()})
+    if isinstance(part, KV):
+        return StaticKV(part, rows, capacity, dtype)
+    if isinstance(part, SlidingKV):
+        return StaticSlidingKV(part, rows, capacity, dtype)
+    if isinstance(part, FixedState):
+        return StaticFixedState(part, rows, memory_capacity)
+    if isinstance(part, RecurrentState):
+        return StaticRecurrentState(part, rows, memory_capacity)
+    if part is None:
+        return None
+    raise TypeError(f"a {type(part).__name__} has no static form")
+
+
+def write_static(
+    static: PartState | None,
+    source: PartState | None,
+    slots: Tensor,
+    rows: Tensor,
+    length: int,
+    order: Tensor | None,
+) -> None:
+    """Copy rows of a state into slots of a static one; `order` brings the valid positions to the front."""
+    if isinstance(static, StateGroup):
+        assert isinstance(source, StateGroup)
+        for name, part in static.parts.items():
+            write_static(part, source[name], slots, rows, length, order)
+    elif isinstance(static, StaticCache):
+        assert isinstance(source, (KV, SlidingKV))
+        static.write(source, slots, rows, length, order)
+    elif isinstance(static, StaticRecurrentState):
+        assert isinstance(source, RecurrentState)
+        static.write(source, slots, rows)
+
+
+def ordinary(part: PartState | None, length: int) -> PartState | None:
+    """Return the ordinary states over the same memory, for a pass that is not recorded; 8-bit keys widened."""
+    if isinstance(part, StateGroup):
+        return StateGroup({name: ordinary(p, length) for name, p in part.parts.items()})
+    if isinstance(part, StaticKV):
+        kv = KV(part.capacity)
+        kv.k, kv.v = part.k.to(part.dtype), part.v.to(part.dtype)
+        return kv
+    if isinstance(part, StaticSlidingKV):
+        sliding = SlidingKV(part.window, part.capacity)
+        sliding.k, sliding.v, sliding.reached = part.k.to(part.dtype), part.v.to(part.dtype), length
+        return sliding
+    if isinstance(part, StaticFixedState):
+        return FixedState(**part.tensors)
+    if isinstance(part, StaticRecurrentState):
+        return RecurrentState(**part.tensors)
+    return part
+
+
+def recurrent_tensors(part: PartState | None) -> Iterator[Tensor]:
+    """Yield what a step changes so that a second one with the same token would give something else."""
+    if isinstance(part, StateGroup):
+        for child in part.parts.values():
+            yield from recurrent_tensors(child)
+    elif isinstance(part, RecurrentState) and not isinstance(part, FixedState):
+        yield from part.tensors.values()
+
+
+def all_tensors(part: PartState | None) -> Iterator[Tensor]:
+    """Yield every tensor that a state holds."""
+    if isinstance(part, StateGroup):
+        for child in part.parts.values():
+            yield from all_tensors(child)
+    elif isinstance(part, RecurrentState):
+        yield from part.tensors.values()
+    elif isinstance(part, (KV, SlidingKV)) and part.k is not None and part.v is not None:
+        yield from (part.k, part.v)
 
 
 class StaticState:
     """The memory of `rows` texts, in tensors that never move.
 
     `example` is the state of any prompt of the model, for the shapes. `capacity` is the most positions of a
-    row, `memory_capacity` the most tokens of a source (by default the example's).
+    row, `memory_capacity` the most tokens of a source (by default the example's), `cache_dtype` the type that
+    keys and values are kept in (by default their own).
     """
 
-    def __init__(self, example: State, rows: int, capacity: int, memory_capacity: int | None = None) -> None:
+    def __init__(
+        self, example: State, rows: int, capacity: int, memory_capacity: int | None = None,
+        cache_dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
         self.rows, self.capacity = rows, capacity
         memory = example.memory
         self.memory_capacity = 0 if memory is None else memory_capacity or memory.shape[1]
-        self.parts = static_like(example.parts, rows, capacity, self.memory_capacity)
+        self.parts = static_like(example.parts, rows, capacity, self.memory_capacity, cache_dtype)
         device = next(all_tensors(self.parts)).device
         self.past = torch.zeros(rows, dtype=torch.long, device=device)  # positions that each row holds
         self.active = torch.zeros(rows, dtype=torch.long, device=device)  # 1 where a step moves the row on

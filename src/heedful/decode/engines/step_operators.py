@@ -1,32 +1,24 @@
 """What parts compute in one step of decoding, as operators: a definition in plain torch each, and a kernel.
 
-    with step_operators("kernels"):      a step on a GPU uses the kernels (kernels/gpu_step.py)
-    with step_operators("definitions"):  the same way through the parts in plain torch, which defines it
-
-Outside, `operators()` is None, and parts compute as they are written. Inside, a part that reads one token and
-remembers in a static state may use them, and products of one row are launched with the norm, the activation
-and the sum beside them (nn/fusion.py). A function that cannot take what it is given returns None. States are
-written over in place.
+`Definitions` defines them; kernels/gpu_step.py has the same functions as Triton kernels. Rows of the table in
+step_parts.py call them, and step_fusion.py, which launches products with the norm, the activation and the sum
+beside them. States are written over in place.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from heedful.nn.fusion import FusedOperators
+from heedful.decode.engines.static_state import as_indexable, round_to
 
-Kind = Literal["definitions", "kernels"]
 MAX_PRODUCTS = 4  # that are launched together
 ACTS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu, "gelu": F.gelu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
@@ -46,41 +38,58 @@ class Norm:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """act(W x + b), multiplied by what another product gives if there is a `gated` one"""
+    """act(W x + b), multiplied by what another product gives if there is a `gated` one
+
+    W is `weight` (N, K) itself; with a `scale` (N,) it is that times whole numbers of 8 bits; with a `group` the
+    numbers have 4 bits, two to a byte, and scale (N, K / group, 2) has a factor and an offset for each group
+    (nn/quantised.py:Int4Linear).
+    """
 
     weight: Tensor
     bias: Tensor | None = None
     act: str | None = None
     gated: Product | None = None
+    scale: Tensor | None = None
+    group: int = 0
+
+    @property
+    def columns(self) -> int:
+        """K"""
+        return self.weight.shape[1] * (2 if self.group else 1)
+
+    @property
+    def bits(self) -> int:
+        """Return 4 or 8 for whole numbers, 16 for floats of any size."""
+        return 16 if self.scale is None else 4 if self.group else 8
 
 
 @dataclass(frozen=True, eq=False)
 class Newest:
-    """A key and a value (B, G, 1, ·) that belong into slot past[b] of each row, and are not there yet."""
+    """A key and a value (B, G, 1, ·) that belong into slot past[b] mod S of each row, and are not there yet.
+
+    With `angles`, the cosines and sines of every position there is room for, (S, ·) each, the key and the
+    query are turned first. A `window` hides keys that are so far away.
+    """
 
     k: Tensor
     v: Tensor
     past: Tensor
+    angles: tuple[Tensor, Tensor] | None = None
+    window: int | None = None
 
 
 class Operators(Protocol):
     """The functions of `Definitions`, or of kernels/gpu_step.py."""
 
     def products(
-        self,
-        x: Tensor,
-        norm: Norm | None,
-        products: list[Product],
-        residual: Tensor | None,
-        dtype: torch.dtype,
+        self, x: Tensor, norm: Norm | None, products: list[Product], residual: Tensor | None, dtype: torch.dtype
     ) -> list[Tensor]: ...
     def normalise(self, x: Tensor, norm: Norm) -> Tensor: ...
-    def append(self, keys: Tensor, values: Tensor, newest: Newest) -> None: ...
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float,
-        newest: Newest | None,
-    ) -> Tensor | None: ...  # fmt: skip
-    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None: ...
+        self, q: Tensor, keys: Tensor, values: Tensor, scale: float, *, newest: Newest | None = None,
+        keep: Tensor | None = None, bias: Tensor | None = None, softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor: ...  # fmt: skip
     def lstm_cell(self, gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]: ...
     def conv_silu(self, x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
     def selective_step(
@@ -91,59 +100,40 @@ class Operators(Protocol):
     ) -> Tensor: ...
 
 
-ACTIVE: ContextVar[FusedOperators | None] = ContextVar("operators of a step", default=None)
+def whole_matrix(product: Product, dtype: torch.dtype) -> Tensor:
+    """W (N, K)"""
+    if product.scale is None:
+        return product.weight
+    if not product.group:
+        return (product.weight.float() * product.scale[:, None]).to(dtype)
+    halves = product.weight.unflatten(1, (-1, product.group // 2))
+    numbers = torch.cat((halves & 15, halves >> 4), -1)
+    return (numbers * product.scale[..., :1] + product.scale[..., 1:]).flatten(1).to(dtype)
 
 
-def operators() -> FusedOperators | None:
-    """Return the operators of the step that is being computed; None if parts compute as they are written."""
-    return None if torch.compiler.is_compiling() else ACTIVE.get()
-
-
-@contextmanager
-def step_operators(kind: Kind | None) -> Iterator[Callable[[Tensor], Tensor]]:
-    """Let parts use the operators of this kind inside; None changes nothing.
-
-    What is yielded must be asked for any tensor that leaves: it may not be computed yet.
-    """
-    if kind is None:
-        yield lambda x: x
-        return
-    from heedful.nn.fusion import FusedOperators
-
-    base: Operators = Definitions()
-    if kind == "kernels":
-        from heedful.kernels import gpu_step
-
-        base = cast(Any, gpu_step)
-    fused = FusedOperators(base)
-    token = ACTIVE.set(fused)
-    try:
-        with fused:
-            yield fused.compute
-    finally:
-        ACTIVE.reset(token)
+def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """[a cos − b sin ; b cos + a sin] of the halves a and b of what is turned; the rest as it is"""
+    size = 2 * cos.shape[-1]
+    a, b = x[..., :size].float().chunk(2, -1)
+    turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
+    return torch.cat((turned, x[..., size:]), -1)
 
 
 class Definitions:
     """The definitions."""
 
     def products(
-        self,
-        x: Tensor,
-        norm: Norm | None,
-        products: list[Product],
-        residual: Tensor | None,
-        dtype: torch.dtype,
+        self, x: Tensor, norm: Norm | None, products: list[Product], residual: Tensor | None, dtype: torch.dtype
     ) -> list[Tensor]:
-        """act(W norm(x) + b) + r of one row for each product; r belongs to the only one there is"""
+        """act(W norm(x) + b) + r of rows x (M, K) for each product; r belongs to the only one there is"""
         n = x if norm is None else self.normalise(x, norm)
         found = []
         for p in products:
-            y = F.linear(n, p.weight, p.bias).flatten()
+            y = F.linear(n, whole_matrix(p, n.dtype), p.bias)
             y = y if p.act is None else ACTS[p.act](y)
             if p.gated is not None:
-                y = y * F.linear(n, p.gated.weight, p.gated.bias).flatten()
-            found.append(y if residual is None else (residual.flatten() + y).to(dtype))
+                y = y * F.linear(n, whole_matrix(p.gated, n.dtype), p.gated.bias)
+            found.append((y if residual is None else residual + y).to(dtype))
         return found
 
     def normalise(self, x: Tensor, norm: Norm) -> Tensor:
@@ -156,35 +146,37 @@ class Definitions:
             )
         return norm.weight * F.rms_norm(wide, norm.weight.shape, None, norm.eps).to(norm.weight.dtype)
 
-    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None:
-        """[a cos − b sin ; b cos + a sin] of the halves a and b of what is turned; the rest as it is"""
-        size = 2 * cos.shape[-1]
-        a, b = x[..., :size].float().chunk(2, -1)
-        turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
-        return torch.cat((turned, x[..., size:]), -1)
-
-    def append(self, keys: Tensor, values: Tensor, newest: Newest) -> None:
-        """keys[b, :, past[b]] = k[b, :, 0], and the values likewise"""
-        row, past = torch.arange(len(newest.k), device=keys.device), newest.past
-        keys[row, :, past], values[row, :, past] = newest.k[:, :, 0], newest.v[:, :, 0]
-
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float,
-        newest: Newest | None,
-    ) -> Tensor | None:  # fmt: skip
-        """softmax(q kᵀ · scale + bias, kept) v of one query (B, H, 1, K), keep (B or 1, S); 0 if none is
+        self, q: Tensor, keys: Tensor, values: Tensor, scale: float, *, newest: Newest | None = None,
+        keep: Tensor | None = None, bias: Tensor | None = None, softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """softmax(q kᵀ · scale + bias, kept) v of one query (B, H, 1, K), keep (B, S); 0 if none is
 
-        The newest key and value are put where they belong first.
+        The newest key and value are put where they belong first; then keys count that a row has written and
+        that its window reaches. Scores are bent by a `softcap`, and `sinks` (H,) stand beside them.
         """
         if newest is not None:
-            self.append(k, v, newest)
-        repeat = q.shape[1] // k.shape[1]
-        k, v = (t.repeat_interleave(repeat, 1).float() for t in (k, v))
+            k, past, slots = newest.k, newest.past, keys.shape[2]
+            if newest.angles is not None:
+                cos, sin = (table[past][:, None, None] for table in newest.angles)
+                q, k = turn(q, cos, sin), turn(k, cos, sin)
+            row, slot = torch.arange(len(k), device=keys.device), past % slots
+            for held, new in ((keys, k), (values, newest.v)):
+                as_indexable(held)[row, :, slot] = as_indexable(round_to(new[:, :, 0], held.dtype))
+            away = (slot[:, None] - torch.arange(slots, device=keys.device)) % slots
+            keep = away <= past[:, None]
+            keep = keep if newest.window is None else keep & (away < newest.window)
+        repeat = q.shape[1] // keys.shape[1]
+        k, v = (t.float().repeat_interleave(repeat, 1) for t in (keys, values))
         u = q.float() @ k.mT * scale  # (B, H, 1, S)
+        u = u if softcap is None else softcap * torch.tanh(u / softcap)
         u = u if bias is None else u + bias
         if keep is not None:
             u = u.masked_fill(~keep[:, None, None], -math.inf)
-        return (u.softmax(-1).nan_to_num(0.0) @ v).to(q.dtype)
+        if sinks is not None:
+            u = torch.cat((u, sinks.float()[:, None, None].expand(len(u), -1, 1, 1)), -1)
+        return (u.softmax(-1).nan_to_num(0.0)[..., : v.shape[2]] @ v).to(q.dtype)
 
     def lstm_cell(self, gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         """c = σ(f) c + σ(i) tanh(g),  h = σ(o) tanh(c) from i, f, g and o side by side, (B, 4 H)"""

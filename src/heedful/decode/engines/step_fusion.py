@@ -1,8 +1,8 @@
-"""Products of one row with what stands beside them, in one launch: a norm before, an activation, a sum after.
+"""Products of few rows with what stands beside them, in one launch: a norm before, an activation, a sum after.
 
     y = act(W norm(x) + b) + r
 
-Inside a recorded step a norm and a product of one row give a tensor that is not computed yet. An activation
+Inside a recorded step a norm and a product of few rows give a tensor that is not computed yet. An activation
 or a residual sum that follows becomes part of it; products of the same x are launched together; whatever else
 looks at it has it computed first. So the parts stay as they are written, and what a step launches is little
 more than its products. Nothing waits longer than to the next write in place, or the end of the step.
@@ -20,11 +20,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from heedful.nn.operators import MAX_PRODUCTS, Newest, Norm, Operators, Product
+from heedful.decode.engines.step_operators import MAX_PRODUCTS, Newest, Norm, Operators, Product
+from heedful.nn.position import Rotary
 
 R = TypeVar("R")
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-MAX_COLUMNS = 4096  # of a row that a product can normalise on its way
+MAX_ROWS = 16  # of x, beyond which the vendor's library multiplies
+MAX_COLUMNS = 4096  # of a row of which a product can take mean and variance on its way
 
 
 @dataclass(eq=False)
@@ -83,9 +85,9 @@ DESCRIPTIONS = {
 }  # fmt: skip
 
 
-def is_plain(weight: Tensor) -> bool:
+def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor is what its memory holds, in a type that kernels read: no subclass of its own."""
-    return type(weight) in (Tensor, nn.Parameter) and weight.dtype in FLOATS
+    return type(tensor) in (Tensor, nn.Parameter) and tensor.dtype in FLOATS and tensor.is_contiguous()
 
 
 def writes_in_place(name: str) -> bool:
@@ -106,7 +108,7 @@ class FusedOperators(TorchFunctionMode):
         super().__init__()
         self.base = base
         self.pending: list[ProductNode] = []
-        self.appended: tuple[Tensor, Tensor, Newest] | None = None  # keys, values, and what they lack
+        self.tables: dict[Rotary, tuple[Tensor, Tensor]] = {}
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -117,7 +119,6 @@ class FusedOperators(TorchFunctionMode):
         found = self.defer(func, args, kwargs)
         if found is not None:
             return found
-        self.finish_append()
         if writes_in_place(getattr(func, "__name__", "")):
             self.flush()  # what is written over may be what a product reads
         args, kwargs = tree_map(self.compute, (args, kwargs))
@@ -126,7 +127,7 @@ class FusedOperators(TorchFunctionMode):
     def defer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """Return the result of a function as one that is not computed yet; None if it must be computed."""
         if func is F.linear:
-            return self.defer_product(*args, **kwargs)
+            return self.defer_linear(*args, **kwargs)
         if func is F.layer_norm:
             return self.defer_layer_norm(*args, **kwargs)
         if func in (F.dropout, torch.dropout):
@@ -145,21 +146,27 @@ class FusedOperators(TorchFunctionMode):
             return self.defer_activation(args[0], "gelu_tanh" if tanh else ACTIVATIONS[func])
         return None
 
-    def defer_product(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
-        if not (is_plain(weight) and weight.is_contiguous() and (bias is None or is_plain(bias))):
+    def defer_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+        if not is_plain(weight) or (bias is not None and not is_plain(bias)) or x.dtype != weight.dtype:
             return None
-        if x.numel() != weight.shape[1] or x.dtype != weight.dtype:
+        return self.defer_product(x, Product(weight, bias))
+
+    def defer_product(self, x: Tensor, product: Product) -> Tensor | None:
+        """W x + b of few rows, not computed yet; None for many"""
+        columns, rows = product.columns, x.numel() // product.columns
+        if rows > MAX_ROWS or x.shape[-1] != columns or not rows:
             return None
         norm = x.node if isinstance(x, Deferred) and isinstance(x.node, NormNode) else None
-        if norm is not None and (norm.value is not None or weight.shape[1] > MAX_COLUMNS):
-            norm = None
+        if norm is not None:
+            fits = columns <= MAX_COLUMNS or norm.norm.kind == "rms"
+            if norm.value is not None or rows > 1 or not fits or product.bits == 4:
+                norm = None
         if norm is None:
             source = self.compute(x).contiguous()
         else:
             source = norm.source = self.compute(norm.source).contiguous()
-        shape = (*x.shape[:-1], weight.shape[0])
-        node = ProductNode(source, norm, Product(weight, bias), shape, weight.dtype)
-        return self.append_node(node)
+        shape = (*x.shape[:-1], len(product.weight))
+        return self.append_node(ProductNode(source, norm, product, shape, x.dtype))
 
     def append_node(self, node: ProductNode) -> Deferred:
         self.pending.append(node)
@@ -175,7 +182,7 @@ class FusedOperators(TorchFunctionMode):
     ) -> Tensor | None:
         if weight is None or not is_plain(weight) or weight.dim() != 1:
             return None
-        if x.numel() != weight.numel() or x.dtype != weight.dtype:
+        if x.shape[-1] != weight.numel() or x.numel() > MAX_ROWS * weight.numel() or x.dtype != weight.dtype:
             return None
         node = NormNode(x, Norm("layer", weight, bias, eps))
         return Deferred(x.shape, weight.dtype, x.device, node)
@@ -209,17 +216,10 @@ class FusedOperators(TorchFunctionMode):
         bare = all(n.value is None and n.residual is None and n.product.gated is None for n in (a, b))
         if not bare or b.product.act is not None or a.x is not b.x or a.norm is not b.norm:
             return None
-        if (a.product.bias is None) != (b.product.bias is None):
+        if (a.product.bias is None) != (b.product.bias is None) or a.product.bits != b.product.bits:
             return None
         self.pending = [other for other in self.pending if other is not a and other is not b]
         return self.append_node(replace(a, product=replace(a.product, gated=b.product)))
-
-    def finish_append(self) -> None:
-        """Put the newest key and value where they belong, unless the attention after them did."""
-        if self.appended is not None:
-            keys, values, newest = self.appended
-            self.appended = None
-            run(self.base.append, keys, values, newest)
 
     def compute(self, x: Any) -> Any:
         """Return the tensor itself, computed; anything else as it is."""
@@ -242,7 +242,8 @@ class FusedOperators(TorchFunctionMode):
             alone = lambda node: node.residual is not None or node.product.gated is not None
             alike = [n for n in self.pending if n.x is first.x and n.norm is first.norm and not alone(n)]
             group = [first] if alone(first) else alike[:MAX_PRODUCTS]
-            group = [node for node in group if node.dtype == first.dtype]
+            alike_in_type = lambda node: (node.dtype, node.product.bits) == (first.dtype, first.product.bits)
+            group = [node for node in group if alike_in_type(node)]
             self.pending = [node for node in self.pending if node not in group]
             self.launch(group)
 
@@ -250,42 +251,39 @@ class FusedOperators(TorchFunctionMode):
         first = nodes[0]
         norm = None if first.norm is None else first.norm.norm
         products = [node.product for node in nodes]
-        found = run(self.base.products, first.x, norm, products, first.residual, first.dtype)
+        x = first.x.view(-1, products[0].columns)
+        residual = None if first.residual is None else first.residual.view(len(x), -1)
+        found = run(self.base.products, x, norm, products, residual, first.dtype)
         for node, value in zip(nodes, found, strict=True):
             node.value = value.view(node.shape)
 
     def compute_all(self, *tensors: Tensor | None) -> list[Any]:
         """Compute all that waits, and these."""
         self.flush()
-        self.finish_append()
         return [self.compute(t) for t in tensors]
 
-    # What parts call by name.
+    # What rows of the table of parts call by name.
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         norm = Norm("rms", weight, None, eps)
-        if x.numel() == weight.numel():
+        if x.shape[-1] == weight.numel() and x.numel() <= MAX_ROWS * weight.numel() and is_plain(weight):
             return Deferred(x.shape, weight.dtype, x.device, NormNode(x, norm))
         return run(self.base.normalise, self.compute(x), norm)
 
-    def append(self, keys: Tensor, values: Tensor, k: Tensor, v: Tensor, past: Tensor) -> None:
-        k, v = self.compute_all(k, v)
-        self.appended = (keys, values, Newest(k, v, past))
+    def angles(self, rotary: Rotary, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin (S, ·) at positions (1, S), made once: a recorded step reads them"""
+        if rotary not in self.tables:
+            cos, sin = run(rotary.table, positions, positions[:, -1:] + 1)
+            self.tables[rotary] = cos[0, 0].float().contiguous(), sin[0, 0].float().contiguous()
+        return self.tables[rotary]
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
-    ) -> Tensor | None:
-        newest = None
-        if self.appended is not None and self.appended[0] is k and self.appended[1] is v:
-            newest, self.appended = self.appended[2], None
-        q, k, v, keep, bias = self.compute_all(q, k, v, keep, bias)
-        out = run(self.base.attend, q, k, v, keep, bias, scale, newest)
-        if out is None and newest is not None:
-            run(self.base.append, k, v, newest)
-        return out
-
-    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None:
-        return run(self.base.rotate, *self.compute_all(x, cos, sin))
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, scale: float, **more: Any) -> Tensor:
+        (q,) = self.compute_all(q)
+        newest: Newest | None = more.get("newest")
+        if newest is not None:
+            more["newest"] = replace(newest, k=self.compute(newest.k), v=self.compute(newest.v))
+        with torch._C.DisableTorchFunction():
+            return self.base.attend(q, keys, values, scale, **more)
 
     def lstm_cell(self, gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         return run(self.base.lstm_cell, *self.compute_all(gates, c))

@@ -5,10 +5,10 @@
     python benchmarks/generation_speed.py --tiny --device cpu               a dry run
 
 Random weights, bfloat16, a prompt (or source) of 32 tokens, 256 written; a rate counts the whole call, the
-prompt's reading included, and is the best of three. "first" is what the first call takes more than a plain
-one, "warm s" the longest call until so much was written that a decoder's own kernels are used. "plain" is
-`generate(model, fast=False)`, "graph" the model's own parts recorded, "operators" that with the kernels of
-nn/operators.py, "default" what `generate(model)` chooses. The last line is JSON.
+prompt's reading included, and is the best of three. "first s" is the first call, "first +s" what it takes
+more than a plain one. "plain" is `generate(model, fast=False)`, "graph" the model's own parts recorded,
+"default" what `generate(model)` chooses: the same with the kernels of kernels/gpu_step.py; "sampled" draws.
+The last line is JSON.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ import torch
 import heedful
 from gpu_timing import time_call
 from heedful.decode.engines.graph_stepper import GraphStepper
-from heedful.decode.fast import MIN_TOKENS_MERGED, choose_stepper
-from heedful.decode.fast import WRITTEN as TOKENS_ASKED
+from heedful.decode.fast import choose_stepper, fast
+from heedful.decode.quantize import quantize
 from heedful.decode.stepper import EagerStepper
 
 PROMPT, TOKENS, FEW_TOKENS = 32, 256, 48
@@ -44,6 +44,10 @@ CASES: dict[str, dict[str, Any]] = {
     "gla": {"build": {"vocab": 32000, "dim": 768, "layers": 12, "heads": 12}},
     "bloom-560m": {},
     "llama-7b": {},
+    "llama-7b int8": {"name": "llama-7b", "quantize": "int8"},
+    "llama-7b int4": {"name": "llama-7b", "quantize": "int4"},
+    "llama-7b ×64": {"name": "llama-7b", "rows": 64, "prompt": 512},
+    "llama-7b ×64 8-bit keys": {"name": "llama-7b", "rows": 64, "prompt": 512, "cache": torch.float8_e4m3fn},
 }
 PEERS = {
     "gpt2": "GPT2", "gpt2 ×16": "GPT2", "t5-base": "T5", "t5-base 8×4 beams": "T5", "bart-base": "Bart",
@@ -65,7 +69,10 @@ def build(case: str, a: argparse.Namespace) -> Any:
         model = assemble(FAMILIES[family], FAMILIES[family].tiny)
         initialise(model)
         return model.eval()
-    return heedful.build(name, device=a.device, dtype=a.dtype, seed=0, **options).eval().requires_grad_(False)
+    model = (
+        heedful.build(name, device=a.device, dtype=a.dtype, seed=0, **options).eval().requires_grad_(False)
+    )
+    return quantize(model, CASES[case]["quantize"]) if "quantize" in CASES[case] else model
 
 
 def ours(case: str, a: argparse.Namespace) -> None:
@@ -74,7 +81,8 @@ def ours(case: str, a: argparse.Namespace) -> None:
     tokens, few = (8, 4) if a.tiny else (CASES[case].get("tokens", TOKENS), FEW_TOKENS)
     vocab = min(table.vocab for table in model.tables.values())
     torch.manual_seed(0)
-    prompts = torch.randint(5, vocab, (rows, PROMPT if not a.tiny else 6)).tolist()
+    length = 6 if a.tiny else CASES[case].get("prompt", PROMPT)
+    prompts = torch.randint(5, vocab, (rows, length)).tolist()
     settings = {"eos": []} | ({} if beams is None else {"beams": beams})
     write = lambda by, count, **more: heedful.generate(by, prompts, max_tokens=count, **settings, **more)
     rate = lambda work, count, times=3: round(
@@ -84,17 +92,20 @@ def ours(case: str, a: argparse.Namespace) -> None:
     plain = time_call(lambda: write(model, few, fast=False))
     known["prompt ms"] = round(1e3 * time_call(lambda: write(model, 1, fast=False)), 1)
     known["plain"] = round(rows * few / plain, 1)
-    known["first +s"] = round(time_call(lambda: write(model, few)) - plain, 2)
-    while a.device == "cuda" and rows == 1 and TOKENS_ASKED.get(model, 0) <= MIN_TOKENS_MERGED:
-        known["warm s"] = max(known.get("warm s", 0.0), round(time_call(lambda: write(model, tokens)), 2))
-    known["default"] = rate(lambda: write(model, tokens), tokens)
+    cache = CASES[case].get("cache")
+    model_or_stepper = model if cache is None or a.device != "cuda" else fast(model, cache)
+    known["first s"] = round(time_call(lambda: write(model_or_stepper, few)), 2)
+    known["first +s"] = round(known["first s"] - plain, 2)
+    known["default"] = rate(lambda: write(model_or_stepper, tokens), tokens)
+    if beams is None:
+        drawn = {"temperature": 0.8, "top_p": 0.95, "seed": 0}
+        known["sampled"] = rate(lambda: write(model_or_stepper, tokens, **drawn), tokens)
     known["stepper"] = type(choose_stepper(model, rows, tokens)).__name__
     written, want = write(model, few), write(model, few, fast=False)
     same = [next((i for i, (x, y) in enumerate(zip(*pair)) if x != y), few) for pair in zip(written, want)]
     known["same"] = f"{min(same)}–{max(same)} of {few}"
-    if a.device == "cuda" or a.tiny:
-        for name, kernels in (("graph", False), ("operators", True)):
-            known |= measure(name, GraphStepper(model, kernels=kernels), write, rate, few, tokens, plain)
+    if a.graph and (a.device == "cuda" or a.tiny):
+        known |= measure("graph", GraphStepper(model, kernels=False), write, rate, few, tokens, plain)
     if a.compiled:
         known |= measure("compiled", GraphStepper(model, compiled=True), write, rate, few, tokens, plain)
     size = sum(p.numel() * p.element_size() for p in model.parameters())
@@ -204,6 +215,7 @@ def main() -> None:
     parser.add_argument(
         "--compiled", action="store_true", help="measure the step given to torch.compile, too"
     )
+    parser.add_argument("--graph", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--profile", action="store_true")
     a = parser.parse_args()
     a.dtype = torch.bfloat16 if a.device == "cuda" else torch.float32

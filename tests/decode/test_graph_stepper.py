@@ -304,7 +304,7 @@ def test_whole_numbers_are_multiplied_as_the_plain_stepper_multiplies_them(
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "deepseek-v2"])
 def test_keys_kept_in_eight_bits_are_the_plain_ones_rounded(family: str) -> None:
-    """Rounding errors are small and not zero; rows are reordered, taken back and watched as with wider keys."""
+    """Rounding errors are small and not zero; rows are reordered and watched as with wider keys."""
     model = on_device(family)
     stepper, plain = GraphStepper(model, cache_dtype=torch.float8_e4m3fn), EagerStepper(model)
     token = [s.prefill(prompt(model)) for s in (stepper, plain)][1].argmax(-1)

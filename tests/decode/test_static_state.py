@@ -48,10 +48,7 @@ def same_steps(model: LM | Seq2Seq, state: State, static: StaticState, *, fused:
     tokens = state.logits.argmax(-1)[:, None]
     for _ in range(STEPS):
         logits = model.step(tokens, state)
-        if fused:
-            got = step_by_operators(static, model, tokens, operators)
-        else:
-            got = static.step(model, tokens)
+        got = step_by_operators(static, model, tokens, operators) if fused else static.step(model, tokens)
         assert near(got, logits)
         tokens = logits[:, -1:].argmax(-1)
 

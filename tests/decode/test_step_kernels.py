@@ -3,7 +3,8 @@ interpreter can run them:
 
 TRITON_INTERPRET=1 pytest tests/decode/test_step_kernels.py
 
-It multiplies matrices of bfloat16 as if they were whole numbers and rounds to 8 bits wrongly: those need a GPU.
+It multiplies matrices of bfloat16 as if they were whole numbers and rounds to 8 bits wrongly: those tests
+need a GPU.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     heedful.generate(model, "Once upon a time")                 the one that pays
     heedful.generate(model, "Once upon a time", fast=False)     the model's own steps, one by one
 
-On a GPU a step is a recorded graph of the model's own parts (engines/graph_stepper.py). On a CPU it is one call
-of machine code (engines/numba_stepper.py) for decoders all of whose parts it knows. What they cannot compute,
-the eager stepper does, with the same logits.
+On a GPU a step is a recorded graph of the model's own parts (engines/graph_stepper.py). On a CPU it is one
+call of machine code (engines/numba_stepper.py) for decoders all of whose parts it knows. What they cannot
+compute, the eager stepper does, with the same logits.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ NUMBA_KERNELS = "heedful.kernels.team"
 def choose_stepper(model: Model | Stepper, rows: int, tokens: int, *, exact: bool = True) -> Stepper:
     """Return the stepper that writes `rows` texts of `tokens` tokens soonest, or the one that is given.
 
-    It depends on these alone, and on nothing that was written before. On a GPU a step is recorded unless there
-    is hardly anything to write. On a CPU the fast stepper pays for
-    at most MAX_ROWS texts, if weights × tokens make up for getting its machine code ready; `exact` keeps it
-    to float32, where its logits are the eager stepper's up to rounding.
+    The choice depends on these alone, and on nothing that was written before. On a GPU a step is recorded
+    unless there is hardly anything to write. On a CPU the fast stepper pays for at most MAX_ROWS texts, if
+    weights × tokens make up for getting its machine code ready; `exact` keeps it to float32, where its logits
+    are the eager stepper's up to rounding.
     """
     if not isinstance(model, Model):
         return stepper_for(model)

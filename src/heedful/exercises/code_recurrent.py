@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
+from heedful.decode.engines.step_operators import Definitions
 from heedful.exercises import code_models as models
 from heedful.exercises import mutations_recurrent as mutations
 from heedful.exercises.code_exercise import Case, CodeExercise
 from heedful.exercises.code_transformer import random_tensors
 from heedful.nn.additive import Additive
-from heedful.decode.engines.step_operators import Definitions
 
 
 def lstm_step(x: Tensor, h: Tensor, c: Tensor, W: Tensor, U: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

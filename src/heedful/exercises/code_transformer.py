@@ -7,12 +7,12 @@ import math
 import torch
 from torch import Tensor
 
+from heedful.decode.engines.step_operators import Definitions, Norm
 from heedful.exercises import code_models as models
 from heedful.exercises import mutations_transformer as mutations
 from heedful.exercises.code_exercise import Case, CodeExercise
 from heedful.nn.attend import Call, masked_softmax, reference
 from heedful.nn.context import Context, Mask
-from heedful.decode.engines.step_operators import Definitions, Norm
 from heedful.nn.position import Sinusoidal
 
 

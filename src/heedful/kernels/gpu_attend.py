@@ -23,7 +23,7 @@ from heedful.kernels.gpu_products import UNITS, overlap, power_of_two, wait_for_
 
 LOG2E = tl.constexpr(math.log2(math.e))
 LOWEST = tl.constexpr(-1e30)
-TILE = 8192  # numbers of a tile of keys
+TILE = 16384  # numbers of a tile of keys
 PROGRAMS = 132  # that fill the device
 MAX_PIECES = 8
 MIN_PIECE = 64  # keys of a piece
@@ -31,7 +31,7 @@ MIN_PIECE = 64  # keys of a piece
 
 @triton.jit
 def turned(base, c, s, i, live, TURNED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """x_i cos − x_{i+n} sin in the first n = TURNED / 2 numbers of a head, x_i cos + x_{i−n} sin in the next n"""
+    """x_i cos − x_{i+n} sin in a head's first n = TURNED / 2 numbers, x_i cos + x_{i−n} sin in the next n"""
     x = tl.load(base + i, mask=live, other=0.0).to(tl.float32)
     if TURNED > 0:
         partner = tl.where(i < TURNED // 2, i + TURNED // 2, i - TURNED // 2)
@@ -55,6 +55,47 @@ def bend(u, softcap, SOFTCAP: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def seen_slots(j, high, slot, slots, window, NEWEST: tl.constexpr, WINDOW: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Whether slots j hold older keys that the query may look at"""
+    visible = j < high
+    if NEWEST:
+        visible = visible & (j != slot)
+    if WINDOW:
+        visible = visible & (tl.where(j <= slot, slot - j, slot - j + slots) < window)
+    return visible
+
+
+@triton.jit
+def add_keys(  # type: ignore[no-untyped-def]
+    m, z, o, x, k, v, j, visible, keep, bias, scale, softcap, bias_slot, here,
+    QUERIES: tl.constexpr, KEEP: tl.constexpr, BIAS: tl.constexpr, SOFTCAP: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """The largest score so far, and the softmax's denominator and numerator, with a tile of keys more"""
+    if KEEP:
+        visible = visible & (tl.load(keep + j, mask=visible, other=0) != 0)
+    if QUERIES == 1:
+        u = tl.sum(k.to(tl.float32) * x, 1)[:, None]
+    else:
+        u = tl.dot(k.to(UNIT), tl.trans(x).to(UNIT), input_precision="ieee")
+    u = bend(u * scale, softcap, SOFTCAP)  # (BLOCK, QUERIES)
+    if BIAS:
+        added = tl.load(
+            bias[None, :] + j[:, None] * bias_slot, mask=visible[:, None] & here[None, :], other=0.0
+        )
+        u += added.to(tl.float32)
+    u = tl.where(visible[:, None], u * LOG2E, LOWEST)
+    top = tl.maximum(m, tl.max(u, 0))
+    p = tl.where(visible[:, None], tl.exp2(u - top[None, :]), 0.0)
+    shrink = tl.exp2(m - top)
+    z = z * shrink + tl.sum(p, 0)
+    if QUERIES == 1:
+        o = o * shrink[:, None] + tl.sum(p * v.to(tl.float32), 0)[None, :]
+    else:
+        o = tl.dot(tl.trans(p).to(UNIT), v.to(UNIT), o * shrink[:, None], input_precision="ieee")
+    return top, z, o
+
+
+@triton.jit
 def attend_kernel(  # type: ignore[no-untyped-def]
     q, keys, values, new_k, new_v, past, cos, sin, keep, bias, sinks, y, parts, counters,
     slots, kv_heads, scale, softcap, window, pieces,
@@ -70,23 +111,34 @@ def attend_kernel(  # type: ignore[no-untyped-def]
     live, here = i < SIZE, h < SHARED
     head = g * SHARED + h
     both = here[:, None] & live[None, :]
-    wait_for_input(OVERLAP)
-    c, s = tl.full((PADDED,), 1.0, tl.float32), tl.zeros((PADDED,), tl.float32)
+    # Older keys were written by earlier steps: a first tile of them is loaded before q is there.
     at, slot, end = slots, slots, slots
     if NEWEST:
         at = tl.load(past + row).to(tl.int32)
         slot = at % slots
         end = tl.minimum(at + 1, slots)
-        if TURNED > 0:
-            angle = at * (TURNED // 2) + i % (TURNED // 2)
-            c = tl.load(cos + angle, mask=i < TURNED, other=1.0)
-            s = tl.load(sin + angle, mask=i < TURNED, other=0.0) * tl.where(i < TURNED // 2, -1.0, 1.0)
+    span = tl.cdiv(tl.cdiv(end, pieces), BLOCK) * BLOCK
+    low = piece * span
+    high = tl.minimum(low + span, end)
+    keys, values = keys + row * k_row + g * k_head, values + row * v_row + g * v_head
+    j = low + tl.arange(0, BLOCK)
+    visible = seen_slots(j, high, slot, slots, window, NEWEST, WINDOW)
+    mask, far = visible[:, None] & live[None, :], j.to(tl.int64)[:, None]
+    k = tl.load(keys + far * k_slot + i[None, :], mask=mask, other=0.0)
+    v = tl.load(values + far * v_slot + i[None, :], mask=mask, other=0.0)
+    wait_for_input(OVERLAP)
+    c, s = tl.full((PADDED,), 1.0, tl.float32), tl.zeros((PADDED,), tl.float32)
+    if TURNED > 0:
+        angle = at * (TURNED // 2) + i % (TURNED // 2)
+        c = tl.load(cos + angle, mask=i < TURNED, other=1.0)
+        s = tl.load(sin + angle, mask=i < TURNED, other=0.0) * tl.where(i < TURNED // 2, -1.0, 1.0)
     line = q + row * q_row + head[:, None] * q_head
     x = turned(line, c[None, :], s[None, :], i[None, :], both, TURNED)
     m = tl.full((QUERIES,), LOWEST, tl.float32)
     z = tl.zeros((QUERIES,), tl.float32)
     o = tl.zeros((QUERIES, PADDED), tl.float32)
     first = piece == 0
+    keep, bias = keep + row * keep_row, bias + row * bias_row + head * bias_head
     if SINKS:
         m = tl.where(first & here, tl.load(sinks + head, mask=here, other=0.0).to(tl.float32) * LOG2E, m)
         z = tl.where(first & here, 1.0, z)
@@ -94,53 +146,31 @@ def attend_kernel(  # type: ignore[no-untyped-def]
         new = narrow(turned(new_k + row * nk_row + g * nk_head, c, s, i, live, TURNED), keys)
         worth = tl.load(new_v + row * nv_row + g * nv_head + i, mask=live, other=0.0).to(tl.float32)
         worth = narrow(worth, values)
-        tl.store(keys + row * k_row + g * k_head + slot.to(tl.int64) * k_slot + i, new, mask=live & first)
-        tl.store(values + row * v_row + g * v_head + slot.to(tl.int64) * v_slot + i, worth, mask=live & first)
+        tl.store(keys + slot.to(tl.int64) * k_slot + i, new, mask=live & first)
+        tl.store(values + slot.to(tl.int64) * v_slot + i, worth, mask=live & first)
         score = bend(tl.sum(x * new.to(tl.float32)[None, :], 1) * scale, softcap, SOFTCAP)
         if BIAS:
-            added = tl.load(bias + row * bias_row + head * bias_head + slot * bias_slot, mask=here, other=0.0)
-            score += added.to(tl.float32)
+            score += tl.load(bias + slot * bias_slot, mask=here, other=0.0).to(tl.float32)
         score = tl.where(first, score * LOG2E, LOWEST)
         highest = tl.maximum(m, score)
         weight = tl.where(first, tl.exp2(score - highest), 0.0)
         z = z * tl.exp2(m - highest) + weight
         o = weight[:, None] * worth.to(tl.float32)[None, :]
         m = highest
-    span = tl.cdiv(tl.cdiv(end, pieces), BLOCK) * BLOCK
-    low = piece * span
-    high = tl.minimum(low + span, end)
-    for start in range(low, high, BLOCK):
+    m, z, o = add_keys(
+        m, z, o, x, k, v, j, visible, keep, bias, scale, softcap, bias_slot, here, QUERIES, KEEP, BIAS,
+        SOFTCAP, UNIT,
+    )  # fmt: skip
+    for start in range(low + BLOCK, high, BLOCK):
         j = start + tl.arange(0, BLOCK)
-        visible = j < high
-        if NEWEST:
-            visible = visible & (j != slot)
-        if WINDOW:
-            away = tl.where(j <= slot, slot - j, slot - j + slots)
-            visible = visible & (away < window)
-        if KEEP:
-            visible = visible & (tl.load(keep + row * keep_row + j, mask=visible, other=0) != 0)
-        mask = visible[:, None] & live[None, :]
-        far = j.to(tl.int64)[:, None]
-        k = tl.load(keys + row * k_row + g * k_head + far * k_slot + i[None, :], mask=mask, other=0.0)
-        v = tl.load(values + row * v_row + g * v_head + far * v_slot + i[None, :], mask=mask, other=0.0)
-        if QUERIES == 1:
-            u = tl.sum(k.to(tl.float32) * x, 1)[:, None]
-        else:
-            u = tl.dot(k.to(UNIT), tl.trans(x).to(UNIT), input_precision="ieee")
-        u = bend(u * scale, softcap, SOFTCAP)  # (BLOCK, QUERIES)
-        if BIAS:
-            place = bias + row * bias_row + head[None, :] * bias_head + j[:, None] * bias_slot
-            u += tl.load(place, mask=visible[:, None] & here[None, :], other=0.0).to(tl.float32)
-        u = tl.where(visible[:, None], u * LOG2E, LOWEST)
-        top = tl.maximum(m, tl.max(u, 0))
-        p = tl.where(visible[:, None], tl.exp2(u - top[None, :]), 0.0)
-        shrink = tl.exp2(m - top)
-        z = z * shrink + tl.sum(p, 0)
-        if QUERIES == 1:
-            o = o * shrink[:, None] + tl.sum(p * v.to(tl.float32), 0)[None, :]
-        else:
-            o = tl.dot(tl.trans(p).to(UNIT), v.to(UNIT), o * shrink[:, None], input_precision="ieee")
-        m = top
+        visible = seen_slots(j, high, slot, slots, window, NEWEST, WINDOW)
+        mask, far = visible[:, None] & live[None, :], j.to(tl.int64)[:, None]
+        k = tl.load(keys + far * k_slot + i[None, :], mask=mask, other=0.0)
+        v = tl.load(values + far * v_slot + i[None, :], mask=mask, other=0.0)
+        m, z, o = add_keys(
+            m, z, o, x, k, v, j, visible, keep, bias, scale, softcap, bias_slot, here, QUERIES, KEEP, BIAS,
+            SOFTCAP, UNIT,
+        )  # fmt: skip
     out = y + (row * kv_heads * SHARED + head[:, None]) * SIZE + i[None, :]
     if SEVERAL:
         place = (row * kv_heads + g) * pieces
@@ -178,7 +208,7 @@ def attend(
     keep: Tensor | None = None, bias: Tensor | None = None, softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """softmax(q kᵀ · scale + bias) v of one query (B, H, 1, K); `counters` (B · G,) are zeros, and stay so."""
+    """softmax(q kᵀ · scale + bias) v of one query (B, H, 1, K); `counters` (B · G,) are zeros."""
     (B, H, _, K), (G, S) = q.shape, keys.shape[1:3]
     y, padded, shared = q.new_empty(B, H, 1, K), max(16, power_of_two(K)), H // G
     queries = 1 if shared == 1 else max(16, power_of_two(shared))

@@ -23,7 +23,6 @@ from torch import Tensor
 
 ACTS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5}
 PLAIN, LAYER, RMS = 0, 1, 2
-MAX_BLOCK = 4096  # columns whose mean a program can take
 UNITS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
@@ -110,7 +109,7 @@ def finish_product(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def load_row(x, gamma, beta, k, inside, size, eps, NORM: tl.constexpr, BETA: tl.constexpr):  # type: ignore[no-untyped-def]
+def load_row(x, gamma, beta, k, inside, eps, SIZE: tl.constexpr, NORM: tl.constexpr, BETA: tl.constexpr):  # type: ignore[no-untyped-def]
     """x as it is multiplied, and x²: normalised by mean and variance (k has all columns), or γ x alone
 
     What an RMSNorm divides by is one number for all columns: the sums are divided by it at their end.
@@ -118,8 +117,8 @@ def load_row(x, gamma, beta, k, inside, size, eps, NORM: tl.constexpr, BETA: tl.
     v = tl.load(x + k, mask=inside, other=0.0).to(tl.float32)
     square = v * v
     if NORM == 1:
-        v = tl.where(inside, v - tl.sum(v, 0) / size, 0.0)
-        v = v * tl.rsqrt(tl.sum(v * v, 0) / size + eps)
+        v = tl.where(inside, v - tl.sum(v, 0) / SIZE, 0.0)
+        v = v * tl.rsqrt(tl.sum(v * v, 0) / SIZE + eps)
     if NORM != 0:
         v = v * tl.load(gamma + k, mask=inside, other=0.0).to(tl.float32)
         if BETA:
@@ -128,91 +127,132 @@ def load_row(x, gamma, beta, k, inside, size, eps, NORM: tl.constexpr, BETA: tl.
 
 
 @triton.jit
-def add_tile(  # type: ignore[no-untyped-def]
-    total, squares, a, x, gamma, beta, scales, k, inside, mask, size, eps,
-    NORM: tl.constexpr, BETA: tl.constexpr, BITS: tl.constexpr, HALF: tl.constexpr,
-):  # fmt: skip
-    """total + a x for a tile a of W, element by element
+def widen_bytes(n, SIGNED: tl.constexpr, FAST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Bytes as floats. A byte put below the exponent of 2²³ is the float 2²³ + byte: two fast instructions.
 
-    Of 4 bits k counts bytes: the low bits of a byte are HALF columns before the high ones.
+    Converting takes the GPU four times as long. An interpreter knows no instructions, and converts.
     """
+    if FAST:
+        if SIGNED:
+            code: tl.constexpr = """{ .reg .b32 u; xor.b32 u, $4, 0x80808080;
+                prmt.b32 $0, u, 0x4B000000, 0x7650; sub.f32 $0, $0, 0f4B000080;
+                prmt.b32 $1, u, 0x4B000000, 0x7651; sub.f32 $1, $1, 0f4B000080;
+                prmt.b32 $2, u, 0x4B000000, 0x7652; sub.f32 $2, $2, 0f4B000080;
+                prmt.b32 $3, u, 0x4B000000, 0x7653; sub.f32 $3, $3, 0f4B000080; }"""
+            return tl.inline_asm_elementwise(code, "=r,=r,=r,=r,r", [n], tl.float32, True, 4)
+        plain: tl.constexpr = """{
+            prmt.b32 $0, $4, 0x4B000000, 0x7650; sub.f32 $0, $0, 0f4B000000;
+            prmt.b32 $1, $4, 0x4B000000, 0x7651; sub.f32 $1, $1, 0f4B000000;
+            prmt.b32 $2, $4, 0x4B000000, 0x7652; sub.f32 $2, $2, 0f4B000000;
+            prmt.b32 $3, $4, 0x4B000000, 0x7653; sub.f32 $3, $3, 0f4B000000; }"""
+        return tl.inline_asm_elementwise(plain, "=r,=r,=r,=r,r", [n], tl.float32, True, 4)
+    return n.to(tl.float32)
+
+
+@triton.jit
+def group_sums(  # type: ignore[no-untyped-def]
+    a, low, high, factors, both, k, mask,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, HALF: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """factor · Σ n x + offset · Σ x over each group of 2 · HALF columns, (ROWS, BLOCK / HALF)"""
+    n = widen_bytes(a & 15, False, FAST) * low[None, :] + widen_bytes(a >> 4, False, FAST) * high[None, :]
+    sums = tl.sum(tl.reshape(n, (ROWS, BLOCK // HALF, HALF)), 2)
+    factor = tl.load(factors + k[None, :] * 2, mask=mask, other=0.0)
+    offset = tl.load(factors + k[None, :] * 2 + 1, mask=mask, other=0.0)
+    return factor * sums + offset * both[None, :]
+
+
+@triton.jit
+def add_tile(  # type: ignore[no-untyped-def]
+    total, second, squares, a, g, x, gamma, beta, scales, scales_up, start, live, eps,
+    SIZE: tl.constexpr, NORM: tl.constexpr, BETA: tl.constexpr, GATED: tl.constexpr, BITS: tl.constexpr,
+    HALF: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """total + a x for a tile a of W, element by element; GATED, second + g x too
+
+    Of 4 bits a tile counts bytes, the low bits of a byte are HALF columns before the high ones, and sums are
+    those of groups.
+    """
+    k = start + tl.arange(0, BLOCK)
     if BITS == 4:
-        column = k // HALF * (2 * HALF) + k % HALF
-        low, _ = load_row(x, gamma, beta, column, inside, size, eps, 0, False)
-        high, _ = load_row(x, gamma, beta, column + HALF, inside, size, eps, 0, False)
-        factor = tl.load(scales + k[None, :] // HALF * 2, mask=mask, other=0.0)
-        offset = tl.load(scales + k[None, :] // HALF * 2 + 1, mask=mask, other=0.0)
-        n = (a & 15).to(tl.float32) * low[None, :] + (a >> 4).to(tl.float32) * high[None, :]
-        total += factor * n + offset * (low + high)[None, :]
+        column, inside = k // HALF * (2 * HALF) + k % HALF, k < SIZE // 2
+        low = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
+        high = tl.load(x + column + HALF, mask=inside, other=0.0).to(tl.float32)
+        both = tl.sum(tl.reshape(low + high, (BLOCK // HALF, HALF)), 1)
+        group = start // HALF + tl.arange(0, BLOCK // HALF)
+        mask = live[:, None] & (group < SIZE // (2 * HALF))[None, :]
+        total += group_sums(a, low, high, scales, both, group, mask, ROWS, BLOCK, HALF, FAST)
+        if GATED:
+            second += group_sums(g, low, high, scales_up, both, group, mask, ROWS, BLOCK, HALF, FAST)
     else:
-        v, square = load_row(x, gamma, beta, k, inside, size, eps, NORM, BETA)
-        total += a.to(tl.float32) * v[None, :]
+        v, square = load_row(x, gamma, beta, k, k < SIZE, eps, SIZE, NORM, BETA)
         squares += square
-    return total, squares
+        if BITS == 8:
+            total += widen_bytes(a, True, FAST) * v[None, :]
+            if GATED:
+                second += widen_bytes(g, True, FAST) * v[None, :]
+        else:
+            total += a.to(tl.float32) * v[None, :]
+            if GATED:
+                second += g.to(tl.float32) * v[None, :]
+    return total, second, squares
 
 
 @triton.jit(do_not_specialize=["n0", "n1", "n2", "n3"])
 def row_kernel(  # type: ignore[no-untyped-def]
     x, gamma, beta, w0, w1, w2, w3, s0, s1, s2, s3, b0, b1, b2, b3, y0, y1, y2, y3, residual,
-    size, n0, n1, n2, n3, eps,
+    n0, n1, n2, n3, eps,
     NORM: tl.constexpr, BETA: tl.constexpr, RESIDUAL: tl.constexpr, GATED: tl.constexpr, COUNT: tl.constexpr,
     ACTS: tl.constexpr, BIASES: tl.constexpr, BITS: tl.constexpr, HALF: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+    SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, FAST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """ROWS numbers of act(W norm(x) + b) + r for one row x, or of that product times a second one, GATED"""
+    """ROWS numbers of act(W norm(x) + b) + r for one row x, or of that product times a second one, GATED
+
+    The first tiles of W are loaded before x is there.
+    """
     w, s, bias, y, count, which, program = select_product(
         tl.program_id(0), w0, w1, w2, w3, s0, s1, s2, s3, b0, b1, b2, b3, y0, y1, y2, y3, n0, n1, n2, n3,
         COUNT, ROWS,
     )  # fmt: skip
     r = program * ROWS + tl.arange(0, ROWS)
     live = r < count
-    k = tl.arange(0, BLOCK)
-    width = size // 2 if BITS == 4 else size  # elements of a row of W
+    width: tl.constexpr = SIZE // 2 if BITS == 4 else SIZE  # elements of a row of W
     line = r.to(tl.int64)[:, None] * width
-    groups = r.to(tl.int64)[:, None] * (size // HALF)  # two numbers for each group of 2 · HALF columns
-    inside = k < width
-    mask = live[:, None] & inside[None, :]
+    groups = r.to(tl.int64)[:, None] * (SIZE // HALF)  # two numbers for each group of 2 · HALF columns
+    k = tl.arange(0, BLOCK)
+    mask = live[:, None] & (k < width)[None, :]
     a = tl.load(w + line + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
+    g = a
     if GATED:
         g = tl.load(w1 + line + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
     wait_for_input(OVERLAP)
-    total = tl.zeros((ROWS, BLOCK), tl.float32)
-    second = tl.zeros((ROWS, BLOCK), tl.float32)
+    sums: tl.constexpr = BLOCK // HALF if BITS == 4 else BLOCK
+    total = tl.zeros((ROWS, sums), tl.float32)
+    second = tl.zeros((ROWS, sums), tl.float32)
     squares = tl.zeros((BLOCK,), tl.float32)
-    unused = tl.zeros((BLOCK,), tl.float32)
-    total, squares = add_tile(
-        total, squares, a, x, gamma, beta, s + groups, k, inside, mask, size, eps, NORM, BETA, BITS, HALF
-    )
-    if GATED:
-        second, unused = add_tile(
-            second, unused, g, x, gamma, beta, s1 + groups, k, inside, mask, size, eps, NORM, BETA, BITS, HALF
-        )
+    total, second, squares = add_tile(
+        total, second, squares, a, g, x, gamma, beta, s + groups, s1 + groups, 0, live, eps, SIZE, NORM, BETA,
+        GATED, BITS, HALF, ROWS, BLOCK, FAST,
+    )  # fmt: skip
     for start in range(BLOCK, width, BLOCK):
         k = start + tl.arange(0, BLOCK)
-        inside = k < width
-        mask = live[:, None] & inside[None, :]
+        mask = live[:, None] & (k < width)[None, :]
         a = tl.load(w + line + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
         if GATED:
             g = tl.load(w1 + line + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
-        total, squares = add_tile(
-            total, squares, a, x, gamma, beta, s + groups, k, inside, mask, size, eps, NORM, BETA, BITS, HALF
-        )
-        if GATED:
-            second, unused = add_tile(
-                second, unused, g, x, gamma, beta, s1 + groups, k, inside, mask, size, eps, NORM, BETA, BITS,
-                HALF,
-            )  # fmt: skip
+        total, second, squares = add_tile(
+            total, second, squares, a, g, x, gamma, beta, s + groups, s1 + groups, start, live, eps, SIZE,
+            NORM, BETA, GATED, BITS, HALF, ROWS, BLOCK, FAST,
+        )  # fmt: skip
     value, up = tl.sum(total, 1), tl.sum(second, 1)
     if NORM == 2:
-        gain = tl.rsqrt(tl.sum(squares, 0) / size + eps)
+        gain = tl.rsqrt(tl.sum(squares, 0) / SIZE + eps)
         value, up = value * gain, up * gain
     if BITS == 8:
         value = value * tl.load(s + r, mask=live, other=0.0)
         if GATED:
             up = up * tl.load(s1 + r, mask=live, other=0.0)
-    finish_product(
-        value, up, which, bias, b1, residual, y, r, r, live, ACTS, BIASES, GATED, RESIDUAL
-    )
+    finish_product(value, up, which, bias, b1, residual, y, r, r, live, ACTS, BIASES, GATED, RESIDUAL)
 
 
 @triton.jit
@@ -245,7 +285,8 @@ def rows_kernel(  # type: ignore[no-untyped-def]
     x, w0, w1, w2, w3, s0, s1, s2, s3, b0, b1, b2, b3, y0, y1, y2, y3, residual, rows, size, n0, n1, n2, n3,
     RESIDUAL: tl.constexpr, GATED: tl.constexpr, COUNT: tl.constexpr, ACTS: tl.constexpr,
     BIASES: tl.constexpr, BITS: tl.constexpr, HALF: tl.constexpr, UNIT: tl.constexpr,
-    TOKENS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """ROWS columns of act(x Wᵀ + b) + r for up to TOKENS rows x, by matrix units"""
     w, s, bias, y, count, which, program = select_product(
@@ -263,9 +304,7 @@ def rows_kernel(  # type: ignore[no-untyped-def]
     wait_for_input(OVERLAP)
     for start in tl.range(0, width, BLOCK, num_stages=STAGES):
         k = start + tl.arange(0, BLOCK)
-        total = multiply_tile(
-            total, w, s, x, line, groups, k, m, live, rows, width, size, BITS, HALF, UNIT
-        )
+        total = multiply_tile(total, w, s, x, line, groups, k, m, live, rows, width, size, BITS, HALF, UNIT)
         if GATED:
             second = multiply_tile(
                 second, w1, s1, x, line, groups, k, m, live, rows, width, size, BITS, HALF, UNIT
@@ -282,14 +321,18 @@ def rows_kernel(  # type: ignore[no-untyped-def]
 
 
 def row_tile(columns: int, norm: int, bits: int, gated: bool) -> tuple[int, int, int]:
-    """Return rows of W, columns (or bytes) at a time and warps of a program for one row."""
-    width = columns // 2 if bits == 4 else columns
-    whole = power_of_two(width)
+    """Return rows of W, columns (or bytes) at a time and warps of a program for one row: fast on an H200."""
+    whole = power_of_two(columns // 2 if bits == 4 else columns)
     if norm == LAYER or whole <= 1024:
-        return (4 if whole <= 1024 else 2, whole, 4)
-    if width <= 4096:
-        return (1, 2048, 4) if gated else (2, 1024, 4)
-    return 1, 1024, 4
+        return 4, whole, 4
+    if whole == 4096 and columns < 4096:
+        return 2, 4096, 8
+    return (2 if gated else 4), 1024, 4
+
+
+def rows_tile(columns: int, count: int) -> tuple[int, int, int, int]:
+    """Return rows of W, columns at a time, tiles under way and warps of a program for several rows."""
+    return (16, 128, 4, 4) if columns * count < 2**24 else (64, 128, 4, 4)
 
 
 def products(
@@ -310,14 +353,17 @@ def products(
         found[0] if residual is None else residual,
     ]  # fmt: skip
     counts = [*sizes, *[0] * (4 - len(sizes))]
+    # A matrix that this step itself computes may not be there when a kernel starts early.
+    stored = all(isinstance(p.weight, torch.nn.Parameter) for p in read)
     kinds = {
         "RESIDUAL": residual is not None, "GATED": first.gated is not None, "COUNT": len(products),
         "ACTS": sum(ACTS[p.act] << (4 * i) for i, p in enumerate(products)),
         "BIASES": sum((p.bias is not None) << i for i, p in enumerate(products)),
-        "BITS": first.bits, "HALF": max(1, first.group // 2), **overlap(x.device),
+        "BITS": first.bits, "HALF": max(1, first.group // 2),
+        **(overlap(x.device) if stored else {"OVERLAP": False}),
     }  # fmt: skip
     if tokens > 1:
-        rows, block, stages, warps = (16, 128, 4, 4) if max(sizes) * columns < 2**24 else (32, 128, 4, 4)
+        rows, block, stages, warps = rows_tile(columns, sum(sizes))
         rows_kernel[(sum(-(-n // rows) for n in sizes),)](
             x, *matrices, tokens, columns, *counts, **kinds, UNIT=UNITS[x.dtype],
             TOKENS=max(16, power_of_two(tokens)), ROWS=rows, BLOCK=block, STAGES=stages, num_warps=warps,
@@ -327,9 +373,9 @@ def products(
     rows, block, warps = row_tile(columns, kind, first.bits, first.gated is not None)
     beta = None if norm is None else norm.bias
     row_kernel[(sum(-(-n // rows) for n in sizes),)](
-        x, x if norm is None else norm.weight, x if beta is None else beta, *matrices, columns, *counts,
-        0.0 if norm is None else norm.eps, **kinds, NORM=kind, BETA=beta is not None, ROWS=rows, BLOCK=block,
-        num_warps=warps,
+        x, x if norm is None else norm.weight, x if beta is None else beta, *matrices, *counts,
+        0.0 if norm is None else norm.eps, **kinds, NORM=kind, BETA=beta is not None, SIZE=columns, ROWS=rows,
+        BLOCK=block, FAST=x.device.type == "cuda", num_warps=warps,
     )  # fmt: skip
     return found
 

@@ -2,10 +2,10 @@
 
     embed → blocks → head, as one CUDA graph for a number of rows and a capacity
 
-Whatever the model is made of is recorded as it is, but for parts that have a row in the table of step_parts.py
-and take their step by kernels. Prompts are read by the plain pass and copied into the static state; steps, a
-few tokens at once (speculation), beams and rows that end are done there. On a CPU the same step runs without a
-graph, as the definition of what is recorded.
+Whatever the model is made of is recorded as it is, except for parts that have a row in the table of
+step_parts.py and take their step by kernels. Prompts are read by the plain pass and copied into the static
+state; steps, a few tokens at once (speculation), beams and rows that end are done there. On a CPU the same
+step runs without a graph, as the definition of what is recorded.
 """
 
 from __future__ import annotations

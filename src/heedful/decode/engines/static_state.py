@@ -95,7 +95,7 @@ class StaticCache:
             held.copy_(held[index])
 
 
-class StaticKV(StaticCache, KV):
+class StaticKV(StaticCache, KV):  # type: ignore[misc]  # its tensors are never None
     """A KV of which row b has `past[b]` positions: `append` writes there and gives back all slots."""
 
     def __init__(self, like: KV, rows: int, capacity: int, dtype: torch.dtype | None = None) -> None:
@@ -107,7 +107,7 @@ class StaticKV(StaticCache, KV):
         return self.put(k, v, positions_after(past, k.shape[2]))
 
 
-class StaticSlidingKV(StaticCache, SlidingKV):
+class StaticSlidingKV(StaticCache, SlidingKV):  # type: ignore[misc]
     """A SlidingKV whose slots, few or as many as its window needs, are all given back."""
 
     def __init__(self, like: SlidingKV, rows: int, capacity: int, dtype: torch.dtype | None = None) -> None:
@@ -202,7 +202,10 @@ def write_static(
 
 
 def ordinary(part: PartState | None, length: int) -> PartState | None:
-    """Return the ordinary states over the same memory, for a pass that is not recorded; 8-bit keys widened."""
+    """Return the ordinary states over the same memory, for a pass that is not recorded.
+
+    Keys kept in 8 bits are widened.
+    """
     if isinstance(part, StateGroup):
         return StateGroup({name: ordinary(p, length) for name, p in part.parts.items()})
     if isinstance(part, StaticKV):

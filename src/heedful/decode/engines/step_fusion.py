@@ -1,4 +1,4 @@
-"""Products of few rows with what stands beside them, in one launch: a norm before, an activation, a sum after.
+"""Products of few rows with what stands beside them, in one launch: a norm before, a sum after.
 
     y = act(W norm(x) + b) + r
 
@@ -242,8 +242,8 @@ class FusedOperators(TorchFunctionMode):
             alone = lambda node: node.residual is not None or node.product.gated is not None
             alike = [n for n in self.pending if n.x is first.x and n.norm is first.norm and not alone(n)]
             group = [first] if alone(first) else alike[:MAX_PRODUCTS]
-            alike_in_type = lambda node: (node.dtype, node.product.bits) == (first.dtype, first.product.bits)
-            group = [node for node in group if alike_in_type(node)]
+            kind = (first.dtype, first.product.bits)
+            group = [node for node in group if (node.dtype, node.product.bits) == kind]
             self.pending = [node for node in self.pending if node not in group]
             self.launch(group)
 

@@ -40,9 +40,9 @@ class Norm:
 class Product:
     """act(W x + b), multiplied by what another product gives if there is a `gated` one
 
-    W is `weight` (N, K) itself; with a `scale` (N,) it is that times whole numbers of 8 bits; with a `group` the
-    numbers have 4 bits, two to a byte, and scale (N, K / group, 2) has a factor and an offset for each group
-    (nn/quantised.py:Int4Linear).
+    W is `weight` (N, K) itself. With a `scale` (N,) it is that times whole numbers of 8 bits. With a `group`
+    the numbers have 4 bits, two to a byte, and scale (N, K / group, 2) has a factor and an offset for each
+    group (nn/quantised.py:Int4Linear).
     """
 
     weight: Tensor
@@ -82,7 +82,12 @@ class Operators(Protocol):
     """The functions of `Definitions`, or of kernels/gpu_step.py."""
 
     def products(
-        self, x: Tensor, norm: Norm | None, products: list[Product], residual: Tensor | None, dtype: torch.dtype
+        self,
+        x: Tensor,
+        norm: Norm | None,
+        products: list[Product],
+        residual: Tensor | None,
+        dtype: torch.dtype,
     ) -> list[Tensor]: ...
     def normalise(self, x: Tensor, norm: Norm) -> Tensor: ...
     def attend(
@@ -123,7 +128,12 @@ class Definitions:
     """The definitions."""
 
     def products(
-        self, x: Tensor, norm: Norm | None, products: list[Product], residual: Tensor | None, dtype: torch.dtype
+        self,
+        x: Tensor,
+        norm: Norm | None,
+        products: list[Product],
+        residual: Tensor | None,
+        dtype: torch.dtype,
     ) -> list[Tensor]:
         """act(W norm(x) + b) + r of rows x (M, K) for each product; r belongs to the only one there is"""
         n = x if norm is None else self.normalise(x, norm)

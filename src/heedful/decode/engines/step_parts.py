@@ -25,7 +25,14 @@ from heedful.decode.engines.static_state import (
 from heedful.decode.engines.step_operators import Newest, Product
 from heedful.models.base import LM, Seq2Seq
 from heedful.nn.adapt import KeptHeads
-from heedful.nn.attention import Attention, CrossAttention, SinkAttention, join_heads, normed_heads, split_heads
+from heedful.nn.attention import (
+    Attention,
+    CrossAttention,
+    SinkAttention,
+    join_heads,
+    normed_heads,
+    split_heads,
+)
 from heedful.nn.context import Context, PartState
 from heedful.nn.delta import GatedDeltaNet
 from heedful.nn.linear import GatedConv, GatedLinearAttention

@@ -104,13 +104,12 @@ def measure_studio(environment: dict[str, str]) -> dict[str, float]:
     assert server.stdout is not None
     try:
         found = next(filter(None, (re.search(r"http://\S+", line) for line in server.stdout)))
-        address = found[0].rstrip("/")
+        address, _, token = found[0].partition("/?token=")
         used = []
         for start in ("the cat", "a dog"):
             body = json.dumps({"model": "prose", "text": f"{start} sat " + "on the mat " * 13}).encode()
-            request = urllib.request.Request(
-                f"{address}/api/trace", body, {"Content-Type": "application/json"}
-            )
+            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+            request = urllib.request.Request(f"{address}/api/trace", body, headers)
             with urllib.request.urlopen(request, timeout=120) as answer:
                 answer.read()
             fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()

@@ -47,10 +47,16 @@ def test_the_command_prints_its_address_answers_and_ends_cleanly(models: Path, t
         assert process.stdout is not None
         url = urlsplit(process.stdout.readline().strip())
         assert url.hostname == "127.0.0.1"
+        token = url.query.removeprefix("token=")
+        assert len(token) >= 32
         try:
             with closing(http.client.HTTPConnection(url.netloc, timeout=60)) as page:
                 body = json.dumps({"model": "decoder", "text": "the cat"})
                 page.request("POST", "/api/trace", body, {"Content-Type": "application/json"})
+                refused = page.getresponse()
+                assert (refused.status, b"TOKEN" in refused.read()) == (401, True)
+                headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+                page.request("POST", "/api/trace", body, headers)
                 answer = page.getresponse()
                 assert answer.status == 200
                 assert answer.getheader("server") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 import threading
 import webbrowser
@@ -27,7 +28,8 @@ def studio_command(
 ) -> None:
     """Show tokens, attention, arithmetic, predictions, layers, states and training in the browser.
 
-    It can be reached from this machine only and uses no network. Ctrl-C ends it.
+    It can be reached from this machine only, by those who know the address that it prints: the address ends
+    in a random token. It uses no network. Ctrl-C ends it.
 
     Examples:
 
@@ -51,11 +53,12 @@ def studio_command(
     except ImportError as error:
         raise MissingPackage(f"the studio needs {error.name}", hint="pip install 'heedful[studio]'") from None
     sock = bind_socket(port)
-    app = create_studio_app(models or (), models_folder=folder, runs_folder=runs)
+    token = secrets.token_urlsafe(24)
+    app = create_studio_app(models or (), models_folder=folder, runs_folder=runs, token=token)
     server, studio = uvicorn.Server(http_config(app, shutdown_seconds=2)), app.state.studio
     studio.stopping = lambda: server.should_exit
     threading.Thread(target=prepare_first_picture, args=(studio,), daemon=True).start()
-    url = f"http://{LOOPBACK}:{sock.getsockname()[1]}/"
+    url = f"http://{LOOPBACK}:{sock.getsockname()[1]}/?token={token}"
     print(url, flush=True)
     print("Ctrl-C ends it.", file=sys.stderr)
     if not no_browser:

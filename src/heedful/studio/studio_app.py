@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import pkgutil
 from collections.abc import Sequence
@@ -34,9 +35,12 @@ MISSING = "<!doctype html><title>heed studio</title><p>The page was not built: n
 
 def create_studio_app(
     names: Sequence[str] = (), *, models_folder: str | Path = "models", runs_folder: str | Path = "runs",
-    static: Path = STATIC,
+    static: Path = STATIC, token: str | None = None,
 ) -> FastAPI:  # fmt: skip
-    """The studio on these models; `app.state.studio` is what its routes share."""
+    """The studio on these models; `app.state.studio` is what its routes share.
+
+    With a `token`, every request must carry it: the routes read files and run Python that is to be graded.
+    """
     root = Path(runs_folder)
     registry = ModelRegistry(names, Path(models_folder), lambda: run_curves.runs_in(root))
     app = FastAPI(title="heed studio", docs_url=None, redoc_url=None, openapi_url=None)
@@ -52,7 +56,12 @@ def create_studio_app(
     app.add_api_route("/{path:path}", lambda path: _elsewhere(static, page, path))
     for kind in (HeedfulError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, lambda request, error: render_error(error))
-    rules = AccessRules(max_body_bytes=MAX_BODY_BYTES, headers=page_headers(page))
+    rules = AccessRules(
+        max_body_bytes=MAX_BODY_BYTES, headers=page_headers(page), api_key=token,
+        # Browsers send cookies to every port of a host: two studios must not overwrite each other's.
+        cookie=f"heed-studio-{hashlib.sha256(token.encode()).hexdigest()[:8]}" if token else None,
+        key_hint="open the address that heed studio printed, or send Authorization: Bearer TOKEN",
+    )  # fmt: skip
     app.add_middleware(Guard, rules=rules, render_refusal=render_error)
     return app
 

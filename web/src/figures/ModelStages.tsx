@@ -214,7 +214,7 @@ function Answers({ picture, stage, row, theme }: StageProps) {
     <div class="mp-answers">
       {found.map(({ title, names: listed, chances }) => (
         <div class="mp-answer" key={title}>
-          <p class="mp-ask" dir="auto">{title}</p>
+          <p class="mp-ask" dir="ltr">{title}</p>
           <ul>
             {listed.map((name, i) => (
               <li data-tip={`${quoted(name)}: ${number(chances[i], 5)}`}>

@@ -79,7 +79,7 @@ function Station(props: StationProps) {
     <li class={`mp-stage mp-is-${stage.kind} ${open ? "mp-open" : ""}`} data-stage={stage.kind} data-path={stage.path}>
       <div class="mp-side">
         <button type="button" class="mp-title" aria-expanded={open} onClick={() => setOpen(!open)} data-tip={titleTip(picture, stage, row)}>{title}</button>
-        {brief_ ? <span class="mp-brief" dir="auto">{brief_}</span> : null}
+        {brief_ ? <span class="mp-brief" dir="ltr">{brief_}</span> : null}
         {onHead && stage.kind === "attention" && stage.pattern!.heads > 1 ? <HeadSteps stage={stage} onHead={(head) => onHead(stage.path, head, rowAt(picture, stage.side, row))} /> : null}
       </div>
       <div class="mp-body">
@@ -142,7 +142,7 @@ function More({ stage, picture, row, link }: { stage: Stage; picture: Picture; r
           <tbody>
             {stage.vectors.map((of) => <tr key={of.name + of.label}><th scope="row">{of.label} {quoted(names(picture, of.side)[rowAt(picture, of.side, row)])}</th><td class="fig-mono">{vectorSaid(of, rowAt(picture, of.side, row), 5)}</td></tr>)}
             {look ? strongest(rowOf(look.values, at), 5).map((s) => (
-              <tr key={s}><th scope="row" dir="auto">{quoted(names(picture, look.queries)[at])} → {quoted(names(picture, look.keys)[s])}</th>
+              <tr key={s}><th scope="row" dir="ltr">{quoted(names(picture, look.queries)[at])} → {quoted(names(picture, look.keys)[s])}</th>
                 <td class="fig-mono">{look.scores ? `${say("score")} ${number(rowOf(look.scores, at)[s], 3)}   ` : ""}{say("weight")} {number(rowOf(look.values, at)[s], 4)}</td></tr>
             )) : null}
             {stage.experts ? [...rowOf(stage.experts.chosen, at)].map((e, i) => <tr key={e}><th scope="row">{say("expertN", { n: e })}</th><td class="fig-mono">{say("weight")} {number(rowOf(stage.experts!.weights, at)[i], 4)}</td></tr>) : null}

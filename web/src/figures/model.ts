@@ -51,7 +51,14 @@ export function weight(value: number, most = 1): string {
 }
 
 /** A token in quotation marks. */
-export const quoted = (token: string) => `“${shown(token).replace(/^·/, "")}”`;
+export function quoted(token: string): string {
+  const text = shown(token).replace(/^·/, "");
+  return RIGHT_TO_LEFT.test(text) ? `“\u2068${text}\u2069”` : `“${text}”`;
+}
+
+// Letters of scripts that are written from right to left. In our own sentences each such token is isolated (first strong
+// isolate … pop), or the arrows and numbers after it would be drawn before it.
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
 
 /** A vector in words: its length, and the numbers it begins with. */
 export function vectorSaid(of: Vectors, row: number, count = 6): string {

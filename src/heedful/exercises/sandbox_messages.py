@@ -46,6 +46,8 @@ def pack_value(value: Any, tensors: dict[str, torch.Tensor], depth: int = 0) -> 
     if isinstance(value, int | float):
         small = isinstance(value, float) or abs(value) < 1 << 63
         return value if small else {"other": "a whole number of more than 64 bits"}
+    if isinstance(value, Other):
+        return {"other": value.kind}
     if depth > MAX_DEPTH:
         return {"other": f"a {type(value).__name__} nested more than {MAX_DEPTH} deep"}
     if isinstance(value, list | tuple):

@@ -182,6 +182,30 @@ def test_an_answer_is_found_by_its_characters(tmp_path: Path, words: Words) -> N
     assert data.squad(file)[row.extra["example"].item()].answers == (("paris is", start),)
 
 
+@pytest.mark.parametrize("context", ["was paris.", "(paris)", "?paris!", "paris"])
+def test_an_answer_leaves_out_the_tokens_that_touch_it(context: str, words: Words) -> None:
+    asked = [Question("1", "where ?", context, (("paris", context.index("paris")),))]
+    row = by_row(data.answer(asked, words))[0]
+    first, last = row.extra["start"].item(), row.extra["end"].item()
+    assert words.tokens(row.tokens[0, first : last + 1].tolist()) == ["paris"]
+
+
+def test_a_row_holds_an_answer_only_if_it_holds_its_first_and_last_token(words: Words) -> None:
+    text = "the film was bad the play was good"
+
+    def pointed_at(answer: str) -> list[list[str]]:
+        asked = [Question("1", "?", text, ((answer, text.index(answer)),))]
+        rows = by_row(data.answer(asked, words, length=8, stride=1, question=1))
+        spans = [slice(row.extra["start"].item(), row.extra["end"].item() + 1) for row in rows]
+        return [words.tokens(row.tokens[0, span].tolist()) for row, span in zip(rows, spans, strict=True)]
+
+    # the rows: "the film was bad", "bad the play was", "was good"
+    assert pointed_at("was bad") == [["was", "bad"], ["[CLS]"], ["[CLS]"]]
+    assert pointed_at("bad") == [["bad"], ["bad"], ["[CLS]"]]
+    assert pointed_at("bad the") == [["[CLS]"], ["bad", "the"], ["[CLS]"]]
+    assert pointed_at("the film was bad the") == [["[CLS]"]] * 3
+
+
 def test_long_contexts_make_overlapping_rows_and_only_some_hold_the_answer(
     tmp_path: Path, words: Words
 ) -> None:

@@ -83,6 +83,25 @@ def test_narrowing_a_large_vocabulary_equals_sorting_it(spread: float) -> None:
     assert torch.equal(S.typical(z, 0.9), theirs.TypicalLogitsWarper(0.9)(None, z))
 
 
+@pytest.mark.parametrize("kept", [1, 2, 5])
+def test_tokens_that_reach_top_p_exactly_are_enough(kept: int, logits: Tensor) -> None:
+    reached = logits[:1].softmax(-1).sort(descending=True).values.cumsum(-1)
+    narrowed = S.top_p(logits[:1], reached[0, kept - 1].item())
+    assert int(narrowed.isfinite().sum()) == kept
+
+
+def test_tokens_that_reach_the_mass_of_typical_exactly_are_enough() -> None:
+    chances = torch.tensor([[0.5, 0.25, 0.125, 0.125]])
+    assert S.furthest(torch.arange(4.0)[None], chances, 0.75).tolist() == [[1.0]]
+
+
+def test_a_token_exactly_min_p_times_as_likely_as_the_most_likely_stays(logits: Tensor) -> None:
+    assert torch.equal(S.min_p(logits, 1.0).isfinite().nonzero()[:, 1], logits.argmax(-1))
+    half = torch.tensor([[0.5, 0.25, 0.25]]).log()
+    chances = half.softmax(-1)
+    assert S.min_p(half, (chances[0, 1] / chances[0, 0]).item()).isfinite().all()
+
+
 def test_frequency_counts_and_presence_does_not(logits: Tensor) -> None:
     written = torch.tensor([[5, 5, 9]]).expand(4, -1)
     often = (logits - S.frequency(logits, written, 0.5))[:, [5, 9, 1]]

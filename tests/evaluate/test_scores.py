@@ -159,6 +159,14 @@ def test_the_interval_of_bleu_is_about_that_of_sacrebleu_and_narrows_with_more_t
     assert few[1] - few[0] > 1.5 * (high - low)
 
 
+def test_the_interval_of_bleu_counts_texts_that_are_too_short() -> None:
+    pytest.importorskip("sacrebleu")
+    truths, guesses = ["the cat sat on the mat today"] * 3, ["the cat sat on the mat"] * 3
+    expected = bleu(truths, guesses)["bleu"]
+    assert expected < 90  # every n-gram is right: only the brevity penalty lowers it
+    assert bleu_interval(truths, guesses, samples=5) == pytest.approx((expected, expected))
+
+
 def test_bleu_says_how_it_was_counted() -> None:
     pytest.importorskip("sacrebleu")
     found = bleu(["the cat sat on the mat today"], ["the cat sat on the mat"])

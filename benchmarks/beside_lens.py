@@ -83,12 +83,12 @@ def heedful_calls(folder: Path, clean: Any, corrupt: Any) -> dict[str, Callable[
     import torch
 
     import heedful
-    from heedful.inspect.attribution_patching import attribution_patching
-    from heedful.inspect.effects import head_effects
-    from heedful.inspect.lens import logit_lens
-    from heedful.inspect.logit_attribution import logit_attribution
-    from heedful.inspect.patching import activation_patching
-    from heedful.inspect.steering import steer
+    from heedful.interp.attribution_patching import attribution_patching
+    from heedful.interp.effects import head_effects
+    from heedful.interp.lens import logit_lens
+    from heedful.interp.logit_attribution import logit_attribution
+    from heedful.interp.patching import activation_patching
+    from heedful.interp.steering import steer
 
     model = heedful.load(folder)
     last = f"blocks.{len(model.blocks) - 1}.attn.pattern"

@@ -40,7 +40,7 @@ FIRST_USE = {
 
 LOAD = """
 import sys, torch, heedful
-from heedful.loading import load
+from heedful.weights.loading import load
 def status(key):
     return next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith(key)) * 1024
 before = status("VmRSS")

@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 
 import heedful
-from heedful.files import read_lines
-from heedful.inspect.activations import collect_activations, content_tokens
-from heedful.inspect.dictionary import fit_dictionary
-from heedful.inspect.dictionary_scores import feature_examples, score_dictionary
+from heedful.classroom.figures.token_labels import readable, visible_text
+from heedful.core.files import read_lines
+from heedful.interp.activations import collect_activations, content_tokens
+from heedful.interp.dictionary import fit_dictionary
+from heedful.interp.dictionary_scores import feature_examples, score_dictionary
 from heedful.models.base import Model
-from heedful.view.token_labels import readable, visible_text
 
 
 def token_rows(model: Model, path: Path, tokens: int, length: int) -> list[list[int]]:

@@ -44,14 +44,14 @@ from bundle.plans import BASE, Plan, percent, rows, scored
 
 import heedful
 from finetuned import TASKS, find_plan, hide_words, learn, model_folder, train_config, train_run
+from heedful.classroom.experiments import ledger
 from heedful.data.batch import Batch
-from heedful.loading import assemble
 from heedful.models.base import LM, Model
 from heedful.nn.context import Watch
-from heedful.runs import ledger
 from heedful.text.tokenizer import Tokenizer
 from heedful.text.vocabularies import set_template
 from heedful.train.objectives import Objective, Term, soft_cross_entropy
+from heedful.weights.loading import assemble
 
 ROOT = Path(__file__).parents[1]
 SHARE = 0.59  # of the teacher's parameters

@@ -137,7 +137,7 @@ def regress_vectors(vectors: Sequence[Tensor], train: Rows, test: Rows) -> float
     """Accuracy of the logistic regression that scikit-learn fits with its defaults: λ = 1, no scaling."""
     import torch
 
-    from heedful.evaluate.logistic import fit_logistic
+    from heedful.train.logistic import fit_logistic
 
     names = sorted({label for _, label in train})
     labels = torch.tensor([names.index(label) for _, label in train])
@@ -157,7 +157,7 @@ def regress(train: Rows, test: Rows, seed: int, base: str) -> dict[str, object]:
 
 def load_base(base: str) -> LM:
     import heedful
-    from heedful.devices import resolve_device
+    from heedful.core.devices import resolve_device
 
     model = heedful.load(base, device=resolve_device("auto")).float()
     assert model.tokenizer is not None
@@ -167,8 +167,8 @@ def load_base(base: str) -> LM:
 def teach(train: Rows, test: Rows, seed: int, base: str) -> dict[str, object]:
     """`heed finetune` with no option."""
     import heedful
-    from heedful.devices import resolve_device
-    from heedful.runs.finetune import FinetuneRequest, finetune
+    from heedful.core.devices import resolve_device
+    from heedful.tasks.finetune import FinetuneRequest, finetune
 
     with tempfile.TemporaryDirectory() as folder:
         file, out = Path(folder) / "few.csv", Path(folder) / "made"

@@ -47,14 +47,14 @@ from bundle.plans import BASE, PLANS, Plan, ask, base_folder, percent, rows, sco
 
 import heedful
 from heedful import data
+from heedful.classroom.experiments import ledger
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches
-from heedful.loading import with_head
 from heedful.models.base import Model
-from heedful.runs import ledger
 from heedful.text.tokenizer import Tokenizer
 from heedful.train.objectives import Objective, Term, objective
 from heedful.train.stopping import soup
+from heedful.weights.loading import with_head
 
 ROOT = Path(__file__).parents[1]
 

@@ -61,9 +61,9 @@ def build(case: str, a: argparse.Namespace) -> Any:
     """The model of a case, or the family's smallest."""
     options, name = CASES[case].get("build", {}), CASES[case].get("name", case)
     if a.tiny:
-        from heedful.loading import assemble
         from heedful.models import FAMILIES
         from heedful.nn.init import initialise
+        from heedful.weights.loading import assemble
 
         family = next(f for f in (name, name.partition("-")[0]) if f in FAMILIES)
         model = assemble(FAMILIES[family], FAMILIES[family].tiny)

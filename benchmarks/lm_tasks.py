@@ -34,7 +34,7 @@ from bundle import data_folder
 from bundle.plans import base_folder
 
 import heedful
-from heedful.runs import ledger
+from heedful.classroom.experiments import ledger
 from heedful.tasks import benchmarks
 
 ROOT = Path(__file__).parents[1]

@@ -38,10 +38,10 @@ import torch
 
 import heedful
 from heedful import data
-from heedful.evaluate.generated import bleu
+from heedful.classroom.experiments import ledger
 from heedful.models.base import Model
 from heedful.nn.attention import Attention, CrossAttention
-from heedful.runs import ledger
+from heedful.tasks.metrics.generated import bleu
 from heedful.train.checkpoint import list_checkpoints, read_pointer
 from heedful.train.stopping import EarlyStopping, average_checkpoints
 

@@ -254,8 +254,8 @@ def save_float32(model: str, folder: str) -> str:
     import torch
 
     import heedful
-    from heedful.loading import assemble
     from heedful.nn.quantised import Int8Embedding, Quantised
+    from heedful.weights.loading import assemble
 
     given = heedful.load(model)
     plain = assemble(given.family, given.config).float()

@@ -18,7 +18,7 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.studio.studio_app import create_studio_app
+from heedful.classroom.studio.studio_app import create_studio_app
 
 REPEATS = 5
 

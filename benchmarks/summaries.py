@@ -33,13 +33,13 @@ from bundle.plans import base_folder
 from bundle.summarising import learnt, summariser, written
 
 import heedful
+from heedful.classroom.experiments import ledger
 from heedful.data.batch_options import BatchOptions
 from heedful.data.tables import Table
-from heedful.evaluate.generated import rouge
-from heedful.runs import ledger
-from heedful.saving import save_on_base
 from heedful.tasks.examples import Examples
+from heedful.tasks.metrics.generated import rouge
 from heedful.tasks.text2text import Summarization
+from heedful.weights.saving import save_on_base
 from tasks import lead3
 
 ROOT = Path(__file__).parents[1]

@@ -29,10 +29,10 @@ import torch
 import torch.nn.functional as F
 
 import heedful
+from heedful.classroom.experiments import ledger
 from heedful.data.tables import Table
-from heedful.evaluate.generated import rouge
-from heedful.evaluate.scores import spearman
-from heedful.runs import ledger
+from heedful.tasks.metrics.generated import rouge
+from heedful.tasks.metrics.scores import spearman
 
 ROOT = Path(__file__).parents[1]
 

@@ -26,9 +26,9 @@ import numpy as np
 import torch
 
 from heedful.data.batch import Batch
-from heedful.loading import build
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
+from heedful.weights.loading import build
 from train_parts import attempt
 
 LAST = 100  # steps whose mean is compared
@@ -101,7 +101,7 @@ def compare(one: list[float], other: list[float]) -> dict[str, float]:
 
 
 def draw(path: Path, found: dict[str, Any]) -> None:
-    from heedful.view.figure import Figure
+    from heedful.classroom.figures.figure import Figure
 
     smooth = lambda y: np.convolve(y, np.ones(10) / 10, "valid")
     lines = [

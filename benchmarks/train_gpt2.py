@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from heedful.data.batch import Batch
-from heedful.loading import build
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
+from heedful.weights.loading import build
 from train_parts import attempt, kernel_table, parts, show
 
 

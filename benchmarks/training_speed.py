@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from heedful.data.batch import Batch
-from heedful.loading import build
 from heedful.nn.scan import selective
 from heedful.nn.selective import fast_selective
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
+from heedful.weights.loading import build
 
 VOCAB = 50257
 FAMILIES: dict[str, dict[str, Any]] = {

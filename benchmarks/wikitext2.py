@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
-from heedful.runs import ledger
-from heedful.runs.evaluate import evaluate, load_trained
-from heedful.runs.requests import EvaluationRequest
-from heedful.runs.settings import Setting, parse_assignment, resolve_settings
-from heedful.runs.train import run_training
+from heedful.classroom.experiments import ledger
+from heedful.tasks.evaluate import evaluate, load_trained
+from heedful.tasks.requests import EvaluationRequest
+from heedful.train.recipes.settings import Setting, parse_assignment, resolve_settings
+from heedful.train.recipes.train import run_training
 
 ROOT = Path(__file__).parents[1]
 FILES = {part: f"lm/wikitext-2/{part}.txt.gz" for part in ("train", "valid", "test")}

@@ -24,10 +24,10 @@ from bundle import SCRATCH, contexts, data_folder
 from bundle.cards import hash_of, write_card
 from bundle.plans import BASE, PLANS, Plan, base_folder, percent, scored
 from bundle.timed import learn, options, parsed, places
-from heedful.adapters import load_adapter
-from heedful.loading import with_head
-from heedful.runs import ledger
-from heedful.saving import save_on_base
+from heedful.classroom.experiments import ledger
+from heedful.weights.adapters import load_adapter
+from heedful.weights.loading import with_head
+from heedful.weights.saving import save_on_base
 
 
 def train(name: str, plan: Plan, folder: Path, out: Path, given: argparse.Namespace) -> dict[str, Any]:

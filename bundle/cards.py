@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from heedful.runs.ledger import hardware
+from heedful.classroom.experiments.ledger import hardware
 
 PACKAGE = Path(__file__).parents[1] / "src" / "heedful" / "bundled"
 

@@ -32,10 +32,10 @@ from bundle.ahead import made_ahead
 from bundle.cards import Card, write_card
 from bundle.timed import learn, options, parsed, places, seeded, write_sample
 from heedful import data
+from heedful.classroom.experiments import ledger
 from heedful.data.batches import seeded_generator
 from heedful.models.base import Model
 from heedful.nn.init import initialise
-from heedful.runs import ledger
 
 NAME = "digits"
 HEIGHT, WIDTH = 16, 96  # of what the model reads; other pictures are resized to it

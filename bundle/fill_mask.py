@@ -27,12 +27,12 @@ from bundle.plans import base_folder
 from bundle.sentence_pairs import novels, told_of
 from bundle.timed import options, parsed, places, write_sample
 from bundle.translators import begun_by
-from heedful.adapters import load_adapter
-from heedful.loading import with_head
+from heedful.classroom.experiments import ledger
 from heedful.models.base import LM, Model
 from heedful.nn.adapt import LoRA
-from heedful.runs import ledger
-from heedful.saving import save_on_base
+from heedful.weights.adapters import load_adapter
+from heedful.weights.loading import with_head
+from heedful.weights.saving import save_on_base
 
 NAME = "fill-mask"
 

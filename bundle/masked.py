@@ -28,15 +28,15 @@ from bundle.plans import base_folder
 from bundle.prose import name_novels
 from bundle.sentence_pairs import Pairs, Told, batches, novels, told_of
 from bundle.timed import learn, options, parsed, places, seeded, write_sample
+from heedful.classroom.experiments import ledger
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches
-from heedful.loading import with_head
 from heedful.models.base import LM, Model
 from heedful.nn.head import PretrainHead
-from heedful.runs import ledger
-from heedful.saving import save_on_base
 from heedful.train.objectives import Objective, Term, masked_and_next
 from heedful.train.objectives import masked as masked_words
+from heedful.weights.loading import with_head
+from heedful.weights.saving import save_on_base
 
 BASE = "all-minilm-l6-v2"
 FILES = ("lm/eltec-eng/train.jsonl.xz", "lm/eltec-eng/valid.jsonl.xz")

@@ -21,8 +21,8 @@ from bundle.cards import Card
 from heedful import data
 from heedful.data.answer_spans import Question
 from heedful.models.base import Model
-from heedful.runs.evaluate import evaluate
-from heedful.runs.requests import EvaluationRequest
+from heedful.tasks.evaluate import evaluate
+from heedful.tasks.requests import EvaluationRequest
 
 BASE = "all-minilm-l6-v2"
 

@@ -27,11 +27,11 @@ from bundle import SCRATCH, data_folder
 from bundle.cards import PACKAGE, Card, hash_of, write_card
 from bundle.timed import learn, options, parsed, places, seeded, write_sample
 from heedful import data
+from heedful.classroom.experiments import ledger
 from heedful.data.batch import Batch
 from heedful.data.batches import Indices, ShuffledOrder, seeded_generator
-from heedful.evaluate.perplexity import perplexity
 from heedful.models.base import LM, Model
-from heedful.runs import ledger
+from heedful.tasks.metrics.perplexity import perplexity
 from heedful.text import load_tokenizer
 
 LICENCE = "texts in the public domain, mark-up CC BY 4.0"

@@ -27,12 +27,12 @@ from bundle.cards import Card, hash_of, write_card
 from bundle.plans import base_folder
 from bundle.summarising import learnt, summariser, written
 from bundle.timed import options, parsed, places, seeded, write_sample
+from heedful.classroom.experiments import ledger
 from heedful.data.batch_options import BatchOptions
-from heedful.evaluate.generated import rouge_l, rouge_n, words
-from heedful.runs import ledger
-from heedful.saving import save_on_base
 from heedful.tasks.examples import Examples
+from heedful.tasks.metrics.generated import rouge_l, rouge_n, words
 from heedful.tasks.text2text import Summarization
+from heedful.weights.saving import save_on_base
 
 BASE = "smollm2-135m-instruct"
 FILES = {part: f"summarisation/scitldr-a/{part}.jsonl.gz" for part in ("train", "dev", "test")}

@@ -36,10 +36,10 @@ from bundle import SCRATCH, data_folder, dictionary, everyday_texts
 from bundle.cards import Card, hash_of, write_card
 from bundle.timed import learn, options, parsed, places, seeded, write_sample
 from heedful import data
-from heedful.evaluate.generated import bleu
+from heedful.classroom.experiments import ledger
 from heedful.models.base import Model
 from heedful.nn.quantised import dequantise_modules
-from heedful.runs import ledger
+from heedful.tasks.metrics.generated import bleu
 
 LANGUAGES = {"de": ("deu", "German"), "fr": ("fra", "French")}
 

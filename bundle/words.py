@@ -24,8 +24,8 @@ from bundle.cards import Card, hash_of, write_card
 from bundle.prose import FILES as NOVEL_FILES
 from bundle.prose import LICENCE, name_novels, novels
 from bundle.timed import options, parsed, places, seeded
-from heedful.evaluate.scores import spearman
-from heedful.runs import ledger
+from heedful.classroom.experiments import ledger
+from heedful.tasks.metrics.scores import spearman
 
 WORD = re.compile(r"[a-z]+(?:['’-][a-z]+)*")
 REPEATS, MIN_COUNT = 1, 10

@@ -61,7 +61,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def course_pages() -> Iterator[tuple[str, str]]:
     """Yield the path and the Markdown of every chapter of the course."""
-    from heedful.course import chapters
+    from heedful.classroom.course import chapters
 
     for chapter in chapters():
         yield f"course/{chapter.number:02}_{chapter.name}.md", chapter.text
@@ -144,7 +144,7 @@ def tiny_model(family: Any) -> Any:
 
 def picture(family: Any) -> str:
     """Return the picture of one text in the family's smallest model, as SVG in the page."""
-    from heedful import view
+    from heedful.classroom import figures as view
     from heedful.models.base import Seq2Seq
 
     model = tiny_model(family)
@@ -156,7 +156,7 @@ def picture(family: Any) -> str:
 
 def tree_text(family: Any) -> str:
     """Return the assembled parts of the family's smallest model, one line each."""
-    from heedful.show import model_tree
+    from heedful.interp.show import model_tree
 
     def lines(node: Any, indent: str) -> Iterator[str]:
         for child in node.children:

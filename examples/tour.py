@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 import heedful
-from heedful.errors import NotFound
+from heedful.core.errors import NotFound
 from heedful.models.base import LM, Model
 
 console = Console(width=100)

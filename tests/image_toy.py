@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import heedful
-from heedful.images import draw_text
+from heedful.core.images import draw_text
 from heedful.models.base import Seq2Seq
 from heedful.nn.init import initialise
 

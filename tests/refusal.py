@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from heedful.errors import HeedfulError
+from heedful.core.errors import HeedfulError
 
 
 @contextmanager

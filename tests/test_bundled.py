@@ -10,13 +10,13 @@ import torch
 import yaml
 
 import heedful
-from heedful.errors import NotFound, WrongShape
-from heedful.loading import with_head
+from heedful.classroom.experiments import ledger
+from heedful.classroom.experiments.verify import read_number
+from heedful.core.errors import NotFound, WrongShape
 from heedful.models.base import Model
-from heedful.runs import ledger
-from heedful.runs.verify import read_number
-from heedful.saving import save_on_base
 from heedful.weights.bases import bundled_models, bundled_vectors, installed_models
+from heedful.weights.loading import with_head
+from heedful.weights.saving import save_on_base
 from tests.properties.tiny import tiny as tiny_model
 from tests.refusal import refused
 

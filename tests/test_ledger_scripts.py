@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import heedful
-from heedful.runs import ledger
-from heedful.runs.verify import command_line, read_check
+from heedful.classroom.experiments import ledger
+from heedful.classroom.experiments.verify import command_line, read_check
 
 ROOT = Path(__file__).parents[1]
 WORDS = ("the film", "a story", "this cast", "that scene", "our hero", "some music")
@@ -291,7 +291,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(made: tuple[
     import torch
 
     from heedful.data.batch import Batch
-    from heedful.loading import with_head
+    from heedful.weights.loading import with_head
 
     body = heedful.load(made[1] / "all-minilm-l6-v2")
     teacher = with_head(body, "classify", ["a", "b"], seed=0).eval()

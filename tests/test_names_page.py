@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from heedful.loading import assemble
+from heedful.interp.show import ValueRow, value_rows
 from heedful.models import FAMILIES
 from heedful.models.value_names import MEANINGS, value_meaning
-from heedful.show import ValueRow, value_rows
+from heedful.weights.loading import assemble
 from tests.properties.tiny import ALL
 
 PAGE = Path(__file__).parents[1] / "docs" / "names.md"

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.view import Figure
+from heedful.classroom.figures import Figure
 from heedful.weights.bases import BASES, installed_models
 
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "looking_inside.ipynb"

@@ -14,7 +14,7 @@ import pytest
 from typer.core import TyperGroup
 
 from heedful.cli import COMMANDS, load_command, main
-from heedful.errors import NotFound
+from heedful.core.errors import NotFound
 from heedful.models import FAMILIES, IMAGE_FAMILIES
 from heedful.weights.bases import BASES, installed_models
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 import heedful
-from heedful.errors import NotFound
+from heedful.core.errors import NotFound
 
 
 def package(name: str) -> Path:

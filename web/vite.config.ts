@@ -6,8 +6,8 @@ import { defineConfig } from "vitest/config";
 const licences = readFileSync(new URL("public/licences.txt", import.meta.url), "utf-8");
 
 const entries = {
-  studio: { input: "src/main.tsx", out: "../src/heedful/studio/static" },
-  widget: { input: "src/widget.tsx", out: "../src/heedful/view/static" },
+  studio: { input: "src/main.tsx", out: "../src/heedful/classroom/studio/static" },
+  widget: { input: "src/widget.tsx", out: "../src/heedful/classroom/figures/static" },
 };
 
 export default defineConfig(({ mode }) => {

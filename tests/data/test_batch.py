@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from heedful.core.errors import InputError
 from heedful.data.batch import IGNORE, Batch, collate
-from heedful.errors import InputError
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from heedful import data
+from heedful.core.errors import InputError
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches, BucketedOrder, ShuffledOrder
-from heedful.errors import InputError
 from tests.data.toy import Letters
 from tests.refusal import refused
 

@@ -9,8 +9,8 @@ import pytest
 
 import heedful
 from heedful import data
+from heedful.core.errors import InputError
 from heedful.data.chats import pack_rows, split_answers
-from heedful.errors import InputError
 from tests.refusal import refused
 
 TEMPLATE = (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from heedful.core.errors import InputError
 from heedful.data.batch import IGNORE
 from heedful.data.language_modeling import completion
-from heedful.errors import InputError
 from tests.data.toy import Letters
 
 

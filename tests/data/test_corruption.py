@@ -7,10 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from heedful.core.errors import ConfigError, InputError
 from heedful.data import corruption as corrupt
 from heedful.data.batch import IGNORE
 from heedful.data.corruption import Masking, Noise
-from heedful.errors import ConfigError, InputError
 from tests.refusal import refused
 
 V, MASK = 1000, 3

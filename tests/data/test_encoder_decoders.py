@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from heedful import data
+from heedful.core.errors import InputError
 from heedful.data import IGNORE
 from heedful.data import corruption as corrupt
 from heedful.data.batch import Row, collate
@@ -16,7 +17,6 @@ from heedful.data.denoising import decoder_row
 from heedful.data.token_cache import ragged_array
 from heedful.data.tokenization import Template
 from heedful.data.translation import PairRows
-from heedful.errors import InputError
 from tests.data.toy import Letters, Words
 from tests.refusal import refused
 

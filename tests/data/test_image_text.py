@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from heedful import data
+from heedful.core.errors import InputError
+from heedful.core.images import draw_text
 from heedful.data.batch import IGNORE
-from heedful.errors import InputError
-from heedful.images import draw_text
 from tests.image_toy import TEXTS, images, reader
 from tests.refusal import refused
 

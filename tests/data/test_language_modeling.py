@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from heedful import data
+from heedful.core.errors import InputError
 from heedful.data import IGNORE
 from heedful.data.batches import Batches
-from heedful.errors import InputError
 from tests.data.toy import Letters, Words
 from tests.refusal import refused
 

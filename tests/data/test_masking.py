@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from heedful import data
+from heedful.core.errors import ConfigError, InputError
 from heedful.data import IGNORE
-from heedful.errors import ConfigError, InputError
 from tests.data.toy import Letters, Words
 from tests.refusal import refused
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful import data, files
+from heedful import data
+from heedful.core import files
+from heedful.core.errors import InputError, MissingPackage, NotFound
+from heedful.core.files import read_blocks, read_lines
 from heedful.data import readers, token_cache
 from heedful.data.readers import documents
 from heedful.data.tables import Table
 from heedful.data.token_cache import tokenize_documents
-from heedful.errors import InputError, MissingPackage, NotFound
-from heedful.files import read_blocks, read_lines
 from tests.data.toy import Letters, Words
 from tests.refusal import refused
 

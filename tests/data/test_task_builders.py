@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from heedful import data
+from heedful.core.errors import InputError
 from heedful.data import IGNORE
 from heedful.data.answer_spans import Question, locate_answer
 from heedful.data.tagging import encode_words, to_bio
-from heedful.errors import InputError
 from tests.data.toy import Letters, Words
 from tests.refusal import refused
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.models.base import Model
 from tests.decode.toy import speller
 from tests.properties.tiny import ENCODERS, source_ids, tiny

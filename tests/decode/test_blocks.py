@@ -15,9 +15,9 @@ from torch import Tensor, nn
 import heedful
 from heedful.decode.engines.numba_stepper import NumbaStepper
 from heedful.decode.stepper import EagerStepper
-from heedful.exporting import export_gguf
 from heedful.kernels.block_tensor import SIZES, BlockTensor, reference_widen, widen
 from heedful.models.base import Model
+from heedful.weights.exporting import export_gguf
 
 pytest.importorskip("numba")
 pytest.importorskip("gguf")

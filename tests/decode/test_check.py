@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import heedful
+from heedful.core.errors import InputError
 from heedful.decode.stepper import EagerStepper
-from heedful.errors import InputError
 from tests.decode.toy import speller
 from tests.properties.tiny import ENCODERS, GENERATORS, SEQ2SEQS, tiny
 from tests.test_real_weights import smollm

@@ -12,8 +12,8 @@ import tokenizers
 import torch
 
 import heedful
+from heedful.core.errors import InputError, MissingPackage
 from heedful.decode.constrain import Choices
-from heedful.errors import InputError, MissingPackage
 from heedful.text.tokenizer import Tokenizer
 from tests.decode.toy import speller
 from tests.properties.tiny import tiny

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import heedful
+from heedful.core.errors import InputError
 from heedful.decode.continuous import ContinuousBatch, GenerationTask, NotANumber, choose_slots, run_tasks
 from heedful.decode.engines.fallback import UnsupportedPart
 from heedful.decode.engines.numba_slots import NumbaSlots
@@ -18,7 +19,6 @@ from heedful.decode.loop import Piece, stream
 from heedful.decode.quantize import quantize
 from heedful.decode.request import make_request
 from heedful.decode.slots import EagerSlots
-from heedful.errors import InputError
 from heedful.models.base import Model
 from tests.properties.tiny import GENERATORS, ids, tiny
 

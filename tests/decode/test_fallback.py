@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
-from heedful.adapters import lora
 from heedful.decode.engines.fallback import (
     KNOWN_PARTS,
     find_fallback_reason,
@@ -21,11 +20,12 @@ from heedful.decode.engines.fallback import (
 from heedful.decode.fast import NumbaStepper
 from heedful.decode.quantize import quantize
 from heedful.decode.stepper import EagerStepper
-from heedful.inspect.change import prune as prune_heads
+from heedful.interp.change import prune as prune_heads
 from heedful.models.base import LM
 from heedful.nn.adapt import recompute
 from heedful.nn.ffn import MLP, GatedMLP
 from heedful.nn.position import Sinusoidal
+from heedful.weights.adapters import lora
 from tests.decode.toy import FAST
 from tests.properties.tiny import DECODERS, ids, tiny
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import heedful
+from heedful.core.errors import InputError
 from heedful.decode import fast as choosing
 from heedful.decode.fast import NumbaStepper, choose_stepper, fast
 from heedful.decode.quantize import quantize
 from heedful.decode.stepper import EagerStepper
-from heedful.errors import InputError
 from heedful.models.base import Model
 from tests.decode.toy import FAST
 from tests.properties.tiny import DECODERS, ids, tiny

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 import heedful
+from heedful.core.errors import InputError
 from heedful.decode.bursts import decode_bursts
 from heedful.decode.engines.graph_stepper import GraphStepper, rounded_capacity
 from heedful.decode.engines.recordings import RECORDINGS
@@ -26,7 +27,6 @@ from heedful.decode.loop import make_rows
 from heedful.decode.quantize import quantize
 from heedful.decode.request import GenerationSettings, encode_prompts, make_request
 from heedful.decode.stepper import EagerStepper
-from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
 from tests.properties.tiny import DECODERS, GENERATORS, ids, source_ids, tiny

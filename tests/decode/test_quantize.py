@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 import heedful
 from heedful.cli import app
-from heedful.errors import ConfigError
-from heedful.loading import skeleton
+from heedful.core.errors import ConfigError
 from heedful.models.base import Model
 from heedful.nn.quantised import Int4Linear, Int8Embedding, Int8Linear, TiedLinear
+from heedful.weights.loading import skeleton
 from tests.properties.tiny import hidden, ids, run, tiny
 
 

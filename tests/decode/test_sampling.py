@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from heedful.core.errors import InputError
 from heedful.decode import sampling as S
 from heedful.decode.sampling import Sampling
-from heedful.errors import InputError
 
 V = 50
 

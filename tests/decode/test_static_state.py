@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from heedful.adapters import lora
+from heedful.core.errors import InputError
 from heedful.decode.engines.static_state import StaticState
 from heedful.decode.engines.step_fusion import FusedOperators
 from heedful.decode.engines.step_operators import Definitions
 from heedful.decode.engines.step_parts import step_by_operators
-from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq, State
 from heedful.nn.position import Rotary
 from heedful.nn.rope import NTKScaling
+from heedful.weights.adapters import lora
 from tests.properties.tiny import GENERATORS, ids, source_ids, tiny
 
 STEPS = 5

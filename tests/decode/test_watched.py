@@ -8,8 +8,8 @@ from torch import Tensor
 
 import heedful
 from heedful import Watch
+from heedful.core.errors import InputError
 from heedful.decode.stepper import EagerStepper
-from heedful.errors import InputError
 from tests.properties.tiny import tiny
 from tests.refusal import refused
 

@@ -17,14 +17,14 @@ import torch
 from safetensors.torch import load_file
 
 import heedful
-from heedful.errors import HeedfulError
+from heedful.core.errors import HeedfulError
 from heedful.models import FAMILIES
 from heedful.text import load_tokenizer
 from heedful.train.checkpoint import newest
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
+from heedful.weights.formats.tensor_files import open_folder, write_safetensors
 from heedful.weights.names import model_tensors
-from heedful.weights.tensor_files import open_folder, write_safetensors
 from heedful.word2vec import Word2Vec
 from tests.fuzz.mutate import damage_bytes, damage_json, damage_safetensors
 from tests.properties.tiny import tiny

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.errors import HeedfulError
+from heedful.core.errors import HeedfulError
 from tests.fuzz.bounds import SECONDS, bounded
 from tests.fuzz.targets import TARGETS
 

@@ -90,11 +90,11 @@ def serve() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    import heedful.commands.finetune
-    import heedful.commands.train
-    import heedful.commands.word2vec
-    import heedful.runs.finetune
-    import heedful.runs.train
+    import heedful.cli.finetune
+    import heedful.cli.train
+    import heedful.cli.word2vec
+    import heedful.tasks.finetune
+    import heedful.train.recipes.train
     import heedful.word2vec.kernels
     import heedful.word2vec.vectors  # noqa: F401
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import pytest
 
-from tests.runs import finetuning
+from tests.tasks.finetune import finetuning
 from tests.train import toys
 
 ROOT = Path(__file__).parents[2]
@@ -260,7 +260,7 @@ def test_twenty_kills_while_files_are_written_lose_nothing(
 HOLD = """
 import sys
 from pathlib import Path
-from heedful.locks import FileLock
+from heedful.core.locks import FileLock
 FileLock(Path(sys.argv[1]), "", "").acquire()
 print("held", flush=True)
 sys.stdin.read()

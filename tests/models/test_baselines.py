@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 
 
 @pytest.mark.parametrize("family", ["bilstm", "cnn"])

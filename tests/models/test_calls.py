@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.models import FAMILIES
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.models.calls import ForwardOptions, WatchOptions

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import heedful
-from heedful.commands.output import format_size
-from heedful.loading import assemble
+from heedful.cli.output import format_size
 from heedful.models import FAMILIES, presets
 from heedful.models.base import LM, Config
 from heedful.models.counting import Probe, mixing
@@ -22,6 +21,7 @@ from heedful.nn.context import Context, Part, PartState
 from heedful.nn.init import initialise
 from heedful.nn.moe import MoE
 from heedful.nn.state import KV, RecurrentState, SlidingKV, StateGroup
+from heedful.weights.loading import assemble
 from tests.models.published_counts import CONFIRMED, STORED, UNCONFIRMED, WITH_IMAGES
 from tests.properties.tiny import tiny
 

@@ -17,7 +17,7 @@ from heedful.decode.engines.static_state import StaticState
 from heedful.decode.fast import NumbaStepper
 from heedful.decode.quantize import quantize
 from heedful.decode.stepper import EagerStepper
-from heedful.inspect.logit_attribution import logit_attribution
+from heedful.interp.logit_attribution import logit_attribution
 from heedful.models.base import LM
 from heedful.nn.attention import Attention
 from heedful.nn.block import ParallelBlock

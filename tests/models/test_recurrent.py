@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import heedful
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.models.base import LM
 
 PEERS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import heedful
-from heedful.errors import ConfigError
-from heedful.loading import with_head
+from heedful.core.errors import ConfigError
 from heedful.models import FAMILIES
 from heedful.models.base import LM, Model
 from heedful.nn.head import POOLINGS
+from heedful.weights.loading import with_head
 from tests.refusal import refused
 
 
@@ -52,8 +52,8 @@ def test_every_classifying_family_saves_and_opens_it(name: str, tmp_path: Path) 
 def test_its_logits_are_linear_in_the_sentence_vector(pooling: str) -> None:
     model = tiny("bert", pooling)
     tokens, valid = padded()
-    how = heedful.pooling.Pooling(pooling, normalise=True)
-    vectors = heedful.pooling.pool(model.encode(tokens, valid=valid), valid, how)
+    how = heedful.weights.pooling.Pooling(pooling, normalise=True)
+    vectors = heedful.weights.pooling.pool(model.encode(tokens, valid=valid), valid, how)
     torch.testing.assert_close(model(tokens, valid=valid), model.head.linear(vectors))
     torch.testing.assert_close(model(tokens[1:, :3]), model(tokens, valid=valid)[1:])
 

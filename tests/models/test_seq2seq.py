@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn, sigmoid, tanh
 
 import heedful
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.models.base import Seq2Seq
 
 S, T = 6, 5

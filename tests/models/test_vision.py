@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 
 import heedful
-from heedful.errors import ConfigError, InputError, NotFound
-from heedful.inspect.gradients import gradient_by_distance
-from heedful.inspect.inputs import reading
+from heedful.core.errors import ConfigError, InputError, NotFound
+from heedful.interp.gradients import gradient_by_distance
+from heedful.interp.inputs import reading
 from heedful.models import IMAGE_FAMILIES, by_model_type, find_config
 from heedful.models.base import Seq2Seq
 from heedful.nn.context import Watch
@@ -166,7 +166,7 @@ def test_a_quantised_reader_reads_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["vision-encoder-decoder", "trocr-base-printed"])
 def test_training_on_text_refuses_it(name: str) -> None:
-    from heedful.runs.settings import family_recipe
+    from heedful.train.recipes.settings import family_recipe
 
     with refused(NotFound, name, "reads images", hint="image_text"):
         family_recipe(name)

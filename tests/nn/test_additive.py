@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.nn.additive import SCORES, Additive, Concat, Dot, General, Score
 
 B, S, Q, A = 2, 5, 4, 6

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.nn.attend import BACKENDS, Call, attend, blocked, reference
 from heedful.nn.attention import Attention, SinkAttention
 from heedful.nn.context import Context, Mask, Watch

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.nn.attend import BACKENDS, Call, attend, blocked, reference
 from heedful.nn.context import Context, Mask
 

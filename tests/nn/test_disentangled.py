@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.nn.context import Context, Mask, Watch
 from heedful.nn.disentangled import DisentangledAttention, Distances, Neighbours, log_bucket
 from heedful.nn.init import initialise

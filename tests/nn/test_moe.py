@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.nn.context import Context, Mask, Watch
 from heedful.nn.ffn import GatedMLP
 from heedful.nn.moe import (

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from heedful.errors import ConfigError, InputError
+from heedful.core.errors import ConfigError, InputError
 from heedful.nn.context import Context, Mask
 from heedful.nn.patches import PatchEmbedding, split_patches
 from tests.refusal import refused

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.models.base import LM, State
 from heedful.nn.attention import Attention
 from heedful.nn.block import Block, Stack

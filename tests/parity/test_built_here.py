@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import heedful
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.models import FAMILIES
 from heedful.models.base import LM, Model
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from heedful.errors import ConfigError, NotFound
+from heedful.core.errors import ConfigError, NotFound
 from heedful.models import by_model_type, find_config
 from heedful.models.base import Config
 from heedful.models.hf_config import config_from, config_to

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.inspect.logit_attribution import logit_attribution
-from heedful.inspect.patching import activation_patching
-from heedful.inspect.path_patching import path_patching
+from heedful.interp.logit_attribution import logit_attribution
+from heedful.interp.patching import activation_patching
+from heedful.interp.path_patching import path_patching
 from heedful.models.base import Model
 from tests.parity.lens_bridge import load_both
 

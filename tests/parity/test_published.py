@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import heedful
-from heedful.loading import assemble
 from heedful.nn.init import initialise
+from heedful.weights.loading import assemble
 from tests.parity.cases import CASES
 from tests.parity.harness import (
     LENGTH,

@@ -13,7 +13,7 @@ from transformers import Gemma3Config, Gemma3ForCausalLM, Gemma3ForConditionalGe
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import heedful
-from heedful.errors import ConfigError, NotFound
+from heedful.core.errors import ConfigError, NotFound
 from heedful.models import FAMILIES, IMAGE_FAMILIES, REFUSED, by_model_type, find_config
 from heedful.models.hf_config import config_from
 from tests.parity.cases import find_case

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from tests.parity.cases import find_case, modern
 from tests.parity.harness import publish, random_inputs, run_ours, run_theirs
 from tests.parity.test_released_files import check_given_back, rewrite

@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import heedful
-from heedful.errors import ConfigError, UnexpectedTensor
-from heedful.loading import assemble
-from heedful.models.deepseek import DEEPSEEK_V3
+from heedful.core.errors import ConfigError, UnexpectedTensor
+from heedful.models.decoders.deepseek import DEEPSEEK_V3
 from heedful.nn.init import initialise
+from heedful.weights.loading import assemble
 from tests.parity.cases import BERT, find_case
 from tests.parity.harness import publish, read_tensors
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import heedful
-from heedful.loading import assemble
 from heedful.models import FAMILIES
 from heedful.nn.init import initialise
 from heedful.text import load_tokenizer
+from heedful.weights.loading import assemble
 
 transformers = pytest.importorskip("transformers")
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import heedful
-from heedful.loading import assemble
 from heedful.nn.init import initialise
+from heedful.weights.loading import assemble
 from tests.parity.harness import read_tensors
 
 transformers = pytest.importorskip("transformers")

@@ -13,8 +13,7 @@ import torch
 from hypothesis import HealthCheck, example, given, reject, settings
 from hypothesis import strategies as st
 
-from heedful.errors import ConfigError, HeedfulError
-from heedful.loading import assemble
+from heedful.core.errors import ConfigError, HeedfulError
 from heedful.models import FAMILIES
 from heedful.models.hf_config import config_from, config_to
 from heedful.serve.openai_errors import OpenAIError
@@ -25,6 +24,7 @@ from heedful.serve.openai_requests import (
     read_messages,
     read_sampling,
 )
+from heedful.weights.loading import assemble
 from heedful.weights.names import braces, connect, model_tensors
 from tests.refusal import refused
 

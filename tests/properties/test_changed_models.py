@@ -15,13 +15,11 @@ import torch
 from torch import Tensor, nn
 
 import heedful
-from heedful.adapters import lora, merge
 from heedful.decode import fast as choosing
 from heedful.decode.engines.graph_stepper import GraphStepper
 from heedful.decode.fast import fast
 from heedful.decode.stepper import EagerStepper, Stepper
-from heedful.inspect.change import prune
-from heedful.loading import assemble
+from heedful.interp.change import prune
 from heedful.models import FAMILIES
 from heedful.models.base import Model
 from heedful.nn.attention import Attention
@@ -29,6 +27,8 @@ from heedful.nn.block import Stack
 from heedful.nn.context import Part
 from heedful.nn.norm import norm_size
 from heedful.nn.quantised import PARTS
+from heedful.weights.adapters import lora, merge
+from heedful.weights.loading import assemble
 from tests.properties.tiny import GENERATORS, ids, shape_of, source_ids, tiny
 
 pytest.importorskip("numba")

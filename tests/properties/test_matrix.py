@@ -36,10 +36,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import heedful
-from heedful.adapters import load_adapter, lora, merge, save_adapter
+from heedful.core.errors import ConfigError, InputError
 from heedful.data import Batch
 from heedful.decode.check import check
-from heedful.errors import ConfigError, InputError
 from heedful.models import FAMILIES
 from heedful.models.base import Model
 from heedful.nn.adapt import LoRA
@@ -47,6 +46,7 @@ from heedful.nn.quantised import Int8Embedding, Quantised
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
 from heedful.train.objectives import objective
+from heedful.weights.adapters import load_adapter, lora, merge, save_adapter
 from tests.properties import tiny as small
 from tests.properties.tiny import ALL, ENCODERS, GENERATORS, SEQ2SEQS
 from tests.refusal import refused

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import heedful
 from heedful import Watch
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.models.base import Model
 from heedful.nn.attention import SinkAttention
 from heedful.nn.block import Block, ParallelBlock

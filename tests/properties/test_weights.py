@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.errors import MissingTensor
+from heedful.core.errors import MissingTensor
 from heedful.models import FAMILIES
 from heedful.models.base import Seq2Seq
 from tests.properties.tiny import ALL, TRANSFORMERS, ids, loss, run, source_ids, tiny

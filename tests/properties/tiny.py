@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.loading import assemble
 from heedful.models import FAMILIES
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Part, Watch
 from heedful.nn.init import initialise
+from heedful.weights.loading import assemble
 
 ALL = sorted(FAMILIES)
 # A family is asked once, on meta, what it is; nothing here knows one by name.

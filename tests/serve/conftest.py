@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 import heedful
 from heedful.serve.openai_app import Server, create_openai_app
 from heedful.serve.served_model import ServedModel, make_served_model
-from tests.studio.made import LINES, made
+from tests.classroom.studio.made import LINES, made
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"

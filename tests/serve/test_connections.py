@@ -11,7 +11,7 @@ import pytest
 
 from heedful.serve.draining import Draining, run_until_signal
 from heedful.serve.openai_app import create_openai_app
-from heedful.server.sockets import bind_socket
+from heedful.serve.sockets import bind_socket
 
 HALF = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
@@ -19,7 +19,7 @@ HALF = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A server without models that waits half a second for headers."""
-    monkeypatch.setattr("heedful.server.http_connection.HEADER_TIMEOUT_SECONDS", 0.5, raising=False)
+    monkeypatch.setattr("heedful.serve.http_connection.HEADER_TIMEOUT_SECONDS", 0.5, raising=False)
     app, server = create_openai_app([])
     sock = bind_socket(0)
     number, started, running = sock.getsockname()[1], threading.Event(), list[Draining]()

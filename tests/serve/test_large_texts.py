@@ -12,13 +12,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.pooling import Pooling
 from heedful.serve.openai_app import create_openai_app
 from heedful.serve.served_model import make_served_model
 from heedful.text import Tokenizer
+from heedful.weights.pooling import Pooling
+from tests.classroom.studio.made import LINES, made
 from tests.serve.conftest import TEMPLATE
 from tests.serve.test_requests import failed, post
-from tests.studio.made import LINES, made
 
 LARGE = "the cat sat on the mat . " * 40_000  # a megabyte
 CONTEXT = 32

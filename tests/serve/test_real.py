@@ -24,9 +24,9 @@ import pytest
 import heedful
 from heedful.serve import served_model
 from heedful.serve.draining import Draining, run_until_signal
+from heedful.serve.guard import AccessRules
 from heedful.serve.openai_app import Server, create_openai_app
-from heedful.server.guard import AccessRules
-from heedful.server.sockets import bind_socket
+from heedful.serve.sockets import bind_socket
 from tests.serve.asking import Slow, run_async
 from tests.serve.conftest import Models
 
@@ -259,7 +259,7 @@ def test_what_cannot_be_served_is_one_line(
 
 
 def test_importing_the_command_imports_no_server_and_no_torch() -> None:
-    code = "import sys, heedful.serve, heedful.commands.serve\n"
+    code = "import sys, heedful.serve, heedful.cli.serve\n"
     code += "print({'torch', 'fastapi', 'starlette', 'uvicorn'} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "set()"

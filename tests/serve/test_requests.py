@@ -12,9 +12,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
+from heedful.serve.guard import AccessRules
 from heedful.serve.openai_app import Limits, create_openai_app
 from heedful.serve.served_model import make_served_model
-from heedful.server.guard import AccessRules
 from tests.serve.conftest import Models
 
 HELLO = [{"role": "user", "content": "the cat"}]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.tasks.benchmarks import blimp, hellaswag, lambada
 from heedful.tasks.likelihood import log_probability, rank
 from tests.tasks.real import scribbler, smol

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 import heedful
+from heedful.core.errors import InputError
 from heedful.data.input_files import UnusableRow, read_input_file
-from heedful.errors import InputError
-from heedful.runs.evaluate import default_task
-from heedful.runs.finetune import finetune
-from heedful.runs.requests import FinetuneRequest
 from heedful.tasks.columns import infer_file_task
 from heedful.tasks.conversational import read_messages
+from heedful.tasks.evaluate import default_task
+from heedful.tasks.finetune import finetune
 from heedful.tasks.pipeline import trainable_tasks
+from heedful.tasks.requests import FinetuneRequest
 from tests.refusal import refused
-from tests.runs.finetuning import SENTENCES, models
+from tests.tasks.finetune.finetuning import SENTENCES, models
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role[0] + ' ' + m.content + eos_token }}{% endfor %}"

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 
 import heedful
 from heedful import pipeline
-from heedful.errors import InputError
-from heedful.pooling import Pooling
+from heedful.core.errors import InputError
 from heedful.tasks import Truncated
 from heedful.text.tokenizer import Tokenizer
 from heedful.weights.bases import installed_models
+from heedful.weights.pooling import Pooling
 from tests.tasks.conftest import Tiny
 
 published = pytest.mark.skipif(

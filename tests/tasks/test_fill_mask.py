@@ -10,7 +10,7 @@ import torch
 
 import heedful
 from heedful import pipeline
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.tasks import Truncated
 from tests.tasks.conftest import Tiny
 

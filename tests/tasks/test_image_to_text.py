@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 import heedful
+from heedful.core.errors import InputError
+from heedful.core.images import draw_text, open_image
 from heedful.data.input_files import read_input_file
-from heedful.errors import InputError
-from heedful.evaluate.generated import edit_distance, transcriptions
-from heedful.images import draw_text, open_image
 from heedful.tasks.image_to_text import ImageToText
+from heedful.tasks.metrics.generated import edit_distance, transcriptions
 from heedful.weights.bases import bundled_models
 from tests.image_toy import TEXTS, images, reader, table
 from tests.properties.tiny import tiny
 from tests.refusal import refused
-from tests.runs.conftest import Heed
-from tests.runs.conftest import heed as heed
+from tests.tasks.finetune.conftest import Heed
+from tests.tasks.finetune.conftest import heed as heed
 
 
 @pytest.fixture

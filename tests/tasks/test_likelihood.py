@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.models.base import Model
 from heedful.tasks import likelihood as score
 from heedful.tasks.likelihood import Continuations, infill, log_probability, rank, score_continuations

@@ -74,8 +74,8 @@ def test_what_was_kept_can_be_forgotten(loads: list[Any], folder: Path) -> None:
 def test_an_adapter_is_loaded_again_when_its_base_changes(
     loads: list[Any], tmp_path: Path, tiny: Tiny
 ) -> None:
-    from heedful.loading import with_head
-    from heedful.saving import save_on_base
+    from heedful.weights.loading import with_head
+    from heedful.weights.saving import save_on_base
 
     base = heedful.save(tiny("none"), tmp_path / "base")
     taught = with_head(heedful.load(base), "classify", ["a", "b"])

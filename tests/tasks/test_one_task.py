@@ -15,17 +15,17 @@ from heedful import data
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import read_input_file
-from heedful.evaluate.scores import correlation_scores
 from heedful.tasks.columns import TEXT, Role
 from heedful.tasks.examples import Examples
+from heedful.tasks.metrics.scores import correlation_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
 from heedful.tasks.pipeline import TASKS, TaskEntry, bind_task, trainable_tasks
 from heedful.tasks.task import Task, TrainableTask, TrainingDefaults, row_keywords
 from heedful.tasks.text_pairs import ScoredByPerplexity
 from tests import image_toy
-from tests.runs import finetuning as toy
-from tests.runs.conftest import Heed
-from tests.runs.conftest import heed as heed
+from tests.tasks.finetune import finetuning as toy
+from tests.tasks.finetune.conftest import Heed
+from tests.tasks.finetune.conftest import heed as heed
 
 COLUMNS = {"similarity": ("sentence1", "sentence2", "score"), "translate": ("en", "de"),
            "summarize": ("document", "summary"), "rerank": ("query", "document", "relevance")}  # fmt: skip

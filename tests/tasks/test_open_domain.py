@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from heedful.errors import InputError, NotFound
+from heedful.core.errors import InputError, NotFound
 from heedful.tasks import pipeline
 from heedful.tasks.open_domain import OpenDomain, read_passages, split_passages
 from tests.tasks.real import minilm

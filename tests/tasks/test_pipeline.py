@@ -15,9 +15,9 @@ import torch
 
 import heedful
 from heedful import pipeline
-from heedful.devices import resolve_device
-from heedful.errors import ConfigError, HeedfulError, InputError, NotFound
-from heedful.images import draw_text
+from heedful.core.devices import resolve_device
+from heedful.core.errors import ConfigError, HeedfulError, InputError, NotFound
+from heedful.core.images import draw_text
 from heedful.tasks import Truncated
 from heedful.tasks.pipeline import TASKS, find_task, infer_task, task_names
 from heedful.tasks.tokenized import input_limit, tokenize, with_special_tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.tasks.likelihood import rank
 from heedful.tasks.prompting import FewShot, few_shot
 from tests.tasks.real import scribbler, smol

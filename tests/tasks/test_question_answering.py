@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 import torch
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.models.base import Model
 from heedful.tasks import Truncated, pipeline
 from heedful.text.tokenizer import Tokenizer

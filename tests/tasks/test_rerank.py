@@ -14,16 +14,16 @@ import transformers
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.errors import InputError
-from heedful.evaluate.ranking import ndcg, ranking_scores, reciprocal_rank
+from heedful.core.errors import InputError
 from heedful.models.base import Model
 from heedful.serve.openai_app import create_openai_app
 from heedful.serve.served_model import make_served_model
+from heedful.tasks.metrics.ranking import ndcg, ranking_scores, reciprocal_rank
 from heedful.tasks.model_inputs import Truncated
 from tests.refusal import refused
-from tests.runs import finetuning as toy
-from tests.runs.conftest import Heed, heed
 from tests.tasks.conftest import Tiny
+from tests.tasks.finetune import finetuning as toy
+from tests.tasks.finetune.conftest import Heed, heed
 
 __all__ = ["heed"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.errors import CorruptFile, InputError, NotFound
+from heedful.core.errors import CorruptFile, InputError, NotFound
 from heedful.tasks import Truncated
 from heedful.tasks.search import Search
 from tests.tasks.real import minilm

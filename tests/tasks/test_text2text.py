@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import heedful
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.models.base import Model
 from heedful.tasks import Truncated, pipeline
 from heedful.tasks.generation import clean_text

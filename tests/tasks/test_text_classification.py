@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from heedful import pipeline
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.tasks import Truncated
 from heedful.tasks.text_classification import TextClassification
 from heedful.weights.bases import installed_models

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import heedful
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.tasks import Truncated, pipeline
 from heedful.tasks.conversational import Conversation
 from tests.decode.toy import letters

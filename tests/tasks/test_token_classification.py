@@ -10,11 +10,11 @@ import torch
 
 import heedful
 from heedful import pipeline
-from heedful.errors import InputError
-from heedful.loading import with_head
+from heedful.core.errors import InputError
 from heedful.tasks import Truncated
 from heedful.tasks.token_classification import ScoredToken, group_entities, merge_words, scored_tokens
 from heedful.tasks.tokenized import tokenize
+from heedful.weights.loading import with_head
 from tests.tasks.conftest import TAGS, Tiny
 
 TEXT = "Ada Lovelace 🐉 lived in London, unbelievably; مرحبا and Paris."

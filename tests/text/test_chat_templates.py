@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.text.chat_templates import render_chat
 
 HI = [{"role": "user", "content": "Hi"}]

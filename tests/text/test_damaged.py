@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import heedful
-from heedful.errors import CorruptFile, InputError
+from heedful.core.errors import CorruptFile, InputError
 from heedful.text import Tokenizer, load_tokenizer
 from heedful.text.from_gguf import from_gguf
 from heedful.text.tokenizer_files import save_tokenizer

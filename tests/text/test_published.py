@@ -16,7 +16,7 @@ import pytest
 from heedful.text import Tokenizer, load_tokenizer
 from heedful.text.from_gguf import from_gguf
 from heedful.text.to_gguf import gguf_tokenizer
-from heedful.weights.gguf import GGUFFile
+from heedful.weights.formats.gguf import GGUFFile
 from tests.text.samples import lines
 
 

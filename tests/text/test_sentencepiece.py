@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from heedful.errors import CorruptFile
+from heedful.core.errors import CorruptFile
 from heedful.text import load_tokenizer
 from tests.text.samples import WRITTEN, lines
 

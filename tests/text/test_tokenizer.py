@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.errors import CorruptFile, InputError
+from heedful.core.errors import CorruptFile, InputError
 from heedful.text import Tokenizer, load_tokenizer, save_tokenizer
 from tests.text.samples import lines
 

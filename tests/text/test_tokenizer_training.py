@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from heedful import data
-from heedful.errors import InputError, NotFound
+from heedful.core.errors import InputError, NotFound
 from heedful.text import bpe, load_tokenizer, save_tokenizer
 from heedful.text.tokenizer_training import train_tokenizer
 from tests.refusal import refused

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 import heedful
+from heedful.core.errors import InputError
 from heedful.data.batch import Batch
-from heedful.errors import InputError
 from heedful.models.base import Model
 from heedful.nn.context import Watch
 from heedful.train.objectives import adversarial, classify

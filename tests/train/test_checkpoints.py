@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import torch
 
+from heedful.core.errors import ConfigError, CorruptFile, HeedfulError, InputError, WrongShape
 from heedful.data import Batches
-from heedful.errors import ConfigError, CorruptFile, HeedfulError, InputError, WrongShape
-from heedful.loading import load
 from heedful.models.base import Model
 from heedful.train import checkpoint as store
 from heedful.train.config import TrainConfig
 from heedful.train.fit import DivergedError, Step, fit
 from heedful.train.objectives import next_token
+from heedful.weights.loading import load
 from tests.train import toys
 
 Files = dict[str, Path]
@@ -74,7 +74,7 @@ def test_checkpoints_are_sorted_by_number_not_by_letters(tmp_path: Path) -> None
 
 
 CRASHES = [f"heedful.train.checkpoint.{name}" for name in ("optimiser_tensors", "write_text", "save_file")]
-CRASHES += ["heedful.files.sync", "shutil.rmtree"]
+CRASHES += ["heedful.core.files.sync", "shutil.rmtree"]
 
 
 @pytest.mark.parametrize("where", CRASHES)
@@ -327,7 +327,7 @@ def test_a_file_that_lost_its_checksum_is_named(tmp_path: Path, files: Files) ->
 
 def test_a_second_run_in_a_folder_is_refused_before_anything_is_written(tmp_path: Path, files: Files) -> None:
     code = (
-        "import sys; from pathlib import Path; from heedful.locks import FileLock\n"
+        "import sys; from pathlib import Path; from heedful.core.locks import FileLock\n"
         "FileLock(Path(sys.argv[1]), '', '').acquire(); print('held', flush=True); sys.stdin.read()"
     )
     pipes: dict[str, Any] = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -19,11 +19,11 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from heedful.cli import app
-from heedful.errors import CorruptFile, NotFound
-from heedful.loading import load
+from heedful.core.errors import CorruptFile, NotFound
 from heedful.train.checkpoint import verify_checksums
 from heedful.train.distributed import Processes
 from heedful.train.stopping import ema_model
+from heedful.weights.loading import load
 from heedful.weights.names import model_tensors
 from tests.refusal import refused
 from tests.train import together

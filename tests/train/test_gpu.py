@@ -20,7 +20,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from heedful import data
-from heedful.adapters import load_adapter, lora, save_adapter
 from heedful.models import FAMILIES
 from heedful.models.base import Model
 from heedful.nn.chunked import fast_linear
@@ -32,6 +31,7 @@ from heedful.train.distributed import DistributedProcesses, Processes
 from heedful.train.fit import TrainingRun, fit
 from heedful.train.graph import GraphedStep
 from heedful.train.objectives import objective
+from heedful.weights.adapters import load_adapter, lora, save_adapter
 from tests.train import toys
 
 DEVICE = os.environ.get("HEED_TEST_DEVICE", "cuda")

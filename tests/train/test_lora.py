@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heedful.adapters import load_adapter, lora, merge, save_adapter
+from heedful.core.errors import ConfigError, CorruptFile, InputError, NotFound, WrongShape
 from heedful.decode.quantize import quantize
-from heedful.errors import ConfigError, CorruptFile, InputError, NotFound, WrongShape
-from heedful.loading import load
 from heedful.models import FAMILIES
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.adapt import LoRA
-from heedful.saving import save
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
+from heedful.weights.adapters import load_adapter, lora, merge, save_adapter
+from heedful.weights.loading import load
+from heedful.weights.saving import save
 from tests.train import toys
 
 Files = dict[str, Path]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from heedful.core.errors import ConfigError, InputError
 from heedful.data import Batch, Batches
 from heedful.decode.quantize import quantize
-from heedful.errors import ConfigError, InputError
 from heedful.models import FAMILIES
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
 from heedful.train.optim import Adafactor, learning_rate, make_optimisers, orthogonalise

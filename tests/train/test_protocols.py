@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from heedful import TrainConfig, fit
+from heedful.core.errors import InputError
 from heedful.data import IGNORE, Batch
-from heedful.errors import InputError
 from heedful.models.base import Model
 from heedful.train.objectives import objective
 from tests.train import toys

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.models.base import Model
 from heedful.train.spelling import grams, spell_embedding, spelling
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from heedful.adapters import lora
+from heedful.core.errors import ConfigError, NotFound
 from heedful.decode.quantize import quantize
-from heedful.errors import ConfigError, NotFound
-from heedful.loading import build, load
-from heedful.saving import save
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
 from heedful.train.stopping import EarlyStopping, average_checkpoints, ema_model, soup
+from heedful.weights.adapters import lora
+from heedful.weights.loading import build, load
+from heedful.weights.saving import save
 from tests.train import toys
 
 

@@ -11,11 +11,11 @@ import torch
 
 from heedful import data
 from heedful.data import Batches
-from heedful.loading import assemble
 from heedful.models import FAMILIES
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.init import initialise
 from heedful.train.objectives import OBJECTIVES, Objective, distil, objective
+from heedful.weights.loading import assemble
 from tests.data.toy import Letters, Words
 
 # Sentences of different lengths from a small grammar, so that there is something to learn and much to pad.

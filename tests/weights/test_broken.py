@@ -12,9 +12,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import heedful
-from heedful.errors import ConfigError, CorruptFile, MissingTensor, NotFound, UnexpectedTensor, WeightsError
-from heedful.pooling import Pooling, pool, read_pooling
-from heedful.weights.tensor_files import SafeFile, open_folder, shards_of, write_safetensors
+from heedful.core.errors import (
+    ConfigError,
+    CorruptFile,
+    MissingTensor,
+    NotFound,
+    UnexpectedTensor,
+    WeightsError,
+)
+from heedful.weights.formats.tensor_files import SafeFile, open_folder, shards_of, write_safetensors
+from heedful.weights.pooling import Pooling, pool, read_pooling
 from tests.refusal import refused
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from heedful.weights.tensor_files import open_folder, write_safetensors
+from heedful.weights.formats.tensor_files import open_folder, write_safetensors
 
 
 def test_tensors_in_shards_read_back_as_one_folder(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.errors import CorruptFile, MissingPackage, NotFound, WeightsError
+from heedful.core.errors import CorruptFile, MissingPackage, NotFound, WeightsError
 from heedful.models import FAMILIES
 from heedful.nn.rope import (
     LinearScaling,
@@ -23,7 +23,7 @@ from heedful.nn.rope import (
     frequencies,
     yarn_gain,
 )
-from heedful.weights.gguf import GGUFFile
+from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.published_tensors import published_tensors
 from tests.refusal import refused
 from tests.text.samples import WRITTEN

@@ -13,16 +13,16 @@ from typer.testing import CliRunner
 
 import heedful
 from heedful.cli import app
-from heedful.errors import ConfigError, InputError, MissingPackage
-from heedful.exporting import export_gguf
+from heedful.core.errors import ConfigError, InputError, MissingPackage
 from heedful.models import FAMILIES
 from heedful.models.base import Model
 from heedful.nn.rope import LinearScaling, Llama3Scaling, NTKScaling, Scaling, YarnScaling
-from heedful.pooling import Pooling
 from heedful.text.to_gguf import gguf_tokenizer
-from heedful.weights.gguf import GGUFFile
-from heedful.weights.gguf_blocks import SCHEMES, pack_q4_k
+from heedful.weights.exporting import export_gguf
+from heedful.weights.formats.gguf import GGUFFile
+from heedful.weights.formats.gguf_blocks import SCHEMES, pack_q4_k
 from heedful.weights.names import model_tensors
+from heedful.weights.pooling import Pooling
 from tests.refusal import refused
 from tests.text.samples import WRITTEN
 
@@ -157,7 +157,7 @@ def test_an_output_matrix_is_written_where_llama_cpp_wants_one(
 
 
 def test_what_a_file_would_say_falsely_is_refused(tmp_path: Path) -> None:
-    from heedful.inspect.change import prune
+    from heedful.interp.change import prune
 
     path = tmp_path / "m.gguf"
     with refused(ConfigError, "output matrix", "gemma", hint="tie"):
@@ -193,7 +193,7 @@ def test_a_full_disk_is_called_so_and_leaves_what_was_there(
         partial.write_bytes(b"half")
         raise OSError("65536 requested and 25232 written")  # NumPy's words, without a number
 
-    monkeypatch.setattr("heedful.exporting.write_gguf", full)
+    monkeypatch.setattr("heedful.weights.exporting.write_gguf", full)
     with pytest.raises(OSError, match="No space left") as caught:
         export_gguf(tiny_model("gpt2"), path)
     assert caught.value.errno == errno.ENOSPC
@@ -246,7 +246,7 @@ def test_a_model_in_eight_bits_is_widened(tmp_path: Path) -> None:
 def test_sentence_vectors_come_back(tmp_path: Path) -> None:
     try:
         model = heedful.load("all-minilm-l6-v2")
-    except heedful.errors.NotFound:
+    except heedful.core.errors.NotFound:
         pytest.skip("all-minilm-l6-v2 is not installed")
     again = heedful.load(export_gguf(model, tmp_path / "m.gguf", "f32"))
     assert again.pooling == model.pooling == Pooling("mean", True, 256)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import heedful
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from tests.fuzz.bounds import bounded
 from tests.properties.tiny import tiny
 from tests.refusal import refused
@@ -108,7 +108,7 @@ def test_the_ids_that_rule_generation_are_looked_at(tmp_path: Path) -> None:
 
 
 def test_sizes_are_looked_at_before_a_skeleton_is_made(tmp_path: Path) -> None:
-    from heedful.loading import skeleton
+    from heedful.weights.loading import skeleton
 
     folder = heedful.save(tiny("gpt2"), tmp_path / "m")
     path = folder / "config.json"

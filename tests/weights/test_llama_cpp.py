@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import heedful
-from heedful.exporting import ALWAYS_TIED, export_gguf
 from heedful.models import FAMILIES
 from heedful.models.base import Model
 from heedful.nn.rope import Llama3Scaling, LongScaling, YarnScaling
-from heedful.weights.gguf_blocks import pack_q4_k
+from heedful.weights.exporting import ALWAYS_TIED, export_gguf
+from heedful.weights.formats.gguf_blocks import pack_q4_k
 from tests.weights.test_gguf_export import DESCRIBED, tiny_model
 
 gguf = pytest.importorskip("gguf", reason="the gguf library writes the files")
@@ -170,7 +170,7 @@ def test_what_four_bits_hold_is_the_same_there(scheme: str, tmp_path: Path) -> N
 def test_smollm2_writes_the_same_text(tmp_path: Path) -> None:
     try:
         path = export_gguf(heedful.load("smollm2-135m-instruct"), tmp_path / "smollm2.gguf", "f16")
-    except heedful.errors.NotFound:
+    except heedful.core.errors.NotFound:
         pytest.skip("smollm2-135m-instruct is not installed")
     model = heedful.load(path)
     for prompt in ("The capital of France is", "def fibonacci(n):", "Water boils at"):
@@ -182,7 +182,7 @@ def test_smollm2_writes_the_same_text(tmp_path: Path) -> None:
 def test_sentence_vectors_are_the_same_there(tmp_path: Path) -> None:
     try:
         model = heedful.load("all-minilm-l6-v2")
-    except heedful.errors.NotFound:
+    except heedful.core.errors.NotFound:
         pytest.skip("all-minilm-l6-v2 is not installed")
     path = export_gguf(model, tmp_path / "m.gguf", "f32")
     other = llama_cpp.Llama(str(path), embedding=True, n_ctx=256, n_threads=1, verbose=False)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 import heedful
-from heedful.errors import ConfigError, MissingPackage
-from heedful.exporting import export_onnx
+from heedful.core.errors import ConfigError, MissingPackage
 from heedful.models.base import Model
+from heedful.weights.exporting import export_onnx
 from tests.refusal import refused
 from tests.weights.test_gguf_export import tiny_model
 
@@ -70,7 +70,7 @@ def test_sentence_vectors_are_the_same(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     try:
         model = heedful.load("all-minilm-l6-v2")
-    except heedful.errors.NotFound:
+    except heedful.core.errors.NotFound:
         pytest.skip("all-minilm-l6-v2 is not installed")
     path = export_onnx(model, tmp_path / "m.onnx")
     sentences = ["A man plays a guitar.", "It rains in Spain, mainly on the plain, they say.", "No"]

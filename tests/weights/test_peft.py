@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import heedful
-from heedful.errors import ConfigError, CorruptFile, NotFound, UnexpectedTensor, WrongShape
-from heedful.loading import skeleton
+from heedful.core.errors import ConfigError, CorruptFile, NotFound, UnexpectedTensor, WrongShape
 from heedful.models import FAMILIES
+from heedful.weights.loading import skeleton
 from tests.properties.tiny import ALL, ids, run, tiny
 from tests.refusal import refused
 

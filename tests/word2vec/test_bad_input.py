@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful.errors import ConfigError, CorruptFile, HeedfulError, InputError, NotFound
+from heedful.core.errors import ConfigError, CorruptFile, HeedfulError, InputError, NotFound
 from heedful.word2vec import Word2Vec
 from heedful.word2vec.corpus import Corpus
 from tests.refusal import refused
@@ -86,7 +86,7 @@ def test_vectors_are_saved_in_a_folder_that_is_made(tmp_path: Path, vectors: Wor
 
 
 def test_an_output_that_is_a_folder_is_known_before_training(tmp_path: Path) -> None:
-    from heedful.commands.word2vec import app
+    from heedful.cli.word2vec import app
 
     folder = tmp_path / "v.bin"
     folder.mkdir()

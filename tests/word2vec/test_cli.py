@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from heedful.commands.word2vec import app
-from heedful.errors import HeedfulError
+from heedful.cli.word2vec import app
+from heedful.core.errors import HeedfulError
 from heedful.word2vec import Word2Vec
 
 RUN = CliRunner()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful.errors import ConfigError, CorruptFile, InputError, NotFound
+from heedful.core.errors import ConfigError, CorruptFile, InputError, NotFound
 from heedful.word2vec import Word2Vec
 
 WORDS = ["the", "naïve", "犬", "end"]

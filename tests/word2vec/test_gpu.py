@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.word2vec import Word2Vec, definition, gpu
 from heedful.word2vec.corpus import Corpus
 from heedful.word2vec.hyperparameters import Settings

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful.errors import ConfigError, CorruptFile, InputError, NotFound
-from heedful.files import BLOCK_BYTES
+from heedful.core.errors import ConfigError, CorruptFile, InputError, NotFound
+from heedful.core.files import BLOCK_BYTES
 from heedful.word2vec import Word2Vec
 from heedful.word2vec.corpus import Corpus, drop_unknown, encode_corpus
 from heedful.word2vec.hyperparameters import Settings

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.errors import ConfigError, InputError, NotFound
+from heedful.core.errors import ConfigError, InputError, NotFound
 from heedful.word2vec import Word2Vec, evaluate
 from heedful.word2vec.evaluation import score_analogies, score_similarity
 

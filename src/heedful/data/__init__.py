@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from heedful.core.errors import InputError, nearest
 from heedful.data.answer_spans import answer, squad
 from heedful.data.batch import IGNORE, Batch
 from heedful.data.batches import Batches
@@ -37,7 +38,6 @@ from heedful.data.tables import Source, Table, column
 from heedful.data.tagging import conll, tag
 from heedful.data.tokenization import TokenizerProtocol as Tokenizer
 from heedful.data.translation import parallel
-from heedful.errors import InputError, nearest
 
 __all__ = [
     "IGNORE",

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.errors import InputError
-from heedful.padding import pad_rows, round_up, valid_mask
+from heedful.core.errors import InputError
+from heedful.core.padding import pad_rows, round_up, valid_mask
 
 IGNORE = -100  # a label without a loss
 

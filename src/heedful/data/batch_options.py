@@ -12,13 +12,13 @@ from typing import Any, TypedDict, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.checks import check_integer
+from heedful.core.checks import check_integer
+from heedful.core.errors import InputError, nearest
+from heedful.core.padding import round_up
 from heedful.data.batch import Row
 from heedful.data.batches import Batches, BucketedOrder, CollatedRows, ShuffledOrder
 from heedful.data.readers import Unit
 from heedful.data.tokenization import TokenizerProtocol, pad_id
-from heedful.errors import InputError, nearest
-from heedful.padding import round_up
 
 Builder = TypeVar("Builder", bound=Callable[..., Batches])
 

@@ -16,8 +16,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from heedful.core.errors import InputError
 from heedful.data.batch import Batch, Row, as_batch, collate
-from heedful.errors import InputError
 
 Indices = NDArray[np.int64]
 BLUR = 0.1  # by how much of its length a row may be sorted wrongly

@@ -13,12 +13,12 @@ from typing import Any, Protocol, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from heedful.core.errors import InputError
 from heedful.data.batch import IGNORE, Row
 from heedful.data.batch_options import BatchOptions, TextKeywords, takes_options
 from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
 from heedful.data.token_cache import RaggedArray, encode_texts, ragged_array
 from heedful.data.tokenization import Ids, TokenizerProtocol, tokenizer_signature
-from heedful.errors import InputError
 
 Chat = Sequence[Mapping[str, Any]]
 Piece = tuple[str, bool]  # of a conversation's text, and whether the assistant writes it

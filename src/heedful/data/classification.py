@@ -8,6 +8,8 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from heedful.core.errors import InputError
+from heedful.core.files import Paths, name_files
 from heedful.data.batch import Row
 from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
 from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
@@ -15,8 +17,6 @@ from heedful.data.labels import LabelNames, is_numeral
 from heedful.data.tables import Column, Table
 from heedful.data.token_cache import RaggedArray, encode_texts
 from heedful.data.tokenization import TokenizerProtocol, find_template
-from heedful.errors import InputError
-from heedful.files import Paths, name_files
 
 
 def encode_columns(

@@ -14,9 +14,9 @@ from functools import cached_property
 
 import numpy as np
 
+from heedful.core.errors import ConfigError, InputError
 from heedful.data.batch import IGNORE
 from heedful.data.tokenization import Flags, Ids
-from heedful.errors import ConfigError, InputError
 
 Random = np.random.Generator
 

@@ -11,7 +11,8 @@ from typing import Unpack
 
 import numpy as np
 
-from heedful.checks import check_choice
+from heedful.core.checks import check_choice
+from heedful.core.errors import InputError
 from heedful.data.batch import Row
 from heedful.data.batch_options import BatchOptions, TextKeywords, takes_options
 from heedful.data.batches import Batches, seeded_generator
@@ -27,7 +28,6 @@ from heedful.data.tokenization import (
     vocabulary_names,
 )
 from heedful.data.windows import text_rows
-from heedful.errors import InputError
 
 
 def decoder_row(labels: Ids, start: int) -> dict[str, Ids]:

@@ -11,6 +11,8 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 
+from heedful.core.errors import InputError
+from heedful.core.images import ImageProcessor, is_image
 from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
 from heedful.data.batches import Batches, Indices, join_fingerprints
@@ -24,8 +26,6 @@ from heedful.data.tokenization import (
     tokenizer_signature,
 )
 from heedful.data.translation import shift_right, valid_rows, wrap_rows
-from heedful.errors import InputError
-from heedful.images import ImageProcessor, is_image
 
 Draw = Callable[[int, int], Any]  # row, epoch → an image
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.errors import InputError, nearest
+from heedful.core.errors import InputError, nearest
 
 
 class LabelNames:

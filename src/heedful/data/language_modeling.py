@@ -7,6 +7,7 @@ from typing import Unpack
 
 import numpy as np
 
+from heedful.core.files import Paths, name_files
 from heedful.data.batch import IGNORE, Row
 from heedful.data.batch_options import BatchOptions, TaskKeywords, TextKeywords, takes_options
 from heedful.data.batches import Batches, BucketedOrder, ShuffledOrder, fingerprint_arrays, join_fingerprints
@@ -14,7 +15,6 @@ from heedful.data.tables import Column, Source, Table, open_documents
 from heedful.data.token_cache import encode_texts, tokenize_documents
 from heedful.data.tokenization import Ids, TokenizerProtocol, find_template, tokenizer_signature
 from heedful.data.windows import TokenWindows
-from heedful.files import Paths, name_files
 
 
 @takes_options(TextKeywords)

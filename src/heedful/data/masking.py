@@ -9,6 +9,8 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from heedful.core.errors import InputError
+from heedful.core.files import split_lines
 from heedful.data.batch import Row
 from heedful.data.batch_options import BatchKeywords, BatchOptions, TextKeywords, takes_options
 from heedful.data.batches import Batches, seeded_generator
@@ -26,8 +28,6 @@ from heedful.data.tokenization import (
     tokenizer_signature,
 )
 from heedful.data.windows import split_into_pieces, text_rows
-from heedful.errors import InputError
-from heedful.files import split_lines
 
 FIXED = 0x57A71C  # tells draws that are the same every epoch from others
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heedful.core.errors import InputError
 from heedful.data.batches import Indices, seeded_generator
 from heedful.data.token_cache import RaggedArray
-from heedful.errors import InputError
 
 
 def merge_parts(tokenizer: Any) -> NDArray[np.int64]:

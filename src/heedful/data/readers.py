@@ -9,8 +9,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from heedful.errors import InputError, MissingPackage, nearest
-from heedful.files import Paths, expand_paths, name_files, read_blocks, read_lines
+from heedful.core.errors import InputError, MissingPackage, nearest
+from heedful.core.files import Paths, expand_paths, name_files, read_blocks, read_lines
 
 EDGE_BYTES = 1 << 16  # of either end of a file, which its fingerprint looks at
 Unit = Literal["file", "paragraph", "line"]

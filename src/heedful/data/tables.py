@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heedful.core.errors import InputError, nearest
+from heedful.core.files import Paths, expand_paths, name_files, read_blocks, read_lines, stem_path
 from heedful.data.readers import Documents, Unit, documents
-from heedful.errors import InputError, nearest
-from heedful.files import Paths, expand_paths, name_files, read_blocks, read_lines, stem_path
 
 Column = str | int
 Source = Paths | Documents  # of plain text

@@ -14,6 +14,8 @@ from typing import Unpack, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from heedful.core.errors import InputError
+from heedful.core.files import Paths, expand_paths, name_files, read_lines
 from heedful.data.batch import IGNORE, Row
 from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
 from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
@@ -21,8 +23,6 @@ from heedful.data.labels import LabelNames
 from heedful.data.readers import are_examples
 from heedful.data.token_cache import RaggedArray, ragged_array
 from heedful.data.tokenization import LocatesTokens, Template, TokenizerProtocol, encode_many, find_template
-from heedful.errors import InputError
-from heedful.files import Paths, expand_paths, name_files, read_lines
 
 DOCUMENT_START = "-DOCSTART-"
 

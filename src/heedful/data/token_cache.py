@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heedful.core.errors import InputError
+from heedful.core.files import make_folder_atomically
 from heedful.data.batches import fingerprint_arrays, join_fingerprints
 from heedful.data.readers import Documents
 from heedful.data.tokenization import TokenizerProtocol, encode_many, special_token_ids, vocabulary_names
-from heedful.errors import InputError
-from heedful.files import make_folder_atomically
 
 VERSION = 1
 PIECE_CHARACTERS = 1 << 16  # encoded as one text

@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 
 Ids = NDArray[np.int64]
 Flags = NDArray[np.bool_]  # (V) one for each id of a vocabulary

@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from heedful.checks import check_number
+from heedful.core.checks import check_number
+from heedful.core.files import Paths
+from heedful.core.padding import round_up, valid_mask
 from heedful.data.batch import IGNORE, Batch, pad_batch
 from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
 from heedful.data.batches import Batches, Indices, RowSource, join_fingerprints
@@ -30,8 +32,6 @@ from heedful.data.tokenization import (
     start_token_id,
     tokenizer_signature,
 )
-from heedful.files import Paths
-from heedful.padding import round_up, valid_mask
 
 Matrix = NDArray[np.int64]  # (B, T)
 

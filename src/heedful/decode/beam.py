@@ -18,13 +18,13 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from heedful.core.errors import InputError
+from heedful.core.padding import pad_rows
+from heedful.core.progress import report_progress
 from heedful.decode.request import Prompts, Request, max_new_tokens, prefix_ids
 from heedful.decode.stepper import EagerStepper, Stepper
-from heedful.errors import InputError
 from heedful.models.base import Seq2Seq, evaluation_mode
 from heedful.nn.context import Watch
-from heedful.padding import pad_rows
-from heedful.progress import report_progress
 
 MIN_SCORE = -1e8  # no text has so low a score; what lies below was forbidden or never begun
 

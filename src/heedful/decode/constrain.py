@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.errors import InputError, MissingPackage
+from heedful.core.errors import InputError, MissingPackage
 from heedful.models.base import Model
 
 

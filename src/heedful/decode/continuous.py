@@ -21,14 +21,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from heedful.core.devices import one_thread
+from heedful.core.errors import HeedfulError
 from heedful.decode.engines.fallback import UnsupportedPart
 from heedful.decode.engines.static_slots import StaticSlots
 from heedful.decode.loop import GeneratedRow, Piece
 from heedful.decode.request import Request
 from heedful.decode.slots import POSITIONS_AHEAD, EagerSlots, Slot, SlotStepper
 from heedful.decode.token_choice import choose_for_rows
-from heedful.devices import one_thread
-from heedful.errors import HeedfulError
 from heedful.models.base import LM, Seq2Seq
 
 MAX_STATIC_ROWS = 8  # of a step on a CPU, which computes as many even for one text

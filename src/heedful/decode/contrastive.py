@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.core.errors import InputError
 from heedful.decode.request import Prompts, Request, max_new_tokens, prefix_ids
 from heedful.decode.sampling import check_tokens_left
 from heedful.decode.stepper import EagerStepper, Stepper
-from heedful.errors import InputError
 from heedful.models.base import LM, evaluation_mode
 from heedful.nn.context import Watch
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import torch
 
+from heedful.core.errors import InputError
 from heedful.decode.engines.fallback import find_fallback_reason
 from heedful.decode.engines.graph_stepper import GraphStepper
 from heedful.decode.engines.numba_stepper import MAX_ROWS, NumbaStepper
 from heedful.decode.stepper import EagerStepper, Stepper, stepper_for
-from heedful.errors import InputError
 from heedful.models.base import Model
 
 # Weights × tokens that make up for getting the machine code ready (docs/generation-speed.md): a quarter of a

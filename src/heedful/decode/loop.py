@@ -17,6 +17,8 @@ from typing import Any, Literal, Unpack
 
 import torch
 
+from heedful.core.errors import InputError
+from heedful.core.progress import report_progress
 from heedful.decode.beam import BeamSettings, run_beam_search
 from heedful.decode.bursts import copy_to_host, decode_bursts
 from heedful.decode.contrastive import search_contrastively
@@ -38,9 +40,7 @@ from heedful.decode.sampling import generator
 from heedful.decode.speculative import speculate
 from heedful.decode.stepper import EagerStepper, Stepper, stepper_for
 from heedful.decode.token_choice import UNIFORMS_AT_ONCE, TokenChooser
-from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
-from heedful.progress import report_progress
 
 Finish = Literal["end", "stop", "length", "context"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.models.base import Model
 from heedful.nn.adapt import adapted_modules
 from heedful.nn.quantised import GROUP, quantise_modules

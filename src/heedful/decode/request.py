@@ -11,14 +11,14 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
+from heedful.core.errors import InputError, nearest
+from heedful.core.padding import pad_rows, valid_mask
 from heedful.decode.constrain import Guide, constrain
 from heedful.decode.sampling import Sampling
 from heedful.decode.stepper import Stepper, stepper_for
-from heedful.errors import InputError, nearest
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.nn.position import Rotary
-from heedful.padding import pad_rows, valid_mask
 
 # A text, ids, or several of one kind; for a model that reads images whatever its image_processor takes.
 Prompt = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]] | Tensor | Any

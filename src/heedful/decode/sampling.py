@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 
 
 def add_bias(logits: Tensor, bias: Mapping[int, float]) -> Tensor:

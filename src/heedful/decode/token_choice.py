@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from heedful.core.errors import HeedfulError
+from heedful.core.padding import pad_rows
 from heedful.decode.request import Request
 from heedful.decode.sampling import check_tokens_left, draw, uniforms
-from heedful.errors import HeedfulError
 from heedful.models.base import Model
-from heedful.padding import pad_rows
 
 if TYPE_CHECKING:
     from heedful.decode.loop import GeneratedRow

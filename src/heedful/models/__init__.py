@@ -62,46 +62,46 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from heedful.errors import NotFound, nearest
-from heedful.models.albert import ALBERT
-from heedful.models.bart import BART, MARIAN
+from heedful.core.errors import NotFound, nearest
 from heedful.models.base import Config, Family
-from heedful.models.baselines import BILSTM, CNN
-from heedful.models.bert import BERT, DISTILBERT, ROBERTA, XLM_ROBERTA
-from heedful.models.bloom import BLOOM
-from heedful.models.deberta import DEBERTA, DEBERTA_V2
-from heedful.models.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
-from heedful.models.deltanet import OLMO_HYBRID
-from heedful.models.electra import ELECTRA
-from heedful.models.falcon import FALCON
-from heedful.models.gemma import GEMMA, GEMMA2, GEMMA3
-from heedful.models.gpt import GPT, GPT2, GPT3
-from heedful.models.gpt_oss import GPT_OSS
-from heedful.models.gptj import GPTJ
-from heedful.models.linear import BASED, GLA, LINEAR
-from heedful.models.llama import LLAMA, MISTRAL
-from heedful.models.mamba import MAMBA
-from heedful.models.mamba2 import MAMBA2
-from heedful.models.mixtral import MIXTRAL
-from heedful.models.modernbert import MODERNBERT
-from heedful.models.mpnet import MPNET
-from heedful.models.neox import NEOX
-from heedful.models.nomic import NOMIC_BERT
-from heedful.models.olmo import OLMO, OLMO2
-from heedful.models.opt import OPT
-from heedful.models.palm import PALM
-from heedful.models.phi import PHI, PHI3
-from heedful.models.qwen import QWEN2, QWEN3
-from heedful.models.qwen_moe import QWEN2_MOE, QWEN3_MOE
-from heedful.models.recurrent import GRU_LM, LSTM_LM, RNN_LM
-from heedful.models.s4 import S4_LM
-from heedful.models.seq2seq import LUONG, RNNSEARCH, SEQ2SEQ
-from heedful.models.smollm3 import SMOLLM3
-from heedful.models.stablelm import STABLELM
-from heedful.models.starcoder2 import STARCODER2
-from heedful.models.t5 import MT5, T5
-from heedful.models.transformer import TRANSFORMER
-from heedful.models.vision import VISION
+from heedful.models.decoders.bloom import BLOOM
+from heedful.models.decoders.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from heedful.models.decoders.falcon import FALCON
+from heedful.models.decoders.gemma import GEMMA, GEMMA2, GEMMA3
+from heedful.models.decoders.gpt import GPT, GPT2, GPT3
+from heedful.models.decoders.gpt_oss import GPT_OSS
+from heedful.models.decoders.gptj import GPTJ
+from heedful.models.decoders.llama import LLAMA, MISTRAL
+from heedful.models.decoders.mixtral import MIXTRAL
+from heedful.models.decoders.neox import NEOX
+from heedful.models.decoders.olmo import OLMO, OLMO2
+from heedful.models.decoders.opt import OPT
+from heedful.models.decoders.palm import PALM
+from heedful.models.decoders.phi import PHI, PHI3
+from heedful.models.decoders.qwen import QWEN2, QWEN3
+from heedful.models.decoders.qwen_moe import QWEN2_MOE, QWEN3_MOE
+from heedful.models.decoders.smollm3 import SMOLLM3
+from heedful.models.decoders.stablelm import STABLELM
+from heedful.models.decoders.starcoder2 import STARCODER2
+from heedful.models.encoder_decoders.bart import BART, MARIAN
+from heedful.models.encoder_decoders.t5 import MT5, T5
+from heedful.models.encoder_decoders.transformer import TRANSFORMER
+from heedful.models.encoders.albert import ALBERT
+from heedful.models.encoders.baselines import BILSTM, CNN
+from heedful.models.encoders.bert import BERT, DISTILBERT, ROBERTA, XLM_ROBERTA
+from heedful.models.encoders.deberta import DEBERTA, DEBERTA_V2
+from heedful.models.encoders.electra import ELECTRA
+from heedful.models.encoders.modernbert import MODERNBERT
+from heedful.models.encoders.mpnet import MPNET
+from heedful.models.encoders.nomic import NOMIC_BERT
+from heedful.models.recurrent.language_models import GRU_LM, LSTM_LM, RNN_LM
+from heedful.models.recurrent.seq2seq import LUONG, RNNSEARCH, SEQ2SEQ
+from heedful.models.state_space.deltanet import OLMO_HYBRID
+from heedful.models.state_space.linear import BASED, GLA, LINEAR
+from heedful.models.state_space.mamba import MAMBA
+from heedful.models.state_space.mamba2 import MAMBA2
+from heedful.models.state_space.s4 import S4_LM
+from heedful.models.vision.image_to_text import VISION
 
 FAMILIES: dict[str, Family] = {
     family.name: family

@@ -8,7 +8,7 @@ from typing import Any, Self, Unpack
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import ConfigError, InputError
+from heedful.core.errors import ConfigError, InputError
 from heedful.kernels.block_tensor import widen_parameters
 from heedful.models.calls import (
     ForwardOptions,

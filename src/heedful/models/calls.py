@@ -10,7 +10,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.nn.context import Context, Mask, PartState, Watch
 
 

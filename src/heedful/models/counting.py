@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import ConfigError, InputError, NotFound
+from heedful.core.errors import ConfigError, InputError, NotFound
 from heedful.models import FAMILIES, IMAGE_FAMILIES, find_config
 from heedful.models.base import LM, Config, Family, Model, Seq2Seq
 from heedful.nn.attention import Attention, CrossAttention

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
-from heedful.errors import ConfigError, nearest
+from heedful.core.errors import ConfigError, nearest
 from heedful.nn.attention import head_size
 from heedful.weights.names import Row
 
 if TYPE_CHECKING:
     from heedful.models.base import Model
-    from heedful.weights.gguf import GGUFFile
+    from heedful.weights.formats.gguf import GGUFFile
 
 
 class Tokenizer(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.models.base import Config, Family
 from heedful.models.hf_config import write_rope
 from heedful.nn.rope import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from heedful.errors import ConfigError, HeedfulError, WeightsError
+from heedful.core.errors import ConfigError, HeedfulError, WeightsError
 from heedful.models.base import Config, Family
 from heedful.models.hf_config_checks import check_hf_config, check_kinds, check_rope, check_unquantised
 from heedful.nn.rope import (
@@ -21,7 +21,7 @@ from heedful.nn.rope import (
     frequencies,
     yarn_gain,
 )
-from heedful.weights.gguf import GGUFFile
+from heedful.weights.formats.gguf import GGUFFile
 
 
 def read_rope(hf_config: dict[str, Any], context: int) -> tuple[float, Scaling | None]:

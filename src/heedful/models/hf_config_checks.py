@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from heedful.errors import ConfigError, NotFound
-from heedful.files import read_json
+from heedful.core.errors import ConfigError, NotFound
+from heedful.core.files import read_json
 from heedful.models.family import Config, Family, check_value
 from heedful.weights.bases import bundled_vectors
-from heedful.weights.tensor_files import TensorEntry
+from heedful.weights.formats.tensor_files import TensorEntry
 
 GENERATION = "generation_config.json"  # the rules of decoding that a model comes with
 TOKEN_IDS = dict.fromkeys(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from heedful.errors import OutOfMemory
+from heedful.core.errors import OutOfMemory
 from heedful.models.base import Config, Family
 from heedful.nn.init import outline
 

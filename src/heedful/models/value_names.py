@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.nn.context import Watch
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 
 
 class Score(nn.Module):

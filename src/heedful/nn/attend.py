@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.nn.context import Context, Mask
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.nn.attend import Call, attend
 from heedful.nn.context import Context, Mask, Part, PartState
 from heedful.nn.norm import norm_size, show_norm

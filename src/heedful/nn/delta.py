@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.nn.attention import join_heads, split_heads
 from heedful.nn.chunked import chunk_size
 from heedful.nn.context import Context, Part, PartState

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.nn.attend import Call, attend
 from heedful.nn.attention import head_size, join_heads, split_heads
 from heedful.nn.block import Block, MakeNorm

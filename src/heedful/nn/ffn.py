@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.errors import ConfigError, nearest
+from heedful.core.errors import ConfigError, nearest
 from heedful.nn.context import Context, Part, PartState
 
 Activation = Callable[[Tensor], Tensor]

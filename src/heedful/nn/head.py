@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.errors import ConfigError, InputError
+from heedful.core.errors import ConfigError, InputError
 from heedful.nn.attend import bend_scores
 from heedful.nn.context import Context
 from heedful.nn.ffn import Activation

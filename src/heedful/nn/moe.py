@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.ffn import Activation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import ConfigError, InputError
+from heedful.core.errors import ConfigError, InputError
 from heedful.nn.embedding import Embedding
 from heedful.nn.position import Learned
 

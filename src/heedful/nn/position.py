@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.nn.context import Context
 from heedful.nn.rope import Scaling, frequencies
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch import is_grad_enabled as grads
 
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.nn.additive import Additive
 from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.attentive import FromBack, Maxout

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.nn.attention import head_size, split_heads
 from heedful.nn.chunked import fast_linear
 from heedful.nn.context import Context, Part, PartState

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.nn.context import Context, PartState
 
 SPARE_SLOTS = 16  # slots a rolling state has beyond its window: so many tokens can be guessed and taken back

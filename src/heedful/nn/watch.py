@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.errors import InputError, nearest
+from heedful.core.errors import InputError, nearest
 
 Edit = Callable[[Tensor], Tensor]
 WILDCARD = re.compile(r"[*?\[]")

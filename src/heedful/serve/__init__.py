@@ -14,5 +14,5 @@
     streams            from the engine to the client: events, pings, a client that goes away
     draining           a socket, signals, an end that lets the last answer out
 
-The guard, JSON and sockets are those of `heedful.server`. `docs/serving.md` says what is taken and given.
+`docs/serving.md` says what is taken and given.
 """

@@ -10,9 +10,9 @@ from types import FrameType
 
 import uvicorn
 
+from heedful.serve.guard import Guard
+from heedful.serve.http_connection import http_config
 from heedful.serve.openai_server import Server
-from heedful.server.guard import Guard
-from heedful.server.http_connection import http_config
 
 # The engine gives up the interpreter's lock in every operation of torch; the event loop, which then writes
 # dozens of events, would keep it for Python's 5 ms each time.

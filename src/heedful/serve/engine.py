@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any
 
+from heedful.core.errors import HeedfulError
 from heedful.decode.continuous import ContinuousBatch, GenerationTask
 from heedful.decode.loop import Piece
-from heedful.errors import HeedfulError
 from heedful.serve.metrics import Metrics
 from heedful.serve.openai_errors import as_openai_error, queue_full, shutting_down, slow_reader
 

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heedful.core.errors import InputError, MissingPackage
 from heedful.decode.continuous import NO_NUMBER, GenerationTask, NotANumber
 from heedful.decode.request import make_request
-from heedful.errors import InputError, MissingPackage
 from heedful.models.base import LM
-from heedful.pooling import Pooling, embed_ids, encode_truncated
 from heedful.serve.openai_errors import invalid, too_long, unsupported_parameter
 from heedful.serve.openai_requests import CompletionRequest
 from heedful.serve.served_model import ServedModel
+from heedful.weights.pooling import Pooling, embed_ids, encode_truncated
 
 TEXTS_AT_ONCE = 32  # embedded between two steps of the engine
 

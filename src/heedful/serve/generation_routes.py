@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from heedful.models.base import Seq2Seq
 from heedful.serve.generation_jobs import GenerationJob, make_generation_job, score_prompts
+from heedful.serve.json_response import Json
 from heedful.serve.openai_errors import invalid, unsupported_parameter
 from heedful.serve.openai_requests import (
     MAX_TOP_LOGPROBS,
@@ -24,7 +25,6 @@ from heedful.serve.openai_requests import (
 from heedful.serve.openai_responses import Chat, Completion, ResponseBuilder, ResponseShape
 from heedful.serve.openai_server import Server, parse_request
 from heedful.serve.streams import Events, following
-from heedful.server.json_response import Json
 
 
 async def completions(server: Server, request: Request) -> Response:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from heedful.core.errors import HeedfulError, is_out_of_memory
 from heedful.decode.continuous import NotANumber
-from heedful.errors import HeedfulError, is_out_of_memory
-from heedful.server.refusals import RequestRefused
+from heedful.serve.refusals import RequestRefused
 
 INVALID = "invalid_request_error"
 FINAL = {"x-should-retry": "false"}  # a second try would end as the first

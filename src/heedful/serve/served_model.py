@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from heedful.core.errors import InputError
 from heedful.decode.continuous import ContinuousBatch, choose_slots
 from heedful.decode.request import check_prompt, context_length, encode_prompt, max_positions
-from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.serve.openai_errors import invalid, model_cannot, too_long
 from heedful.serve.openai_requests import CompletionRequest

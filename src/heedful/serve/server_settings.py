@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from heedful.errors import InputError
-from heedful.option import Option
+from heedful.core.errors import InputError
+from heedful.core.option import Option
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from starlette.types import Receive, Scope, Send
 
 from heedful.serve.engine import EngineJob, Mark
 from heedful.serve.generation_jobs import TokenResult
+from heedful.serve.json_response import Json, json_bytes
 from heedful.serve.openai_errors import Gone, OpenAIError, timeout
 from heedful.serve.openai_responses import ResponseBuilder
-from heedful.server.json_response import Json, json_bytes
 
 PING_SECONDS = 15.0  # of silence that proxies bear
 STALLED_SECONDS = 30.0  # that a client may take to read what was sent

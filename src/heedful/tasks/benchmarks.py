@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.models.base import Model
 from heedful.tasks.likelihood import (
     Continuations,

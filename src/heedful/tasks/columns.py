@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from heedful.core.errors import ConfigError, InputError, nearest
 from heedful.data.input_files import InputFile
 from heedful.data.tables import column_hint
-from heedful.errors import ConfigError, InputError, nearest
 
 if TYPE_CHECKING:
     from heedful.tasks.task import TrainableTask

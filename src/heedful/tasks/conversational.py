@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from heedful import data
+from heedful.core.errors import InputError
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import UnusableRow
-from heedful.errors import InputError
 from heedful.models.base import LM, Model
 from heedful.tasks.columns import MESSAGES, Role
 from heedful.tasks.examples import Examples

@@ -8,10 +8,10 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from heedful.core.errors import InputError, nearest
 from heedful.data.batches import seeded_generator
 from heedful.data.input_files import MemoryTable
 from heedful.data.labels import LabelNames
-from heedful.errors import InputError, nearest
 from heedful.models.base import Model
 
 VALIDATION_SHARE = 0.1  # of the examples, without --valid

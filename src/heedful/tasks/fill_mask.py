@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.checks import check_integer
-from heedful.errors import InputError
+from heedful.core.checks import check_integer
+from heedful.core.errors import InputError
 from heedful.models.base import LM, Model
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, truncation_options
 from heedful.tasks.task import Task

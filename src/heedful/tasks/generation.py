@@ -17,15 +17,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from heedful.checks import check_integer
+from heedful.core.checks import check_integer
+from heedful.core.errors import InputError, nearest
+from heedful.core.progress import report_progress
 from heedful.data.tokenization import find_template
 from heedful.decode.fast import choose_stepper
 from heedful.decode.loop import Generation, generate
 from heedful.decode.request import context_length, eos_ids
 from heedful.decode.stepper import Stepper
-from heedful.errors import InputError, nearest
 from heedful.models.base import LM, Model, Seq2Seq
-from heedful.progress import report_progress
 from heedful.tasks.model_inputs import Truncated, truncates
 from heedful.tasks.task import Task
 

@@ -10,16 +10,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from heedful import data
+from heedful.core.errors import InputError
+from heedful.core.images import open_image, require_pillow
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile
-from heedful.errors import InputError
-from heedful.evaluate.generated import transcriptions
-from heedful.images import open_image, require_pillow
 from heedful.models.base import Model
 from heedful.tasks.columns import CAPTION, IMAGE, ColumnFlags, Role
 from heedful.tasks.examples import Examples
 from heedful.tasks.generation import GENERATION_BATCH_SIZE, clean_text
+from heedful.tasks.metrics.generated import transcriptions
 from heedful.tasks.model_inputs import map_inputs
 from heedful.tasks.task import TrainingDefaults, row_keywords
 from heedful.tasks.text_pairs import TrainableGeneration

@@ -12,14 +12,13 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.core.errors import ConfigError, InputError
 from heedful.data.balanced_order import BalancedOrder
 from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches, CollatedRows
 from heedful.data.input_files import InputFile, UnusableRow, cell_text
 from heedful.data.tables import column_hint
-from heedful.errors import ConfigError, InputError
-from heedful.evaluate.scores import balanced_scores, multi_label_scores, ordinal_scores
 from heedful.models.base import LM, Model
 from heedful.tasks.columns import ColumnFlags, infer_columns
 from heedful.tasks.examples import (
@@ -30,6 +29,7 @@ from heedful.tasks.examples import (
     move_to_training,
     split_randomly,
 )
+from heedful.tasks.metrics.scores import balanced_scores, multi_label_scores, ordinal_scores
 from heedful.tasks.text_classification import MAX_CLASSES, MAX_ROWS_PER_CLASS, TextClassification
 from heedful.train.objectives import Objective, Term, extra_of, promote_float32
 

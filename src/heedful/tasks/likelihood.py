@@ -20,11 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.core.errors import InputError
+from heedful.core.padding import pad_rows, valid_mask
 from heedful.data.tokenization import find_template
 from heedful.decode.request import Prompts, context_length
-from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
-from heedful.padding import pad_rows, valid_mask
 from heedful.tasks.fill_mask import MASK
 from heedful.tasks.model_cache import open_model
 
@@ -299,7 +299,7 @@ def check_context(model: Model, length: int) -> None:
     if context is not None and length > context:
         raise InputError(
             f"the text has {length} tokens, the model's context is {context}",
-            hint="shorten it, or take its perplexity by windows: heedful.evaluate.perplexity",
+            hint="shorten it, or take its perplexity by windows: heedful.tasks.metrics.perplexity",
         )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from heedful.adapters import adapter_base
-from heedful.loading import load
 from heedful.models.base import Model
+from heedful.weights.adapters import adapter_base
 from heedful.weights.hub import resolve
+from heedful.weights.loading import load
 
 MAX_MODELS = 2  # one may score while another finds
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.tasks.tokenized import TokenizedText
 
 BATCH_SIZE = 32

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.models.base import LM
 from heedful.nn.head import PretrainHead
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs

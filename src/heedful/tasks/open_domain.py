@@ -15,8 +15,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from heedful.checks import check_integer
-from heedful.errors import InputError, NotFound
+from heedful.core.checks import check_integer
+from heedful.core.errors import InputError, NotFound
 from heedful.models.base import Model
 from heedful.tasks.pipeline import pipeline
 from heedful.tasks.search import DEFAULT_MODEL, Search

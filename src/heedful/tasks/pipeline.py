@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 
-from heedful.devices import resolve_device
-from heedful.errors import ConfigError, InputError, NotFound, nearest
-from heedful.loading import load
+from heedful.core.devices import resolve_device
+from heedful.core.errors import ConfigError, InputError, NotFound, nearest
 from heedful.models.base import LM, Model
 from heedful.tasks.task import Task, TrainableTask
 from heedful.tasks.task_specification import TaskSpecification
@@ -25,6 +24,7 @@ from heedful.tasks.tokenized import with_special_tokens
 from heedful.text import Tokenizer, load_tokenizer
 from heedful.weights.bases import at_hand
 from heedful.weights.hub import resolve
+from heedful.weights.loading import load
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from heedful.core.errors import InputError
 from heedful.decode.loop import generate
-from heedful.errors import InputError
 from heedful.models.base import Model
 from heedful.tasks.likelihood import By, rank
 from heedful.tasks.model_cache import open_model

@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 
 from heedful import data
-from heedful.checks import check_choice, check_integer
+from heedful.core.checks import check_choice, check_integer
+from heedful.core.errors import InputError
 from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import UnusableRow
-from heedful.errors import InputError
-from heedful.evaluate.ranking import ranking_scores
 from heedful.models.base import Model
 from heedful.tasks.columns import DOCUMENT, QUERY, RELEVANCE, Role
 from heedful.tasks.examples import Examples, is_numeric, split_by_group
+from heedful.tasks.metrics.ranking import ranking_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, truncates
 from heedful.tasks.sentence_similarity import pair_texts
 from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords

@@ -18,14 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.checks import check_integer
-from heedful.errors import CorruptFile, InputError, NotFound
+from heedful.core.checks import check_integer
+from heedful.core.errors import CorruptFile, InputError, NotFound
 from heedful.models.base import Model
-from heedful.pooling import embed
 from heedful.tasks.model_cache import open_model
 from heedful.tasks.model_inputs import warn_truncated
 from heedful.tasks.tokenized import tokenize
 from heedful.text import Tokenizer
+from heedful.weights.pooling import embed
 
 DEFAULT_MODEL = "all-minilm-l6-v2"
 VECTORS_FILE, TEXTS_FILE = "vectors.safetensors", "search.json"
@@ -113,7 +113,7 @@ class Search:
 
     def save(self, folder: str | Path) -> Path:
         """Write texts and vectors; a model given as an object must be given again when loading."""
-        from heedful.weights.tensor_files import save_tensors
+        from heedful.weights.formats.tensor_files import save_tensors
 
         folder = Path(folder)
         if folder.exists() and not folder.is_dir():

@@ -12,21 +12,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful import data
+from heedful.core.errors import InputError
 from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches, CollatedRows
 from heedful.data.input_files import UnusableRow
-from heedful.errors import InputError
-from heedful.evaluate.scores import correlation_scores
-from heedful.loading import with_head
 from heedful.models.base import LM, Model
-from heedful.pooling import Pooling, pool
 from heedful.tasks.columns import FIRST, SCORE, SECOND, Role
 from heedful.tasks.examples import Examples, is_numeric
+from heedful.tasks.metrics.scores import correlation_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, truncates
 from heedful.tasks.task import Task, TrainableTask, TrainingDefaults, row_keywords
 from heedful.tasks.tokenized import smallest_limit
 from heedful.train.objectives import Objective, Term, promote_float32
+from heedful.weights.loading import with_head
+from heedful.weights.pooling import Pooling, pool
 
 
 def sentence_vectors(

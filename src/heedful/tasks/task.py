@@ -16,16 +16,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from heedful.checks import check_integer
+from heedful.core.checks import check_integer
+from heedful.core.errors import ConfigError, InputError, nearest
+from heedful.core.padding import pad_rows, valid_mask
+from heedful.core.progress import report_progress
 from heedful.data.batch_options import BatchOptions, TaskKeywords
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile, UnusableRow, cell_text, parse_rows
 from heedful.data.tokenization import pad_id
-from heedful.errors import ConfigError, InputError, nearest
-from heedful.loading import with_head
 from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
-from heedful.padding import pad_rows, valid_mask
-from heedful.progress import report_progress
 from heedful.tasks.columns import ColumnFlags, Role, infer_columns
 from heedful.tasks.examples import Examples, split_randomly
 from heedful.tasks.model_inputs import (
@@ -40,6 +39,7 @@ from heedful.tasks.tokenized import TokenizedText, input_limit, tokenize
 from heedful.text import Tokenizer
 from heedful.train.loss import LossModule, mean_losses
 from heedful.train.objectives import Objective, objective
+from heedful.weights.loading import with_head
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heedful.errors import ConfigError, InputError
+from heedful.core.errors import ConfigError, InputError
 from heedful.models.hf_config_checks import read_config
 from heedful.weights.hub import resolve
 

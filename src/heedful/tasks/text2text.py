@@ -11,14 +11,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from heedful.core.errors import InputError
 from heedful.data.tokenization import find_template
 from heedful.decode.request import context_length
-from heedful.errors import InputError
-from heedful.evaluate.generated import bleu, rouge
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.tasks.columns import LONG, SOURCE, SUMMARY, TARGET, Role
 from heedful.tasks.examples import Examples
 from heedful.tasks.generation import GENERATION_BATCH_SIZE, GeneratingTask, clean_text, wants_ids
+from heedful.tasks.metrics.generated import bleu, rouge
 from heedful.tasks.model_inputs import Truncated, map_inputs, truncates
 from heedful.tasks.task import TrainingDefaults
 from heedful.tasks.text_pairs import BLANK, TrainableGeneration, task_prefix

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from heedful import data
-from heedful.checks import check_choice, check_integer
+from heedful.core.checks import check_choice, check_integer
+from heedful.core.errors import ConfigError, InputError
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile
-from heedful.errors import ConfigError, InputError
-from heedful.evaluate.scores import class_scores
 from heedful.models.base import LM, Model
 from heedful.tasks.columns import INPUT_ROLES, LABEL, ColumnFlags, Role, infer_columns
 from heedful.tasks.examples import (
@@ -29,6 +28,7 @@ from heedful.tasks.examples import (
     is_numeric,
     split_by_label,
 )
+from heedful.tasks.metrics.scores import class_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, rename_options
 from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
 from heedful.tasks.task_specification import TaskSpecification

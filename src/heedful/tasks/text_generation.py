@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from heedful import data
+from heedful.core.errors import InputError
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile
 from heedful.data.readers import Documents, documents, split_documents, texts
-from heedful.errors import InputError
 from heedful.models.base import LM, Model
 from heedful.tasks.columns import COMPLETION, INPUT_ROLES, PROMPT, ColumnFlags, Role
 from heedful.tasks.examples import Examples

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from heedful import data
-from heedful.checks import check_choice
+from heedful.core.checks import check_choice
+from heedful.core.errors import InputError
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.language_modeling import completion
 from heedful.data.tokenization import find_template
-from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
 from heedful.tasks.examples import Examples, limit_characters
 from heedful.tasks.generation import (

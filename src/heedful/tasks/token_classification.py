@@ -25,14 +25,14 @@ import torch
 from torch import Tensor
 
 from heedful import data
+from heedful.core.errors import InputError, nearest
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile, Row, UnusableRow, cell_text, parse_rows
 from heedful.data.tagging import Sentence, conll, to_bio
-from heedful.errors import InputError, nearest
-from heedful.evaluate.entities import tag_scores
 from heedful.tasks.columns import TAGS, WORDS, ColumnFlags, Role, infer_columns
 from heedful.tasks.examples import Examples, check_known, check_labels, count_values, move_to_training
+from heedful.tasks.metrics.entities import tag_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, check_length, map_inputs, truncates, warn_truncated
 from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
 from heedful.tasks.tokenized import TokenizedText, input_limit, smallest_limit, tokenize, tokenize_words

@@ -12,8 +12,8 @@ from typing import Any
 
 import tokenizers
 
+from heedful.core.errors import InputError
 from heedful.decode.request import context_length
-from heedful.errors import InputError
 from heedful.models.base import Model
 from heedful.text import Tokenizer
 from heedful.text.vocabularies import set_template

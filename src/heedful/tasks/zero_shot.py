@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.models.base import Model
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, truncates
 from heedful.tasks.sentence_similarity import sentence_vectors

@@ -16,7 +16,7 @@ from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.text.template_sandbox import LimitedSandbox
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
-from heedful.errors import CorruptFile, InputError
+from heedful.core.errors import CorruptFile, InputError
 from heedful.text import sentencepiece
 from heedful.text import tokenizer as text
 from heedful.text.tokenizer import typed_failure

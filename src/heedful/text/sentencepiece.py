@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from heedful.errors import CorruptFile
+from heedful.core.errors import CorruptFile
 from heedful.text.vocabularies import frame_text, set_template
 
 SPACE = "▁"

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.text.from_gguf import ROLES, from_gguf
 from heedful.text.sentencepiece import BYTE, CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER
 from heedful.text.tokenizer import Tokenizer

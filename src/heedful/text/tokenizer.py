@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tokenizers
 
-from heedful.errors import HeedfulError, InputError
+from heedful.core.errors import HeedfulError, InputError
 
 NO_LIMIT = int(1e30)  # what transformers says of a tokenizer that sets none
 ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")

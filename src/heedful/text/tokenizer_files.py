@@ -20,8 +20,8 @@ from typing import Any
 
 import tokenizers
 
-from heedful.errors import CorruptFile
-from heedful.files import read_json, write_text
+from heedful.core.errors import CorruptFile
+from heedful.core.files import read_json, write_text
 from heedful.text import sentencepiece, vocabularies
 from heedful.text.tokenizer import ROLES, Tokenizer, typed_failure
 from heedful.text.word_splits import find_word_split

@@ -17,9 +17,9 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from heedful.checks import check_choice, check_integer
-from heedful.errors import InputError
-from heedful.files import Paths, expand_paths, name_files, read_lines
+from heedful.core.checks import check_choice, check_integer
+from heedful.core.errors import InputError
+from heedful.core.files import Paths, expand_paths, name_files, read_lines
 from heedful.text.tokenizer import ROLES, Tokenizer
 from heedful.text.vocabularies import set_template
 

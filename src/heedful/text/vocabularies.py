@@ -14,8 +14,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from heedful.errors import CorruptFile
-from heedful.files import read_json
+from heedful.core.errors import CorruptFile
+from heedful.core.files import read_json
 from heedful.text.word_splits import WordSplit
 
 Merges = Sequence[tuple[str, str]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tokenizers import Regex, pre_tokenizers
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 
 Step = str | pre_tokenizers.PreTokenizer
 

@@ -27,16 +27,16 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from heedful.errors import ConfigError, CorruptFile, HeedfulError, NotFound, WrongShape
-from heedful.files import make_folder_atomically, read_json, sha256, write_text
-from heedful.loading import load, skeleton
-from heedful.locks import FileLock
+from heedful.core.errors import ConfigError, CorruptFile, HeedfulError, NotFound, WrongShape
+from heedful.core.files import make_folder_atomically, read_json, sha256, write_text
+from heedful.core.locks import FileLock
 from heedful.models.base import Model
-from heedful.saving import save, save_without_weights
 from heedful.train.distributed import Processes
+from heedful.weights.formats.shards import CHECKSUMS, SHARDS, ShardedFolder, is_sharded
+from heedful.weights.formats.tensor_files import SafeFile, TensorSource, save_tensors
+from heedful.weights.loading import load, skeleton
 from heedful.weights.names import model_tensors
-from heedful.weights.shards import CHECKSUMS, SHARDS, ShardedFolder, is_sharded
-from heedful.weights.tensor_files import SafeFile, TensorSource, save_tensors
+from heedful.weights.saving import save, save_without_weights
 
 CHANGEABLE = {"folder", "save_every", "keep", "resume", "compile", "graph"}  # without changing any step
 Like = Callable[[Tensor, Tensor], Tensor]  # a whole tensor, shared out over processes as another one is

@@ -25,10 +25,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from heedful.core.errors import ConfigError, HeedfulError
+from heedful.core.files import sha256
 from heedful.data.batch import Batch
 from heedful.data.batches import StepBatches
-from heedful.errors import ConfigError, HeedfulError
-from heedful.files import sha256
 from heedful.models.base import LM, Seq2Seq
 from heedful.nn.block import Stack
 

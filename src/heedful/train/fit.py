@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.optim import Optimizer
 
+from heedful.core.errors import ConfigError, HeedfulError
 from heedful.data.batch import Batch
 from heedful.data.batches import Data, StepBatches, as_batches
-from heedful.errors import ConfigError, HeedfulError
 from heedful.models.base import Model, evaluation_mode
 from heedful.nn.adapt import adapted_modules, recompute
 from heedful.train import checkpoint as store
@@ -30,8 +30,8 @@ from heedful.train.loss import LossModule, attention_kernels, autocast, mean_los
 from heedful.train.objectives import MeanLoss, Objective, counts, objective
 from heedful.train.optim import learning_rate, make_optimisers
 from heedful.train.stopping import WeightAverage
+from heedful.weights.formats.shards import is_sharded
 from heedful.weights.names import model_tensors
-from heedful.weights.shards import is_sharded
 
 
 class DivergedError(HeedfulError):

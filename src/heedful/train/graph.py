@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from heedful.core.devices import capture_graph
 from heedful.data.batch import Batch
-from heedful.devices import capture_graph
 
 Result = tuple[Tensor, Tensor, dict[str, Tensor]]
 StepFunction = Callable[[Batch, dict[str, Tensor]], Result]

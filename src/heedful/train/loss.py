@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from heedful.core.errors import InputError
 from heedful.data.batch import Batch
 from heedful.data.batches import Data, as_batches
-from heedful.errors import InputError
 from heedful.models.base import Model
 from heedful.train.distributed import Processes
 from heedful.train.objectives import MeanLoss, Objective, as_terms, counts

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.core.errors import InputError, nearest
 from heedful.data.batch import IGNORE, Batch
-from heedful.errors import InputError, nearest
 from heedful.kernels.float8_product import Head8
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Watch

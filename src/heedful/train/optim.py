@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import gather_dtensor, shared_like
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from heedful.errors import ConfigError
+from heedful.core.errors import ConfigError
 from heedful.models.base import Model
 
 CONTINUES = "##"  # how WordPiece marks a piece that does not begin a word

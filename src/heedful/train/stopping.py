@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from heedful.errors import ConfigError, NotFound
-from heedful.loading import load
+from heedful.core.errors import ConfigError, NotFound
 from heedful.models.base import Model
 from heedful.nn.adapt import LoRA, swap
 from heedful.train import checkpoint as store
+from heedful.weights.loading import load
 from heedful.weights.names import model_tensors
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from heedful.errors import NotFound, nearest
+from heedful.core.errors import NotFound, nearest
 from heedful.weights.bases import BASES, at_hand
 
 FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "pytorch_model*.bin"]

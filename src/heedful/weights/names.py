@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from heedful.errors import HeedfulError, nearest
+from heedful.core.errors import HeedfulError, nearest
 from heedful.kernels.block_tensor import BlockTensor
 from heedful.weights.ops import SAME, Op
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import ConfigError, CorruptFile, NotFound, UnexpectedTensor, WrongShape, nearest
-from heedful.files import read_json
+from heedful.core.errors import ConfigError, CorruptFile, NotFound, UnexpectedTensor, WrongShape, nearest
+from heedful.core.files import read_json
+from heedful.weights.formats.tensor_files import PickleFile, SafeFile, TensorSource
 from heedful.weights.names import Link, Row, connect, model_tensors
-from heedful.weights.tensor_files import PickleFile, SafeFile, TensorSource
 
 SETTINGS = "adapter_config.json"
 KINDS: dict[str, tuple[type, ...]] = {

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import MissingTensor, UnexpectedTensor, WeightsError, WrongShape, nearest
+from heedful.core.errors import MissingTensor, UnexpectedTensor, WeightsError, WrongShape, nearest
+from heedful.core.progress import report_progress
 from heedful.kernels.block_tensor import BlockTensor, widened
-from heedful.progress import report_progress
+from heedful.weights.formats.tensor_files import TensorEntry, TensorSource
 from heedful.weights.names import Link, Row, connect, model_tensors, set_tensor
-from heedful.weights.tensor_files import TensorEntry, TensorSource
 
 
 @dataclass

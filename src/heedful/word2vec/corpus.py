@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from heedful.errors import InputError
-from heedful.files import BLOCK_BYTES, Paths, expand_paths, read_blocks
+from heedful.core.errors import InputError
+from heedful.core.files import BLOCK_BYTES, Paths, expand_paths, read_blocks
 
 if TYPE_CHECKING:
     from heedful.word2vec.phrases import Phrases

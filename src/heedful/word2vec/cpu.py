@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heedful.errors import MissingPackage
+from heedful.core.errors import MissingPackage
 from heedful.word2vec.corpus import EncodedCorpus
 from heedful.word2vec.huffman import HuffmanTree
 from heedful.word2vec.hyperparameters import Settings

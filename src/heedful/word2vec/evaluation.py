@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from heedful.checks import check_choice
-from heedful.errors import ConfigError, InputError
-from heedful.evaluate.scores import spearman
-from heedful.files import expand_paths, read_lines
+from heedful.core.checks import check_choice
+from heedful.core.errors import ConfigError, InputError
+from heedful.core.files import expand_paths, read_lines
+from heedful.tasks.metrics.scores import spearman
 from heedful.word2vec.vectors import ANALOGY_METHODS, Word2Vec
 
 MAX_CANDIDATES = 30_000  # words that may answer an analogy: the most frequent, as in the authors' program

@@ -17,8 +17,8 @@ from typing import IO
 
 import numpy as np
 
-from heedful.errors import ConfigError, CorruptFile, InputError
-from heedful.files import open_atomically, open_bytes, stem_path
+from heedful.core.errors import ConfigError, CorruptFile, InputError
+from heedful.core.files import open_atomically, open_bytes, stem_path
 
 ENDINGS = {".safetensors": "safetensors", ".bin": "binary", ".txt": "text", ".vec": "text", ".glove": "glove"}
 FORMATS = tuple(dict.fromkeys(ENDINGS.values()))

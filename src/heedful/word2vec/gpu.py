@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from heedful.devices import capture_graph
+from heedful.core.devices import capture_graph
 from heedful.word2vec.corpus import EncodedCorpus
 from heedful.word2vec.hyperparameters import Settings
 from heedful.word2vec.random_bits import job_seed

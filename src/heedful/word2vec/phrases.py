@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from heedful.checks import check_integer
-from heedful.errors import ConfigError
+from heedful.core.checks import check_integer
+from heedful.core.errors import ConfigError
 from heedful.word2vec.corpus import Corpus
 from heedful.word2vec.word_counts import MAX_DISTINCT_WORDS
 

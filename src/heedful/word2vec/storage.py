@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from heedful.errors import CorruptFile, HeedfulError
-from heedful.files import open_atomically
-from heedful.locks import FileLock
-from heedful.weights.tensor_layout import read_layout
+from heedful.core.errors import CorruptFile, HeedfulError
+from heedful.core.files import open_atomically
+from heedful.core.locks import FileLock
+from heedful.weights.formats.tensor_layout import read_layout
 from heedful.word2vec.huffman import HuffmanTree
 
 FILE_FORMAT = "heedful-word2vec"

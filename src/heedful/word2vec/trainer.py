@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heedful.checks import check_integer
-from heedful.errors import ConfigError, CorruptFile, InputError, NotFound
+from heedful.core.checks import check_integer
+from heedful.core.errors import ConfigError, CorruptFile, InputError, NotFound
 from heedful.word2vec.corpus import Corpus, EncodedCorpus, encode_corpus
 from heedful.word2vec.huffman import HuffmanTree, build_tree
 from heedful.word2vec.hyperparameters import Settings
@@ -209,7 +209,7 @@ class Trainer:
     def backend(self, text: EncodedCorpus, threads: int, device: str) -> CpuTrainer | GpuTrainer:
         """Return what trains on jobs of the text: threads of the processor, or an accelerator."""
         if device != "cpu":
-            from heedful.devices import resolve_device
+            from heedful.core.devices import resolve_device
 
             resolved = resolve_device(device)
             if resolved.type != "cpu":

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from heedful.checks import check_choice, check_integer
-from heedful.errors import ConfigError, InputError, NotFound, nearest
-from heedful.files import missing_file
+from heedful.core.checks import check_choice, check_integer
+from heedful.core.errors import ConfigError, InputError, NotFound, nearest
+from heedful.core.files import missing_file
 from heedful.weights.bases import bundled_vectors
 from heedful.word2vec.corpus import Corpus, TextSource
 from heedful.word2vec.formats import FORMATS, check_vectors, format_of, read_vectors, write_vectors

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.word2vec.corpus import Corpus
 
 MAX_DISTINCT_WORDS = 10_000_000  # held while counting; above it the rarest are dropped

@@ -1,4 +1,4 @@
-// A picture of one text in a model (heedful/inspect/model_picture.py): its types, and what is told of it in words.
+// A picture of one text in a model (heedful/classroom/figures/model_picture.py): its types, and what is told of it in words.
 import { say } from "./say";
 import { brief, number, percent, shown } from "./text";
 import type { Tensor } from "./packed";

@@ -67,7 +67,7 @@ export interface Curve {
   y: ArrayLike<number>;
 }
 
-/** What most figures are made of (heedful/view/panels.py). `as` chooses how it is drawn; a table has cells in place of values. */
+/** What most figures are made of (heedful/classroom/figures/panels.py). `as` chooses how it is drawn; a table has cells in place of values. */
 export interface Panel {
   title: string;
   note: string;

@@ -18,14 +18,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from heedful.core.devices import capture_graph
+from heedful.core.errors import InputError
 from heedful.decode.engines.fallback import FastStepper, find_recording_obstacle, model_fingerprint
 from heedful.decode.engines.recordings import recordings_of
 from heedful.decode.engines.static_state import StaticState
 from heedful.decode.engines.step_fusion import FusedOperators
 from heedful.decode.engines.step_parts import step_by_operators
 from heedful.decode.stepper import MAX_BURST, erasable
-from heedful.devices import capture_graph
-from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
 from heedful.nn.state import SlidingKV, StateGroup

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from heedful.core.errors import InputError
 from heedful.decode.engines.fallback import UnsupportedPart, find_fallback_reason
 from heedful.decode.engines.numba_program import RowProgram
 from heedful.decode.engines.numba_stepper import kv_caches
 from heedful.decode.slots import EagerSlots, Slot
-from heedful.errors import InputError
 from heedful.kernels.team import Team
 from heedful.models.base import LM, Seq2Seq
 from heedful.nn.state import KV, SlidingKV

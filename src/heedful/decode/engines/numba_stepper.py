@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from heedful.core.errors import InputError
 from heedful.decode.engines.fallback import FastStepper, UnsupportedPart
-from heedful.errors import InputError
 from heedful.models.base import LM, Model, State
 from heedful.nn.context import PartState, Watch
 from heedful.nn.state import KV, SlidingKV, StateGroup

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from heedful.errors import InputError
+from heedful.core.errors import InputError
 from heedful.models.base import LM, Seq2Seq, State
 from heedful.nn.context import Context, Mask, PartState
 from heedful.nn.state import KV, FixedState, RecurrentState, SlidingKV, StateGroup, slot_positions

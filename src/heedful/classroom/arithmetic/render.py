@@ -1,0 +1,302 @@
+"""A worked calculation as text, Markdown, LaTeX or HTML: one walk, four ways to write a number and a sign."""
+
+from __future__ import annotations
+
+import html as web
+import itertools
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import cast
+
+from heedful.classroom.arithmetic.worked import (
+    INFIX,
+    Derivation,
+    Line,
+    Operation,
+    Tree,
+    Value,
+    evaluate_tree,
+    frozen,
+    is_arrangement,
+    matrix_name,
+)
+
+STRENGTH = {"+": 1, "-": 1, "×": 2, "⊙": 2, "·": 2, "/": 2, "⊗": 2, "^": 3}
+
+
+def number(value: float, digits: int) -> str:
+    """Exact numbers short (1, 0.5), others with all digits (0.3333), small ones with a power (1e-5)."""
+    if math.isinf(value):
+        return "-∞" if value < 0 else "∞"
+    if abs(value) < 1e-12:
+        return "0"
+    small = abs(value) < 10.0 ** (1 - digits)
+    shown = f"{value:.{digits - 1}e}" if small else f"{value:.{digits}f}"
+    exact = abs(float(shown) - value) <= 1e-12 * (abs(value) if small else max(1.0, abs(value)))
+    mantissa, _, power = shown.partition("e")
+    mantissa = mantissa.rstrip("0").rstrip(".") if exact and "." in mantissa else mantissa
+    return f"{mantissa}e{int(power)}" if power else mantissa
+
+
+@dataclass(frozen=True)
+class Style:
+    """The look of numbers, vectors and operations."""
+
+    digits: int
+    width: int | None
+    row: Callable[[list[str]], str] = lambda entries: "[" + " ".join(entries) + "]"
+    apply: Callable[[str, str], str] = lambda name, inside: f"{name}({inside})"
+    join: Callable[[str, list[str]], str] = lambda sign, parts: (
+        f" {sign} " if sign in "+-" else sign if sign in "·^" else f" {sign} "
+    ).join(parts)
+    scalar: Callable[[str], str] = lambda shown: shown
+    words: Callable[[str], str] = lambda text: text
+    transposed: str = "ᵀ"
+    symbol: Callable[[str], str] = lambda name: name
+
+    def value(self, value: Value) -> str:
+        """A number, a vector or a matrix; long ones are cut in the middle where a limit is set."""
+        if not isinstance(value, tuple):
+            return self.scalar(number(value, self.digits))
+        if self.width is None or len(value) <= self.width:
+            return self.row([self.value(v) for v in value])
+        kept = max(1, self.width // 2)
+        first, last = ([self.value(v) for v in part] for part in (value[:kept], value[-kept // 2 :]))
+        return self.row([*first, "…", *last]) + f"({len(value)})"
+
+    def cells(self, line: Line) -> tuple[str, str, str | None, str]:
+        """Label, formula, numbers and result of a line; no numbers where it is given or only put together."""
+        given = line.operands is None or is_arrangement(line.operands)
+        result = self.value(line.result) + (f" {self.words(line.unit)}" if line.unit else "")
+        return line.label, line.formula, None if given else self.tree(line.operands), result
+
+    def tree(self, tree: Tree, outer_strength: int = 0, first: bool = True) -> str:
+        """An expression, with parentheses where the one around it binds more strongly."""
+        if (name := matrix_name(tree)) is not None:
+            return self.symbol(name)
+        if not isinstance(tree, Operation) or is_arrangement(tree):
+            shown = self.value(frozen(evaluate_tree(tree)) if is_arrangement(tree) else tree)
+            return f"({shown})" if shown.startswith("-") and not first else shown
+        if tree.name == "ᵀ":
+            return self.tree(tree.args[0], max(STRENGTH.values()) + 1) + self.transposed
+        if tree.name not in INFIX:
+            return self.apply(tree.name, self.tree(tree.args[0]))
+        mine = STRENGTH[tree.name]
+        # What stands to the right of a minus or a stroke keeps its parentheses: a - (b - c).
+        parts = [self.tree(a, mine + (i > 0), i == 0) for i, a in enumerate(tree.args)]
+        shown = self.join(tree.name, parts)
+        return f"({shown})" if mine < outer_strength else shown
+
+
+def strip_quotes(formula: str) -> str:
+    """A formula as plain text: without the quotation marks around words that are no mathematics."""
+    return formula.replace('"', "")
+
+
+def render_text(
+    derivation: Derivation,
+    digits: int = 4,
+    width: int | None = None,
+    level: int = 0,
+    columns: int | None = None,
+) -> str:
+    """Lines of `label: formula = numbers = result`; what is given has ≔ in place of the numbers.
+
+    What does not fit into `columns` goes on below, each part on lines of its own, broken between numbers.
+    """
+    style, pad = Style(digits, width), "  " * level
+    titles = wrap_parts([derivation.title], pad, columns) if columns else [f"{pad}{derivation.title}"]
+    out = [*titles, f"{pad}{'─' * (max(map(len, titles)) - len(pad))}"]
+    for before, line in zip((None, *derivation.lines), derivation.lines, strict=False):
+        if isinstance(line, Derivation):
+            out += ["", render_text(line, digits, width, level + 1, columns)]
+            continue
+        out += [""] * isinstance(before, Derivation)
+        label, formula, numbers, result = style.cells(line)
+        parts = [f"{pad}{label}: {strip_quotes(formula)}", *([] if numbers is None else [f"= {numbers}"])]
+        parts.append(f"{'≔' if numbers is None else '='} {result}")
+        whole = " ".join(parts)
+        out += [whole] if columns is None or len(whole) <= columns else wrap_parts(parts, pad, columns)
+    return "\n".join(out + _foot(derivation, level, pad, columns))
+
+
+def wrap_parts(parts: list[str], pad: str, columns: int) -> list[str]:
+    """Return each part on lines of its own of at most `columns` letters, broken at spaces."""
+    out: list[str] = []
+    for n, part in enumerate(parts):
+        first, rest = (pad if n == 0 else f"{pad}    "), f"{pad}      "
+        out += textwrap.wrap(
+            part.strip(), columns, initial_indent=first, subsequent_indent=rest, break_long_words=False,
+            break_on_hyphens=False,
+        )  # fmt: skip
+    return out
+
+
+def _foot(derivation: Derivation, level: int, pad: str, columns: int | None) -> list[str]:
+    out = ["", *(f"{pad}{line}" for line in derivation.note.splitlines())] if derivation.note else []
+    if columns is not None:
+        out = [short for line in out for short in textwrap.wrap(line, columns, subsequent_indent=pad) or [""]]
+    if derivation.check is not None and level == 0:
+        out += ["", f"checked: {describe_check(derivation)}"]
+    return out
+
+
+def describe_check(derivation: Derivation) -> str:
+    """Return in words how far the calculation is from what it was compared with."""
+    return f"at most {derivation.check:.1e} from {derivation.check_source}"
+
+
+def render_markdown(derivation: Derivation, digits: int = 4, width: int | None = None, level: int = 2) -> str:
+    """A heading, a table of steps, the note."""
+    style, out = Style(digits, width), [f"{'#' * level} {_cell(derivation.title)}", ""]
+    for is_section, lines in itertools.groupby(derivation.lines, lambda line: isinstance(line, Derivation)):
+        if is_section:
+            for line in lines:
+                out += ["", render_markdown(cast(Derivation, line), digits, width, min(6, level + 1)), ""]
+            continue
+        out += ["| step | formula | numbers | result |", "|---|---|---|---|"]
+        for label, formula, numbers, result in map(style.cells, cast(Iterator[Line], lines)):
+            shown = "given" if numbers is None else f"`{_cell(numbers)}`"
+            out.append(f"| {_cell(label)} | {_cell(strip_quotes(formula))} | {shown} | `{_cell(result)}` |")
+    if derivation.note:
+        out += ["", derivation.note]
+    if derivation.check is not None and level == 2:
+        out += ["", f"*Checked: {describe_check(derivation)}.*"]
+    return "\n".join(out)
+
+
+def _cell(value: str) -> str:
+    return value.replace("|", "\\|").replace("\n", " ")
+
+
+ESCAPED = {letter: "\\" + letter for letter in "{}_%&#$"}
+ESCAPED |= {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
+SIGNS = {
+    "√": r"\surd", "σ": r"\sigma", "γ": r"\gamma", "β": r"\beta", "ε": r"\varepsilon", "η": r"\eta",
+    "Σ": r"\Sigma", "∂": r"\partial", "·": r"\cdot", "×": r"\times", "⊙": r"\odot", "ᵀ": r"^\top", "−": "-",
+    "²": "^2", "≤": r"\le", "θ": r"\theta", "α": r"\alpha", "→": r"\to", "Π": r"\Pi", "∞": r"\infty",
+    "₁": "_1", "₂": "_2", "′": "'", "≔": ":=", "Ġ": r"\dot{G}", "▁": r"\_", "⊗": r"\otimes", "τ": r"\tau",
+    "δ": r"\delta", "μ": r"\mu", "λ": r"\lambda", "≈": r"\approx", "‖": r"\Vert", "…": r"\dots",
+    "ω": r"\omega", "⌈": r"\lceil", "⌉": r"\rceil", "⌊": r"\lfloor",
+    "⌋": r"\rfloor",
+}  # fmt: skip
+TEX = str.maketrans(ESCAPED | {letter: f"${sign}$" for letter, sign in SIGNS.items()})
+
+
+def formula_latex(formula: str) -> str:
+    """A formula in LaTeX's mathematical mode: words upright, quoted ones as text."""
+    out = []
+    for piece in re.findall(r'"[^"]*"|√|sqrt(?=\()|[A-Za-z]{2,}|.', formula):
+        if piece.startswith('"') and len(piece) > 1:
+            out.append(rf"\text{{{piece.strip(chr(34)).translate(TEX)}}}")
+        elif len(piece) > 1 and piece != "sqrt":
+            out.append(rf"\operatorname{{{piece}}}" if piece in FUNCTION_WORDS else rf"\mathrm{{{piece}}}")
+        else:
+            out.append(
+                {"√": r"\surd ", "sqrt": r"\surd "}.get(piece)
+                or SIGNS.get(piece, piece) + " " * (piece in SIGNS)
+            )
+    return "".join(out).replace("%", r"\%").replace("&", r"\&").replace("#", r"\#")
+
+
+FUNCTION_WORDS = (
+    "softmax",
+    "exp",
+    "tanh",
+    "sin",
+    "cos",
+    "mean",
+    "var",
+    "max",
+    "relu",
+    "gelu",
+    "silu",
+    "norm",
+    "concat",
+)
+TEX_SIGN = {"×": r" \times ", "⊙": r" \odot ", "·": r" \cdot ", "+": " + ", "-": " - ", "^": "^", "/": " / ",
+            "⊗": r" \otimes "}  # fmt: skip
+TEX_NAME = {"√": r"\sqrt", "exp": r"\exp", "ln": r"\ln", "σ": r"\sigma", "tanh": r"\tanh", "sin": r"\sin",
+            "cos": r"\cos", "log₂": r"\log_2"}  # fmt: skip
+
+
+def _tex_row(entries: list[str]) -> str:
+    deep = entries and entries[0].startswith(r"\begin")
+    inner = [e.removeprefix(r"\begin{bmatrix} ").removesuffix(r" \end{bmatrix}") for e in entries]
+    return r"\begin{bmatrix} " + (r" \\ " if deep else " & ").join(inner) + r" \end{bmatrix}"
+
+
+def _tex_apply(name: str, inside: str) -> str:
+    if name == "√":
+        return rf"\sqrt{{{inside}}}"
+    if name == "norm":
+        return rf"\left\Vert {inside} \right\Vert"
+    called = TEX_NAME.get(name) or rf"\operatorname{{{name.replace('_', ' ')}}}"
+    return rf"{called}\left({inside}\right)"
+
+
+def _tex_join(sign: str, parts: list[str]) -> str:
+    if sign == "/" and len(parts) == 2:
+        return rf"\frac{{{parts[0]}}}{{{parts[1]}}}"
+    if sign == "^":
+        return f"{{{parts[0]}}}^{{{parts[1]}}}"
+    return TEX_SIGN[sign].join(parts)
+
+
+def _tex_scalar(value: str) -> str:
+    mantissa, _, power = value.replace("∞", r"\infty").partition("e")
+    return rf"{mantissa} \cdot 10^{{{power}}}" if power else mantissa
+
+
+def render_latex(derivation: Derivation, digits: int = 4, width: int | None = None, level: int = 0) -> str:
+    """Headings and displayed equations; needs amsmath."""
+    as_words = lambda text: rf"\ \text{{{text.translate(TEX)}}}"
+    style = Style(
+        digits, width, _tex_row, _tex_apply, _tex_join, _tex_scalar, as_words, r"^{\top}", formula_latex
+    )
+    out = [rf"\{'sub' * min(level, 2)}section*{{{derivation.title.translate(TEX)}}}"]
+    for line in derivation.lines:
+        if isinstance(line, Derivation):
+            out.append(render_latex(line, digits, width, level + 1))
+            continue
+        label, formula, numbers, result = style.cells(line)
+        equation = rf"\text{{{label.translate(TEX)}: }} {formula_latex(formula)}"
+        middle = "" if numbers is None else f" &= {numbers} \\\\"
+        out.append(rf"\begin{{align*}} {equation}{middle} &= {result} \end{{align*}}")
+    return "\n".join(out + ([derivation.note.translate(TEX)] if derivation.note else []))
+
+
+def render_html(derivation: Derivation, digits: int = 4, width: int | None = None, level: int = 3) -> str:
+    """A section with a table; no script and no style, so that a page may give it its own."""
+    style, escape = Style(digits, width), web.escape
+    out = [f'<section class="worked"><h{level}>{escape(derivation.title)}</h{level}>']
+    head = "<tr><th>step</th><th>formula</th><th>numbers</th><th>result</th></tr>"
+    for is_section, lines in itertools.groupby(derivation.lines, lambda line: isinstance(line, Derivation)):
+        if is_section:
+            out += [render_html(cast(Derivation, line), digits, width, min(6, level + 1)) for line in lines]
+            continue
+        rows = [
+            "".join(
+                f"<td>{escape('given' if cell is None else strip_quotes(cell))}</td>"
+                for cell in style.cells(cast(Line, line))
+            )
+            for line in lines
+        ]
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        out.append(f"<table><thead>{head}</thead><tbody>{body}</tbody></table>")
+    if derivation.note:
+        out.append(f"<p>{escape(derivation.note)}</p>")
+    if derivation.check is not None and level == 3:
+        out.append(f"<p>Checked: {escape(describe_check(derivation))}.</p>")
+    return "".join(out) + "</section>"
+
+
+FORMATS: dict[str, Callable[[Derivation, int, int | None], str]] = {
+    "text": render_text,
+    "markdown": render_markdown,
+    "latex": render_latex,
+    "html": render_html,
+}

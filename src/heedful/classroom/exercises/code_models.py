@@ -1,0 +1,337 @@
+"""A student's function in the place of ours in a real model, compared with ours put in the same way.
+
+attention, softmax: a backend of attention in the bundled translator; layer_norm, positional_encoding: modules
+of it; beam_search: its search. bahdanau_score: the score of the bundled RNNsearch. lstm_step: the layer of an
+LSTM that was trained for a second. bpe_merge: a tokenizer; skipgram_step: word vectors; adamw_step: `fit`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import itertools
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from heedful.classroom.exercises.code_exercise import Function, Output
+from heedful.core.errors import InputError
+from heedful.data.batches import Batches
+from heedful.data.language_modeling import next_token
+from heedful.decode.loop import Generation, generate
+from heedful.models.base import Model, Seq2Seq
+from heedful.nn.additive import Additive, Score
+from heedful.nn.attend import BACKENDS, Call
+from heedful.nn.block import NamedParts
+from heedful.nn.context import Context, Part, PartState
+from heedful.nn.norm import LayerNorm
+from heedful.nn.position import Sinusoidal
+from heedful.nn.recurrent import LSTM, Carry, unroll
+from heedful.text.bpe import BPE, Pair, split_words, word_letters
+from heedful.text.tokenizer import Tokenizer
+from heedful.text.tokenizer_training import train_tokenizer
+from heedful.train.config import TrainConfig
+from heedful.train.distributed import Processes
+from heedful.train.fit import TrainingRun, fit
+from heedful.train.objectives import objective
+from heedful.train.optim import groups
+from heedful.weights.loading import build, load
+from heedful.word2vec.definition import draw_windows
+from heedful.word2vec.hyperparameters import Settings
+from heedful.word2vec.word_counts import WordCounts, alias_table
+
+SENTENCES = ("My brother bought a new car last week.", "The old man who lives next door is my uncle.")
+SHORT = "The house is small."
+TRANSLATOR, ALIGNER = "translate-en-de", "rnnsearch-en-de"
+CORPUS = "the cat sat on the mat. the dog lay on the log. the bird sang in the tree. " * 12
+MAX_TOKENS = 20
+NUMBERS = itertools.count()
+
+
+def tensor_of(value: Any, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return what a student's function gave as a tensor of this shape and of the type of `like`."""
+    tensor = torch.as_tensor(value).to(like.dtype)
+    if tuple(tensor.shape) != shape:
+        raise InputError(f"the shape {tuple(tensor.shape)} does not fit: the model needs {shape}")
+    return tensor
+
+
+def write_greedily(model: Model, prompts: Sequence[str], max_tokens: int, before: str = "") -> Output:
+    """Return what a model writes, the likeliest token at each step, and the log-probability of each text."""
+    texts: list[Generation] = generate(model, list(prompts), max_tokens=max_tokens, fast=False, details=True)
+    lines = [f"“{before}{text.text}” (log p {text.score:.2f})" for text in texts]
+    return Output(" ".join(lines), torch.tensor([text.score for text in texts]))
+
+
+def translate(model: Model) -> Output:
+    """Return the sentences in German."""
+    return write_greedily(model, SENTENCES, MAX_TOKENS)
+
+
+def replace_modules(model: nn.Module, kind: type[nn.Module], new: Callable[[Any], nn.Module]) -> None:
+    """Put a new module in the place of every module of a kind."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, kind):
+                setattr(parent, name, new(child))
+
+
+class WithBackend(Part):
+    """A part whose attention is computed by a backend of its own."""
+
+    def __init__(self, part: Part, backend: str) -> None:
+        super().__init__()
+        self.part, self.backend = part, backend
+
+    def new_state(self, batch: int, length: int) -> PartState | None:
+        return self.part.new_state(batch, length)
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        return self.part(x, replace(ctx, backend=self.backend), state)
+
+
+def translate_by_backend(backend: Callable[[Call, Context], Tensor]) -> Output:
+    """Return what the translator says if all its attention goes through `backend`."""
+    name = f"exercise {next(NUMBERS)}"  # of this call alone: others may translate meanwhile
+    model = load(TRANSLATOR)
+    for block in [m for m in model.modules() if isinstance(m, NamedParts)]:
+        for part in {"attn", "cross"} & set(block.names):
+            setattr(block, part, WithBackend(block.part(part), name))
+    BACKENDS[name] = backend
+    try:
+        return translate(model)
+    finally:
+        del BACKENDS[name]
+
+
+def visible_keys(call: Call) -> Tensor | None:
+    """Return the mask (B, H, T, S) of a call of attention, or None if it hides nothing."""
+    keep = call.keep()
+    shape = (*call.q.shape[:3], call.k.shape[2])
+    return None if keep is None else keep.expand(shape).contiguous()
+
+
+def place_attention(function: Function) -> Output:
+    """Let the function be all attention of the translator, in its encoder, its decoder and between them."""
+
+    def backend(call: Call, ctx: Context) -> Tensor:
+        out = function(call.q, call.k, call.v, visible_keys(call))
+        return tensor_of(out, call.q, (*call.q.shape[:3], call.v.shape[-1]))
+
+    return translate_by_backend(backend)
+
+
+def place_softmax(function: Function) -> Output:
+    """Let the function be the softmax of all attention of the translator."""
+
+    def backend(call: Call, ctx: Context) -> Tensor:
+        scores, keep = call.q @ call.k.mT * call.scale, visible_keys(call)
+        scores = scores if keep is None else scores.masked_fill(~keep, -torch.inf)
+        return tensor_of(function(scores, -1), scores, tuple(scores.shape)) @ call.v
+
+    return translate_by_backend(backend)
+
+
+class FunctionNorm(nn.Module):
+    """A layer norm that asks a function."""
+
+    def __init__(self, norm: LayerNorm, function: Function) -> None:
+        super().__init__()
+        self.norm, self.function = norm, function
+
+    def forward(self, x: Tensor) -> Tensor:
+        norm = self.norm
+        out = self.function(x, norm.weight.detach(), norm.bias.detach(), norm.eps)
+        return tensor_of(out, x, tuple(x.shape))
+
+
+def place_layer_norm(function: Function) -> Output:
+    """Let the function be every layer norm of the translator."""
+    model = load(TRANSLATOR)
+    replace_modules(model, LayerNorm, lambda norm: FunctionNorm(norm, function))
+    return translate(model)
+
+
+class FunctionPositions(nn.Module):
+    """Positions that ask a function for its table, once for each length."""
+
+    context = None
+
+    def __init__(self, dim: int, function: Function) -> None:
+        super().__init__()
+        self.dim = dim
+        self.table = functools.cache(lambda length: function(length, dim, 10000.0))
+
+    def forward(self, pos: Tensor) -> Tensor:
+        length = int(pos.max()) + 1
+        return tensor_of(self.table(length), torch.zeros(()), (length, self.dim))[pos]
+
+
+def place_positional_encoding(function: Function) -> Output:
+    """Let the function give the positions that the translator adds to its embeddings."""
+    model = load(TRANSLATOR)
+    replace_modules(model, Sinusoidal, lambda positions: FunctionPositions(positions.dim, function))
+    return translate(model)
+
+
+class FunctionScore(Score):
+    """A score that asks a function, with the weights of an additive one."""
+
+    def __init__(self, score: Additive, function: Function) -> None:
+        super().__init__(score.query_dim, score.memory_dim, score.dim)
+        self.function = function
+        # The matrices may be held in 8 bits: what they make of the unit vectors is the matrix itself.
+        with torch.no_grad():
+            self.W, self.U = score.q(torch.eye(score.query_dim)).T, score.k(torch.eye(score.memory_dim)).T
+            self.v = score.v(torch.eye(score.dim))[:, 0]
+
+    def keys(self, memory: Tensor) -> Tensor:
+        return memory
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        out = self.function(query, keys, self.W, self.U, self.v)
+        return tensor_of(out, query, tuple(keys.shape[:2]))
+
+
+def place_bahdanau_score(function: Function) -> Output:
+    """Let the function score each source word at every step of RNNsearch."""
+    model = load(ALIGNER)
+    replace_modules(model, Additive, lambda score: FunctionScore(score, function))
+    return translate(model)
+
+
+class FunctionLSTM(LSTM):
+    """An LSTM whose step asks a function."""
+
+    def __init__(self, layer: LSTM, function: Function) -> None:
+        super().__init__(layer.x.in_features, layer.hidden)
+        self.load_state_dict(layer.state_dict())
+        self.function = function
+
+    def _can_fuse(self, ctx: Context) -> bool:
+        return False
+
+    def _loop(self, x: Tensor, first: Carry, ctx: Context) -> tuple[Tensor, Carry]:
+        W, U, b = self.x.weight.detach(), self.h.weight.detach(), (self.x.bias + self.h.bias).detach()
+
+        def step(t: int, carry: Carry, see: Callable[[str, Tensor], Tensor]) -> Carry:
+            out = self.function(x[:, t], carry["h"], carry["c"], W, U, b)
+            h, c = (tensor_of(value, carry["c"], tuple(carry["c"].shape)) for value in out)
+            return {"h": see("h", h), "c": see("c", c)}
+
+        return unroll(step, first, x.shape[1], ctx, "h", reverse=self.reverse)
+
+
+@contextlib.contextmanager
+def small_corpus(length: int, batch: int) -> Iterator[tuple[Tokenizer, Batches]]:
+    """Give a tokenizer of characters and batches of a few repeated sentences."""
+    with tempfile.TemporaryDirectory(prefix="heed-exercise-") as folder:
+        path = Path(folder, "corpus.txt")
+        path.write_text(CORPUS, encoding="utf-8")
+        tokenizer = train_tokenizer("char", path)
+        yield tokenizer, next_token(path, tokenizer, length=length, batch=batch, cache=Path(folder, "cache"))
+
+
+@functools.cache
+def trained_lstm() -> Model:
+    """Return an LSTM that has learnt the small corpus nearly by heart."""
+    with small_corpus(length=40, batch=8) as (tokenizer, batches):
+        model = build("lstm", vocab=len(tokenizer), dim=48, layers=1, dropout=0.0, seed=0)
+        model.tokenizer = tokenizer
+        for _ in fit(model, "next_token", batches, TrainConfig(steps=60, lr=2e-2)):
+            pass
+    return model.eval()
+
+
+def place_lstm_step(function: Function) -> Output:
+    """Let the function be the step of an LSTM that continues a text."""
+    model = copy.deepcopy(trained_lstm())
+    replace_modules(model, LSTM, lambda layer: FunctionLSTM(layer, function))
+    return write_greedily(model.eval(), ["the cat"], 24, before="the cat")
+
+
+def place_bpe_merge(function: Function) -> Output:
+    """Let the function learn the merges of a tokenizer, which then splits a sentence."""
+    counts = Counter(split_words(CORPUS))
+    words = {word_letters(word): count for word, count in counts.items()}
+    merges: list[Pair] = []
+    for _ in range(12):
+        (left, right), words = function(words)
+        merges.append((left, right))
+    return Output(" ".join(BPE(tuple(merges)).encode("the cat sat in the tree")).replace("Ġ", "_"))
+
+
+def place_beam_search(function: Function) -> Output:
+    """Let the function search for a translation of the bundled translator."""
+    model, length = load(TRANSLATOR).eval(), 8
+    assert isinstance(model, Seq2Seq)
+    tokenizer, start = model.tokenizer, model.start_token
+    source = torch.tensor([tokenizer.encode(SHORT)])
+
+    @torch.no_grad()
+    def log_probs(ids: list[int]) -> Tensor:
+        if len(ids) > length:
+            raise InputError(f"{len(ids)} tokens are more than max_length={length}")
+        return model(source, torch.tensor([[start, *map(int, ids)]]))[0, -1].log_softmax(-1)
+
+    ids, _ = function(log_probs, tokenizer.eos, 2, length, 1.0)
+    return Output(f"“{tokenizer.decode([int(i) for i in ids if int(i) != tokenizer.eos])}”")
+
+
+def place_skipgram_step(function: Function) -> Output:
+    """Let the function train word vectors on the windows of a text."""
+    text = CORPUS.replace(".", " .").split()
+    counts = Counter(text)
+    word_counts = WordCounts(list(counts), np.array(list(counts.values())), len(text))
+    noise, keep = alias_table(word_counts.noise_distribution(0.75)), word_counts.keep_limits(0)
+    ids = np.array([word_counts.index[word] for word in text[:60]])
+    V, U = torch.randn(2, len(word_counts), 8, generator=torch.Generator().manual_seed(0)) * 0.5
+    for w in draw_windows(ids, keep, noise, None, Settings(dim=8, window=2, negatives=3), seed=0):
+        new = function(V, U, w.centre, w.contexts, w.outputs[1:], 0.2)
+        V, U = (tensor_of(table, V, tuple(V.shape)) for table in new)
+    unit = V / V.norm(dim=1, keepdim=True)
+    cosines = unit @ unit[[word_counts.index["cat"], word_counts.index["sat"]]].T
+    cat, sat = (word_counts.words[i] for i in cosines.topk(2, 0).indices[1])
+    return Output(f"cat is nearest to {cat}, sat to {sat}, |V| = {float(V.norm()):.3f}", V)
+
+
+class FunctionAdamW(Optimizer):
+    """An optimiser whose step asks a function."""
+
+    def __init__(self, groups: list[dict[str, object]], function: Function, config: TrainConfig) -> None:
+        super().__init__(groups, {"lr": config.lr})
+        self.function, self.config, self.number = function, config, 0
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self.number += 1
+        constants = (*self.config.betas, self.config.eps)
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p] or {"m": torch.zeros_like(p), "v": torch.zeros_like(p)}
+                moments, decay = (state["m"], state["v"]), group["weight_decay"]
+                out = self.function(p.detach(), p.grad, *moments, self.number, group["lr"], *constants, decay)
+                new, m, v = (tensor_of(value, p, tuple(p.shape)) for value in out)
+                p.copy_(new)
+                self.state[p] = {"m": m, "v": v}
+
+
+def place_adamw_step(function: Function) -> Output:
+    """Let the function change the weights of a small GPT in `fit`; the losses are compared."""
+    config = TrainConfig(steps=8, lr=2e-2)
+    with small_corpus(length=16, batch=4) as (tokenizer, batches):
+        sizes: dict[str, Any] = {"vocab": len(tokenizer), "dim": 16, "heads": 2, "layers": 1, "context": 16}
+        model = build("gpt2", **sizes, dropout=0.0, seed=0)
+        run = TrainingRun(model, objective("next_token"), batches, config, Processes())
+        run.optimisers = [FunctionAdamW(groups(model, config), function, config)]
+        losses = [run.step().loss for _ in range(config.steps)]
+    return Output("losses " + " ".join(f"{loss:.3f}" for loss in losses), torch.tensor(losses))

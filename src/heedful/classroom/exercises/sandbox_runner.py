@@ -1,0 +1,236 @@
+"""The student's process: runs a whole submission, and writes the results to the file that is its stdout.
+
+The grader starts it in an empty folder (sandbox.py) with a job in stdin, a JSON document. It tries every
+function on the inputs of its exercise, then in its place in a real model, and writes a record at the
+beginning of each function and for each value. If it ends early, the records say how far it came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import faulthandler
+import json
+import os
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from heedful.classroom.exercises.code_exercise import CodeExercise
+from heedful.classroom.exercises.code_exercises import code_exercises
+from heedful.classroom.exercises.sandbox_messages import MessageError, copy_value, pack_record
+from heedful.classroom.exercises.sandbox_protection import (
+    PRINT_FILE,
+    RefusedError,
+    limit_files,
+    refuse_by_hook,
+    set_limits,
+)
+
+PACKAGE = str(Path(__file__).parents[1])
+MAX_PRINTED = 4096  # how much of what is printed is kept
+# After one of these the other inputs are not tried: the same would happen again.
+LAST_ERRORS = (
+    "NotImplementedError", "MemoryError", "FileLimit", "RefusedError", "SystemExit", "MessageError",
+)  # fmt: skip
+
+
+class Runner:
+    """One submission in this process."""
+
+    def __init__(self, job: dict[str, Any], results: IO[bytes], watchdog: IO[str]) -> None:
+        self.job, self.results, self.watchdog = job, results, watchdog
+        self.refused_actions: list[str] = []
+        self.module = types.ModuleType("solution")
+        self.student_dtype = torch.float32
+
+    def write(self, **record: Any) -> None:
+        """Append a record; a result may be larger than what a solution may print."""
+        content = pack_record(record | {"refused": self.refused_actions[-8:]})
+        limit_files(self.job["limits"]["result_bytes"])
+        self.results.write(content)
+        self.results.flush()
+        limit_files(self.job["limits"]["file_bytes"])
+
+    def attempt(self, subject: str, phase: str, action: Callable[[], dict[str, Any]]) -> str | None:
+        """Write a record with what an action gives, or with its error, whose kind is returned.
+
+        An action that takes too long ends the process, and where it was is written to stderr.
+        """
+        faulthandler.dump_traceback_later(self.job["seconds"][phase], exit=True, file=self.watchdog)
+        try:
+            self.write(**action())
+            sys.stdout.flush()
+            if os.fstat(1).st_size > MAX_PRINTED:  # one call may not print more than the limit; many may
+                os.ftruncate(1, MAX_PRINTED)
+                os.lseek(1, MAX_PRINTED, os.SEEK_SET)
+        except BaseException as error:  # also SystemExit: one function that ends must not end the others
+            description = self.describe_error(error, subject)
+            self.write(error=description)
+            return description["kind"]
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        return None
+
+    def describe_error(self, error: BaseException, subject: str) -> dict[str, str]:
+        """Return the kind of an error in the student's code, one line that says where it was, and a hint."""
+        kind, hint, lines = type(error).__name__, "", self.job["source"].splitlines()
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == self.job["name"]]
+        number = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
+        where = f" in line {number}" if number else ""
+        code = f": {lines[number - 1].strip()[:120]}" if number and number <= len(lines) else ""
+        text = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())[:200]
+        if isinstance(error, RefusedError):
+            message = f"{subject} tried to {text}{where}, which is refused while grading"
+            hint = "no exercise needs it: leave it out"
+        elif isinstance(error, OSError) and error.errno == errno.EFBIG:
+            kind, size = "FileLimit", f"{self.job['limits']['file_bytes'] / 1e6:.1f} MB"
+            message = f"{subject} printed or wrote more than {size}{where}"
+            hint = "take the print out of the loop"
+        elif isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text:
+            kind, size = "MemoryError", f"{self.job['limits']['memory'] / (1 << 30):.1f} GiB"
+            message = f"{subject} asked for more than {size} of memory{where}{code}"
+            hint = "the inputs are small: a few kilobytes are enough"
+        elif isinstance(error, SystemExit):
+            message = f"{subject} called exit{where}{code}"
+            hint = "return a value instead: the grader goes on"
+        elif isinstance(error, MessageError):
+            message = f"{subject} returned {text}"
+        elif isinstance(error, SyntaxError):
+            message = f"the file is no Python{where}: {text}{code}"
+        else:
+            message = f"{subject} raised {kind}{': ' if text else ''}{text}{where}{code}"
+            if isinstance(error, ModuleNotFoundError):
+                hint = "the file is graded alone: write everything into it"
+        return {"kind": kind, "message": message, "hint": hint}
+
+    def load(self) -> dict[str, Any]:
+        """Run the file; return the functions it defines, up to a line that went wrong."""
+        sys.modules["solution"] = self.module
+        error = None
+        try:
+            code = compile(self.job["source"], self.job["name"], "exec", dont_inherit=True)
+            exec(code, self.module.__dict__)  # the student's own file, in the process that is there for it
+        except BaseException as problem:  # also SystemExit: what was defined before it can be graded
+            error = self.describe_error(problem, "the file")
+        self.student_dtype = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)
+        functions = [n for n, value in list(vars(self.module).items()) if callable(value)]
+        return {"functions": functions, "error": error}
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a student's function as if it were alone: on copies, with gradients, with its default type."""
+
+        def shield(ours: Callable[..., Any]) -> Callable[..., Any]:
+            def shielded(*values: Any) -> Any:
+                with watch_python(None), torch._C.DisableTorchFunction():
+                    return copy_value(ours(*copy_value(values)))
+
+            return shielded
+
+        with torch.inference_mode(False), torch.enable_grad():
+            copies = [
+                shield(argument) if callable(argument) else copy_value(argument) for argument in arguments
+            ]
+            torch.set_default_dtype(self.student_dtype)
+            try:
+                return copy_value(vars(self.module)[name](*copies))
+            finally:
+                self.student_dtype = torch.get_default_dtype()
+                torch.set_default_dtype(torch.float32)
+
+    def run(self, exercise: CodeExercise) -> None:
+        """Try one function on its inputs, then in a model."""
+        name, copies = exercise.name, set[str]()
+        self.write(begin=name, phase="call")
+        for case in exercise.cases():
+
+            def try_case(arguments: Sequence[Any] = case.arguments) -> dict[str, Any]:
+                with watch_calls(self.job["name"], exercise.ready_made, copies):
+                    return {"value": self.call(name, *arguments)}
+
+            if self.attempt(name, "call", try_case) in LAST_ERRORS:
+                return
+        self.write(copies=sorted(copies))
+
+        def place() -> dict[str, Any]:
+            output = exercise.place_in_model(lambda *arguments: self.call(name, *arguments))
+            return {"text": output.text, "numbers": output.numbers}
+
+        if self.job["inside"]:
+            self.write(begin=name, phase="inside")
+            self.attempt(name, "inside", place)
+
+
+@contextlib.contextmanager
+def watch_python(function: Any) -> Iterator[None]:
+    """Let Python tell `function` of every call of a function written in Python, for a while."""
+    before = sys.gettrace()
+    sys.settrace(function)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+@contextlib.contextmanager
+def watch_calls(student_file: str, ready_made: Sequence[str], copies: set[str]) -> Iterator[None]:
+    """Collect calls of ready-made functions, and of heedful's, by whatever name the student reaches them.
+
+    torch tells of its own functions, Python of those that are written in Python.
+    """
+    seen: set[types.CodeType] = set()
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            words = getattr(func, "__name__", "").split(".")
+            copies.update({word.lstrip("_") for word in words} & set(ready_made))
+            return func(*args, **(kwargs or {}))
+
+    def see(frame: types.FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
+        if code in seen or code.co_filename == student_file:
+            return
+        seen.add(code)  # libraries call the same functions very often
+        copies.update(set(code.co_qualname.split(".")) & set(ready_made))
+        if code.co_filename.startswith(PACKAGE) and "sandbox_" not in code.co_filename:
+            copies.add(f"heedful.{code.co_qualname}")
+
+    with Watch(), watch_python(see):
+        yield
+
+
+def main(active: list[str], protections: Sequence[str]) -> None:
+    """Do the job that stands in stdin; `active` are the protections that hold already."""
+    job = json.loads(sys.stdin.buffer.read())
+    results, watchdog = os.fdopen(os.dup(1), "wb"), os.fdopen(os.dup(2), "w")
+    exercises = code_exercises()
+    torch.set_num_threads(1)
+    prints = os.open(PRINT_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for old, new in ((nothing, 0), (prints, 1), (prints, 2)):
+        os.dup2(old, new)
+    runner = Runner(job, results, watchdog)
+    if set_limits(**job["limits"]):
+        active = [*active, "limits"]
+    if "hook" in protections:
+        refuse_by_hook(os.path.realpath(os.getcwd()), runner.refused_actions)
+        active = [*active, "hook"]
+    runner.write(active=active)
+    for name in job["names"]:  # before the student's file: it cannot change what ours gives
+        if job["inside"] and name in job["source"]:
+            output = exercises[name].place_in_model(exercises[name].definition)
+            runner.write(ours=name, text=output.text, numbers=output.numbers)
+    runner.write(begin="the file", phase="call")
+    runner.attempt("the file", "call", runner.load)
+    for name in job["names"]:
+        if callable(vars(runner.module).get(name)):
+            runner.run(exercises[name])
+    runner.write(begin="the end")
+    os._exit(0)  # nothing that the student registered runs after it

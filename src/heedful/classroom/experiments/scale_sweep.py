@@ -1,0 +1,226 @@
+"""`heed scale`: models of several sizes on several amounts of text by one recipe, and what they foretell.
+
+The sweep is fitted first; what the fit says of the larger, held-out runs is written to predictions.json; only
+then are these trained. Every run has a folder of its own, and a run that is there is not trained again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heedful.classroom.experiments.loss_surface import (
+    ScalePoint,
+    SurfaceFit,
+    extend_line,
+    fit_surface,
+    foretelling_errors,
+)
+from heedful.classroom.experiments.report import Report, machine_name
+from heedful.classroom.experiments.sample_text import find_texts
+from heedful.classroom.experiments.scale_report import scale_sections
+from heedful.classroom.experiments.systems import shared_tokenizer
+from heedful.core.errors import ConfigError, InputError
+from heedful.core.files import make_folder, write_text
+from heedful.models import find_config
+from heedful.models.memory import parameter_count
+from heedful.train.config import TrainConfig
+from heedful.train.recipes.folder import read_metrics
+from heedful.train.recipes.recipes import Evaluation, Recipe, TokenizerOptions
+from heedful.train.recipes.settings import ResolvedSettings
+from heedful.train.recipes.train import run_training
+
+HELD_OUT = 0.1  # of the text, for validation
+LEAST_FACTOR = 4  # how much more compute than any fitted run a held-out one takes
+
+
+@dataclass(frozen=True)
+class ScaleSettings:
+    """The sizes and amounts of data of a sweep, and the recipe that all its runs share."""
+
+    family: str = "llama"
+    dims: tuple[int, ...] = (48, 64, 96, 128, 192)
+    tokens: tuple[int, ...] = (1_000_000, 2_000_000, 4_000_000, 8_000_000)
+    held_out: tuple[tuple[int, int], ...] = ((256, 20_000_000), (320, 16_000_000))  # (dim, tokens)
+    layers: int = 4
+    heads: int = 4
+    tokenizer: str = "char"
+    vocab: int = 256
+    length: int = 256
+    batch: int = 16
+    lr: float = 3e-3  # of a model 64 wide; it falls as the width grows, or wide models learn worse
+    evaluation_batches: int = 64
+    dtype: str = "bfloat16"
+    seed: int = 0
+
+    def model(self, dim: int) -> dict[str, Any]:
+        """Return the fields of the config of a model of this width."""
+        sizes: dict[str, Any] = {
+            "dim": dim,
+            "layers": self.layers,
+            "heads": self.heads,
+            "context": self.length,
+        }
+        known = find_config(self.family)[1].known()
+        sizes |= {"hidden": 8 * dim // 3} if "kv_heads" in known else {"hidden": 4 * dim}
+        sizes |= {n: v for n, v in (("tied", True), ("dropout", 0.0)) if n in known}
+        return {n: v for n, v in sizes.items() if n in known}
+
+    def learning_rate(self, dim: int) -> float:
+        """Return the highest learning rate of a model of this width."""
+        return self.lr * 64 / dim
+
+
+FULL_SCALE = ScaleSettings()
+QUICK_SCALE = ScaleSettings(
+    dims=(12, 16, 24, 32), tokens=(131_072, 262_144, 524_288), held_out=((48, 1_310_720),), layers=2, heads=2,
+    tokenizer="char", vocab=128, length=64, batch=8, lr=1.9e-3, evaluation_batches=96,
+    dtype="float32",
+)  # fmt: skip
+
+
+class ScaleSweep:
+    """One sweep in a folder: runs below points/ and held-out/, the fit and the predictions beside them."""
+
+    def __init__(
+        self, folder: Path, files: Sequence[str], settings: ScaleSettings, device: torch.device,
+        report: Callable[[str], None] = lambda line: None, budget: float | None = None,
+    ) -> None:  # fmt: skip
+        self.folder, self.settings, self.device, self.report = folder, settings, device, report
+        self.budget = budget  # of FLOPs, for which the best size is found too
+        make_folder(folder)
+        self.files, self.text_name = find_texts(files, folder)
+        self.points: list[ScalePoint] = []
+        self.fits: list[SurfaceFit] = []
+        self.predictions: list[dict[str, Any]] = []
+        self.held_out: list[ScalePoint] = []
+        self.tokenizer = shared_tokenizer(
+            folder / "tokenizer", settings.tokenizer, self.files, settings.vocab
+        )
+        self.check_held_out()
+
+    def parameters(self, dim: int) -> int:
+        """Return how many parameters a model of this width has."""
+        family, config = find_config(self.settings.family)
+        return parameter_count(family, config.change(vocab=len(self.tokenizer), **self.settings.model(dim)))
+
+    def check_held_out(self) -> None:
+        """Raise ConfigError for a held-out run that is not far enough beyond the sweep to tell anything."""
+        s = self.settings
+        largest = max(self.parameters(d) * t for d, t in product(s.dims, s.tokens))
+        for dim, tokens in s.held_out:
+            if self.parameters(dim) * tokens < LEAST_FACTOR * largest:
+                raise ConfigError(
+                    f"the held-out run of width {dim} on {tokens:,} tokens takes "
+                    f"{self.parameters(dim) * tokens / largest:.2f} × the compute of the sweep's largest",
+                    hint=f"give it {LEAST_FACTOR} × or more: a wider model or more tokens",
+                )
+
+    def train(self, dim: int, tokens: int, kind: str) -> ScalePoint:
+        """Train one run, or read what it came to; the loss is that of its last step."""
+        s = self.settings
+        where, settings = self.folder / kind / f"d{dim}-t{tokens}", self.run_settings(dim, tokens)
+        steps = settings.recipe.train.steps
+        done = self.read_loss(where, steps)
+        if done is None:
+            self.report(f"training {where.name}: {self.parameters(dim):,} parameters, {steps} steps")
+            run_training(settings, where, resume=True, quiet=True)
+            done = self.read_loss(where, steps)
+            if done is None:
+                raise InputError("the text is too short to hold a part of it out", hint="name a longer one")
+        return ScalePoint(self.parameters(dim), steps * s.batch * s.length, done)
+
+    def run_settings(self, dim: int, tokens: int) -> ResolvedSettings:
+        """Return the settings of a run: the same recipe for all, its schedule as long as the run."""
+        s = self.settings
+        steps = max(1, tokens // (s.batch * s.length))
+        recipe = Recipe(
+            s.family, "one point of a sweep over size and data",
+            tokenizer=TokenizerOptions(str(self.folder / "tokenizer"), s.vocab), model=s.model(dim),
+            data={"length": s.length, "batch": s.batch, "holdout": HELD_OUT},
+            train=TrainConfig(
+                steps=steps, lr=s.learning_rate(dim), warmup=max(1, steps // 20), dtype=s.dtype, seed=s.seed,
+                save_every=max(1, steps // 4), keep=1, graph=self.device.type == "cuda",
+            ),
+            evaluate=Evaluation(
+                every=steps, batches=s.evaluation_batches, log=max(1, steps // 20), sample=0
+            ),
+            device=str(self.device),
+        )  # fmt: skip
+        return ResolvedSettings(f"d{dim}-t{tokens}", recipe, tuple(self.files))
+
+    def read_loss(self, folder: Path, steps: int) -> float | None:
+        """Return the validation loss of a finished run's last step; None if it is not finished."""
+        if not (folder / "metrics.jsonl").is_file():
+            return None
+        found = [
+            x["eval/loss"]
+            for x in read_metrics(folder)
+            if x.get("train/global_step") == steps and "eval/loss" in x
+        ]
+        return found[-1] if found else None
+
+    def sweep(self) -> Iterator[ScalePoint]:
+        """Train every size on every amount of data, the cheapest first."""
+        s = self.settings
+        for dim, tokens in sorted(product(s.dims, s.tokens), key=lambda p: p[0] * p[1]):
+            yield self.train(dim, tokens, "points")
+
+    def predict(self, points: Sequence[ScalePoint], fits: Sequence[SurfaceFit]) -> list[dict[str, Any]]:
+        """Write down what the fits say of the held-out runs, before these are trained.
+
+        Predictions on disk stay as they are unless the runs that they were fitted to are others.
+        """
+        path, s = self.folder / "predictions.json", self.settings
+        fitted = [[p.parameters, p.tokens, p.loss] for p in points]
+        if path.is_file():
+            known = json.loads(path.read_text(encoding="utf-8"))
+            if known["fitted"] == fitted and known["held_out"] == [list(one) for one in s.held_out]:
+                return list(known["predictions"])
+        found, errors = [], foretelling_errors(points)
+        for dim, tokens in s.held_out:
+            n, d = (
+                self.parameters(dim),
+                self.run_settings(dim, tokens).recipe.train.steps * s.batch * s.length,
+            )
+            compute = ScalePoint(n, d, 0.0).compute
+            found.append({
+                "dim": dim, "parameters": n, "tokens": d, "compute": compute,
+                "compute_factor": compute / max(p.compute for p in points),
+                "line": extend_line(points, compute), "best_form": min(errors, key=lambda form: errors[form]),
+                "foretelling_errors": errors,
+                **{f.form: {"loss": f.predict(n, d), "interval": f.predict_interval(n, d)} for f in fits},
+            })  # fmt: skip
+        text = {
+            "written": time.time(), "fitted": fitted, "held_out": s.held_out, "predictions": found,
+            "held_out_trained_already": (self.folder / "held-out").is_dir(),
+        }  # fmt: skip
+        write_text(path, json.dumps(text, indent=1) + "\n")
+        return list(json.loads(json.dumps(found)))
+
+    def measure(self) -> None:
+        """Train the sweep, fit it, predict, and train the held-out runs; what is done so far stays here."""
+        for point in self.sweep():
+            self.points.append(point)
+        self.report("fitting the loss surface")
+        self.fits = [fit_surface(self.points, form) for form in ("chinchilla", "kaplan")]
+        self.predictions = self.predict(self.points, self.fits)
+        for dim, tokens in self.settings.held_out:
+            self.held_out.append(self.train(dim, tokens, "held-out"))
+
+    def make_report(self, command: str) -> Report:
+        """Return the report of everything that was trained so far."""
+        s = self.settings
+        about = {
+            "text": self.text_name, "family": s.family,
+            "tokenizer": f"{s.tokenizer}, {len(self.tokenizer)} tokens", "machine": machine_name(self.device),
+        }  # fmt: skip
+        sections = scale_sections(self.points, self.fits, self.predictions, self.held_out, self.budget)
+        return Report("Loss by size, data and compute", command, about, sections if self.points else [])

@@ -1,0 +1,105 @@
+"""Pairs for a race of translators: short ones to train on, and joined ones of every length to test on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from heedful.classroom.experiments.sample_text import number_pairs
+from heedful.core.errors import InputError
+from heedful.core.files import expand_paths, name_files, read_lines, write_text
+
+Pairs = list[tuple[str, str]]
+HELD_OUT = 0.1  # of the pairs, for validation and test
+
+
+def read_pairs(files: Sequence[str]) -> Pairs:
+    """Return the pairs of a file with two columns (TAB between), or of two files of as many lines."""
+    paths = expand_paths(list(files))
+    if len(paths) == 1:
+        rows = [line.split("\t") for line in read_lines(paths[0]) if line.strip()]
+        short = next((i for i, row in enumerate(rows, 1) if len(row) < 2), None)
+        if short is not None:
+            raise InputError(
+                f"{paths[0]}, line {short}: no TAB between a text and its translation",
+                hint="give one file with two columns, or two files of as many lines",
+            )
+        return [(row[0].strip(), row[1].strip()) for row in rows]
+    if len(paths) != 2:
+        raise InputError(f"{name_files(paths)}: {len(paths)} files were given", hint="give one or two")
+    sides = [[line.strip() for line in read_lines(path)] for path in paths]
+    if len(sides[0]) != len(sides[1]):
+        counts = f"{len(sides[0]):,} and {len(sides[1]):,}"
+        raise InputError(f"{paths[0]} and {paths[1]} have {counts} lines", hint="give as many")
+    return [pair for pair in zip(*sides, strict=True) if all(pair)]
+
+
+def join_pairs(pairs: Sequence[tuple[str, str]], max_joined: int, seed: int) -> Pairs:
+    """Return as many pairs, each of 1 to `max_joined` consecutive ones joined."""
+    rng, found = random.Random(seed), []
+    for start in range(len(pairs)):
+        some = pairs[start : start + rng.randint(1, max_joined)]
+        found.append((" ".join(s for s, _ in some), " ".join(t for _, t in some)))
+    return found
+
+
+def split_pairs(pairs: Sequence[tuple[str, str]], seed: int) -> tuple[Pairs, Pairs]:
+    """Return pairs to train on and unseen ones, both in a random order; no source stands on both sides.
+
+    Files of pairs are often sorted by length, so that their end says nothing of their beginning, and have
+    several translations of a source. Of an unseen source the first is kept.
+    """
+    shuffled = list(pairs)
+    random.Random(seed).shuffle(shuffled)
+    sources = list(dict.fromkeys(source for source, _ in shuffled))
+    held = set(sources[max(1, round(len(sources) * (1 - HELD_OUT))) :])
+    unseen = {source: (source, target) for source, target in reversed(shuffled) if source in held}
+    return [pair for pair in shuffled if pair[0] not in held], list(unseen.values())
+
+
+@dataclass(frozen=True)
+class TranslationData:
+    """Training pairs of few words, and test pairs by the number of words of their source."""
+
+    train: Pairs
+    valid: Pairs
+    test: dict[int, Pairs]  # by the most words of a bucket
+
+
+def prepare_pairs(
+    files: Sequence[str], *, count: int, max_joined: int, test_joined: int, train_words: int,
+    buckets: Sequence[int], test_rows: int, seed: int,
+) -> TranslationData:  # fmt: skip
+    """Join consecutive pairs and split them; what is tested on is joined from sources that no model has seen.
+
+    A training text joins up to `max_joined` pairs, a text to test on up to `test_joined`. Without files the
+    pairs are numbers in English and German, which come along.
+    """
+    pairs = read_pairs(files) if files else number_pairs(count, seed)
+    seen, unseen = split_pairs(pairs, seed)
+    words = lambda text: len(text.split())
+    train = [p for p in join_pairs(seen[:count], max_joined, seed) if words(p[0]) <= train_words]
+    rest = [p for k in range(4) for p in join_pairs(unseen, test_joined, seed + 1 + k)]
+    test: dict[int, Pairs] = {}
+    for low, high in zip((0, *buckets), buckets, strict=False):
+        inside = list(dict.fromkeys(p for p in rest if low < words(p[0]) <= high))
+        if inside:
+            test[high] = inside[:test_rows]
+    valid = [p for p in unseen if words(p[0]) <= train_words]
+    if not train or not valid or not test:
+        raise InputError(
+            f"{len(pairs):,} pairs are too few to train, validate and test on",
+            hint=f"give more, of at most {train_words} words",
+        )
+    return TranslationData(train, valid, test)
+
+
+def write_pairs(pairs: Pairs, folder: Path, name: str) -> list[str]:
+    """Write pairs as two files of as many lines; return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.source", folder / f"{name}.target"]
+    for path, side in zip(paths, zip(*pairs, strict=True), strict=True):
+        write_text(path, "\n".join(side) + "\n")
+    return [str(path) for path in paths]

@@ -1,0 +1,207 @@
+"""`heed race --translation`: one vector, alignment and attention alone on the same pairs, by length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from heedful.classroom.experiments.measurement_store import MeasurementStore
+from heedful.classroom.experiments.report import Report, machine_name
+from heedful.classroom.experiments.sample_text import PAIRS_NAME
+from heedful.classroom.experiments.systems import (
+    TRANSLATORS,
+    SizedSystem,
+    build_model,
+    find_systems,
+    shared_tokenizer,
+    size_system,
+)
+from heedful.classroom.experiments.translation_data import prepare_pairs, write_pairs
+from heedful.classroom.experiments.translation_report import translation_sections
+from heedful.core.files import expand_paths, name_files
+from heedful.data.tokenization import find_template
+from heedful.decode.loop import generate
+from heedful.interp.inputs import reading
+from heedful.models.base import Model
+from heedful.nn.context import Watch
+from heedful.tasks.metrics.generated import bleu, bleu_interval
+from heedful.train.checkpoint import of_run
+from heedful.train.config import TrainConfig
+from heedful.train.recipes.prepare import config_entries
+from heedful.train.recipes.recipes import Evaluation, Recipe, TokenizerOptions
+from heedful.train.recipes.settings import ResolvedSettings
+from heedful.train.recipes.train import run_training
+from heedful.weights.loading import load
+from heedful.weights.saving import save
+
+# Translators whose training steps are recorded on a GPU, on batches of few shapes; the fused kernel of the
+# others' encoders asks the host for the lengths of its rows, which nothing recorded can.
+RECORDED = ("rnnsearch", "transformer")
+MULTIPLE = 8  # to which lengths of recorded batches are rounded up
+
+
+@dataclass(frozen=True)
+class TranslationSettings:
+    """The settings of a race of translators."""
+
+    systems: tuple[str, ...] = tuple(TRANSLATORS)
+    pairs: int = 200_000  # that are trained on at most
+    max_joined: int = 6  # the most consecutive pairs in a training text
+    test_joined: int = 12  # and in a text to test on: six short sentences have far fewer words than 80
+    train_words: int = 30
+    buckets: tuple[int, ...] = (10, 20, 30, 40, 50, 60, 80)  # the most words of a source
+    test_rows: int = 200  # of each bucket
+    parameters: int = 8_000_000
+    layers: int = 3  # of the Transformer; the others have one
+    tokenizer: str = "bpe"
+    vocab: int = 4000
+    length: int = 192
+    batch: int = 192
+    steps: int = 4000
+    lr_factor: float = 0.4  # of each system's learning rate, which is that of a small model
+    dtype: str = "float32"
+    seed: int = 0
+
+
+FULL_TRANSLATION = TranslationSettings()
+QUICK_TRANSLATION = TranslationSettings(
+    pairs=4000, buckets=(10, 20, 30, 45, 60, 80), test_rows=24, parameters=60_000, layers=1, tokenizer="word",
+    vocab=100, length=100, batch=32, steps=300, test_joined=6, lr_factor=1.0,
+)  # fmt: skip
+
+
+class TranslationRace:
+    """One race of translators in a folder: every measurement is taken once and kept."""
+
+    def __init__(
+        self, folder: Path, files: Sequence[str], settings: TranslationSettings, device: torch.device,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:  # fmt: skip
+        s = self.settings = settings
+        self.folder, self.device, self.report = folder, device, report
+        self.store = MeasurementStore(folder / "measurements")
+        self.pairs_name = name_files(expand_paths(list(files))) if files else PAIRS_NAME
+        systems = find_systems(s.systems, TRANSLATORS)
+        self.data = prepare_pairs(
+            files, count=s.pairs, max_joined=s.max_joined, test_joined=s.test_joined,
+            train_words=s.train_words, buckets=s.buckets, test_rows=s.test_rows, seed=s.seed,
+        )  # fmt: skip
+        self.files = write_pairs(self.data.train, folder / "data", "train")
+        self.valid = write_pairs(self.data.valid, folder / "data", "valid")
+        self.tokenizer = shared_tokenizer(
+            folder / "tokenizer", s.tokenizer, self.files, s.vocab, ("unk", "bos", "eos", "pad")
+        )
+        sizes = {"vocab": len(self.tokenizer), "layers": s.layers, "context": s.length}
+        self.competitors = [size_system(system, s.parameters, **sizes) for system in systems]
+
+    def measure(self) -> None:
+        """Train every system, translate the test pairs, and keep what it looks at in one of them."""
+        for competitor in self.competitors:
+            self.take("training", competitor, self.train)
+            self.take("bleu", competitor, self.translate)
+            self.take("alignment", competitor, self.align)
+
+    def take(self, kind: str, competitor: SizedSystem, measure: Callable[[SizedSystem], Any]) -> None:
+        """Take a measurement of a system if it is not there yet, and report it."""
+
+        def measure_now() -> Any:
+            self.report(f"{kind} {competitor.system.family}")
+            return measure(competitor)
+
+        options = {n: v for n, v in asdict(self.settings).items() if n != "systems"}
+        settings = {
+            **options,
+            "model": dict(competitor.model),
+            "data": self.pairs_name,
+            "lr": competitor.system.lr,
+        }
+        self.store.take(f"{kind}-{competitor.system.family}", settings, measure_now)
+
+    def train(self, competitor: SizedSystem) -> Mapping[str, Any]:
+        """Train a system on the short pairs."""
+        s, family = self.settings, competitor.system.family
+        start = self.folder / "start" / family
+        if not start.is_dir():
+            model = build_model(
+                competitor, vocab=len(self.tokenizer), seed=s.seed, start_token=cast(int, self.tokenizer.bos)
+            )
+            model.tokenizer, model.hf_config = self.tokenizer, config_entries(self.tokenizer, ())
+            save(model, start)
+        every, recorded = max(1, s.steps // 8), self.device.type == "cuda" and family in RECORDED
+        recipe = Recipe(
+            family, "one of the systems of a race of translators", "translate",
+            TokenizerOptions(str(self.folder / "tokenizer"), s.vocab), dict(competitor.model),
+            {"length": s.length, "batch": s.batch, "truncate": True, "multiple": MULTIPLE if recorded else 1},
+            TrainConfig(
+                steps=s.steps, lr=s.lr_factor * competitor.system.lr, warmup=max(1, s.steps // 10),
+                dtype=s.dtype, seed=s.seed, save_every=every, graph=recorded,
+            ),
+            Evaluation(every=every, batches=8, log=every, sample=0), start=str(start),
+            device=str(self.device),
+        )  # fmt: skip
+        settings = ResolvedSettings(family, recipe, tuple(self.files), tuple(self.valid))
+        result = run_training(settings, self.folder / family, resume=True, quiet=True)
+        return {
+            "label": competitor.system.label,
+            "parameters": competitor.parameters,
+            "loss": result.scores.get("loss"),
+        }
+
+    def load_trained(self, competitor: SizedSystem) -> Model:
+        """Return a system as it was trained."""
+        return load(of_run(self.folder / competitor.system.family), device=self.device)
+
+    def translate(self, competitor: SizedSystem) -> Mapping[str, Any]:
+        """Translate the test texts greedily; return the BLEU of every bucket with its interval.
+
+        `ratio` is the number of words written over that of the references.
+        """
+        model, around = self.load_trained(competitor), find_template(self.tokenizer, end=True)
+        end = cast(int, self.tokenizer.eos)
+        found: dict[str, Any] = {n: [] for n in ("words", "bleu", "interval", "ratio", "rows", "texts")}
+        for words, pairs in self.data.test.items():
+            sources = [
+                [*around.before, *self.tokenizer.encode(s, special=False), *around.after] for s, _ in pairs
+            ]
+            written = generate(model, sources, max_tokens=2 * max(map(len, sources)) + 8, eos=(end,))
+            texts = [self.tokenizer.decode([i for i in ids if i != end]) for ids in written]
+            truths = [t for _, t in pairs]
+            found["words"].append(words)
+            found["bleu"].append(bleu(truths, texts)["bleu"])
+            found["interval"].append(bleu_interval(truths, texts))
+            found["ratio"].append(len(" ".join(texts).split()) / len(" ".join(truths).split()))
+            found["rows"].append(len(pairs))
+            found["texts"].append(texts)
+        return found
+
+    def align(self, competitor: SizedSystem) -> Mapping[str, Any] | None:
+        """Return the scores and weights with which a target looks at its source, averaged over heads."""
+        words = [w for w in self.data.test if w <= self.settings.train_words][-1]
+        source, target = min(self.data.test[words], key=lambda p: len(p[0]))
+        model = self.load_trained(competitor)
+        given, watch = reading(model, source, target), Watch("*")
+        given.run(model, watch)
+        names = [n for n in watch if n.startswith("decoder.") and ".attn." not in n]  # which looks at itself
+        last = {kind: [n for n in names if n.endswith(kind)] for kind in ("scores", "pattern")}
+        if not last["pattern"]:
+            return None
+        mean = lambda kind: watch[last[kind][-1]][0].mean(0).tolist()
+        return {
+            "source": given.tokens, "target": given.target_tokens, "scores": mean("scores"),
+            "pattern": mean("pattern"), "label": competitor.system.label,
+        }  # fmt: skip
+
+    def make_report(self, command: str) -> Report:
+        """Return the report of everything that was measured so far."""
+        s = self.settings
+        about = {
+            "pairs": self.pairs_name, "trained on": f"up to {s.train_words} words",
+            "joined": f"1 to {s.max_joined} consecutive pairs, tested on 1 to {s.test_joined}",
+            "steps": f"{s.steps:,} of {s.batch} pairs",
+            "machine": machine_name(self.device),
+        }  # fmt: skip
+        return Report("Translators side by side", command, about, translation_sections(self.store))

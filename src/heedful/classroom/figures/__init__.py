@@ -1,0 +1,71 @@
+"""Figures of what happens inside a model: in a notebook, or saved as HTML, SVG, PNG, CSV or JSON.
+
+    view.model(model, "The cat sat")                one text on its way through a model: every stage, one head
+    view.attention(model, "The cat sat")            one head as a heat map; in HTML all heads, lines, text
+    view.heads(model, "The cat sat")                every head as a small picture, with its scores
+    view.image_attention(model, "number.png")       where in an image each written token was looked for
+    view.steps(model, "The cat sat", topic="block") the worked arithmetic
+    view.next_token(model, "The cat", top_p=0.9)    logits → temperature → top-k → top-p → the token drawn
+    view.beams(model, "The cat", beams=4)           beam search as a tree, with every text that was weighed
+    view.positions(model)                           how the model knows where a token stands
+    view.embeddings(model, count=500)               a map of the token vectors, neighbours in the full space
+    view.surprisal(model, "The cat sat")            how surprised the model is by each token
+    view.head_catalogue(model, texts)               what heads look at, over many texts
+    view.find_heads(model, text, "it", "cat")       which heads look from one token at another
+    view.patching(activation_patching(model, …))    which values carry an answer, by layer, position and head
+    view.logit_attribution(logit_attribution(…))    what every part, head and token adds to a logit
+    view.features(model, dictionary, texts)         features of a sparse dictionary, tokens in context
+    view.probes(linear_probes(model, sentences))    what linear probes tell, layer by layer
+    view.steering(model, "I", name, vector, 4)      what a steered value makes likelier and unlikelier
+    view.attribution_graph(attribution_graph(…))    the strongest edges between parts, drawn
+    view.attention_flow(model, "The cat sat")       what can flow through attention, beside rollout
+    view.tuned_lens(model, "The cat sat", lens)     what each layer would predict, by a trained lens
+    view.training("runs/gpt2")                      the curves of a run
+    view.attention(tokens=[…], pattern=weights)     any weights you have
+    view.matrix(values), view.lines(values)         any numbers you have
+
+Each gives a `Figure`, a value: `.data` has the numbers, `.save("x.html")` writes it.
+"""
+
+from __future__ import annotations
+
+from heedful.classroom.figures.answer_figures import lines, logit_attribution, matrix, patching
+from heedful.classroom.figures.attention_figures import attention, heads
+from heedful.classroom.figures.beams import beams
+from heedful.classroom.figures.catalogue_figures import find_heads, head_catalogue
+from heedful.classroom.figures.direction_figures import features, probes, steering, tuned_lens
+from heedful.classroom.figures.figure import Figure
+from heedful.classroom.figures.graph_figures import attention_flow, attribution_graph
+from heedful.classroom.figures.image_figures import image_attention
+from heedful.classroom.figures.model_figure import model
+from heedful.classroom.figures.position_figures import positions
+from heedful.classroom.figures.value_figures import embeddings, next_token, steps, surprisal, training
+
+__all__ = [
+    "Figure",
+    "attention",
+    "attention_flow",
+    "attribution_graph",
+    "beams",
+    "embeddings",
+    "features",
+    "find_heads",
+    "head_catalogue",
+    "heads",
+    "image_attention",
+    "lines",
+    "logit_attribution",
+    "matrix",
+    "model",
+    "next_token",
+    "patching",
+    "positions",
+    "probes",
+    "steering",
+    "steps",
+    "surprisal",
+    "training",
+    "tuned_lens",
+]
+# What the studio's page of figures offers, in this order; what takes a `text` is given that of the page.
+FIGURES = (attention, heads, next_token, surprisal, steps, beams, positions, embeddings, model)

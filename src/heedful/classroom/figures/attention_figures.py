@@ -1,0 +1,272 @@
+"""attention and heads: who looks at whom, of our models, of others' models, and of weights you have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from heedful.classroom.figures import from_huggingface
+from heedful.classroom.figures.color_scale import PALETTES, SCALES
+from heedful.classroom.figures.figure import Figure
+from heedful.classroom.figures.panels import matrix
+from heedful.classroom.figures.pattern_selection import SIDES, marks_of, side
+from heedful.classroom.figures.token_labels import cut_label, labels, readable
+from heedful.core.errors import InputError, nearest
+from heedful.interp.attention import attention as attended
+from heedful.interp.attention import head_scores, pattern_scores
+from heedful.interp.inputs import Input, ids_of, is_pair, part_at, reading
+from heedful.interp.mixing import window_of
+from heedful.models.base import Model
+
+LONGEST = 4096  # tokens whose patterns are drawn at all
+WEIGHTS = 1 << 27  # and how many weights together
+CHANNELS = 64  # heads of one layer; a state space model has one for each of its channels
+
+Text = Any  # a string, ids, or what a foreign tokenizer gave
+
+
+@dataclass(frozen=True)
+class CollectedPatterns:
+    """The patterns of one pass, and what they are of."""
+
+    name: str
+    text: str
+    patterns: list[dict[str, Any]]
+    states: dict[str, np.ndarray] = field(default_factory=dict)
+    tokens: list[str] = field(default_factory=list)
+    note: str = ""
+    scores: list[dict[str, Any]] = field(default_factory=list)
+    pair: tuple[str, str] | None = None
+
+
+def attention(
+    model: Any = None, text: Text = None, target: Text = None, *, tokens: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None, pattern: Any = None, tokenizer: Any = None, layer: int | str = 0,
+    head: int | str = 0, scale: str = "linear", hide_first: bool = False, palette: str = "blue",
+    words: bool = False, between: str = "", second: int | None = None, only: Sequence[str] = ("*",),
+) -> Figure:  # fmt: skip
+    """Attention of a model on a text; an encoder-decoder without a target writes its own. A pair of texts,
+    ("How old are you?", "I am six."), is read by an encoder as it was trained to.
+
+    `layer` is a name ("blocks.3.attn") or its place, `head` a number, "mean" or "max" over heads: what is
+    drawn first, and by .svg, .png and .csv. `scale` is linear, sqrt or log. `hide_first` leaves the first
+    token out and makes the rows what they were. `words` draws words in place of pieces: what a word is given
+    is summed over its pieces, what it gives is their mean. `between` shows one of two texts on the other:
+    "A→A", "A→B", "B→A", "B→B", weights as they are. A model that attends to nothing gives a figure of its
+    states.
+
+    `tokens` and `pattern` draw weights you have: (T, S), (H, T, S), (L, H, T, S) or a list of layers, such as
+    `outputs.attentions`; `keys` names the columns where they are another sequence, `second` is where a second
+    text begins. A live model of `transformers` works with its tokenizer.
+    """
+    given = _collect_patterns(model, text, target, tokens, keys, pattern, tokenizer, only, second=second)
+    if not given.patterns:
+        return states_of(given)
+    look = {"scale": scale, "hide_first": hide_first, "palette": palette, "words": words, "view": "matrix"}
+    return _figure("attention", given, layer, head, look | {"between": side(between)})
+
+
+def heads(
+    model: Any = None, text: Text = None, target: Text = None, *, tokens: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None, pattern: Any = None, tokenizer: Any = None, scale: str = "sqrt",
+    palette: str = "blue", only: Sequence[str] = ("*",),
+) -> Figure:  # fmt: skip
+    """Every head as a small picture, with its scores: entropy in bits, distance, share of the previous and of
+    the first token, induction.
+
+    It takes what `attention` takes.
+    """
+    given = _collect_patterns(model, text, target, tokens, keys, pattern, tokenizer, only, with_scores=True)
+    if not given.patterns:
+        return states_of(given)
+    look = {"scale": scale, "hide_first": False, "palette": palette, "words": False, "view": "grid"}
+    return _figure("heads", given, 0, 0, look | {"between": ""})
+
+
+def _figure(
+    kind: str, inputs: CollectedPatterns, layer: int | str, head: int | str, look: dict[str, Any]
+) -> Figure:
+    at, head = _choose_heads(inputs.patterns, layer, head)
+    scale, palette, between = look["scale"], look["palette"], look["between"]
+    if scale not in SCALES:
+        raise InputError(f"scale={scale!r} is unknown", hint=f"choose {', '.join(SCALES)}")
+    if palette not in PALETTES:
+        raise InputError(f"palette={palette!r} is unknown", hint=f"choose {', '.join(PALETTES)}")
+    one = inputs.patterns[at]
+    if between and one["second"] is None:
+        raise InputError(f"between={between!r} needs two texts: give a pair, or second= with your weights")
+    data = {"patterns": inputs.patterns, "scores": inputs.scores, "pattern": at, "head": head, **look}
+    about: dict[str, Any] = {"model": inputs.name, "text": inputs.text}
+    title = f"Attention of {inputs.name}" if inputs.name else "Attention"
+    if kind == "attention":
+        about |= {"layer": one["name"], "head": head, "scale": scale}
+        which = f"{head} of heads" if isinstance(head, str) else f"head {head}"
+        signed, without = one["kind"] == "effective", one.get("leaves_out")
+        parts = [one["name"], which, "signed" * signed, f"without {without}" if without else "", scale]
+        parts += ["first token hidden, rows renormalised"] * (look["hide_first"] and not one["cross"])
+        parts += ["by words"] * look["words"] + ([SIDES[between]] if between else [])
+        python = f"layer={one['name']!r}, head={head!r}, scale={scale!r}"
+        python += ", words=True" * look["words"] + f", between={between!r}" * bool(between)
+    else:
+        parts, python = [f"{len(inputs.patterns)} layers, all heads"], f"scale={scale!r}"
+    source = f"model, {inputs.pair or inputs.text!r}" if inputs.name else "tokens=tokens, pattern=pattern"
+    call = f"heedful.view.{kind}({source}, {python})"
+    return Figure(kind, f"{title}: {', '.join(filter(None, parts))}", about, data, inputs.note, call)
+
+
+def _choose_heads(patterns: list[dict[str, Any]], layer: int | str, head: int | str) -> tuple[int, int | str]:
+    """The place of a layer and the number of a head, as they were asked for."""
+    known = [p["name"] for p in patterns]
+    if isinstance(layer, str):
+        name = layer.removesuffix(".pattern")
+        if name not in known:
+            raise InputError(
+                f"no layer {layer!r}", hint=nearest(name, known) or "there are " + ", ".join(known)
+            )
+        at = known.index(name)
+    else:
+        if not -len(known) <= layer < len(known):
+            raise InputError(
+                f"layer={layer} is outside 0 … {len(known) - 1}", hint=f"there are {', '.join(known)}"
+            )
+        at = layer % len(known)
+    count = len(patterns[at]["values"])
+    if isinstance(head, str):
+        if head not in ("mean", "max"):
+            raise InputError(f"head={head!r}: give a number, 'mean' or 'max'")
+        return at, head
+    if not -count <= head < count:
+        raise InputError(f"head={head} is outside 0 … {count - 1} of {known[at]}")
+    return at, head % count
+
+
+def _collect_patterns(
+    model: Any, text: Text, target: Text, tokens: Sequence[str] | None, keys: Sequence[str] | None,
+    pattern: Any, tokenizer: Any, only: Sequence[str], with_scores: bool = False, second: int | None = None,
+) -> CollectedPatterns:  # fmt: skip
+    if pattern is not None or tokens is not None:
+        if pattern is None or tokens is None or model is not None:
+            raise InputError("weights you have take both tokens= and pattern=, and no model")
+        found = given_patterns(tokens, keys, pattern, second)
+        return CollectedPatterns("", "", found, scores=_scores_alone(found) if with_scores else [])
+    if model is None or text is None:
+        raise InputError(
+            "give a model and a text: view.attention(model, 'The cat sat')", hint="or tokens= and pattern="
+        )
+    if isinstance(model, Model):
+        return _ours(model, text, target, only, with_scores)
+    found = from_huggingface.attention_patterns(model, text, target, tokenizer)
+    said, scores = _captions(text, found[0]["keys"]), _scores_alone(found) if with_scores else []
+    pair = text if is_pair(text) else None
+    return CollectedPatterns(type(model).__name__, said, found, scores=scores, pair=pair)
+
+
+def _scores_alone(patterns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Scores of heads from their patterns alone; induction needs the model."""
+    each = lambda p: pattern_scores(
+        p["name"],
+        torch.from_numpy(p["values"]),
+        same_tokens=not p["cross"] and p["values"].shape[1] == p["values"].shape[2],
+    )
+    return [score.to_dict() for pattern in patterns for score in each(pattern)]
+
+
+def _captions(text: Text, tokens: Sequence[str]) -> str:
+    """What was read, for a caption."""
+    if isinstance(text, str):
+        return cut_label(text)
+    return cut_label(" | ".join(text) if is_pair(text) else " ".join(tokens))
+
+
+def given_patterns(
+    tokens: Sequence[str], keys: Sequence[str] | None, pattern: Any, second: int | None = None
+) -> list[dict[str, Any]]:
+    """Weights of any depth as layers of heads."""
+    if isinstance(pattern, list | tuple) and pattern and isinstance(pattern[0], torch.Tensor | np.ndarray):
+        layers = list(pattern)
+    else:
+        try:
+            whole = torch.as_tensor(pattern)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"pattern is not made of numbers in rows of one length: {error}") from None
+        if not 2 <= whole.dim() <= 4:
+            raise InputError(
+                f"pattern has shape {tuple(whole.shape)}",
+                hint="give (T, S), (H, T, S), (L, H, T, S) or a list",
+            )
+        layers = list(whole) if whole.dim() == 4 else [whole if whole.dim() == 3 else whole[None]]
+    if isinstance(tokens, str):
+        raise InputError("tokens is one string", hint="give the list of its pieces: tokens=text.split()")
+    names, columns = [str(t) for t in tokens], [str(k) for k in (tokens if keys is None else keys)]
+    if second is not None and not 0 < second < len(names):
+        raise InputError(f"second={second} is where a second text begins: 1 … {len(names) - 1}")
+    depth = lambda layer: layer if torch.as_tensor(layer).dim() > 2 else torch.as_tensor(layer)[None]
+    name = lambda i: f"layer {i}" if len(layers) > 1 else "pattern"
+    more: dict[str, Any] = {"cross": keys is not None, "second": second}
+    return [
+        from_huggingface.figure_entry(name(i), depth(x), names, columns, **more) for i, x in enumerate(layers)
+    ]
+
+
+def _ours(
+    model: Model, text: Text, target: Text, only: Sequence[str], with_scores: bool
+) -> CollectedPatterns:
+    given = check_pattern(model, text, target)
+    seen = attended(model, given, only=only)
+    found, note, mark = [], "", marks_of(model)
+    for pattern in seen.patterns.values():
+        if pattern.heads > CHANNELS:
+            note = f"The first {CHANNELS} of {pattern.heads:,} channels of each layer are kept."
+        path = pattern.name.removesuffix(".pattern")
+        entry = from_huggingface.figure_entry(
+            path, pattern.values[:CHANNELS], readable(model, pattern.queries), readable(model, pattern.keys),
+            cross=pattern.cross, predicted_rows=pattern.written, window=window_of(part_at(model, path)),
+            kind=pattern.kind, mark=mark, second=given.second,
+        )  # fmt: skip
+        found.append(entry | {"leaves_out": pattern.leaves_out})
+    states = {name: state.detach().float().cpu().flatten(1).numpy() for name, state in seen.states.items()}
+    scores: list[dict[str, Any]] = []
+    if with_scores and found:
+        names = {p["name"] for p in found}
+        for score in head_scores(model, given):
+            name = score.name.removesuffix(".pattern")
+            if name in names and score.head < CHANNELS:
+                scores.append(score.to_dict() | {"name": name})
+    said = _captions(text, labels(model, given.ids))
+    pair, read = text if is_pair(text) else None, labels(model, given.read)
+    note = " ".join(filter(None, (note, seen.note)))
+    return CollectedPatterns(model.family.name, said, found, states, read, note, scores, pair)
+
+
+def check_pattern(model: Model, text: Text, target: Text = None) -> Input:
+    """The input of a model, refused where its patterns would fill the memory."""
+    if isinstance(text, Input):
+        return text
+    if model.image_processor is not None:  # which has as many patches as its model was made for
+        return reading(model, text, target)
+    given = reading(model, text) if is_pair(text) else None
+    ids = ids_of(model, text) if given is None else given.ids
+    T = ids.shape[1]
+    weights = T * T * model.config.layers * int(getattr(model.config, "heads", None) or 1)
+    if T > LONGEST or weights > WEIGHTS:
+        raise InputError(
+            f"the text is {T:,} tokens, {weights:,} weights to draw",
+            hint=f"shorten it to {min(LONGEST, int(T * (WEIGHTS / weights) ** 0.5)):,} tokens or fewer",
+        )
+    return reading(model, ids, target) if given is None else given
+
+
+def states_of(inputs: CollectedPatterns) -> Figure:
+    """What a model without attention has instead: its states, units down, tokens across."""
+    panels = []
+    for name, state in sorted(inputs.states.items(), key=lambda item: item[0].startswith("embed")):
+        columns = inputs.tokens if len(inputs.tokens) == len(state) else None
+        panels.append(matrix(name, state.T, columns=columns, axes=("unit", "token")))
+    about = {"model": inputs.name, "text": inputs.text}
+    note = f"{inputs.name} attends to nothing, so there is no pattern to draw; these are its states."
+    call = f"heedful.view.attention(model, {inputs.text!r})"
+    return Figure("states", f"States of {inputs.name}", about, {"panels": panels}, note, call)

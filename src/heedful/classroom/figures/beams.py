@@ -1,0 +1,169 @@
+"""beams: the search for the likeliest text as a tree, every continuation that was weighed with its score.
+
+The tree is read from the search itself (decode/beam.py keeps what each step weighed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heedful.classroom.figures.figure import Figure
+from heedful.classroom.figures.token_labels import cut_label, labels, text_argument
+from heedful.core.errors import InputError
+from heedful.decode.beam import BeamSettings, BeamState, run_beam_search
+from heedful.decode.fast import choose_stepper
+from heedful.decode.loop import check_search
+from heedful.decode.request import Prompt, encode_prompts, make_request
+from heedful.decode.stepper import Stepper, stepper_for
+from heedful.interp.inputs import Input
+from heedful.models.base import Model
+
+SEARCH = ("length_penalty", "early_stopping", "groups", "diversity", "coverage")  # fields of BeamSettings
+SHOWN = 4000  # branches that can still be drawn
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A text that was weighed, by its last token.
+
+    `parent` is the place of the text it continues, −1 at the beginning; `rank` its place at that step.
+    Its fate: it "runs" on; it was "pruned"; it is "finished" and among the texts found; it ended and was
+    "beaten" by better ones; it still ran when the search was over and is "left". `final` is the score of an
+    ended text, log P / |Y|^penalty.
+    """
+
+    parent: int
+    step: int
+    group: int
+    rank: int
+    token: int
+    logprob: float
+    score: float
+    fate: str
+    final: float | None
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Every branch of one search; `found` are the places of the finished texts, best first."""
+
+    wide: BeamSettings
+    branches: tuple[Branch, ...]
+    found: tuple[int, ...]
+
+    def path(self, at: int) -> list[int]:
+        """The places from the first token to this one."""
+        out: list[int] = []
+        while at >= 0:
+            out.append(at)
+            at = self.branches[at].parent
+        return out[::-1]
+
+    def ids(self, at: int) -> list[int]:
+        """The text of a branch, as tokens."""
+        return [self.branches[i].token for i in self.path(at)]
+
+
+def beam_tree(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings: Any) -> Tree:
+    """The search that `heedful.generate(model, prompt, beams=…)` makes, with the same settings."""
+    if (count := len(encode_prompts(stepper_for(model).model, prompt).ids)) != 1:
+        raise InputError(f"{count} prompts have a tree each", hint="give one")
+    return trees(model, prompt, beams=beams, **settings)[0]
+
+
+def trees(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings: Any) -> list[Tree]:
+    """A tree for each prompt; they are searched side by side."""
+    known = stepper_for(model).model
+    wide = BeamSettings(beams, **{name: settings.pop(name) for name in SEARCH if name in settings})
+    check_search(wide, beams, 1, None, settings)  # type: ignore[arg-type]
+    given, asked = encode_prompts(known, prompt), make_request(known, settings, samples=False)  # type: ignore[arg-type]
+    stepper = choose_stepper(model, beams * len(given.ids), asked.max_tokens)
+    return [build_tree(searches, wide) for searches in run_beam_search(stepper, given, asked, wide)]
+
+
+def build_tree(searches: Sequence[BeamState], width: BeamSettings) -> Tree:
+    """What the groups of one search weighed, put together."""
+    out: list[Branch] = []
+    found: list[int] = []
+    for g, hunt in enumerate(searches):
+        running: list[tuple[int, tuple[int, ...]]] = [(-1, ())]  # place and text of each that runs
+        kept = {tuple(ids) for _, ids in hunt.finished}
+        for t, tried in enumerate(hunt.steps):
+            last, before, running = t + 1 == len(hunt.steps), running, []
+            for rank, one in enumerate(tried):
+                parent, text = before[one.beam]
+                text, fate = (*text, one.token), str(one.fate)
+                if fate == "runs":
+                    running.append((len(out), text))
+                    fate = "left" if last else fate
+                elif fate == "ends":
+                    fate = "finished" if text in kept else "beaten"
+                    found += [len(out)] * (text in kept)
+                gain = one.score - (out[parent].score if parent >= 0 else 0.0)
+                out.append(Branch(parent, t + 1, g, rank, one.token, gain, one.score, fate, one.final))
+    found.sort(key=lambda i: -(out[i].final or 0.0))
+    return Tree(width, tuple(out), tuple(found))
+
+
+def tree_data(model: Model, candidates: Tree) -> dict[str, Any]:
+    """A tree as a figure holds it: branches with their names, the texts that were found."""
+    names = labels(model, [b.token for b in candidates.branches])
+    lives = {i for at in candidates.found for i in candidates.path(at)}
+    best = set(candidates.path(candidates.found[0])) if candidates.found else set()
+    tokenizer = model.tokenizer
+    said = lambda ids: tokenizer.decode(ids) if tokenizer is not None else " ".join(map(str, ids))
+    branches = [
+        {"name": name, "token": b.token, "parent": b.parent, "step": b.step, "group": b.group, "rank": b.rank,
+         "logprob": b.logprob, "score": b.score, "final": b.final, "fate": b.fate, "lives": i in lives,
+         "best": i in best}
+        for i, (b, name) in enumerate(zip(candidates.branches, names, strict=True))
+    ]  # fmt: skip
+    texts = [
+        {
+            "at": i,
+            "text": said(candidates.ids(i)),
+            "tokens": " · ".join(names[place] for place in candidates.path(i)),
+            "score": candidates.branches[i].score,
+            "final": candidates.branches[i].final,
+        }
+        for i in candidates.found
+    ]
+    beams = candidates.wide
+    return {
+        "width": beams.width,
+        "length_penalty": beams.length_penalty,
+        "branches": branches,
+        "texts": texts,
+    }
+
+
+def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any) -> Figure:
+    """Beam search as a tree: steps across, what each weighed down, best first; pruned texts are grey.
+
+    It takes what `heedful.generate` takes with beams=…: max_tokens, length_penalty, groups and diversity …
+    """
+    if isinstance(text, Input):  # its ids, or the pixels of its image
+        text = text.ids[0] if text.ids.is_floating_point() else text.ids[0].tolist()
+    found = beam_tree(model, text, beams=beams, **settings)
+    if len(found.branches) > SHOWN:
+        raise InputError(
+            f"the search weighed {len(found.branches):,} texts", hint="lower beams= or max_tokens= to draw it"
+        )
+    data = tree_data(model, found)
+    said = cut_label(text) if isinstance(text, str) else cut_label(" ".join(labels(model, text)))  # type: ignore[arg-type]
+    given = "".join(f", {k}={v!r}" for k, v in settings.items())
+    title = f"Beam search of {model.family.name}: {beams} beams, {len(found.branches):,} texts weighed"
+    note = (
+        "A score is log P of the text so far; one that ended is ranked by its score divided by its length "
+        f"to the power {found.wide.length_penalty:g}."
+    )
+    if len({row["text"] for row in data["texts"]}) < len(data["texts"]):
+        note += (
+            " Some of the texts found read the same: the search ranks sequences of tokens, and these "
+            "cut one text into tokens in different ways."
+        )
+    about = {"model": model.family.name, "text": said, "beams": beams}
+    call = f"heedful.view.beams(model, {text_argument(text)}, beams={beams}{given})"
+    return Figure("beams", title, about, data, note, call)

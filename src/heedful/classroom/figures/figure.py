@@ -1,0 +1,184 @@
+"""Figure: a kind, a title, what it is of, and plain numbers; every way to show or save it."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heedful.classroom.figures import html_export
+from heedful.classroom.figures.canvas import THEMES, Scene, save_picture, svg, theme_of
+from heedful.classroom.figures.charts import titled_scene
+from heedful.classroom.figures.kinds import KINDS, PANELS
+from heedful.core.checks import check_number
+from heedful.core.errors import ConfigError, MissingPackage
+from heedful.core.files import open_atomically
+
+FORMATS = (".html", ".svg", ".png", ".pdf", ".csv", ".json")
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What was computed, ready to be drawn. `about` says of what; `data` holds arrays and their labels;
+    `python` is the call that makes it.
+    """
+
+    kind: str
+    title: str
+    about: Mapping[str, Any]
+    data: Mapping[str, Any] = field(repr=False)
+    note: str = ""
+    python: str = field(default="", repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON, arrays packed; `heedful.classroom.figures.html_export.unpack` gives them back."""
+        many = html_export.weights(self.data) > html_export.MANY
+        rounded = "Weights in this file are rounded to 1/255 of their square root." if many else ""
+        written = {
+            "version": 1, "kind": self.kind, "title": self.title, "python": self.python,
+            "note": " ".join(filter(None, (self.note, rounded))),
+            "about": html_export.tree(dict(self.about)),
+            "data": html_export.tree(dict(self.data), bytes_=many),
+        }  # fmt: skip
+        if "panels" in self.data and self.kind in KINDS:  # panels hold its numbers, the drawing is another
+            untitled = replace(self, title="")  # the title stands above the drawing
+            written["drawn"] = {theme: untitled.to_svg(theme) for theme in THEMES}
+        return written
+
+    def to_html(self, theme: str | None = None) -> str:
+        """One file: the numbers, the code that draws them, and a rule that nothing may be fetched.
+
+        Without a theme it follows the reader's system.
+        """
+        if theme is not None:
+            theme_of(theme)  # an error names the two
+        chosen = "" if theme is None else f' data-theme="{theme}"'
+        code = (files("heedful.classroom.figures") / "static" / "widget.js").read_text(encoding="utf-8")
+        numbers = html_export.for_script(self.to_dict())
+        code = code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+        return (
+            f'<!doctype html>\n<html lang="en"{chosen}><head><meta charset="utf-8">'
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            '<meta name="color-scheme" content="light dark">'
+            f"<title>{html.escape(self.title)}</title></head>\n"
+            '<body><main><h1 class="fig-hidden">heedful</h1><div id="heedful-place"></div></main>'
+            f"<noscript><p>{html.escape(self.title)}: the numbers are in this file, as JSON; they are drawn "
+            "by its script, which this browser does not run.</p></noscript>\n"
+            f'<script id="heedful-figure" type="application/json">{numbers}</script>\n'
+            f'<script type="module">{code}</script></body></html>\n'
+        )
+
+    def to_csv(self) -> str:
+        """The numbers that are shown, one row each."""
+        head, listed = KINDS.get(self.kind, PANELS)[1](self.data)
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(head)
+        writer.writerows([str(v) if isinstance(v, np.generic) else v for v in row] for row in listed)
+        return out.getvalue()
+
+    def to_svg(self, theme: str = "light", *, width: float | None = None, font: str | None = None) -> str:
+        """Vectors and text, `width` inches wide."""
+        return svg(self._scene(), self.title, self._description(), theme, width=width, font=font)
+
+    def _scene(self) -> Scene:
+        return titled_scene(self.title, KINDS.get(self.kind, PANELS)[0](self.data))
+
+    def _description(self) -> str:
+        said = " · ".join(f"{k}: {v}" for k, v in self.about.items() if v not in (None, ""))
+        return f"{said}. {self.note}".strip(". ")
+
+    def with_labels(self, title: str | None = None, axes: tuple[str, str] | None = None) -> Figure:
+        """The same figure under another title, with other names of its rows and columns."""
+        data = dict(self.data)
+        if axes is not None:
+            if "panels" not in data:
+                raise ConfigError(f"axes= names the rows and columns of panels, which {self.kind} has not")
+            names = dict(zip(("rowTitle", "columnTitle"), axes, strict=True))
+            data["panels"] = [{**panel, **names} for panel in data["panels"]]
+        return replace(self, title=self.title if title is None else title, data=data)
+
+    def save(
+        self, path: str | Path, *, theme: str | None = None, title: str | None = None,
+        axes: tuple[str, str] | None = None, width: float | None = None, dpi: float = 144.0,
+        font: str | None = None,
+    ) -> Path:  # fmt: skip
+        """Write .html, .svg, .png, .pdf, .csv or .json, as the name ends.
+
+        `theme` is "light" or "dark": without it pictures are light, and a page follows the reader's system.
+        `title` and `axes` (rows, columns) replace what the figure says. Of a picture, `width` is in inches,
+        `dpi` the pixels of a .png for each of them, and `font` the family of its texts.
+        """
+        for name, value in (("width", width), ("dpi", dpi)):
+            if value is not None:
+                check_number(name, value, 0.1, error=ConfigError)
+        if title is not None or axes is not None:
+            return self.with_labels(title, axes).save(path, theme=theme, width=width, dpi=dpi, font=font)
+        if not isinstance(path, str | Path):
+            raise ConfigError(f"a figure is saved under a name such as 'x.html'; got a {type(path).__name__}")
+        path = Path(path)
+        kind = path.suffix.lower()
+        if kind not in FORMATS:
+            raise ConfigError(f"{path}: a figure is written as {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
+        if path.is_dir():
+            raise ConfigError(f"{path} is a folder", hint="name a file")
+        if not path.parent.is_dir():
+            raise ConfigError(f"{path}: there is no folder {path.parent}", hint="make it first")
+        if kind in (".png", ".pdf"):
+            save_picture(self._scene(), path, theme or "light", width=width, dpi=dpi, font=font)
+            return path
+        write = {
+            ".html": lambda: self.to_html(theme),
+            ".svg": lambda: self.to_svg(theme or "light", width=width, font=font),
+            ".csv": self.to_csv, ".json": lambda: json.dumps(self.to_dict(), allow_nan=False),
+        }  # fmt: skip
+        text = write[kind]()
+        with open_atomically(path, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            file.write(text)
+        return path
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the one file in a frame of its own, which can reach neither page nor network."""
+        inside = html.escape(self.to_html(), quote=True)
+        style = "width:100%;height:640px;border:0"
+        sandbox = "allow-scripts allow-downloads"
+        name = html.escape(self.title, quote=True)
+        return f'<iframe title="{name}" sandbox="{sandbox}" style="{style}" srcdoc="{inside}"></iframe>'
+
+    def widget(self) -> Any:
+        """A live widget for Jupyter and marimo, through anywidget."""
+        try:
+            import anywidget
+            import traitlets
+        except ImportError:
+            raise MissingPackage(
+                "a live widget needs the package anywidget: pip install 'heedful[notebook]'",
+                hint="without it the figure is shown as HTML",
+            ) from None
+
+        class FigureWidget(anywidget.AnyWidget):
+            """A figure as JSON, drawn by static/widget.js."""
+
+            _esm = (files("heedful.classroom.figures") / "static" / "widget.js").read_text(encoding="utf-8")
+            figure = traitlets.Unicode("").tag(sync=True)
+
+        return FigureWidget(figure=json.dumps(self.to_dict(), allow_nan=False))
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        """The widget where anywidget is installed; the frame beside it, for where no kernel runs."""
+        try:
+            bundle = self.widget()._repr_mimebundle_()
+        except MissingPackage:
+            return {"text/plain": repr(self), "text/html": self._repr_html_()}
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        return {**(data or {}), "text/plain": repr(self), "text/html": self._repr_html_()}

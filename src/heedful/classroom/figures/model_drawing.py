@@ -1,0 +1,204 @@
+"""The drawing of a model's picture, and its numbers as rows: tokens across, stages down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from heedful.classroom.figures import color_scale
+from heedful.classroom.figures.canvas import (
+    ACCENT,
+    BAR,
+    FAINT,
+    INK,
+    SOFT,
+    Box,
+    Cells,
+    Shape,
+    Stroke,
+    TextLabel,
+)
+from heedful.classroom.figures.charts import Drawing
+from heedful.classroom.figures.token_labels import brief, percent, short, visible_text
+
+Data = Mapping[str, Any]
+LEFT, COLUMN = 190.0, 58.0  # the room of titles, and of one token
+PER_TOKEN_KINDS = ("embedding", "recurrence", "state", "memory")  # drawn for every token, not the row alone
+LETTERS = 26  # of a title in one line
+TERMS = 4  # of a weighted sum that are drawn
+PATCH = (48.0, 12.0)  # a vector of 64 numbers: four rows of sixteen
+
+
+def draw_model(data: Data) -> Drawing:
+    """Draw the first text of a figure: each stage with its title on the left and its tokens as columns."""
+    picture = data["pictures"][0]
+    columns = max(len(picture[side]) for side in ("tokens", "target", "written"))
+    right = LEFT + max(columns * COLUMN, 640.0)  # a weighted sum takes so much
+    shapes: list[Shape] = []
+    y = 8.0
+    for stage in picture["stages"]:
+        title = stage["title"]
+        for i, line in enumerate(title.split(", ") if len(title) > LETTERS else [title]):
+            bold = stage["kind"] != "layer"
+            shapes.append(TextLabel(12, y + 7 + 14 * i, short(line, LETTERS), 11.5, bold=bold))
+        stage_shapes, height = draw_stage(picture, stage, y)
+        shapes += stage_shapes
+        y += height
+        shapes.append(Stroke([(12, y - 8), (right, y - 8)], FAINT))
+    return shapes, right + 12, y
+
+
+def draw_stage(picture: Data, stage: Data, y: float) -> tuple[list[Shape], float]:
+    """Return the shapes of one stage at a height, and how high they are."""
+    tokens, row = picture[stage["side"]], picture["row"]
+    if stage["kind"] == "tokens":
+        return token_row(tokens, y, None), 32.0
+    if stage["kind"] == "layer":
+        lengths = [
+            f"{part['title']} {brief(float(part['lengths'][min(row, len(tokens) - 1)]))}"
+            for part in stage["parts"]
+        ]
+        return [
+            TextLabel(LEFT, y + 7, "length of what it gives:  " + ",  ".join(lengths), 10.5, colour=SOFT)
+        ], 26.0
+    if stage["kind"] == "attention":
+        return draw_look(picture, stage["pattern"], y)
+    if stage["kind"] == "sum":
+        return draw_sum(picture, stage, y), 44.0
+    if stage["answer"] is not None:
+        return draw_prediction(picture, stage["answer"], y)
+    if stage["kind"] in PER_TOKEN_KINDS:
+        return draw_columns(stage["vectors"], y), 18.0 * len(stage["vectors"]) + 14
+    shapes: list[Shape] = []
+    x = LEFT
+    for rows in (rows for rows in stage["vectors"] if rows["side"] == stage["side"]):
+        vector = rows["numbers"][min(row, len(rows["numbers"]) - 1)]
+        shapes.append(vector_patch(vector, vector, x, y + 1))
+        shapes.append(TextLabel(x, y + 22, rows["label"], 9.5, colour=SOFT))
+        x += max(PATCH[0], 6.0 * len(rows["label"])) + 22
+    if stage["experts"] is not None:
+        expert_ids, weights = (stage["experts"][word][row].tolist() for word in ("chosen", "weights"))
+        routing = ",  ".join(f"{e}: {brief(w)}" for e, w in zip(expert_ids, weights, strict=True))
+        shapes.append(TextLabel(x, y + 8, f"experts  {routing}", 10.5))
+    return shapes, 44.0
+
+
+def draw_columns(vectors: Sequence[Data], y: float) -> list[Shape]:
+    """Return the vectors of every token in its column."""
+    shapes: list[Shape] = []
+    for i, rows in enumerate(vectors):
+        shapes.append(TextLabel(LEFT - 8, y + 8 + 18 * i, rows["label"], 10, "end", SOFT))
+        shapes += [
+            vector_patch(vector, rows["numbers"], LEFT + t * COLUMN + 4, y + 2 + 18 * i)
+            for t, vector in enumerate(rows["numbers"])
+        ]
+    return shapes
+
+
+def vector_patch(vector: np.ndarray, of: np.ndarray, x: float, y: float) -> Cells:
+    """Return a vector as a patch of cells, coloured by the square roots of sizes on the scale of others."""
+    width = min(16, len(vector))
+    padded = np.zeros(width * -(-len(vector) // width), dtype=np.float32)
+    padded[: len(vector)] = vector
+    grid = padded.reshape(-1, width)
+    paint = color_scale.rows(grid, color_scale.greatest(of), scale="sqrt", signed=True)
+    return Cells(x, y, *PATCH, paint, "signed")
+
+
+def token_row(tokens: list[str], y: float, row: int | None) -> list[Shape]:
+    """Return tokens in their columns; that of the row is marked."""
+    colour = lambda t: ACCENT if t == row else INK
+    return [
+        TextLabel(LEFT + t * COLUMN + 28, y + 8, short(token, 9), 11.5, "middle", colour(t), bold=t == row)
+        for t, token in enumerate(tokens)
+    ]
+
+
+def draw_look(picture: Data, pattern: Data, y: float) -> tuple[list[Shape], float]:
+    """Return the keys above, the rows below, and a line to each key as wide as its weight."""
+    row, keys, queries = picture["row"], picture[pattern["keys"]], picture[pattern["queries"]]
+    weights = pattern["values"][row]
+    greatest = max(float(np.abs(weights).max()), 1e-9)
+    shapes: list[Shape] = token_row(keys, y, None)
+    start = LEFT + row * COLUMN + 28
+    for s, weight in enumerate(weights.tolist()):
+        x = LEFT + s * COLUMN + 28
+        share = abs(weight) / greatest
+        if share < 0.02:
+            continue
+        colour = BAR if weight >= 0 else ACCENT
+        steps = [k / 30 for k in range(31)]
+        curve = [(start + (x - start) * (3 * k * k - 2 * k**3), y + 104 - 74 * k) for k in steps]
+        shapes.append(Stroke(curve, colour, 0.6 + 7 * share, alpha=0.35 + 0.55 * share))
+        if share > 0.1:
+            shapes.append(TextLabel(x, y + 22, brief(weight), 10.5, "middle"))
+    return [*shapes, *token_row(queries, y + 108, row)], 140.0
+
+
+def draw_sum(picture: Data, stage: Data, y: float) -> list[Shape]:
+    """Return the values of the keys with the greatest weights, each beside its weight, and their sum."""
+    value, total = stage["vectors"]
+    row, keys = picture["row"], picture[stage["pattern"]["keys"]]
+    weights = stage["pattern"]["values"][row]
+    shapes: list[Shape] = []
+    x = LEFT
+    for term, s in enumerate(np.argsort(-np.abs(weights))[:TERMS].tolist()):
+        weight = float(weights[s])
+        factor = brief(weight) if term == 0 else f"{'−' if weight < 0 else '+'} {brief(abs(weight))}"
+        shapes.append(TextLabel(x + 50, y + 8, f"{factor} ×", 11, "end"))
+        shapes.append(vector_patch(value["numbers"][s], value["numbers"], x + 56, y + 1))
+        shapes.append(TextLabel(x + 56, y + 22, short(keys[s], 9), 9.5, colour=SOFT))
+        x += 122
+    shapes.append(TextLabel(x + 50, y + 8, "+ …  =" if len(weights) > TERMS else "=", 11, "end"))
+    shapes.append(vector_patch(total["numbers"][row], total["numbers"], x + 58, y + 1))
+    return shapes
+
+
+def draw_prediction(picture: Data, prediction: Data, y: float) -> tuple[list[Shape], float]:
+    """Return a bar for each of the likeliest answers."""
+    at = min(picture["row"], len(prediction["names"]) - 1)
+    before, names, chances = "", [], []
+    if prediction["filled_names"]:
+        before, names, chances = "masked: ", prediction["filled_names"], prediction["filled_chances"]
+    elif at >= 0:
+        names, chances = prediction["names"][at], prediction["chances"][at].tolist()
+    shapes: list[Shape] = []
+    for i, (name, chance) in enumerate(zip(names, chances, strict=True)):
+        line = y + 4 + 19 * i
+        shapes.append(TextLabel(LEFT + 116, line + 6, before + short(name, 16), 11.5, "end"))
+        shapes.append(Box(LEFT + 124, line, max(1.0, 260 * chance), 12, BAR))
+        shapes.append(TextLabel(LEFT + 132 + 260 * chance, line + 6, percent(chance), 10.5, colour=SOFT))
+    return shapes, 19.0 * len(names) + 24
+
+
+def model_rows(data: Data) -> tuple[list[str], Iterator[list[Any]]]:
+    """Return every number of every text as a row: its stage, its value, its token and its place."""
+    return ["text", "stage", "value", "row", "column", "number"], number_rows(data)
+
+
+def number_rows(data: Data) -> Iterator[list[Any]]:
+    """Yield the numbers of vectors, of patterns and of the answer."""
+    for text, picture in enumerate(data["pictures"]):
+        for stage in picture["stages"]:
+            for rows in stage["vectors"]:
+                names = ["text"] if rows["side"] == "text" else picture[rows["side"]]
+                for (t, i), value in np.ndenumerate(rows["numbers"]):
+                    yield [text, stage["title"], rows["name"], visible_text(names[t]), i, value]
+            pattern, prediction = stage["pattern"], stage["answer"]
+            if pattern is not None and stage["kind"] == "attention":
+                queries, keys = picture[pattern["queries"]], picture[pattern["keys"]]
+                for (t, s), value in np.ndenumerate(pattern["values"]):
+                    yield [
+                        text,
+                        stage["title"],
+                        pattern["name"],
+                        visible_text(queries[t]),
+                        visible_text(keys[s]),
+                        value,
+                    ]
+            columns = (prediction[word] for word in ("rows", "names", "chances")) if prediction else ()
+            for row, names, chances in zip(*columns, strict=True):
+                for name, chance in zip(names, chances.tolist(), strict=True):
+                    yield [text, stage["title"], "probability", visible_text(row), visible_text(name), chance]

@@ -1,0 +1,196 @@
+"""One text on its way through a model: tokens, vectors, every layer, the answer; told by the assembled parts.
+
+The model runs once with a Watch. The layer that is chosen is told part by part, with the pattern of one head;
+the others are folded, with the length of what each of their parts gives. No model is known by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from heedful.classroom.figures.layer_stages import LayerStages
+from heedful.classroom.figures.part_equations import equations_of, title_of
+from heedful.classroom.figures.picture_choice import HeadChoice, choose_layer_and_head
+from heedful.classroom.figures.picture_stages import Stage, StagePrediction, VectorRows
+from heedful.core.errors import InputError
+from heedful.interp.inputs import Input, Text, names_of, reading
+from heedful.interp.mixing import parts_of, position_type, stacks_of
+from heedful.interp.prediction import answer_names, default_position, is_causal, predicts
+from heedful.interp.results import Result
+from heedful.interp.row_labels import attends_to_source, written_names
+from heedful.models.base import LM, Model, Seq2Seq
+from heedful.nn.context import Watch
+from heedful.nn.head import Head, NoHead
+
+LONGEST = 128  # tokens of a picture
+COUNT = 5  # answers that are listed
+
+
+@dataclass(frozen=True)
+class ModelPicture(Result):
+    """The stages of a text in a model, in order. `written` are the words that an encoder-decoder writes.
+
+    `row` is the token whose way is told, a place in the stack of `path`; `layer` and `head` are what is shown
+    of that stack, `path` the part that attends there.
+    """
+
+    family: str
+    tokens: tuple[str, ...]
+    target: tuple[str, ...]
+    written: tuple[str, ...]
+    stack: str
+    layer: int
+    path: str
+    head: int | None
+    row: int
+    stages: list[Stage]
+
+
+class LayerWatch(Watch):
+    """All values of one layer; of the others what they and their parts give, and all that is no layer's."""
+
+    def __init__(self, choice: HeadChoice) -> None:
+        super().__init__("*", detach=True)
+        self.layer = (choice.stack, str(choice.layer))
+
+    def wants(self, name: str) -> bool:
+        words = name.split(".")
+        if len(words) < 3 or not words[1].isdigit() or (words[0], words[1]) == self.layer:
+            return True
+        return words[-1] == "output" and "experts" not in words
+
+    def record(self, name: str, value: Tensor) -> Tensor:
+        return super().record(name, value) if self.wants(name) else value
+
+
+@torch.no_grad()
+def model_picture(
+    model: Model, text: Text | Input, target: Text | None = None, *, layer: int | str | None = None,
+    head: int | None = None, row: int | str | None = None,
+) -> ModelPicture:  # fmt: skip
+    """Return the picture of `text` in a model.
+
+    `layer` is a layer of the stack that predicts, or the path of a layer or part ("encoder.2"); `row` is a
+    token by its name or position: the word written, where the model looks at a source. What is left out is
+    found by the rule of `picture_choice`.
+    """
+    inputs = reading(model, text, target)
+    length = max(inputs.ids.shape[1], inputs.read.shape[1])
+    if length > LONGEST:
+        raise InputError(
+            f"the text is {length} tokens", hint=f"a picture takes {LONGEST} at most: shorten it"
+        )
+    choice = choose_layer_and_head(model, inputs, layer, head, row)
+    watch = LayerWatch(choice)
+    output = inputs.run(model, watch)
+    written = () if inputs.target is None else written_names(model, inputs, output)
+    stages = [stage for side in model.tables for stage in side_stages(model, inputs, watch, choice, side)]
+    stages.append(prediction_stage(model, inputs, watch, choice, output))
+    return ModelPicture(
+        model.family.name, inputs.tokens, inputs.target_tokens, written, choice.stack, choice.layer,
+        choice.path, choice.head, choice.row, stages,
+    )  # fmt: skip
+
+
+def side_stages(model: Model, inputs: Input, watch: Watch, choice: HeadChoice, side: str) -> list[Stage]:
+    """Return the stages of one side of a model: its tokens, its vectors, the layers of its stack."""
+    decodes = side == "target"
+    name = "decoder" if decodes else "encoder" if inputs.target is not None else "blocks"
+    layers = LayerStages(model, inputs, watch, choice, name)
+    embed, table = model.tables[side], "target_embed" if decodes else "embed"
+    title = "Target so far" if decodes else "Tokens" if inputs.target is None else "Source"
+    note = "The text, cut into the tokens of the vocabulary."
+    note = "What was written so far: each word is written by the row before it." if decodes else note
+    param = "" if decodes else "i"
+    tokens = Stage("tokens", title, "", layers.side, note=note, page="tokens", row_param=param)
+    words = [w for w in ("token", "position", "types", "output") if f"{table}.{w}" in watch]
+    if torch.equal(watch[f"{table}.token"], watch[f"{table}.output"]):
+        words = ["token"]
+    result = "normed sum" if embed.norm is not None else "sum" if len(words) > 2 else "scaled"
+    labels = {"token": "token", "position": "position", "types": "segment", "output": result}
+    vectors = [layers.vectors(labels[w], f"{table}.{w}") for w in words]
+    adds_position = embed.position is not None
+    kind = position_type(model)
+    page = "positions" if adds_position else "space"
+    title = "Vectors + positions" if adds_position else "Vectors"
+    note = "" if adds_position else f"No position is added here: order comes from {ORDERS.get(kind, kind)}."
+    first = Stage("embedding", title, table, layers.side, equations_of(embed), note, vectors, page=page)
+    stages = [tokens, first, *layers.stages()]
+    stack = stacks_of(model)[name]
+    if stack.norm is not None:
+        last = [layers.vectors("output", f"{name}.output")]
+        stages.append(Stage("norm", f"Last norm ({title_of(stack.norm)})", f"{name}.norm", layers.side,
+                            equations_of(stack.norm), "", last, page="layers", row_param="pos"))  # fmt: skip
+    return [*stages, memory_stage(model, layers)] if name == "encoder" else stages
+
+
+ORDERS = {
+    "rotary": "turning queries and keys", "alibi": "biases that grow with distance",
+    "buckets": "a bias for every distance", "disentangled": "scores of distances", "decay": "forgetting",
+    "none": "nowhere",
+}  # fmt: skip
+
+
+def memory_stage(model: Model, layers: LayerStages) -> Stage:
+    """Return what an encoder hands to its decoder: a vector for each token, or its last state alone."""
+    bridge = cast(Seq2Seq, model).bridge
+    attends = any(attends_to_source(part) for _, part in parts_of(model))
+    note = "The decoder looks at these vectors, one for each source token, whenever it writes a word."
+    if not attends:
+        note = "Only the state after the last token goes on: the decoder starts from it and sees no other."
+    elif bridge is not None:
+        note += " Its first state is made from the encoder's last."
+    title, vectors = "Memory", [layers.vectors("memory", "encoder.output")]
+    return Stage("memory", title, "encoder.output", layers.side, [], note, vectors, page="layers")
+
+
+def prediction_stage(model: Model, inputs: Input, watch: Watch, choice: HeadChoice, output: Tensor) -> Stage:
+    """Return what the head makes of the last vectors."""
+    layers = LayerStages(model, inputs, watch, choice, "decoder" if inputs.target is not None else "blocks")
+    here = choice.row if choice.stack == layers.stack else default_position(model, inputs)
+    vectors: list[VectorRows] = []
+    if "head.features" in watch:
+        vectors.append(layers.vectors("features", "head.features"))
+    if "head.pooled" in watch:
+        vectors.append(layers.vectors("pooled", "head.pooled", side="text"))
+    prediction = read_prediction(model, inputs, output[0].float(), here)
+    page = "layers" if isinstance(model.head, NoHead) else "predict"
+    head = cast(Head, model.head)
+    return Stage("head", title_of(head), "head", layers.side, equations_of(head), "", vectors,
+                 answer=prediction, page=page, row_param="pos")  # fmt: skip
+
+
+def read_prediction(model: Model, inputs: Input, output: Tensor, row: int) -> StagePrediction:
+    """Return the likeliest words, labels, tags or ends of a span, by the head's own numbers."""
+    kind = predicts(model)
+    if kind == "vectors":
+        return StagePrediction(kind, False, [], [], torch.zeros(0, 0), row)
+    if kind == "spans":
+        rows, chances, choices = ["start", "end"], output.softmax(0).mT, list(inputs.names)
+    elif kind == "labels":
+        rows, chances, choices = ["text"], output.softmax(-1)[None], answer_names(model) or []
+    else:
+        both = output if output.dim() == 2 else torch.stack((torch.zeros_like(output), output), -1)
+        rows, chances, choices = list(inputs.names), both.softmax(-1), answer_names(model) or []
+    best = chances.topk(min(COUNT, chances.shape[-1]))
+    ids = best.indices.tolist()
+    names = [list(names_of(model, of)) if kind == "words" else [choices[i] for i in of] for of in ids]
+    mask_filling = fill_row(model, inputs, row) if kind == "words" else ([], [])
+    follows = kind == "words" and is_causal(model)
+    return StagePrediction(kind, follows, rows, names, best.values, row, *mask_filling)
+
+
+def fill_row(model: Model, inputs: Input, row: int) -> tuple[list[str], list[float]]:
+    """Return what an encoder puts in place of the row when it is masked; nothing where it needs no mask."""
+    mask = None if model.tokenizer is None else model.tokenizer.mask
+    if not isinstance(model, LM) or model.causal or mask is None or mask in inputs.ids[0].tolist():
+        return [], []
+    ids = inputs.ids.clone()
+    ids[0, row] = mask
+    hidden = Input(ids, (), types=inputs.types).run(model)[0, row].float().softmax(-1)
+    best = hidden.topk(COUNT)
+    return list(names_of(model, best.indices)), best.values.tolist()

@@ -1,0 +1,249 @@
+"""steps, next_token, embeddings, training: arithmetic, probabilities, maps and curves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.classroom.arithmetic.explain import explain
+from heedful.classroom.arithmetic.render import Style
+from heedful.classroom.arithmetic.worked import Derivation
+from heedful.classroom.figures.attention_figures import Text, check_pattern
+from heedful.classroom.figures.figure import Figure
+from heedful.classroom.figures.panels import bars
+from heedful.classroom.figures.projections import project
+from heedful.classroom.figures.token_labels import cut_label, labels, readable
+from heedful.core.errors import InputError
+from heedful.decode.sampling import Sampling, generator, uniforms
+from heedful.interp import lens
+from heedful.interp.inputs import Input, position_of, token_id, word_head
+from heedful.interp.prediction import default_position, draw_token, is_causal
+from heedful.models.base import Model, Seq2Seq
+from heedful.word2vec.vectors import Word2Vec
+
+
+def steps(subject: Any, text: Text = None, target: Text = None, **options: Any) -> Figure:
+    """The worked arithmetic as a figure: takes what `heedful.explain` takes.
+
+    steps(model, "The cat sat", part="blocks.1.attn", head=2, token="cat"); steps("cat-sat").
+    """
+    worked = explain(subject, text, target, **options)
+    ours = isinstance(subject, Model)
+    about: dict[str, Any] = {
+        "model": subject.family.name if ours else "",
+        "exercise": "" if ours else _name(subject),
+    }
+    about |= {
+        "text": cut_label(text) if isinstance(text, str) else "",
+        **{k: str(v) for k, v in options.items()},
+    }
+    data = {
+        "worked": worked.to_dict(),
+        "rows": list(_rows(worked)),
+        "text": worked.text(width=12).splitlines(),
+    }
+    said = "".join(f", {k}={v!r}" for k, v in options.items())
+    call = (
+        f"heedful.view.steps(model, {cut_label(str(text))!r}{said})"
+        if ours
+        else f"heedful.view.steps({subject!r})"
+    )
+    title = worked.title.replace("Ġ", "·").replace("▁", "·")
+    return Figure("steps", title, about, data, "", call)
+
+
+def _name(subject: Any) -> str:
+    return str(subject) if isinstance(subject, str | Path) else "values"
+
+
+def _rows(derivation: Derivation) -> Iterator[tuple[str, ...]]:
+    style = Style(6, None)
+    for line in derivation.lines:
+        if isinstance(line, Derivation):
+            yield from _rows(line)
+            continue
+        yield derivation.title, *(cell or "" for cell in style.cells(line))
+
+
+def surprisal(model: Model, text: Text, target: Text = None) -> Figure:
+    """How surprised the model is by each token it reads, −log₂ p in bits; a bar for each one predicted."""
+    found = lens.surprisal(model, text, target)
+    names = readable(model, found.tokens)
+    known = [i for i, bits in enumerate(found.bits) if bits is not None]
+    values, labelled = [found.bits[i] for i in known], [f"{i}: {names[i]}" for i in known]
+    panel = bars("surprisal", values, labelled, axes=("token", "bits"))
+    said = cut_label(text if isinstance(text, str) else " ".join(names))
+    title = (
+        f"Surprise of {model.family.name}: {found.mean:.2f} bits a token, perplexity {found.perplexity:.1f}"
+    )
+    call = f"heedful.view.surprisal(model, {said!r})"
+    return Figure(
+        "surprisal", title, {"model": model.family.name, "text": said}, {"panels": [panel]}, "", call
+    )
+
+
+@torch.no_grad()
+def next_token(
+    model: Model, text: Text, target: Text = None, *, position: int | str | None = None,
+    temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None,
+    min_p: float | None = None, seed: int = 0, count: int = 20,
+) -> Figure:  # fmt: skip
+    """From logits to the token: after temperature, top-k, top-p and min-p, and the one `seed` draws.
+
+    The rules and the random number are those of `heedful.generate`. Of an encoder it is the word at
+    `position`, by default the first masked one; of an encoder-decoder without a target the first word.
+    """
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    word_head(model)
+    if isinstance(model, Seq2Seq) and target is None:
+        target = [model.start_token]
+    given = check_pattern(model, text, target)
+    at = _position(model, given, position)
+    logits = given.run(model)[0, at].float().cpu()
+    drawn = draw_token(logits, sampling, seed=seed)
+    names = labels(model, range(len(logits)))
+    shown = logits.topk(min(count, len(names))).indices.tolist()
+    shown += [drawn.token] * (drawn.token not in shown)
+    stages = zip(("p", "heated", "top_k", "top_p", "final"), ("p", "temperature", "top_k", "top_p", "final"))
+    chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    data = {
+        "names": names, "logits": logits.numpy(), "shown": shown, "drawn": drawn.token, "count": count,
+        "u": float(uniforms([generator(seed)], 1)[0, 0]), "seed": seed,
+        "chain": {name: drawn.chances[rule][shown].numpy() for name, rule in stages},
+        "entropy": drawn.entropy(), "kept": drawn.candidates(), "sampling": chosen,
+    }  # fmt: skip
+    place = labels(model, given.read)[at]
+    said = cut_label(text if isinstance(text, str) else " ".join(labels(model, given.ids)))
+    after = f"{'after' if is_causal(model) else 'at'} “{place}”"
+    set_ = {name: value for name, value in chosen.items() if value is not None} | {"seed": seed}
+    kind = "Next token" if is_causal(model) else "Word"
+    title = f"{kind} of {model.family.name} {after}: {', '.join(f'{k} {v}' for k, v in set_.items())}"
+    call = f"heedful.view.next_token(model, {said!r}, {', '.join(f'{k}={v}' for k, v in set_.items())})"
+    about = {"model": model.family.name, "text": said, "position": at, **set_}
+    share = f"{drawn.candidates():,} of {len(names):,} tokens may be drawn"
+    note = f"{share}; the entropy is {drawn.entropy():.2f} bits."
+    return Figure("next_token", title, about, data, note, call)
+
+
+def _position(model: Model, inputs: Input, position: int | str | None) -> int:
+    """Return the position that predicts: the last, or the first masked one of an encoder."""
+    if position is not None:
+        return position_of(inputs.names, position)
+    mask = getattr(model.tokenizer, "mask", None)
+    if not is_causal(model) and (mask is None or mask not in inputs.read[0].tolist()):
+        name = "the mask" if mask is None else model.tokenizer.tokens([mask])[0]
+        raise InputError(f"an encoder predicts hidden words: write {name} in the text, or give position=")
+    return default_position(model, inputs)
+
+
+@torch.no_grad()
+def embeddings(
+    subject: Any, *, words: Sequence[str | int] | None = None, names: Sequence[str] | None = None,
+    table: str = "tokens", count: int = 300, neighbours: int = 10, select: str | None = None,
+    method: str = "pca", perplexity: float = 30.0, seed: int = 0,
+) -> Figure:  # fmt: skip
+    """A map of vectors by their first two principal components, and the nearest of each in the full space.
+
+    `subject` is a model (its `table` of tokens, or "target"), a `Word2Vec`, or vectors (V, D) with their
+    `names`. Without `words` the first `count` whole words of the vocabulary are drawn. Nearness is the cosine
+    among all V vectors, never what the map shows. `method` "tsne" (scikit-learn) or "umap" (umap-learn) draws
+    another map: `perplexity` is about how many neighbours count, and they begin as `seed` says.
+    """
+    vectors, known, label = _vectors(subject, names, table)
+    chosen = _words(subject, known, words, count)
+    if len(chosen) < 2:
+        raise InputError("a map needs at least 2 words", hint=f"there are {len(chosen)}")
+    X = vectors[chosen]
+    made = project(X.numpy(), method, perplexity=perplexity, seed=seed)
+    close = F.normalize(X, dim=-1) @ F.normalize(vectors, dim=-1).T
+    close[torch.arange(len(chosen)), torch.tensor(chosen)] = -torch.inf
+    near = close.topk(min(neighbours, len(known) - 1), -1)
+    used = sorted(set(near.indices.flatten().tolist()))
+    place = {word: i for i, word in enumerate(used)}
+    shown = [known[i] for i in chosen]
+    if select is not None and select not in shown:
+        raise InputError(f"select={select!r} is not among the words drawn", hint="name it in words=")
+    data = {
+        "names": shown, "points": made.points.astype(np.float32), "explained": made.share,
+        "axes": [made.axis(0), made.axis(1)],
+        "words": [known[i] for i in used], "cosines": near.values.float().numpy(),
+        "near": np.array([[place[i] for i in row] for row in near.indices.tolist()], dtype=np.int32),
+        "selected": None if select is None else shown.index(select),
+    }  # fmt: skip
+    title = f"Vectors of {label}: {len(chosen)} of {len(known):,} words"
+    note = f"On this map {made.note}. Neighbours are those of all {X.shape[1]} dimensions."
+    about = {"model": label, "words": len(chosen), "dimensions": X.shape[1], "method": method}
+    more = "" if method == "pca" else f", method={method!r}, perplexity={perplexity}, seed={seed}"
+    call = f"heedful.view.embeddings(model, count={count}{more})"
+    return Figure("embeddings", title, about, data, note, call)
+
+
+def _vectors(subject: Any, names: Sequence[str] | None, table: str) -> tuple[Tensor, list[str], str]:
+    """Vectors (V, D), a name for each, and what they are of."""
+    if isinstance(subject, Word2Vec):
+        return torch.from_numpy(np.asarray(subject.input, dtype=np.float32)), subject.words, "word2vec"
+    if isinstance(subject, Model):
+        if table not in subject.tables:
+            raise InputError(f"no table {table!r}", hint=f"this model has {', '.join(subject.tables)}")
+        vectors = subject.tables[table].table.detach().float().cpu()
+        return vectors, labels(subject, range(len(vectors))), subject.family.name
+    vectors = torch.as_tensor(subject).detach().float().cpu()
+    if vectors.dim() != 2 or names is None or len(names) != len(vectors):
+        raise InputError("give a model, a Word2Vec, or vectors (V, D) and names=, one for each row")
+    return vectors, [str(n) for n in names], "vectors"
+
+
+def _words(
+    subject: Any, vocabulary: Sequence[str], words: Sequence[str | int] | None, count: int
+) -> list[int]:
+    """The rows that are drawn."""
+    if words is not None:
+        place = {name: i for i, name in enumerate(vocabulary)}
+        find = lambda w: place[w] if w in place else _find(subject, w, len(vocabulary))
+        return list(dict.fromkeys(find(w) for w in words))
+    plain = [name.lstrip("▁Ġ ") for name in vocabulary]
+    whole = [i for i, name in enumerate(plain) if len(name) >= 3 and name.isalpha()]
+    starts = [i for i in whole if plain[i] != vocabulary[i]]  # if a mark says where words begin
+    chosen = next((found for found in (starts, whole) if len(found) >= 10), list(range(len(vocabulary))))
+    return chosen[:count]
+
+
+def _find(subject: Any, word: str | int, size: int) -> int:
+    if isinstance(subject, Word2Vec):
+        return subject.row(word)
+    if isinstance(subject, Model):
+        at = token_id(subject, word)
+    elif isinstance(word, int):
+        at = word
+    else:
+        raise InputError(f"{word!r} is not among the names")
+    if not 0 <= at < size:
+        raise InputError(f"word {at} is outside 0 … {size - 1}")
+    return at
+
+
+def training(run: str | Path | Sequence[str | Path], metric: str = "loss") -> Figure:
+    """The curves of one run folder, or of several drawn together: training and validation."""
+    from heedful.train.recipes.curves import read_curves
+
+    runs = [Path(r) for r in ([run] if isinstance(run, str | Path) else run)]
+    if not runs:
+        raise InputError("no run was named", hint="give the folder of one, or a list of them")
+    found = read_curves(runs, metric)
+    where = ", ".join(r.name for r in runs)
+    if not found:
+        raise InputError(f"{where} logged no {metric!r}", hint="try loss, learning_rate or grad_norm")
+    listed = [
+        {"name": name, "x": np.array([x for x, _ in curve]), "y": np.array([y for _, y in curve])}
+        for name, curve in found.items()
+    ]
+    call = f"heedful.view.training({[str(r) for r in runs]!r}, metric={metric!r})"
+    return Figure(
+        "training", f"{metric} of {where}", {"run": where}, {"metric": metric, "curves": listed}, "", call
+    )

@@ -1,0 +1,175 @@
+"""What a model has, told by its parts: the page shows panels by this record and never asks for a family."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from heedful.classroom.arithmetic.from_model import TOPICS, Subject
+from heedful.classroom.studio.model_registry import Entry, LoadedModel
+from heedful.core.errors import HeedfulError
+from heedful.decode.request import context_length
+from heedful.interp.inputs import probe_input
+from heedful.interp.mixing import AttentionGroup, attention_groups, mixers_of, position_type, stacks_of
+from heedful.interp.prediction import answer_names, predicts
+from heedful.interp.states import recurrent_parts
+from heedful.models.base import Model, Seq2Seq
+from heedful.nn.context import Watch
+from heedful.nn.head import NoHead
+from heedful.nn.norm import RMSNorm
+from heedful.tasks.task import Task
+from heedful.word2vec import Word2Vec
+
+
+def topics_of(model: Model) -> list[str]:
+    """What `explain` can work out: asked once, on a few tokens; what it refuses is left out."""
+    subject, out = Subject(model, probe_input(model), "", 0, -1), []
+    for topic, work in TOPICS.items():
+        try:
+            work(subject)
+        except (HeedfulError, NotImplementedError):
+            continue
+        out.append(topic)
+    return out
+
+
+def heads_of(model: Model) -> dict[str, int]:
+    """How many heads each layer that attends has, seen in a pass over a few tokens."""
+    watch = Watch("*.pattern")
+    with torch.no_grad():
+        probe_input(model).run(model, watch)
+    return {name.removesuffix(".pattern"): value.shape[1] for name, value in watch.values.items()}
+
+
+def tasks_of(model: Model | Word2Vec) -> list[str]:
+    """The tasks of heedful.pipeline that this model can do, that which it is for first."""
+    from heedful.tasks.pipeline import TASK_BY_HEAD, TASKS
+    from heedful.tasks.text2text import languages
+
+    if isinstance(model, Word2Vec):
+        return ["neighbours", "analogy"]
+    if model.tokenizer is None:
+        return []
+    found = []
+    for task, row in TASKS.items():
+        module, _, name = row.where.partition(":")
+        kind: type[Task] = getattr(importlib.import_module(module), name)
+        # Any model gives vectors; the page offers that of those which are made for it.
+        if kind.fits(model) and (kind.heads or model.config.head == "none"):
+            found.append(task)
+    left_out = {"rerank"}  # the page has no form for texts to rank
+    if model.tokenizer.chat_template is None:
+        left_out.add("conversational")
+    if isinstance(model, Seq2Seq):
+        known = languages(model) is not None
+        left_out |= {"summarization", "text2text-generation"} if known else set()
+        left_out |= {"fill-mask"} if model.tokenizer.mask is None else set()
+    first = [TASK_BY_HEAD.get(model.config.head, "text-generation")]
+    if "task_prompt" in model.hf_config:
+        first = ["summarization"]
+    elif model.image_processor is not None:
+        first = ["image-to-text"]
+    elif isinstance(model, Seq2Seq) and model.config.head == "lm":
+        first = ["translation"]
+    elif model.config.head == "none" and model.pooling is not None:
+        first = ["sentence-similarity"]
+    return [t for t in dict.fromkeys([*first, *found]) if t in found and t not in left_out]
+
+
+def context(model: Model) -> dict[str, int | None]:
+    if isinstance(model, Seq2Seq):
+        return {"source": context_length(model, source=True), "target": context_length(model)}
+    return {"tokens": context_length(model)}
+
+
+def capabilities(loaded_model: LoadedModel, python: str) -> dict[str, Any]:
+    """The capability record of a loaded model."""
+    entry, model = loaded_model.entry, loaded_model.model
+    kind = "vectors" if isinstance(model, Word2Vec) else model.kind
+    about = {"id": entry.id, "source": entry.source, "kind": kind, "tasks": tasks_of(model),
+             "run": entry.run, "card": card(entry), "python": python}  # fmt: skip
+    if isinstance(model, Word2Vec):
+        size = model.input.size + (0 if model.output is None else model.output.size)
+        return about | {
+            "family": "word2vec", "reads": "text", "params": int(size), "dim": model.dim,
+            "vocab": len(model), "context": {},
+            "attention": [], "position": {"type": "none"}, "recurrent": [], "mixing": [], "head": "none",
+            "predicts": "vectors", "labels": None,
+            "embeddings": ["input"] + ["output"] * (model.output is not None),
+            "norm": None, "kv_cache": False, "chat": False, "mask_token": None, "topics": ["word2vec"],
+            "stacks": [], "layers": 0, "tokenizer": {"kind": "words", "size": len(model), "merges": False,
+            "special": {}}, "counts": model.counts is not None, "output": model.output is not None,
+        }  # fmt: skip
+    return about | _sequence(model)
+
+
+def _sequence(model: Model) -> dict[str, Any]:
+    heads, tokenizer = heads_of(model), model.tokenizer
+    norm = next((m for m in model.modules() if isinstance(m, RMSNorm | nn.LayerNorm)), None)
+    special = {} if tokenizer is None else tokenizer.roles
+    layers = {name: len(stack) for name, stack in stacks_of(model).items()}
+    return {
+        "family": model.family.name, "params": sum(p.numel() for p in model.parameters()),
+        "reads": "text" if model.image_processor is None else "images",
+        "dim": model.config.dim, "vocab": model.config.vocab, "context": context(model),
+        "attention": [describe_group(group, heads) for group in attention_groups(model)],
+        "position": {"type": position_type(model)}, "mixing": mixers_of(model),
+        "recurrent": [part.to_dict() for part in recurrent_parts(model)],
+        "head": "none" if isinstance(model.head, NoHead) else model.config.head,
+        "predicts": predicts(model), "labels": answer_names(model),
+        "embeddings": ["input"] + ["output"] * (predicts(model) == "words"),
+        "norm": None if norm is None else "rms" if isinstance(norm, RMSNorm) else "layer",
+        "kv_cache": model.kind != "encoder", "mask_token": special.get("mask"),
+        "chat": tokenizer is not None and tokenizer.chat_template is not None,
+        "topics": topics_of(model), "stacks": list(layers), "layers": sum(layers.values()),
+        "tokenizer": None if tokenizer is None else {
+            "kind": (kind := type(tokenizer.backend.model).__name__), "size": len(tokenizer),
+            "merges": kind == "BPE", "special": dict(special),
+        },
+    }  # fmt: skip
+
+
+def describe_group(group: AttentionGroup, heads: Mapping[str, int]) -> dict[str, Any]:
+    """Return a group of layers as the page reads it, with the number of heads of each."""
+    return group.to_dict() | {"heads": [heads[layer] for layer in group.layers]}
+
+
+def card(entry: Entry) -> str | None:
+    """The model card beside the weights, if it is short enough to show."""
+    path = (entry.path if entry.path.is_dir() else entry.path.parent) / "README.md"
+    if not path.is_file() or path.stat().st_size > 200_000:
+        return None
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def summary(entry: Entry, memo: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """One line of the catalogue, from the shapes alone; remembered, since folders rarely change."""
+    stamp = entry.path.stat().st_mtime if entry.path.exists() else 0.0
+    key = f"{entry.path}@{stamp}"
+    if key not in memo:
+        memo[key] = _summary(entry)
+    return {"id": entry.id, "source": entry.source, "run": entry.run} | memo[key]
+
+
+def _summary(entry: Entry) -> dict[str, Any]:
+    from heedful.tasks.pipeline import infer_task
+    from heedful.weights.loading import skeleton
+
+    about: dict[str, Any] = dict.fromkeys(("kind", "family", "params", "head", "error")) | {"tasks": []}
+    if entry.vectors:
+        return about | {"kind": "vectors", "family": "word2vec"}
+    try:
+        model = skeleton(entry.name)
+        # What it is for; the record has all it can do.
+        tasks = ["summarization" if "task_prompt" in model.hf_config else infer_task(model)]
+    except (HeedfulError, OSError, ValueError, KeyError) as error:
+        return about | {"error": " ".join(str(error).split())}
+    params = sum(p.numel() for p in model.parameters())
+    return about | {
+        "kind": model.kind, "family": model.family.name, "params": params, "head": model.config.head,
+        "tasks": tasks,
+    }  # fmt: skip

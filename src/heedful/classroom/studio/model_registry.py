@@ -1,0 +1,220 @@
+"""Which models there are: those given, bundled ones, installed ones, folders, checkpoints of runs.
+
+A model is read from disk when it is first asked for and owned by one thread. The few used last stay.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from heedful.classroom.studio.error_responses import Cannot, ModelNotFound
+from heedful.classroom.studio.workers import Ticket, Worker
+from heedful.core.errors import HeedfulError, nearest
+from heedful.core.images import PREPROCESSOR
+from heedful.models.base import Model
+from heedful.weights.adapters import adapter_base, has_adapter, merge
+from heedful.word2vec import Word2Vec
+
+T = TypeVar("T")
+KEPT = 4  # models in memory
+VECTORS = (".vec", ".glove", ".txt", ".bin", ".safetensors")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model that may be loaded. `name` is what heedful.load takes, or Word2Vec.load for vectors."""
+
+    id: str
+    source: str  # given, bundled, package, folder, run
+    name: str
+    path: Path
+    vectors: bool = False
+    run: str | None = None
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether its folder says how images become its input."""
+        return (self.path / PREPROCESSOR).is_file()
+
+    @property
+    def needs_merge(self) -> bool:
+        """Whether an adapter lies beside the weights; it is merged when loaded. (`load` itself merges one
+        that names the model it stands on.)
+        """
+        return has_adapter(self.path) and adapter_base(self.path) is None
+
+
+def entry_at(id: str, source: str, name: str, path: Path, run: str | None = None) -> Entry:
+    """An entry for what lies at a path: a model, or a file of word vectors."""
+    file = vectors_in(path)
+    if file is not None:
+        return Entry(id, source, str(file), file, True, run)
+    return Entry(id, source, name, path, False, run)
+
+
+def vectors_in(path: Path) -> Path | None:
+    """The file of word vectors that a path names: itself, or the only one in a folder without a config."""
+    if path.is_file():
+        return path if path.suffix in VECTORS else None
+    if not path.is_dir() or (path / "config.json").is_file() or has_adapter(path):
+        return None
+    found = [p for p in sorted(path.iterdir()) if p.suffix in (".vec", ".glove", ".bin", ".safetensors")]
+    return found[0] if len(found) == 1 else None
+
+
+def is_model(path: Path) -> bool:
+    if path.suffix in (".gguf", ".vec", ".glove"):
+        return path.is_file()
+    made = (path / "config.json").is_file() or has_adapter(path) or vectors_in(path) is not None
+    return path.is_dir() and made
+
+
+@dataclass
+class LoadedModel:
+    """A loaded model, the thread that owns it, and what was worked out about it once."""
+
+    entry: Entry
+    model: Model | Word2Vec
+    worker: Worker
+    memo: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        return self.entry.id
+
+    @property
+    def sequence(self) -> Model:
+        """The model, if it reads sequences."""
+        if isinstance(self.model, Model):
+            return self.model
+        raise Cannot(
+            f"{self.id} is a table of word vectors and reads no sequence", hint="choose a model that does"
+        )
+
+    @property
+    def vectors(self) -> Word2Vec:
+        if isinstance(self.model, Word2Vec):
+            return self.model
+        raise Cannot(f"{self.id} is no table of word vectors", hint="choose one that is")
+
+    def run(self, function: Callable[[], T], ticket: Ticket | None = None) -> T:
+        """In the thread that owns the model."""
+        return self.worker.run(function, ticket)
+
+    def once(self, key: str, function: Callable[[], T]) -> T:
+        """Work it out in the model's thread the first time; what is remembered waits for no thread."""
+        if key in self.memo:
+            known: T = self.memo[key]
+            return known
+
+        def compute() -> T:
+            if key not in self.memo:
+                self.memo[key] = function()
+            value: T = self.memo[key]
+            return value
+
+        return self.run(compute)
+
+
+class ModelRegistry:
+    """The catalogue and what is loaded of it. Folders are looked at anew each time: models appear and go."""
+
+    def __init__(self, names: Sequence[str], models: Path, runs: Callable[[], dict[str, Path]]) -> None:
+        self.given, self.models, self.runs = tuple(names), models, runs
+        self._lock = threading.Lock()
+        self._held: OrderedDict[str, LoadedModel] = OrderedDict()
+        self._reader = Worker("reader")
+
+    def entries(self) -> dict[str, Entry]:
+        """Every model by its id; of equal names the first wins and the others get a number."""
+        found: dict[str, Entry] = {}
+        for entry in self._all():
+            id, number = entry.id, 2
+            while id in found and found[id].path.resolve() != entry.path.resolve():
+                id, number = f"{entry.id}-{number}", number + 1
+            if id not in found:
+                fields = entry.__dict__ | {"id": id}
+                found[id] = Entry(**fields)
+        return found
+
+    def _all(self) -> Iterator[Entry]:
+        from heedful.weights.bases import bundled_models, installed_models
+        from heedful.weights.hub import resolve
+
+        for name in self.given:
+            path = Path(name).expanduser()
+            where = path if path.exists() else resolve(name)
+            shown = path.absolute().name if path.exists() else name
+            yield entry_at(shown.removesuffix(".gguf"), "given", name, where)
+        for name, path in bundled_models().items():
+            yield entry_at(name, "bundled", name, path)
+        for name, path in installed_models().items():
+            yield entry_at(name, "package", name, path)
+        if self.models.is_dir():
+            for path in sorted(self.models.iterdir()):
+                if is_model(path):
+                    yield entry_at(path.name.removesuffix(".gguf"), "folder", str(path), path)
+        for run, folder in self.runs().items():
+            for path in sorted((folder / "checkpoints").glob("step-*")):
+                step = path.name.removeprefix("step-")
+                if step.isdigit() and is_model(path):
+                    yield entry_at(f"{run}@{int(step)}", "run", str(path), path, run)
+
+    def entry(self, id: str) -> Entry:
+        known = self.entries()
+        if id in known:
+            return known[id]
+        close = nearest(id, known) or f"there are {', '.join(list(known)[:8]) or 'none'}"
+        raise ModelNotFound(f"no model {id[:80]!r} here", hint=close)
+
+    def get(self, id: str) -> LoadedModel:
+        """A model, loaded if need be; a folder that was written anew is loaded anew."""
+        entry = self.entry(id)
+        with self._lock:
+            held = self._held.get(id)
+            if held is not None and held.entry.path == entry.path:
+                self._held.move_to_end(id)
+                return held
+        return self._reader.run(lambda: self._load(entry))
+
+    def _load(self, entry: Entry) -> LoadedModel:
+        with self._lock:  # two pages may have asked for the same
+            if entry.id in self._held and self._held[entry.id].entry.path == entry.path:
+                return self._held[entry.id]
+        from heedful.weights.loading import load
+
+        try:
+            model = Word2Vec.load(entry.path) if entry.vectors else load(entry.name)
+            if isinstance(model, Model) and entry.needs_merge:
+                merge(model)  # plain matrices, so that heads can be taken apart
+        except HeedfulError:
+            raise
+        except (OSError, ValueError, KeyError) as error:
+            raise Cannot(f"{entry.id} cannot be read: {error}", hint="is the folder complete?") from None
+        held = LoadedModel(entry, model, Worker(entry.id))
+        with self._lock:
+            self._held[entry.id] = held
+            while len(self._held) > KEPT:
+                self._held.popitem(last=False)  # its thread ends when nobody holds it any more
+        return held
+
+    @property
+    def loaded_ids(self) -> list[str]:
+        with self._lock:
+            return list(self._held)
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """How much stands in each model's line."""
+        with self._lock:
+            return {id: held.worker.waiting for id, held in self._held.items() if held.worker.waiting}
+
+    def close(self) -> None:
+        for held in self._held.values():
+            held.worker.close()
+        self._reader.close()

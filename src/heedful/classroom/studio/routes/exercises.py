@@ -1,0 +1,87 @@
+"""Code exercises: the list with stubs and progress, hints, and grading in a process of its own."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from heedful.classroom.exercises.code_exercises import (
+    check_names,
+    code_exercises,
+    stub_file,
+    stubs,
+    summaries,
+)
+from heedful.classroom.exercises.code_grading import grade_solution, grade_source
+from heedful.classroom.exercises.code_hints import HINTS
+from heedful.classroom.exercises.student_record import (
+    describe_states,
+    next_exercise,
+    read_progress,
+    record_hint,
+    record_verdicts,
+)
+from heedful.core.errors import InputError
+from heedful.serve.json_response import Json
+
+router = APIRouter()
+GRADING = threading.Lock()  # one file at a time: each has a process of its own
+MAX_LETTERS = 1_000_000
+
+
+class Solution(BaseModel):
+    """A file on this machine by its path, or a text of Python; perhaps only some of its functions."""
+
+    path: str = Field("", max_length=4096)
+    text: str = Field("", max_length=MAX_LETTERS)
+    names: list[str] = Field(default_factory=list, max_length=32)
+
+
+@router.get("/api/exercises")
+def list_exercises() -> Response:
+    """The code exercises in order: what to write, how far the student is, the hints taken so far."""
+    exercises, progress = code_exercises(), read_progress(list(stubs()))
+    states = describe_states(progress)
+    rows: list[dict[str, Any]] = []
+    for name, exercise in exercises.items():
+        entry = progress[name]
+        taken = list(HINTS[name][: entry.hints])
+        about = {"title": exercise.title, "equation": summaries()[name], "model": exercise.model}
+        row = {"name": name, "state": states[name], "levels": len(HINTS[name])}
+        row |= {"stub": stubs()[name], "file": stub_file([name])}
+        rows.append(row | about | vars(entry) | {"hints": taken})
+    return Json({"exercises": rows, "next": next_exercise(progress), "file": stub_file()})
+
+
+@router.post("/api/exercises/{name}/hint")
+def give_hint(name: str) -> Response:
+    """The next hint, which is remembered as taken."""
+    (known,) = check_names([name])
+    hints = HINTS[known]
+    level = record_hint(known, len(hints))
+    return Json({"name": known, "level": level, "levels": len(hints), "hint": hints[level - 1]})
+
+
+@router.post("/api/exercises/grade")
+def grade(body: Solution) -> Response:
+    """Grade a file or a text; what is right is remembered as done."""
+    if bool(body.path.strip()) == bool(body.text.strip()):
+        raise InputError("a path or a text is graded", hint="give one of them")
+    names = body.names or None
+    with GRADING:
+        given = body.path.strip()
+        result = grade_solution(given, names) if given else grade_source(body.text, names)
+    tried = {one.name: one.verdict for one in result.grades if one.verdict in ("right", "wrong")}
+    notes = list(result.notes)
+    try:
+        record_verdicts(tried)
+    except OSError as error:
+        notes.append(f"progress could not be kept: {error.strerror}")
+    arguments = repr(given or "solution.py") + (f", {names!r}" if names else "")
+    python = "from heedful.classroom.exercises.code_grading import grade_solution\n\n"
+    python += f"print(grade_solution({arguments}).to_dict())"
+    return Json(result.to_dict() | {"notes": notes, "python": python})

@@ -1,0 +1,137 @@
+"""What happens between input and output: lens, surprise, states, neurons, gradients, neighbours, order."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch.nn.functional as F
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from heedful.classroom.studio import predictions, snippets, tokens
+from heedful.classroom.studio.shared_state import Look, Seen
+from heedful.classroom.studio.traces import Trace
+from heedful.core.errors import InputError
+from heedful.interp.gradients import attribution, gradient_by_distance
+from heedful.interp.inputs import stack_of
+from heedful.interp.lens import logit_lens, neighbours, surprisal
+from heedful.interp.order import shuffle_test, shuffle_without_positions
+from heedful.interp.states import summarise_states, top_neurons
+from heedful.models.base import Model
+from heedful.serve.json_response import Json
+
+router = APIRouter()
+MAX_LENS_BYTES = 400 * 2**20  # of the logits of every layer and position
+
+
+@router.get("/api/trace/{id}/lens")
+def lens(look: Seen, count: int = 5) -> Response:
+    """What each layer would predict, at every position."""
+    found = look.run(lambda held: _lens(held.sequence, look.trace, max(1, min(count, 20))))
+    return Json(found | {"python": snippets.of_trace(look.trace, "lens")})
+
+
+def _lens(model: Model, trace: Trace, count: int) -> dict[str, Any]:
+    T, layers = trace.given.read.shape[1], len(stack_of(model)[1])
+    if 4 * T * layers * model.config.vocab > MAX_LENS_BYTES:
+        raise InputError(
+            f"the lens over {T} tokens and {layers} layers needs too much memory", hint="take a shorter text"
+        )
+    seen = logit_lens(model, trace.given)
+    best = seen.log_probabilities.topk(min(count, seen.logits.shape[-1]), -1)
+    entries = {t["id"]: t for t in predictions.token_entries(model, best.indices.unique().tolist())}
+    said = lambda ids, ps: [entries[i] | {"p": math.exp(p)} for i, p in zip(ids, ps, strict=True)]
+    rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    # The norm of each vector on its way up, and its cosine with the layer before.
+    kept = [trace.in_thread(model, f"{name}.output").float() for name in seen.layers]
+    cosine: list[Any] = [[None] * len(kept[0])]
+    cosine += [F.cosine_similarity(a, b, dim=-1).tolist() for a, b in pairwise(kept)]
+    names = list(seen.tokens)
+    return {
+        "layers": list(seen.layers), "tokens": names, "shown": list(map(tokens.speller(model), names)),
+        "top": [[said(i, p) for i, p in zip(ids, ps, strict=True)] for ids, ps in rows],
+        "entropy": seen.entropy(), "rank": seen.final_ranks(),
+        "surprisal": [[*row, None] for row in seen.surprisal(trace.given.read[0]).tolist()],
+        "norms": [x.norm(dim=-1).tolist() for x in kept], "cosine": cosine,
+    }  # fmt: skip
+
+
+@router.get("/api/trace/{id}/surprisal")
+def surprise(look: Seen) -> Response:
+    return look.respond(surprisal)
+
+
+@router.get("/api/trace/{id}/states")
+def trace_states(look: Seen) -> Response:
+    """Gates and states of recurrent parts, norms by layer, neurons, and what is kept while writing."""
+    trace = look.trace
+    if trace.output is None:
+        raise InputError(
+            "word vectors have no states: one vector for each word", hint="choose a model that reads"
+        )
+    value = lambda model: lambda name: trace.in_thread(model, name)
+    found = look.run(lambda held: summarise_states(held.sequence, trace.shapes, value(held.sequence)))
+    return Json(found | {"python": snippets.of_trace(trace, "states")})
+
+
+@router.get("/api/trace/{id}/neurons")
+def neurons(look: Seen, name: str, count: int = 10) -> Response:
+    """The neurons of a feed-forward layer that fire most in this text, and the tokens they fire for."""
+    value = look.trace.value(look.loaded_model, name).float()
+    if value.dim() != 2:
+        raise InputError(f"{name} has the shape {tuple(value.shape)}", hint="neurons are (tokens, neurons)")
+    imports = "from heedful.interp.states import top_neurons"
+    lines = f"print(top_neurons(watch[{name!r}][0], {count}))"
+    python = snippets.of_pass(look.trace, "tensor", lines, imports, name=name)
+    return Json({"name": name, "neurons": top_neurons(value, count), "python": python})
+
+
+@router.get("/api/trace/{id}/reach")
+def gradient_reach(look: Seen) -> Response:
+    """How large the gradient is that the last state sends back, by distance."""
+    return look.respond(gradient_by_distance, ".relative")
+
+
+@router.get("/api/trace/{id}/neighbours")
+def nearest_tokens(look: Seen, name: str = "", count: int = 5) -> Response:
+    return look.respond(neighbours, name=name, count=max(1, min(count, 50)))
+
+
+@router.get("/api/trace/{id}/attribution")
+def attribute_prediction(
+    look: Seen, answer: str | None = None, position: int = -1,
+    method: Literal["integrated", "gradient"] = "integrated",
+) -> Response:  # fmt: skip
+    """What each token adds to the logit of an answer; a number names a token by its id."""
+    chosen = int(answer) if answer is not None and answer.isdigit() else answer or None
+    return look.respond(attribution, answer=chosen, position=position, method=method)
+
+
+@router.get("/api/trace/{id}/order")
+def order(look: Seen, seed: int = 0) -> Response:
+    """The same tokens in another order: does the model notice?"""
+    trace = look.trace
+    if trace.output is None:
+        return Json(_order_of_words(look))
+    model, found = look.loaded_model.sequence, look.call(shuffle_test, seed=seed)
+    at, token = predictions.telling_position(model, found.shuffled, found.change, found.before)
+    without = look.call(shuffle_without_positions, seed=seed) if found.over else None
+    return Json({
+        "shuffled": list(found.shuffled.tokens), "over": found.over, "positions": len(found.change),
+        "position": at, "token": token, "kl": float(found.change.mean()) if found.over else None,
+        "kl_without_positions": None if without is None else float(without.mean()),
+        "cosine": found.cosine, **predictions.matching_position(model, found.before, found.after, at, 10),
+        "python": snippets.of_call(trace, shuffle_test, ".change", seed=seed),
+    })  # fmt: skip
+
+
+def _order_of_words(look: Look) -> dict[str, Any]:
+    words = [t["text"] for t in look.trace.tokens]
+    lines = f"words = {words!r}\nprint(vectors.sentence(words) - vectors.sentence(words[::-1]))"
+    return {
+        "shuffled": words[::-1], "over": None, "positions": 0, "position": 0, "token": words[0],
+        "before": [], "after": [], "kl": 0.0, "cosine": 1.0,
+        "python": snippets.script(look.trace.entry, lines),
+    }  # fmt: skip

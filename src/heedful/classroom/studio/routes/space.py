@@ -1,0 +1,133 @@
+"""Embeddings: map, neighbours, analogy, one word in many sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from heedful.classroom.figures.projections import pca
+from heedful.classroom.studio import snippets, vector_space
+from heedful.classroom.studio.model_registry import LoadedModel
+from heedful.classroom.studio.shared_state import Here
+from heedful.classroom.studio.tokens import tidy
+from heedful.core.errors import InputError
+from heedful.interp.word_vectors import (
+    analogy_plane,
+    contextual_vectors,
+    nearest_by_distance,
+    whole_words,
+)
+from heedful.serve.json_response import Json
+
+router = APIRouter()
+Table = Literal["input", "output"]
+
+
+def _python(loaded_model: LoadedModel, table: str, lines: str, imports: str = "") -> str:
+    """Return lines about `vectors`: any table of vectors goes through one object, that of word vectors."""
+    if not loaded_model.entry.vectors or table != "input":
+        source = "vectors" if loaded_model.entry.vectors else "model"
+        lines = f"vectors = vector_table({source}, {table!r})\n{lines}"
+        imports = f"from heedful.interp.word_vectors import vector_table\n{imports}".strip()
+    return snippets.script(loaded_model.entry, lines, imports)
+
+
+@router.get("/api/models/{id}/space/map")
+def space_map(
+    id: str, studio: Here, count: int = 1000, words: str = "", table: Table = "input", axis: str = "",
+    dims: int = 3, method: Literal["pca", "tsne", "umap"] = "pca", perplexity: float = 30.0, seed: int = 0,
+) -> Response:  # fmt: skip
+    held = studio.registry.get(id)
+    most = vector_space.POINTS if method == "pca" else vector_space.SLOW
+    if not 2 <= dims <= 3 or not 2 <= count <= most:
+        raise InputError(f"dims is 2 or 3, and count of {method} between 2 and {most}")
+    ends = tuple(w.strip() for w in axis.split(":")) if axis else None
+    if ends is not None and len(ends) != 2:
+        raise InputError(f"axis={axis!r} must name two words: man:woman")
+    rows = vector_space.embedding_table(held, table)
+    asked = [w.strip() for w in words.split(",") if w.strip()]
+    how = vector_space.Map(method, dims, perplexity, seed)
+    key = f"map {table} {asked} {count} {ends} {how}"
+    make = lambda: vector_space.map_of(held, rows, asked, count, ends, how)
+    found = held.run(make) if method == "pca" else vector_space.cached_result(held, key, make)
+    choice = repr([p["text"] for p in found["points"]])
+    if not asked and len(whole_words(rows)) > 2:
+        choice = f"[vectors.words[row] for row in whole_words(vectors)[:{count}]]"
+    options = f"{method!r}, {dims}, perplexity={perplexity}, seed={seed}"
+    lines = f"print(project(unit_rows(vectors, {choice}), {options}).points)"
+    imports = (
+        "from heedful.interp.word_vectors import whole_words\n"
+        "from heedful.classroom.figures.projections import project, unit_rows"
+    )
+    return Json(found | {"table": table, "python": _python(held, table, lines, imports)})
+
+
+@router.get("/api/models/{id}/space/neighbours")
+def nearest_words(
+    id: str, word: str, studio: Here, count: int = 10, metric: Literal["cosine", "euclid"] = "cosine",
+    table: Table = "input",
+) -> Response:  # fmt: skip
+    held = studio.registry.get(id)
+    rows = vector_space.embedding_table(held, table)
+    found = vector_space.find_token(rows, word)
+    count = max(1, min(count, 200))
+    call, imports = f"vectors.neighbours({found!r}, {count})", ""
+    find: Callable[[], Sequence[tuple[str, float]]] = lambda: rows.neighbours(found, count)
+    if metric == "euclid":  # smaller is nearer
+        call = f"nearest_by_distance(vectors, {found!r}, {count})"
+        imports = "from heedful.interp.word_vectors import nearest_by_distance"
+        find = lambda: nearest_by_distance(rows, found, count)
+    near = vector_space.rank_tokens(held, held.run(find))
+    return Json({
+        "word": found, "shown": vector_space.token_label(held, found), "metric": metric,
+        "near": near, "python": _python(held, table, f"print({call})", imports),
+    })  # fmt: skip
+
+
+@router.get("/api/models/{id}/space/analogy")
+def analogy(
+    id: str, a: str, b: str, c: str, studio: Here, d: str = "", count: int = 10,
+    method: Literal["add", "mul"] = "add", table: Table = "input",
+) -> Response:  # fmt: skip
+    """a is to b as c is to …; the three do not answer, and what they would have said is shown. The plane is
+    that of the best answer, or of the word `d`.
+    """
+    held = studio.registry.get(id)
+    rows = vector_space.embedding_table(held, table)
+    three = [vector_space.find_token(rows, w) for w in (a, b, c)]
+    count = max(1, min(count, 200))
+    found = held.run(lambda: rows.analogy(three[0], three[1], three[2], count, method))
+    mixed = rows.unit(three[1]) - rows.unit(three[0]) + rows.unit(three[2])
+    allowed = held.run(lambda: rows.neighbours(mixed, 5))
+    formula = "b − a + c" if method == "add" else "cos(x, b) cos(x, c) / (cos(x, a) + ε)"
+    call = f"print(vectors.analogy({three[0]!r}, {three[1]!r}, {three[2]!r}, {count}, {method!r}))"
+    fourth = vector_space.find_token(rows, d) if d else found[0][0] if found else ""
+    plane = analogy_plane(rows, three[0], three[1], three[2], fourth) if fourth else None
+    return Json({
+        "formula": formula, "words": three, "plane": None if plane is None else plane.to_dict(),
+        "near": vector_space.rank_tokens(held, found),
+        "excluded": list(found.excluded),
+        "with_inputs": vector_space.rank_tokens(held, allowed),
+        "method": method, "python": _python(held, table, call),
+    })  # fmt: skip
+
+
+class Meaning(BaseModel):
+    """One word, several sentences."""
+
+    model: str
+    word: str
+    sentences: list[str] = Field(min_length=1, max_length=32)
+
+
+@router.post("/api/space/contextual")
+def contextual_map(body: Meaning, studio: Here) -> Response:
+    held = studio.registry.get(body.model)
+    sentences = [tidy(sentence)[0] for sentence in body.sentences]
+    found = held.run(lambda: contextual_vectors(held.sequence, body.word, sentences))
+    found["map"] = [pca(vectors, 2)[0].tolist() for vectors in found.pop("vectors")]
+    return Json(found | {"python": snippets.of_model(held.entry, contextual_vectors, body.word, sentences)})

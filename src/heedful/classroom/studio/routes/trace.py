@@ -1,0 +1,239 @@
+"""A run with capture, and its numbers: tensors, thumbnails, scores of heads, rollout, effects."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal
+
+import torch
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+from torch import Tensor
+
+from heedful.classroom.studio import predictions, snippets
+from heedful.classroom.studio.model_registry import LoadedModel
+from heedful.classroom.studio.shared_state import Client, Here, Look, Seen, Studio
+from heedful.classroom.studio.streaming import Report, run_while_connected, stream_job
+from heedful.classroom.studio.tensor_response import cut_tensor, tensor_response
+from heedful.classroom.studio.trace_builder import build_trace
+from heedful.classroom.studio.traces import Trace
+from heedful.classroom.studio.workers import Ticket
+from heedful.core.errors import InputError
+from heedful.interp.attention import head_scores, pool_pattern, rollout, unscaled_pattern, value_effects
+from heedful.interp.effects import each_head_effect
+from heedful.interp.head_catalogue import find_heads
+from heedful.interp.mixing import AttentionGroup
+from heedful.interp.prediction import words_at
+from heedful.serve.json_response import Json
+
+router = APIRouter()
+Form = Literal["f32", "f16", "u8"]
+
+
+class SampledCell(BaseModel):
+    """How tokens are drawn."""
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int = Field(default=0, ge=0)
+
+
+class Edit(BaseModel):
+    """Changes: heads and layers off, or at their mean over this text or another; tokens replaced."""
+
+    heads: dict[str, list[int]] = {}
+    layers: list[str] = []
+    mean: bool = False
+    reference: str | None = None
+    tokens: dict[str, int | str] = {}
+    target_tokens: dict[str, int | str] = {}
+
+
+class Run(BaseModel):
+    """One text for one model."""
+
+    model: str
+    text: str | None = None
+    pair: str | None = None
+    ids: list[int] | None = None
+    target: str | list[int] | None = None
+    generate: int = Field(default=0, ge=0, le=512)
+    sampling: SampledCell = SampledCell()
+    edit: Edit | None = None
+
+    def flat(self) -> dict[str, Any]:
+        edit = (self.edit or Edit()).model_dump()
+        return self.model_dump(exclude={"model", "edit"}) | edit
+
+
+@router.post("/api/trace")
+async def run(body: Run, request: Request, studio: Here, client: Client = None) -> Response:
+    ticket = studio.clients.ticket(client)
+    trace = await run_while_connected(request, ticket, lambda: run_trace(studio, body, ticket))
+    return Json(trace.answer)
+
+
+def run_trace(studio: Studio, body: Run, ticket: Ticket) -> Trace:
+    """Run a model once and keep what it computed."""
+    if body.text is None and body.ids is None:
+        raise InputError("there is nothing to read", hint="give a text, or ids")
+    held = studio.registry.get(body.model)
+    began = time.perf_counter()
+    trace = held.run(lambda: build_trace(held, body.flat(), studio.traces.new_id(), ticket), ticket)
+    ticket.check()
+    trace.answer["ms"] = round((time.perf_counter() - began) * 1000, 1)
+    studio.traces.add(trace)
+    return trace
+
+
+@router.get("/api/trace/{id}")
+def again(look: Seen) -> Response:
+    return Json(look.trace.answer)
+
+
+@router.get("/api/trace/{id}/tensor")
+def tensor(
+    look: Seen, name: str, head: int | None = None, rows: str | None = None, cols: str | None = None,
+    dtype: Form = "f32", over: Literal["none", "mean", "max", "norm"] = "none",
+) -> Response:  # fmt: skip
+    """Numbers as bytes: all heads of a value, or one, or some rows."""
+    value = _value(look, name)
+    look.studio.traces.fit()
+    softmax = {layer for group in look.trace.groups if group.kind == "softmax" for layer in group.layers}
+    share = name.endswith(".pattern") and name.removesuffix(".pattern") in softmax
+    cut = cut_tensor(value, head, rows, cols, over)
+    tag = f"{look.trace.id}|{name}|{head}|{rows}|{cols}|{dtype}|{over}"
+    return tensor_response(cut, dtype, share=share, full=tuple(value.shape), tag=tag)
+
+
+def _value(look: Look, name: str) -> Tensor:
+    """Return a value by its name; PATH.effect is the size of what each key adds, PATH.unscaled the pattern
+    without the division by √d_k.
+    """
+    trace, (path, _, word) = look.trace, name.rpartition(".")
+    if word not in ("effect", "unscaled"):
+        return trace.values[name] if name in trace.values else trace.value(look.loaded_model, name)
+    if path not in {layer for group in trace.groups for layer in group.layers}:
+        raise InputError(f"{path[:80]!r} attends to nothing", hint="take a layer of a group")
+    held = look.loaded_model
+    of = lambda word: trace.value(held, f"{path}.{word}")
+    if word == "unscaled":
+        return unscaled_pattern(held.sequence, path, of("scores"), of("pattern"), of("q"), of("k"))
+    return value_effects(held.sequence, path, of("pattern"), of("v"))
+
+
+@router.get("/api/trace/{id}/thumbs")
+def thumbs(look: Seen, group: str, size: int = 64) -> Response:
+    """Every head of a group, small: (layers, heads, h, w)."""
+    if not 4 <= size <= 128:
+        raise InputError(f"size={size} must lie between 4 and 128")
+    chosen = look.trace.group(group)
+    trace, names = look.trace, [f"{layer}.pattern" for layer in chosen.layers]
+    small = {name: pool_pattern(trace.values[name], size) for name in names if name in trace.values}
+    if missing := [name for name in names if name not in small]:  # too large to be kept: pooled in passing
+        pool = lambda pattern: pool_pattern(pattern, size)
+        small |= look.run(lambda held: trace.recompute(held.sequence, missing, pool))
+    every = [small[name] for name in names]
+    most = max(len(p) for p in every)
+    filled = torch.stack([torch.nn.functional.pad(p, (0, 0, 0, 0, 0, most - len(p))) for p in every])
+    tag = f"{look.trace.id}|thumbs|{group}|{size}"
+    return tensor_response(filled, "u8", share=chosen.kind == "softmax", tag=tag)
+
+
+@router.get("/api/trace/{id}/scores")
+def scores(look: Seen) -> Response:
+    """What each head does on this text, in a few numbers; of the model as it is, without edits."""
+    trace = look.trace
+    if trace.scores is None:
+        trace.scores = [score.to_dict() for score in look.call(head_scores)]
+    return Json({"scores": trace.scores, "python": snippets.of_trace(trace, "heads")})
+
+
+@router.get("/api/trace/{id}/find")
+def search_heads(look: Seen, query: str, key: str, count: int = 12) -> Response:
+    """Which heads look from one token at another, the strongest first; of the model without edits."""
+    options: dict[str, Any] = {
+        "from_token": query.strip(),
+        "to_token": key.strip(),
+        "count": max(1, min(count, 1000)),
+    }
+    found = [head.to_dict() for head in look.call(find_heads, **options)]
+    return Json({"heads": found, "python": snippets.of_call(look.trace, find_heads, **options)})
+
+
+@router.get("/api/trace/{id}/rollout")
+def attention_rollout(look: Seen, side: str = "") -> Response:
+    value = look.call(rollout, side=side)
+    return tensor_response(value, tag=f"{look.trace.id}|rollout|{side}")
+
+
+@router.get("/api/trace/{id}/effects")
+def effects(look: Seen, studio: Here, group: str, mean: bool = False, client: Client = None) -> Response:
+    """How far the predictions move when each head alone is switched off, or says its mean over this text: a
+    stream that tells how many heads are done, and stops within a pass when nobody listens any more.
+    """
+    trace, held, ticket = look.trace, look.loaded_model, studio.clients.ticket(client)
+    chosen = trace.group(group)
+    return stream_job(held, lambda report: _effects(held, trace, chosen, mean, ticket, report), ticket)
+
+
+def _effects(
+    loaded_model: LoadedModel, trace: Trace, group: AttentionGroup, mean: bool, ticket: Ticket, report: Report
+) -> dict[str, Any]:
+    key = (group.name, mean)
+    if key not in trace.effects:
+        heads = {path: trace.shapes[f"{path}.pattern"][0] for path in group.layers}
+        found: dict[str, list[float]] = {path: [] for path in heads}
+        of, usual = sum(heads.values()), trace.given if mean else None
+        each = each_head_effect(
+            loaded_model.sequence, trace.given, heads, mean=usual, checkpoint=ticket.check
+        )
+        for done, effect in enumerate(each, 1):
+            found[effect.path].append(effect.change)
+            report({"event": "progress", "done": done, "of": of})
+        trace.effects[key] = found
+    python = snippets.of_trace(trace, "effects", mean=mean)
+    return {"event": "done", "effects": trace.effects[key], "python": python}
+
+
+@router.get("/api/trace/{id}/logits")
+def logits(look: Seen, position: int = -1) -> Response:
+    """The whole vocabulary's logits at a position, in float32."""
+    value = words_at(look.loaded_model.sequence, _output(look), position)
+    return tensor_response(value, tag=f"{look.trace.id}|logits|{position}")
+
+
+@router.get("/api/trace/{id}/top")
+def top_tokens(look: Seen, position: int = -1, count: int = 10) -> Response:
+    model, output = look.loaded_model.sequence, _output(look)
+    if not -len(output) <= position < len(output):
+        raise InputError(f"position {position} is outside 0 … {len(output) - 1}")
+    found = predictions.prediction_at(model, output, position, max(1, min(count, 1000)))
+    view = "next_token" if found["kind"] == "words" else "output"
+    return Json(found | {"python": snippets.of_pass(look.trace, view, position=position)})
+
+
+def _output(look: Look) -> Tensor:
+    if look.trace.output is None:
+        raise InputError(
+            f"{look.trace.entry.id} is a table of vectors and predicts nothing", hint="ask for neighbours"
+        )
+    return look.trace.output
+
+
+@router.get("/api/trace/{id}/python")
+def trace_snippet(
+    look: Seen, view: str, name: str | None = None, head: int | None = None, words: bool = False,
+    between: str = "",
+) -> Response:  # fmt: skip
+    """The lines that give a view's numbers."""
+    if view not in snippets.VIEWS:
+        raise InputError(f"no view {view!r}", hint=f"there are {', '.join(snippets.VIEWS)}")
+    options: dict[str, Any] = {k: v for k, v in (("name", name), ("head", head)) if v is not None}
+    if view == "words":
+        options = {"layer": (name or "").removesuffix(".pattern"), "head": head or 0, "words": words}
+        options |= {"between": between} if between else {}
+    return Json({"python": snippets.of_trace(look.trace, view, **options)})

@@ -1,0 +1,165 @@
+"""The Python behind a number: the call that computed it, in lines that run as they stand."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import heedful
+from heedful.classroom import figures as view
+from heedful.classroom.studio.model_registry import Entry
+from heedful.interp.attention import attention, head_scores, rollout
+from heedful.interp.change import ablate
+from heedful.interp.effects import head_effects
+from heedful.interp.gradients import attribution, gradient_by_distance
+from heedful.interp.lens import logit_lens, neighbours, surprisal
+from heedful.interp.states import states
+
+if TYPE_CHECKING:
+    from heedful.classroom.studio.traces import Trace
+
+# What each view calls, and what it shows of the result.
+CALLS: dict[str, tuple[Callable[..., Any], str]] = {
+    "attention": (attention, "[{name!r}].values[{head}]"),
+    "words": (view.attention, ".to_csv()"),
+    "heads": (head_scores, ""),
+    "rollout": (rollout, ""),
+    "effects": (head_effects, ""),
+    "states": (states, ""),
+    "lens": (logit_lens, ".top(5)"),
+    "surprisal": (surprisal, ""),
+    "neighbours": (neighbours, ""),
+    "reach": (gradient_by_distance, ".relative"),
+    "attribution": (attribution, ""),
+    "steps": (heedful.explain, ""),
+    "ablate": (ablate, ".change"),
+}
+# What each view prints of the pass itself: `logits`, and what was watched under a name.
+PASSES = {
+    "tensor": "print(watch[{name!r}])",
+    "output": "print(logits)",
+    "next_token": "best = logits[0, {position}].float().softmax(-1).topk(10)\n"
+    "print(list(zip(model.tokenizer.tokens(best.indices.tolist()), best.values.tolist())))",
+}
+VIEWS = (*CALLS, *PASSES)
+
+
+class Code(str):
+    """A piece of Python that stands in a snippet as it is, and not as a string."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def loading(entry: Entry) -> str:
+    """Return the line that gives `model`, or `vectors`."""
+    if entry.vectors:
+        return f"vectors = heedful.Word2Vec.load({str(entry.path)!r})"
+    loaded_model = f"heedful.load({entry.name!r})"
+    return f"model = heedful.merge({loaded_model})" if entry.needs_merge else f"model = {loaded_model}"
+
+
+def script(entry: Entry, lines: str, imports: str = "") -> str:
+    """Return lines behind those that load the model."""
+    return "\n".join(["import heedful", *([imports] if imports else []), "", loading(entry), lines])
+
+
+def call_text(function: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[str, str]:
+    """Return the line that imports a function, and its call; options that are None are left out."""
+    said = [repr(a) for a in arguments] + [f"{k}={v!r}" for k, v in options.items() if v is not None]
+    name = function.__name__
+    if getattr(heedful, name, None) is function:
+        imports, name = "", f"heedful.{name}"
+    elif getattr(view, name, None) is function:
+        imports, name = "import heedful", f"heedful.view.{name}"
+    else:
+        imports = f"from {function.__module__} import {name}"
+    return imports, f"{name}({', '.join(said)})"
+
+
+def of_model(entry: Entry, function: Callable[..., Any], *arguments: Any, **options: Any) -> str:
+    """Return the lines that print `function(model, …)`."""
+    imports, call = call_text(function, Code("model"), *arguments, **options)
+    return script(entry, f"print({call})", imports)
+
+
+def of_trace(trace: Trace, view_name: str, **options: Any) -> str:
+    """Return the lines of a view of what a trace read; a function takes those options that it knows."""
+    if trace.edits.any and view_name in ("attention", "words"):
+        name = str(options.get("name") or options.get("layer")).removesuffix(".pattern") + ".pattern"
+        return of_pass(trace, "tensor", name=name)
+    if view_name in PASSES:
+        return of_pass(trace, view_name, **options)
+    function, suffix = CALLS[view_name]
+    return of_call(trace, function, suffix.format(**{"name": "", "head": 0} | options), **options)
+
+
+def of_call(trace: Trace, function: Callable[..., Any], suffix: str = "", **options: Any) -> str:
+    """Return the lines that call `function(model, text, …)` on what a trace read, and print what is shown."""
+    known = inspect.signature(function).parameters
+    given, first, needs = input_code(trace)
+    if options.pop("mean", None):
+        options["mean"], more = mean_code(trace)
+        needs += more
+    if any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        kept = options
+    else:
+        kept = {name: value for name, value in options.items() if name in known}
+    arguments = given if "target" in known else given[:1] if {"text", "image"} & set(known) else []
+    subject = Code("vectors" if trace.entry.vectors else "model")
+    imports, call = call_text(function, subject, *arguments, **kept)
+    return script(trace.entry, f"{first}seen = {call}\nprint(seen{suffix})", (needs + imports).strip())
+
+
+def of_pass(
+    trace: Trace, view_name: str = "output", lines: str = "", imports: str = "", **options: Any
+) -> str:
+    """Return the lines that run the model as the trace did, which gives `logits`, and then other lines."""
+    given, first, needs = input_code(trace)
+    edits, names = trace.edits, [options["name"]] if view_name == "tensor" else []
+    needs += "from heedful.interp.inputs import reading\n"
+    watch = f"watch = heedful.Watch({', '.join(map(repr, names))})\n" if names else ""
+    if edits.any:
+        usual, more = mean_code(trace) if edits.mean is not None else (None, "")
+        needs += "from heedful.interp.change import without\n" + more
+        options_said = {"heads": dict(edits.heads), "layers": list(edits.layers)} | (
+            {"mean": usual} if usual is not None else {}
+        )
+        said = ", ".join(f"{k}={v!r}" for k, v in options_said.items())
+        watch = f"watch = without(model, {said})\n" + (f"watch.names = {tuple(names)!r}\n" if names else "")
+    run = f"logits = reading(model, {', '.join(map(repr, given))}).run(model{', watch' if watch else ''})\n"
+    last = lines or PASSES[view_name].format(**{"position": -1, "name": ""} | options)
+    return script(trace.entry, first + watch + run + last, (needs + imports).strip())
+
+
+def input_code(trace: Trace) -> tuple[list[Any], str, str]:
+    """Return what a trace read as arguments, the lines before, and imports; ids if the text would not do."""
+    text: Any = trace.text
+    first = needs = ""
+    if trace.given.ids.is_floating_point():  # an image, which the text was drawn as
+        height, width = trace.given.ids.shape[2:]
+        text, needs = (
+            Code(f"draw_text({text!r}, {height}, {width})"),
+            "from heedful.core.images import draw_text\n",
+        )
+    elif text is None:
+        text = trace.given.ids[0].tolist()
+        if trace.given.types is not None:  # ids alone do not say which of two texts a token is of
+            types = trace.given.types.tolist()
+            first = f"given = Input(torch.tensor([{text}]), (), types=torch.tensor({types}))\n"
+            text, needs = Code("given"), "import torch\nfrom heedful.interp.inputs import Input\n"
+    target = trace.given.target
+    return [text] if target is None else [text, target[0].tolist()], first, needs
+
+
+def mean_code(trace: Trace) -> tuple[Any, str]:
+    """Return what takes the place of what is off, a reference or what was read, and what it must import."""
+    if trace.edits.reference is not None:
+        return trace.edits.reference, ""
+    given, _, _ = input_code(trace)
+    if len(given) == 1:
+        return given[0], ""
+    return Code(f"reading(model, {given[0]!r}, {given[1]!r})"), "from heedful.interp.inputs import reading\n"

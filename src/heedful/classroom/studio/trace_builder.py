@@ -1,0 +1,369 @@
+"""From what a page asks to a trace: text cut to what fits, tokens replaced, more written, one pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heedful.classroom.figures.pattern_selection import group_words, marks_of
+from heedful.classroom.figures.token_labels import readable
+from heedful.classroom.studio import predictions, snippets, tokens
+from heedful.classroom.studio.capabilities import context, describe_group, heads_of
+from heedful.classroom.studio.model_registry import LoadedModel
+from heedful.classroom.studio.traces import Edits, Trace, TraceRecorder
+from heedful.classroom.studio.workers import Ticket
+from heedful.core.errors import InputError
+from heedful.core.images import draw_for_model
+from heedful.data.tokenization import find_template
+from heedful.decode.loop import stream
+from heedful.interp.attention import divides_by_root
+from heedful.interp.change import Ablation
+from heedful.interp.inputs import Input, names_of, part_at, reading, token_id
+from heedful.interp.mixing import attention_groups
+from heedful.interp.prediction import default_position
+from heedful.interp.row_labels import OPEN, written_ids
+from heedful.models.base import LM, Model, Seq2Seq
+from heedful.nn.attention import SinkAttention
+from heedful.word2vec import Word2Vec
+
+MOST = 1024  # tokens that are traced
+PATTERN = 128 * 2**20  # bytes of one layer's pattern
+WRITE = 24  # tokens an encoder-decoder writes by itself
+
+TraceRequest = Mapping[str, Any]
+
+
+def build_trace(loaded_model: LoadedModel, request: TraceRequest, id: str, ticket: Ticket) -> Trace:
+    """One run, in the thread that owns the model."""
+    if isinstance(loaded_model.model, Word2Vec):
+        return _words(loaded_model, request, id)
+    return TraceBuilder(loaded_model, request, ticket).trace(id)
+
+
+def _words(loaded_model: LoadedModel, request: TraceRequest, id: str) -> Trace:
+    vectors = loaded_model.vectors
+    text, warnings = tokens.tidy(request["text"] or "")
+    words = tokens.words_of(vectors, text)[:MOST]
+    known = [w["id"] for w in words if w["id"] >= 0]
+    if not known:
+        raise InputError("no word of this text is known to the vectors", hint="check the case")
+    if len(known) < len(words):
+        missing = [w["text"] for w in words if w["id"] < 0]
+        warnings.append(f"{len(missing)} words are not known and were left out: {', '.join(missing[:8])}")
+    words = [w for w in words if w["id"] >= 0]
+    value = torch.from_numpy(np.array(vectors.input[known], dtype=np.float32))
+    given = Input(torch.tensor([known]), tuple(w["text"] for w in words))
+    trace = Trace(
+        id, loaded_model.entry, text, given, Edits(), words, None, None, [], {"vectors": tuple(value.shape)},
+        {"vectors": value}, None,
+    )  # fmt: skip
+    lines = f"print([vectors[word] for word in {[w['text'] for w in words]!r}])"
+    trace.answer = {
+        "id": id, "model": loaded_model.id, "tokens": words, "target": None, "written": None,
+        "prompt": len(words), "cut": 0, "warnings": warnings, "groups": [],
+        "shapes": {"vectors": list(value.shape)}, "edited": False,
+        "note": "word vectors attend to nothing: one vector for each word, whatever stands beside it",
+        "prediction": {"kind": "vectors", "position": 0, "top": []}, "generated": None, "change": None,
+        "python": snippets.script(loaded_model.entry, lines),
+    }  # fmt: skip
+    return trace
+
+
+class TraceBuilder:
+    """One request while it is worked on."""
+
+    def __init__(self, loaded_model: LoadedModel, request: TraceRequest, ticket: Ticket) -> None:
+        self.held, self.asked, self.ticket = loaded_model, request, ticket
+        self.model: Model = loaded_model.sequence
+        self.warnings: list[str] = []
+        self.cut = 0
+        self.pixels: Tensor | None = (
+            None  # of the image that a text is drawn as, for a model that reads images
+        )
+        self.generated: dict[str, Any] | None = None
+
+    def trace(self, id: str) -> Trace:
+        model, asked = self.model, self.asked
+        groups, heads = attention_groups(model), self.heads()
+        source = self.source(heads)
+        plain = [t["id"] for t in source]
+        exact = self.cut == 0 and asked.get("ids") is None and plain == self.alone()
+        source = self.replace_tokens(source, asked.get("tokens") or {})
+        ids = [t["id"] for t in source]
+        prompt, target = len(ids), None
+        if isinstance(model, Seq2Seq):
+            target, prompt = self.target(ids, heads)
+        elif asked.get("generate"):
+            # The last token that is written is not read again: it may stand behind the context.
+            written = self.write(ids, asked["generate"])[: self.limit("tokens", heads) - len(ids)]
+            source, plain = source + tokens.token_name(model, written), plain + written
+            ids, exact = ids + written, exact and not written
+        given = self.input(ids, target, source)
+        edits = self.edits(given)
+        recorder = TraceRecorder(edits.watch(model), self.ticket)
+        with torch.no_grad():
+            output = given.run(model, recorder)[0]
+        read = self.texts() if exact and ids == plain else None
+        text = read[0] if read is not None and len(read) == 1 else read
+        spoken = None if target is None else self.group_words(self.target_tokens(given, output))
+        source, target = self.group_words(source), None if target is None else self.group_words(target)
+        trace = Trace(
+            id, self.held.entry, text, given, edits, source, target, spoken, groups, recorder.shapes,
+            dict(recorder.values), output,
+        )  # fmt: skip
+        trace.values.pop("head.logits", None)  # it is the output
+        change = self.change(given, plain, output) if edits.any or ids != plain else None
+        trace.answer = self.response(trace, prompt, heads) | {"change": change, "edited": change is not None}
+        return trace
+
+    def edits(self, inputs: Input) -> Edits:
+        """What is switched off, and what is put in its place."""
+        heads, layers = self.asked.get("heads") or {}, self.asked.get("layers") or ()
+        if not self.asked.get("mean"):
+            return Edits(heads, layers)
+        said = self.asked.get("reference") or None
+        usual = inputs if said is None else reading(self.model, tokens.tidy(said)[0])
+        return Edits(heads, layers, usual, said)
+
+    def texts(self) -> tuple[str, ...]:
+        """The text, or the two of a pair."""
+        given = (self.asked["text"], self.asked.get("pair"))
+        return tuple(tokens.tidy(t)[0] for t in given if t is not None)
+
+    def alone(self) -> list[int]:
+        """The ids that the text alone gives, or the pair; of an image the numbers of its patches."""
+        if self.pixels is not None:
+            return list(range(len(names_of(self.model, self.pixels))))
+        return list(self.model.tokenizer.encoding(*self.texts()).ids)
+
+    def group_words(self, tokens_found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Each token with the word it is a piece of, counted from 0."""
+        memo = self.held.memo
+        if "mark" not in memo:
+            memo["mark"] = marks_of(self.model)
+        of = group_words(readable(self.model, [t["text"] for t in tokens_found]), memo["mark"])
+        return [token | {"word": word} for token, word in zip(tokens_found, of, strict=True)]
+
+    def target_tokens(self, inputs: Input, output: Tensor) -> list[dict[str, Any]]:
+        """The word that each position of the target writes; its rows over the source carry it."""
+        ids = written_ids(self.model, inputs, output[None])
+        found = tokens.token_name(self.model, [i for i in ids if i is not None])
+        blank = {"id": -1, "text": OPEN, "shown": OPEN, "start": None, "end": None, "special": True}
+        return found if ids[-1] is not None else [*found, blank]
+
+    def heads(self) -> dict[str, int]:
+        memo = self.held.memo  # already in the model's thread
+        if "heads" not in memo:
+            memo["heads"] = heads_of(self.model)
+        found: dict[str, int] = memo["heads"]
+        return found
+
+    def limit(self, side: str, heads: Mapping[str, int]) -> int:
+        """How many tokens are read: the context's, and no more than a pattern of all heads has room for."""
+        widest = max(heads.values(), default=1)
+        fits = max(16, math.isqrt(PATTERN // (4 * widest)))
+        reach = context(self.model).get(side)
+        return min(MOST, fits, MOST if reach is None else reach)
+
+    def source(self, heads: Mapping[str, int]) -> list[dict[str, Any]]:
+        """The tokens that are read, cut if there are too many; what is cut is said."""
+        model, given = self.model, self.asked.get("ids")
+        if model.image_processor is not None:
+            return self.draw()
+        limit = self.limit("source" if isinstance(model, Seq2Seq) else "tokens", heads)
+        if given is not None:
+            found, count = tokens.token_name(model, check_token_ids(model, given)[:limit]), len(given)
+        else:
+            found, count = self.encode_text(self.asked.get("text") or "", limit)
+        if not found:
+            raise InputError("the text is empty", hint="give at least one token")
+        if isinstance(model, Seq2Seq) and given is None:
+            found, count = self.add_special_tokens(found, count, limit)
+        self.warn(count, limit, "text")
+        return found
+
+    def draw(self) -> list[dict[str, Any]]:
+        """Draw the text as an image for a model that reads images; what it reads are patches."""
+        if self.asked.get("ids") is not None or self.asked.get("tokens") or self.asked.get("pair"):
+            raise InputError("a patch of an image is no token", hint="change the text: it is drawn, and read")
+        text, said = tokens.tidy(self.asked.get("text") or "")
+        if not text.strip():
+            raise InputError("the text is empty", hint="give at least one letter, which is drawn as an image")
+        processor = self.model.image_processor
+        image, notes = draw_for_model(text, processor, self.model.tokenizer)
+        self.warnings += [*said, "this model reads images: the text was drawn as one", *notes]
+        self.pixels = processor(image).to(self.model.device)
+        return [
+            {"id": i, "text": name, "shown": name, "start": None, "end": None, "special": name[0] == "["}
+            for i, name in enumerate(names_of(self.model, self.pixels))
+        ]
+
+    def encode_text(self, text: str, limit: int) -> tuple[list[dict[str, Any]], int]:
+        text, said = tokens.tidy(text)
+        self.warnings += said
+        pair = self.asked.get("pair")
+        if not pair:
+            return tokens.token_positions(self.model, text, max_tokens=limit)
+        if not isinstance(self.model, LM) or self.model.causal:
+            raise InputError("two texts at once are read by an encoder", hint="put both into one text")
+        pair, said = tokens.tidy(pair)
+        self.warnings += said
+        return tokens.token_positions(self.model, text, max_tokens=limit, pair=pair)
+
+    def add_special_tokens(
+        self, tokens_found: list[dict[str, Any]], count: int, limit: int
+    ) -> tuple[list[dict[str, Any]], int]:
+        """A source as an encoder-decoder read it in training: with its end, if need be put there."""
+        tokenizer = self.model.tokenizer
+        end = find_template(tokenizer, end=True).after
+        if not end or tokens_found[-1]["id"] == end[-1]:
+            return tokens_found, count
+        return tokens_found[: limit - len(end)] + tokens.token_name(self.model, end), count + len(end)
+
+    def warn(self, count: int, limit: int, sequence_name: str) -> None:
+        """Say what was cut."""
+        if count > limit:
+            self.cut += count - limit
+            who = "this model reads" if limit < MOST else "the studio traces"
+            said = f"the {sequence_name} has {count:,} tokens and {who} {limit:,}"
+            self.warnings.append(f"{said}: the last {count - limit:,} were cut")
+
+    def replace_tokens(
+        self, tokens_found: list[dict[str, Any]], edits: Mapping[str, int | str], side: str = "tokens"
+    ) -> list[dict[str, Any]]:
+        """The tokens with others in place of some."""
+        tokens_found = list(tokens_found)
+        for at, new in edits.items():
+            if not at.lstrip("-").isdigit() or not -len(tokens_found) <= int(at) < len(tokens_found):
+                raise InputError(
+                    f"there is no token {at!r} to replace", hint=f"they are 0 … {len(tokens_found) - 1}"
+                )
+            (id,) = check_token_ids(self.model, [token_id(self.model, new)], side)
+            (token,) = tokens.token_name(self.model, [id])
+            old = tokens_found[int(at)]
+            tokens_found[int(at)] = token | {"start": old["start"], "end": old["end"]}
+        return tokens_found
+
+    def target(self, ids: Sequence[int], heads: Mapping[str, int]) -> tuple[list[dict[str, Any]], int]:
+        """What the decoder reads, with its start token, and how much of it was given."""
+        model, said = self.model, self.asked.get("target")
+        assert isinstance(model, Seq2Seq)
+        start = tokens.token_name(model, [model.start_token])
+        if said is None:
+            written = self.write(ids, self.asked.get("generate") or WRITE)[: self.limit("target", heads) - 1]
+            found, prompt = start + tokens.token_name(model, written), 1
+        else:
+            limit = self.limit("target", heads)
+            if isinstance(said, str):
+                found, count = self.encode_text(said, limit - 1)
+                found, count = start + found, count + 1
+            else:
+                found, count = (
+                    tokens.token_name(model, check_token_ids(model, said, "target")[:limit]),
+                    len(said),
+                )
+            self.warn(count, limit, "target")
+            prompt = len(found)
+        return self.replace_tokens(found, self.asked.get("target_tokens") or {}, "target"), prompt
+
+    def write(self, ids: Sequence[int], count: int) -> list[int]:
+        """Go on from these ids, as the settings say; greedily by default."""
+        model, settings = self.model, dict(self.asked.get("sampling") or {})
+        room = MOST - (0 if isinstance(model, Seq2Seq) else len(ids))
+        if count > room:
+            self.warnings.append(f"{count} tokens were asked for and {max(room, 0)} are traced")
+        if room < 1:
+            return []
+        pieces = []
+        prompt = list(ids) if self.pixels is None else self.pixels
+        for piece in stream(model, prompt, max_tokens=min(count, room), **settings):
+            self.ticket.check()
+            pieces.append(piece)
+        ended = pieces[-1].finish == "end"
+        written = pieces[:-1] if ended else pieces
+        if pieces[-1].finish == "context":
+            self.warnings.append(f"the context was full after {len(pieces)} of {count} tokens")
+        self.generated = {
+            "text": "".join(p.text for p in pieces), "logprobs": [p.logprob for p in written],
+            "finish": pieces[-1].finish,
+        }  # fmt: skip
+        return [p.token for p in written]
+
+    def input(
+        self, ids: Sequence[int], target: list[dict[str, Any]] | None, source: list[dict[str, Any]]
+    ) -> Input:
+        model = self.model
+        read = torch.tensor([list(ids)], device=model.device) if self.pixels is None else self.pixels
+        if target is None:
+            sides, told = [t.get("side") for t in source], [t.get("type", 0) for t in source]
+            table = model.tables["tokens"].types
+            minds = table is not None and 0 < max(told) < table.num_embeddings
+            types = torch.tensor([told], device=model.device) if minds else None
+            second = sides.index(1) if 1 in sides else None
+            return Input(read, names_of(model, ids), types=types, second=second)
+        written = torch.tensor([[t["id"] for t in target]], device=model.device)
+        return Input(read, names_of(model, read), written, names_of(model, written))
+
+    def change(self, inputs: Input, baseline: Sequence[int], output: Tensor) -> dict[str, Any]:
+        """How the predictions moved: against the model with everything on, on the tokens as they were."""
+        with torch.no_grad():
+            plain = inputs.ids.new_tensor([baseline]) if self.pixels is None else self.pixels
+            before = replace(inputs, ids=plain).run(self.model)[0]
+        moved = Ablation(output[None], before[None]).change.reshape(-1)
+        last = default_position(self.model, inputs)
+        at, token = predictions.telling_position(self.model, inputs, moved, output)
+        return {
+            "kl": moved.tolist(), "kl_last": float(moved[last if len(moved) > 1 else 0]),
+            "position": at, "token": token,
+            **predictions.matching_position(self.model, before, output, at, 10),
+        }  # fmt: skip
+
+    def response(self, trace: Trace, prompt: int, heads: Mapping[str, int]) -> dict[str, Any]:
+        model, output, edits = self.model, trace.output, trace.edits
+        assert output is not None
+        groups = []
+        for group in trace.groups:
+            shape = trace.shapes[f"{group.layers[0]}.pattern"]
+            sizes = [trace.shapes.get(f"{path}.q", (0,))[-1] for path in group.layers]
+            parts = [part_at(model, path) for path in group.layers]
+            plain = group.kind == "softmax"
+            root = [
+                plain and size > 0 and divides_by_root(p, size) for p, size in zip(parts, sizes, strict=True)
+            ]
+            sink = any(isinstance(part, SinkAttention) for part in parts)
+            scores = {"shape": list(shape), "divides_by_root": root, "sink": sink}
+            groups.append(describe_group(group, heads) | scores)
+        at = default_position(model, trace.given)
+        note = "" if groups else f"{model.family.name} attends to nothing: look at its states"
+        view, more = ("attention", {"name": groups[0]["layers"][0]}) if groups else ("states", {})
+        if edits.any:  # what was switched off, as keywords
+            options = {
+                "heads": dict(edits.heads),
+                "layers": list(edits.layers),
+                "mean": edits.mean is not None,
+            }
+            view, more = "ablate", options
+        return {
+            "id": trace.id, "model": self.held.id, "tokens": trace.tokens, "target": trace.target,
+            "written": trace.written, "second": trace.given.second,
+            "prompt": prompt, "warnings": self.warnings, "cut": self.cut, "groups": groups,
+            "shapes": {name: list(shape) for name, shape in trace.shapes.items()}, "note": note,
+            "prediction": predictions.prediction_at(model, output, at, 10), "generated": self.generated,
+            "causal": isinstance(model, LM) and model.causal,
+            "python": snippets.of_trace(trace, view, **more),
+        }  # fmt: skip
+
+
+def check_token_ids(model: Model, ids: Sequence[int], side: str = "tokens") -> list[int]:
+    """Return ids that all are tokens of what a model reads, or of its target; raise InputError otherwise."""
+    vocab = model.tables[side].vocab
+    for i in ids:
+        if not 0 <= i < vocab:
+            raise InputError(f"there is no token {i}", hint=f"the vocabulary is 0 … {vocab - 1}")
+    return list(ids)

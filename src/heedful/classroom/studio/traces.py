@@ -1,0 +1,190 @@
+"""One pass with capture, kept for many looks: what was read, what came out, and what was computed between.
+
+A value that was not kept (scores, or what went over the budget) is computed again when somebody asks for it:
+the same input, the same edits, one name watched.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.classroom.studio.model_registry import Entry, LoadedModel
+from heedful.classroom.studio.workers import Ticket
+from heedful.core.errors import InputError, nearest
+from heedful.interp.change import without
+from heedful.interp.inputs import Input
+from heedful.interp.mixing import AttentionGroup
+from heedful.models.base import Model
+from heedful.nn.context import Watch
+from heedful.serve.refusals import RequestRefused
+
+LIMIT = 512 * 2**20  # bytes of all traces together
+SHARE = 224 * 2**20  # bytes that one pass may keep
+
+
+@dataclass(frozen=True)
+class Edits:
+    """Heads and layers that are switched off; with `mean` they say what they say on average in that input.
+    Tokens that were replaced are already in the input.
+    """
+
+    heads: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    layers: Sequence[str] = ()
+    mean: Input | None = None
+    reference: str | None = None  # the text of `mean`; None where it is the input itself
+
+    @property
+    def any(self) -> bool:
+        return bool(self.heads) or bool(self.layers)
+
+    def watch(self, model: Model) -> Watch:
+        return without(model, self.heads, self.layers, mean=self.mean)
+
+
+class TraceRecorder(Watch):
+    """Every value's shape, and the values themselves until `room` bytes are taken. Scores are not kept."""
+
+    def __init__(self, edits: Watch, ticket: Ticket, max_bytes: int = SHARE) -> None:
+        super().__init__("*", edit=edits.edit)
+        self.ticket, self.room = ticket, max_bytes
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def visit(self, name: str, value: Tensor) -> Tensor:
+        self.ticket.check()
+        value = super().visit(name, value)
+        kept = self.values.pop(name)[0]
+        self.shapes[name] = tuple(kept.shape)
+        if not name.endswith((".scores", ".bias")) and size(kept) <= self.room:
+            self.values[name] = kept
+            self.room -= size(kept)
+        return value
+
+
+class WatchedSubset(Watch):
+    """A few values, perhaps made smaller, of a pass that is watched as a whole, as the first was: what is
+    watched is computed openly, so that they are the same to the bit.
+    """
+
+    def __init__(self, edits: Watch, names: Sequence[str], shrink: Callable[[Tensor], Tensor]) -> None:
+        super().__init__("*", edit=edits.edit)
+        self.wanted, self.shrink = set(names), shrink
+
+    def visit(self, name: str, value: Tensor) -> Tensor:
+        value = super().visit(name, value)
+        kept = self.values.pop(name)
+        if name in self.wanted:
+            self.values[name] = self.shrink(kept[0])
+        return value
+
+
+def size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+@dataclass
+class Trace:
+    """What one run left. `values` have no batch axis."""
+
+    id: str
+    entry: Entry
+    text: str | tuple[str, ...] | None  # where the text alone, or two of them, gives the same input
+    given: Input
+    edits: Edits
+    tokens: list[dict[str, Any]]
+    target: list[dict[str, Any]] | None
+    written: list[dict[str, Any]] | None  # the word that each position of the target writes
+    groups: list[AttentionGroup]
+    shapes: dict[str, tuple[int, ...]]
+    values: dict[str, Tensor]
+    output: Tensor | None  # the logits as the head gives them, without the batch axis; None of word vectors
+    answer: dict[str, Any] = field(default_factory=dict)  # what POST /api/trace said
+    scores: list[dict[str, Any]] | None = None
+    effects: dict[tuple[str, bool], dict[str, list[float]]] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        return sum(map(size, self.values.values())) + (0 if self.output is None else size(self.output))
+
+    def group(self, name: str) -> AttentionGroup:
+        for group in self.groups:
+            if group.name == name:
+                return group
+        known = [g.name for g in self.groups]
+        close = nearest(name, known) or f"there are {', '.join(known)}" if known else "it attends to nothing"
+        raise InputError(f"no group {name!r} in this trace", hint=close)
+
+    def value(self, loaded_model: LoadedModel, name: str) -> Tensor:
+        """A value by its name, computed again if it was not kept."""
+        kept = self.values.get(name)
+        if kept is not None:
+            return kept
+        if name == "head.logits" and self.output is not None:
+            return self.output
+        if name not in self.shapes:
+            close = nearest(name, self.shapes) or "GET /api/trace/{id} lists them under shapes"
+            raise InputError(f"no value {name[:80]!r} in this trace", hint=close)
+        value = loaded_model.run(lambda: self.in_thread(loaded_model.sequence, name))
+        self.values[name] = value
+        return value
+
+    @torch.no_grad()
+    def recompute(
+        self, model: Model, names: Sequence[str], shrink: Callable[[Tensor], Tensor] = lambda x: x
+    ) -> dict[str, Tensor]:
+        """Values that were not kept, by one more pass; in the model's own thread."""
+        watch = WatchedSubset(self.edits.watch(model), names, shrink)
+        self.given.run(model, watch)
+        return watch.values
+
+    def in_thread(self, model: Model, name: str) -> Tensor:
+        """Return a value by its name, computed again if it was not kept; in the model's own thread."""
+        return self.values[name] if name in self.values else self.recompute(model, [name])[name]
+
+
+class Traces:
+    """The traces used last, within a number of bytes."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.limit, self.boot = limit, secrets.token_hex(3)
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, Trace] = OrderedDict()
+
+    def new_id(self) -> str:
+        """Return an id that no trace of this or another server has."""
+        return f"{self.boot}-{next(self._numbers)}"
+
+    def add(self, trace: Trace) -> None:
+        with self._lock:
+            self._kept[trace.id] = trace
+        self.fit()
+
+    def fit(self) -> None:
+        """Let the oldest go until the rest fits; the newest always stays."""
+        with self._lock:
+            while len(self._kept) > 1 and sum(t.bytes for t in self._kept.values()) > self.limit:
+                self._kept.popitem(last=False)
+
+    def get(self, id: str) -> Trace:
+        with self._lock:
+            if id not in self._kept:
+                message, hint = f"the trace {id[:40]} is no longer held", "run again: the text is still there"
+                raise RequestRefused(410, "trace_gone", message, hint)
+            self._kept.move_to_end(id)
+            return self._kept[id]
+
+    def state(self) -> dict[str, int]:
+        with self._lock:
+            return {
+                "count": len(self._kept), "bytes": sum(t.bytes for t in self._kept.values()),
+                "limit": self.limit,
+            }  # fmt: skip

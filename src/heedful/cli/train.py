@@ -1,0 +1,206 @@
+"""`heed train`: train a model from scratch on files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from heedful.cli.options import command_words, make_parameter, with_options
+from heedful.cli.output import (
+    Json,
+    Quiet,
+    as_json,
+    console,
+    format_metric,
+    format_size,
+    make_table,
+    print_pairs,
+)
+from heedful.core.errors import ConfigError, HeedfulError
+from heedful.core.progress import show_progress
+from heedful.train.recipes.recipes import setting_options
+
+if TYPE_CHECKING:
+    from heedful.train.recipes.settings import ResolvedSettings, Setting
+    from heedful.train.recipes.train import TrainResult
+
+# Each setting with an `Option` has a flag and a variable: --lr and HEED_LR change train.lr.
+PATHS = {name: path for path, name, _, _ in setting_options()}
+FLAGS = [make_parameter(name, hint | None, option) for _, name, hint, option in setting_options()]
+
+
+@with_options("flags", FLAGS, lambda values: {n: v for n, v in values.items() if v is not None})
+def train_command(
+    context: typer.Context,
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe (heed recipes), a .yaml file, a preset or a family.")
+    ],
+    flags: Mapping[str, Any],
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="DATA…", help="Files or folders to train on.")
+    ] = None,
+    valid: Annotated[
+        list[str] | None, typer.Option(help="Validate on this file; by default a part is held out.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change any setting by its path.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", "-o", help="The folder of the run. [default: runs/RECIPE]")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
+    nproc: Annotated[int, typer.Option(min=1, help="Processes on this machine, one per GPU.")] = 1,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard event files beside metrics.jsonl.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Measure one batch: sizes, memory, time. Write nothing.")
+    ] = False,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print all settings and where each came from.")
+    ] = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Train a model. The last line printed is the path of its checkpoint, which `heedful.load` opens.
+
+    Examples:
+
+      heed train shakespeare-char-cpu input.txt
+
+      heed train gpt2 corpus.txt --valid held-out.txt --steps 2000 --set model.layers=4
+
+      heed train transformer-multi30k train.de train.en --nproc 2
+
+      heed train gpt2 corpus.txt --resume
+    """
+    with show_progress("starting", quiet=quiet):
+        from heedful.train.recipes.settings import resolve_settings
+
+    changes = [*flag_settings(context, flags), *other_settings(settings or [], files or [], valid or [])]
+    resolved = resolve_settings(recipe, changes)
+    folder = folder or Path("runs") / resolved.name
+    if print_config:
+        return print_settings(resolved, json)
+    if dry_run:
+        from heedful.train.recipes.rehearsal import rehearse
+
+        return print_rehearsal(rehearse(resolved), json)
+    if nproc > 1:
+        launch_processes(nproc, resolved, command_words(context, leave_out=("nproc",)))
+    from heedful.train.recipes.train import run_training
+
+    try:
+        result = run_training(resolved, folder, resume=resume, quiet=quiet, tensorboard=tensorboard)
+    except HeedfulError as error:
+        if not reports_error(error):
+            raise typer.Exit(error.exit_code) from None
+        raise
+    if os.environ.get("RANK", "0") == "0":
+        print_result(resolved, result, json)
+
+
+def flag_settings(context: typer.Context, flags: Mapping[str, Any]) -> list[Setting]:
+    """Return the settings that variables of the environment and flags give, those of the flags last."""
+    from heedful.train.recipes.settings import Setting
+
+    environment, line = [], []
+    for name, value in flags.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "ENVIRONMENT":
+            environment.append(Setting(PATHS[name], value, f"HEED_{name.upper()}"))
+        else:
+            line.append(Setting(PATHS[name], value, f"--{name}"))
+    return environment + line
+
+
+def other_settings(settings: Sequence[str], files: list[str], valid: list[str]) -> list[Setting]:
+    """Return the settings of --set, of the files to train on and of those to validate on."""
+    from heedful.train.recipes.settings import Setting, parse_assignment
+
+    found = [parse_assignment(text) for text in settings]
+    for one in found:
+        if one.path in ("train.folder", "train.resume"):
+            raise ConfigError(f"--set cannot change {one.path}", hint="use --folder and --resume")
+    data = {"files": files, "valid": valid}
+    return found + [Setting(name, value, "command line") for name, value in data.items() if value]
+
+
+def reports_error(error: HeedfulError) -> bool:
+    """Return whether this process prints an error: one that all processes meet is printed by the first."""
+    from heedful.train.distributed import OtherProcessFailed
+    from heedful.train.fit import DivergedError
+    from heedful.train.recipes.training_loop import TrainingInterrupted
+
+    return os.environ.get("RANK", "0") == "0" or not isinstance(
+        error, TrainingInterrupted | DivergedError | OtherProcessFailed
+    )
+
+
+def launch_processes(count: int, settings: ResolvedSettings, arguments: list[str]) -> NoReturn:
+    """Run the command in several processes and exit with their code."""
+    from heedful.core.devices import resolve_device
+    from heedful.train.recipes.launch import launch
+
+    if resolve_device(settings.recipe.device).type == "cuda":
+        import torch
+
+        gpus = torch.cuda.device_count()
+        if count > gpus:
+            raise ConfigError(
+                f"--nproc {count}: this machine has {gpus} GPUs", hint="use one process per GPU"
+            )
+    raise typer.Exit(launch(count, arguments))
+
+
+def print_settings(settings: ResolvedSettings, json: bool) -> None:
+    """Print every setting and where it came from."""
+    from heedful.train.recipes.settings import flatten, recipe_values
+
+    values = flatten(recipe_values(settings.recipe)) | {
+        k: list(getattr(settings, k)) for k in ("files", "valid") if getattr(settings, k)
+    }
+    origin = lambda path: settings.origins.get(path, "default")
+    if json:
+        listed = {path: {"value": value, "from": origin(path)} for path, value in values.items()}
+        return as_json({"name": settings.name, "settings": listed})
+    rows = make_table("setting", "value", "from", unbroken=("setting",))
+    for path, value in values.items():
+        rows.add_row(path, str(value).replace("[", "\\["), origin(path))
+    console().print(rows)
+
+
+def print_rehearsal(figures: dict[str, Any], json: bool) -> None:
+    """Print the figures of a dry run."""
+    if json:
+        return as_json(figures)
+    rows = {
+        name.removesuffix("_bytes").replace("_", " "): format_size(value, "B")
+        if name.endswith("_bytes") else format_metric(value) if isinstance(value, int) else str(value)
+        for name, value in figures.items()
+    }  # fmt: skip
+    print_pairs("what", "value", rows)
+
+
+def print_result(settings: ResolvedSettings, result: TrainResult, json: bool) -> None:
+    """Print the summary of a run, and the checkpoint's path as the last line."""
+    if json:
+        return as_json({
+            "name": settings.name, "parameters": result.parameters, "steps": result.steps,
+            "tokens": result.tokens, "seconds": round(result.seconds, 2), "train_loss": result.loss,
+            "best_step": result.best_step, **{f"eval_{n}": v for n, v in result.scores.items()},
+            "stopped_early": result.stopped, "checkpoint": str(result.checkpoint),
+        })  # fmt: skip
+    best = lambda name: f"  (step {result.best_step})" if name == "loss" else ""
+    print_pairs("run", settings.name, {
+        "parameters": f"{result.parameters:,}",
+        "steps": f"{result.steps:,}" + (" (stopped early)" if result.stopped else ""),
+        "tokens read": f"{result.tokens:,}", "seconds": f"{result.seconds:.1f}",
+        "train loss": f"{result.loss:.4f}",
+        **{f"eval {name}": f"{value:.4f}{best(name)}" for name, value in result.scores.items()},
+    })  # fmt: skip
+    print(result.checkpoint)

@@ -1,0 +1,258 @@
+"""`heed word2vec …`: results on stdout, everything else on stderr. Nothing heavy is imported for --help."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heedful.cli.options import options_from
+from heedful.cli.output import Json, as_json
+from heedful.core.errors import InputError
+from heedful.core.progress import show_progress
+from heedful.word2vec.hyperparameters import Settings
+
+if TYPE_CHECKING:
+    from heedful.word2vec.trainer import ProgressReport, Trainer
+    from heedful.word2vec.vectors import Ranking, Word2Vec
+
+EXAMPLES = """Word vectors: train them, query them, score them, convert them.
+
+Examples:
+
+  heed word2vec train corpus.txt -o v.safetensors --epochs 5
+
+  heed word2vec neighbours v.safetensors king
+
+  heed word2vec analogy v.safetensors man king woman
+
+  heed word2vec eval v.safetensors wordvec/
+"""
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+LINE_SECONDS = 10.0  # between lines of progress where there is no terminal
+
+app = typer.Typer(
+    no_args_is_help=True, context_settings=HELP_OPTIONS, help=EXAMPLES, add_completion=False,
+    rich_markup_mode=None,
+)  # fmt: skip
+CorpusFiles = Annotated[
+    list[Path],
+    typer.Argument(help="Text, one sentence or paragraph a line: files (.txt, .gz, .bz2, .xz) or folders."),
+]
+VectorsFile = Annotated[
+    Path, typer.Argument(help="A file of vectors: .safetensors, .bin, .txt, .vec, .glove, also .gz.")
+]
+Lowercase = Annotated[bool, typer.Option(help="Fold to lower case.")]
+Count = Annotated[int, typer.Option("--count", "-n", min=1, help="How many answers.")]
+First = Annotated[int | None, typer.Option(min=1, help="Only the N most frequent words may answer.")]
+Method = Annotated[str, typer.Option(help="add (3CosAdd) or mul (3CosMul).")]
+
+
+@app.command("train")
+@options_from(Settings)
+def train_vectors(
+    corpus: CorpusFiles,
+    settings: Settings,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where the vectors go; the ending is the format.")
+    ] = Path("vectors.safetensors"),
+    threads: Annotated[int | None, typer.Option(help="1 is bit-exact. [default: all cores]")] = None,
+    lowercase: Lowercase = False,
+    phrases: Annotated[
+        int, typer.Option(min=0, help="Passes of joining bigrams first (1: new_york; 2: up to four words).")
+    ] = 0,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Save the run here every few minutes, each epoch, and on Ctrl-C.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Continue from --checkpoint.")] = False,
+    json: Json = False,
+) -> None:
+    """Train word vectors on text."""
+    from heedful.word2vec.corpus import Corpus
+    from heedful.word2vec.formats import format_of
+    from heedful.word2vec.phrases import join_phrases
+    from heedful.word2vec.storage import file_lock
+    from heedful.word2vec.trainer import Trainer
+    from heedful.word2vec.vectors import Word2Vec
+
+    format_of(output)  # a file that cannot be written is better known before the training
+    for path in (output, checkpoint or output):
+        if path.is_dir():
+            raise InputError(f"{path} is a folder", hint=f"name a file in it, such as {path / output.name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with file_lock(output):
+        report = lambda found: typer.echo(f"phrases: {len(found.scores):,} pairs joined", err=True)
+        text = join_phrases(Corpus(corpus, lowercase), phrases, report)
+        trainer = Trainer.begin(text, settings, checkpoint, resume)
+        counts = trainer.counts
+        typer.echo(f"{counts.total:,} words read, {len(counts):,} in the vocabulary", err=True)
+        seconds = _show_progress(trainer, threads, checkpoint, device)
+        vectors = Word2Vec.from_trainer(trainer)
+        vectors.save(output)
+    words, speed = len(vectors), counts.total * settings.epochs / max(seconds, 1e-9)
+    size = f"{words:,} words of {settings.dim} dimensions"
+    typer.echo(f"{size} in {seconds:.1f} s, {speed:,.0f} words/s", err=True)
+    result = {"output": str(output), "words": words, "dim": settings.dim, "loss": vectors.history}
+    result |= {"seconds": round(seconds, 3), "words_per_second": round(speed)}
+    as_json(result) if json else typer.echo(str(output))
+
+
+def _show_progress(trainer: Trainer, threads: int | None, checkpoint: Path | None, device: str) -> float:
+    """Train; show a bar on a terminal and a line every ten seconds elsewhere. Return the seconds taken."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console, began, last = Console(stderr=True), time.perf_counter(), 0.0
+    columns = (BarColumn(), *map(TextColumn, ("{task.percentage:>3.0f}%", "{task.fields[text]}")))
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True
+    ) as bar:
+        task = bar.add_task("", total=None, text="")
+        try:
+            for p in trainer.run(threads, checkpoint, device):
+                text = f"epoch {p.epoch + 1}  loss {p.loss:.4f}  {p.words_per_second:,.0f} words/s"
+                bar.update(task, completed=p.words, total=p.total, text=text)
+                now = time.perf_counter()
+                if p.finished or (not console.is_terminal and now - last > LINE_SECONDS):
+                    bar.console.print(_line(p, trainer.settings.epochs), highlight=False, soft_wrap=True)
+                    last = now
+        except KeyboardInterrupt:
+            hint = f"; continue with --resume --checkpoint {checkpoint}" if checkpoint else ""
+            typer.echo(f"interrupted{hint}", err=True)
+            raise typer.Exit(130) from None
+    return time.perf_counter() - began
+
+
+def _line(p: ProgressReport, epochs: int) -> str:
+    return (
+        f"epoch={p.epoch + 1}/{epochs} words={p.words} of={p.total} loss={p.loss:.6f} "
+        f"rate={p.rate:.5f} words_per_second={p.words_per_second:.0f}"
+    )
+
+
+def load_vectors(path: Path, limit: int | None = None) -> Word2Vec:
+    """Load word vectors, or only the first ones of a file."""
+    with show_progress(f"loading {path}"):
+        from heedful.word2vec.vectors import Word2Vec
+
+        return Word2Vec.load(path, limit=limit)
+
+
+def _show_ranking(ranking: Ranking, json: bool) -> None:
+    if json:
+        answers = [{"word": word, "score": score} for word, score in ranking]
+        return as_json({"answers": answers, "excluded": ranking.excluded})
+    typer.echo("\n".join(f"{score:8.4f}  {word}" for word, score in ranking))
+    if ranking.excluded:
+        typer.echo(f"not among the answers: {', '.join(ranking.excluded)}", err=True)
+    return None
+
+
+@app.command("neighbours")
+def show_neighbours(
+    vectors: VectorsFile, word: str, count: Count = 10, first: First = None, json: Json = False
+) -> None:
+    """Show the nearest words by cosine."""
+    _show_ranking(load_vectors(vectors).neighbours(word, count, first), json)
+
+
+@app.command("analogy")
+def show_analogy(
+    vectors: VectorsFile, a: str, b: str, c: str, count: Count = 10, first: First = None,
+    method: Method = "add", json: Json = False,
+) -> None:  # fmt: skip
+    """A is to B as C is to …"""
+    _show_ranking(load_vectors(vectors).analogy(a, b, c, count, method, first), json)
+
+
+@app.command("similarity")
+def show_similarity(vectors: VectorsFile, a: str, b: str, json: Json = False) -> None:
+    """Show the cosine of two words."""
+    value = load_vectors(vectors).similarity(a, b)
+    as_json({"similarity": value}) if json else typer.echo(f"{value:.4f}")
+
+
+@app.command("odd")
+def show_odd_word(vectors: VectorsFile, words: list[str], json: Json = False) -> None:
+    """Show the word that does not belong."""
+    word = load_vectors(vectors).odd_one_out(words)
+    as_json({"odd": word}) if json else typer.echo(word)
+
+
+@app.command("eval")
+def score_vectors(
+    vectors: VectorsFile,
+    questions: Annotated[Path, typer.Argument(help="A question file or a folder of them.")],
+    first: Annotated[
+        int, typer.Option(min=1, help="Words that may answer an analogy: the most frequent.")
+    ] = 30_000,
+    method: Method = "add",
+    json: Json = False,
+) -> None:
+    """Score analogies by section and correlation with people's judgements; count what is missing."""
+    loaded = load_vectors(vectors)
+    with show_progress("answering the questions"):
+        from heedful.word2vec.evaluation import evaluate
+
+        analogies, similarities = evaluate(loaded, questions, first, method)
+    if json:
+        scored = [asdict(s) | {"accuracy": s.accuracy} for s in analogies]
+        return as_json({"analogies": scored, "similarities": [asdict(s) for s in similarities]})
+    for s in analogies:
+        typer.echo(
+            f"{s.name:<30} {100 * s.accuracy:6.2f} %  {s.correct:>6} of {s.asked:<6} missing {s.missing}"
+        )
+    for p in similarities:
+        typer.echo(f"{p.name:<30} ρ {p.rho:6.4f}  pairs {p.asked:<6} missing {p.missing}")
+    return None
+
+
+@app.command("convert")
+def convert_vectors(
+    source: VectorsFile,
+    target: Annotated[Path, typer.Argument(help="The ending is the format.")],
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N words.")] = None,
+) -> None:
+    """Rewrite vectors in another format (word2vec, GloVe, safetensors)."""
+    loaded = load_vectors(source, limit)
+    with show_progress(f"writing {target}"):
+        loaded.save(target)
+    typer.echo(str(target))
+
+
+@app.command("phrases")
+def write_phrases(
+    corpus: CorpusFiles,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The text with phrases joined.")],
+    min_count: Annotated[int, typer.Option(help="Join only pairs seen this often.")] = 5,
+    threshold: Annotated[float, typer.Option(help="Join only pairs that score above this.")] = 10.0,
+    lowercase: Lowercase = False,
+) -> None:
+    """Join bigrams that score above a threshold: new york → new_york."""
+    from heedful.core.files import open_atomically
+    from heedful.word2vec.corpus import Corpus
+    from heedful.word2vec.phrases import find_phrases
+
+    with show_progress("counting pairs"):
+        found = find_phrases(Corpus(corpus, lowercase), min_count, threshold)
+    joining = show_progress("joining phrases")
+    with joining, open_atomically(output, "w", encoding="utf-8", newline="\n") as file:
+        for sentence in Corpus(corpus, lowercase, phrases=(found,)).sentences():
+            file.write(" ".join(sentence) + "\n")
+    typer.echo(f"{len(found.scores):,} pairs joined", err=True)
+    typer.echo(str(output))
+
+
+@app.command("step")
+def show_step(
+    rate: Annotated[float, typer.Option(help="The learning rate.")] = 0.5, json: Json = False
+) -> None:
+    """Show one update with every number: the “wampimuk” example."""
+    from heedful.word2vec.steps import wampimuk
+
+    step = wampimuk(rate=rate)
+    as_json(step.to_dict()) if json else typer.echo(step.to_markdown())

@@ -1,0 +1,63 @@
+"""Checks of single values: each returns the value as it should be, or raises one clear line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any
+
+from heedful.core.errors import ConfigError, InputError, nearest
+
+ValueCheckError = type[InputError] | type[ConfigError]
+
+
+def is_integer(value: object) -> bool:
+    """Return whether a value is a whole number; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_integer(
+    name: str, value: Any, minimum: int | None = 1, maximum: int | None = None,
+    error: ValueCheckError = InputError,
+) -> int:  # fmt: skip
+    """Return a whole number between `minimum` and `maximum`, both included; None leaves an end open."""
+    if not is_integer(value):
+        raise error(f"{name}={value!r:.80} must be a whole number")
+    _check_bounds(name, value, minimum, maximum, error)
+    return int(value)
+
+
+def check_number(
+    name: str, value: Any, minimum: float | None = None, maximum: float | None = None, *,
+    above: float | None = None, error: ValueCheckError = InputError,
+) -> float:  # fmt: skip
+    """Return a finite number between `minimum` and `maximum`, both included, or above `above`."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise error(f"{name}={value!r:.80} must be a number")
+    if not math.isfinite(value):
+        raise error(f"{name}={value} must be a finite number")
+    if above is not None and value <= above:
+        raise error(f"{name}={value} must be above {above:g}")
+    _check_bounds(name, value, minimum, maximum, error)
+    return float(value)
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str], error: ValueCheckError = InputError) -> str:
+    """Return the value if it is one of `choices`; otherwise the hint names the nearest of them."""
+    known = list(choices)
+    if value not in known:
+        hint = nearest(str(value), known) or f"choose one of {', '.join(known)}"
+        raise error(f"{name}={value!r:.80} is unknown", hint=hint)
+    return str(value)
+
+
+def _check_bounds(
+    name: str, value: Any, low: float | None, high: float | None, error: ValueCheckError
+) -> None:
+    if low is not None and high is not None and not low <= value <= high:
+        raise error(f"{name}={value} must lie between {low:g} and {high:g}")
+    if low is not None and value < low:
+        raise error(f"{name}={value} must be at least {low:g}")
+    if high is not None and value > high:
+        raise error(f"{name}={value} must be at most {high:g}")

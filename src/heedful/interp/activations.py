@@ -1,0 +1,234 @@
+"""Many texts run in padded batches: their values by name, a row for each token, and their loss."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.core.errors import InputError
+from heedful.core.padding import pad_rows, valid_mask
+from heedful.interp.inputs import Input, Text, reading, word_head
+from heedful.interp.prediction import is_causal, predicts, special_ids
+from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
+from heedful.models.calls import ForwardOptions
+from heedful.nn.context import Watch
+from heedful.nn.head import NoHead
+from heedful.nn.watch import LAYER_OUTPUT, WILDCARD, Axes
+
+Report = Callable[[int, int], None]  # how many are done, and of how many; may raise to stop
+Texts = Sequence[Text | Input]
+
+MAX_TOKENS = 512  # of all rows of one batch, padding included
+SOURCE_SIDE = ("encoder.", "embed.")  # where names of what an encoder-decoder computes of its source begin
+
+
+class EndPass(Exception):
+    """Raised by an `EarlyWatch` that has all it wants: the rest of the pass is not computed."""
+
+
+class EarlyWatch(Watch):
+    """A watch that ends the pass with the layer in which the last of its names is met."""
+
+    def show(self, name: str, value: Tensor, axes: Axes) -> Tensor:
+        value = super().show(name, value, axes)
+        if LAYER_OUTPUT.match(name) and self.met.issuperset(self.names):
+            raise EndPass
+        return value
+
+
+@dataclass(frozen=True)
+class InputBatch:
+    """Several inputs, padded on the right. `index` says where each stood among the texts."""
+
+    index: tuple[int, ...]
+    inputs: tuple[Input, ...]
+    ids: Tensor  # (B, S)
+    valid: Tensor  # (B, S) False on padding
+    target: Tensor | None = None  # (B, T)
+    target_valid: Tensor | None = None
+
+    @property
+    def read(self) -> tuple[Tensor, Tensor]:
+        """The ids of the side that predicts, and which of them are no padding."""
+        if self.target is None or self.target_valid is None:
+            return self.ids, self.valid
+        return self.target, self.target_valid
+
+    def side(self, name: str) -> tuple[Tensor, Tensor]:
+        """The ids of the side that a value is of, and which of them are no padding."""
+        return (self.ids, self.valid) if name.startswith(SOURCE_SIDE) else self.read
+
+    def run(self, model: Model, watch: Watch | None = None) -> Tensor:
+        """Return the logits; the last hidden states of a model without a head."""
+        valid = None if bool(self.valid.all()) else self.valid
+        bare = isinstance(model.head, NoHead)
+        with evaluation_mode(model):
+            if isinstance(model, Seq2Seq):
+                target, known = self.read
+                decode = model.hidden if bare else model
+                return cast(Tensor, decode(self.ids, target, valid=valid, target_valid=known, watch=watch))
+            types = [t for i in self.inputs if (t := i.types) is not None]
+            options: ForwardOptions = {"valid": valid, "watch": watch}
+            if types:
+                options["types"] = _pad(types)[0]
+            encode = cast(LM, model).encode if bare else model
+            return cast(Tensor, encode(self.ids, **options))
+
+
+def _pad(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Rows (1, T) of different lengths as one matrix, and which of its entries are real."""
+    lengths = [row.shape[1] for row in rows]
+    ids = torch.from_numpy(pad_rows([row[0].cpu().numpy() for row in rows]))
+    return ids.to(rows[0].device), torch.from_numpy(valid_mask(lengths, max(lengths))).to(rows[0].device)
+
+
+def read_texts(
+    model: Model, texts: Texts, *, max_length: int | None = None, source_only: bool = False
+) -> list[Input]:
+    """Return the inputs of texts or ids, each cut to `max_length` tokens; an error if there are none.
+
+    An encoder-decoder writes a target for each, but for `source_only`, where nobody looks at its decoder.
+    """
+    if isinstance(texts, str | Tensor | Input) or not len(texts):
+        what = "none" if not isinstance(texts, str | Tensor | Input) else f"one {type(texts).__name__}"
+        raise InputError(f"a list of texts is needed; got {what}", hint='give several: ["…", "…"]')
+    target = [model.start_token] if source_only and isinstance(model, Seq2Seq) else None
+    return [_cut(reading(model, text, target), max_length) for text in texts]
+
+
+def _cut(inputs: Input, length: int | None) -> Input:
+    if length is None or inputs.ids.shape[1] <= length:
+        return inputs
+    types = None if inputs.types is None else inputs.types[:, :length]
+    return Input(inputs.ids[:, :length], inputs.tokens[:length], inputs.target, inputs.target_tokens, types)
+
+
+def make_batches(inputs: Sequence[Input], max_tokens: int = MAX_TOKENS) -> Iterator[InputBatch]:
+    """Yield batches of inputs of alike lengths, the longest first, each of about `max_tokens` tokens."""
+    width = lambda i: max(inputs[i].ids.shape[1], inputs[i].read.shape[1])
+    order = sorted(range(len(inputs)), key=width, reverse=True)
+    first = 0
+    while first < len(order):
+        rows = max(1, max_tokens // width(order[first]))
+        index = tuple(order[first : first + rows])
+        # What has types, or has none, stays together.
+        kind = inputs[index[0]].types is None
+        count = next((n for n, i in enumerate(index) if (inputs[i].types is None) != kind), len(index))
+        index = index[:count]
+        some = tuple(inputs[i] for i in index)
+        targets = [t for i in some if (t := i.target) is not None]
+        yield InputBatch(index, some, *_pad([i.ids for i in some]), *(_pad(targets) if targets else ()))
+        first += count
+
+
+def token_rows(value: Tensor, axis: int | None, name: str = "this value") -> Tensor:
+    """Return a value as (B, T, W): a vector for each token, of all heads if there are several."""
+    if axis is None:
+        raise InputError(f"{name} is of the whole text", hint="choose a value that each token has")
+    return value.movedim(axis, 1).flatten(2)
+
+
+def from_token_rows(rows: Tensor, shape: torch.Size, axis: int) -> Tensor:
+    """Return what `token_rows` took apart: (B, T, W) in the shape of the value."""
+    sizes = list(shape)
+    tokens = sizes.pop(axis)
+    return rows.unflatten(2, sizes[1:]).movedim(1, axis) if len(sizes) > 1 else rows.view(-1, tokens)
+
+
+@dataclass(frozen=True)
+class Activations:
+    """The values called `name` of many tokens, (N, W), and where each token stands."""
+
+    name: str
+    values: Tensor
+    ids: Tensor  # (N,)
+    text: Tensor  # (N,) the number of the text
+    position: Tensor  # (N,) in the text
+
+
+@torch.no_grad()
+def collect_activations(
+    model: Model, texts: Texts, names: Sequence[str], *, max_length: int | None = None,
+    max_tokens: int = MAX_TOKENS, report: Report | None = None,
+) -> dict[str, Activations]:  # fmt: skip
+    """Return the values called `names` of every token of many texts, as vectors on the CPU.
+
+    Rows come in the order of the texts and of their tokens, however the texts were put into batches.
+    What is not needed for them, layers after the last of them, is not computed. A wildcard is refused: name
+    each value, as `model.names()` lists them. The decoder of an encoder-decoder reads what it writes itself.
+    """
+    for name in names:
+        if WILDCARD.search(name):
+            raise InputError(f"{name!r} has a wildcard", hint="name one value: model.names() lists them")
+        if name.endswith((".pattern", ".scores")):
+            raise InputError(f"{name} has a row for each key, whose number differs", hint="choose a vector")
+    source_only = all(name.startswith(SOURCE_SIDE) for name in names)
+    inputs = read_texts(model, texts, max_length=max_length, source_only=source_only)
+    found: dict[str, dict[int, tuple[Tensor, ...]]] = {name: {} for name in names}  # by number of the text
+    done = 0
+    for batch in make_batches(inputs, max_tokens):
+        if report is not None:
+            report(done, len(inputs))
+        watch = EarlyWatch(*names, detach=True)
+        with contextlib.suppress(EndPass):
+            batch.run(model, watch)
+        for name in names:
+            rows = token_rows(watch[name], watch.positions[name], name)
+            ids, valid = batch.side(name)
+            if rows.shape[:2] != valid.shape:
+                raise InputError(f"{name} has {rows.shape[1]} rows for {valid.shape[1]} tokens")
+            text, position = valid.nonzero(as_tuple=True)
+            number = torch.tensor(batch.index)[text.cpu()]
+            columns = rows[valid].float().cpu(), ids[valid].cpu(), number, position.cpu()
+            parts = zip(*(column.split(valid.sum(1).tolist()) for column in columns), strict=True)
+            found[name].update(zip(batch.index, parts, strict=True))
+        done += len(batch.inputs)
+    if report is not None:
+        report(done, len(inputs))
+    in_order = {name: [parts[number] for number in range(len(inputs))] for name, parts in found.items()}
+    joined = {name: map(torch.cat, zip(*parts, strict=True)) for name, parts in in_order.items()}
+    return {name: Activations(name, *columns) for name, columns in joined.items()}
+
+
+def content_tokens(model: Model, activations: Activations) -> Tensor:
+    """(N,): False for tokens that stand for no text, and for the first of a causal model.
+
+    The first token sees nothing else, and its vector is often many times longer than all others.
+    """
+    special = torch.tensor(sorted(special_ids(model)), dtype=torch.long)
+    keep = ~torch.isin(activations.ids, special)
+    return keep & (activations.position > 0) if is_causal(model) else keep
+
+
+@torch.no_grad()
+def mean_loss(
+    model: Model, texts: Texts, watch: Watch | None = None, *, max_length: int | None = None,
+    report: Report | None = None,
+) -> float:  # fmt: skip
+    """Return the mean −log p of the next token over all tokens of many texts, in nats."""
+    check_predicts_next(model)
+    inputs = read_texts(model, texts, max_length=max_length)
+    total, count, done = 0.0, 0, 0
+    for batch in make_batches(inputs):
+        if report is not None:
+            report(done, len(inputs))
+        logp, (ids, valid) = F.log_softmax(batch.run(model, watch)[:, :-1].float(), -1), batch.read
+        losses = -logp.gather(-1, ids[:, 1:, None])[..., 0][valid[:, 1:]]
+        total, count = total + float(losses.double().sum()), count + len(losses)
+        done += len(batch.inputs)
+    if not count:
+        raise InputError("no token is predicted", hint="give texts of at least two tokens")
+    return total / count
+
+
+def check_predicts_next(model: Model) -> None:
+    """Raise an error for a model that does not predict the next token."""
+    word_head(model)
+    if not is_causal(model) or predicts(model) != "words":
+        raise InputError(f"this {model.family.name} does not predict the next token", hint="choose a decoder")

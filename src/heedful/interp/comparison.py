@@ -1,0 +1,200 @@
+"""Two inputs that answer differently, and how much of the answer each value restores that they differ in."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from heedful.core.errors import InputError, nearest
+from heedful.interp.inputs import Input, Text, answer_id, choices, position_of, reading, stack_of
+from heedful.interp.results import Result
+from heedful.models.base import Model
+from heedful.nn.block import NamedParts, Stack
+from heedful.nn.context import Watch
+
+HEAD_VALUES = {"heads": "heads", "queries": "q", "keys": "k", "values": "v", "patterns": "pattern"}
+KINDS = ("residual", "attention", "mlp", *HEAD_VALUES)
+
+
+def both_inputs(
+    model: Model, clean: Text | Input, corrupt: Text | Input, target: Text | None
+) -> tuple[Input, Input]:
+    """Return two inputs of the same length, which an encoder-decoder reads with the same target."""
+    fixed = [x.target for x in (clean, corrupt) if isinstance(x, Input)]
+    first = reading(model, clean, fixed[0] if target is None and fixed else target)
+    second = reading(model, corrupt, first.target)
+    sides = {"inputs": (first.ids, second.ids)}
+    if first.target is not None and second.target is not None:
+        sides = {"sources": sides["inputs"], "targets": (first.target, second.target)}
+    for what, (one, other) in sides.items():
+        if one.shape != other.shape:
+            counts = f"they have {one.shape[1]} and {other.shape[1]}"
+            raise InputError(f"the two {what} must have as many tokens", hint=counts)
+    return first, second
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Two inputs, and what tells their answers apart: d, the logit of `right` minus that of `wrong`."""
+
+    model: Model
+    clean: Input
+    corrupt: Input
+    right: int
+    wrong: int | None
+    position: int
+    best: float  # d of the clean input
+    worst: float  # d of the corrupt one
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls, model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str,
+        wrong: int | str | None, *, target: Text | None = None, position: int = -1,
+    ) -> Comparison:  # fmt: skip
+        """Read both inputs and check that they answer differently."""
+        first, second = both_inputs(model, clean, corrupt, target)
+        if first.target is not None and not torch.equal(first.target, cast(Tensor, second.target)):
+            raise InputError(
+                "the two inputs have different targets, after which no answers can be compared",
+                hint="give texts, or one target= for both",
+            )
+        position = position_of(first.names, position)
+        plain, other = (choices(model, x.run(model), position) for x in (first, second))
+        ids = [None if a is None else answer_id(model, a, plain.shape[-1]) for a in (right, wrong)]
+        found = cls(model, first, second, cast(int, ids[0]), ids[1], position, 0.0, 0.0)
+        best, worst = float(found.gap(plain)[0]), float(found.gap(other)[0])
+        if best == worst:
+            raise InputError("both inputs answer alike", hint="choose two that differ in what they predict")
+        return replace(found, best=best, worst=worst)
+
+    def gap(self, choices: Tensor) -> Tensor:
+        """d for each row of what a head chooses from, (B, C) → (B,)."""
+        return choices[:, self.right] - (0.0 if self.wrong is None else choices[:, self.wrong])
+
+    def restored_share(self, gap: Tensor) -> Tensor:
+        """(d − d_corrupt) / (d_clean − d_corrupt)"""
+        return (gap.double() - self.worst) / (self.best - self.worst)
+
+    def values(self, names: Sequence[str]) -> tuple[Watch, Watch]:
+        """The values called `names` of the clean and of the corrupt input."""
+        watches = Watch(*names), Watch(*names)
+        for given, watch in zip((self.clean, self.corrupt), watches, strict=True):
+            given.run(self.model, watch)
+        return watches
+
+
+class Patch(NamedTuple):
+    """One value to put in: of one position, of one head, of both, or whole."""
+
+    name: str
+    position: int | None = None
+    head: int | None = None
+
+
+def select_entries(value: Tensor, patch: Patch, axis: int | None, first: int = 0) -> Tensor:
+    """Return the entries of a row's value that a patch is of; the value begins with the token `first`."""
+    value = value if patch.head is None else value[patch.head]
+    return value if patch.position is None or axis is None else value.select(axis, patch.position - first)
+
+
+@dataclass(frozen=True)
+class PatchingResult(Result):
+    """The share of the clean answer that each patch brings back: 0 nothing, 1 all; rows × columns.
+
+    A row is a value; a column is a position, or a head if `columns` are their numbers. `clean` and `corrupt`
+    are the differences of logits d between which the values are measured.
+    """
+
+    what: str
+    method: str  # exact, or the approximation that was used
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: Tensor  # (rows, columns), NaN where a row has fewer
+    clean: float
+    corrupt: float
+
+    def correlation(self, other: PatchingResult) -> float:
+        """Return Pearson's r with another way to compute the same patches."""
+        if (self.names, self.columns) != (other.names, other.columns):
+            raise InputError("the two results are of other patches", hint="compute both with the same `what`")
+        pair = torch.stack([r.values.double().flatten() for r in (self, other)])
+        return float(torch.corrcoef(pair[:, pair.isfinite().all(0)])[0, 1])
+
+    def top(self, count: int = 5) -> list[tuple[str, str, float]]:
+        """Return the patches that move the answer most: name of the value, column, how much they restore."""
+        flat, wide = self.values.flatten(), len(self.columns)
+        known = flat.isnan().logical_not().nonzero()[:, 0]  # a row may have fewer columns than others
+        best = known[flat[known].abs().topk(min(count, len(known))).indices].tolist()
+        return [(self.names[i // wide], self.columns[i % wide], float(flat[i])) for i in best]
+
+
+def value_names(model: Model, inputs: Input, kind: str) -> list[str]:
+    """Return the watched names that `kind` stands for: a kind of value, or a name, perhaps with wildcards."""
+    where, stack = stack_of(model)
+    if kind == "residual":
+        return [f"{where}.{i}.output" for i in range(len(stack))]
+    if kind in ("attention", "mlp", *HEAD_VALUES):
+        names = [name for i in range(len(stack)) for name in _part_names(f"{where}.{i}", stack, i, kind)]
+        if not names:
+            raise InputError(f"this model has no {kind} to patch", hint="patch what='residual'")
+        return names
+    if "." not in kind:
+        near = nearest(kind, KINDS) or f"use {', '.join(KINDS)}, or a watched name such as 'blocks.*.input'"
+        raise InputError(f"nothing here is called {kind!r}", hint=near)
+    seen = Watch(kind)
+    inputs.run(model, seen)
+    if not len(seen):
+        raise seen.missing(kind)
+    return list(seen)
+
+
+def _part_names(path: str, stack: Stack, layer: int, kind: str) -> list[str]:
+    block = stack[layer]
+    parts = {name: block.part(name) for name in block.names} if isinstance(block, NamedParts) else {}
+    if kind in HEAD_VALUES:
+        word = HEAD_VALUES[kind]
+        attends = [name for name, part in parts.items() if part.pattern_kind is not None]
+        bare = [f"{path}.{word}"] * (not parts and block.pattern_kind is not None)
+        return [*(f"{path}.{name}.{word}" for name in attends), *bare]
+    mixes = lambda name: name != "ffn"
+    return [f"{path}.{name}.output" for name in parts if mixes(name) == (kind == "attention")]
+
+
+def all_patches(watch: Watch, names: Sequence[str], *, heads: bool, by_position: bool) -> Iterator[Patch]:
+    """Yield every patch of the values called `names`, value by value."""
+    for name in names:
+        axis = watch.positions[name]
+        length = None if axis is None else watch[name].shape[axis]
+        if heads:
+            for head, t in itertools.product(
+                range(watch[name].shape[1]), range(length or 0) if by_position else [None]
+            ):
+                yield Patch(name, t, head)
+        else:
+            yield from (Patch(name, t) for t in (range(length) if length and by_position else [None]))
+
+
+def collect(
+    kind: str, method: str, comparison: Comparison, patches: Sequence[Patch], scores: Tensor
+) -> PatchingResult:
+    """Return numbers, one for each patch, as a matrix with the names of its rows and columns."""
+    by_head = patches[0].head is not None and patches[0].position is None
+    row = lambda p: p.name if p.head is None or by_head else f"{p.name} {p.head}"
+    column = lambda p: (p.head if by_head else p.position) or 0
+    names = list(dict.fromkeys(map(row, patches)))
+    wide = max(map(column, patches)) + 1
+    values = torch.full((len(names), wide), torch.nan, dtype=torch.float64)
+    at = {name: i for i, name in enumerate(names)}
+    for one, value in zip(patches, scores.tolist(), strict=True):
+        values[at[row(one)], column(one)] = value
+    read = comparison.clean.names if len(comparison.clean.names) == wide else comparison.clean.tokens
+    columns = tuple(map(str, range(wide))) if by_head or len(read) != wide else read
+    if patches[0].position is None and not by_head:
+        columns = ("all positions",)
+    return PatchingResult(kind, method, tuple(names), columns, values, comparison.best, comparison.worst)

@@ -1,0 +1,319 @@
+"""Sparse dictionaries: a value as a sum of few directions out of many, learnt from what a model computes.
+
+    f = act(W x̃ + b),   y ≈ D f + c       x̃ = (x − mean) / scale;  the rows of D have length 1
+
+A sparse autoencoder gives the value back (y = x); a transcoder gives what a part made of it, such as an MLP's
+output from its input. "topk" keeps the k largest entries of f (Gao et al. 2024, arXiv 2406.04093), "l1" pays
+for the sum of all (Bricken et al. 2023). Features that no token uses are begun anew from what is explained
+worst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.core.checks import check_integer
+from heedful.core.errors import InputError
+from heedful.interp.activations import (
+    Activations,
+    Report,
+    Texts,
+    collect_activations,
+    content_tokens,
+    from_token_rows,
+    token_rows,
+)
+from heedful.interp.saved_module import load_module, save_module
+from heedful.models.base import Model
+from heedful.nn.context import Watch
+from heedful.nn.watch import Axes
+
+FORMAT = "heedful.dictionary"
+OUTLIER = 10.0  # a vector longer than this many times the median is left as it is: the first token's often is
+
+
+@dataclass(frozen=True)
+class DictionaryConfig:
+    """The value that a dictionary is of, and its sparsity. `target` differs from `source` in a transcoder."""
+
+    source: str
+    target: str
+    width: int  # features
+    inputs: int
+    outputs: int
+    kind: Literal["topk", "l1"] = "topk"
+    k: int = 32  # of "topk": features a token may use
+    l1: float = 1e-3  # of "l1": what a unit of a feature costs
+
+
+class Dictionary(nn.Module):
+    """f = act(W x̃ + b) and y ≈ D f + c: see the head of this file.
+
+    `outlier` is the length of x from which on a vector is left as it is.
+    """
+
+    def __init__(self, config: DictionaryConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = nn.Linear(config.inputs, config.width)
+        self.decoder = nn.Parameter(torch.zeros(config.width, config.outputs))
+        self.bias = nn.Parameter(torch.zeros(config.outputs))
+        for name, size in (("mean", config.inputs), ("target_mean", config.outputs)):
+            self.register_buffer(name, torch.zeros(size))
+        for name in ("scale", "target_scale", "outlier"):
+            self.register_buffer(name, torch.ones(()))
+
+    mean: Tensor
+    target_mean: Tensor
+    scale: Tensor
+    target_scale: Tensor
+    outlier: Tensor
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return the features (…, M) of values (…, D), none below zero."""
+        f = F.relu(self.encoder((x.float() - self.mean) / self.scale))
+        if self.config.kind == "l1":
+            return f
+        kept = f.topk(min(self.config.k, f.shape[-1]), -1)
+        return torch.zeros_like(f).scatter(-1, kept.indices, kept.values)
+
+    def decode(self, f: Tensor) -> Tensor:
+        """Return the target's values (…, E) that features stand for."""
+        return (f @ self.decoder + self.bias) * self.target_scale + self.target_mean
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decode(self.encode(x))
+
+    def direction(self, feature: int) -> Tensor:
+        """Return what one unit of a feature adds to the target, (E,)."""
+        return (self.decoder[feature] * self.target_scale).detach()
+
+    def save(self, path: str | Path) -> Path:
+        """Write the dictionary as one safetensors file."""
+        return save_module(self, path, FORMAT, asdict(self.config))
+
+
+def load_dictionary(path: str | Path, device: str | torch.device = "cpu") -> Dictionary:
+    """Read what `Dictionary.save` wrote."""
+    make = lambda settings: Dictionary(DictionaryConfig(**settings))
+    return load_module(path, FORMAT, make, device, "Dictionary.save")
+
+
+def train_dictionary(
+    model: Model, texts: Texts, source: str, target: str | None = None, *, width: int = 2048,
+    kind: Literal["topk", "l1"] = "topk", k: int = 32, l1: float = 1e-3, steps: int = 1000, batch: int = 1024,
+    learning_rate: float = 1e-3, revive_every: int = 100, max_length: int = 256, seed: int = 0,
+    report: Report | None = None,
+) -> Dictionary:  # fmt: skip
+    """Learn a dictionary of the value called `source`, or a transcoder from it to `target`, on texts.
+
+    The first token of a causal model and special tokens are not learnt from. `report` is called with the
+    number of steps done and of all, and may raise to stop.
+    """
+    names = list(dict.fromkeys((source, target or source)))
+    found = collect_activations(model, texts, names, max_length=max_length)
+    keep = content_tokens(model, found[source])
+    x, y = found[source].values[keep], found[target or source].values[keep]
+    return fit_dictionary(
+        x.to(model.device), y.to(model.device), source, target or source, width=width, kind=kind, k=k, l1=l1,
+        steps=steps, batch=batch, learning_rate=learning_rate, revive_every=revive_every, seed=seed,
+        report=report,
+    )  # fmt: skip
+
+
+def fit_dictionary(
+    x: Tensor, y: Tensor, source: str, target: str, *, width: int = 2048,
+    kind: Literal["topk", "l1"] = "topk", k: int = 32, l1: float = 1e-3, steps: int = 1000, batch: int = 1024,
+    learning_rate: float = 1e-3, revive_every: int = 100, seed: int = 0, report: Report | None = None,
+) -> Dictionary:  # fmt: skip
+    """Learn a dictionary from values x (N, D) and what is to be made of them, y (N, E)."""
+    if kind not in ("topk", "l1"):
+        raise InputError(f"kind={kind!r} is unknown", hint="choose topk or l1")
+    for setting, number in (("width", width), ("k", k), ("steps", steps), ("batch", batch)):
+        check_integer(setting, number)
+    if kind == "topk" and k > width:
+        raise InputError(
+            f"k={k} is more than width={width}: every token would use every feature",
+            hint="choose a k far below the width",
+        )
+    if len(x) < 2 or len(x) != len(y):
+        raise InputError(f"{len(x)} values cannot be learnt from", hint="give longer texts")
+    lengths = x.norm(dim=1)
+    bound = OUTLIER * float(lengths.median())
+    x, y = x[lengths <= bound], y[lengths <= bound]
+    config = DictionaryConfig(source, target, width, x.shape[1], y.shape[1], kind, k, l1)
+    dictionary = Dictionary(config).to(x.device)
+    rms = lambda v: (v - v.mean(0)).norm(dim=1).mean().clamp(min=1e-12)
+    dictionary.mean, dictionary.scale = x.mean(0), rms(x)
+    dictionary.target_mean, dictionary.target_scale = y.mean(0), rms(y)
+    dictionary.outlier = torch.tensor(bound, device=x.device)
+    x, y = (x - dictionary.mean) / dictionary.scale, (y - dictionary.target_mean) / dictionary.target_scale
+    trainer = _Trainer(dictionary, x, y, seed)
+    trainer.run(steps, batch, learning_rate, revive_every, report)
+    return dictionary
+
+
+class _Trainer:
+    """Adam on batches of tokens; what no token used since the last look is begun anew."""
+
+    def __init__(self, dictionary: Dictionary, x: Tensor, y: Tensor, seed: int) -> None:
+        self.dictionary, self.x, self.y = dictionary, x, y  # both centred and scaled
+        self.draw = torch.Generator().manual_seed(seed)
+        self.used = torch.zeros(dictionary.config.width, dtype=torch.bool, device=x.device)
+        with torch.no_grad():
+            self._begin(torch.arange(dictionary.config.width, device=x.device), torch.ones(len(x)))
+            # The sum of features, all alike at first, is as long as it should be.
+            sums = self._features(x[:4096]) @ dictionary.decoder
+            scale = (sums * y[:4096]).sum() / sums.square().sum().clamp(min=1e-12)
+            dictionary.encoder.weight *= scale.clamp(min=1e-3)
+
+    def _begin(self, features: Tensor, weights: Tensor, size: float = 1.0) -> None:
+        """Point features at tokens drawn with these weights; `size` is the length of their encoders."""
+        picks = torch.multinomial(weights, len(features), replacement=True, generator=self.draw)
+        picks = picks.to(self.x.device)
+        noise = lambda v: v + 0.1 * v.norm(dim=1, keepdim=True) * F.normalize(torch.randn_like(v), dim=1)
+        dictionary = self.dictionary
+        dictionary.encoder.weight[features] = size * F.normalize(noise(self.x[picks]), dim=1)
+        dictionary.decoder[features] = F.normalize(noise(self.y[picks]), dim=1)
+        dictionary.encoder.bias[features] = 0.0
+
+    def run(self, steps: int, batch: int, rate: float, revive_every: int, report: Report | None) -> None:
+        config = self.dictionary.config
+        optimiser = torch.optim.Adam(self.dictionary.parameters(), lr=rate)
+        for step in range(steps):
+            if report is not None:
+                report(step, steps)
+            for group in optimiser.param_groups:  # warmed up, and down in the last fifth
+                group["lr"] = rate * min(1.0, (step + 1) / 20, 5 * (steps - step) / steps)
+            rows = torch.randint(len(self.x), (min(batch, len(self.x)),), generator=self.draw)
+            x, y = self.x[rows.to(self.x.device)], self.y[rows.to(self.x.device)]
+            f = self._features(x)
+            error = (f @ self.dictionary.decoder + self.dictionary.bias - y).square().sum(1)
+            loss = error.mean() + (config.l1 * f.sum(1).mean() if config.kind == "l1" else 0.0)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            with torch.no_grad():
+                self.dictionary.decoder.copy_(F.normalize(self.dictionary.decoder, dim=1))
+                self.used |= (f > 0).any(0)
+                if revive_every and (step + 1) % revive_every == 0 and step + 1 < 0.8 * steps:
+                    self._revive(optimiser)
+        if report is not None:
+            report(steps, steps)
+
+    def _features(self, x: Tensor) -> Tensor:
+        return self.dictionary.encode(x * self.dictionary.scale + self.dictionary.mean)
+
+    def _revive(self, optimiser: torch.optim.Adam) -> None:
+        """Point unused features at the tokens explained worst, and forget their moments."""
+        dead, was_used = (~self.used).nonzero()[:, 0], self.used.clone()
+        self.used.zero_()
+        if not len(dead):
+            return
+        rows = torch.randperm(len(self.x), generator=self.draw)[:8192]
+        x, y = self.x[rows.to(self.x.device)], self.y[rows.to(self.x.device)]
+        error = (self._features(x) @ self.dictionary.decoder + self.dictionary.bias - y).square().sum(1)
+        weights = torch.zeros(len(self.x))
+        weights[rows] = error.square().cpu()
+        # Among the k largest a weak feature would stay unused; where all count, a strong one would disturb.
+        share = 0.2 if self.dictionary.config.kind == "l1" else 1.0
+        used = self.dictionary.encoder.weight.norm(dim=1)[was_used]
+        self._begin(dead, weights, share * float(used.mean()) if len(used) else 1.0)
+        for parameter in (
+            self.dictionary.encoder.weight,
+            self.dictionary.encoder.bias,
+            self.dictionary.decoder,
+        ):
+            for moment in ("exp_avg", "exp_avg_sq"):
+                optimiser.state[parameter][moment][dead] = 0.0
+
+
+class DictionaryWatch(Watch):
+    """A watch that computes the features of a source value and changes the target by them."""
+
+    def __init__(self, dictionary: Dictionary, change: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        config = dictionary.config
+        edits = {config.source: self._remember_source} | {config.target: self._write}
+        super().__init__(edit=edits)
+        self.dictionary, self.change = dictionary, change
+        self._axis: dict[str, int | None] = {}
+        self._source: Tensor | None = None
+
+    def note(self, name: str, axes: Axes) -> None:
+        super().note(name, axes)
+        self._axis[name] = axes.positions
+
+    def _remember_source(self, value: Tensor) -> Tensor:
+        self._source = token_rows(value, self._axis[self.dictionary.config.source])
+        return value
+
+    def _write(self, value: Tensor) -> Tensor:
+        config = self.dictionary.config
+        axis = self._axis[config.target]
+        rows = token_rows(value, axis, config.target)
+        x = rows if config.source == config.target else cast(Tensor, self._source)
+        if x.shape[-1] != config.inputs or rows.shape[-1] != config.outputs:
+            raise InputError(
+                f"the dictionary is from {config.inputs} entries to {config.outputs}; "
+                f"{config.source} has {x.shape[-1]} here and {config.target} {rows.shape[-1]}"
+            )
+        with torch.no_grad():
+            f = self.dictionary.encode(x)
+            typical = (x.float().norm(dim=-1, keepdim=True) <= self.dictionary.outlier).float()
+            new = self.change(rows.float(), f, typical)
+        return from_token_rows(new.to(value.dtype), value.shape, cast(int, axis))
+
+
+def replace_value(dictionary: Dictionary) -> Watch:
+    """Return a watch that puts what the dictionary makes of the source in the place of the target.
+
+    Vectors many times longer than usual, such as that of the first token, stay as they are.
+    """
+    return DictionaryWatch(
+        dictionary, lambda y, f, typical: torch.where(typical > 0, dictionary.decode(f), y)
+    )
+
+
+def ablate_features(dictionary: Dictionary, features: Sequence[int]) -> Watch:
+    """Return a watch that takes what these features add out of the target; all else stays as it is."""
+    chosen = _check_features(dictionary, features)
+
+    def change(y: Tensor, f: Tensor, typical: Tensor) -> Tensor:
+        share = f[..., chosen] @ dictionary.decoder[chosen] * dictionary.target_scale
+        return y - typical * share
+
+    return DictionaryWatch(dictionary, change)
+
+
+def set_feature(dictionary: Dictionary, feature: int, value: float) -> Watch:
+    """Return a watch that sets a feature to a value at every token: steering by a feature."""
+    (chosen,) = _check_features(dictionary, [feature])
+
+    def change(y: Tensor, f: Tensor, typical: Tensor) -> Tensor:
+        return y + typical * (value - f[..., chosen, None]) * dictionary.direction(chosen)
+
+    return DictionaryWatch(dictionary, change)
+
+
+def _check_features(dictionary: Dictionary, features: Sequence[int]) -> list[int]:
+    width = dictionary.config.width
+    bad = [f for f in features if not 0 <= f < width]
+    if bad or not features:
+        raise InputError(f"there is no feature {bad[0] if bad else ''}", hint=f"they are 0 … {width - 1}")
+    return list(features)
+
+
+def dictionary_activations(model: Model, dictionary: Dictionary, texts: Texts) -> Activations:
+    """Return the features (N, M) of every token of texts, and where each stands."""
+    name = dictionary.config.source
+    found = collect_activations(model, texts, [name])[name]
+    with torch.no_grad():
+        parts = [dictionary.encode(x.to(dictionary.decoder.device)).cpu() for x in found.values.split(4096)]
+    return Activations(found.name, torch.cat(parts), found.ids, found.text, found.position)

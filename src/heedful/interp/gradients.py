@@ -1,0 +1,267 @@
+"""Which tokens an answer hangs on, and how far back a gradient reaches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heedful.core.errors import InputError
+from heedful.interp.inputs import (
+    Input,
+    Text,
+    answer_id,
+    choices,
+    ids_of,
+    is_pair,
+    position_of,
+    reading,
+    token_vectors,
+)
+from heedful.interp.results import Result
+from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
+from heedful.nn.context import Watch
+
+POINTS = 16  # of the quadrature on one piece of the path
+MAX_STEPS = 2**13  # points on the path; a model of many layers may need thousands, most stop far below
+
+
+@dataclass(frozen=True)
+class Attribution(Result):
+    """A share of the answer's logit for every token read.
+
+    `total` is what they should sum to by completeness, and `gap` what is missing; of input × gradient, which
+    promises no such thing, both are None.
+    """
+
+    method: str
+    answer: int
+    tokens: tuple[str, ...]
+    scores: Tensor  # (S,)
+    target_tokens: tuple[str, ...]
+    target_scores: Tensor | None
+    total: float | None = None
+    gap: float | None = None
+
+
+def attribution(
+    model: Model,
+    text: Text | Input,
+    target: Text | None = None,
+    *,
+    answer: int | str | None = None,
+    position: int = -1,
+    method: str = "integrated",
+    steps: int = MAX_STEPS,
+    baseline: Text | Input = "mean",
+) -> Attribution:
+    """Return what each token adds to the logit of `answer` at `position`; by default the likeliest answer's.
+
+    An answer is a token, by its id or its text, or a label of a classifier, by its number or its name; a head
+    that gives one answer for the whole text has no positions.
+    "gradient": x · ∂F/∂x. "integrated": (x − x') · ∫ ∂F/∂x(x' + α (x − x')) dα, which sums to F(x) − F(x')
+    (Sundararajan et al. 2017, eq. 1 and prop. 1). x are token vectors, x' the `baseline`: "mean" (of all),
+    "zero", the vector of the token "pad" or "mask", or a text (or ids) of as many tokens; positions stay as
+    they are. Where the sum is missed the path is halved until it fits, up to `steps` points (by default
+    8,192). Shares that still miss a tenth of the rise are no answer: that raises InputError.
+    """
+    if method not in ("gradient", "integrated"):
+        raise InputError(f"method={method!r} is unknown", hint="choose gradient or integrated")
+    given = reading(model, text, target)
+    names = ["embed.token"] + ["target_embed.token"] * isinstance(model, Seq2Seq)
+    position = position_of(given.names, position)
+    with torch.no_grad():
+        logits = choices(model, given.run(model), position)[0]
+    chosen = int(logits.argmax()) if answer is None else answer_id(model, answer, len(logits))
+    plain = _vectors(model, given, names)
+    ask = _Target(model, given, position, chosen)
+    if method == "gradient":
+        grads = ask.gradients({n: x[None] for n, x in plain.items()})
+        return _result(method, chosen, given, {n: (plain[n] * g[0]).sum(-1) for n, g in grads.items()})
+    return _integrate(ask, plain, _baseline_vectors(model, given, plain, baseline), steps)
+
+
+NO_RISE = 0.1  # a rise of the logit below this is as good as none, and a tenth of it no measure
+BASELINES = ("mean", "zero", "pad", "mask")
+
+
+def _baseline_vectors(
+    model: Model, inputs: Input, vectors: dict[str, Tensor], baseline: Text | Input
+) -> dict[str, Tensor]:
+    """Return the token vectors where the path begins; a text has those of the source alone."""
+    if not isinstance(baseline, str) or baseline not in BASELINES:
+        other = reading(model, baseline, inputs.target)
+        if other.ids.shape != inputs.ids.shape:
+            counts = f"the text has {inputs.ids.shape[1]}, the baseline {other.ids.shape[1]}"
+            raise InputError(f"a baseline is {', '.join(BASELINES)} or a text of as many tokens", hint=counts)
+        return _vectors(model, other, list(vectors))
+    if baseline == "zero":
+        return {name: torch.zeros_like(x) for name, x in vectors.items()}
+    tables = {"embed.token": "tokens", "target_embed.token": "target"}
+    found = {name: token_vectors(model.tables[tables[name]]).detach() for name in vectors}
+    if baseline == "mean":
+        return {name: found[name].mean(0).expand_as(x) for name, x in vectors.items()}
+    token = getattr(model.tokenizer, baseline, None)
+    if token is None:
+        hint = "choose mean or zero, or give a text as the baseline"
+        raise InputError(f"this model has no token for {baseline!r}", hint=hint)
+    return {name: found[name][token].expand_as(x) for name, x in vectors.items()}
+
+
+def _instead(value: Tensor, _: Tensor) -> Tensor:
+    return value
+
+
+@dataclass(frozen=True)
+class _Target:
+    """F: the logit of one answer at one position, as a function of the token vectors."""
+
+    model: Model
+    given: Input
+    position: int
+    answer: int
+
+    def value(self, vectors: dict[str, Tensor]) -> Tensor:
+        """F for a batch of vectors (N, T, D): (N,)."""
+        count = len(next(iter(vectors.values())))
+        watch = Watch(edit={name: partial(_instead, value) for name, value in vectors.items()})
+        logits = self.given.run(self.model, watch, repeat=count)
+        return choices(self.model, logits, self.position)[:, self.answer]
+
+    def gradients(self, vectors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """∂F/∂x for each of the batch."""
+        with torch.enable_grad():
+            leaves = {name: v.detach().clone().requires_grad_() for name, v in vectors.items()}
+            grads = torch.autograd.grad(self.value(leaves).sum(), list(leaves.values()), allow_unused=True)
+        pairs = zip(leaves.items(), grads, strict=True)
+        return {n: torch.zeros_like(leaf) if g is None else g for (n, leaf), g in pairs}
+
+
+@torch.no_grad()
+def _vectors(model: Model, inputs: Input, names: list[str]) -> dict[str, Tensor]:
+    watch = Watch(*names)
+    inputs.run(model, watch)
+    return {name: watch[name][0] for name in names}
+
+
+def _integrate(
+    target: _Target, vectors: dict[str, Tensor], base: dict[str, Tensor], steps: int
+) -> Attribution:
+    whole = _piece(target, vectors, base, 0.0, 1.0)
+    pieces, used, total = [whole], POINTS, whole.rise
+    while (gap := abs(sum(p.gap for p in pieces))) > 1e-3 * max(1.0, abs(total)):
+        if used + 2 * POINTS > steps:
+            break
+        worst = max(pieces, key=lambda p: abs(p.gap))
+        middle = (worst.start + worst.end) / 2
+        pieces.remove(worst)
+        pieces += [
+            _piece(target, vectors, base, *ends) for ends in ((worst.start, middle), (middle, worst.end))
+        ]
+        used += 2 * POINTS
+    if not gap <= 0.1 * max(abs(total), NO_RISE):
+        raise InputError(
+            f"with steps={steps} the shares sum to {total - sum(p.gap for p in pieces):.3g}, and the logit "
+            f"of the answer rises by {total:.3g}: integrated gradients have not converged",
+            hint=f"set steps={max(4 * steps, MAX_STEPS)}, or choose a baseline nearer to the text, such as "
+            "another text of as many tokens",
+        )
+    scores = {n: torch.stack([p.scores[n] for p in pieces]).sum(0) for n in vectors}
+    return _result("integrated", target.answer, target.given, scores, total, sum(p.gap for p in pieces))
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """A part of the path: each token's share of what F rises by there."""
+
+    start: float
+    end: float
+    scores: dict[str, Tensor]
+    rise: float  # F(end) − F(start)
+
+    @property
+    def gap(self) -> float:
+        """How far completeness is missed: a norm of nearly nothing makes F steep, and points too few."""
+        return self.rise - sum(float(s.sum()) for s in self.scores.values())
+
+
+def _piece(
+    target: _Target, vectors: dict[str, Tensor], base: dict[str, Tensor], start: float, end: float
+) -> _Piece:
+    """Gauss-Legendre quadrature between two places of the straight path from base to input."""
+    u, w = (torch.tensor(t, dtype=torch.float64) for t in np.polynomial.legendre.leggauss(POINTS))
+    alpha, w = start + (end - start) * (u + 1) / 2, w * (end - start) / 2
+    line = lambda at: {n: base[n] + at.to(x)[:, None, None] * (x - base[n]) for n, x in vectors.items()}
+    grads = target.gradients(line(alpha))
+    shares = {n: (g * (vectors[n] - base[n])).sum(-1).double().cpu() for n, g in grads.items()}  # (N, T)
+    with torch.no_grad():
+        low, high = target.value(line(torch.tensor([start, end]))).tolist()
+    return _Piece(start, end, {n: (w[:, None] * s).sum(0) for n, s in shares.items()}, high - low)
+
+
+def _result(
+    method: str, answer: int, inputs: Input, scores: dict[str, Tensor], total: float | None = None,
+    gap: float | None = None,
+) -> Attribution:  # fmt: skip
+    other = scores.get("target_embed.token")
+    return Attribution(
+        method, answer, inputs.tokens, scores["embed.token"].detach(), inputs.target_tokens,
+        None if other is None else other.detach(), total, gap,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GradientByDistance(Result):
+    """The size of the gradient that the last state sends to the input `distance` tokens before it."""
+
+    also = ("relative",)
+
+    distances: tuple[int, ...]
+    norms: tuple[float, ...]
+
+    @property
+    def relative(self) -> tuple[float, ...]:
+        """The norms divided by that at distance 0, so that models with vectors of other lengths compare."""
+        return tuple(norm / (self.norms[0] or 1.0) for norm in self.norms)
+
+
+def gradient_by_distance(
+    model: Model, text: Text | Input | None = None, *, length: int = 32, samples: int = 8, seed: int = 0
+) -> GradientByDistance:
+    """‖∂(u·h_T)/∂x_{T−d}‖ for d = 0 … T−1, the root mean square over random unit vectors u
+
+    h_T is the last hidden state, x the embedding. In a recurrence it is a product of d Jacobians, which fades
+    or bursts (Bengio et al. 1994; Pascanu et al. 2013); attention has a path of length one to every token.
+    Without a text, on random tokens. Of an encoder-decoder, the encoder.
+    """
+    draw, types = torch.Generator().manual_seed(seed), None
+    if text is None:
+        ids = torch.randint(0, model.tables["tokens"].vocab, (1, length), generator=draw).to(model.device)
+    else:
+        given = reading(model, text) if is_pair(text) else text
+        ids = given.ids if isinstance(given, Input) else ids_of(model, given)
+        types = given.types if isinstance(given, Input) else None
+    assert isinstance(model, (LM, Seq2Seq))
+    with torch.enable_grad(), evaluation_mode(model):
+        held: list[Tensor] = []
+
+        def leaf(x: Tensor) -> Tensor:
+            held[:] = [x.detach().requires_grad_()]
+            return held[0]
+
+        watch = Watch(edit={"embed.output": leaf})
+        if isinstance(model, LM):
+            hidden = model.encode(ids, types=types, watch=watch)
+        else:
+            hidden = model.encode(ids, watch=watch)
+        last = hidden[0, -1]
+        total = torch.zeros(held[0].shape[1], dtype=torch.float64)  # an image has more patches than channels
+        for _ in range(samples):
+            u = torch.randn(last.shape, generator=draw).to(last)
+            (grad,) = torch.autograd.grad(last @ (u / u.norm()), held, retain_graph=True)
+            total += grad[0].double().square().sum(-1).cpu()
+    norms = (total / samples).sqrt().flip(0)
+    return GradientByDistance(tuple(range(len(norms))), tuple(norms.tolist()))

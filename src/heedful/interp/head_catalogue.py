@@ -1,0 +1,277 @@
+"""A catalogue of heads: what each looks at, measured over many sequences, with intervals; and a search.
+
+    previous, next   p(i, i−1), p(i, i+1)
+    first            p(i, 0), i > 0: where heads look that look nowhere
+    separator        the share of special tokens: [SEP], </s> …       (Clark et al. 2019 §3.2)
+    punctuation      the share of tokens that are punctuation
+    duplicate        p(i, j), j the last token like i                 (Wang et al. 2023, arXiv 2211.00593)
+    induction        p(i, j), j what followed the last token like i   (Olsson et al. 2022, arXiv 2209.11895)
+
+Each is the mean over the queries of a sequence. The last two are measured on random tokens written twice, so
+that nothing but the repetition tells where to look; the others on the texts. A signed pattern is scored by
+the sizes of its entries.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from heedful.core.errors import InputError, nearest
+from heedful.interp.activations import InputBatch, Report, Texts, make_batches, read_texts
+from heedful.interp.attention import attention, shares
+from heedful.interp.inputs import Input, Text, names_of, part_at, position_of
+from heedful.interp.prediction import special_ids
+from heedful.interp.results import Result
+from heedful.interp.row_labels import attends_to_source
+from heedful.models.base import LM, Model
+from heedful.nn.context import Watch
+
+TEXT_SCORES = ("previous", "next", "first", "separator", "punctuation")
+REPEAT_SCORES = ("duplicate", "induction")
+SCORES = (*TEXT_SCORES, *REPEAT_SCORES)
+RESAMPLES = 2000
+MAX_TOKENS = 256  # of a batch: every pattern of it is held at once
+REPEATED_SEED = 0x1DEA
+
+
+@dataclass(frozen=True)
+class CatalogueEntry(Result):
+    """One score of one head: the mean over sequences and its 95 % interval."""
+
+    name: str  # of the part: blocks.3.attn
+    head: int
+    score: str
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class HeadCatalogue(Result):
+    """Scores of every head, by their names: (sequences, heads) each, nan where a sequence has no such token.
+
+    `chance` is what a head has that looks at everything it may see alike.
+    """
+
+    heads: tuple[tuple[str, int], ...]  # the part and the number of each
+    values: dict[str, Tensor]
+    chance: dict[str, float]
+    seed: int = 0
+
+    def interval(self, score: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the mean of a score over sequences, and the ends of its 95 % interval: (heads,) each.
+
+        By bootstrap over sequences; of one sequence the interval is the whole of [0, 1].
+        """
+        if score not in self.values:
+            hint = nearest(score, self.values) or f"there are {', '.join(self.values)}"
+            raise InputError(f"no score {score!r} was measured", hint=hint)
+        rows = self.values[score]
+        rows = rows[~rows[:, 0].isnan()]
+        mean = rows.mean(0)
+        if len(rows) < 2:
+            return mean, torch.zeros_like(mean), torch.ones_like(mean)
+        draw = torch.Generator().manual_seed(self.seed)
+        picks = torch.randint(len(rows), (RESAMPLES, len(rows)), generator=draw)
+        counts = torch.zeros(RESAMPLES, len(rows), dtype=rows.dtype)
+        counts.scatter_add_(1, picks, torch.ones_like(picks, dtype=rows.dtype))
+        means = counts @ rows / len(rows)
+        low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=rows.dtype), dim=0)
+        return mean, low, high
+
+    def top(self, score: str, count: int = 10, *, above: float | None = None) -> list[CatalogueEntry]:
+        """Return the heads with the highest mean of a score, or those whose interval is above a bound."""
+        mean, low, high = self.interval(score)
+        order = mean.argsort(descending=True).tolist()
+        found = [
+            CatalogueEntry(part, head, score, float(mean[i]), float(low[i]), float(high[i]))
+            for i in order for part, head in (self.heads[i],) if above is None or float(low[i]) > above
+        ]  # fmt: skip
+        return found if above is not None else found[:count]
+
+    def by_part(self, score: str) -> tuple[list[str], Tensor]:
+        """Return the parts and the means of a score as (parts, heads), nan where a part has fewer heads."""
+        mean, _, _ = self.interval(score)
+        parts = list(dict.fromkeys(part for part, _ in self.heads))
+        out = torch.full((len(parts), 1 + max(head for _, head in self.heads)), math.nan)
+        for (part, head), value in zip(self.heads, mean.tolist(), strict=True):
+            out[parts.index(part), head] = value
+        return parts, out
+
+
+@torch.no_grad()
+def catalogue_heads(
+    model: Model, texts: Texts, *, max_length: int = 128, repeats: int = 16, repeat_length: int = 32,
+    seed: int = 0, report: Report | None = None,
+) -> HeadCatalogue:  # fmt: skip
+    """Return what every head looks at, over many texts and `repeats` rows of random tokens written twice.
+
+    Heads that look at another sequence are left out. A text has at most `max_length` tokens. `report` is
+    called with the number of sequences done and of all, and may raise to stop.
+    """
+    inputs = read_texts(model, texts, max_length=max_length)
+    inputs = [given for given in inputs if given.read.shape[1] > 1]
+    if not inputs:
+        raise InputError("no text has two tokens", hint="give longer texts")
+    twice = repeated_tokens(model, repeats, repeat_length, seed) if repeats and isinstance(model, LM) else []
+    total, done = len(inputs) + len(twice), 0
+    rows: dict[str, list[list[Tensor]]] = {score: [] for score in SCORES}
+    chances: dict[str, list[float]] = {score: [] for score in SCORES}
+    heads: tuple[tuple[str, int], ...] = ()
+    for kind, given in (("text", inputs), ("repeated", twice)):
+        for batch in make_batches(given, MAX_TOKENS):
+            if report is not None:
+                report(done, total)
+            patterns = _patterns(model, batch)
+            heads = tuple((part, h) for part, p in patterns.items() for h in range(p.shape[1]))
+            for row, one in enumerate(batch.inputs):
+                for score, found in _score_row(model, one, patterns, row, kind == "text").items():
+                    rows[score].append([values for values, _ in found])
+                    chances[score].append(math.fsum(c for _, c in found) / len(found))
+            done += len(batch.inputs)
+    if report is not None:
+        report(done, total)
+    values = {score: torch.stack([torch.cat(r) for r in listed]) for score, listed in rows.items() if listed}
+    known = {score: v for score, v in values.items() if not bool(v.isnan().all())}
+    mean = lambda listed: math.fsum(c for c in listed if c == c) / max(1, sum(c == c for c in listed))
+    return HeadCatalogue(heads, known, {score: mean(chances[score]) for score in known}, seed)
+
+
+def _patterns(model: Model, batch: InputBatch) -> dict[str, Tensor]:
+    """Return the patterns of a batch over its own tokens, by their parts; an error if there are none."""
+    watch = Watch("*.pattern", detach=True)
+    batch.run(model, watch)
+    paths = [name.removesuffix(".pattern") for name in watch]
+    own = [path for path in paths if not attends_to_source(part_at(model, path))]
+    if not own:
+        raise InputError(f"{model.family.name} has no heads that look at its own tokens")
+    return {path: watch[f"{path}.pattern"] for path in own}
+
+
+def _score_row(
+    model: Model, inputs: Input, patterns: dict[str, Tensor], row: int, is_text: bool
+) -> dict[str, list[tuple[Tensor, float]]]:
+    """Return scores of one sequence: for each part those of its heads (H,), and the score of chance."""
+    found: dict[str, list[tuple[Tensor, float]]] = {}
+    for path, several in patterns.items():
+        ids = inputs.ids[0] if path.startswith("encoder") else inputs.read[0]
+        T = len(ids)
+        p = shares(several[row, :, :T, :T]).cpu()
+        looks_ahead = bool(p[:, 0, 1:].any()) if T > 1 else False
+        keys = _key_masks(model, ids) if is_text else _repeat_masks(T)
+        if not looks_ahead:
+            keys.pop("next", None)
+        for score, (queries, looked) in keys.items():
+            found.setdefault(score, []).append(_share(p, queries, looked, looks_ahead))
+    return found
+
+
+def _share(p: Tensor, queries: Tensor, keys: Tensor, looks_ahead: bool) -> tuple[Tensor, float]:
+    """Return the mean over `queries` of the share of `keys` (T, S), and that of uniform attention."""
+    if not bool(queries.any()):
+        return torch.full((len(p),), math.nan, dtype=p.dtype), math.nan
+    seen = torch.ones_like(keys) if looks_ahead else torch.ones_like(keys).tril()
+    even = (keys & seen).sum(-1) / seen.sum(-1)
+    return (p * keys).sum(-1)[:, queries].mean(-1), float(even[queries].mean())
+
+
+def _key_masks(model: Model, ids: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return for each score of a text the queries that count (T,), and the keys each is asked for (T, T)."""
+    T = len(ids)
+    some, none = torch.ones(T, dtype=torch.bool), torch.zeros(T, dtype=torch.bool)
+    special = torch.tensor([i in special_ids(model) for i in ids.tolist()])
+    points = torch.tensor([is_punctuation(name) for name in names_of(model, ids)]) & ~special
+    after_first, before_last = some.clone(), some.clone()
+    after_first[0], before_last[-1] = False, False
+    first = torch.zeros(T, T, dtype=torch.bool)
+    first[:, 0] = True
+    at = torch.arange(T)
+    return {
+        "previous": (after_first, at == at[:, None] - 1),
+        "next": (before_last, at == at[:, None] + 1),
+        "first": (after_first, first),
+        "separator": (some if bool(special.any()) else none, special.expand(T, T)),
+        "punctuation": (some if bool(points.any()) else none, points.expand(T, T)),
+    }
+
+
+def _repeat_masks(length: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return the masks of a sequence whose second half is its first again."""
+    half = length // 2
+    i, j = torch.arange(length)[:, None], torch.arange(length)
+    second = torch.arange(length) >= half
+    return {
+        "duplicate": (second, j == i - half),
+        "induction": (second & (torch.arange(length) < length - 1), j == i - half + 1),
+    }
+
+
+def is_punctuation(token: str) -> bool:
+    """Whether a token, without the marks of a vocabulary, is punctuation."""
+    plain = token.lstrip("Ġ▁ ").removeprefix("##").removesuffix("</w>")
+    return bool(plain) and all(unicodedata.category(letter).startswith("P") for letter in plain)
+
+
+def repeated_tokens(model: Model, count: int, length: int, seed: int = 0) -> list[Input]:
+    """Return rows of `length` random tokens written twice."""
+    embed = cast(LM, model).embed
+    length = min(length, (embed.context or 2 * length) // 2)
+    draw = torch.Generator().manual_seed(REPEATED_SEED + seed)
+    special = sorted(special_ids(model))
+    usual = torch.tensor(
+        [i for i in range(embed.vocab) if i not in special] if special else range(embed.vocab)
+    )
+    half = usual[torch.randint(len(usual), (count, length), generator=draw)]
+    rows = torch.cat((half, half), 1).to(model.device)
+    return [Input(row[None], names_of(model, row)) for row in rows]
+
+
+@dataclass(frozen=True)
+class HeadLook(Result):
+    """The weight of one head from one token to another, where both stand, and the share of an even look."""
+
+    name: str
+    head: int
+    weight: float
+    chance: float
+    query: int
+    key: int
+
+
+@torch.no_grad()
+def find_heads(
+    model: Model, text: Text | Input, from_token: int | str, to_token: int | str,
+    target: Text | None = None, *, count: int | None = 10,
+) -> list[HeadLook]:  # fmt: skip
+    """Return which heads look from one token at another, the strongest first.
+
+    find_heads(model, "The cat sat because it was tired", "it", "cat"). A token is named, or given by its
+    position; of several of one name it is the first. Of heads that look from a target at its source,
+    `from_token` is the word written. Heads in which one of the two does not occur are left out; the weights
+    of a signed pattern are shares of their sizes.
+    """
+    seen = attention(model, text, target)
+    if not seen.patterns:
+        raise InputError(seen.note)
+    found, missing = list[HeadLook](), list[InputError]()
+    for name, pattern in seen.patterns.items():
+        try:
+            i, j = position_of(pattern.queries, from_token), position_of(pattern.keys, to_token)
+        except InputError as error:
+            missing.append(error)
+            continue
+        weights = shares(pattern.values)[:, i]
+        visible = int((pattern.values[:, i] != 0).any(0).sum())
+        found += [
+            HeadLook(name.removesuffix(".pattern"), h, w, 1 / max(1, visible), i, j)
+            for h, w in enumerate(weights[:, j].tolist())
+        ]
+    if not found:
+        raise missing[0]
+    return sorted(found, key=lambda look: -look.weight)[:count]

@@ -1,0 +1,278 @@
+"""What a model reads, with the names of its tokens: one way to run any model on a text or on ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from heedful.core.errors import InputError, nearest
+from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
+from heedful.models.calls import ForwardOptions
+from heedful.nn.block import Stack
+from heedful.nn.context import Part, Watch
+from heedful.nn.embedding import Embedding
+from heedful.nn.head import Head, NoHead
+from heedful.nn.patches import PatchEmbedding
+
+# Two texts are read by encoders, as one sequence. A model that reads images is given a path, or any image.
+Text = str | tuple[str, str] | Sequence[int] | Tensor | Any
+
+
+@dataclass(frozen=True)
+class Input:
+    """One sequence for a model; an encoder-decoder has a target beside it, as its decoder reads it.
+
+    Of an image the tokens are its patches, by row and column.
+    """
+
+    ids: Tensor  # (1, S); of an image its pixels, (1, C, H, W)
+    tokens: tuple[str, ...]
+    target: Tensor | None = None  # (1, T)
+    target_tokens: tuple[str, ...] = ()
+    types: Tensor | None = None  # (1, S) which of two texts a token is of, if the model minds
+    second: int | None = None  # where the second text begins
+
+    @property
+    def read(self) -> Tensor:
+        """The ids on the side that predicts: the target's, or the only ones."""
+        return self.ids if self.target is None else self.target
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tokens on the side that predicts."""
+        return self.tokens if self.target is None else self.target_tokens
+
+    def run(self, model: Model, watch: Watch | None = None, *, repeat: int = 1) -> Tensor:
+        """The logits; the last hidden states of a model without a head. `repeat` makes a batch of copies."""
+        ids = self.ids.expand(repeat, *self.ids.shape[1:])
+        with evaluation_mode(model):
+            if isinstance(model, Seq2Seq):
+                target = cast(Tensor, self.target).expand(repeat, -1)
+                if isinstance(model.head, NoHead):
+                    return model.hidden(ids, target, watch=watch)
+                return cast(Tensor, model(ids, target, watch=watch))
+            options: ForwardOptions = {"watch": watch}
+            if self.types is not None:
+                options["types"] = self.types.expand(repeat, -1)
+            if isinstance(model.head, NoHead):
+                return cast(LM, model).encode(ids, **options)
+            return cast(Tensor, model(ids, **options))
+
+
+def reading(model: Model, text: Text | Input, target: Text | None = None, *, write: int = 24) -> Input:
+    """The input of `model` for a text or ids. An encoder-decoder without a target writes its own, greedily.
+
+    A target given as text gets the start token before it; ids are taken as the decoder reads them. A pair of
+    texts is read by an encoder as it was trained to: [CLS] first [SEP] second [SEP].
+    """
+    if isinstance(text, Input):
+        return text
+    if is_pair(text):
+        return pair(model, *cast(tuple[str, str], text))
+    image = isinstance(model, Seq2Seq) and model.image_processor is not None
+    ids = model.image_processor(text).to(model.device) if image else ids_of(model, text)
+    if not isinstance(model, Seq2Seq):
+        if target is not None:
+            raise InputError("only an encoder-decoder has a target", hint="leave it out")
+        return Input(ids, names_of(model, ids))
+    if target is None:
+        written = _write(model, ids, write)
+    else:
+        written = ids_of(model, target)
+        if isinstance(target, str):
+            written = torch.cat((written.new_full((1, 1), model.start_token), written), 1)
+    return Input(ids, names_of(model, ids), written, names_of(model, written))
+
+
+def probe_input(model: Model) -> Input:
+    """Return two or three tokens that any model reads, to see what comes out."""
+    vocab = min(table.vocab for table in model.tables.values())
+    if isinstance(model, Seq2Seq) and isinstance(model.embed, PatchEmbedding):
+        return reading(model, model.embed.blank(1, 1), [min(i, vocab - 1) for i in (5, 6)])
+    ids = torch.tensor([[min(i, vocab - 1) for i in (5, 6, 7)]], device=model.device)
+    if isinstance(model, Seq2Seq):
+        return Input(ids, names_of(model, ids), ids[:, :2], names_of(model, ids[:, :2]))
+    return Input(ids, names_of(model, ids))
+
+
+def is_pair(text: Any) -> bool:
+    """Whether two texts are given."""
+    return isinstance(text, tuple) and len(text) == 2 and all(isinstance(t, str) for t in text)
+
+
+def pair(model: Model, first: str, second: str) -> Input:
+    """Two texts as one sequence, with the types that tell them apart where the model has a table of them."""
+    if not isinstance(model, LM) or model.causal or model.tokenizer is None:
+        raise InputError("two texts at once are for an encoder with a tokenizer", hint="join them into one")
+    found = model.tokenizer.encoding(first, second)
+    if 1 not in found.sequence_ids or 0 not in found.sequence_ids:
+        raise InputError("one of the two texts is empty", hint="give a word to each, or one text alone")
+    ids = torch.tensor([found.ids], device=model.device)
+    known = 0 if model.embed.types is None else model.embed.types.num_embeddings
+    has_types = 0 < max(found.type_ids) < known
+    types = torch.tensor([found.type_ids], device=model.device) if has_types else None
+    begins = found.sequence_ids.index(1)
+    return Input(ids, names_of(model, ids), types=types, second=begins)
+
+
+def ids_of(model: Model, text: Text) -> Tensor:
+    """The ids (1, T) of a text, or of ids in any form."""
+    if isinstance(text, str):
+        if model.tokenizer is None:
+            raise InputError(
+                "this model has no tokenizer",
+                hint="it takes ids: attention(model, [5, 9, 2])",
+                shell="put its tokenizer.json or vocabulary into its folder",
+            )
+        found = model.tokenizer.encode(text)
+        if not found:
+            raise InputError("the text is empty", hint="give at least one token")
+        return torch.tensor([found], device=model.device)
+    ids = torch.as_tensor(text, device=model.device)
+    ids = ids[None] if ids.dim() == 1 else ids
+    if ids.dim() != 2 or len(ids) != 1:
+        raise InputError(f"one sequence at a time: ids must be (T,) or (1, T); got {tuple(ids.shape)}")
+    return ids.long()
+
+
+@torch.no_grad()
+def _write(model: Seq2Seq, ids: Tensor, length: int) -> Tensor:
+    """The likeliest token at each step, until the end token, `length` or the end of the context."""
+    if isinstance(model.head, NoHead):
+        raise InputError("a model without a head writes nothing", hint="give a target")
+    end, context = getattr(model.tokenizer, "eos", None), model.decoder_embed.context
+    length = length if context is None else min(length, context - 1)  # the start token is read too
+    written = [ids.new_full((1, 1), model.start_token, dtype=torch.long)]
+    with evaluation_mode(model):
+        state = model.start(ids, length=length + 1)
+        logits = cast(Tensor, state.logits)
+        for _ in range(length):
+            token = logits.argmax(-1, keepdim=True)
+            if int(token) == end:
+                break
+            written.append(token)
+            logits = model.step(token, state)[:, -1]
+    return torch.cat(written, 1)
+
+
+def names_of(model: Model, ids: Tensor | Sequence[int]) -> tuple[str, ...]:
+    """The names of ids in the vocabulary; the ids themselves where there is no tokenizer; of an image its
+    patches.
+    """
+    if isinstance(ids, Tensor) and ids.is_floating_point():
+        return cast(PatchEmbedding, cast(Seq2Seq, model).embed).patch_names()
+    listed = [int(i) for i in (ids.flatten() if isinstance(ids, Tensor) else ids)]
+    if model.tokenizer is None:
+        return tuple(map(str, listed))
+    return tuple(model.tokenizer.tokens(listed))
+
+
+def token_id(model: Model, token: int | str) -> int:
+    """The id of a token given by its id, its name in the vocabulary, or a text that is one token."""
+    if isinstance(token, int):
+        return token
+    if model.tokenizer is None:
+        raise InputError("this model has no tokenizer", hint=f"give the id of {token!r}")
+    found = model.tokenizer.id(token)
+    if found is None:
+        pieces = model.tokenizer.encode(token, special=False)
+        if len(pieces) != 1:
+            spaced = f" {token}"
+            one = len(model.tokenizer.encode(spaced, special=False)) == 1
+            way = f"name one, such as {spaced!r} with the space before it" if one else "name one"
+            cut = " ".join(names_of(model, pieces[:8])) + (" …" if len(pieces) > 8 else "")
+            raise InputError(f"{token!r} is {len(pieces)} tokens of this model, {cut}", hint=way)
+        found = pieces[0]
+    return int(found)
+
+
+def label_names(model: Model) -> list[str] | None:
+    """Return the names of a head's labels; None if it speaks of words."""
+    kind = cast(Head, model.head).kind
+    named = {"next": ["follows", "random"], "span": ["start", "end"], "detect": ["replaced"]}
+    if kind in ("classify", "tag"):
+        return model.label_names
+    return named.get(kind)
+
+
+def answer_id(model: Model, answer: int | str, count: int) -> int:
+    """The number of an answer among the `count` that a head chooses from: of a token, or of a label."""
+    labels = label_names(model)
+    if isinstance(answer, str):
+        if labels is None:
+            return token_id(model, answer)
+        if answer not in labels:
+            hint = nearest(answer, labels) or f"there are {', '.join(labels)}"
+            raise InputError(f"{answer!r} is no label of this model", hint=hint)
+        return labels.index(answer)
+    if not 0 <= answer < count:
+        what = "token of the vocabulary" if labels is None else f"label, of {', '.join(labels)}"
+        raise InputError(f"{answer} is no {what}", hint=f"they are 0 … {count - 1}")
+    return int(answer)
+
+
+def choices(model: Model, logits: Tensor, position: int) -> Tensor:
+    """Return what a head chooses from, (B, C): at a position, or for the whole text if it has one answer."""
+    head = cast(Head, model.head)
+    if isinstance(head, NoHead):
+        raise InputError("this model has no head, so that it gives no answer", hint="load one with a head")
+    if head.positions is None:
+        return logits
+    scores = logits if head.positions == -2 else logits[..., None]  # one score for each token
+    return scores[:, position]
+
+
+def token_vectors(embed: Embedding) -> Tensor:
+    """The token vectors (V, D); of a table in whole numbers what they stand for."""
+    if embed.table.is_floating_point():
+        return embed.table
+    return cast(Tensor, embed.token(torch.arange(embed.vocab, device=embed.table.device)))
+
+
+def position_of(names: Sequence[str], token: int | str) -> int:
+    """Return where a token stands: a position (negative from the end), or its name, with or without marks
+    and, if there is no other, in lower case.
+    """
+    if isinstance(token, int):
+        if not -len(names) <= token < len(names):
+            raise InputError(f"position {token} is outside 0 … {len(names) - 1}")
+        return token % len(names)
+    plain = [name.lstrip("Ġ▁").removeprefix("##").removesuffix("</w>") for name in names]
+    for found, name in ((list(names), token), (plain, token), (plain, token.lower())):
+        if name in found:
+            return found.index(name)
+    raise InputError(f"no token {token!r} here", hint=nearest(token, plain) or "there are " + " ".join(names))
+
+
+def part_at(model: Model, path: str) -> Part:
+    """The part that shows its values under `path`; layers that share weights are one part at many depths."""
+    module: nn.Module = model
+    for word in path.split("."):
+        if isinstance(module, Stack) and word.isdigit() and int(word) < len(module):
+            module = module[int(word)]
+            continue
+        children = dict(module.named_children())
+        if word not in children:
+            known = [str(i) for i in range(len(module))] if isinstance(module, Stack) else list(children)
+            close = nearest(word, known) or f"there are {', '.join(known[:8]) or 'none'}"
+            if isinstance(module, Stack) and word.isdigit():
+                close = f"they are 0 … {len(module) - 1}"
+            raise InputError(f"no part {path!r}: there is no {word!r}", hint=close)
+        module = children[word]
+    return cast(Part, module)
+
+
+def stack_of(model: Model) -> tuple[str, Stack]:
+    """The stack that predicts, and its name: blocks, or the decoder."""
+    if isinstance(model, Seq2Seq):
+        return "decoder", model.decoder
+    return "blocks", cast(LM, model).blocks
+
+
+def word_head(model: Model) -> Head:
+    """The head that speaks of words; an error where the model has another."""
+    return cast(Head, model.head).words

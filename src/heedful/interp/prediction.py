@@ -1,0 +1,109 @@
+"""What comes out of a model at a position: words, labels, tags, spans or nothing; and how a word is drawn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.core.errors import InputError
+from heedful.decode import sampling as rules
+from heedful.interp.inputs import Input, label_names
+from heedful.models.base import LM, Model, Seq2Seq
+
+PREDICTS = {
+    "lm": "words", "mlm": "words", "pretrain": "words", "classify": "labels", "next": "labels", "tag": "tags",
+    "detect": "tags", "span": "spans", "none": "vectors",
+}  # fmt: skip
+
+
+def predicts(model: Model) -> str:
+    """Return what the head speaks of: words, labels, tags, spans or vectors."""
+    return PREDICTS.get(model.config.head, "vectors")
+
+
+def answer_names(model: Model) -> list[str] | None:
+    """Return the names of the labels or tags that a head chooses from; None if it chooses something else."""
+    if model.config.head == "detect":
+        return ["original", "replaced"]
+    return label_names(model) if predicts(model) in ("labels", "tags") else None
+
+
+def special_ids(model: Model) -> set[int]:
+    """Return the ids of the tokens that stand for no text: [CLS], </s> …"""
+    roles = () if model.tokenizer is None else model.tokenizer.roles
+    return {i for role in roles if (i := getattr(model.tokenizer, role)) is not None}
+
+
+def is_causal(model: Model) -> bool:
+    """Return whether a prediction is of the next token: that of a decoder, or of an encoder-decoder."""
+    return isinstance(model, Seq2Seq) or (isinstance(model, LM) and model.causal)
+
+
+def default_position(model: Model, inputs: Input) -> int:
+    """Return where the mask stands, if an encoder reads one; else the last token that is not special."""
+    ids = inputs.read[0].tolist()
+    if is_causal(model) or model.tokenizer is None:
+        return len(ids) - 1
+    if model.tokenizer.mask in ids:
+        return ids.index(model.tokenizer.mask)
+    special = special_ids(model)
+    return max((i for i, token in enumerate(ids) if token not in special), default=len(ids) - 1)
+
+
+def words_at(model: Model, output: Tensor, position: int) -> Tensor:
+    """Return the logits (V,) at a position of `output` (T, V); an error where the head speaks of no words."""
+    if predicts(model) != "words":
+        raise InputError(
+            f"this {model.family.name} predicts {predicts(model)}, not words", hint="choose a language model"
+        )
+    if not -len(output) <= position < len(output):
+        raise InputError(f"position {position} is outside 0 … {len(output) - 1}")
+    return output[position].detach().float().cpu()
+
+
+def divergence(logits: Tensor, other_logits: Tensor) -> Tensor:
+    """KL(p ‖ q) in nats over the last axis, of two tensors of logits."""
+    p, q = (x.double().log_softmax(-1) for x in (logits, other_logits))
+    return (p.exp() * (p - q)).sum(-1)
+
+
+@dataclass(frozen=True)
+class DrawnToken:
+    """A token, the number in [0, 1) that chose it (None if it is the likeliest), and the probabilities (V,)
+    after each rule of sampling, in the order they are applied: p, temperature, top_k, top_p, min_p, final.
+    """
+
+    token: int
+    u: float | None
+    chances: dict[str, Tensor]
+
+    def candidates(self, rule: str = "final") -> int:
+        """Return how many tokens may still be drawn after a rule."""
+        return int((self.chances[rule] > 0).sum())
+
+    def entropy(self, rule: str = "final") -> float:
+        """Return the entropy after a rule, in bits."""
+        return float(torch.special.entr(self.chances[rule]).sum() / math.log(2))
+
+
+def draw_token(logits: Tensor, sampling: rules.Sampling, *, seed: int = 0, step: int = 0) -> DrawnToken:
+    """Draw the token that `heedful.generate(…, seed=seed)` draws at a step from these logits (V,)."""
+    chances = lambda z: z.double().softmax(-1)[0]
+    z = logits.float()[None]
+    if sampling.greedy:
+        one = F.one_hot(z.argmax(-1), z.shape[1]).double()[0]
+        after = dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "final"), one)
+        return DrawnToken(int(z.argmax()), None, {"p": chances(z)} | after)
+    u = rules.uniforms([rules.generator(seed)], step + 1)[:, -1]
+    token = int(rules.draw(sampling.warp(z), u)[0])
+    found, applied = {"p": chances(z)}, dict[str, Any]()
+    for rule in ("temperature", "top_k", "top_p", "min_p"):
+        applied[rule] = getattr(sampling, rule)
+        found[rule] = chances(rules.Sampling(**applied).warp(z))
+    found["final"] = chances(sampling.warp(z))
+    return DrawnToken(token, float(u), found)

@@ -1,0 +1,1 @@
+"""Decoders: models that predict the next token."""

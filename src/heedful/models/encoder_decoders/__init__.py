@@ -1,0 +1,1 @@
+"""Encoder-decoders: one stack reads, another writes."""

@@ -1,0 +1,188 @@
+"""T5 (Raffel et al. 2020, arXiv 1910.10683), its version 1.1, Flan-T5 (2210.11416), mT5 (2010.11934).
+
+From the Transformer:  norm before each part, RMS and without shift   no biases   scores not divided by √K
+                       relative positions as a bias on the scores, shared by the layers of a stack
+From T5 to 1.1, Flan:  gated GELU instead of ReLU   an output matrix of its own, not scaled
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from heedful.core.errors import ConfigError
+from heedful.models.base import LM, Config, Family, Model, Seq2Seq, derived, from_zero
+from heedful.nn.attention import Attention, CrossAttention, head_size
+from heedful.nn.block import Block, Stack
+from heedful.nn.embedding import Embedding
+from heedful.nn.ffn import MLP, GatedMLP, activation
+from heedful.nn.head import LMHead, choose_head
+from heedful.nn.norm import RMSNorm
+from heedful.nn.position import BucketBias
+from heedful.weights.names import Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class T5Config(Config):
+    vocab: int = 32128
+    dim: int = 512
+    layers: int = 6  # of the encoder
+    decoder_layers: int = derived(lambda c: c.layers)
+    heads: int = 8
+    head_dim: int = derived(lambda c: head_size(c.dim, c.heads))
+    hidden: int = derived(lambda c: 4 * c.dim)
+    buckets: int = 32  # of distances
+    far: int = 128  # distances from here on share the last bucket
+    act: str = "relu"
+    gated: bool = False
+    norm_eps: float = 1e-6
+    dropout: float = 0.1
+    tied: bool = True
+    scale_logits: bool = derived(lambda c: c.tied)  # by 1/√D
+    start_token: int = from_zero(0)  # what the decoder reads first
+
+    def check(self) -> None:
+        if self.gated and self.act == "gelu":
+            raise ConfigError("act='gelu' with gated=True has no published name", hint="use act='gelu_new'")
+        if self.buckets < 4 or self.far in (self.buckets // 2, self.buckets // 4):
+            raise ConfigError(
+                f"buckets={self.buckets} for distances up to far={self.far}: at least 4 are needed, and far "
+                f"beyond the {self.buckets // 2} exact ones"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MT5Config(T5Config):
+    vocab: int = 250112
+    layers: int = 8
+    heads: int = 6
+    head_dim: int = 64
+    hidden: int = 1024
+    act: str = "gelu_new"
+    gated: bool = True
+    tied: bool = False
+    scale_logits: bool = False
+
+
+def t5(c: T5Config) -> Model:
+    norm = lambda: RMSNorm(c.dim, c.norm_eps)
+    attn = lambda: Attention(c.dim, c.heads, head_dim=c.head_dim, scale=1.0, dropout=c.dropout)
+    cross = lambda: CrossAttention(c.dim, c.heads, c.head_dim, scale=1.0, dropout=c.dropout)
+    mlp = GatedMLP if c.gated else MLP
+    ffn = lambda: mlp(c.dim, c.hidden, activation(c.act), bias=False, dropout=c.dropout)
+    bias = lambda causal: BucketBias(c.heads, c.buckets, c.far, causal=causal)
+    reads = lambda: Block(norm, "pre", c.dropout, attn=attn(), ffn=ffn())
+    writes = lambda: Block(norm, "pre", c.dropout, attn=attn(), cross=cross(), ffn=ffn())
+    embed = Embedding(c.vocab, c.dim, dropout=c.dropout)
+    encoder = Stack([reads() for _ in range(c.layers)], norm(), bias=bias(causal=False))
+    if c.head == "none":
+        return LM(embed, encoder, causal=False)
+    decoder = Stack([writes() for _ in range(c.decoder_layers)], norm(), bias=bias(causal=True))
+    scale = c.dim**-0.5 if c.scale_logits else 1.0
+    head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, scale=scale))
+    return Seq2Seq(embed, encoder, decoder, head, start_token=c.start_token)
+
+
+def t5_names(c: T5Config) -> list[Row]:
+    """The encoder alone stands where an LM has its blocks."""
+    ours = "blocks" if c.head == "none" else "encoder"
+    return [
+        ("shared", "embed.token"),
+        *stack_names(c, "encoder", ours, 1),
+        *stack_names(c, "decoder", "decoder", 2),
+        ("decoder.block.*.layer.1.EncDecAttention.{q,k,v,o}", "decoder.*.cross.{q,k,v,o}"),
+        ("decoder.block.*.layer.1.layer_norm", "decoder.*.cross_norm"),
+        ("lm_head", "head.out"),
+    ]
+
+
+def stack_names(c: T5Config, theirs: str, ours: str, ffn: int) -> list[Row]:
+    """A stack whose blocks have their feed-forward part in place `ffn`."""
+    matrices = ("{wi_0,wi_1,wo}", "{gate,up,down}") if c.gated else ("{wi,wo}", "{up,down}")
+    return [
+        (f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias", f"{ours}.bias.table"),
+        (f"{theirs}.block.*.layer.0.SelfAttention.{{q,k,v,o}}", f"{ours}.*.attn.{{q,k,v,o}}"),
+        (f"{theirs}.block.*.layer.0.layer_norm", f"{ours}.*.attn_norm"),
+        (f"{theirs}.block.*.layer.{ffn}.DenseReluDense.{matrices[0]}", f"{ours}.*.ffn.{matrices[1]}"),
+        (f"{theirs}.block.*.layer.{ffn}.layer_norm", f"{ours}.*.ffn_norm"),
+        (f"{theirs}.final_layer_norm", f"{ours}.norm"),
+    ]
+
+
+KEYS = {
+    "vocab_size": "vocab", "d_model": "dim", "num_layers": "layers", "num_decoder_layers": "decoder_layers",
+    "num_heads": "heads", "d_kv": "head_dim", "d_ff": "hidden", "relative_attention_num_buckets": "buckets",
+    "relative_attention_max_distance": "far", "layer_norm_epsilon": "norm_eps", "dropout_rate": "dropout",
+    "decoder_start_token_id": "start_token",
+}  # fmt: skip
+
+
+def read_t5(hf_config: dict[str, Any]) -> dict[str, Any]:
+    """Version 1.0 ties its matrices and scales; 1.1 says tie_word_embeddings=false and does neither.
+
+    Newer writers state the scale, and claim to tie even if they do not: then the tensors tell (see infer).
+    `feed_forward_proj` names gate and activation in one word. Where a file also states `dense_act_fn` or
+    `is_gated_act`, these decide, as they do in transformers.
+    """
+    gate, _, act = hf_config.get("feed_forward_proj", "relu").rpartition("-")
+    tied = hf_config.get("tie_word_embeddings") is not False and hf_config.get("model_type") != "mt5"
+    scaled = hf_config.get("scale_decoder_outputs", tied)
+    if gate == "gated" and act == "gelu":
+        act = "gelu_new"
+    return {
+        "act": hf_config.get("dense_act_fn", act),
+        "gated": hf_config.get("is_gated_act", gate == "gated"),
+        "scale_logits": scaled,
+        "tied": tied and scaled,
+    }
+
+
+def infer_t5(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
+    return {} if "lm_head.weight" in names else {"tied": True}
+
+
+def write_t5(c: T5Config) -> dict[str, Any]:
+    act = "gelu" if c.gated and c.act == "gelu_new" else c.act
+    return {
+        "feed_forward_proj": f"gated-{act}" if c.gated else act,
+        "dense_act_fn": c.act,
+        "is_gated_act": c.gated,
+        "tie_word_embeddings": c.tied,
+        "scale_decoder_outputs": c.scale_logits,
+        "is_encoder_decoder": c.head != "none",
+    }
+
+
+SMALL_1_1 = T5Config(layers=8, heads=6, head_dim=64, hidden=1024, gated=True, act="gelu_new", tied=False)
+
+REPEATED = ("lm_head", "encoder.embed_tokens", "decoder.embed_tokens")
+
+T5 = Family(
+    "t5", T5Config, t5, t5_names, KEYS,
+    presets={
+        "t5-small": T5Config(),
+        "t5-base": T5Config(dim=768, layers=12, heads=12),
+        "t5-large": T5Config(dim=1024, layers=24, heads=16),
+        "t5-v1.1-small": SMALL_1_1,
+        "flan-t5-small": SMALL_1_1,
+    },
+    tiny=T5Config(vocab=128, dim=32, layers=2, heads=4, hidden=48, buckets=8, far=16), objective="spans",
+    model_types=("t5",), heads={"lm": "T5ForConditionalGeneration", "none": "T5EncoderModel"},
+    read=read_t5, write=write_t5, infer=infer_t5,
+    reads={
+        "feed_forward_proj": "str", "dense_act_fn": "str", "is_gated_act": "bool",
+        "tie_word_embeddings": "bool", "scale_decoder_outputs": "bool",
+    },
+    copies={f"{name}.weight": "shared.weight" for name in REPEATED},
+    drop=("*.EncDecAttention.relative_attention_bias.weight",),  # cross-attention has no positions
+    paper="Raffel et al. 2020, arXiv 1910.10683",
+)  # fmt: skip
+
+MT5 = replace(
+    T5, name="mt5", model_types=("mt5",), paper="Xue et al. 2021, arXiv 2010.11934",
+    config=MT5Config, presets={"mt5-small": MT5Config()}, absent={"feed_forward_proj": "gated-gelu"},
+    tiny=MT5Config(
+        vocab=128, dim=32, layers=2, decoder_layers=1, heads=3, head_dim=8, hidden=48, buckets=8, far=16
+    ),
+    heads={"lm": "MT5ForConditionalGeneration", "none": "MT5EncoderModel"},
+)  # fmt: skip

@@ -1,0 +1,72 @@
+"""The Transformer (Vaswani et al. 2017, arXiv 1706.03762).
+
+From RNNsearch:  attention alone, in encoder, decoder and between them   no recurrence, so positions are added
+                 one table for source, target and output, times √D where it is read
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heedful.models.base import Config, Family, Seq2Seq, derived, from_zero
+from heedful.models.recurrent.language_models import same_keys, same_names
+from heedful.nn.attention import Attention, CrossAttention
+from heedful.nn.block import Block, Stack
+from heedful.nn.embedding import Embedding
+from heedful.nn.ffn import MLP, activation
+from heedful.nn.head import LMHead, NoHead, choose_head
+from heedful.nn.norm import LayerNorm
+from heedful.nn.position import Sinusoidal
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(Config):
+    vocab: int = 37000
+    dim: int = 512
+    layers: int = 6  # of the encoder, as are heads and hidden; the decoder's follow
+    heads: int = 8
+    hidden: int = derived(lambda c: 4 * c.dim)
+    decoder_layers: int = derived(lambda c: c.layers)
+    decoder_heads: int = derived(lambda c: c.heads)
+    decoder_hidden: int = derived(lambda c: c.hidden)
+    act: str = "relu"
+    dropout: float = 0.1
+    start_token: int = from_zero(0)  # what the decoder reads first
+
+
+def transformer(c: TransformerConfig) -> Seq2Seq:
+    embed = Embedding(c.vocab, c.dim, position=Sinusoidal(c.dim), scale=c.dim**0.5, dropout=c.dropout)
+    head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=True), none=NoHead)
+    return Seq2Seq(embed, transformer_encoder(c), transformer_decoder(c), head, start_token=c.start_token)
+
+
+def transformer_encoder(c: TransformerConfig) -> Stack:
+    attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
+    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act))
+    block = lambda: Block(lambda: LayerNorm(c.dim), "post", c.dropout, attn=attn(), ffn=ffn())
+    return Stack([block() for _ in range(c.layers)])
+
+
+def transformer_decoder(c: TransformerConfig) -> Stack:
+    attn = lambda: Attention(c.dim, c.decoder_heads, bias=True, dropout=c.dropout)
+    cross = lambda: CrossAttention(c.dim, c.decoder_heads, bias=True, dropout=c.dropout)
+    ffn = lambda: MLP(c.dim, c.decoder_hidden, activation(c.act))
+    block = lambda: Block(lambda: LayerNorm(c.dim), "post", c.dropout, attn=attn(), cross=cross(), ffn=ffn())
+    return Stack([block() for _ in range(c.decoder_layers)])
+
+
+NAMES = same_names(
+    "embed.token", "{encoder,decoder}.*.{attn,cross}.{q,k,v,o}", "{encoder,decoder}.*.ffn.{up,down}",
+    "{encoder,decoder}.*.{attn,cross,ffn}_norm",
+)  # fmt: skip
+
+TRANSFORMER = Family(
+    "transformer", TransformerConfig, transformer, NAMES, same_keys(TransformerConfig),
+    presets={
+        "transformer-base": TransformerConfig(),
+        "transformer-big": TransformerConfig(dim=1024, heads=16, dropout=0.3),
+    },
+    tiny=TransformerConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48), objective="translate",
+    heads={kind: f"heedful-transformer-{kind}" for kind in ("lm", "none")},
+    paper="Vaswani et al. 2017, arXiv 1706.03762",
+)  # fmt: skip

@@ -1,0 +1,97 @@
+"""Masked-word encoders without attention, to stand beside BERT on the same data and budget.
+
+    bilstm   two LSTMs a layer, one reading ahead, one back (Graves and Schmidhuber 2005; Peters et al. 2018)
+    cnn      residual convolutions: each word with its neighbours (Collobert et al. 2011; Gehring et al. 2017)
+
+From BERT:  a state that passes every word, or a window of them, in place of attention   no positions
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+
+from heedful.core.errors import ConfigError
+from heedful.models.base import LM, Config, Family, derived
+from heedful.models.recurrent.language_models import same_keys, same_names
+from heedful.nn.block import Block, Stack
+from heedful.nn.disentangled import Neighbours
+from heedful.nn.embedding import Embedding
+from heedful.nn.ffn import MLP, activation
+from heedful.nn.head import ClassifyHead, Head, MeanTokens, MLMHead, NoHead, TagHead, choose_head
+from heedful.nn.norm import LayerNorm
+from heedful.nn.recurrent import LSTM, Bidirectional
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(Config):
+    vocab: int = 30522
+    dim: int = 768
+    layers: int = 6
+    norm_eps: float = 1e-12
+    dropout: float = 0.1
+    tied: bool = True
+    head: str = "mlm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiLSTMConfig(EncoderConfig):
+    def check(self) -> None:
+        if self.dim % 2:
+            raise ConfigError(
+                f"dim={self.dim} is odd", hint=f"each direction has half of it: choose {self.dim + 1}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CNNConfig(EncoderConfig):
+    hidden: int = derived(lambda c: 4 * c.dim)
+    kernel: int = 5  # how many positions a layer sees, its own in the middle
+    act: str = "gelu"
+
+
+def baseline_head(c: EncoderConfig) -> Head:
+    return choose_head(
+        c.head,
+        mlm=lambda: MLMHead(c.dim, c.vocab, F.gelu, eps=c.norm_eps, tied=c.tied),
+        classify=lambda: ClassifyHead(MeanTokens(), c.dim, c.labels, dropout=c.dropout),
+        tag=lambda: TagHead(c.dim, c.labels, dropout=c.dropout),
+        none=NoHead,
+    )
+
+
+def bilstm(c: BiLSTMConfig) -> LM:
+    reader = lambda reverse: LSTM(c.dim, c.dim // 2, dropout=c.dropout, reverse=reverse)
+    layers = [Bidirectional(reader(False), reader(True)) for _ in range(c.layers)]
+    return LM(Embedding(c.vocab, c.dim, dropout=c.dropout), Stack(layers), baseline_head(c), causal=False)
+
+
+def cnn(c: CNNConfig) -> LM:
+    norm = lambda: LayerNorm(c.dim, c.norm_eps)
+    conv = lambda: Neighbours(c.dim, c.kernel, activation(c.act))
+    block = lambda: Block(norm, "pre", c.dropout, conv=conv(), ffn=MLP(c.dim, c.hidden, activation(c.act)))
+    layers = Stack([block() for _ in range(c.layers)], norm())
+    return LM(Embedding(c.vocab, c.dim, dropout=c.dropout), layers, baseline_head(c), causal=False)
+
+
+EDGES = same_names("embed.token", "head.{dense,norm,out,label,tag}")
+HEADS = ("mlm", "classify", "tag", "none")
+
+BILSTM = Family(
+    "bilstm", BiLSTMConfig, bilstm, [*EDGES, *same_names("blocks.*.{ahead,back}.{x,h}")],
+    same_keys(BiLSTMConfig),
+    presets={}, tiny=BiLSTMConfig(vocab=128, dim=32, layers=2), objective="masked",
+    heads={kind: f"heedful-bilstm-{kind}" for kind in HEADS},
+    paper="Graves and Schmidhuber 2005; Peters et al. 2018, arXiv 1802.05365",
+)  # fmt: skip
+
+CNN = Family(
+    "cnn", CNNConfig, cnn,
+    [*EDGES, *same_names("blocks.*.conv.conv", "blocks.*.ffn.{up,down}", "blocks.*.{conv,ffn}_norm",
+                         "blocks.norm")],
+    same_keys(CNNConfig),
+    presets={}, tiny=CNNConfig(vocab=128, dim=32, layers=2, hidden=64), objective="masked",
+    heads={kind: f"heedful-cnn-{kind}" for kind in HEADS},
+    paper="Collobert et al. 2011; Gehring et al. 2017, arXiv 1705.03122",
+)  # fmt: skip

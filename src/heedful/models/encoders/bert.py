@@ -1,0 +1,328 @@
+"""BERT (Devlin et al. 2019, arXiv 1810.04805), RoBERTa (Liu et al. 2019), XLM-R (Conneau et al. 2020),
+DistilBERT (Sanh et al. 2019).
+
+From the Transformer:  the encoder alone   learned positions   token types   GELU   two objectives
+RoBERTa:               no sentence pairs, one type; the table of positions starts at the padding's index + 1
+XLM-R:                 RoBERTa with the vocabulary of a hundred languages
+DistilBERT:            half the layers, no types, no pooler
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch.nn.functional as F
+from torch import nn
+
+from heedful.core.errors import ConfigError
+from heedful.models.base import LM, Config, Family, derived, from_zero
+from heedful.nn.attention import Attention
+from heedful.nn.block import Block, Stack
+from heedful.nn.embedding import Embedding
+from heedful.nn.ffn import MLP, activation
+from heedful.nn.head import Head, MLMHead, NextHead, Pooler, PretrainHead, choose_head, encoder_heads
+from heedful.nn.norm import LayerNorm
+from heedful.nn.position import Learned
+from heedful.weights.formats.gguf import GGUFFile
+from heedful.weights.names import Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertConfig(Config):
+    vocab: int = 30522
+    dim: int = 768
+    layers: int = 12
+    heads: int = 12
+    hidden: int = derived(lambda c: 4 * c.dim)
+    context: int = 512
+    offset: int = from_zero(0)  # rows of the position table before the first position
+    types: int = from_zero(2)
+    act: str = "gelu"
+    norm_eps: float = 1e-12
+    dropout: float = 0.1
+    tied: bool = True
+    head: str = "pretrain"
+    pooler: bool = derived(lambda c: c.head == "none")  # keep one that the head does not read
+
+    def check(self) -> None:
+        if self.offset or not self.types:
+            raise ConfigError(
+                "a bert has offset=0 and at least one type", hint="build a roberta or a distilbert"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobertaConfig(BertConfig):
+    vocab: int = 50265
+    offset: int = 2
+    types: int = 1
+    norm_eps: float = 1e-5
+    head: str = "mlm"
+
+    def check(self) -> None:
+        """Nothing is fixed: neither the offset nor the types."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistilBertConfig(BertConfig):
+    layers: int = 6
+    types: int = from_zero(0)
+    head: str = "mlm"
+    pooler: bool = False
+
+    def check(self) -> None:
+        if (self.types, self.offset, self.norm_eps, self.pooler) != (0, 0, 1e-12, False):
+            raise ConfigError(
+                "types, offset, norm_eps and pooler are fixed in a distilbert", hint="build a bert"
+            )
+
+
+def bert_encoder(c: BertConfig, head: Head, bias: nn.Module | None = None) -> LM:
+    norm = lambda: LayerNorm(c.dim, c.norm_eps)
+    position = Learned(c.context, c.dim, c.offset)
+    embed = Embedding(c.vocab, c.dim, position=position, types=c.types, norm=norm(), dropout=c.dropout)
+    attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
+    block = lambda: Block(norm, "post", c.dropout, attn=attn(), ffn=MLP(c.dim, c.hidden, activation(c.act)))
+    head = head.keep(Pooler(c.dim)) if c.pooler else head
+    return LM(embed, Stack([block() for _ in range(c.layers)], bias=bias), head, causal=False)
+
+
+def mlm_head(c: BertConfig) -> MLMHead:
+    return MLMHead(c.dim, c.vocab, activation(c.act), eps=c.norm_eps, tied=c.tied, spare=not c.tied)
+
+
+def bert(c: BertConfig) -> LM:
+    pool = lambda: Pooler(c.dim)
+    head = choose_head(
+        c.head,
+        pretrain=lambda: PretrainHead(mlm_head(c), NextHead(pool(), c.dim)),
+        mlm=lambda: mlm_head(c),
+        next=lambda: NextHead(pool(), c.dim),
+        **encoder_heads(c.dim, c.labels, pool, c.dropout),
+    )
+    return bert_encoder(c, head)
+
+
+def roberta_head(c: RobertaConfig) -> Head:
+    pool = lambda: Pooler(c.dim, dropout=c.dropout)
+    return choose_head(
+        c.head,
+        mlm=lambda: MLMHead(c.dim, c.vocab, F.gelu, eps=c.norm_eps, tied=c.tied, spare=not c.tied),
+        **encoder_heads(c.dim, c.labels, pool, c.dropout),
+    )
+
+
+def roberta(c: RobertaConfig) -> LM:
+    return bert_encoder(c, roberta_head(c))
+
+
+def distilbert(c: DistilBertConfig) -> LM:
+    head = choose_head(
+        c.head,
+        mlm=lambda: MLMHead(c.dim, c.vocab, activation(c.act), eps=c.norm_eps, tied=c.tied),
+        **encoder_heads(c.dim, c.labels, lambda: Pooler(c.dim, F.relu), c.dropout),
+    )
+    return bert_encoder(c, head)
+
+
+def backbone_names(stem: str) -> list[Row]:
+    """The rows that BERT and all that took over its names share."""
+    layer = f"{stem}.encoder.layer.*"
+    return [
+        (f"{stem}.embeddings.{{word,position,token_type}}_embeddings", "embed.{token,position,types}"),
+        (f"{stem}.embeddings.LayerNorm", "embed.norm"),
+        (f"{layer}.attention.output.dense", "blocks.*.attn.o"),
+        (f"{layer}.attention.output.LayerNorm", "blocks.*.attn_norm"),
+        (f"{layer}.{{intermediate,output}}.dense", "blocks.*.ffn.{up,down}"),
+        (f"{layer}.output.LayerNorm", "blocks.*.ffn_norm"),
+        (f"{stem}.pooler.dense", "head.kept.dense"),
+        ("qa_outputs", "head.span"),
+    ]
+
+
+def qkv_names(stem: str) -> Row:
+    return (f"{stem}.encoder.layer.*.attention.self.{{query,key,value}}", "blocks.*.attn.{q,k,v}")
+
+
+def out_names(stem: str, head: str, tied: bool) -> list[Row]:
+    """The output matrix of masked words: a tied one is the embedding's, and its bias stands alone."""
+    if tied:
+        return [(f"{stem}.bias", f"{head}.out.bias")]
+    return [(f"{stem}.decoder", f"{head}.out"), (f"{stem}.bias", f"{head}.spare")]
+
+
+def bert_names(c: BertConfig) -> list[Row]:
+    words = "head.mlm" if c.head == "pretrain" else "head"
+    return [
+        *backbone_names("bert"),
+        qkv_names("bert"),
+        ("bert.pooler.dense", "head.pool.dense"),
+        ("bert.pooler.dense", "head.next.pool.dense"),
+        ("cls.predictions.transform.{dense,LayerNorm}", f"{words}.{{dense,norm}}"),
+        *out_names("cls.predictions", words, c.tied),
+        ("cls.seq_relationship", "head.next.next" if c.head == "pretrain" else "head.next"),
+        ("classifier", "head.label"),
+        ("classifier", "head.tag"),
+    ]
+
+
+def roberta_head_names(c: RobertaConfig) -> list[Row]:
+    return [
+        ("lm_head.{dense,layer_norm}", "head.{dense,norm}"),
+        *out_names("lm_head", "head", c.tied),
+        ("classifier.{dense,out_proj}", "head.{pool.dense,label}"),
+        ("classifier", "head.tag"),
+    ]
+
+
+def roberta_names(c: RobertaConfig) -> list[Row]:
+    return [*backbone_names("roberta"), qkv_names("roberta"), *roberta_head_names(c)]
+
+
+DISTILBERT_NAMES = [
+    ("distilbert.embeddings.{word,position}_embeddings", "embed.{token,position}"),
+    ("distilbert.embeddings.LayerNorm", "embed.norm"),
+    ("distilbert.transformer.layer.*.attention.{q,k,v,out}_lin", "blocks.*.attn.{q,k,v,o}"),
+    ("distilbert.transformer.layer.*.ffn.{lin1,lin2}", "blocks.*.ffn.{up,down}"),
+    ("distilbert.transformer.layer.*.{sa,output}_layer_norm", "blocks.*.{attn,ffn}_norm"),
+    ("vocab_{transform,layer_norm,projector}", "head.{dense,norm,out}"),
+    ("pre_classifier", "head.pool.dense"),
+    ("classifier", "head.label"),
+    ("classifier", "head.tag"),
+    ("qa_outputs", "head.span"),
+]
+
+BERT_GGUF_NAMES = [
+    ("token_embd", "embed.token"),
+    ("position_embd", "embed.position"),
+    ("token_types", "embed.types"),
+    ("token_embd_norm", "embed.norm"),
+    ("blk.*.attn_{q,k,v,output}", "blocks.*.attn.{q,k,v,o}"),
+    ("blk.*.{attn,layer}_output_norm", "blocks.*.{attn,ffn}_norm"),
+    ("blk.*.ffn_{up,down}", "blocks.*.ffn.{up,down}"),
+]
+
+KEYS = {
+    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
+    "num_attention_heads": "heads", "intermediate_size": "hidden", "max_position_embeddings": "context",
+    "type_vocab_size": "types", "hidden_act": "act", "layer_norm_eps": "norm_eps",
+    "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "dropout",
+    "tie_word_embeddings": "tied",
+}  # fmt: skip
+
+DISTILBERT_KEYS = {
+    "vocab_size": "vocab", "dim": "dim", "n_layers": "layers", "n_heads": "heads", "hidden_dim": "hidden",
+    "max_position_embeddings": "context", "activation": "act", "dropout": "dropout",
+    "attention_dropout": "dropout", "tie_word_embeddings": "tied",
+}  # fmt: skip
+
+REQUIRE = {"position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False,)}
+
+
+def infer_bert(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
+    """Old files hold more than their class reads: a pooler, or the sentence head beside the masked words'."""
+    has = lambda word: any(word in name for name in names)
+    head = values["head"]
+    if head in ("none", "mlm") and has("cls.predictions."):
+        head = "pretrain" if has("cls.seq_relationship.") else "mlm"
+    reads = head in ("pretrain", "next", "classify")
+    return {"head": head, "pooler": has("pooler.dense.") and not reads} if names else {}
+
+
+def infer_pooler(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
+    """The published pooler is no part of any RoBERTa head, yet most files have one."""
+    return {"pooler": any("pooler.dense." in name for name in names)} if names else {}
+
+
+def read_offset(hf_config: dict[str, Any]) -> dict[str, Any]:
+    offset = int(hf_config.get("pad_token_id", 1)) + 1
+    return {"offset": offset, "context": hf_config["max_position_embeddings"] - offset}
+
+
+def write_offset(c: RobertaConfig) -> dict[str, Any]:
+    return {"max_position_embeddings": c.context + c.offset, "pad_token_id": c.offset - 1}
+
+
+def bert_gguf_names(c: BertConfig) -> list[Row]:
+    return BERT_GGUF_NAMES
+
+
+def read_bert_gguf(source: GGUFFile) -> dict[str, Any]:
+    return {"head": "none", "pooler": False}
+
+
+def write_bert_gguf(c: BertConfig) -> dict[str, Any]:
+    return {"bert.attention.causal": False}
+
+
+TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
+
+BERT = Family(
+    "bert", BertConfig, bert, bert_names, KEYS,
+    presets={
+        "bert-base-uncased": BertConfig(),
+        "bert-base-cased": BertConfig(vocab=28996),
+        "bert-large-uncased": BertConfig(dim=1024, layers=24, heads=16),
+        "minilm-l6": BertConfig(dim=384, layers=6, head="none"),
+        "minilm-l12": BertConfig(dim=384, head="none"),
+    },
+    tiny=BertConfig(**TINY), objective="masked_and_next", prefix="bert", model_types=("bert",),
+    heads={
+        "pretrain": "BertForPreTraining", "mlm": "BertForMaskedLM", "next": "BertForNextSentencePrediction",
+        "classify": "BertForSequenceClassification", "tag": "BertForTokenClassification",
+        "span": "BertForQuestionAnswering", "none": "BertModel",
+    },
+    require=REQUIRE, infer=infer_bert,
+    copies={
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    drop=("*position_ids",), paper="Devlin et al. 2019, arXiv 1810.04805",
+    gguf="bert", gguf_names=bert_gguf_names, gguf_head="none", gguf_read=read_bert_gguf,
+    gguf_write=write_bert_gguf,
+    gguf_keys={
+        "bert.context_length": "context", "bert.embedding_length": "dim", "bert.block_count": "layers",
+        "bert.feed_forward_length": "hidden", "bert.attention.head_count": "heads",
+        "bert.attention.layer_norm_epsilon": "norm_eps", "tokenizer.ggml.token_type_count": "types",
+    },
+)  # fmt: skip
+
+ROBERTA = Family(
+    "roberta", RobertaConfig, roberta, roberta_names, KEYS,
+    presets={"roberta-base": RobertaConfig(pooler=True)},
+    tiny=RobertaConfig(**TINY), objective="masked", prefix="roberta", model_types=("roberta",),
+    heads={
+        "mlm": "RobertaForMaskedLM", "classify": "RobertaForSequenceClassification",
+        "tag": "RobertaForTokenClassification", "span": "RobertaForQuestionAnswering", "none": "RobertaModel",
+    },
+    require=REQUIRE, read=read_offset, write=write_offset, infer=infer_pooler,
+    reads={"pad_token_id": "int"},
+    absent={"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12},
+    copies={
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    drop=("*position_ids",), paper="Liu et al. 2019, arXiv 1907.11692",
+)  # fmt: skip
+
+XLM_ROBERTA = replace(
+    ROBERTA, name="xlm-roberta", model_types=("xlm-roberta",),
+    presets={"xlm-roberta-base": RobertaConfig(vocab=250002, pooler=True)},
+    heads={kind: f"XLM{name}" for kind, name in ROBERTA.heads.items()},
+    absent={**ROBERTA.absent, "vocab_size": 30522},
+    paper="Conneau et al. 2020, arXiv 1911.02116",
+)  # fmt: skip
+
+DISTILBERT = Family(
+    "distilbert", DistilBertConfig, distilbert, DISTILBERT_NAMES, DISTILBERT_KEYS,
+    presets={"distilbert-base-uncased": DistilBertConfig()},
+    tiny=DistilBertConfig(**TINY), objective="masked", prefix="distilbert", model_types=("distilbert",),
+    heads={
+        "mlm": "DistilBertForMaskedLM", "classify": "DistilBertForSequenceClassification",
+        "tag": "DistilBertForTokenClassification", "span": "DistilBertForQuestionAnswering",
+        "none": "DistilBertModel",
+    },
+    copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+    drop=("*position_ids",), paper="Sanh et al. 2019, arXiv 1910.01108",
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Recurrent models: language models, and encoder-decoders with and without attention."""

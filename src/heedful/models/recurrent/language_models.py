@@ -1,0 +1,86 @@
+"""Recurrent language models: RNN (Elman 1990; Mikolov et al. 2010), LSTM (Zaremba et al. 2014), GRU (Cho et
+al. 2014). A vector per layer is all they remember.
+
+From RNN to LSTM:  a cell c beside h, which gates write, keep and read
+From LSTM to GRU:  two gates instead of three, no cell
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from heedful.core.errors import ConfigError
+from heedful.models.base import LM, Config, Family, derived
+from heedful.nn.block import Stack
+from heedful.nn.embedding import Embedding
+from heedful.nn.head import ClassifyHead, Head, LastToken, LMHead, NoHead, TagHead, choose_head
+from heedful.nn.recurrent import GRU, LSTM, RNN, Recurrence
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentConfig(Config):
+    vocab: int = 33278
+    dim: int = 650  # of each layer's state
+    table_dim: int = derived(lambda c: c.dim)
+    layers: int = 2
+    bias: bool = True
+    dropout: float = 0.5  # of what goes from layer to layer
+    tied: bool = False
+
+    def check(self) -> None:
+        if self.tied and self.table_dim != self.dim:
+            raise ConfigError(
+                f"tied=True needs table_dim={self.table_dim} to equal dim={self.dim}", hint="it must"
+            )
+
+
+def recurrent_head(c: RecurrentConfig) -> Head:
+    return choose_head(
+        c.head,
+        lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, bias=True),
+        classify=lambda: ClassifyHead(LastToken(), c.dim, c.labels),
+        tag=lambda: TagHead(c.dim, c.labels),
+        none=NoHead,
+    )
+
+
+def stack_layers(c: RecurrentConfig, layer: type[Recurrence]) -> LM:
+    sizes = [c.table_dim] + [c.dim] * (c.layers - 1)
+    blocks = [layer(size, c.dim, bias=c.bias, dropout=c.dropout) for size in sizes]
+    return LM(Embedding(c.vocab, c.table_dim, dropout=c.dropout), Stack(blocks), recurrent_head(c))
+
+
+def same_names(*names: str) -> list[tuple[str, str]]:
+    """A table for models that were never published elsewhere: our names are the published ones."""
+    return [(name, name) for name in names]
+
+
+def same_keys(config: type[Config]) -> dict[str, str]:
+    """The same for their config.json."""
+    return {name: name for name in config.known() if name not in ("head", "labels", "classifier_pooling")}
+
+
+NAMES = same_names("embed.token", "blocks.*.{x,h}", "head.{out,label,tag}")
+HEADS = ("lm", "classify", "tag", "none")
+TINY = RecurrentConfig(vocab=128, dim=32, layers=2, dropout=0.1)
+
+RNN_LM = Family(
+    "rnn", RecurrentConfig, partial(stack_layers, layer=RNN), NAMES, same_keys(RecurrentConfig),
+    presets={"rnn-char": RecurrentConfig(vocab=128, dim=100, layers=1, dropout=0.0)},
+    tiny=TINY, objective="next_token", heads={kind: f"heedful-rnn-{kind}" for kind in HEADS},
+    paper="Elman 1990, Finding Structure in Time; Mikolov et al. 2010",
+)  # fmt: skip
+
+LSTM_LM = Family(
+    "lstm", RecurrentConfig, partial(stack_layers, layer=LSTM), NAMES, same_keys(RecurrentConfig),
+    presets={"lstm-wikitext2": RecurrentConfig(tied=True)},
+    tiny=TINY, objective="next_token", heads={kind: f"heedful-lstm-{kind}" for kind in HEADS},
+    paper="Hochreiter and Schmidhuber 1997; Zaremba et al. 2014, arXiv 1409.2329",
+)  # fmt: skip
+
+GRU_LM = Family(
+    "gru", RecurrentConfig, partial(stack_layers, layer=GRU), NAMES, same_keys(RecurrentConfig),
+    presets={}, tiny=TINY, objective="next_token", heads={kind: f"heedful-gru-{kind}" for kind in HEADS},
+    paper="Cho et al. 2014, arXiv 1406.1078",
+)  # fmt: skip

@@ -1,0 +1,148 @@
+"""Recurrent encoder-decoders: from one vector for the whole sentence to attention.
+
+    seq2seq     Sutskever et al. 2014, arXiv 1409.3215: the encoder's last state is all the decoder gets
+    rnnsearch   Bahdanau et al. 2015, arXiv 1409.0473: a new context at every step, by additive attention
+    luong       Luong et al. 2015, arXiv 1508.04025: simpler scores, at the present step, fed to the next
+
+From seq2seq to rnnsearch:  both reading directions   every state kept, not the last alone   learned alignment
+From rnnsearch to luong:    look with h_t, not h_{t−1}   deep LSTMs   dot products
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heedful.core.errors import ConfigError
+from heedful.models.base import Config, Family, Seq2Seq, derived, from_zero
+from heedful.models.recurrent.language_models import same_keys, same_names
+from heedful.nn.additive import Additive, Concat, Dot, General, Score
+from heedful.nn.attentive import AttentiveUnit, FromBack, InputFeeding, LayerByLayer, Maxout
+from heedful.nn.block import Stack
+from heedful.nn.embedding import Embedding
+from heedful.nn.head import Head, LMHead, NoHead, choose_head
+from heedful.nn.recurrent import LSTM, Bidirectional, GatedUnit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seq2SeqConfig(Config):
+    vocab: int = 80000  # of the target
+    source_vocab: int = derived(lambda c: c.vocab)
+    dim: int = 1000  # of each layer's state
+    table_dim: int = derived(lambda c: c.dim)
+    layers: int = 4
+    dropout: float = 0.0
+    reverse: bool = True  # read the source from its last word to its first
+    start_token: int = from_zero(0)  # what the decoder reads first
+
+
+@dataclass(frozen=True, kw_only=True)
+class RNNSearchConfig(Config):
+    vocab: int = 30000
+    source_vocab: int = derived(lambda c: c.vocab)
+    dim: int = 1000
+    table_dim: int = 620
+    layers: int = 1
+    align: int = derived(lambda c: c.dim)  # hidden size of the score
+    maxout: int = derived(lambda c: c.dim // 2)  # size of the deep output
+    bias: bool = True
+    dropout: float = 0.0
+    start_token: int = from_zero(0)
+
+    def check(self) -> None:
+        if self.layers != 1:
+            raise ConfigError(f"layers={self.layers}, but this decoder has one", hint="for more take luong")
+
+
+SCORES: dict[str, type[Score]] = {"dot": Dot, "general": General, "concat": Concat}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LuongConfig(Seq2SeqConfig):
+    vocab: int = 50000
+    dropout: float = 0.2
+    score: str = "general"
+
+    def check(self) -> None:
+        if self.score not in SCORES:
+            raise ConfigError(f"score={self.score!r} is unknown", hint=f"choose {', '.join(SCORES)}")
+
+
+def seq2seq_embeddings(c: Seq2SeqConfig | RNNSearchConfig) -> tuple[Embedding, Embedding]:
+    make = lambda vocab: Embedding(vocab, c.table_dim, dropout=c.dropout)
+    return make(c.source_vocab), make(c.vocab)
+
+
+def seq2seq_head(c: Config, dim: int, *, bias: bool) -> Head:
+    return choose_head(c.head, lm=lambda: LMHead(dim, c.vocab, bias=bias), none=NoHead)
+
+
+def lstms(c: Seq2SeqConfig, *, reverse: bool) -> Stack:
+    sizes = [c.table_dim] + [c.dim] * (c.layers - 1)
+    return Stack([LSTM(size, c.dim, dropout=c.dropout, reverse=reverse) for size in sizes])
+
+
+def seq2seq(c: Seq2SeqConfig) -> Seq2Seq:
+    source, target = seq2seq_embeddings(c)
+    return Seq2Seq(
+        source, lstms(c, reverse=c.reverse), lstms(c, reverse=False), seq2seq_head(c, c.dim, bias=True),
+        target_embed=target, bridge=LayerByLayer(), start_token=c.start_token,
+    )  # fmt: skip
+
+
+def rnnsearch(c: RNNSearchConfig) -> Seq2Seq:
+    source, target = seq2seq_embeddings(c)
+    reader = lambda reverse: GatedUnit(c.table_dim, c.dim, bias=c.bias, reverse=reverse)
+    memory = 2 * c.dim
+    decoder = Stack([
+        AttentiveUnit(c.table_dim, c.dim, memory, Additive(c.dim, memory, c.align), bias=c.bias),
+        Maxout(c.dim + c.table_dim + memory, c.maxout, bias=c.bias, dropout=c.dropout),
+    ])  # fmt: skip
+    return Seq2Seq(
+        source, Stack([Bidirectional(reader(False), reader(True))]), decoder,
+        seq2seq_head(c, c.maxout, bias=c.bias), target_embed=target,
+        bridge=FromBack(c.dim, c.dim, bias=c.bias), start_token=c.start_token,
+    )  # fmt: skip
+
+
+def luong(c: LuongConfig) -> Seq2Seq:
+    source, target = seq2seq_embeddings(c)
+    score = SCORES[c.score](c.dim, c.dim, c.dim)
+    decoder = InputFeeding(c.table_dim, c.dim, c.layers, c.dim, score, dropout=c.dropout)
+    return Seq2Seq(
+        source, lstms(c, reverse=c.reverse), Stack([decoder]), seq2seq_head(c, c.dim, bias=False),
+        target_embed=target, bridge=LayerByLayer(single_part=True), start_token=c.start_token,
+    )  # fmt: skip
+
+
+EDGES = same_names("{embed,target_embed}.token", "head.out")
+
+SEQ2SEQ = Family(
+    "seq2seq", Seq2SeqConfig, seq2seq, [*EDGES, *same_names("{encoder,decoder}.*.{x,h}")],
+    same_keys(Seq2SeqConfig),
+    presets={"seq2seq-sutskever": Seq2SeqConfig(source_vocab=160000)},
+    tiny=Seq2SeqConfig(vocab=128, source_vocab=96, dim=32, layers=2), objective="translate",
+    heads={kind: f"heedful-seq2seq-{kind}" for kind in ("lm", "none")},
+    paper="Sutskever et al. 2014, arXiv 1409.3215",
+)  # fmt: skip
+
+RNNSEARCH = Family(
+    "rnnsearch", RNNSearchConfig, rnnsearch,
+    [*EDGES, *same_names("encoder.*.{ahead,back}.{x,h,n}", "decoder.*.unit.{x,h,n}",
+                         "decoder.*.score.{q,k,v}", "decoder.*.pairs", "bridge.w")],
+    same_keys(RNNSearchConfig),
+    presets={"rnnsearch-50": RNNSearchConfig()},
+    tiny=RNNSearchConfig(vocab=128, source_vocab=96, dim=32, table_dim=24), objective="translate",
+    heads={kind: f"heedful-rnnsearch-{kind}" for kind in ("lm", "none")},
+    paper="Bahdanau et al. 2015, arXiv 1409.0473",
+)  # fmt: skip
+
+LUONG = Family(
+    "luong", LuongConfig, luong,
+    [*EDGES, *same_names("encoder.*.{x,h}", "decoder.*.layers.*.{x,h}", "decoder.*.score.{k,w,v}",
+                         "decoder.*.mix")],
+    same_keys(LuongConfig),
+    presets={"luong": LuongConfig()},
+    tiny=LuongConfig(vocab=128, source_vocab=96, dim=32, layers=2), objective="translate",
+    heads={kind: f"heedful-luong-{kind}" for kind in ("lm", "none")},
+    paper="Luong et al. 2015, arXiv 1508.04025",
+)  # fmt: skip

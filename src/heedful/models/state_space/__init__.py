@@ -1,0 +1,1 @@
+"""State spaces and linear attention: models with a state of fixed size."""

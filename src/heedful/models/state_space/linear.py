@@ -1,0 +1,170 @@
+"""Linear attention (Katharopoulos et al. 2020, arXiv 2006.16236), GLA, which gates it (Yang et al. 2024,
+arXiv 2312.06635), Based (Arora et al. 2024, arXiv 2402.18668).
+
+From the Transformer:  exp(q·k) → φ(q)·φ(k), so that the past is one matrix
+To GLA:                that matrix forgets, each key channel at a pace the token chooses   no positions
+To Based:              φ is exp's Taylor series   most layers are short convolutions, some see a window
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from heedful.core.errors import ConfigError
+from heedful.models.base import LM, Config, Family, derived
+from heedful.models.recurrent.language_models import same_keys, same_names
+from heedful.nn.attention import Attention, head_size
+from heedful.nn.block import Block, Stack
+from heedful.nn.context import Part
+from heedful.nn.embedding import Embedding
+from heedful.nn.ffn import MLP, GatedMLP, activation
+from heedful.nn.head import Head, LMHead, NoHead, choose_head
+from heedful.nn.linear import (
+    GatedConv,
+    GatedLinearAttention,
+    LinearAttention,
+    elu_features,
+    taylor_features,
+)
+from heedful.nn.norm import LayerNorm, RMSNorm
+from heedful.nn.position import Rotary, Sinusoidal
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearConfig(Config):
+    vocab: int = 50257
+    dim: int = 768
+    layers: int = 12
+    heads: int = 12
+    hidden: int = derived(lambda c: 4 * c.dim)
+    act: str = "gelu"
+    norm_eps: float = 1e-5
+    dropout: float = 0.1
+    tied: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class GLAConfig(Config):
+    vocab: int = 32000
+    dim: int = 1024
+    layers: int = 24
+    heads: int = 4
+    key_dim: int = derived(lambda c: head_size(c.dim, c.heads) // 2)  # of one head; values have dim / heads
+    rank: int = 16  # of the matrix that makes the decays
+    hidden: int = derived(lambda c: -(-(8 * c.dim // 3) // 256) * 256)  # 8/3 dim, in steps of 256
+    act: str = "silu"
+    norm_eps: float = 1e-6
+    tied: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class BasedConfig(Config):
+    vocab: int = 50264
+    dim: int = 1024
+    layers: int = 27
+    heads: int = 16
+    key_dim: int = 16  # of one linear head, before the Taylor series
+    linear_at: tuple[int, ...] = derived(lambda c: tuple(range(1, c.layers - 1, 5)))  # which layers see all
+    window_at: tuple[int, ...] = derived(lambda c: tuple(i + 1 for i in c.linear_at))  # which a window
+    window_heads: int = derived(lambda c: c.heads)
+    window: int = 128
+    width: int = 3  # tokens the short convolution sees
+    hidden: int = derived(lambda c: 2 * c.dim)
+    act: str = "silu"
+    rope_base: float = 10000.0
+    norm_eps: float = 1e-5
+    tied: bool = True
+
+    def check(self) -> None:
+        wrong = [i for i in (*self.linear_at, *self.window_at) if not 0 <= i < self.layers]
+        if wrong:
+            raise ConfigError(
+                f"linear_at or window_at has {wrong[0]}", hint=f"layers are 0 … {self.layers - 1}"
+            )
+
+
+def lm_head(c: LinearConfig | GLAConfig | BasedConfig) -> Head:
+    return choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied), none=NoHead)
+
+
+def linear_attention(c: LinearConfig) -> LM:
+    norm = lambda: LayerNorm(c.dim, c.norm_eps)
+    attn = lambda: LinearAttention(c.dim, c.heads, features=elu_features, bias=True)
+    block = lambda: Block(norm, "pre", c.dropout, attn=attn(), ffn=MLP(c.dim, c.hidden, activation(c.act)))
+    embed = Embedding(c.vocab, c.dim, position=Sinusoidal(c.dim), scale=c.dim**0.5, dropout=c.dropout)
+    return LM(embed, Stack([block() for _ in range(c.layers)], norm()), lm_head(c))
+
+
+def gla(c: GLAConfig) -> LM:
+    norm = lambda: RMSNorm(c.dim, c.norm_eps)
+    attn = lambda: GatedLinearAttention(c.dim, c.heads, c.key_dim, rank=c.rank, eps=c.norm_eps)
+    block = lambda: Block(norm, attn=attn(), ffn=GatedMLP(c.dim, c.hidden, activation(c.act)))
+    return LM(Embedding(c.vocab, c.dim), Stack([block() for _ in range(c.layers)], norm()), lm_head(c))
+
+
+def based(c: BasedConfig) -> LM:
+    norm, rotary = lambda: RMSNorm(c.dim, c.norm_eps), Rotary(c.dim // c.window_heads, c.rope_base)
+    ffn = lambda: GatedMLP(c.dim, c.hidden, activation(c.act))
+
+    def block(i: int) -> Block:
+        if i in c.linear_at:
+            attn: Part = LinearAttention(c.dim, c.heads, c.key_dim, features=taylor_features)
+        elif i in c.window_at:
+            attn = Attention(c.dim, c.window_heads, window=c.window, rotary=rotary)
+        else:
+            return Block(norm, conv=GatedConv(c.dim, 2 * c.dim, c.width), ffn=ffn())
+        return Block(norm, attn=attn, ffn=ffn())
+
+    return LM(Embedding(c.vocab, c.dim), Stack([block(i) for i in range(c.layers)], norm()), lm_head(c))
+
+
+def read_based(hf_config: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(hf_config[name]) for name in ("linear_at", "window_at") if name in hf_config}
+
+
+EDGES = same_names("embed.token", "blocks.norm", "head.out")
+
+LINEAR = Family(
+    "linear", LinearConfig, linear_attention,
+    [*EDGES, *same_names("blocks.*.attn.{q,k,v,o}", "blocks.*.ffn.{up,down}", "blocks.*.{attn,ffn}_norm")],
+    same_keys(LinearConfig),
+    presets={"linear-124m": LinearConfig()},  # a size of ours, GPT-2's
+    tiny=LinearConfig(vocab=128, dim=32, layers=2, heads=4),
+    objective="next_token", heads={"lm": "LinearLM", "none": "LinearModel"},
+    paper="Katharopoulos et al. 2020, arXiv 2006.16236",
+)  # fmt: skip
+
+GLA = Family(
+    "gla", GLAConfig, gla,
+    [*EDGES, *same_names(
+        "blocks.*.attn.{q,k,v,o,low,decay,gate,norm}", "blocks.*.ffn.{gate,up,down}",
+        "blocks.*.{attn,ffn}_norm",
+    )],
+    same_keys(GLAConfig),
+    presets={
+        "gla-340m": GLAConfig(),
+        "gla-1.3b": GLAConfig(dim=2048),
+    },
+    tiny=GLAConfig(vocab=128, dim=32, layers=2, heads=4, rank=4, hidden=48),
+    objective="next_token", heads={"lm": "GLALM", "none": "GLAModel"},
+    paper="Yang et al. 2024, arXiv 2312.06635",
+)  # fmt: skip
+
+BASED = Family(
+    "based", BasedConfig, based,
+    [*EDGES, *same_names(
+        "blocks.*.attn.{q,k,v,o}", "blocks.*.conv.{value,gate,conv,out}", "blocks.*.ffn.{gate,up,down}",
+        "blocks.*.{attn,conv,ffn}_norm",
+    )],
+    same_keys(BasedConfig),
+    presets={
+        "based-360m": BasedConfig(),
+        "based-1b": BasedConfig(
+            dim=1792, layers=36, heads=28, window_heads=16, linear_at=(1, 6, 11, 16, 21, 27, 33), window=64
+        ),
+    },
+    tiny=BasedConfig(vocab=128, dim=32, layers=3, heads=4, key_dim=4, window=4, hidden=48),
+    objective="next_token", read=read_based, heads={"lm": "BasedLM", "none": "BasedModel"},
+    paper="Arora et al. 2024, arXiv 2402.18668",
+)  # fmt: skip

@@ -1,0 +1,157 @@
+"""Mamba (Gu and Dao 2023, arXiv 2312.00752).
+
+From the Transformer:  attention and feed-forward → one gated part over a selective state space   no positions
+From S4:               Δ, B and C read the token, so that the state can choose what to keep
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from heedful.core.errors import ConfigError
+from heedful.models.base import LM, Config, Family, derived
+from heedful.nn.block import Block, Stack
+from heedful.nn.embedding import Embedding
+from heedful.nn.head import LMHead, NoHead, choose_head
+from heedful.nn.ssm import Mamba, NarrowRMSNorm, Widen
+from heedful.weights.names import Row
+from heedful.weights.ops import Fused, NegatedExp, Reshape
+
+
+@dataclass(frozen=True, kw_only=True)
+class MambaConfig(Config):
+    vocab: int = 50280
+    dim: int = 768
+    layers: int = 24
+    hidden: int = derived(lambda c: 2 * c.dim)  # channels of the state space
+    state: int = 16  # numbers each channel remembers
+    rank: int = derived(lambda c: -(-c.dim // 16))  # of the matrix that makes Δ
+    width: int = 4  # tokens the short convolution sees
+    bias: bool = False  # of the matrices in and out
+    conv_bias: bool = True
+    step_min: float = 0.001  # Δ before training
+    step_max: float = 0.1
+    wide: bool = True  # whether the sum over the layers is kept in float32
+    norm_eps: float = 1e-5
+    tied: bool = True
+
+    def check(self) -> None:
+        if self.hidden % self.dim:
+            raise ConfigError(
+                f"hidden={self.hidden} is no multiple of dim={self.dim}", hint=f"take {2 * self.dim}"
+            )
+        if not 0 < self.step_min < self.step_max:
+            raise ConfigError(f"step_min={self.step_min} must lie between 0 and step_max={self.step_max}")
+
+
+def mamba(c: MambaConfig) -> LM:
+    norm = lambda: NarrowRMSNorm(c.dim, c.norm_eps)
+    ssm = lambda: Mamba(
+        c.dim, c.hidden, c.state, c.rank, width=c.width, bias=c.bias, conv_bias=c.conv_bias,
+        step=(c.step_min, c.step_max),
+    )  # fmt: skip
+    embed = Embedding(c.vocab, c.dim, project=Widen() if c.wide else None)
+    head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied), none=NoHead)
+    return LM(embed, Stack([Block(norm, ssm=ssm()) for _ in range(c.layers)], norm()), head)
+
+
+MIXER = "backbone.layers.*.mixer"
+
+# The rows that Mamba and Mamba-2 share.
+BACKBONE_ROWS: list[Row] = [
+    ("backbone.embeddings", "embed.token"),
+    ("backbone.layers.*.norm", "blocks.*.ssm_norm"),
+    ("backbone.norm_f", "blocks.norm"),
+    ("lm_head", "head.out"),
+]
+NAMES: list[Row] = [
+    *BACKBONE_ROWS,
+    (f"{MIXER}.in_proj", ("blocks.*.ssm.value", "blocks.*.ssm.gate"), Fused()),
+    (f"{MIXER}.conv1d", "blocks.*.ssm.conv"),
+    (f"{MIXER}.x_proj", ("blocks.*.ssm.low", "blocks.*.ssm.B", "blocks.*.ssm.C"), Fused()),
+    (f"{MIXER}.dt_proj", "blocks.*.ssm.delta"),
+    (f"{MIXER}.{{A_log,D}}", "blocks.*.ssm.{A_log,D}"),
+    (f"{MIXER}.out_proj", "blocks.*.ssm.out"),
+]
+
+KEYS = {
+    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers", "state_size": "state",
+    "time_step_rank": "rank", "conv_kernel": "width", "use_bias": "bias", "use_conv_bias": "conv_bias",
+    "time_step_min": "step_min", "time_step_max": "step_max", "residual_in_fp32": "wide",
+    "layer_norm_epsilon": "norm_eps", "tie_word_embeddings": "tied",
+}  # fmt: skip
+
+
+GGUF_ROWS: list[Row] = [
+    ("token_embd", "embed.token"),
+    ("blk.*.attn_norm", "blocks.*.ssm_norm"),
+    ("blk.*.ssm_conv1d.bias", "blocks.*.ssm.conv.bias"),
+    ("blk.*.ssm_out", "blocks.*.ssm.out"),
+    ("output_norm", "blocks.norm"),
+    ("output", "head.out"),
+]
+
+
+def mamba_gguf_names(c: MambaConfig) -> list[Row]:
+    """GGUF keeps the decays themselves, and a convolution as a matrix."""
+    return [
+        *GGUF_ROWS,
+        ("blk.*.ssm_in", ("blocks.*.ssm.value", "blocks.*.ssm.gate"), Fused()),
+        ("blk.*.ssm_conv1d.weight", "blocks.*.ssm.conv.weight", Reshape((-1, c.width))),
+        ("blk.*.ssm_x", ("blocks.*.ssm.low", "blocks.*.ssm.B", "blocks.*.ssm.C"), Fused()),
+        ("blk.*.ssm_{dt,d}", "blocks.*.ssm.{delta,D}"),
+        ("blk.*.ssm_a", "blocks.*.ssm.A_log", NegatedExp()),
+    ]
+
+
+def gguf_state_keys(architecture: str, **more: str) -> dict[str, str]:
+    """The numbers of a state space in a GGUF file; `more` are those that only one of them has."""
+    keys = {
+        "embedding_length": "dim", "block_count": "layers", "attention.layer_norm_rms_epsilon": "norm_eps",
+        "ssm.conv_kernel": "width", "ssm.inner_size": "hidden", "ssm.state_size": "state",
+        "vocab_size": "vocab",
+    }  # fmt: skip
+    return {f"{architecture}.{theirs}": ours for theirs, ours in keys.items()} | {
+        f"{architecture}.ssm.{theirs}": ours for theirs, ours in more.items()
+    }
+
+
+def gguf_limits(architecture: str) -> dict[str, Any]:
+    """What llama.cpp asks of every model: a state space has no such limits."""
+    sizes = {"context_length": 2**20, "feed_forward_length": 0, "attention.head_count": 0}
+    return {f"{architecture}.{name}": value for name, value in sizes.items()}
+
+
+def write_mamba_gguf(c: MambaConfig) -> dict[str, Any]:
+    return gguf_limits("mamba")
+
+
+def read_mamba(hf_config: dict[str, Any]) -> dict[str, Any]:
+    hidden = int(hf_config.get("expand", 2) * hf_config.get("hidden_size", 768))
+    return {"hidden": hidden} | ({"rank": None} if hf_config.get("time_step_rank") == "auto" else {})
+
+
+def write_mamba(c: MambaConfig) -> dict[str, Any]:
+    return {"expand": c.hidden // c.dim, "intermediate_size": c.hidden}
+
+
+MAMBA = Family(
+    "mamba", MambaConfig, mamba, NAMES, KEYS,
+    presets={
+        "mamba-130m": MambaConfig(),
+        "mamba-370m": MambaConfig(dim=1024, layers=48),
+        "mamba-790m": MambaConfig(dim=1536, layers=48),
+        "mamba-1.4b": MambaConfig(dim=2048, layers=48),
+        "mamba-2.8b": MambaConfig(dim=2560, layers=64),
+    },
+    tiny=MambaConfig(vocab=128, dim=32, layers=2, state=8),
+    objective="next_token", prefix="backbone", model_types=("mamba",),
+    heads={"lm": "MambaForCausalLM", "none": "MambaModel"},
+    require={"hidden_act": ("silu", "swish")}, fixed={"hidden_act": "silu"},
+    read=read_mamba, write=write_mamba, absent={"num_hidden_layers": 32},
+    reads={"expand": "int", "time_step_rank": "int | str"},
+    copies={"lm_head.weight": "backbone.embeddings.weight"}, paper="Gu and Dao 2023, arXiv 2312.00752",
+    gguf="mamba", gguf_names=mamba_gguf_names, gguf_keys=gguf_state_keys("mamba", time_step_rank="rank"),
+    gguf_write=write_mamba_gguf,
+)  # fmt: skip

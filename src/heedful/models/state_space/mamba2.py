@@ -1,0 +1,156 @@
+"""Mamba-2 (Dao and Gu 2024, arXiv 2405.21060).
+
+From Mamba:  one decay for a whole head, so that chunks are matrix products   heads share B and C
+             Δ, B and C are read beside u, and not from it   a norm after the gate
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from heedful.core.errors import ConfigError
+from heedful.models.base import LM, Config, derived
+from heedful.models.state_space.mamba import (
+    BACKBONE_ROWS,
+    GGUF_ROWS,
+    MAMBA,
+    MIXER,
+    gguf_limits,
+    gguf_state_keys,
+)
+from heedful.nn.attention import head_size
+from heedful.nn.block import Block, Stack
+from heedful.nn.embedding import Embedding
+from heedful.nn.head import LMHead, NoHead, choose_head
+from heedful.nn.ssd import Mamba2
+from heedful.nn.ssm import NarrowRMSNorm, Widen
+from heedful.weights.formats.gguf import GGUFFile
+from heedful.weights.names import Row
+from heedful.weights.ops import Fused, NegatedExp, Reshape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mamba2Config(Config):
+    vocab: int = 50288
+    dim: int = 768
+    layers: int = 24
+    hidden: int = derived(lambda c: 2 * c.dim)  # channels of the state space, those of all heads
+    heads: int = derived(lambda c: max(c.hidden // 64, 1))
+    head_dim: int = derived(lambda c: head_size(c.hidden, c.heads))
+    state: int = 128  # numbers each channel remembers
+    groups: int = 1  # of heads that share B and C
+    norm_groups: int = 1  # of channels that are normalised apart: as `groups` in GGUF, 1 in transformers
+    width: int = 4  # tokens the short convolution sees
+    bias: bool = False  # of the matrices in and out
+    conv_bias: bool = True
+    step_min: float = 0.001  # Δ before training
+    step_max: float = 0.1
+    lowest_step: float = 0.0  # Δ at any time
+    highest_step: float = 0.0  # 0: any
+    wide: bool = True  # whether the sum over the layers is kept in float32
+    norm_eps: float = 1e-5
+    tied: bool = True
+
+    def check(self) -> None:
+        if self.hidden % self.dim:
+            raise ConfigError(
+                f"hidden={self.hidden} is no multiple of dim={self.dim}", hint=f"take {2 * self.dim}"
+            )
+        if self.heads * self.head_dim != self.hidden:
+            said = f"heads={self.heads} of head_dim={self.head_dim} are not hidden={self.hidden}"
+            raise ConfigError(said, hint="leave head_dim out")
+        if self.heads % self.groups:
+            raise ConfigError(f"groups={self.groups} does not divide heads={self.heads}", hint="it must")
+        if self.hidden % self.norm_groups:
+            said = f"norm_groups={self.norm_groups} does not divide hidden={self.hidden}"
+            raise ConfigError(said, hint="take 1, or as many as there are groups")
+        if not 0 < self.step_min < self.step_max:
+            raise ConfigError(f"step_min={self.step_min} must lie between 0 and step_max={self.step_max}")
+
+
+def mamba2(c: Mamba2Config) -> LM:
+    norm = lambda: NarrowRMSNorm(c.dim, c.norm_eps)
+    ssm = lambda: Mamba2(
+        c.dim, c.hidden, c.heads, c.state, groups=c.groups, norm_groups=c.norm_groups, width=c.width,
+        bias=c.bias, conv_bias=c.conv_bias, eps=c.norm_eps, step=(c.step_min, c.step_max),
+        limits=(c.lowest_step, c.highest_step or None),
+    )  # fmt: skip
+    embed = Embedding(c.vocab, c.dim, project=Widen() if c.wide else None)
+    head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied), none=NoHead)
+    return LM(embed, Stack([Block(norm, ssm=ssm()) for _ in range(c.layers)], norm()), head)
+
+
+INTO = tuple(f"blocks.*.ssm.{name}" for name in ("gate", "value", "B", "C", "delta"))
+NAMES: list[Row] = [
+    *BACKBONE_ROWS,
+    (f"{MIXER}.in_proj", INTO, Fused()),
+    (f"{MIXER}.{{conv1d,norm,out_proj}}", "blocks.*.ssm.{conv,norm,out}"),
+    (f"{MIXER}.{{dt_bias,A_log,D}}", "blocks.*.ssm.{step_bias,A_log,D}"),
+]
+
+KEYS = {
+    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers", "num_heads": "heads",
+    "head_dim": "head_dim", "state_size": "state", "n_groups": "groups", "conv_kernel": "width",
+    "use_bias": "bias", "use_conv_bias": "conv_bias", "time_step_min": "step_min",
+    "time_step_max": "step_max", "residual_in_fp32": "wide", "layer_norm_epsilon": "norm_eps",
+    "tie_word_embeddings": "tied",
+}  # fmt: skip
+
+
+def mamba2_gguf_names(c: Mamba2Config) -> list[Row]:
+    return [
+        *GGUF_ROWS,
+        ("blk.*.ssm_in", INTO, Fused()),
+        ("blk.*.ssm_conv1d.weight", "blocks.*.ssm.conv.weight", Reshape((-1, c.width))),
+        ("blk.*.ssm_dt.bias", "blocks.*.ssm.step_bias"),
+        ("blk.*.ssm_a", "blocks.*.ssm.A_log", NegatedExp((-1, 1))),
+        ("blk.*.ssm_d", "blocks.*.ssm.D", Reshape((-1, 1))),
+        ("blk.*.ssm_norm.weight", "blocks.*.ssm.norm.weight", Reshape((c.norm_groups, -1))),
+    ]
+
+
+def read_mamba2_gguf(source: GGUFFile) -> dict[str, Any]:
+    """llama.cpp normalises each group by itself, as the released code does; transformers all together."""
+    return {"norm_groups": source.metadata.get("mamba2.ssm.group_count", 1)}
+
+
+def write_mamba2_gguf(c: Mamba2Config) -> dict[str, Any]:
+    return gguf_limits("mamba2")
+
+
+def read_mamba2(hf_config: dict[str, Any]) -> dict[str, Any]:
+    low, high = hf_config.get("time_step_limit", (0.0, math.inf))
+    bounded = isinstance(high, int | float) and math.isfinite(high)  # newer files spell infinity as a table
+    hidden = hf_config.get("expand", 2) * hf_config["hidden_size"]
+    fields = {"hidden": hidden, "lowest_step": low, "highest_step": high if bounded else 0.0}
+    return fields | {"norm_groups": hf_config.get("norm_groups", 1)}
+
+
+def write_mamba2(c: Mamba2Config) -> dict[str, Any]:
+    limit = {"time_step_limit": [c.lowest_step, c.highest_step or {"__float__": "Infinity"}]}
+    own = {} if c.norm_groups == 1 else {"norm_groups": c.norm_groups, "model_type": "heedful-mamba2"}
+    return {"expand": c.hidden // c.dim, **(limit if c.lowest_step or c.highest_step else {}), **own}
+
+
+MAMBA2 = replace(
+    MAMBA, name="mamba2", config=Mamba2Config, build=mamba2, names=NAMES, keys=KEYS, model_types=("mamba2",),
+    presets={
+        "mamba2-130m": Mamba2Config(),
+        "mamba2-370m": Mamba2Config(dim=1024, layers=48),
+        "mamba2-780m": Mamba2Config(dim=1536, layers=48),
+        "mamba2-1.3b": Mamba2Config(dim=2048, layers=48),
+        "mamba2-2.7b": Mamba2Config(dim=2560, layers=64),
+        "mamba-codestral-7b": Mamba2Config(vocab=32768, dim=4096, layers=64, groups=8, tied=False),
+    },
+    tiny=Mamba2Config(vocab=128, dim=32, layers=2, heads=4, state=8, groups=2),
+    heads={"lm": "Mamba2ForCausalLM", "none": "Mamba2Model"},
+    read=read_mamba2, write=write_mamba2, reads={"expand": "int", "norm_groups": "int"},
+    absent={"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "n_groups": 8,
+            "tie_word_embeddings": False},
+    gguf="mamba2", gguf_names=mamba2_gguf_names,
+    gguf_keys=gguf_state_keys("mamba2", time_step_rank="heads", group_count="groups"),
+    gguf_read=read_mamba2_gguf, gguf_write=write_mamba2_gguf,
+    paper="Dao and Gu 2024, arXiv 2405.21060",
+)  # fmt: skip

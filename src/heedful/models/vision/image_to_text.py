@@ -1,0 +1,349 @@
+"""ViT (Dosovitskiy et al. 2021, arXiv 2010.11929) before a decoder: TrOCR (Li et al. 2023, arXiv 2109.10282),
+and captions by GPT-2.
+
+From the Transformer:  the source is an image cut into patches   a class token   norms before each part
+From ViT to DeiT:      a second learned token, for distillation (Touvron et al. 2021)
+TrOCR's decoder:       BART's, with an output matrix of its own; keys and values read ViT's own width
+GPT-2's decoder:       norms before each part, a cross-attention between the two
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from heedful.core.errors import ConfigError, InputError
+from heedful.core.images import ImageProcessor
+from heedful.models.base import Config, Family, Seq2Seq, State, derived, from_zero
+from heedful.nn.attention import Attention, CrossAttention, head_size
+from heedful.nn.block import Block, Stack
+from heedful.nn.context import Context, Mask, Watch
+from heedful.nn.embedding import Embedding
+from heedful.nn.ffn import MLP, activation
+from heedful.nn.head import Head, LMHead, Pooler, choose_head
+from heedful.nn.norm import LayerNorm
+from heedful.nn.patches import PatchEmbedding
+from heedful.nn.position import Learned, Sinusoidal
+from heedful.weights.names import Row
+from heedful.weights.ops import Fused, Reshape, Transposed
+
+# Where the norms of each decoder stand: after its parts, as in BART, or before them.
+DECODERS: dict[str, Literal["pre", "post"]] = {"trocr": "post", "gpt2": "pre"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionConfig(Config):
+    """Fields without a prefix are the decoder's, which writes; the encoder's begin with `encoder_`."""
+
+    decoder: str = "trocr"  # or gpt2
+    vocab: int = 50265
+    dim: int = 1024
+    layers: int = 12
+    heads: int = 16
+    hidden: int = derived(lambda c: 4 * c.dim)
+    context: int = 512
+    act: str = derived(lambda c: "gelu_new" if c.decoder == "gpt2" else "gelu")
+    learned_positions: bool = True  # else sines
+    embed_norm: bool = derived(lambda c: c.decoder == "trocr")
+    scale_embed: bool = False  # by √D
+    norm_eps: float = 1e-5
+    dropout: float = 0.1
+    tied: bool = True
+    start_token: int = from_zero(2)
+    height: int = 384  # of an image, in pixels
+    width: int = derived(lambda c: c.height)
+    channels: int = 3
+    patch: int = 16
+    first: int = 1  # learned vectors before the patches: the class token, and DeiT's second
+    encoder_dim: int = 768
+    encoder_layers: int = 12
+    encoder_heads: int = 12
+    encoder_hidden: int = derived(lambda c: 4 * c.encoder_dim)
+    encoder_act: str = "gelu"
+    encoder_norm_eps: float = 1e-12
+    encoder_dropout: float = 0.0
+    encoder_bias: bool = True  # of queries, keys and values
+    memory_dim: int = derived(lambda c: c.encoder_dim if c.decoder == "trocr" else c.dim)  # of keys' input
+    pooler: bool = False  # keep one that the file has and nothing reads
+
+    def check(self) -> None:
+        if self.decoder not in DECODERS:
+            raise ConfigError(f"decoder={self.decoder!r} is unknown", hint=f"choose {' or '.join(DECODERS)}")
+        if self.first not in (1, 2):
+            raise ConfigError(f"first={self.first} is neither ViT's class token nor DeiT's two tokens")
+        if self.decoder == "gpt2" and (self.embed_norm or self.scale_embed or not self.learned_positions):
+            raise ConfigError(
+                "a gpt2 decoder has learned positions, no norm there and no scale",
+                hint="take decoder='trocr'",
+            )
+        if self.memory_dim not in (self.encoder_dim, self.dim) or (
+            self.decoder == "gpt2" and self.memory_dim != self.dim
+        ):
+            raise ConfigError(
+                f"memory_dim={self.memory_dim} is neither encoder_dim={self.encoder_dim} nor dim={self.dim}",
+                hint="leave it out",
+            )
+        if self.decoder == "trocr" and self.norm_eps != 1e-5:
+            raise ConfigError(f"norm_eps={self.norm_eps} is 1e-5 in every trocr decoder", hint="leave it out")
+        head_size(self.encoder_dim, self.encoder_heads)
+
+
+class ImageSeq2Seq(Seq2Seq):
+    """pixels → patches → encoder → memory → decoder → head; the memory has a vector for each patch.
+
+    `project` makes the memory as wide as the decoder where that does not read the encoder's own width.
+    """
+
+    embed: PatchEmbedding
+
+    def __init__(
+        self, embed: PatchEmbedding, encoder: Stack, decoder: Stack, head: Head, *,
+        target_embed: Embedding, project: nn.Linear | None, start_token: int,
+    ) -> None:  # fmt: skip
+        super().__init__(embed, encoder, decoder, head, target_embed=target_embed, start_token=start_token)
+        self.project = project
+
+    def forward(self, source: Tensor, target: Tensor | None = None, **how: Any) -> Tensor:
+        """Logits (B, T, V) of what is written about images (B, C, H, W), given target[:, :t+1]."""
+        if target is None:
+            raise InputError("a model that reads images needs a target", hint="generate writes one")
+        return super().forward(source, target, **how)
+
+    @property
+    def tables(self) -> dict[str, Embedding]:
+        """Only text has a table: what stands for tokens is the target's."""
+        return {"tokens": self.decoder_embed, "target": self.decoder_embed}
+
+    def check_ids(self, tokens: Tensor, embed: Embedding, name: str = "tokens") -> None:
+        if not tokens.is_floating_point():  # pixels are no ids
+            super().check_ids(tokens, embed, name)
+
+    def _read(
+        self,
+        source: Tensor,
+        *,
+        valid: Tensor | None = None,
+        watch: Watch | None = None,
+        backend: str = "auto",
+    ) -> State:
+        self.embed.check_pixels(source)
+        if valid is not None:
+            raise InputError("an image has no padding", hint="leave valid out")
+        runs: frozenset[int] = frozenset() if watch is None else watch.begin()
+        pos = torch.arange(self.embed.count, device=source.device)[None]
+        ctx = Context(pos, pos, Mask(), watch=watch, backend=backend)
+        memory = self.encoder(self.embed(source, ctx.at("embed")), ctx.at("encoder"))
+        return State(None, memory=memory if self.project is None else self.project(memory), runs=runs)
+
+
+def vision(c: VisionConfig) -> ImageSeq2Seq:
+    image = (c.height, c.width)
+    embed = PatchEmbedding(
+        image, c.patch, c.channels, c.encoder_dim, first=c.first, dropout=c.encoder_dropout
+    )
+    project = None if c.memory_dim == c.encoder_dim else nn.Linear(c.encoder_dim, c.dim)
+    target = Embedding(
+        c.vocab, c.dim, position=text_positions(c), norm=text_norm(c) if c.embed_norm else None,
+        scale=c.dim**0.5 if c.scale_embed else 1.0, dropout=c.dropout,
+    )  # fmt: skip
+    head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied))
+    head = head.keep(Pooler(c.encoder_dim)) if c.pooler else head
+    model = ImageSeq2Seq(
+        embed, vit_encoder(c), text_decoder(c), head,
+        target_embed=target, project=project, start_token=c.start_token,
+    )  # fmt: skip
+    model.image_processor = ImageProcessor(c.height, c.width, c.channels)
+    return model
+
+
+def vit_encoder(c: VisionConfig) -> Stack:
+    norm = lambda: LayerNorm(c.encoder_dim, c.encoder_norm_eps)
+    attn = lambda: Attention(
+        c.encoder_dim, c.encoder_heads, bias=c.encoder_bias, out_bias=True, dropout=c.encoder_dropout
+    )
+    ffn = lambda: MLP(c.encoder_dim, c.encoder_hidden, activation(c.encoder_act))
+    block = lambda: Block(norm, "pre", c.encoder_dropout, attn=attn(), ffn=ffn())
+    return Stack([block() for _ in range(c.encoder_layers)], norm())
+
+
+def text_norm(c: VisionConfig) -> LayerNorm:
+    return LayerNorm(c.dim, c.norm_eps)
+
+
+def text_positions(c: VisionConfig) -> Learned | Sinusoidal:
+    """The decoder's positions; TrOCR's begin at 2, and its sines are spaced as in fairseq."""
+    offset = 2 if c.decoder == "trocr" else 0
+    if c.learned_positions:
+        return Learned(c.context, c.dim, offset)
+    return Sinusoidal(c.dim, 10000.0 ** (c.dim / (c.dim - 2)), layout="halves", offset=offset)
+
+
+def text_decoder(c: VisionConfig) -> Stack:
+    attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
+    cross = lambda: CrossAttention(c.dim, c.heads, bias=True, dropout=c.dropout, memory_dim=c.memory_dim)
+    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act))
+    order = DECODERS[c.decoder]
+    block = lambda: Block(lambda: text_norm(c), order, c.dropout, attn=attn(), cross=cross(), ffn=ffn())
+    return Stack([block() for _ in range(c.layers)], text_norm(c) if order == "pre" else None)
+
+
+def vision_names(c: VisionConfig) -> list[Row]:
+    layer, patches = "encoder.encoder.layer.*", "encoder.embeddings.patch_embeddings.projection"
+    return [
+        ("encoder.embeddings.cls_token", "embed.first.0", Reshape((1, 1, -1))),
+        ("encoder.embeddings.distillation_token", "embed.first.1", Reshape((1, 1, -1))),
+        ("encoder.embeddings.position_embeddings", "embed.position.weight", Reshape((1, -1, c.encoder_dim))),
+        (f"{patches}.weight", "embed.token.weight", Reshape((-1, c.channels, c.patch, c.patch))),
+        (f"{patches}.bias", "embed.token.bias"),
+        (f"{layer}.attention.attention.{{query,key,value}}", "encoder.*.attn.{q,k,v}"),
+        (f"{layer}.attention.output.dense", "encoder.*.attn.o"),
+        (f"{layer}.{{intermediate,output}}.dense", "encoder.*.ffn.{up,down}"),
+        (f"{layer}.{{layernorm_before,layernorm_after}}", "encoder.*.{attn_norm,ffn_norm}"),
+        ("encoder.layernorm", "encoder.norm"),
+        ("encoder.pooler.dense", "head.kept.dense"),
+        ("enc_to_dec_proj", "project"),
+        *(GPT2_NAMES if c.decoder == "gpt2" else TROCR_NAMES),
+    ]
+
+
+TROCR_NAMES: list[Row] = [
+    ("decoder.model.decoder.embed_{tokens,positions}", "target_embed.{token,position}"),
+    ("decoder.model.decoder.layernorm_embedding", "target_embed.norm"),
+    ("decoder.model.decoder.layers.*.self_attn.{q_proj,k_proj,v_proj,out_proj}", "decoder.*.attn.{q,k,v,o}"),
+    (
+        "decoder.model.decoder.layers.*.encoder_attn.{q_proj,k_proj,v_proj,out_proj}",
+        "decoder.*.cross.{q,k,v,o}",
+    ),
+    ("decoder.model.decoder.layers.*.{fc1,fc2}", "decoder.*.ffn.{up,down}"),
+    (
+        "decoder.model.decoder.layers.*.{self_attn,encoder_attn,final}_layer_norm",
+        "decoder.*.{attn,cross,ffn}_norm",
+    ),
+    ("decoder.output_projection", "head.out"),
+]
+
+HEADS_OF_GPT2 = ("decoder.*.attn.q", "decoder.*.attn.k", "decoder.*.attn.v")
+GPT2_NAMES: list[Row] = [
+    ("decoder.transformer.{wte,wpe}", "target_embed.{token,position}"),
+    ("decoder.transformer.h.*.attn.c_attn", HEADS_OF_GPT2, Fused(transposed=True)),
+    ("decoder.transformer.h.*.attn.c_proj", "decoder.*.attn.o", Transposed()),
+    ("decoder.transformer.h.*.crossattention.q_attn", "decoder.*.cross.q", Transposed()),
+    (
+        "decoder.transformer.h.*.crossattention.c_attn",
+        ("decoder.*.cross.k", "decoder.*.cross.v"),
+        Fused(transposed=True),
+    ),
+    ("decoder.transformer.h.*.crossattention.c_proj", "decoder.*.cross.o", Transposed()),
+    ("decoder.transformer.h.*.mlp.{c_fc,c_proj}", "decoder.*.ffn.{up,down}", Transposed()),
+    ("decoder.transformer.h.*.{ln_1,ln_cross_attn,ln_2}", "decoder.*.{attn,cross,ffn}_norm"),
+    ("decoder.transformer.ln_f", "decoder.norm"),
+    ("decoder.lm_head", "head.out"),
+]
+
+ENCODER_KEYS = {
+    "hidden_size": "encoder_dim", "num_hidden_layers": "encoder_layers",
+    "num_attention_heads": "encoder_heads", "intermediate_size": "encoder_hidden",
+    "hidden_act": "encoder_act", "layer_norm_eps": "encoder_norm_eps",
+    "hidden_dropout_prob": "encoder_dropout", "qkv_bias": "encoder_bias", "num_channels": "channels",
+    "patch_size": "patch",
+}  # fmt: skip
+DECODER_KEYS = {
+    "trocr": {
+        "vocab_size": "vocab", "d_model": "dim", "decoder_layers": "layers",
+        "decoder_attention_heads": "heads", "decoder_ffn_dim": "hidden",
+        "max_position_embeddings": "context", "activation_function": "act",
+        "use_learned_position_embeddings": "learned_positions", "layernorm_embedding": "embed_norm",
+        "scale_embedding": "scale_embed", "dropout": "dropout", "tie_word_embeddings": "tied",
+    },
+    "gpt2": {
+        "vocab_size": "vocab", "n_embd": "dim", "n_layer": "layers", "n_head": "heads", "n_inner": "hidden",
+        "n_positions": "context", "activation_function": "act", "layer_norm_epsilon": "norm_eps",
+        "resid_pdrop": "dropout", "tie_word_embeddings": "tied",
+    },
+}  # fmt: skip
+ENCODERS = {1: "vit", 2: "deit"}  # learned vectors before the patches → the published encoder
+# What a published config need not say, where ours says something else.
+UNSAID = {"vit": {"image_size": 224}, "deit": {"image_size": 224}, "trocr": {}}
+UNSAID["gpt2"] = {"vocab_size": 50257, "n_embd": 768, "n_head": 12, "n_positions": 1024}
+GPT2_REQUIRED = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
+
+
+def read_parts(hf_config: dict[str, Any]) -> dict[str, Any]:
+    """Our fields from the two configs that a published one holds."""
+    values: dict[str, Any] = {}
+    parts = {"encoder": tuple(ENCODERS.values()), "decoder": tuple(DECODERS)}
+    for name, known in parts.items():
+        part, kind = hf_config[name], hf_config[name].get("model_type")
+        if kind not in known:
+            raise ConfigError(
+                f"config.json has a {name} of model_type={kind!r:.80}", hint=f"built here: {', '.join(known)}"
+            )
+        part = UNSAID[kind] | {key: value for key, value in part.items() if value is not None}
+        for theirs, ours in (ENCODER_KEYS if name == "encoder" else DECODER_KEYS[kind]).items():
+            if theirs in part:
+                VisionConfig.check_field(ours, part[theirs], f"config.json: {name} {theirs}")
+                values[ours] = part[theirs]
+        if name == "encoder":
+            size = part["image_size"]
+            values["height"], values["width"] = size if isinstance(size, list) else (size, size)
+            values["first"] = 1 + parts["encoder"].index(kind)
+            continue
+        wrong = [key for key, value in GPT2_REQUIRED.items() if part.get(key, value) != value]
+        if kind == "gpt2" and wrong:
+            raise ConfigError(f"config.json: decoder {wrong[0]}={part[wrong[0]]!r:.80} is not built here")
+        own = (hf_config.get("decoder_start_token_id"), part.get("decoder_start_token_id"))
+        first = next((i for i in (*own, part.get("bos_token_id")) if i is not None), 0)
+        values |= {"decoder": kind, "start_token": first}
+        values["memory_dim"] = part.get("cross_attention_hidden_size") if kind == "trocr" else None
+        values["memory_dim"] = values["memory_dim"] or values.get("dim", VisionConfig.dim)
+    return values
+
+
+def write_parts(c: VisionConfig) -> dict[str, Any]:
+    """The two published configs of ours."""
+    size = c.height if c.height == c.width else [c.height, c.width]
+    encoder = {theirs: getattr(c, ours) for theirs, ours in ENCODER_KEYS.items()}
+    decoder = {theirs: getattr(c, ours) for theirs, ours in DECODER_KEYS[c.decoder].items()}
+    decoder |= {"model_type": c.decoder, "is_decoder": True, "add_cross_attention": True}
+    if c.decoder == "trocr":
+        decoder["cross_attention_hidden_size"] = c.memory_dim if c.memory_dim == c.encoder_dim else None
+        decoder["decoder_start_token_id"] = c.start_token
+    return {
+        "encoder": encoder | {"model_type": ENCODERS[c.first], "image_size": size},
+        "decoder": decoder,
+        "decoder_start_token_id": c.start_token,
+    }
+
+
+def infer_kept_pooler(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
+    """Most files have the encoder's pooler, which nothing reads."""
+    return {"pooler": "encoder.pooler.dense.weight" in names} if names else {}
+
+
+VISION = Family(
+    "vision-encoder-decoder", VisionConfig, vision, vision_names, keys={},
+    presets={
+        "trocr-base-printed": VisionConfig(encoder_bias=False, pooler=True),
+        "vit-gpt2-image-captioning": VisionConfig(
+            decoder="gpt2", vocab=50257, dim=768, heads=12, context=1024, start_token=50256, height=224,
+            pooler=True,
+        ),
+    },
+    tiny=VisionConfig(
+        vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64, height=8, width=16, patch=4,
+        encoder_dim=24, encoder_layers=2, encoder_heads=3, encoder_hidden=40,
+    ),
+    objective="translate", model_types=("vision-encoder-decoder",), heads={"lm": "VisionEncoderDecoderModel"},
+    fixed={"is_encoder_decoder": True, "tie_word_embeddings": False},
+    read=read_parts, reads={"encoder": "dict", "decoder": "dict"}, write=write_parts,
+    merges=("encoder", "decoder"), infer=infer_kept_pooler,
+    copies={
+        "decoder.output_projection.weight": "decoder.model.decoder.embed_tokens.weight",
+        "decoder.lm_head.weight": "decoder.transformer.wte.weight",
+    },
+    drop=("*.attn.bias", "*.crossattention.bias", "*.masked_bias", "*._float_tensor"),
+    paper="Dosovitskiy et al. 2021, arXiv 2010.11929; Li et al. 2023, arXiv 2109.10282",
+)  # fmt: skip

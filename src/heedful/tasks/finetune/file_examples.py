@@ -1,0 +1,126 @@
+"""The file of a fine-tuning run: what is in it, said line by line, and which examples are held out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from heedful.data.input_files import InputFile, read_input_file
+from heedful.tasks.columns import check_flags, infer_file_task, list_unused
+from heedful.tasks.examples import Examples, move_to_training
+from heedful.tasks.pipeline import trainable_tasks
+from heedful.tasks.requests import FinetuneRequest
+from heedful.tasks.task import TrainableTask
+from heedful.train.recipes.training_progress import ProgressReporter
+
+MAX_NAMED_COLUMNS = 40  # of those that are not used; the JSON object names all
+
+
+@dataclass(frozen=True)
+class SplitExamples:
+    """The examples of a file in two parts, their task, and facts about the file."""
+
+    task: type[TrainableTask]
+    examples: Examples  # of the file, those held out included
+    train: Examples
+    valid: Examples
+    found: dict[str, Any]
+    split_method: str  # how the two parts came about
+
+
+def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> SplitExamples:
+    """Read the file, report what was found, and split off validation examples."""
+    source, tasks = open_file(request, request.file), trainable_tasks()
+    named = tasks[infer_file_task(source, tasks, request.task, request.column_flags)]
+    check_flags(source, request.column_flags)
+    form = named.for_file(source, request.column_flags, request.order)
+    examples = form.read_examples(source, request.column_flags)
+    if request.merge_labels:
+        examples = form.merge_labels(examples)
+    label_notes = form.label_notes(examples)
+    task = form.for_examples(examples, request.balance)
+    if request.valid is None:
+        train, valid, method = task.split_validation(examples, request.seed)
+        method = f"{method} (seed {request.seed})"
+        if source.kind != "text":
+            train, valid, repeated = keep_repeated_together(task, train, valid)
+            method = f"{len(valid):,} {task.unit} held out, {method}{repeated}"
+    else:
+        other = open_file(request, request.valid)
+        infer_file_task(other, tasks, task.command)
+        train, valid = examples, task.read_examples(other, request.column_flags)
+        if request.merge_labels:
+            valid = task.merge_labels(valid, task.label_order(train) or ())
+        same = repeated_examples(task, train, valid) if source.kind != "text" else set()
+        shared = [f"{len(same):,} of them are in the training file too"] if same else []
+        method = "; ".join([f"{len(valid):,} {task.unit} of {request.valid}", *shared, *valid.notes])
+    task.check_examples(train, valid)
+    facts = task.facts(train, valid if request.valid is None else valid.select([]))
+    for line in describe_file(task, source, examples, facts):
+        reporter.report(line)
+    for note in label_notes:
+        reporter.report(f"note: {note}")
+    found = {"file": str(source.path), "sha256": source.sha256, "kind": source.kind, "rows": len(examples)}
+    unused = list_unused(source, examples.columns)
+    columns = {"columns": list(source.columns), "read_as": examples.columns, "unused_columns": unused}
+    found |= columns | {"left_out": list(examples.notes), **facts}
+    found |= {"label_notes": list(label_notes)} if label_notes else {}
+    return SplitExamples(task, examples, train, valid, found, method)
+
+
+def keep_repeated_together(
+    task: type[TrainableTask], train: Examples, valid: Examples
+) -> tuple[Examples, Examples, str]:
+    """Let held-out examples train that are in the training part too: they would measure memory.
+
+    The third value is what is said of them.
+    """
+    same = repeated_examples(task, train, valid)
+    if not same:
+        return train, valid, ""
+    if len(same) == len(valid):
+        return train, valid, "; all of them are in the training part too: the score says nothing of others"
+    train, valid = move_to_training(train, valid, same)
+    many = f"{len(same):,} more that" if len(same) > 1 else "1 more that"
+    verb = "repeat" if len(same) > 1 else "repeats"
+    return train, valid, f"; {many} {verb} a training text {'train' if len(same) > 1 else 'trains'} too"
+
+
+def repeated_examples(task: type[TrainableTask], train: Examples, valid: Examples) -> set[int]:
+    """Return which of the validation examples are among the training examples too."""
+    name = lambda example: json.dumps(task.identity_of(example), default=str)
+    known = set(map(name, train.items))
+    return {i for i, one in enumerate(valid.items) if name(one) in known}
+
+
+def open_file(request: FinetuneRequest, path: str) -> InputFile:
+    """Read a file as the request says."""
+    task = trainable_tasks().get(request.task or "")
+    kinds = () if task is None else task.file_kinds
+    return read_input_file(path, encoding=request.encoding, header=request.header, kinds=kinds)
+
+
+def describe_file(
+    task: type[TrainableTask], source: InputFile, examples: Examples, facts: dict[str, Any]
+) -> list[str]:
+    """Return what was found in a file, line by line."""
+    what = "plain text" if source.kind == "text" else f"{len(examples):,} {task.unit}"
+    lines = [f"file: {source.path}, {what}; task: {task.command}"]
+    if source.columns:
+        read = ", ".join(f"{role} = {name!r}" for role, name in examples.columns.items())
+        unused = list_unused(source, examples.columns)
+        more = f" and {len(unused) - MAX_NAMED_COLUMNS} more" if len(unused) > MAX_NAMED_COLUMNS else ""
+        named = ", ".join(map(repr, unused[:MAX_NAMED_COLUMNS]))
+        lines.append(f"columns: {read}" + (f"; not used: {named}{more}" if unused else ""))
+    lines += [f"{name}: {format_counts(value)}" for name, value in facts.items()]
+    return lines + [f"note: {note}" for note in examples.notes]
+
+
+def format_counts(value: Any) -> str:
+    """positive (520), negative (480) …"""
+    if not isinstance(value, dict):
+        return f"{value:,}"
+    form = lambda name, n: f"{name} ({n:,})" if isinstance(n, int) else f"{name} {n:g}"
+    shown = [form(name, n) for name, n in list(value.items())[:12]]
+    return ", ".join(shown) + (f" and {len(value) - 12} more" if len(value) > 12 else "")

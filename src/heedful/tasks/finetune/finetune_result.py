@@ -1,0 +1,168 @@
+"""Results of fine-tuning: where the checkpoint goes, and its card."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from heedful.core.errors import ConfigError, HeedfulError
+from heedful.core.files import make_folder_atomically, write_text
+from heedful.core.locks import FileLock
+from heedful.models.base import Model
+from heedful.tasks.finetune.cards import Card, card_text
+from heedful.tasks.requests import FinetuneRequest
+from heedful.tasks.task_specification import TaskSpecification
+from heedful.train.recipes.training_loop import TrainingResult
+from heedful.weights.saving import save, save_on_base
+
+MAX_WHOLE = 100_000_000  # parameters of a named model that are written together with a linear head
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """The outcome of a fine-tuning run."""
+
+    task: str
+    pipeline: str
+    model: str
+    folder: Path
+    scores: dict[str, Any]
+    found: dict[str, Any]  # about the file
+    train_rows: int
+    valid_rows: int
+    training: TrainingResult
+    labels: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    parameters: int = 0
+    learning: int = 0  # parameters that were trained
+    folds: int = 0  # of the cross-validation that measured it; 0: validation rows did
+
+    @property
+    def linear_head(self) -> bool:
+        """Whether a linear head on sentence vectors was fitted."""
+        return "penalty" in self.settings
+
+    @property
+    def use(self) -> str:
+        """The line of Python that uses the checkpoint."""
+        quoted = json.dumps(str(self.folder), ensure_ascii=False)  # a folder may have quotes in its name
+        return f'heedful.pipeline("{self.pipeline}", model={quoted})'
+
+
+def output_folder(request: FinetuneRequest) -> Path:
+    """Return the folder of the checkpoint: --out, or a new one here, named after file and model."""
+    if request.out is not None:
+        out = Path(request.out)
+        if out.is_file() or (out.is_dir() and any(out.iterdir())):
+            raise ConfigError(f"--out {out} is there already", hint="take another name, or delete it")
+        above = next(path for path in out.absolute().parents if path.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK):  # told now, and not after an hour of training
+            why = "nothing may be written there" if above.is_dir() else "that is a file"
+            raise ConfigError(f"--out {out} would lie in {above}: {why}", hint="take another place")
+        return out
+    name = f"{Path(request.file).name.split('.')[0] or 'data'}-{Path(request.model).name}"
+    tries = (Path(f"{name}{suffix}") for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
+    return next(path for path in tries if not path.exists() and out_lock(path).is_free())
+
+
+def out_lock(out: Path) -> FileLock:
+    """Return the lock of a folder that does not exist yet: a file in the nearest folder above that does."""
+    above = next(path for path in out.absolute().parents if path.exists())
+    name = ".".join(out.absolute().relative_to(above).parts)
+    return FileLock(above / f"{name}.lock", f"--out {out}", "take another name, or wait for it to end")
+
+
+def write_result(model: Model, result: FinetuneResult, request: FinetuneRequest) -> None:
+    """Write the checkpoint beside its place and rename it: it is whole, or not there.
+
+    An adapter of a model that has a name is written alone, and so is a linear head of a large one; one that
+    stands on a folder, with its weights.
+    """
+    out, card = result.folder, make_card(result, request)
+    if (learnt := TaskSpecification.of(model)) is not None:
+        score, interval = (result.scores.get(name) for name in (str(learnt.metric), f"{learnt.metric}_95"))
+        ends = None if interval is None else tuple(interval)
+        merged = request.merge_labels
+        replace(
+            learnt, merge_labels=merged, score=score, score_interval=ends, validation=card.validation
+        ).write(model)
+    try:
+        with make_folder_atomically(out) as part:
+            alone = result.settings["lora"] or (result.linear_head and result.parameters > MAX_WHOLE)
+            if alone and not Path(request.model).exists():
+                save_on_base(model, part, request.model, torch.float32)
+            else:
+                save(model, part)
+            write_text(part / "README.md", card_text(card))
+    except (OSError, SafetensorError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise HeedfulError(f"could not write {out}: {reason}", hint="nothing is left there") from None
+
+
+def score_lines(result: FinetuneResult, data: str) -> str:
+    """Return how the scores were measured, for the card."""
+    if result.folds:
+        return (
+            f"By {result.folds}-fold cross-validation: each of {result.valid_rows:,} examples was scored "
+            "by a model that had not seen it. The one in this folder learnt all of them."
+        )
+    on = f"On {result.valid_rows:,} examples ({data})"
+    if result.linear_head or not result.training.chosen:
+        return f"{on}, from which nothing was learnt."
+    return f"{on}, by which the best weights were chosen: a score on other data may be a little lower."
+
+
+def make_card(result: FinetuneResult, request: FinetuneRequest) -> Card:
+    """Return the card of a checkpoint. Paths stay out of it: names and a hash identify the data."""
+    file = Path(request.file).name
+    held = f"{result.folds}-fold cross-validation on {file}" if result.folds else f"held out of {file}"
+    validation = Path(request.valid).name if request.valid else held
+    steps, kept = result.training.steps, result.training.best_step
+    trained = f"{steps:,} steps" + (f", those of step {kept:,} kept" if kept else "")
+    if result.linear_head:
+        body = "frozen model's" if result.settings["way"] == "frozen" else "model's own, tuned"
+        how = "" if result.settings["way"] == "frozen" else f" ({result.settings['way']})"
+        trained = f"a linear head on the {body} sentence vectors{how}; transformers has no class for it"
+    return Card(
+        title=result.folder.name,
+        base=base_name(request.model),
+        task=result.pipeline,
+        use=result.use,
+        command=repeat_command(request),
+        data=file,
+        sha256=result.found["sha256"],
+        train_rows=result.train_rows,
+        validation=validation,
+        measured=score_lines(result, validation),
+        trained=trained,
+        scores=result.scores,
+        labels=list(result.labels),
+        settings=result.settings,
+    )
+
+
+def base_name(model: str) -> str:
+    """Return the name of a model; of a folder its last part, for its path says nothing to others."""
+    return Path(model).resolve().name if Path(model).exists() else model
+
+
+def repeat_command(request: FinetuneRequest) -> str:
+    """Return the command line that repeats the run: every option that is not as by default, and the seed."""
+    words = ["heed", "finetune", base_name(request.model), Path(request.file).name]
+    for option in fields(request):
+        name, value = option.name, getattr(request, option.name)
+        if name in ("model", "file", "out", "device") or (value == option.default and name != "seed"):
+            continue
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append({"lora": ("--full", "--lora")}.get(name, (f"--no-{flag}", f"--{flag}"))[value])
+        else:
+            words += [f"--{flag}", Path(value).name if name == "valid" else str(value)]
+    return shlex.join(words)

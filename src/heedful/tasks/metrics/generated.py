@@ -1,0 +1,155 @@
+"""Metrics of generated text: answers, summaries, translations."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from heedful.core.errors import InputError, MissingPackage
+from heedful.tasks.metrics.scores import central_interval, f1_of, interval
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+def normalize_answer(text: str) -> str:
+    """Return the text in lower case without punctuation, articles and extra spaces, as SQuAD compares it."""
+    kept = "".join(c for c in text.lower() if c not in string.punctuation)
+    return " ".join(ARTICLES.sub(" ", kept).split())
+
+
+def exact_match(truths: Sequence[str], guess: str) -> float:
+    """Return 1 if the answer is one of the true ones, else 0; "" is true where there is none."""
+    return float(any(normalize_answer(t) == normalize_answer(guess) for t in truths or ("",)))
+
+
+def answer_f1(truths: Sequence[str], guess: str) -> float:
+    """Return the best F1 of the words that the answer shares with a true one."""
+    return max(
+        _word_f1(normalize_answer(t).split(), normalize_answer(guess).split()) for t in truths or ("",)
+    )
+
+
+def _word_f1(truth: Sequence[str], guess: Sequence[str]) -> float:
+    if not truth or not guess:
+        return float(list(truth) == list(guess))
+    return f1_of((Counter(truth) & Counter(guess)).total(), len(truth), len(guess))
+
+
+def answers(truths: Sequence[Sequence[str]], guesses: Sequence[str]) -> dict[str, float]:
+    """Return exact match and F1 over all questions, in per cent."""
+    _check_counts(truths, guesses)
+    mean = lambda score: 100 * sum(score(t, g) for t, g in zip(truths, guesses, strict=True)) / len(guesses)
+    return {"exact_match": mean(exact_match), "f1": mean(answer_f1)}
+
+
+def answer_scores(truths: Sequence[Sequence[str]], guesses: Sequence[str]) -> dict[str, Any]:
+    """Return exact match and F1 of answers to questions, each after its 95 % interval."""
+    found = answers(truths, guesses)
+    # No mean of numbers between 0 and 1 varies more than a proportion does.
+    between = lambda name: [100 * end for end in interval(found[name] / 100, len(truths))]
+    pairs = [{f"{name}_95": between(name), name: found[name]} for name in found]
+    return {**pairs[0], **pairs[1], "questions": len(truths)}
+
+
+def transcriptions(truths: Sequence[str], guesses: Sequence[str]) -> dict[str, Any]:
+    """Return how many texts were written without a mistake, after the 95 % interval, and how many characters
+    were wrong: edits between both over the characters of the true ones. All in per cent.
+    """
+    _check_counts(truths, guesses)
+    same = sum(t == g for t, g in zip(truths, guesses, strict=True)) / len(guesses)
+    wrong = sum(edit_distance(t, g) for t, g in zip(truths, guesses, strict=True))
+    return {
+        "exact_match_95": [100 * end for end in interval(same, len(guesses))], "exact_match": 100 * same,
+        "character_error": 100 * wrong / max(sum(map(len, truths)), 1),
+    }  # fmt: skip
+
+
+def edit_distance(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """Return the fewest insertions, deletions and replacements that make one of the other (Levenshtein)."""
+    row = list(range(len(second) + 1))
+    for i, a in enumerate(first, 1):
+        above, row[0] = row[0], i
+        for j, b in enumerate(second, 1):
+            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (a != b))
+    return row[-1]
+
+
+def words(text: str) -> list[str]:
+    """Return lower-case words and numbers: what ROUGE counts."""
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def rouge_n(truth: Sequence[str], guess: Sequence[str], n: int) -> float:
+    """F1 of the n-grams that two texts share   (Lin 2004 §2)"""
+    grams = lambda w: Counter(tuple(w[i : i + n]) for i in range(len(w) - n + 1))
+    a, b = grams(truth), grams(guess)
+    return f1_of((a & b).total(), a.total(), b.total())
+
+
+def rouge_l(truth: Sequence[str], guess: Sequence[str]) -> float:
+    """F1 of the longest common subsequence   (Lin 2004 §3)"""
+    row = [0] * (len(guess) + 1)
+    for word in truth:
+        corner = 0
+        for j, other in enumerate(guess):
+            above = row[j + 1]
+            row[j + 1] = corner + 1 if word == other else max(above, row[j])
+            corner = above
+    return f1_of(row[-1], len(truth), len(guess))
+
+
+def rouge(truths: Sequence[str], guesses: Sequence[str]) -> dict[str, float]:
+    """Return ROUGE-1, ROUGE-2 and ROUGE-L, the mean F1 in per cent; words are not stemmed."""
+    _check_counts(truths, guesses)
+    pairs = [(words(t), words(g)) for t, g in zip(truths, guesses, strict=True)]
+    kinds: dict[str, Callable[[list[str], list[str]], float]] = {
+        "rouge1": lambda t, g: rouge_n(t, g, 1),
+        "rouge2": lambda t, g: rouge_n(t, g, 2),
+        "rougeL": rouge_l,
+    }
+    return {name: 100 * sum(score(t, g) for t, g in pairs) / len(pairs) for name, score in kinds.items()}
+
+
+def bleu(truths: Sequence[str], guesses: Sequence[str], **options: Any) -> dict[str, Any]:
+    """Return the BLEU of all texts by sacrebleu, with its signature   (Post 2018)"""
+    _check_counts(truths, guesses)
+    metric = bleu_metric(**options)
+    score = metric.corpus_score(list(guesses), [list(truths)])
+    return {"bleu": score.score, "signature": str(metric.get_signature())}
+
+
+def bleu_interval(
+    truths: Sequence[str], guesses: Sequence[str], samples: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """Return where 95 % of the BLEUs of texts drawn with replacement lie   (Koehn 2004)"""
+    _check_counts(truths, guesses)
+    metric, rng = bleu_metric(effective_order=True), np.random.default_rng(seed)
+    rows = [metric.sentence_score(g, [t]) for t, g in zip(truths, guesses, strict=True)]
+    counts = np.array([[*row.counts, *row.totals, row.sys_len, row.ref_len] for row in rows])
+    order = len(rows[0].counts)
+    found = []
+    for _ in range(samples):
+        sums = counts[rng.integers(len(rows), size=len(rows))].sum(0).tolist()
+        right, total, (guessed, true) = sums[:order], sums[order : 2 * order], sums[2 * order :]
+        score = metric.compute_bleu(right, total, guessed, true, smooth_method="exp")
+        found.append(float(score.score))
+    return central_interval(found)
+
+
+def bleu_metric(**options: Any) -> Any:
+    """Return sacrebleu's metric; raise MissingPackage if it is not installed."""
+    try:
+        from sacrebleu.metrics import BLEU
+    except ImportError:
+        raise MissingPackage("BLEU is counted by the package sacrebleu: pip install sacrebleu") from None
+    return BLEU(**options)
+
+
+def _check_counts(truths: Sequence[object], guesses: Sequence[object]) -> None:
+    if len(truths) != len(guesses) or not guesses:
+        raise InputError(f"{len(truths)} texts are expected and {len(guesses)} were given")

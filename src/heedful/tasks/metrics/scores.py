@@ -1,0 +1,256 @@
+"""Scores of answers against the truth: accuracy, F1, and correlations."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.core.errors import InputError
+
+
+def _check_pairs(truth: Sequence[object], guess: Sequence[object]) -> None:
+    if len(truth) != len(guess):
+        raise InputError(f"{len(truth)} answers are expected and {len(guess)} were given")
+    if not truth:
+        raise InputError("there is nothing to score")
+
+
+def accuracy(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
+    """Return the share of right predictions."""
+    _check_pairs(truth, guess)
+    return sum(t == g for t, g in zip(truth, guess, strict=True)) / len(truth)
+
+
+def f1_of(right: int, references: int, predictions: int) -> float:
+    """2 P R / (P + R): the harmonic mean of precision right/predictions and recall right/references."""
+    return 2 * right / (references + predictions) if right else 0.0
+
+
+def f1(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> dict[Hashable, float]:
+    """Return the F1 of every class that occurs in the truth or the guesses."""
+    _check_pairs(truth, guess)
+    right = Counter(t for t, g in zip(truth, guess, strict=True) if t == g)
+    references, predictions = Counter(truth), Counter(guess)
+    classes = sorted(references | predictions, key=str)
+    return {c: f1_of(right[c], references[c], predictions[c]) for c in classes}
+
+
+def macro_f1(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
+    """Return the mean of all classes' F1, rare ones counting as much as frequent ones."""
+    each = f1(truth, guess)
+    return sum(each.values()) / len(each)
+
+
+def matthews(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
+    """Return the correlation of two labellings, 0 for chance   (Matthews 1975; Gorodkin 2004)"""
+    _check_pairs(truth, guess)
+    n, right = len(truth), sum(t == g for t, g in zip(truth, guess, strict=True))
+    references, predictions = Counter(truth), Counter(guess)
+    both = sum(references[c] * predictions[c] for c in references)
+    variance = lambda counts: n * n - sum(v * v for v in counts.values())
+    scale = math.sqrt(variance(references)) * math.sqrt(variance(predictions))
+    return (right * n - both) / scale if scale else 0.0
+
+
+def pearson(x: Sequence[float], y: Sequence[float]) -> float:
+    """Σ (x − x̄)(y − ȳ) / √(Σ (x − x̄)² Σ (y − ȳ)²)"""
+    _check_pairs(x, y)
+    mx, my = sum(x) / len(x), sum(y) / len(y)
+    xy = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
+    xx, yy = sum((a - mx) ** 2 for a in x), sum((b - my) ** 2 for b in y)
+    return xy / math.sqrt(xx * yy) if xx and yy else math.nan
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """Return the rank of each value, from 1; equal ones share the mean of their ranks."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    found, at = [0.0] * len(values), 0
+    while at < len(order):
+        end = at
+        while end + 1 < len(order) and values[order[end + 1]] == values[order[at]]:
+            end += 1
+        for i in order[at : end + 1]:
+            found[i] = (at + end) / 2 + 1
+        at = end + 1
+    return found
+
+
+def spearman(x: Sequence[float], y: Sequence[float]) -> float:
+    """Pearson's correlation of the ranks   (Spearman 1904)"""
+    return pearson(ranks(x), ranks(y))
+
+
+def interval(share: float, count: float, z: float = 1.96) -> tuple[float, float]:
+    """Return the 95 % interval of a proportion of `count` trials   (Wilson 1927)"""
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / (1 + z * z / count)
+    return middle - half, middle + half
+
+
+def incomplete_beta(x: float, a: float, b: float) -> float:
+    """I_x(a, b), the share of a beta distribution below x, by Lentz's continued fraction."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):  # where the fraction of the other side converges faster
+        return 1 - incomplete_beta(1 - x, b, a)
+    front = a * math.log(x) + b * math.log1p(-x) - math.lgamma(a) - math.lgamma(b) + math.lgamma(a + b)
+    c, d, value = 1.0, 1 / (1 - (a + b) * x / (a + 1)), 1 / (1 - (a + b) * x / (a + 1))
+    for m in range(1, 300):
+        for step in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d, c = 1 / (1 + step * d), 1 + step / c
+            value *= c * d
+    return math.exp(front) * value / a
+
+
+def beta_quantile(share: float, a: float, b: float) -> float:
+    """Return the x below which this share of a beta distribution lies, by bisection."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if incomplete_beta(middle, a, b) < share else (low, middle)
+    return (low + high) / 2
+
+
+def t_quantile(freedom: float) -> float:
+    """Return how many standard errors hold 95 % of Student's t: 1.96 for many degrees of freedom."""
+    x = beta_quantile(0.05, freedom / 2, 0.5)
+    return math.sqrt(freedom * (1 - x) / x)
+
+
+def exact_interval(share: float, trials: float) -> tuple[float, float]:
+    """Return the 95 % interval of a proportion of dependent predictions that count as `trials`.
+
+    The exact interval of Clopper and Pearson (1934) for n = trials · (1.96/t)², t Student's for trials − 1
+    degrees of freedom   (Korn and Graubard 1998). Few trials also tell little about their own spread.
+    """
+    n = trials * (1.96 / t_quantile(max(1.0, trials - 1))) ** 2
+    right = share * n
+    low = beta_quantile(0.025, right, n - right + 1) if right > 0 else 0.0
+    high = beta_quantile(0.975, right + 1, n - right) if right < n else 1.0
+    return low, high
+
+
+def correlation_interval(correlation: float, count: int, z: float = 1.96) -> tuple[float, float]:
+    """Return the 95 % interval of a correlation of `count` ranks: tanh(atanh r ± z √((1 + r²/2)/(n − 3)))
+
+    (Fisher's transform with the variance of Bonett and Wright 2000.) A perfect one counts as 1 − 1/n.
+    """
+    if count <= 3:
+        return -1.0, 1.0
+    r = max(-1 + 1 / count, min(1 - 1 / count, correlation))
+    half = z * math.sqrt((1 + r * r / 2) / (count - 3))
+    low, high = (math.tanh(math.atanh(r) + sign * half) for sign in (-1, 1))
+    return min(low, correlation), max(high, correlation)
+
+
+def bootstrap_interval(
+    statistic: Callable[[NDArray[np.intp]], float], count: int, *, draws: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """Return where a statistic of `count` examples lies in 95 % of samples drawn from them   (Efron 1979)
+
+    `statistic` gets the indices of one sample, drawn with replacement.
+    """
+    samples = np.random.default_rng(seed).integers(count, size=(draws, count))
+    return central_interval([statistic(sample) for sample in samples])
+
+
+def central_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the ends between which 95 % of the values lie, as many below as above."""
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def class_scores(
+    truth: Sequence[Hashable], guess: Sequence[Hashable], trials: float | None = None
+) -> dict[str, Any]:
+    """Return the accuracy after its 95 % interval, macro F1 and Matthews' correlation of predicted labels.
+
+    `trials` is how many independent predictions they count as, if not as many as they are.
+    """
+    right = accuracy(truth, guess)
+    scores = {"macro_f1": macro_f1(truth, guess), "matthews": matthews(truth, guess), "rows": len(truth)}
+    between = interval(right, len(truth)) if trials is None else exact_interval(right, trials)
+    return {"accuracy_95": list(between), "accuracy": right, **scores}
+
+
+def correlation_scores(truth: Sequence[float], guess: Sequence[float]) -> dict[str, Any]:
+    """Return Spearman's correlation after its 95 % interval, and Pearson's; both are 0 for equal numbers."""
+    ranked, linear = (0.0 if math.isnan(r) else r for r in (spearman(truth, guess), pearson(truth, guess)))
+    between = list(correlation_interval(ranked, len(truth)))
+    return {"spearman_95": between, "spearman": ranked, "pearson": linear, "rows": len(truth)}
+
+
+def resampled_scores(
+    score: Callable[[NDArray[np.intp]], float], count: int, trials: float | None
+) -> list[float]:
+    """Return the 95 % interval of a score of `count` rows that count as `trials` independent ones.
+
+    The bootstrap's interval, widened by √(count/trials) and, as in `exact_interval`, by t/1.96.
+    """
+    low, high = bootstrap_interval(score, count, draws=500)
+    middle, wider = score(np.arange(count)), math.sqrt(count / (trials or count))
+    wider *= 1.0 if trials is None else t_quantile(max(1.0, trials - 1)) / 1.96
+    return [middle - (middle - low) * wider, middle + (high - middle) * wider]
+
+
+def balanced_scores(
+    truth: Sequence[Hashable], guess: Sequence[Hashable], trials: float | None = None
+) -> dict[str, Any]:
+    """Return macro F1 after its 95 % interval, the mean of the classes' recalls, and the other scores."""
+    plain = class_scores(truth, guess, trials)
+    pick = lambda values, sample: [values[i] for i in sample]
+    macro = lambda sample: macro_f1(pick(truth, sample), pick(guess, sample))
+    between = [min(1.0, max(0.0, end)) for end in resampled_scores(macro, len(truth), trials)]
+    total, right = Counter(truth), Counter(t for t, g in zip(truth, guess, strict=True) if t == g)
+    recall = sum(right[label] / count for label, count in total.items()) / len(total)
+    first = {"macro_f1_95": between, "macro_f1": plain["macro_f1"], "balanced_accuracy": recall}
+    return first | {name: value for name, value in plain.items() if name not in first}
+
+
+def quadratic_kappa(truth: Sequence[int], guess: Sequence[int]) -> float:
+    """κ = 1 − Σ (t − g)² / Σ_ij (t_i − g_j)² / N: 1 for agreement, 0 for chance   (Cohen 1968)"""
+    _check_pairs(truth, guess)
+    t, g = np.asarray(truth, float), np.asarray(guess, float)
+    chance = float(np.square(t[:, None] - g[None, :]).mean())
+    return 1 - float(np.square(t - g).mean()) / chance if chance else 0.0
+
+
+def ordinal_scores(truth: Sequence[int], guess: Sequence[int], trials: float | None = None) -> dict[str, Any]:
+    """Return quadratic kappa of places in an order after its 95 % interval, the mean error in steps …"""
+    t, g = np.asarray(truth), np.asarray(guess)
+    kappa = lambda sample: quadratic_kappa(t[sample].tolist(), g[sample].tolist())
+    between = [min(1.0, max(-1.0, end)) for end in resampled_scores(kappa, len(t), trials)]
+    error = float(np.abs(t - g).mean())
+    found = {"kappa_95": between, "kappa": quadratic_kappa(truth, guess), "mean_error": error}
+    return found | class_scores(t.tolist(), g.tolist(), trials)
+
+
+def multi_label_scores(
+    truth: Sequence[set[str]], guess: Sequence[set[str]], labels: Sequence[str], trials: float | None = None
+) -> dict[str, Any]:
+    """Return micro F1 of sets of labels after its 95 % interval, macro F1, and how often all were right."""
+    _check_pairs(truth, guess)
+    right, wanted, given = (
+        np.array([[label in labels_of(t, g) for label in labels] for t, g in zip(truth, guess, strict=True)])
+        for labels_of in (lambda t, g: t & g, lambda t, g: t, lambda t, g: g)
+    )  # (N, C) each
+    micro = lambda rows: f1_of(int(right[rows].sum()), int(wanted[rows].sum()), int(given[rows].sum()))
+    each = [
+        f1_of(int(right[:, c].sum()), int(wanted[:, c].sum()), int(given[:, c].sum()))
+        for c in range(len(labels)) if wanted[:, c].any() or given[:, c].any()
+    ]  # fmt: skip
+    between = [min(1.0, max(0.0, end)) for end in resampled_scores(micro, len(truth), trials)]
+    exact = sum(t == g for t, g in zip(truth, guess, strict=True)) / len(truth)
+    macro = sum(each) / len(each) if each else 0.0
+    return {
+        "micro_f1_95": between, "micro_f1": micro(np.arange(len(truth))), "macro_f1": macro,
+        "exact_match": exact, "rows": len(truth),
+    }  # fmt: skip

@@ -1,0 +1,114 @@
+"""Requests of `heed finetune` and `heed eval`. A field with an `Option` is an option of its command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+from heedful.core.option import Option
+
+
+@dataclass(frozen=True)
+class FinetuneRequest:
+    """Which model to fine-tune on which file, and how; None leaves the choice to the task."""
+
+    model: Annotated[str, Option("A trained model: its name (heed ls), its folder, or a hub id.")]
+    file: Annotated[str, Option("The examples: .csv, .tsv, .jsonl, .conll, SQuAD .json or .txt.")]
+    task: Annotated[
+        str | None,
+        Option(
+            "classify, tag, answer, translate, summarize, similarity, rerank, complete, chat or read. "
+            "By default it follows from the file."
+        ),
+    ] = None
+    text: Annotated[str | None, Option("The column with the text (source, context, prompt).")] = None
+    label: Annotated[
+        str | None, Option("The column with the answer (label, score, target, summary); several: a,b,c.")
+    ] = None
+    pair: Annotated[str | None, Option("The column with a second text, or the question.")] = None
+    order: Annotated[
+        str | None,
+        Option("The order of classes, as low,middle,high, or `numbers`: near ones are near misses."),
+    ] = None
+    balance: Annotated[
+        bool | None,
+        Option(
+            "Draw rare classes as often as others; by default where one has far more rows than the rest.",
+            ("--balance/--no-balance",),
+        ),
+    ] = None
+    merge_labels: Annotated[
+        bool,
+        Option(
+            "Merge labels that differ only by case or white space; leave out those that look empty (N/A).",
+            ("--merge-labels",),
+        ),
+    ] = False
+    valid: Annotated[str | None, Option("Validate on this file; by default a part is held out.")] = None
+    lora: Annotated[
+        bool | None,
+        Option("Train a small adapter or all weights; by default the size decides.", ("--lora/--full",)),
+    ] = None
+    out: Annotated[str | None, Option("The folder to write. [default: FILE-MODEL]", ("--out", "-o"))] = None
+    epochs: Annotated[float | None, Option("Passes over the file.", minimum=0.0)] = None
+    lr: Annotated[float | None, Option("The highest learning rate.")] = None  # HEED_LR is of heed train
+    batch: Annotated[int | None, Option("Rows in a step.", minimum=1, variable="HEED_BATCH")] = None
+    length: Annotated[
+        int | None, Option("Cut texts after this many tokens.", minimum=8, variable="HEED_LENGTH")
+    ] = None
+    seed: Annotated[
+        int, Option("Seed of the split, the head and the order.", minimum=0, variable="HEED_SEED")
+    ] = 0
+    device: Annotated[str, Option("auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")] = "auto"
+    dtype: Annotated[
+        str | None, Option("float32 or bfloat16. [default: bfloat16 on a GPU]", variable="HEED_DTYPE")
+    ] = None
+    encoding: Annotated[str, Option("Encoding of the file: utf-8, cp1252, utf-16 …")] = "utf-8"
+
+    @property
+    def column_flags(self) -> dict[str, str | None]:
+        """Map each flag that names a column to that name."""
+        return {"--text": self.text, "--label": self.label, "--pair": self.pair}
+
+    @property
+    def header(self) -> bool:
+        """Whether the table has a header: columns named by numbers have none."""
+        named = [name for name in self.column_flags.values() if name is not None]
+        return not named or not all(name.isdigit() for name in named)
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """The files to evaluate a model on, and how they are read."""
+
+    files: Annotated[
+        Sequence[str], Option("A text, a table, or two files with parallel lines.", metavar="DATA…")
+    ]
+    batch: Annotated[int, Option("Rows in a batch.", minimum=1)] = 16
+    length: Annotated[int | None, Option("Tokens in a row or window, or generated at most.", minimum=1)] = (
+        None
+    )
+    stride: Annotated[int | None, Option("Tokens by which perplexity's window moves.", minimum=1)] = None
+    limit: Annotated[int | None, Option("Read at most N batches (perplexity: tokens).", minimum=1)] = None
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the builder of the data, and of generation
+    quiet: bool = True  # whether to show no progress bar
+    text: Annotated[str | None, Option("The column with the text, by name or number.")] = None
+    label: Annotated[str | None, Option("The column with the expected answer.")] = None
+    pair: Annotated[str | None, Option("The column with a second text, or the question.")] = None
+
+    @property
+    def source(self) -> Any:
+        """The files as the builders take them."""
+        return list(self.files) if len(self.files) > 1 else self.files[0]
+
+    def with_columns(self, task: str) -> EvaluationRequest:
+        """Return the request with its columns among the options, under the names the task's builder has.
+
+        A length among the options (--set length=64) is the request's own, unless that is given too.
+        """
+        names = {"text": self.text, "score" if task == "regress" else "label": self.label, "pair": self.pair}
+        columns = {n: int(v) if v.isdigit() else v for n, v in names.items() if v is not None}
+        options = {**self.options, **columns}
+        length = options.pop("length", None)
+        return replace(self, options=options, length=self.length or length, text=None, label=None, pair=None)

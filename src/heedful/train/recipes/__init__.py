@@ -1,0 +1,1 @@
+"""What `heed train` runs: recipes, settings, the run folder, the training loop around `fit`."""

@@ -1,0 +1,177 @@
+"""The folder of a run.
+
+config.yaml      its settings: `heed train config.yaml` runs them again
+metrics.jsonl    one line every few steps and per evaluation, under the names of Hugging Face's trainer
+samples.jsonl    texts a writing model made on its way
+env.json         the machine and its packages
+log.txt          the lines that were printed on the terminal
+run.lock         the process that trains here, while it does
+tokenizer/       the vocabulary
+checkpoints/     models with all that is needed to resume; best.json and last.json name two of them
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import heedful
+from heedful.core.errors import ConfigError, CorruptFile, MissingPackage, NotFound
+from heedful.core.files import make_folder, write_text
+from heedful.train.checkpoint import newest, run_lock
+from heedful.train.recipes.settings import (
+    ResolvedSettings,
+    check_same_settings,
+    read_settings_file,
+    recipe_values,
+    settings_yaml,
+)
+
+
+class Files:
+    """Where a run writes what it measures. This one writes nothing: for all processes but the first."""
+
+    def __init__(self, path: Path = Path()) -> None:
+        self.path = path
+
+    def close(self) -> None: ...
+
+    def begin(self) -> None: ...
+
+    def forget_after(self, step: int) -> None: ...
+
+    def metrics(self, values: Mapping[str, float | int]) -> None: ...
+
+    def sample(self, step: int, text: str) -> None: ...
+
+    def log(self, line: str) -> None: ...
+
+
+class MetricsFiles(Files):
+    """The files in which a run keeps what it measured, so that a resumed one knows it."""
+
+    def forget_after(self, step: int) -> None:
+        """Drop the lines of steps after the checkpoint that a killed run left: they will be taken again."""
+        for name in ("metrics.jsonl", "samples.jsonl"):
+            file = self.path / name
+            if file.is_file():
+                lines = file.read_text(encoding="utf-8").splitlines()
+                write_text(file, "".join(line + "\n" for line in lines if _step(line) <= step))
+
+    def metrics(self, values: Mapping[str, float | int]) -> None:
+        """Append one line of numbers to metrics.jsonl."""
+        self._append("metrics.jsonl", dict(values))
+
+    def _append(self, name: str, value: Mapping[str, Any]) -> None:
+        with (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+class RunFolder(MetricsFiles):
+    """The files of one run, except its checkpoints, which `fit` writes."""
+
+    def __init__(
+        self, path: Path, settings: ResolvedSettings, resume: bool, tensorboard: bool = False
+    ) -> None:
+        super().__init__(path)
+        self.settings = settings
+        make_folder(path)
+        self._lock = run_lock(path)
+        self._lock.acquire()
+        try:
+            self._check(resume)
+            if newest(path) is None:
+                self.begin()
+            self._board = tensorboard_writer(path) if tensorboard else None
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Release the lock of the folder."""
+        self._lock.release()
+
+    def _check(self, resume: bool) -> None:
+        """Raise ConfigError for a folder with a run that is not to be resumed, or has other settings."""
+        if newest(self.path) is not None and not resume:
+            raise ConfigError(
+                f"{self.path} holds a run already", hint="--resume continues it, --folder names another place"
+            )
+        if resume and (self.path / "config.yaml").is_file():
+            old = read_settings_file(self.path / "config.yaml")[1]
+            check_same_settings(self.path, old, recipe_values(self.settings.recipe))
+
+    def begin(self) -> None:
+        """Write the settings and the environment; a resumed run does so once its first step succeeded."""
+        write_text(self.path / "config.yaml", settings_yaml(self.settings))
+        write_text(self.path / "env.json", json.dumps(environment(), indent=2) + "\n")
+
+    def metrics(self, values: Mapping[str, float | int]) -> None:
+        """Append one line of numbers to metrics.jsonl."""
+        super().metrics(values)
+        if self._board is not None:
+            for name, value in values.items():
+                if name != "train/global_step":
+                    self._board.add_scalar(name, value, int(values["train/global_step"]))
+
+    def sample(self, step: int, text: str) -> None:
+        """Append one text to samples.jsonl."""
+        self._append("samples.jsonl", {"train/global_step": step, "text": text})
+
+    def log(self, line: str) -> None:
+        """Append one line to log.txt, with the time."""
+        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
+
+
+def _step(line: str) -> float:
+    try:
+        return float(json.loads(line)["train/global_step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")  # half a line of a run that was killed
+
+
+def environment() -> dict[str, Any]:
+    """Return the machine and the packages of a run."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "heedful": heedful.__version__, "torch": torch.__version__, "python": sys.version.split()[0],
+        "system": platform.platform(), "cores": os.cpu_count(), "threads": torch.get_num_threads(),
+        "gpu": gpu, "command": sys.argv,
+    }  # fmt: skip
+
+
+def tensorboard_writer(path: Path) -> Any:
+    """Return a writer of TensorBoard's event files."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingPackage(
+            "--tensorboard needs the package tensorboard", hint="pip install tensorboard"
+        ) from None
+    return SummaryWriter(str(path))
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """Return the lines of a run's metrics.jsonl; the last is left out while it is still being written."""
+    file = path / "metrics.jsonl" if path.is_dir() else path
+    if not file.is_file():
+        raise NotFound(f"{file} is not there", hint="give the folder of a run")
+    text = file.read_bytes().decode(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(json.loads(line))
+        except ValueError as error:
+            if number < len(lines) or text.endswith("\n"):
+                raise CorruptFile(f"{file}, line {number}: damaged ({error})") from None
+    return found

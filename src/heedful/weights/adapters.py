@@ -1,0 +1,184 @@
+"""LoRA on any model: lora, merge, and adapters as files of their own (adapter.json, adapter.safetensors)."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from heedful.core.errors import ConfigError, CorruptFile, InputError, NotFound, WrongShape, nearest
+from heedful.core.files import read_json, write_text
+from heedful.nn.adapt import LoRA, adapted_modules, swap
+from heedful.weights.formats.tensor_files import save_tensors
+
+ADAPTER_FILES = SETTINGS, TENSORS = "adapter.json", "adapter.safetensors"
+KINDS: dict[str, tuple[type, ...]] = {
+    "rank": (int,),
+    "alpha": (int, float),
+    "layers": (list,),
+    "whole": (list,),
+}
+
+
+def lora(
+    model: nn.Module,
+    rank: int = 8,
+    alpha: float | None = None,
+    targets: Sequence[str] | None = None,
+    train: Sequence[str] = (),
+) -> list[str]:
+    """Adapt linear layers by W + α/r · B A and let only A and B learn (Hu et al. 2022); their names.
+
+    `targets` are last words ("q", "v") or paths with * ("blocks.*.attn.*"); None is every linear layer but
+    the head's. α None is 2r. `train` names parameters that learn in full beside them: ("head.*",).
+    """
+    if not isinstance(rank, int) or rank < 1:
+        raise ConfigError(f"rank={rank} must be a whole number, at least 1")
+    if alpha is not None and not math.isfinite(alpha):
+        raise ConfigError(f"alpha={alpha} must be finite", hint="None is twice the rank")
+    if next(adapted_modules(model), None) is not None:
+        raise ConfigError("this model is adapted already", hint="call heedful.merge(model) first")
+    alpha = 2.0 * rank if alpha is None else float(alpha)
+    names = swap(model, lambda name, m: LoRA(m, rank, alpha) if _is_target(name, m, targets) else None)  # type: ignore[arg-type]
+    if not names:
+        linear = [n for n, m in model.named_modules() if type(m) is nn.Linear]
+        if not linear:
+            raise ConfigError("this model has no linear layer in floats to adapt", hint="load it unquantised")
+        hint = nearest(targets[0], {n.rpartition(".")[2] for n in linear}) if targets else ""
+        hint = hint or f"it has {', '.join(linear[:6])}"
+        raise ConfigError(f"no linear layer is meant by targets={targets!r}", hint=hint)
+    for name, parameter in model.named_parameters():
+        ours = name.endswith((".down", ".up")) and name.rpartition(".")[0] in names
+        parameter.requires_grad_(ours or any(fnmatch.fnmatchcase(name, pattern) for pattern in train))
+    return names
+
+
+def _is_target(name: str, module: nn.Module, targets: Sequence[str] | None) -> bool:
+    """Whether a layer is meant: by its last word ("q"), or by its path with * ("blocks.*.attn.q")."""
+    if type(module) is not nn.Linear or targets is None:
+        return type(module) is nn.Linear and name.split(".")[0] != "head"
+    return any(fnmatch.fnmatchcase(word, t) for word in (name, name.rpartition(".")[2]) for t in targets)
+
+
+def merge(model: nn.Module) -> nn.Module:
+    """Add what adapters learned to the weights, in place: a plain model again, all of which may learn."""
+    swap(model, lambda name, module: module.merged() if isinstance(module, LoRA) else None)
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    return model
+
+
+def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """A and B of every adapted layer, by name."""
+    parts = ((name, layer, part) for name, layer in adapted_modules(model) for part in ("down", "up"))
+    return {f"{name}.{part}": getattr(layer, part) for name, layer, part in parts}
+
+
+def save_adapter(
+    model: nn.Module, folder: str | Path, *, base: str | None = None, dtype: torch.dtype | None = None
+) -> Path:
+    """Write what is trained of an adapted model, apart from the model it stands on.
+
+    `base` names that model, so that the folder can be loaded by itself; it may then be a trained head alone.
+    `dtype` None keeps the tensors' own.
+    """
+    layers = dict(adapted_modules(model))
+    if not layers and base is None:
+        raise InputError(
+            "this model has no adapter", hint="call heedful.lora(model) first, or save the whole model"
+        )
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    small = adapter_tensors(model)
+    whole = {n: p for n, p in model.named_parameters() if p.requires_grad and n not in small}
+    first = next(iter(layers.values()), None)
+    sizes = {"rank": 0, "alpha": 0.0} if first is None else {"rank": first.rank, "alpha": first.alpha}
+    settings: dict[str, Any] = {"kind": "lora" if layers else "head"} | sizes
+    settings |= {"layers": list(layers), "whole": list(whole)} | ({"base": base} if base else {})
+    held = {name: t.detach().to("cpu", dtype).contiguous() for name, t in {**small, **whole}.items()}
+    save_tensors(held, folder / TENSORS, {"format": "pt"})
+    write_text(folder / SETTINGS, json.dumps(settings, indent=2) + "\n")
+    return folder
+
+
+def has_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter."""
+    return (folder / SETTINGS).is_file()
+
+
+def adapter_base(folder: Path) -> str | None:
+    """The model that an adapter's folder says it stands on; None if its weights lie beside it."""
+    if not has_adapter(folder):
+        return None
+    try:
+        base = read_json(folder / SETTINGS).get("base")
+    except CorruptFile:
+        return None  # a damaged file is reported by whoever reads the adapter
+    return base if isinstance(base, str) else None
+
+
+def adapter_whole(folder: Path) -> tuple[str, ...]:
+    """The names of the tensors that an adapter's folder holds in full: mostly a head's."""
+    settings, _ = _read_adapter(folder)
+    return tuple(settings["whole"])
+
+
+@torch.no_grad()
+def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
+    """Put a saved adapter on top of the model it was trained on, in place."""
+    settings, held = _read_adapter(Path(folder))
+    known = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    for name in settings["layers"]:
+        if name not in known:
+            hint = nearest(name, known) or "it was trained on another model"
+            raise InputError(f"{folder} adapts {name!r}, which this model has not", hint=hint)
+    if settings["layers"]:
+        lora(model, settings["rank"], settings["alpha"], settings["layers"], settings["whole"])
+    parameters = dict(model.named_parameters())
+    for name, value in held.items():
+        if name not in parameters or parameters[name].shape != value.shape:
+            have = tuple(parameters[name].shape) if name in parameters else "none"
+            merge(model)
+            raise WrongShape(f"{folder}: {name} has shape {tuple(value.shape)}, in the model it has {have}")
+        parameters[name].copy_(value)
+    return model
+
+
+def _read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    if not has_adapter(folder):
+        raise NotFound(f"{folder} has no {SETTINGS}", hint="is it the folder of an adapter?")
+    settings = read_json(folder / SETTINGS)
+    try:
+        held = load_file(folder / TENSORS)
+    except Exception as error:
+        raise CorruptFile(
+            f"{folder} holds a damaged adapter ({str(error)[:80]})", hint="save it again"
+        ) from None
+    for key, kinds in KINDS.items():
+        value = settings.get(key)
+        named = not isinstance(value, list) or all(isinstance(name, str) for name in value)
+        if not isinstance(value, kinds) or isinstance(value, bool) or not named:
+            raise CorruptFile(f"{folder / SETTINGS} has {key}={value!r:.80}", hint="save it again")
+    _check_tensors(folder, settings, held)
+    return {key: settings[key] for key in KINDS}, held
+
+
+def _check_tensors(folder: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Raise CorruptFile for an adapter that lacks a tensor it says it has, or has one of another rank."""
+    parts = [f"{layer}.{part}" for layer in settings["layers"] for part in ("down", "up")]
+    for name in (*parts, *settings["whole"]):
+        if name not in tensors:
+            raise CorruptFile(f"{folder / TENSORS} has no {name!r:.80}", hint="save it again")
+    for name in parts:
+        shape, rank = tuple(tensors[name].shape), settings["rank"]
+        if len(shape) != 2 or shape[0 if name.endswith("down") else 1] != rank:
+            raise CorruptFile(
+                f"{folder}: {name!r:.80} has shape {shape} and the rank is {rank}", hint="save it again"
+            )

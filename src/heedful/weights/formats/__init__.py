@@ -1,0 +1,1 @@
+"""File formats of weights: safetensors, shards, GGUF. They know no model."""

@@ -1,0 +1,149 @@
+"""GGUF files: weights, often quantised, with their config and vocabulary in one file or in several parts.
+
+The header is read in gguf_header.py. The file is mapped into memory, and matrices stay in it as they are
+(kernels/block_tensor.py). What no kernel reads comes out in float32, as the `gguf` library dequantises it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heedful.core.errors import CorruptFile, MissingPackage, NotFound, WeightsError
+from heedful.kernels.block_tensor import MIN_VALUES, BlockTensor, can_keep
+from heedful.weights.formats.gguf_header import MAGIC, Header, TensorInfo, read_header
+from heedful.weights.formats.tensor_files import TensorEntry
+from heedful.weights.formats.tensor_layout import check_fetched
+
+BLOCKS_IN_A_ROW = 2048  # of quantised values, handed over at once
+
+
+PART = "{}-{:05d}-of-{:05d}.gguf"  # how llama.cpp names the parts of a file that was split
+
+
+class GGUFFile:
+    """A .gguf file and its parts: `architecture`, `metadata`, and the tensors as every other source has them.
+
+    Any part of a file that was split stands for all of them; the first has the metadata.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, header = path, read_gguf_header(path)
+        self.keep_blocks = False  # whether matrices that kernels read stay as they are stored
+        parts = {path: header}
+        if "split.count" in header.metadata:
+            found = find_parts(path, header.metadata)
+            parts = {part: header if part == path else read_gguf_header(part) for part in found}
+        self.metadata = next(iter(parts.values())).metadata
+        self._tensors: dict[str, tuple[Path, TensorInfo]] = {}
+        for part, header in parts.items():
+            for name, tensor in header.tensors.items():
+                if name in self._tensors:
+                    other = self._tensors[name][0].name
+                    raise CorruptFile(f"{part} and {other} both hold {name!r:.80}", hint="fetch them again")
+                self._tensors[name] = part, tensor
+        told = self.metadata.get("split.tensors.count")
+        if len(parts) > 1 and told not in (None, len(self._tensors)):
+            raise CorruptFile(
+                f"the {len(parts)} parts of {path} hold {len(self._tensors)} tensors and should hold {told}",
+                hint="fetch them again",
+            )
+        self.entries: Mapping[str, TensorEntry] = {
+            name: TensorEntry(torch.float32, tensor.shape) for name, (_, tensor) in self._tensors.items()
+        }
+
+    @property
+    def architecture(self) -> str:
+        """What the file says it holds."""
+        return str(self.metadata.get("general.architecture", ""))
+
+    def read(self, name: str) -> Tensor:
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+
+        path, tensor = self._tensors[name]
+        kind = GGMLQuantizationType(tensor.type)
+        if math.prod(tensor.shape) >= MIN_VALUES:  # "c": whoever writes to a page gets a copy of it
+            raw: np.ndarray = np.memmap(path, np.uint8, "c", tensor.start, tensor.size)
+        else:
+            raw = np.fromfile(path, np.uint8, tensor.size, offset=tensor.start)
+        if self.keep_blocks and can_keep(kind.name, tensor.shape):
+            return BlockTensor(torch.from_numpy(raw).view(tensor.shape[0], -1), kind.name)
+        rows = raw.reshape(*tensor.shape[:-1], -1) if tensor.size else raw.reshape(tensor.shape)
+        long = GGML_QUANT_SIZES[kind][1] * math.gcd(raw.size // GGML_QUANT_SIZES[kind][1], BLOCKS_IN_A_ROW)
+        if tensor.size and long > rows.shape[-1]:  # the library takes 16 rows at a time: long ones are faster
+            rows = raw.reshape(-1, long)
+        try:
+            values = quants.dequantize(rows, kind)
+        except NotImplementedError as error:
+            raise WeightsError(
+                f"{name!r} of {path} is stored as {kind.name}, which cannot be read: {error}",
+                hint="pip install -U gguf, or fetch another quantisation",
+            ) from None
+        shaped = values.reshape(tensor.shape)
+        return torch.from_numpy(np.require(shaped, np.float32, ["C", "W"]))
+
+    def config(self, keys: Mapping[str, str]) -> dict[str, Any]:
+        """Our config fields from the file's own; vocabulary and tying follow from the tensors."""
+        values = {ours: self.metadata[theirs] for theirs, ours in keys.items() if theirs in self.metadata}
+        if "vocab" not in values and "token_embd.weight" in self.entries:
+            values["vocab"] = self.entries["token_embd.weight"].shape[0]
+        values["tied"] = "output.weight" not in self.entries
+        return values
+
+    def rope(self) -> tuple[dict[str, Any], list[float]]:
+        """How rotary positions are rescaled: what the metadata say, by their last word, and what each pair's
+        frequency is divided by, if the file lists it.
+        """
+        start = f"{self.architecture}.rope.scaling."
+        said = {n.removeprefix(start): v for n, v in self.metadata.items() if n.startswith(start)}
+        older = self.metadata.get(f"{self.architecture}.rope.scale_linear")
+        said = said if older is None else {"factor": older} | said
+        listed = "rope_freqs.weight" in self.entries
+        return said, self.read("rope_freqs.weight").tolist() if listed else []
+
+
+def read_gguf_header(path: Path) -> Header:
+    """Read the header of one file; what is no GGUF file or a damaged one is a CorruptFile."""
+    check_fetched(path)
+    with path.open("rb") as file:
+        if file.read(4) != MAGIC:
+            raise CorruptFile(f"{path} is no GGUF file: it does not begin with GGUF")
+    try:
+        from gguf import GGML_QUANT_SIZES
+    except ImportError:
+        raise MissingPackage(
+            "reading GGUF needs a package that is missing", hint="pip install gguf"
+        ) from None
+    try:
+        return read_header(path, {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()})
+    except ValueError as error:
+        raise CorruptFile(f"{path} is damaged or truncated: {error}", hint="fetch it again") from None
+
+
+def find_parts(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
+    """The parts of a file that was split, in order, by the name and the metadata of one of them."""
+    number, count = metadata.get("split.no", 0), metadata["split.count"]
+    if not (isinstance(number, int) and isinstance(count, int) and 0 <= number < max(count, 1)):
+        raise CorruptFile(
+            f"{path} says that it is part {number!r:.40} of {count!r:.40}", hint="fetch it again"
+        )
+    if count <= 1:
+        return [path]
+    which = f"{path} is part {number + 1} of {count}"
+    named = re.fullmatch(r"(.+)-(\d{5})-of-(\d{5})\.gguf", path.name)
+    if named is None or (int(named[2]), int(named[3])) != (number + 1, count):
+        name = PART.format("NAME", number + 1, count)
+        raise NotFound(f"{which}, and its name does not say so", hint=f"call it {name}, beside the others")
+    parts = []
+    for i in range(1, count + 1):
+        parts.append(path.with_name(PART.format(named[1], i, count)))
+        if not parts[-1].is_file():
+            raise NotFound(f"{which}, and {parts[-1].name} is not there", hint="fetch it, too")
+    return parts

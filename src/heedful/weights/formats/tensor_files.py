@@ -1,0 +1,270 @@
+"""Reading and writing files of weights: safetensors (one file or shards) and old `.bin` files.
+
+Tensors are read straight into memory of their own: no second copy, and no mapped file left open that somebody
+could overwrite.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from heedful.core.errors import CorruptFile, NotFound
+from heedful.core.files import read_json
+from heedful.weights.formats.tensor_layout import check_fetched, read_layout
+
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+
+SHARD_BYTES = 50 * 10**9
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One tensor in a file: what it is, and where its bytes are."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int = 0
+
+
+class TensorSource(Protocol):
+    """A set of named tensors that can be read one by one."""
+
+    @property
+    def entries(self) -> Mapping[str, TensorEntry]: ...
+
+    def read(self, name: str) -> Tensor: ...
+
+
+class SafeFile:
+    """One safetensors file; its tensors are read one by one, each into memory of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        spans, self.metadata = read_layout(path)
+        self.entries = {
+            n: TensorEntry(DTYPES[span.kind], span.shape, span.start) for n, span in spans.items()
+        }
+
+    def read(self, name: str) -> Tensor:
+        entry = self.entries[name]
+        tensor = torch.empty(entry.shape, dtype=entry.dtype)
+        if tensor.numel():
+            with self.path.open("rb", buffering=0) as file:
+                file.seek(entry.start)
+                into = memoryview(tensor.view(-1).view(torch.uint8).numpy().data)
+                while len(into):
+                    got = file.readinto(into)
+                    if not got:
+                        raise CorruptFile(f"{self.path} ended inside {name!r}", hint="fetch it again")
+                    into = into[got:]
+        return tensor
+
+
+class Shards:
+    """Several files as one."""
+
+    def __init__(self, parts: list[SafeFile]) -> None:
+        self.where: dict[str, SafeFile] = {}
+        for part in parts:
+            for name in part.entries:
+                other = self.where.setdefault(name, part)
+                if other is not part:
+                    raise CorruptFile(
+                        f"{part.path} and {other.path.name} both hold {name!r:.80}; one of them is wrong",
+                        hint="fetch the folder again",
+                    )
+        self.entries = {name: part.entries[name] for name, part in self.where.items()}
+
+    def read(self, name: str) -> Tensor:
+        return self.where[name].read(name)
+
+
+class PickleFile:
+    """An old `pytorch_model.bin`, read with `weights_only=True`: data, never code."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        for path in paths:
+            check_fetched(path)
+            try:
+                loaded = torch.load(path, map_location="cpu", weights_only=True)
+            except Exception as error:
+                raise CorruptFile(
+                    f"{path} is damaged or holds more than tensors ({type(error).__name__}), "
+                    "and code is not run",
+                    hint="use a safetensors file",
+                ) from None
+            if not isinstance(loaded, Mapping):
+                raise CorruptFile(f"{path} holds a {type(loaded).__name__}, not a table of tensors")
+            for name, tensor in loaded.items():
+                if name in self.tensors:
+                    raise CorruptFile(
+                        f"{path} repeats {name!r:.80} of another shard", hint="fetch them again"
+                    )
+                if isinstance(tensor, Tensor):
+                    self.tensors[name] = tensor
+            if not any(isinstance(tensor, Tensor) for tensor in loaded.values()):
+                keys = ", ".join(map(str, loaded))
+                raise CorruptFile(
+                    f"{path} holds no tensors by name, but {keys or 'nothing':.80}",
+                    hint="it is a training program's checkpoint: save the state_dict in it alone",
+                )
+        self.entries = {name: TensorEntry(t.dtype, tuple(t.shape)) for name, t in self.tensors.items()}
+
+    def read(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+
+class UnwrappedSource:
+    """Tensors whose names begin with a prefix, without it; others are left out."""
+
+    def __init__(self, source: TensorSource, prefix: str) -> None:
+        self.source, self.prefix = source, prefix
+        self.entries = {
+            name.removeprefix(prefix): entry
+            for name, entry in source.entries.items()
+            if name.startswith(prefix)
+        }
+
+    def read(self, name: str) -> Tensor:
+        return self.source.read(self.prefix + name)
+
+
+SAFE_INDEX, OLD_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
+WRAPPERS = ("module.", "_orig_mod.")  # of torch's DataParallel and DDP, and of torch.compile
+TEXT_MODELS = ("language_model.", "model.language_model.")  # within models that read images, too
+
+
+def open_folder(folder: Path) -> TensorSource:
+    """The weights in a folder of the Hugging Face layout: safetensors before old files, however sharded."""
+    source = _open_files(folder)
+    while source.entries:
+        shared = [word for word in WRAPPERS if all(name.startswith(word) for name in source.entries)]
+        if not shared:
+            break
+        source = UnwrappedSource(source, shared[0])
+    inner = [word for word in TEXT_MODELS if any(name.startswith(word) for name in source.entries)]
+    return UnwrappedSource(source, inner[0]) if inner else source
+
+
+def _open_files(folder: Path) -> TensorSource:
+    if (folder / SAFE_INDEX).is_file():
+        return Shards([SafeFile(p) for p in shards_of(folder / SAFE_INDEX)])
+    if (folder / "model.safetensors").is_file():
+        return SafeFile(folder / "model.safetensors")
+    if parts := sorted(folder.glob("model-*-of-*.safetensors")):  # shards whose index is not there
+        return Shards([SafeFile(p) for p in all_shards(parts)])
+    if (folder / OLD_INDEX).is_file():
+        return PickleFile(shards_of(folder / OLD_INDEX))
+    if (folder / "pytorch_model.bin").is_file():
+        return PickleFile([folder / "pytorch_model.bin"])
+    if parts := sorted(folder.glob("pytorch_model-*-of-*.bin")):
+        return PickleFile(all_shards(parts))
+    raise NotFound(
+        f"{folder} has no model.safetensors or pytorch_model.bin", hint="is it the folder of a model?"
+    )
+
+
+def all_shards(parts: list[Path]) -> list[Path]:
+    """Shards that their own names number (model-00001-of-00003), all of them there."""
+    stem, _, count = parts[0].stem.rpartition("-of-")
+    start = stem.rpartition("-")[0]
+    total = int(count) if count.isdecimal() else 0
+    wanted = [parts[0].with_name(f"{start}-{i:05d}-of-{count}{parts[0].suffix}") for i in range(1, total + 1)]
+    for part in wanted:
+        if part not in parts:
+            raise NotFound(f"{part.parent} lacks {part.name}, a shard", hint="fetch it, and the index")
+    if len(wanted) != len(parts):
+        raise NotFound(
+            f"{parts[0].parent} has shards of several models, {parts[0].name} and {parts[-1].name}",
+            hint="fetch their index, or keep one model in a folder",
+        )
+    return wanted
+
+
+def shards_of(index: Path) -> list[Path]:
+    """The files an index names, all there."""
+    where = read_json(index).get("weight_map")
+    if not isinstance(where, dict) or not where or not all(isinstance(file, str) for file in where.values()):
+        raise CorruptFile(
+            f"{index} is damaged: its weight_map={where!r:.80} names no files", hint="fetch it again"
+        )
+    there = {path.name: path for path in index.parent.iterdir()}
+    names = sorted({Path(file).name for file in where.values()})
+    for name in names:
+        if name not in there:
+            raise NotFound(f"{index} names {name!r:.80}, which is not there", hint="fetch it again")
+    return [there[name] for name in names]
+
+
+def save_tensors(
+    tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write a safetensors file with the permissions that any new file gets from the umask.
+
+    The library writes a private temporary file (mode 0600) and renames it: a model that was saved for others
+    could be read by its owner only.
+    """
+    from safetensors.torch import save_file
+
+    path.touch()
+    mode = path.stat().st_mode & 0o777  # asking for the umask itself would change it for other threads
+    save_file(dict(tensors), path, None if metadata is None else dict(metadata))
+    path.chmod(mode)
+
+
+def write_safetensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int = SHARD_BYTES) -> None:
+    """Write tensors as one safetensors file, or as shards with an index if larger than `shard_bytes`."""
+    from safetensors import SafetensorError
+
+    shards: list[dict[str, Tensor]] = [{}]
+    held = 0
+    for name, tensor in tensors.items():
+        size = tensor.numel() * tensor.element_size()
+        if held and held + size > shard_bytes:
+            shards.append({})
+            held = 0
+        shards[-1][name] = tensor.detach().cpu().contiguous()
+        held += size
+    files = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
+    files = ["model.safetensors"] if len(shards) == 1 else files
+    try:
+        for file, shard in zip(files, shards, strict=True):  # what was there stays until all is written
+            save_tensors(shard, folder / f"{file}.partial", {"format": "pt"})
+        for file in files:
+            (folder / f"{file}.partial").replace(folder / file)
+    except SafetensorError as error:
+        if "os error" not in str(error):
+            raise
+        number = int(str(error).rpartition("os error ")[2].partition(")")[0])
+        raise OSError(number, os.strerror(number), str(folder)) from None
+    finally:
+        for file in files:
+            (folder / f"{file}.partial").unlink(missing_ok=True)
+    if len(shards) == 1:
+        return remove_others(folder, {*files})
+    total = sum(t.numel() * t.element_size() for s in shards for t in s.values())
+    weight_map = {name: file for file, shard in zip(files, shards, strict=True) for name in shard}
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (folder / SAFE_INDEX).write_text(json.dumps(index, indent=2))
+    return remove_others(folder, {SAFE_INDEX, *files})
+
+
+def remove_others(folder: Path, kept_names: set[str]) -> None:
+    """Take away what an earlier save left, so that the next load cannot mix old weights with new."""
+    for path in [*folder.glob("model*.safetensors"), folder / SAFE_INDEX]:
+        if path.name not in kept_names:
+            path.unlink(missing_ok=True)

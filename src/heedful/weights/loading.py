@@ -1,0 +1,355 @@
+"""build and load: where models, weights and text meet."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heedful.core.devices import one_thread
+from heedful.core.errors import ConfigError, NotFound, WrongShape
+from heedful.core.images import read_image_processor
+from heedful.models import FAMILIES, IMAGE_FAMILIES, by_gguf, by_model_type, find_config, presets
+from heedful.models.base import LM, Config, Family, Model, Seq2Seq
+from heedful.models.hf_config import config_from, config_from_gguf
+from heedful.models.hf_config_checks import GENERATION, check_sizes, read_config, read_quantization
+from heedful.models.memory import check_memory, parameter_count
+from heedful.nn.head import SentenceHead
+from heedful.nn.init import initialise, outline
+from heedful.nn.quantised import Int8Embedding, quantise_modules
+from heedful.text import load_tokenizer
+from heedful.text.from_gguf import from_gguf
+from heedful.weights.adapters import (
+    adapter_base,
+    adapter_whole,
+    has_adapter,
+    load_adapter,
+    merge,
+)
+from heedful.weights.formats.gguf import GGUFFile
+from heedful.weights.formats.shards import ShardedFolder, is_sharded
+from heedful.weights.formats.tensor_files import TensorSource, open_folder
+from heedful.weights.hub import resolve
+from heedful.weights.names import model_tensors, own_rows, set_tensor
+from heedful.weights.peft import PeftAdapter, has_peft, merge_peft
+from heedful.weights.pooling import pooling_from_gguf, read_pooling
+from heedful.weights.published_tensors import fill_model
+
+# Keys of config.json that are about a head, and say nothing about another.
+HEAD_KEYS = (
+    "architectures",
+    "id2label",
+    "problem_type",
+    "ordinal",
+    "sentence_transformers",
+    "task_specification",
+)
+
+
+def build(
+    name: str,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    seed: int | None = None,
+    **changes: Any,
+) -> Model:
+    """A model with random weights: a preset ("gpt2"), or a family with sizes of your own.
+
+    build("llama", layers=2, dim=64, heads=4, vocab=128). The model is in training mode; device="meta"
+    allocates nothing.
+    """
+    family, config = find_config(name)
+    config = config.change(**changes) if changes else config
+    _check_size(name, family, config, torch.device(device))
+    with outline() if torch.device(device).type == "meta" else torch.device(device):
+        model = assemble(family, config)
+    if dtype is not None:
+        model.to(dtype)
+    if torch.device(device).type != "meta":
+        with torch.random.fork_rng(enabled=seed is not None):
+            if seed is not None:
+                torch.manual_seed(seed)
+            initialise(model)
+    return model
+
+
+def _check_size(name: str, family: Family, config: Config, device: torch.device) -> None:
+    """Raise OutOfMemory for a model that its device cannot hold."""
+    if device.type == "meta":
+        return
+    count, small = parameter_count(family, config), vars(family.tiny)
+    sizes = ", ".join(f"{n}={small[n]}" for n in ("layers", "dense", "dim", "heads") if n in small)
+    check_memory(
+        f"{name!r} has {count:,} parameters and", 4 * count, device,
+        f"give smaller sizes, as in build({name!r}, {sizes}), or device='meta' for the shapes alone",
+    )  # fmt: skip
+
+
+def assemble(family: Family, config: Config) -> Model:
+    """The family's parts, joined as its build function says; a head of sentence vectors is alike in all."""
+    model = family.build(config)
+    if config.classifier_pooling:
+        if config.head != "classify" or not isinstance(model, LM):
+            raise ConfigError(
+                f"classifier_pooling={config.classifier_pooling!r} is for a classifying head on one stack",
+                hint=f"this is a {family.name} with a {config.head!r} head",
+            )
+        model.head = SentenceHead(config.dim, config.labels, config.classifier_pooling)
+    model.config, model.family = config, family
+    return model
+
+
+def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Model:
+    """A model with published weights, in eval mode: a folder in Hugging Face layout, a .gguf file, a hub id.
+
+    The head follows `architectures` in config.json. `dtype` None keeps the type of the file: matrices of a
+    .gguf file stay as they are stored until the model is trained or moved.
+    """
+    return _load(path, device, dtype, keep_blocks=dtype is None)
+
+
+def _load(
+    path: str | Path, device: str | torch.device, dtype: torch.dtype | None, *, keep_blocks: bool = False
+) -> Model:
+    where = _resolve(path)
+    if where.is_dir() and (base := adapter_base(where)) is not None:
+        return _load_on_base(where, base, device, dtype)
+    if where.is_dir() and has_peft(where):
+        return _load_peft(where, device, dtype)
+    source, family, config, hf_config = _open_checkpoint(where)
+    model = _make_outline(family, config)
+    if "quantization" in hf_config:
+        _fill_quantised(model, source, hf_config, dtype)
+    elif isinstance(source, ShardedFolder):
+        fill_model(model, source, own_rows(model), dtype=dtype, as_stored=dtype is None)
+        model.tie()
+        hf_config = {name: value for name, value in hf_config.items() if name != "sharding"}
+    else:
+        rows, prefix = family.rows(config), family.prefix
+        if isinstance(source, GGUFFile) and family.gguf_names is not None:
+            rows, prefix = family.gguf_names(config), ""
+            source.keep_blocks = keep_blocks
+        drop = family.drop(config) if callable(family.drop) else family.drop
+        origin = fill_model(model, source, rows, prefix=prefix, copies=family.copies, drop=drop, dtype=dtype)
+        model.origin = None if isinstance(source, GGUFFile) else origin
+        model.tie()
+    _fill_buffers(model)
+    if isinstance(source, GGUFFile):
+        model.tokenizer = from_gguf(source.metadata, str(where))
+        model.pooling = pooling_from_gguf(source.metadata, source.architecture)
+        ids = {f"{role}_token_id": getattr(model.tokenizer, role, None) for role in ("bos", "eos", "pad")}
+        model.hf_config = {name: value for name, value in ids.items() if value is not None}
+        return model.to(device).eval()
+    model.hf_config, model.pooling = hf_config, read_pooling(where)
+    if model.image_processor is not None:
+        model.image_processor = read_image_processor(where, model.image_processor)
+    if (where / GENERATION).is_file():
+        model.generation = read_config(where, GENERATION)
+        first = hf_config.get("decoder_start_token_id", model.generation.get("decoder_start_token_id"))
+        if isinstance(model, Seq2Seq) and isinstance(first, int):
+            model.start_token = first
+    model.tokenizer = load_tokenizer(where, hf_config)
+    if has_adapter(where):
+        load_adapter(model, where)
+    return model.to(device).eval()
+
+
+def _make_outline(family: Family, config: Config) -> Model:
+    """A model without values, of a config that a file brought along."""
+    try:
+        with outline():
+            return assemble(family, config)
+    except (OverflowError, RuntimeError) as error:
+        sizes = ", ".join(f"{f.name}={getattr(config, f.name)}" for f in fields(config) if f.type == "int")
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"no {family.name} can be made of {sizes:.200} ({reason:.100})", hint="fetch config.json again"
+        ) from None
+
+
+def _fill_buffers(model: Model) -> None:
+    """Give buffers that no file holds the values that `__init__` of their parts computes.
+
+    An outline has none of them. Our own parts keep no such buffers; a part of somebody else may.
+    """
+    if empty := [name for name, buffer in model.named_buffers() if buffer.is_meta]:
+        made = assemble(model.family, model.config)
+        for name in empty:
+            set_tensor(model, name, made.get_buffer(name))
+
+
+def _resolve(path: str | Path) -> Path:
+    """Where a model lies. A size that only `build` knows is told apart from a name that nobody knows."""
+    try:
+        return resolve(path)
+    except NotFound:
+        if path in presets() or path in FAMILIES | IMAGE_FAMILIES:
+            raise NotFound(
+                f"{path!r} has no weights here",
+                hint=f"build({path!r}) makes it with random ones, and load takes a folder, a .gguf file or a "
+                "hub id (owner/name)",
+                shell=f"heed train {path} FILE… trains it; heed ls lists models that have some; a folder, a "
+                ".gguf file or a hub id (owner/name) is another",
+            ) from None
+        raise
+
+
+def with_head(
+    model: Model,
+    head: str,
+    labels: Sequence[str] | None = None,
+    *,
+    classifier_pooling: str = "",
+    seed: int = 0,
+) -> Model:
+    """The same trained body under a new, untrained head, to be taught a task: "classify", "tag", "span" …
+
+    The body's tensors are shared, not copied; a pooler that the checkpoint kept goes on being one. With
+    `classifier_pooling` the head is linear on the sentence vector, of which no published class knows.
+    """
+    names = None if labels is None else {str(i): name for i, name in enumerate(labels)}
+    spare = {f.name: None for f in fields(model.config) if f.name == "pooler" and "derive" in f.metadata}
+    count = {} if names is None else {"labels": len(names)}
+    config = model.config.change(head=head, classifier_pooling=classifier_pooling, **spare, **count)
+    made = _on_body(model, config, seed)
+    made.hf_config = {k: v for k, v in model.hf_config.items() if k not in HEAD_KEYS}
+    if names is not None:
+        made.hf_config |= {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
+    if head == "tag":  # `data.tag` labels the first token of a word alone; taggers read this key
+        made.hf_config |= {"label_all_tokens": False}
+    return made
+
+
+def _on_body(body: Model, config: Config, seed: int = 0, later: Collection[str] = ()) -> Model:
+    """A model of this config whose tensors are the body's wherever both have them; only a head may be new.
+
+    A new head's values are drawn by `seed`; where all of them are named in `later`, they wait to be filled.
+    """
+    made = _make_outline(body.family, config)
+    held, wanted = model_tensors(body), model_tensors(made)
+    held |= {name.replace("head.kept.", "head.pool."): t for name, t in held.items()}
+    held |= {name.replace("head.pool.", "head.next.pool."): t for name, t in held.items()}
+    new = [name for name, t in wanted.items() if name not in held or held[name].shape != t.shape]
+    for name in new:
+        if not name.startswith("head."):
+            raise WrongShape(
+                f"{name} of the new model is not in the trained one", hint="only the head may differ"
+            )
+    first = {name: torch.zeros(wanted[name].shape) for name in new}
+    if not set(new) <= set(later):
+        with torch.random.fork_rng():  # the head's values follow from the seed and all before them
+            torch.manual_seed(seed)
+            drawn = assemble(body.family, config)
+            initialise(drawn)
+        first = model_tensors(drawn)
+    for name in wanted:
+        set_tensor(made, name, (first if name in new else held)[name].detach())
+    made.tie()
+    _fill_buffers(made)
+    made.tokenizer, made.pooling, made.generation = body.tokenizer, body.pooling, body.generation
+    return made
+
+
+def _load_on_base(where: Path, base: str, device: str | torch.device, dtype: torch.dtype | None) -> Model:
+    hf_config = read_config(where)
+    body = _load(base, "cpu", dtype)
+    model = _on_body(body, config_from(body.family, hf_config), later=adapter_whole(where))
+    model.hf_config = hf_config
+    size = sum(p.numel() for p in model.parameters())
+    with one_thread() if size <= MAX_WEIGHTS_OF_ONE_THREAD else nullcontext():
+        merge(load_adapter(model, where))
+    return model.to(device).eval()
+
+
+def _load_peft(where: Path, device: str | torch.device, dtype: torch.dtype | None) -> Model:
+    """The model that an adapter of PEFT stands on, with the adapter merged into it."""
+    adapter = PeftAdapter(where)
+    base = where / adapter.base if (where / adapter.base / "config.json").is_file() else adapter.base
+    try:
+        model = _load(base, "cpu", dtype)
+    except NotFound as error:
+        raise NotFound(
+            f"{where} is an adapter of {adapter.base!r:.80}: {error.message}",
+            hint=f"fetch that model, and set base_model_name_or_path in {where / 'adapter_config.json'}",
+        ) from None
+    if "quantization" in model.hf_config:
+        raise ConfigError(
+            f"{where} stands on {adapter.base!r:.80}, whose matrices are rounded", hint="name it unquantised"
+        )
+    heads = {"SEQ_CLS": "classify", "TOKEN_CLS": "tag", "QUESTION_ANS": "span"}
+    head = heads.get(str(adapter.settings.get("task_type")), model.config.head)
+    if head != model.config.head and adapter.whole:
+        rows = max(adapter.source.entries[adapter.names[name]].shape[0] for name in adapter.whole)
+        labels = None if head == "span" else [f"LABEL_{i}" for i in range(rows)]
+        model = with_head(model, head, labels)
+    merge_peft(model, adapter, list(model.family.rows(model.config)), model.family.prefix)
+    model.tie()
+    found = load_tokenizer(where, model.hf_config)
+    model.tokenizer = found or model.tokenizer
+    return model.to(device).eval()
+
+
+def _fill_quantised(
+    model: Model, source: TensorSource, hf_config: dict[str, Any], dtype: torch.dtype | None
+) -> None:
+    """Weights that `quantize` rounded are kept under our own names and in their own types."""
+    quantise_modules(model, **read_quantization(hf_config))
+    fill_model(model, source, own_rows(model), as_stored=True)
+    model.tie()  # a head that was not rounded still shares the embedding's table
+    model.requires_grad_(False)
+    for name, tensor in model_tensors(model).items():
+        if dtype is not None and tensor.is_floating_point() and not name.endswith(".scale"):
+            tensor.data = tensor.data.to(dtype)
+    working = dtype or getattr(torch, str(hf_config.get("dtype")), None)
+    for module in model.modules():
+        if isinstance(module, Int8Embedding) and isinstance(working, torch.dtype):
+            module.dtype = working
+
+
+def _open_checkpoint(where: Path) -> tuple[TensorSource, Family, Config, dict[str, Any]]:
+    """Return the tensors of a folder or a .gguf file, not yet read, what they make, and config.json."""
+    if where.is_dir():
+        hf_config = read_config(where)
+        family = by_model_type(str(hf_config.get("model_type")))
+        if is_sharded(where):
+            return ShardedFolder(where, "model/"), family, config_from(family, hf_config), hf_config
+        folder = open_folder(where)
+        config = config_from(family, hf_config, folder.entries)
+        check_sizes(config, family.keys, folder.entries)
+        return folder, family, config, hf_config
+    if where.suffix != ".gguf":
+        raise NotFound(f"{where} is a file", hint="give the folder of a model, or a .gguf file")
+    source = GGUFFile(where)
+    family = by_gguf(source.metadata, str(where))
+    config = config_from_gguf(family, source)
+    check_sizes(config, family.gguf_keys, source.entries, str(where))
+    return source, family, config, {}
+
+
+def skeleton(name: str | Path) -> Model:
+    """A model's shapes without its weights: of whatever `build` or `load` takes. Nothing is allocated."""
+    if name in presets() or name in FAMILIES | IMAGE_FAMILIES:
+        return build(str(name), device="meta")
+    try:
+        where = resolve(name)
+    except NotFound:
+        if "/" not in str(name):
+            find_config(str(name))  # says which name is nearest
+        raise
+    if where.is_file() or any(where.glob("model*.safetensors*")) or any(where.glob("pytorch_model*.bin*")):
+        _, family, config, hf_config = _open_checkpoint(where)
+    else:
+        hf_config = read_config(where)
+        family = by_model_type(str(hf_config.get("model_type")))
+        config = config_from(family, hf_config)
+    model = _make_outline(family, config)
+    model.hf_config = hf_config
+    return model
+
+
+MAX_WEIGHTS_OF_ONE_THREAD = 50_000_000  # of a model into which an adapter is merged; threads wait busily

@@ -1,0 +1,139 @@
+"""save: a model as a folder in Hugging Face's layout, all of it, or what it learnt on top of another."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.core.errors import InputError
+from heedful.core.images import write_image_processor
+from heedful.models.base import Model
+from heedful.models.hf_config import config_from, config_to, own_architecture
+from heedful.models.hf_config_checks import GENERATION
+from heedful.nn.quantised import Int8Embedding, dequantise_modules
+from heedful.text import save_tokenizer
+from heedful.weights.adapters import ADAPTER_FILES, adapter_tensors, save_adapter
+from heedful.weights.formats.tensor_files import write_safetensors
+from heedful.weights.names import own_rows
+from heedful.weights.pooling import write_pooling
+from heedful.weights.published_tensors import Origin, published_tensors
+
+
+def save(model: Model, folder: str | Path, *, quantized: bool = False) -> Path:
+    """Write a model as a folder in Hugging Face layout: config.json, model.safetensors, tokenizer.
+
+    A checkpoint that was loaded gets back every tensor under its published name and dtype. An adapter is
+    written beside the weights it stands on; `merge` first to have one model. A classifier of sentence vectors
+    has no class in `transformers`: its model_type begins with heedful-, so that only heedful opens it.
+
+    The matrices of a quantised model are written as plain floats, which other libraries open. They stay
+    rounded with `quantized`, in a quarter or an eighth of the space, in a folder that only heedful opens.
+    """
+    folder = Path(folder)
+    if folder.is_file():
+        raise InputError(f"{folder} is a file", hint="give a folder to save in")
+    if model.device.type == "meta":
+        raise InputError("this model has shapes and no weights", hint="build it on a device, or load it")
+    if "pruned" in model.hf_config:
+        raise InputError(
+            "heads were taken out of it, which no config.json can say", hint="keep it with torch.save"
+        )
+    if not quantized:
+        model = dequantised_model(model)
+    folder.mkdir(parents=True, exist_ok=True)
+    family, origin = model.family, model.origin
+    adapter = adapter_tensors(model)
+    if "quantization" in model.hf_config:
+        held, origin = published_tensors(model, own_rows(model), None, leave=adapter), Origin()
+    else:
+        held = published_tensors(model, family.rows(model.config), origin, leave=adapter)
+    if origin is None and model.config.head == "none" and family.prefix:
+        held = {name.removeprefix(f"{family.prefix}."): tensor for name, tensor in held.items()}
+    write_safetensors(folder, held)
+    _write_json(folder / "config.json", _saved_config(model, held))
+    _write_beside(model, folder)
+    if adapter:
+        save_adapter(model, folder)
+    else:
+        for name in ADAPTER_FILES:  # of an earlier model in the same folder
+            (folder / name).unlink(missing_ok=True)
+    return folder
+
+
+def dequantised_model(model: Model) -> Model:
+    """Return the model itself, or a copy of a quantised one whose matrices are plain floats again."""
+    if "quantization" not in model.hf_config:
+        return model
+    made = copy.deepcopy(model)
+    dequantise_modules(made)
+    made.tie()
+    made.hf_config = {name: value for name, value in model.hf_config.items() if name != "quantization"}
+    return made
+
+
+def save_without_weights(model: Model, folder: Path) -> None:
+    """Write all of a model but its tensors, which lie in shards beside it under our own names.
+
+    `sharding` in config.json has the fields that published names would tell.
+    """
+    hf_config = _saved_config(model, {})
+    found = vars(config_from(model.family, hf_config))
+    ours = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
+    more = {name: value for name, value in ours.items() if value != found[name]}
+    _write_json(folder / "config.json", hf_config | {"sharding": {"fields": more}})
+    _write_beside(model, folder)
+
+
+def save_on_base(model: Model, folder: str | Path, base: str, dtype: torch.dtype = torch.float16) -> Path:
+    """Write only what was learnt on top of `base`: adapter, trained head, config.
+
+    `base` is whatever `load` takes (an installed model's name, a folder, a hub id), which finds it again.
+    """
+    folder = save_adapter(model, folder, base=base, dtype=dtype)
+    hf_config = config_to(model.family, model.config, model.hf_config)
+    _write_json(folder / "config.json", hf_config)
+    return folder
+
+
+def _write_beside(model: Model, folder: Path) -> None:
+    """Write what belongs to a model beside its config and its tensors: settings, tokenizer, pooling."""
+    (folder / GENERATION).unlink(missing_ok=True)  # an earlier model's rules are not this one's
+    if model.generation:
+        _write_json(folder / GENERATION, model.generation)
+    typed = "types" in model.config.known() and getattr(model.config, "types") > 1  # noqa: B009
+    save_tokenizer(model.tokenizer, folder, types=typed)
+    write_pooling(model.pooling, folder, model.config.dim)
+    if model.image_processor is not None:
+        write_image_processor(model.image_processor, folder)
+
+
+def _saved_config(model: Model, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The config.json beside published `tensors`; a quantised model's has the fields that neither tells."""
+    hf_config = config_to(model.family, model.config, model.hf_config)
+    if "quantization" in hf_config:
+        stored = {k: v for k, v in hf_config.pop("quantization").items() if k != "fields"}
+        # Another program would miss every rounded matrix and draw one of its own: it must not know the type.
+        hf_config["model_type"] = f"heedful-{model.family.name}"
+        hf_config["architectures"] = [own_architecture(model.family, model.config.head)]
+        found = vars(
+            config_from(model.family, hf_config, tensors)
+        )  # what the file and the tensors' names give
+        ours = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
+        more = {name: value for name, value in ours.items() if value != found[name]}
+        hf_config["quantization"] = stored | ({"fields": more} if more else {})
+    # What it computes in: the type of a rounded table's vectors, or of the first float weight.
+    rounded = [m.dtype for m in model.modules() if isinstance(m, Int8Embedding)]
+    floats = (p for n, p in model.named_parameters() if p.is_floating_point() and not n.endswith(".scale"))
+    hf_config["dtype"] = str(rounded[0] if rounded else next(floats).dtype).removeprefix("torch.")
+    return hf_config
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")

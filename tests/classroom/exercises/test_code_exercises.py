@@ -1,0 +1,183 @@
+"""The code exercises themselves: examples, definitions, mistakes that can be told apart, their models."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import inspect
+import re
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import heedful
+from heedful.classroom.exercises import code_compare, code_models, code_stubs
+from heedful.classroom.exercises.code_compare import find_difference, is_finite
+from heedful.classroom.exercises.code_exercise import CodeExercise
+from heedful.classroom.exercises.code_exercises import code_exercises, stub_file, stubs, write_stubs
+from heedful.classroom.exercises.code_hints import HINTS
+from heedful.core.errors import InputError, NotFound
+from tests.refusal import refused
+
+EXERCISES = code_exercises()
+
+
+def outcomes(exercise: CodeExercise, *names: str) -> list[Any]:
+    """What the definition gives on every input with these mistakes in it; None for an error."""
+    found = []
+    for case in exercise.cases():
+        try:
+            found.append(exercise.mutate(frozenset(names), *case.arguments))
+        except (RuntimeError, ValueError, IndexError, ZeroDivisionError):
+            found.append(None)
+    return found
+
+
+def alike(exercise: CodeExercise, a: Any, b: Any) -> bool:
+    """Whether grading takes two outcomes for the same."""
+    if a is None or b is None:
+        return a is b
+    if not is_finite(a) or not is_finite(b):
+        return is_finite(a) == is_finite(b)
+    return find_difference(a, b, exercise.outputs) is None
+
+
+def test_there_are_ten_exercises_in_the_order_of_their_stubs() -> None:
+    assert list(EXERCISES) == list(stubs()) == list(HINTS)
+    assert len(EXERCISES) == 10
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=list(EXERCISES))
+def test_a_stub_has_the_arguments_of_its_definition_and_its_example_is_right(exercise: CodeExercise) -> None:
+    stub = getattr(code_stubs, exercise.name)
+    assert list(inspect.signature(stub).parameters) == list(inspect.signature(exercise.definition).parameters)
+    names = {"torch": torch, exercise.name: exercise.definition}
+    test = doctest.DocTestParser().get_doctest(inspect.getdoc(stub), names, exercise.name, None, 0)
+    assert test.examples
+    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(test)
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=list(EXERCISES))
+def test_without_a_mistake_a_mutation_is_the_definition(exercise: CodeExercise) -> None:
+    for case, mutated in zip(exercise.cases(), outcomes(exercise), strict=True):
+        assert find_difference(exercise.definition(*case.arguments), mutated, exercise.outputs) is None, case
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=list(EXERCISES))
+def test_every_mistake_shows_on_some_input_far_above_rounding(
+    exercise: CodeExercise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_compare, "RELATIVE", 10 * code_compare.RELATIVE)
+    monkeypatch.setattr(code_compare, "ABSOLUTE", 10 * code_compare.ABSOLUTE)
+    right = outcomes(exercise)
+    hidden = [
+        mistake.name
+        for mistake in exercise.mistakes
+        if all(alike(exercise, a, b) for a, b in zip(right, outcomes(exercise, mistake.name), strict=True))
+    ]
+    assert hidden == []
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=list(EXERCISES))
+def test_no_two_mistakes_look_alike(exercise: CodeExercise) -> None:
+    found = {mistake.name: outcomes(exercise, mistake.name) for mistake in exercise.mistakes}
+    same = [
+        {a, b}
+        for a, b in combinations(found, 2)
+        if all(alike(exercise, x, y) for x, y in zip(found[a], found[b], strict=True))
+    ]
+    assert same == []
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=list(EXERCISES))
+def test_a_function_is_really_called_inside_its_model(exercise: CodeExercise) -> None:
+    calls = 0
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return exercise.definition(*arguments)
+
+    assert exercise.place_in_model(counted).text
+    assert calls > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [(n, code_models.TRANSLATOR) for n in ("attention", "softmax", "layer_norm", "positional_encoding")]
+    + [("bahdanau_score", code_models.ALIGNER)],
+)
+def test_the_definition_in_its_place_translates_as_the_untouched_model(name: str, model: str) -> None:
+    texts = heedful.generate(
+        heedful.load(model), list(code_models.SENTENCES), max_tokens=code_models.MAX_TOKENS
+    )
+    found = EXERCISES[name].place_in_model(EXERCISES[name].definition).text
+    assert re.findall("“(.*?)”", found) == texts
+
+
+def test_the_searched_translation_is_that_of_the_library_s_own_beams() -> None:
+    model = heedful.load(code_models.TRANSLATOR)
+    text = heedful.generate(model, code_models.SHORT, beams=2, max_tokens=8)
+    search = EXERCISES["beam_search"]
+    assert search.place_in_model(search.definition).text == f"“{text}”"
+
+
+def test_adamw_in_its_place_trains_as_fit_does() -> None:
+    config = heedful.TrainConfig(steps=8, lr=2e-2)
+    with code_models.small_corpus(length=16, batch=4) as (tokenizer, batches):
+        sizes: dict[str, Any] = {"vocab": len(tokenizer), "dim": 16, "heads": 2, "layers": 1, "context": 16}
+        model = heedful.build("gpt2", **sizes, dropout=0.0, seed=0)
+        losses = [step.loss for step in heedful.fit(model, "next_token", batches, config)]
+    found = EXERCISES["adamw_step"].place_in_model(EXERCISES["adamw_step"].definition)
+    assert torch.allclose(found.numbers, torch.tensor(losses), atol=1e-4)
+
+
+def test_a_file_of_stubs_is_python_with_the_chosen_functions(tmp_path: Path) -> None:
+    path = write_stubs(tmp_path / "mine.py", ["attention", "bpe_merge"])
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert [node.name for node in tree.body if isinstance(node, ast.FunctionDef)] == [
+        "attention",
+        "bpe_merge",
+    ]
+    assert "heed grade mine.py" in path.read_text(encoding="utf-8")
+    compile(stub_file(), "solution.py", "exec")
+
+
+def test_a_file_of_stubs_is_never_written_over_unless_forced(tmp_path: Path) -> None:
+    path = tmp_path / "solution.py"
+    path.write_text("my work", encoding="utf-8")
+    with refused(InputError, "exists already", hint="force"):
+        write_stubs(path)
+    assert path.read_text(encoding="utf-8") == "my work"
+    write_stubs(path, force=True)
+    assert "def attention" in path.read_text(encoding="utf-8")
+
+
+def test_an_unknown_exercise_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    with refused(NotFound, "'atention'", hint="attention"):
+        write_stubs(tmp_path / "solution.py", ["atention"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_table_of_the_documentation_counts_inputs_and_mistakes() -> None:
+    text = (Path(__file__).parents[3] / "docs/exercises.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| .* \| (\d+) \|$", text, re.MULTILINE)
+    counted = {n: (len(e.cases()), len(e.mistakes)) for n, e in EXERCISES.items()}
+    assert {name: (int(inputs), int(mistakes)) for name, inputs, mistakes in rows} == counted
+    assert f"{sum(mistakes for _, mistakes in counted.values())} in all" in text
+
+
+def test_lists_and_hints_come_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEED_STATE", str(tmp_path))
+    source = "import sys, heedful.cli.exercise_code as e\n"
+    source += "e.print_exercises(True); e.print_hint('softmax', True)"
+    found = subprocess.run(
+        [sys.executable, "-c", source + "; print('torch' in sys.modules)"], capture_output=True, text=True
+    )
+    assert found.stdout.split()[-1] == "False", found.stderr

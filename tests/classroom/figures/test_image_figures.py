@@ -1,0 +1,91 @@
+"""Where in an image a model looks: the numbers are the watched ones, the picture is tinted by them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import heedful
+from heedful.classroom import figures as view
+from heedful.classroom.figures.canvas import encode_png
+from heedful.classroom.figures.image_drawing import tint_image
+from heedful.core.errors import InputError
+from heedful.core.images import draw_text
+from heedful.nn.context import Watch
+from tests.image_toy import reader
+from tests.properties.tiny import tiny
+from tests.refusal import refused
+
+
+def test_the_weights_are_those_of_cross_attention(tmp_path: Path) -> None:
+    model, image = reader(tmp_path, layers=2), draw_text("305", 16, 32)
+    figure = view.image_attention(model, image, "30")
+    panel, watch = figure.data["panels"][0], Watch("decoder.*.cross.pattern")
+    target = [[model.start_token, *model.tokenizer.encode("30", special=False)]]
+    with torch.no_grad():
+        model(model.image_processor(image), torch.tensor(target), watch=watch)
+    patterns = torch.stack([watch[f"decoder.{i}.cross.pattern"][0] for i in range(2)])
+    assert np.allclose(panel["values"], patterns.mean((0, 1)), atol=1e-6)
+    assert panel["columns"][:2] == ["[CLS]", "1,1"]
+    assert panel["rows"][:2] == ["3", "0"]
+    one = view.image_attention(model, image, "30", layer=1, head=2)
+    assert np.allclose(one.data["panels"][0]["values"], patterns[1, 2], atol=1e-6)
+    on_class = 100 * float(patterns.mean((0, 1))[:, 0].mean())
+    assert f"{on_class:.0f} % of all weight goes to [CLS]" in figure.note
+
+
+def test_it_is_saved_in_every_form_with_a_picture_for_each_token(tmp_path: Path) -> None:
+    figure = view.image_attention(reader(tmp_path), draw_text("305", 16, 32), "30")
+    for suffix in ("html", "svg", "png", "csv", "json"):
+        assert figure.save(tmp_path / f"figure.{suffix}").stat().st_size > 100
+    pictures = re.findall(r'href="data:image/png;base64,([^"]+)"', figure.to_svg())
+    assert len(pictures) == 4  # the image itself, and one for each token
+    Image = pytest.importorskip("PIL.Image")
+    first = np.asarray(Image.open(io.BytesIO(base64.b64decode(pictures[0]))))
+    assert np.array_equal(first, figure.data["pixels"])
+    assert "data:image/png" in (tmp_path / "figure.html").read_text()
+
+
+def test_a_patch_without_weight_stays_as_it_is_and_the_greatest_is_tinted_most() -> None:
+    pixels = np.full((4, 8, 3), 255, dtype=np.uint8)
+    tinted = tint_image(pixels, np.array([[0.0, 0.5], [0.25, 0.0]]), 0.5)
+    assert (tinted[:2, :4] == 255).all()
+    assert (tinted[2:, 4:] == 255).all()
+    assert tinted[0, 7, 2] < tinted[3, 0, 2] < 255
+
+
+def test_pixels_of_a_png_are_those_that_were_written() -> None:
+    Image = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(encode_png(pixels)))), pixels)
+
+
+def test_other_figures_take_an_image_too(tmp_path: Path) -> None:
+    model, image = reader(tmp_path), draw_text("305", 16, 32)
+    image.save(tmp_path / "number.png")
+    for draw in (view.attention, view.heads, view.next_token, view.surprisal, view.steps, view.beams):
+        assert draw(model, str(tmp_path / "number.png")).data
+    assert view.attention(model, image).data["patterns"]
+
+
+def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
+    with refused(InputError, "bart reads text", hint="vision-encoder-decoder"):
+        view.image_attention(tiny("bart"), "number.png")
+    with refused(InputError, "layer=7", hint="mean"):
+        view.image_attention(reader(tmp_path), draw_text("1"), "1", layer=7)
+    assert heedful.view.image_attention is view.image_attention
+
+
+def test_the_title_has_the_name_given_and_the_page_shows_it_once(tmp_path: Path) -> None:
+    figure = view.image_attention(reader(tmp_path), draw_text("305", 16, 32), "30", name="digits")
+    assert "digits looks" in figure.title
+    assert "name='digits'" in figure.python
+    assert "digits looks" in figure.to_svg()
+    assert "digits looks" not in figure.to_dict()["drawn"]["light"]
+    assert "∅" not in figure.to_dict()["drawn"]["light"]

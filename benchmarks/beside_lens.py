@@ -83,11 +83,10 @@ def heedful_calls(folder: Path, clean: Any, corrupt: Any) -> dict[str, Callable[
     import torch
 
     import heedful
-    from heedful.interp.attribution_patching import attribution_patching
-    from heedful.interp.effects import head_effects
+    from heedful.interp.change import head_effects
     from heedful.interp.lens import logit_lens
     from heedful.interp.logit_attribution import logit_attribution
-    from heedful.interp.patching import activation_patching
+    from heedful.interp.patching import activation_patching, attribution_patching
     from heedful.interp.steering import steer
 
     model = heedful.load(folder)

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 import heedful
-from heedful.weights.bases import installed_models
+from heedful.weights.hub import installed_models
 
 Run = Callable[[list[str]], np.ndarray]
 COMMON = """

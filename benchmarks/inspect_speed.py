@@ -20,12 +20,10 @@ from typing import Any
 import torch
 
 import heedful
-from heedful.interp.attribution_patching import attribution_patching
 from heedful.interp.comparison import Comparison
 from heedful.interp.inputs import choices
 from heedful.interp.logit_attribution import logit_attribution
-from heedful.interp.patching import activation_patching, carry
-from heedful.interp.path_patching import path_patching
+from heedful.interp.patching import activation_patching, attribution_patching, carry, path_patching
 
 CLEAN = "When Mary and John went to the store, John gave a drink to"
 CORRUPT = "When Mary and John went to the store, Mary gave a drink to"

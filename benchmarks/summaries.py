@@ -35,7 +35,7 @@ from bundle.summarising import learnt, summariser, written
 import heedful
 from heedful.classroom.experiments import ledger
 from heedful.data.batch_options import BatchOptions
-from heedful.data.tables import Table
+from heedful.data.readers import Table
 from heedful.tasks.examples import Examples
 from heedful.tasks.metrics.generated import rouge
 from heedful.tasks.text2text import Summarization

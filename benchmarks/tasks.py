@@ -30,7 +30,7 @@ import torch.nn.functional as F
 
 import heedful
 from heedful.classroom.experiments import ledger
-from heedful.data.tables import Table
+from heedful.data.readers import Table
 from heedful.tasks.metrics.generated import rouge
 from heedful.tasks.metrics.scores import spearman
 

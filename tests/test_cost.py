@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import heedful
-from heedful.weights.bases import bundled_models
+from heedful.weights.hub import bundled_models
 
 ROOT = Path(__file__).parents[1]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from heedful.cli import main
-from heedful.weights.bases import BASES, installed_models
+from heedful.weights.hub import BASES, installed_models
 
 PAGE = Path(__file__).parents[1] / "docs" / "course-map.md"
 ROW = re.compile(r"^\| (.+) \| (.+) \|$", re.MULTILINE)

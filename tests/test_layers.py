@@ -14,18 +14,18 @@ ROOT = Path(__file__).parents[1] / "src" / "heedful"
 
 # A package → the packages that it may import; everybody may import core and itself. Bottom up, as in
 # docs/architecture.md. Where a part of a package stands elsewhere than the rest, it has a row of its own.
-TABLES = ("weights.names", "weights.ops", "weights.formats", "weights.bases")  # they know no model
+TABLES = ("weights.names", "weights.ops", "weights.formats", "weights.hub")  # they know no model
 LAYERS: dict[str, tuple[str, ...]] = {
     "core": (),
     "kernels": (),
     "text": (),
     "data": (),
-    **{table: TABLES for table in TABLES},
+    **{table: ("kernels", *TABLES) for table in TABLES},
     "nn": ("kernels",),
-    "models": ("nn", *TABLES),
-    "weights": ("models", "nn", "text", *TABLES),
+    "models": ("nn", "kernels", *TABLES),
+    "weights": ("models", "nn", "kernels", "text", *TABLES),
     "tasks.metrics": ("models",),
-    "word2vec": ("weights.formats", "weights.bases", "tasks.metrics"),
+    "word2vec": ("weights.formats", "weights.hub", "tasks.metrics"),
     "decode": ("models", "nn", "kernels", "text"),
     "train": ("weights", "models", "nn", "kernels", "data", *TABLES),
     # torchrun starts a run as a module, which is then the command: hence cli

@@ -12,7 +12,7 @@ import torch
 
 import heedful
 from heedful.classroom.figures import Figure
-from heedful.weights.bases import BASES, installed_models
+from heedful.weights.hub import BASES, installed_models
 
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "looking_inside.ipynb"
 DEFAULT = '"smollm2-135m-instruct"'

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from heedful.weights.bases import BASES, installed_models
+from heedful.weights.hub import BASES, installed_models
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = ("questions.md", "corrections.md")

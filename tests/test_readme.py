@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from heedful.cli import COMMANDS, load_command, main
 from heedful.core.errors import NotFound
 from heedful.models import FAMILIES, IMAGE_FAMILIES
-from heedful.weights.bases import BASES, installed_models
+from heedful.weights.hub import BASES, installed_models
 
 README = Path(__file__).parents[1] / "README.md"
 PAGES = [README, *README.parent.glob("C*.md"), *sorted((README.parent / "docs").glob("*.md"))]

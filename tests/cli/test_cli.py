@@ -15,7 +15,7 @@ from heedful.cli import COMMANDS, main
 from heedful.cli.known_models import count_known, read_known
 from heedful.interp.show import label
 from heedful.models import presets
-from heedful.weights.bases import at_hand
+from heedful.weights.hub import at_hand
 
 
 @pytest.fixture

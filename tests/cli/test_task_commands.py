@@ -25,8 +25,7 @@ from heedful.cli.model_arguments import names_model
 from heedful.cli.output import align_columns, mark_spans
 from heedful.cli.text_arguments import file_text
 from heedful.models.base import Model
-from heedful.weights.bases import bundled_models
-from heedful.weights.hub import resolve
+from heedful.weights.hub import bundled_models, resolve
 from tests.decode.toy import letters
 from tests.properties.tiny import tiny
 

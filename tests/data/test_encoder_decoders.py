@@ -13,7 +13,7 @@ from heedful.core.errors import InputError
 from heedful.data import IGNORE
 from heedful.data import corruption as corrupt
 from heedful.data.batch import Row, collate
-from heedful.data.denoising import decoder_row
+from heedful.data.masking import decoder_row
 from heedful.data.token_cache import ragged_array
 from heedful.data.tokenization import Template
 from heedful.data.translation import PairRows

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from heedful.core.errors import HeedfulError
 from heedful.data.answer_spans import Question, locate_answer, squad
-from heedful.data.tables import Table
+from heedful.data.readers import Table
 from heedful.data.tagging import Sentence, conll, to_bio
 
 quick = settings(

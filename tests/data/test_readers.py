@@ -17,8 +17,7 @@ from heedful.core import files
 from heedful.core.errors import InputError, MissingPackage, NotFound
 from heedful.core.files import read_blocks, read_lines
 from heedful.data import readers, token_cache
-from heedful.data.readers import documents
-from heedful.data.tables import Table
+from heedful.data.readers import Table, documents
 from heedful.data.token_cache import tokenize_documents
 from tests.data.toy import Letters, Words
 from tests.refusal import refused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from heedful.weights.bases import installed_models
+from heedful.weights.hub import installed_models
 from tests.everyday.judging import TASKS, describe, false_statements, read_table
 
 # How many are right now. The goals stand in judging.py; a number here is raised when a model gets better.

@@ -14,13 +14,14 @@ from heedful.core.errors import CorruptFile, InputError, NotFound
 from heedful.interp.dictionary import (
     ablate_features,
     dictionary_activations,
+    feature_examples,
     fit_dictionary,
     load_dictionary,
     replace_value,
+    score_dictionary,
     set_feature,
     train_dictionary,
 )
-from heedful.interp.dictionary_scores import feature_examples, score_dictionary
 from tests.properties.tiny import tiny
 
 NAME = "blocks.0.output"

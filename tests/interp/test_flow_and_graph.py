@@ -8,11 +8,10 @@ import torch
 
 import heedful
 from heedful.core.errors import InputError
-from heedful.interp.attention import mixed_layers, rollout
-from heedful.interp.attention_flow import FlowNetwork, attention_flow
-from heedful.interp.attribution_graph import attribution_graph
+from heedful.interp.attention import FlowNetwork, attention_flow, mixed_layers, rollout
 from heedful.interp.gradients import attribution
 from heedful.interp.inputs import reading
+from heedful.interp.patching import attribution_graph
 from tests.interp.test_activation_patching import answers, two
 from tests.properties.tiny import ids, tiny
 

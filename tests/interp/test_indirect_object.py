@@ -10,11 +10,9 @@ import torch
 import heedful
 from heedful.core.errors import HeedfulError
 from heedful.interp.attention import attention
-from heedful.interp.attribution_patching import attribution_patching
 from heedful.interp.inputs import reading
 from heedful.interp.logit_attribution import logit_attribution
-from heedful.interp.patching import activation_patching, carry
-from heedful.interp.path_patching import path_patching
+from heedful.interp.patching import activation_patching, attribution_patching, carry, path_patching
 from heedful.models.base import Model
 
 CLEAN = "When Mary and John went to the store, John gave a drink to"

@@ -19,8 +19,7 @@ from heedful.cli import main
 from heedful.core.errors import InputError
 from heedful.decode.quantize import quantize
 from heedful.interp.attention import attention, head_scores, rollout
-from heedful.interp.change import ablate, causal_trace, patch, prune
-from heedful.interp.effects import head_effects
+from heedful.interp.change import ablate, causal_trace, head_effects, patch, prune
 from heedful.interp.gradients import attribution, gradient_by_distance
 from heedful.interp.inputs import part_at, reading, token_id
 from heedful.interp.lens import logit_lens, neighbours, surprisal

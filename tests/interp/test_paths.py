@@ -8,11 +8,9 @@ from torch import Tensor
 
 from heedful import Watch
 from heedful.core.errors import InputError
-from heedful.interp.attribution_patching import attribution_patching, edge_attribution
 from heedful.interp.comparison import PatchingResult
 from heedful.interp.inputs import Input, reading, stack_of
-from heedful.interp.patching import activation_patching
-from heedful.interp.path_patching import path_patching
+from heedful.interp.patching import activation_patching, attribution_patching, edge_attribution, path_patching
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.block import Block, ParallelBlock
 from tests.interp.test_activation_patching import answers, two

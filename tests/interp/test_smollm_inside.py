@@ -12,12 +12,10 @@ from heedful.core.files import read_lines
 from heedful.data import conll
 from heedful.interp.activations import mean_loss
 from heedful.interp.change import without
-from heedful.interp.dictionary import train_dictionary
-from heedful.interp.dictionary_scores import score_dictionary
-from heedful.interp.head_catalogue import catalogue_heads, repeated_tokens
+from heedful.interp.dictionary import score_dictionary, train_dictionary
+from heedful.interp.head_catalogue import catalogue_heads, read_parsed, repeated_tokens, syntax_heads
 from heedful.interp.probes import linear_probes
 from heedful.interp.steering import continuations, steer, steering_vector
-from heedful.interp.syntax_heads import read_parsed, syntax_heads
 from tests.tasks.real import smol
 
 pytestmark = pytest.mark.slow

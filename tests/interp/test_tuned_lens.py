@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from heedful.core.errors import CorruptFile, InputError, NotFound
-from heedful.interp.lens import logit_lens
-from heedful.interp.saved_module import save_module
-from heedful.interp.tuned_lens import (
+from heedful.interp.dictionary import save_module
+from heedful.interp.lens import (
     FORMAT,
     TunedLens,
     lens_divergence,
     load_tuned_lens,
+    logit_lens,
     train_tuned_lens,
     tuned_lens,
 )

@@ -166,7 +166,7 @@ def test_a_quantised_reader_reads_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["vision-encoder-decoder", "trocr-base-printed"])
 def test_training_on_text_refuses_it(name: str) -> None:
-    from heedful.train.recipes.settings import family_recipe
+    from heedful.train.recipes.recipes import family_recipe
 
     with refused(NotFound, name, "reads images", hint="image_text"):
         family_recipe(name)

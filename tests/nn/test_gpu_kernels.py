@@ -17,7 +17,7 @@ from heedful.nn.context import Context, Mask
 from heedful.nn.scan import selective
 from heedful.nn.selective import block_backward, block_forward
 from heedful.nn.ssm import Mamba
-from heedful.train import fused
+from heedful.train import float8 as fused
 
 pytest.importorskip("triton")
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from heedful.interp.logit_attribution import logit_attribution
-from heedful.interp.patching import activation_patching
-from heedful.interp.path_patching import path_patching
+from heedful.interp.patching import activation_patching, path_patching
 from heedful.models.base import Model
 from tests.parity.lens_bridge import load_both
 

@@ -16,7 +16,7 @@ from heedful.decode.continuous import GenerationTask
 from heedful.decode.request import make_request
 from heedful.serve import served_model, streams
 from heedful.serve.engine import Engine
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 from heedful.serve.openai_app import Limits, Server, create_openai_app
 from heedful.serve.openai_errors import OpenAIError
 from heedful.serve.served_model import make_served_model

@@ -12,9 +12,9 @@ import torch
 import heedful
 from heedful.core.errors import InputError
 from heedful.data.input_files import UnusableRow, read_input_file
-from heedful.tasks.columns import infer_file_task
 from heedful.tasks.conversational import read_messages
 from heedful.tasks.evaluate import default_task
+from heedful.tasks.examples import infer_file_task
 from heedful.tasks.finetune import finetune
 from heedful.tasks.pipeline import trainable_tasks
 from heedful.tasks.requests import FinetuneRequest

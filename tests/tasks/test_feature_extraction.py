@@ -13,7 +13,7 @@ from heedful import pipeline
 from heedful.core.errors import InputError
 from heedful.tasks import Truncated
 from heedful.text.tokenizer import Tokenizer
-from heedful.weights.bases import installed_models
+from heedful.weights.hub import installed_models
 from heedful.weights.pooling import Pooling
 from tests.tasks.conftest import Tiny
 

@@ -11,8 +11,8 @@ import torch
 
 import heedful
 from heedful.tasks import FewShot, Search, forget_models, infill, log_probability, rank
-from heedful.tasks import model_cache as recent
-from heedful.tasks.model_cache import open_model
+from heedful.tasks import task as recent
+from heedful.tasks.task import open_model
 from tests.tasks.conftest import Tiny
 from tests.tasks.real import scribbler
 

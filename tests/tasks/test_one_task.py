@@ -15,8 +15,7 @@ from heedful import data
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import read_input_file
-from heedful.tasks.columns import TEXT, Role
-from heedful.tasks.examples import Examples
+from heedful.tasks.examples import TEXT, Examples, Role
 from heedful.tasks.metrics.scores import correlation_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
 from heedful.tasks.pipeline import TASKS, TaskEntry, bind_task, trainable_tasks

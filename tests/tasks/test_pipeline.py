@@ -19,8 +19,8 @@ from heedful.core.devices import resolve_device
 from heedful.core.errors import ConfigError, HeedfulError, InputError, NotFound
 from heedful.core.images import draw_text
 from heedful.tasks import Truncated
+from heedful.tasks.model_inputs import input_limit, tokenize, with_special_tokens
 from heedful.tasks.pipeline import TASKS, find_task, infer_task, task_names
-from heedful.tasks.tokenized import input_limit, tokenize, with_special_tokens
 from heedful.text.tokenizer import Tokenizer
 from tests.tasks.conftest import TAGS, Tiny
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from heedful.core.errors import InputError
-from heedful.tasks.likelihood import rank
-from heedful.tasks.prompting import FewShot, few_shot
+from heedful.tasks.likelihood import FewShot, few_shot, rank
 from tests.tasks.real import scribbler, smol
 
 EXAMPLES = [("great fun", "good"), {"text": "a bore", "label": "bad"}]

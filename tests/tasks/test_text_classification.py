@@ -13,7 +13,7 @@ from heedful import pipeline
 from heedful.core.errors import InputError
 from heedful.tasks import Truncated
 from heedful.tasks.text_classification import TextClassification
-from heedful.weights.bases import installed_models
+from heedful.weights.hub import installed_models
 from tests.tasks.conftest import NLI, Tiny
 
 TEXT = "Ada lived in London"

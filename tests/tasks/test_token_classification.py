@@ -12,8 +12,8 @@ import heedful
 from heedful import pipeline
 from heedful.core.errors import InputError
 from heedful.tasks import Truncated
+from heedful.tasks.model_inputs import tokenize
 from heedful.tasks.token_classification import ScoredToken, group_entities, merge_words, scored_tokens
-from heedful.tasks.tokenized import tokenize
 from heedful.weights.loading import with_head
 from tests.tasks.conftest import TAGS, Tiny
 

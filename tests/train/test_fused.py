@@ -17,8 +17,8 @@ from heedful.kernels.gelu import gelu_mlp
 from heedful.kernels.linear_group import linear_group
 from heedful.nn.context import Context, Mask, Watch
 from heedful.nn.ssm import Mamba
-from heedful.train import fused as parts
-from heedful.train.fused import FusedAttention, FusedMamba, FusedMLP, fuse
+from heedful.train import float8 as parts
+from heedful.train.float8 import FusedAttention, FusedMamba, FusedMLP, fuse
 from tests.train import toys
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -24,7 +24,7 @@ from heedful.nn.rope import (
     yarn_gain,
 )
 from heedful.weights.formats.gguf import GGUFFile
-from heedful.weights.published_tensors import published_tensors
+from heedful.weights.names import published_tensors
 from tests.refusal import refused
 from tests.text.samples import WRITTEN
 

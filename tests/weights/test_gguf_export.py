@@ -20,7 +20,7 @@ from heedful.nn.rope import LinearScaling, Llama3Scaling, NTKScaling, Scaling, Y
 from heedful.text.to_gguf import gguf_tokenizer
 from heedful.weights.exporting import export_gguf
 from heedful.weights.formats.gguf import GGUFFile
-from heedful.weights.formats.gguf_blocks import SCHEMES, pack_q4_k
+from heedful.weights.formats.gguf_header import SCHEMES, pack_q4_k
 from heedful.weights.names import model_tensors
 from heedful.weights.pooling import Pooling
 from tests.refusal import refused

@@ -12,7 +12,7 @@ import heedful
 from heedful.models import FAMILIES
 from heedful.models.base import Model
 from heedful.nn.rope import LongScaling
-from heedful.weights.published_tensors import published_tensors
+from heedful.weights.names import published_tensors
 from tests.properties.tiny import ids, tiny
 
 gguf = pytest.importorskip("gguf", reason="the gguf library writes the files read here")

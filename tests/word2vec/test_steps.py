@@ -9,7 +9,7 @@ import re
 import pytest
 import torch
 
-from heedful.word2vec.steps import wampimuk
+from heedful.word2vec.definition import wampimuk
 
 
 def test_the_outside_words_are_the_neighbours_and_the_noise_words():

@@ -105,8 +105,7 @@ def answer_from_folder(
     question: str, folder: Path, model: str | None, top_k: int, device: str
 ) -> tuple[str, list[Row]]:
     """Return the model's name and the answers in a folder's texts, each with its place in its passage."""
-    from heedful.tasks.open_domain import OpenDomain
-    from heedful.tasks.search import DEFAULT_MODEL
+    from heedful.tasks.search import DEFAULT_MODEL, OpenDomain
     from heedful.weights.loading import load
 
     name, reader = make_pipeline("question-answering", model, device)

@@ -60,7 +60,7 @@ def eval_command(
     """
     with show_progress(f"loading {model}"):
         from heedful.tasks.evaluate import default_task, evaluate, load_trained
-        from heedful.train.recipes.settings import parse_assignment
+        from heedful.train.recipes.recipes import parse_assignment
 
         loaded = load_trained(model, device)
     task = task or default_task(loaded, request.files)

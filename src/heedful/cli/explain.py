@@ -98,7 +98,7 @@ def _derive(source: str, text: str | None, target: str | None, options: dict[str
 def _is_model(source: str) -> bool:
     """Return whether this names a folder, a .gguf file or a trained model, and no exercise."""
     from heedful.classroom.arithmetic.explain import examples
-    from heedful.weights.bases import bundled_models, installed_models
+    from heedful.weights.hub import bundled_models, installed_models
 
     if source in examples() or Path(source).suffix in (".yaml", ".yml", ".json"):
         return False

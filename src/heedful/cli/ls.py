@@ -61,7 +61,7 @@ def _model_cells(row: Mapping[str, Any]) -> dict[str, str]:
 
 def find_trained_models() -> list[dict[str, Any]]:
     """Return the trained models on this machine: the path of each, and what its card says."""
-    from heedful.weights.bases import bundled_models, installed_models
+    from heedful.weights.hub import bundled_models, installed_models
 
     root = Path("models")
     folders = sorted(root.iterdir()) if root.is_dir() else []

@@ -33,7 +33,7 @@ MAX_CHARACTERS_OF_ONE_THREAD = 2000
 
 def names_model(word: str) -> bool:
     """Return whether an argument is written like a model, by the rule above."""
-    from heedful.weights.bases import BASES, bundled_models
+    from heedful.weights.hub import BASES, bundled_models
 
     if not word or any(c.isspace() for c in word) or "://" in word:
         return False

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from heedful.core.option import Option, find_options
+from heedful.core.checks import Option, find_options
 
 Command = Callable[..., Any]
 KEYWORD = inspect.Parameter.KEYWORD_ONLY

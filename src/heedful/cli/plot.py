@@ -39,7 +39,7 @@ def plot_training_command(
     """
     with show_progress("reading the runs"):
         from heedful.classroom import figures as view
-        from heedful.train.recipes.curves import draw_curves, read_curves
+        from heedful.train.recipes.folder import draw_curves, read_curves
 
         figure = view.training(run, metric)
     print(draw_curves(read_curves(run, metric), metric) if output is None else figure.save(output))

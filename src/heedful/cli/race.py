@@ -73,7 +73,7 @@ def race_command(
 
       heed race --translation pairs.tsv --device cuda
     """
-    from heedful.classroom.experiments.experiment import finish_experiment
+    from heedful.classroom.experiments.measurement_store import finish_experiment
 
     where = folder or Path("runs") / ("translation-race" if translation else "race")
     names = {"systems": systems, "parts": parts}
@@ -105,8 +105,7 @@ def open_race(
             raise InputError("--parts is of a race of language models", hint="leave it or --translation out")
         settings = replace(QUICK_TRANSLATION if quick else FULL_TRANSLATION, **changes)
         return TranslationRace(folder, files, settings, device, report)
-    from heedful.classroom.experiments.race_settings import FULL, QUICK
-    from heedful.classroom.experiments.system_race import Race
+    from heedful.classroom.experiments.system_race import FULL, QUICK, Race
 
     return Race(folder, files, replace(QUICK if quick else FULL, **changes), device, report)
 

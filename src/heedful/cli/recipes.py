@@ -58,8 +58,7 @@ def cp(
 
       heed recipe cp gpt2 mine.yaml
     """
-    from heedful.train.recipes.recipes import RECIPES
-    from heedful.train.recipes.settings import ResolvedSettings, settings_yaml
+    from heedful.train.recipes.recipes import RECIPES, ResolvedSettings, settings_yaml
 
     if name not in RECIPES:
         raise NotFound(

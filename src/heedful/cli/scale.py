@@ -38,7 +38,7 @@ def scale_command(
 
       heed scale corpus.txt --device cuda
     """
-    from heedful.classroom.experiments.experiment import finish_experiment
+    from heedful.classroom.experiments.measurement_store import finish_experiment
     from heedful.classroom.experiments.scale_sweep import FULL_SCALE, QUICK_SCALE, ScaleSweep
 
     settings = QUICK_SCALE if quick else FULL_SCALE

@@ -13,7 +13,7 @@ from heedful.cli.model_arguments import Device, Dtype, load_model
 from heedful.cli.options import options_from
 from heedful.cli.text_arguments import read_file
 from heedful.core.errors import InputError, MissingPackage
-from heedful.serve.server_settings import ServerSettings
+from heedful.serve.openai_server import ServerSettings
 
 if TYPE_CHECKING:
     from heedful.serve.served_model import ServedModel
@@ -40,10 +40,9 @@ def serve_command(
       HEED_API_KEY=secret heed serve ./my-model --host 0.0.0.0
     """
     try:
-        from heedful.serve.draining import run_until_signal
-        from heedful.serve.guard import LOOPBACK_HOSTS, AccessRules
+        from heedful.serve.guard import LOOPBACK_HOSTS, AccessRules, bind_socket
         from heedful.serve.openai_app import Limits, create_openai_app
-        from heedful.serve.sockets import bind_socket
+        from heedful.serve.openai_server import run_until_signal
     except ImportError as error:
         raise MissingPackage(f"the server needs {error.name}", hint="pip install 'heedful[serve]'") from None
     settings.check_access()

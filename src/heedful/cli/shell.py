@@ -101,7 +101,7 @@ def _eval_section(name: str) -> str | None:
 
 def _data_options() -> set[str]:
     from heedful import data
-    from heedful.train.recipes.datasets import TASK_BUILDERS
+    from heedful.train.recipes.prepare import TASK_BUILDERS
 
     builders = [*data.FROM_TEXT.values(), *TASK_BUILDERS.values()]
     return {

@@ -55,7 +55,7 @@ def embed_command(
     texts = read_texts(text, TableColumns("embed", column, model=model))
     if out is not None and out.suffix not in FORMATS:
         raise InputError(f"{out} has no suffix of {' or '.join(FORMATS)}", hint="name a file that has")
-    from heedful.tasks.sentence_similarity import sentence_vectors
+    from heedful.tasks.feature_extraction import sentence_vectors
 
     with print_warnings(), show_progress("embedding"), few_threads(texts):
         name, pipe = make_pipeline("sentence-similarity", model, device)

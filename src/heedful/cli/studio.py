@@ -39,7 +39,7 @@ def studio_command(
 
       heed studio vectors.vec --no-browser
     """
-    from heedful.serve.sockets import LOOPBACK, bind_socket
+    from heedful.serve.guard import LOOPBACK, bind_socket
     from heedful.weights.hub import resolve
 
     for name in models or ():

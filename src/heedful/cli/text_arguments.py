@@ -60,7 +60,7 @@ class TableColumns:
     def read(self, path: Path) -> list[tuple[int, Input]]:
         """Return the texts of a table, each with its line."""
         from heedful.data.input_files import cell_text, parse_rows, read_input_file
-        from heedful.tasks.columns import COUNT_HINT, INPUT_ROLES, infer_columns, list_columns
+        from heedful.tasks.examples import COUNT_HINT, INPUT_ROLES, infer_columns, list_columns
         from heedful.tasks.task import TrainableTask
         from heedful.tasks.task_specification import TaskSpecification
         from heedful.tasks.text_generation import TextGeneration

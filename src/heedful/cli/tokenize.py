@@ -63,7 +63,7 @@ def _load_tokenizer(name: str) -> Tokenizer:
 
         found = from_gguf(GGUFFile(where).metadata)
     else:
-        from heedful.models.hf_config_checks import read_config
+        from heedful.models.hf_config import read_config
         from heedful.text import load_tokenizer
 
         found = load_tokenizer(where, read_config(where) if (where / "config.json").is_file() else {})

@@ -25,7 +25,7 @@ from heedful.core.progress import show_progress
 from heedful.train.recipes.recipes import setting_options
 
 if TYPE_CHECKING:
-    from heedful.train.recipes.settings import ResolvedSettings, Setting
+    from heedful.train.recipes.recipes import ResolvedSettings, Setting
     from heedful.train.recipes.train import TrainResult
 
 # Each setting with an `Option` has a flag and a variable: --lr and HEED_LR change train.lr.
@@ -79,7 +79,7 @@ def train_command(
       heed train gpt2 corpus.txt --resume
     """
     with show_progress("starting", quiet=quiet):
-        from heedful.train.recipes.settings import resolve_settings
+        from heedful.train.recipes.recipes import resolve_settings
 
     changes = [*flag_settings(context, flags), *other_settings(settings or [], files or [], valid or [])]
     resolved = resolve_settings(recipe, changes)
@@ -87,7 +87,7 @@ def train_command(
     if print_config:
         return print_settings(resolved, json)
     if dry_run:
-        from heedful.train.recipes.rehearsal import rehearse
+        from heedful.train.recipes.train import rehearse
 
         return print_rehearsal(rehearse(resolved), json)
     if nproc > 1:
@@ -106,7 +106,7 @@ def train_command(
 
 def flag_settings(context: typer.Context, flags: Mapping[str, Any]) -> list[Setting]:
     """Return the settings that variables of the environment and flags give, those of the flags last."""
-    from heedful.train.recipes.settings import Setting
+    from heedful.train.recipes.recipes import Setting
 
     environment, line = [], []
     for name, value in flags.items():
@@ -120,7 +120,7 @@ def flag_settings(context: typer.Context, flags: Mapping[str, Any]) -> list[Sett
 
 def other_settings(settings: Sequence[str], files: list[str], valid: list[str]) -> list[Setting]:
     """Return the settings of --set, of the files to train on and of those to validate on."""
-    from heedful.train.recipes.settings import Setting, parse_assignment
+    from heedful.train.recipes.recipes import Setting, parse_assignment
 
     found = [parse_assignment(text) for text in settings]
     for one in found:
@@ -144,7 +144,7 @@ def reports_error(error: HeedfulError) -> bool:
 def launch_processes(count: int, settings: ResolvedSettings, arguments: list[str]) -> NoReturn:
     """Run the command in several processes and exit with their code."""
     from heedful.core.devices import resolve_device
-    from heedful.train.recipes.launch import launch
+    from heedful.train.recipes.train import launch
 
     if resolve_device(settings.recipe.device).type == "cuda":
         import torch
@@ -159,7 +159,7 @@ def launch_processes(count: int, settings: ResolvedSettings, arguments: list[str
 
 def print_settings(settings: ResolvedSettings, json: bool) -> None:
     """Print every setting and where it came from."""
-    from heedful.train.recipes.settings import flatten, recipe_values
+    from heedful.train.recipes.recipes import flatten, recipe_values
 
     values = flatten(recipe_values(settings.recipe)) | {
         k: list(getattr(settings, k)) for k in ("files", "valid") if getattr(settings, k)

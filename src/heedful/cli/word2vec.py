@@ -252,7 +252,7 @@ def show_step(
     rate: Annotated[float, typer.Option(help="The learning rate.")] = 0.5, json: Json = False
 ) -> None:
     """Show one update with every number: the “wampimuk” example."""
-    from heedful.word2vec.steps import wampimuk
+    from heedful.word2vec.definition import wampimuk
 
     step = wampimuk(rate=rate)
     as_json(step.to_dict()) if json else typer.echo(step.to_markdown())

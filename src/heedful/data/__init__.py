@@ -29,12 +29,10 @@ from heedful.data.batch import IGNORE, Batch
 from heedful.data.batches import Batches
 from heedful.data.chats import chats
 from heedful.data.classification import classify, contrast, regress
-from heedful.data.denoising import denoise, spans
 from heedful.data.image_text import image_text
 from heedful.data.language_modeling import next_token
-from heedful.data.masking import masked, pairs, replaced
-from heedful.data.readers import Documents, documents, from_hub, texts
-from heedful.data.tables import Source, Table, column
+from heedful.data.masking import denoise, masked, pairs, replaced, spans
+from heedful.data.readers import Documents, Source, Table, column, documents, from_hub, texts
 from heedful.data.tagging import conll, tag
 from heedful.data.tokenization import TokenizerProtocol as Tokenizer
 from heedful.data.translation import parallel

@@ -18,8 +18,7 @@ from heedful.core.files import Paths, expand_paths
 from heedful.data.batch import Row
 from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
 from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
-from heedful.data.readers import are_examples
-from heedful.data.tables import read_json_data
+from heedful.data.readers import are_examples, read_json_data
 from heedful.data.token_cache import RaggedArray, encode_texts, ragged_array
 from heedful.data.tokenization import LocatesTokens, Template, TokenizerProtocol, find_template
 

@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from heedful.core.errors import ConfigError, InputError, nearest
 from heedful.core.files import expand_paths, open_bytes, read_blocks, read_lines, sha256, stem_path
-from heedful.data.readers import Documents
-from heedful.data.tables import TABLE_KINDS, Column, Table, json_text, parse_object, read_objects
+from heedful.data.readers import TABLE_KINDS, Column, Documents, Table, json_text, parse_object, read_objects
 
 Kind = Literal["table", "conll", "squad", "text"]
 CONLL = (".conll", ".conllu", ".iob", ".iob2", ".bio")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heedful.core.errors import InputError, MissingPackage, nearest
-from heedful.core.files import Paths, expand_paths, name_files, read_blocks, read_lines
+from heedful.core.files import Paths, expand_paths, name_files, read_blocks, read_lines, stem_path
 
 EDGE_BYTES = 1 << 16  # of either end of a file, which its fingerprint looks at
 Unit = Literal["file", "paragraph", "line"]
@@ -137,3 +140,232 @@ def split_documents(documents: Documents, part: float) -> tuple[Documents, Docum
     return first, Documents(
         lambda: read_range(cut, total), documents.files, settings("last"), f"the end of {documents.name}"
     )
+
+
+# Tables from disk, row by row: CSV, TSV, JSON Lines, and two files whose lines belong together.
+
+
+Column = str | int
+Source = Paths | Documents  # of plain text
+TABLE_KINDS = {".csv": ",", ".tsv": "\t", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
+TableRow = tuple[str, tuple[str, ...]]  # where it stands ("file, line 7"), and its values
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with columns. Rows are read when asked for and never held.
+
+    A column is a name from the first line, or a number if there is no such line. Quotes mean something in
+    CSV; in TSV they are text, as GLUE has it, unless `quoted` says otherwise.
+    """
+
+    paths: Paths
+    header: bool | None = None  # None: there is one if columns are asked for by name
+    delimiter: str | None = None
+    quoted: bool | None = None
+    encoding: str = "utf-8"
+
+    @classmethod
+    def of(cls, source: Paths | Table, encoding: str = "utf-8") -> Table:
+        """Return a table as it is, or the table in these files."""
+        return source if isinstance(source, Table) else cls(source, encoding=encoding)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(expand_paths(self.paths))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The cells of the first line of the first file, or the fields of its first object."""
+        path = self.files[0]
+        kind = self.delimiter or table_delimiter(path)
+        if kind == "json":
+            first = next(read_objects(path, self.encoding), None)
+            return () if first is None else tuple(parse_object(path, *first))
+        for _, record in self._records(path, kind):
+            return tuple(name.strip() for name in record)
+        return ()
+
+    def rows(self, *columns: Column) -> Iterator[TableRow]:
+        """Yield where each row stands ("file, line 7"), and its values in these columns."""
+        empty = True
+        for path in self.files:
+            kind = self.delimiter or table_delimiter(path)
+            read = self._object_rows(path, columns) if kind == "json" else self._rows(path, kind, columns)
+            for row in read:
+                empty = False
+                yield row
+        if empty:
+            bytes_read = any(path.stat().st_size for path in self.files)
+            raise InputError(f"{name_files(self.files)} {'has no rows' if bytes_read else 'is empty'}")
+
+    def column(self, name: Column) -> Documents:
+        """Return one column as documents."""
+        settings = ("table", name, self.header, self.delimiter, self.quoted, self.encoding)
+        read = lambda: ([values[0]] for _, values in self.rows(name))
+        return Documents(read, self.files, settings, name_files(self.files))
+
+    def _uses_quotes(self, delimiter: str) -> bool:
+        return delimiter != "\t" if self.quoted is None else self.quoted
+
+    def _records(self, path: Path, delimiter: str) -> Iterator[tuple[range, list[str]]]:
+        """Yield the lines each record takes, and its cells; blank records are left out."""
+        if len(delimiter) != 1 or delimiter in '\r\n"':
+            raise InputError(f"delimiter={delimiter!r} must be one character", hint="no quote, no line end")
+        csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+        lines = (line + "\n" for line in read_lines(path, self.encoding))
+        dialect: dict[str, Any] = {} if self._uses_quotes(delimiter) else {"quoting": csv.QUOTE_NONE}
+        reader = csv.reader(lines, delimiter=delimiter, **dialect)
+        last = 0
+        try:
+            for record in reader:
+                first, last = last + 1, reader.line_num
+                if any(value.strip() for value in record):
+                    yield range(first, last + 1), record
+        except csv.Error as error:
+            raise InputError(f"{path}, line {reader.line_num}: {error}") from None
+
+    def _rows(self, path: Path, delimiter: str, columns: Sequence[Column]) -> Iterator[TableRow]:
+        names: list[str] | None = None
+        indices: list[int] | None = None
+        width = 0
+        for lines, record in self._records(path, delimiter):
+            if indices is None:
+                width = len(record)
+                if self.header if self.header is not None else any(isinstance(c, str) for c in columns):
+                    names = [name.strip() for name in record]
+                indices = [column_index(path, c, names, width) for c in columns]
+                if names:
+                    continue
+            if len(record) != width:
+                hint = "is a quote left open?" if self._uses_quotes(delimiter) and len(lines) > 1 else None
+                where = f"{path}, line {lines[0]}"
+                raise InputError(f"{where}: {len(record)} columns instead of {width}", hint=hint)
+            yield f"{path}, line {lines[0]}", tuple(record[i] for i in indices)
+
+    def _object_rows(self, path: Path, columns: Sequence[Column]) -> Iterator[TableRow]:
+        for line, text in read_objects(path, self.encoding):
+            where = f"{path}, line {line}"
+            row = parse_object(path, line, text)
+            for c in columns:
+                if c not in row:
+                    raise InputError(f"{where}: no field {c!r}", hint=column_hint(str(c), list(row)))
+                if row[c] is None:
+                    raise InputError(f"{where}: field {c!r} is null")
+            yield where, tuple(json_text(row[c]) for c in columns)
+
+
+def json_text(value: Any) -> str:
+    """Return a JSON value as text; lists of strings (tokens) are joined by spaces."""
+    if isinstance(value, list) and all(isinstance(v, str) for v in value):
+        return " ".join(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def parse_json(text: str, path: Path, line: int | None = None) -> Any:
+    """Return the value of a JSON text: one line of a file, or with `line` None all of it."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        reason = "lists or objects stand too deep in each other"
+    except ValueError as error:  # also of a number with thousands of digits, which has no line
+        reason, line = getattr(error, "msg", str(error)), line or getattr(error, "lineno", None)
+    where = path if line is None else f"{path}, line {line}"
+    raise InputError(f"{where}: no JSON ({reason})")
+
+
+def parse_object(path: Path, line: int, text: Any) -> dict[Any, Any]:
+    """Return one row of a JSON file."""
+    where = f"{path}, line {line}"
+    row = parse_json(text, path, line) if isinstance(text, str) else text
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: a row is an object {{…}}, not {row!r:.40}")
+    return row
+
+
+def read_objects(path: Path, encoding: str) -> Iterator[tuple[int, Any]]:
+    """Yield the rows of a JSON file with their numbers: one a line, or one list of all."""
+    if stem_path(path).suffix.lower() != ".json":
+        yield from ((i, line) for i, line in enumerate(read_lines(path, encoding), 1) if line.strip())
+        return
+    value = read_json_data(path, encoding)
+    if not isinstance(value, list):
+        raise InputError(
+            f"{path} holds one JSON object and not a list of rows", hint="name it .jsonl if it has one a line"
+        )
+    for i, row in enumerate(value, 1):
+        if isinstance(row, str):  # which `parse_object` would take for a line of the file
+            raise InputError(f"{path}, row {i}: a row is an object {{…}}, not {row[:40]!r}")
+        yield i, row
+
+
+def read_json_data(path: Path, encoding: str = "utf-8") -> Any:
+    """Return the value of a whole JSON file of data, compressed or not."""
+    text = "".join(read_blocks(path, encoding))
+    if not text.strip():
+        raise InputError(f"{path} is empty")
+    return parse_json(text, path)
+
+
+def table_delimiter(path: Path) -> str:
+    """Return the delimiter of a table, or "json", by the end of its name."""
+    suffix = stem_path(path).suffix.lower()
+    if suffix not in TABLE_KINDS:
+        raise InputError(
+            f"cannot tell what {path} is", hint="name it .csv, .tsv or .jsonl, or pass delimiter="
+        )
+    return TABLE_KINDS[suffix]
+
+
+def column_index(path: Path, column: Column, names: Sequence[str] | None, width: int) -> int:
+    """Return the index of a column, or raise an error that names the nearest."""
+    if isinstance(column, int):
+        if not -width <= column < width:
+            raise InputError(f"{path} has no column {column}", hint=f"it has {width}, counted from 0")
+        return column
+    if names is None or column not in names:
+        raise InputError(f"{path} has no column {column!r}", hint=column_hint(column, names or []))
+    return names.index(column)
+
+
+def column_hint(name: str, names: Sequence[str]) -> str:
+    """Return the hint of an error about an unknown column: the nearest name, or all."""
+    return nearest(name, names) or f"it has {', '.join(map(repr, names[:12])) or 'none'}"
+
+
+def open_documents(source: Source, unit: Unit = "file", encoding: str = "utf-8") -> Documents:
+    """Return the documents of text files, or of the field "text" if all are JSON Lines by their names."""
+    if isinstance(source, Documents):
+        return source
+    if all(stem_path(path).suffix.lower() == ".jsonl" for path in expand_paths(source)):
+        return Table(source, encoding=encoding).column("text")
+    return documents(source, unit, encoding)
+
+
+def column(paths: Paths, name: Column, **options: Any) -> Documents:
+    """Return one column of a CSV, TSV or JSON Lines file as documents, for data.text and its kin."""
+    return Table(paths, **options).column(name)
+
+
+def parallel_documents(
+    paths: Paths | Table, columns: tuple[Column, Column] | None, encoding: str = "utf-8"
+) -> tuple[Documents, Documents]:
+    """Return the two sides of a parallel corpus: two files of as many lines, or two columns of a table."""
+    if isinstance(paths, Table | str | Path) or len(paths) == 1:
+        table = Table.of(paths, encoding)
+        first, second = columns or (0, 1)
+        return table.column(first), table.column(second)
+    if len(paths) != 2:
+        raise InputError(f"a parallel corpus is two files or one table; got {len(paths)} paths")
+    files = [expand_paths(p)[0] for p in paths]
+    counts = [sum(1 for _ in read_lines(f, encoding)) for f in files]
+    for file, count in zip(files, counts, strict=True):
+        if not count:
+            raise InputError(f"{file} is empty")
+    if counts[0] != counts[1]:
+        raise InputError(
+            f"{files[0]} has {counts[0]:,} lines and {files[1]} has {counts[1]:,}", hint="they must pair up"
+        )
+    lines = lambda file: lambda: ([line] for line in read_lines(file, encoding))
+    source, target = (Documents(lines(file), (file,), ("lines", encoding), str(file)) for file in files)
+    return source, target

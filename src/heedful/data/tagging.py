@@ -19,7 +19,7 @@ from heedful.core.files import Paths, expand_paths, name_files, read_lines
 from heedful.data.batch import IGNORE, Row
 from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
 from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
-from heedful.data.labels import LabelNames
+from heedful.data.classification import LabelNames
 from heedful.data.readers import are_examples
 from heedful.data.token_cache import RaggedArray, ragged_array
 from heedful.data.tokenization import LocatesTokens, Template, TokenizerProtocol, encode_many, find_template

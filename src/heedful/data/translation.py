@@ -21,8 +21,7 @@ from heedful.data.batch import IGNORE, Batch, pad_batch
 from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
 from heedful.data.batches import Batches, Indices, RowSource, join_fingerprints
 from heedful.data.merge_dropout import MergeDropout, merge_parts
-from heedful.data.readers import Documents
-from heedful.data.tables import Column, Table, parallel_documents
+from heedful.data.readers import Column, Documents, Table, parallel_documents
 from heedful.data.token_cache import RaggedArray, tokenize_documents
 from heedful.data.tokenization import (
     Template,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from heedful.core.option import Option
+from heedful.core.checks import Option
 
 
 @dataclass(frozen=True)

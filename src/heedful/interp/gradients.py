@@ -12,6 +12,7 @@ from torch import Tensor
 from heedful.core.errors import InputError
 from heedful.interp.inputs import (
     Input,
+    Result,
     Text,
     answer_id,
     choices,
@@ -21,7 +22,6 @@ from heedful.interp.inputs import (
     reading,
     token_vectors,
 )
-from heedful.interp.results import Result
 from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
 from heedful.nn.context import Watch
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from heedful.core.errors import InputError, nearest
 from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
 from heedful.models.calls import ForwardOptions
+from heedful.nn.attention import CrossAttention
+from heedful.nn.attentive import Decoding
 from heedful.nn.block import Stack
 from heedful.nn.context import Part, Watch
 from heedful.nn.embedding import Embedding
@@ -276,3 +278,74 @@ def stack_of(model: Model) -> tuple[str, Stack]:
 def word_head(model: Model) -> Head:
     """The head that speaks of words; an error where the model has another."""
     return cast(Head, model.head).words
+
+
+# What a row of a pattern stands for: the token that is read, or the word that is written.
+#
+# Attention over oneself asks on behalf of the token it reads. Attention over a source asks in order to
+# write:
+# the row that reads y_{t−1} chooses what y_t is made from, so it carries y_t, as in figure 3 of Bahdanau et
+# al.
+# 2015. View, studio and exports take their labels from here.
+
+
+Side = Literal["tokens", "target", "written"]
+OPEN = "…"  # the last row of a model that predicts no words
+
+
+def attends_to_source(part: nn.Module) -> bool:
+    """Whether the keys of a part are an encoder's: cross-attention, or alignment in a recurrent decoder."""
+    return isinstance(part, CrossAttention | Decoding)
+
+
+def row_side(path: str, part: nn.Module, *, has_target: bool) -> Side:
+    """Return whose tokens name the rows of the pattern at `path`."""
+    if attends_to_source(part):
+        return "written"
+    return "target" if has_target and not path.startswith("encoder") else "tokens"
+
+
+def key_side(path: str, part: nn.Module, *, has_target: bool) -> Side:
+    """Return whose tokens name the columns."""
+    return "tokens" if attends_to_source(part) else row_side(path, part, has_target=has_target)
+
+
+def written_ids(model: Model, inputs: Input, output: Tensor | None) -> list[int | None]:
+    """Return the word each target position writes: the next one of the target, and at the last position the
+    likeliest by `output`, the logits (1, T, V); None there if the head predicts no words.
+    """
+    following: list[int | None] = inputs.read[0, 1:].tolist()
+    try:
+        word_head(model)
+    except InputError:
+        output = None
+    return [*following, None if output is None else int(output[0, -1].argmax())]
+
+
+def written_names(model: Model, inputs: Input, output: Tensor | None) -> tuple[str, ...]:
+    """Return the names of `written_ids` in the vocabulary."""
+    return tuple(OPEN if i is None else names_of(model, [i])[0] for i in written_ids(model, inputs, output))
+
+
+# What the functions here return can be written as JSON, all in one way.
+
+
+class Result:
+    """A frozen dataclass as plain values: its fields, and the properties that are named in `also`."""
+
+    also: ClassVar[tuple[str, ...]] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        names = [*(field.name for field in fields(self)), *self.also]  # type: ignore[arg-type]
+        return {name: to_plain(getattr(self, name)) for name in names}
+
+
+def to_plain(value: Any) -> Any:
+    """Return tensors and tuples as lists, results and mappings as dictionaries, all else as it is."""
+    if isinstance(value, Result):
+        return value.to_dict()
+    if isinstance(value, Tensor):
+        return value.detach().cpu().double().tolist()
+    if isinstance(value, Mapping):
+        return {key: to_plain(v) for key, v in value.items()}
+    return [to_plain(v) for v in value] if isinstance(value, list | tuple) else value

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.core.errors import InputError
-from heedful.interp.inputs import Input, Text, answer_id, position_of, reading, stack_of
-from heedful.interp.results import Result
+from heedful.interp.inputs import Input, Result, Text, answer_id, position_of, reading, stack_of
 from heedful.models.base import Model, Seq2Seq, evaluation_mode
 from heedful.nn.attend import bend_scores
 from heedful.nn.attention import Attention, join_heads

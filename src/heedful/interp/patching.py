@@ -7,24 +7,30 @@ batch, whose rows differ in what is patched (see `interventions`); one that puts
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from heedful.core.checks import check_integer
 from heedful.core.errors import InputError
 from heedful.interp.comparison import (
     HEAD_VALUES,
     Comparison,
+    Intervention,
+    InterventionRunner,
     Patch,
     PatchingResult,
+    Report,
     all_patches,
     both_inputs,
     collect,
     select_entries,
     value_names,
 )
-from heedful.interp.inputs import Input, Text, reading
-from heedful.interp.interventions import Intervention, InterventionRunner, Report
+from heedful.interp.inputs import Input, Result, Text, choices, reading
+from heedful.interp.nodes import Node, NodeTable
 from heedful.models.base import Model
 from heedful.nn.context import Watch
 
@@ -153,3 +159,230 @@ def causal_trace(
     """
     found = activation_patching(model, clean, corrupt, right, wrong, target=target)
     return dict(zip(found.names, found.values.tolist(), strict=True))
+
+
+# Direct paths from one part to another: one write changed for one read alone, everything between held.
+
+
+ROWS = 16  # whose queries, keys or values are computed at once
+
+
+@torch.no_grad()
+def path_patching(
+    model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str,
+    wrong: int | str | None = None, senders: Sequence[str] | str | None = None,
+    receivers: Sequence[str] | str | None = None, *, target: Text | None = None, position: int = -1,
+    report: Report | None = None, rows: int | None = None,
+) -> PatchingResult:  # fmt: skip
+    """Return how much of the answer comes back when a sender's clean output reaches one receiver alone
+
+    (Wang et al. 2023, arXiv 2211.00593; Goldowsky-Dill et al. 2023, arXiv 2304.05969.) In a run of `corrupt`
+    the receiver reads the stream as if the sender had written what it wrote in `clean`; every other part
+    reads it as it was, and what comes after the receiver follows from it. Senders are "embed",
+    "blocks.0.attn", "blocks.0.attn head 3"; receivers "blocks.1.ffn", "logits", "blocks.1.attn.q head 2" (or
+    k, v). By default all parts; senders="heads" are all heads, receivers="q", "k" or "v" those of every head.
+    Values are as in `activation_patching`, NaN where a sender comes after a receiver. Blocks that add to no
+    stream are refused.
+    """
+    comparison = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
+    table = NodeTable.of(model)
+    sends, receives = table.find_writes(senders), table.find_reads(receivers)
+    pairs = [(s, r) for r in receives for s in sends if s.depth < r.depth]
+    if not pairs:
+        raise InputError(
+            "no sender comes before a receiver", hint=f"{sends[0].name} cannot reach {receives[0].name}"
+        )
+    first, second = comparison.values(table.value_names(sends))
+    change = {node.name: table.output_change(node, first, second)[0] for node in sends}
+    interventions = [_direct(s, r, change[s.name]) for s, r in pairs if not r.projection]
+    interventions += _through_projections(comparison, [p for p in pairs if p[1].projection], change)
+    order = [p for p in pairs if not p[1].projection] + [p for p in pairs if p[1].projection]
+    found = InterventionRunner(comparison, rows).run(interventions, report)
+    return edge_result("exact", comparison, sends, receives, order, found)
+
+
+def edge_result(
+    method: str, comparison: Comparison, senders: Sequence[Node], receivers: Sequence[Node],
+    pairs: Sequence[tuple[Node, Node]], scores: Tensor,
+) -> PatchingResult:  # fmt: skip
+    """Return numbers, one for each pair, as a matrix of senders by receivers."""
+    rows, columns = [n.name for n in senders], [n.name for n in receivers]
+    values = torch.full((len(rows), len(columns)), torch.nan, dtype=torch.float64)
+    for (sender, receiver), value in zip(pairs, scores.tolist(), strict=True):
+        values[rows.index(sender.name), columns.index(receiver.name)] = value
+    return PatchingResult(
+        "paths", method, tuple(rows), tuple(columns), values, comparison.best, comparison.worst
+    )
+
+
+def _direct(sender: Node, receiver: Node, change: Tensor) -> Intervention:
+    """Let a norm read the stream with the sender's change in it."""
+
+    def write(row: Tensor, first: int) -> None:
+        row += change[first:]
+
+    return Intervention(receiver.value, None, write)
+
+
+def _through_projections(
+    comparison: Comparison, pairs: Sequence[tuple[Node, Node]], change: dict[str, Tensor]
+) -> list[Intervention]:
+    """Put into one head the queries, keys or values that it would have if it read the changed stream."""
+    made: dict[tuple[str, str], Tensor] = {}
+    wanted = list(dict.fromkeys((s.name, r.value, _projection_name(r)) for s, r in pairs))
+    for value, name in dict.fromkeys((v, n) for _, v, n in wanted):
+        these = [s for s, v, n in wanted if (v, n) == (value, name)]
+        for start in range(0, len(these), ROWS):
+            some = these[start : start + ROWS]
+            added = torch.stack([change[s] for s in some])
+            watch = Watch(name, edit={value: partial(torch.add, added)})
+            comparison.corrupt.run(comparison.model, watch, repeat=len(some))
+            made |= {(s, name): row for s, row in zip(some, watch[name], strict=True)}
+    put = lambda s, r, name: Intervention(name, None, _put_head(made[s.name, name], r))
+    return [put(s, r, _projection_name(r)) for s, r in pairs]
+
+
+def _projection_name(receiver: Node) -> str:
+    return receiver.name.partition(" ")[0]
+
+
+def _put_head(values: Tensor, receiver: Node) -> Callable[[Tensor, int], None]:
+    def write(row: Tensor, first: int) -> None:
+        row[receiver.head] = values[receiver.head, first:]
+
+    return write
+
+
+# Patching by gradients: every patch, or every edge, from a few passes, to first order.
+
+
+EDGE_STEPS = 8
+
+
+def attribution_patching(
+    model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str,
+    wrong: int | str | None = None, what: str = "residual", *, steps: int = 1,
+    by_position: bool | None = None, target: Text | None = None, position: int = -1,
+) -> PatchingResult:  # fmt: skip
+    """Return what `activation_patching` returns, to first order: (clean − corrupt) · ∂d/∂value
+
+    (Nanda 2023; Syed et al. 2023, arXiv 2310.10348.) With steps=1 the gradient is that of the corrupt run;
+    with more it is the mean over inputs between the corrupt and the clean one (Hanna et al. 2024, arXiv
+    2403.17806), which is nearer to the exact value where layers saturate. `result.correlation(exact)` says
+    how near.
+    """
+    comparison = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
+    names = value_names(model, comparison.clean, what)
+    with torch.no_grad():
+        first, second = comparison.values(names)
+    slopes = mean_gradients(comparison, names, steps)
+    heads = what in HEAD_VALUES
+    each = not heads if by_position is None else by_position
+    patches = list(all_patches(first, names, heads=heads, by_position=each))
+    moved = {name: ((first[name] - second[name]) * slopes[name])[0].double() for name in names}
+    shares = [float(select_entries(moved[p.name], p, first.positions[p.name]).sum()) for p in patches]
+    found = torch.tensor(shares, dtype=torch.float64) / (comparison.best - comparison.worst)
+    return collect(what, _method(steps), comparison, patches, found)
+
+
+def edge_attribution(
+    model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str,
+    wrong: int | str | None = None, senders: Sequence[str] | str | None = None, *, steps: int = EDGE_STEPS,
+    target: Text | None = None, position: int = -1,
+) -> PatchingResult:  # fmt: skip
+    """Return what `path_patching` returns for all parts as receivers, by integrated gradients
+
+    (EAP-IG: Hanna et al. 2024, arXiv 2403.17806; steps=1 is EAP: Syed et al. 2023.) An edge is what the
+    sender writes in `clean` beyond what it writes in `corrupt`, times the gradient by what the receiver alone
+    reads: a few passes for all edges together. `result.correlation(path_patching(…))` says how near it is.
+    """
+    comparison = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
+    table = NodeTable.of(model)
+    sends, receives = table.find_writes(senders), list(table.reads)
+    with torch.no_grad():
+        first, second = comparison.values(table.value_names(sends))
+        change = {node.name: table.output_change(node, first, second)[0].double() for node in sends}
+    slopes = mean_gradients(comparison, [node.value for node in receives], steps)
+    pairs = [(s, r) for r in receives for s in sends if s.depth < r.depth]
+    shares = [float((change[s.name] * slopes[r.value][0].double()).sum()) for s, r in pairs]
+    found = torch.tensor(shares, dtype=torch.float64) / (comparison.best - comparison.worst)
+    return edge_result(_method(steps), comparison, sends, receives, pairs, found)
+
+
+def _method(steps: int) -> str:
+    return "gradient" if steps == 1 else f"integrated gradients, {steps} steps"
+
+
+def mean_gradients(comparison: Comparison, names: Sequence[str], steps: int) -> dict[str, Tensor]:
+    """Return ∂d/∂value of each name, (1, …), the mean over `steps` inputs from corrupt to clean.
+
+    Each value is given to whoever reads it under that name alone: of a norm's input, to that norm.
+    """
+    check_integer("steps", steps, minimum=1)
+    with torch.no_grad():
+        low, high = (seen["embed.token"] for seen in comparison.values(["embed.token"])[::-1])
+    share = torch.zeros(1) if steps == 1 else (torch.arange(steps) + 0.5) / steps
+    between = low + share.to(low)[:, None, None] * (high - low)
+    with torch.enable_grad():
+        leaf = between.detach().requires_grad_()
+        start: dict[str, Callable[[Tensor], Tensor]] = {"embed.token": lambda _: leaf}
+        # An edit is given a copy: what is recorded is then read under this name alone.
+        watch = Watch(*names, edit=start | {name: lambda value: value for name in names if name not in start})
+        logits = comparison.corrupt.run(comparison.model, watch, repeat=steps)
+        gap = comparison.gap(choices(comparison.model, logits, comparison.position)).sum()
+        values = [watch[name] for name in names]
+        slopes = torch.autograd.grad(gap, values, allow_unused=True)
+    pairs = zip(names, values, slopes, strict=True)
+    return {n: torch.zeros_like(v[:1]) if g is None else g.mean(0, keepdim=True) for n, v, g in pairs}
+
+
+# The few parts and the strongest edges between them that carry an answer, as a small graph.
+
+
+@dataclass(frozen=True)
+class AttributionGraph(Result):
+    """Nodes from the embedding up to the logits, and edges (sender, receiver, value) between them.
+
+    A value is how much of the clean answer an edge brings back, by integrated gradients; `all_edges` has all.
+    """
+
+    nodes: tuple[str, ...]
+    edges: tuple[tuple[str, str, float], ...]
+    all_edges: PatchingResult
+
+
+def attribution_graph(
+    model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str,
+    wrong: int | str | None = None, *, edges: int = 16, senders: Sequence[str] | str | None = None,
+    steps: int = EDGE_STEPS, target: Text | None = None, position: int = -1,
+) -> AttributionGraph:  # fmt: skip
+    """Return the `edges` strongest edges that lead to the logits
+
+    (Hanna et al. 2024, arXiv 2403.17806.) The graph is grown from the logits: each time the strongest edge is
+    added whose receiver is in it already, so that every node has a way up. senders="heads" has a node for
+    every head that writes; a part then reads for all its heads.
+    """
+    check_integer("edges", edges, minimum=1)
+    found = edge_attribution(
+        model, clean, corrupt, right, wrong, senders, steps=steps, target=target, position=position
+    )
+    values = found.values.nan_to_num(0.0)
+    strength, kept = values.abs(), list[tuple[str, str, float]]()
+    readers = {column: j for j, column in enumerate(found.columns)}
+    open_columns = torch.zeros(len(found.columns), dtype=torch.bool)
+    open_columns[readers["logits"]] = True
+    while len(kept) < edges:
+        best = int(strength.where(open_columns, 0.0).argmax())
+        i, j = divmod(best, len(found.columns))
+        if strength[i, j] == 0 or not open_columns[j]:
+            break
+        kept.append((found.names[i], found.columns[j], float(values[i, j])))
+        strength[i, j] = 0.0
+        part = found.names[i].partition(" ")[0]  # that writes: it reads itself, or its block for all parts
+        for name in (part, part.rpartition(".")[0]):
+            if name in readers:
+                open_columns[readers[name]] = True
+                break
+    used = {name for sender, receiver, _ in kept for name in (sender, receiver)}
+    order = [name for name in dict.fromkeys((*found.names, *found.columns[:-1], "logits")) if name in used]
+    return AttributionGraph(tuple(order), tuple(kept), found)

@@ -21,7 +21,7 @@ from heedful.core.errors import InputError
 from heedful.data.batches import seeded_generator
 from heedful.data.tagging import Sentence
 from heedful.interp.activations import Report, collect_activations
-from heedful.interp.results import Result
+from heedful.interp.inputs import Result
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.block import Stack
 from heedful.train.logistic import fit_logistic

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.interp.inputs import Input, Text, reading
+from heedful.interp.inputs import Input, Result, Text, reading
 from heedful.interp.mixing import attention_groups, parts_of, state_note
 from heedful.interp.prediction import is_causal
-from heedful.interp.results import Result
 from heedful.models.base import Model
 from heedful.nn.context import Watch
 from heedful.nn.delta import GatedDeltaNet

@@ -22,9 +22,8 @@ from heedful.interp.activations import (
     from_token_rows,
     token_rows,
 )
-from heedful.interp.inputs import Input, Text, choices, names_of, reading
+from heedful.interp.inputs import Input, Result, Text, choices, names_of, reading
 from heedful.interp.prediction import default_position
-from heedful.interp.results import Result
 from heedful.models.base import Model
 from heedful.nn.context import Watch
 from heedful.nn.watch import Axes, matches

@@ -14,10 +14,9 @@ from torch import nn
 
 from heedful.core.errors import InputError
 from heedful.decode.request import context_length
-from heedful.interp.inputs import reading, word_head
+from heedful.interp.inputs import Result, reading, word_head
 from heedful.interp.mixing import stacks_of
 from heedful.interp.prediction import special_ids
-from heedful.interp.results import Result
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.word2vec import Word2Vec

@@ -78,8 +78,7 @@ from heedful.models.decoders.olmo import OLMO, OLMO2
 from heedful.models.decoders.opt import OPT
 from heedful.models.decoders.palm import PALM
 from heedful.models.decoders.phi import PHI, PHI3
-from heedful.models.decoders.qwen import QWEN2, QWEN3
-from heedful.models.decoders.qwen_moe import QWEN2_MOE, QWEN3_MOE
+from heedful.models.decoders.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from heedful.models.decoders.smollm3 import SMOLLM3
 from heedful.models.decoders.stablelm import STABLELM
 from heedful.models.decoders.starcoder2 import STARCODER2

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from heedful.models.base import Seq2Seq
 from heedful.serve.generation_jobs import GenerationJob, make_generation_job, score_prompts
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 from heedful.serve.openai_errors import invalid, unsupported_parameter
 from heedful.serve.openai_requests import (
     MAX_TOP_LOGPROBS,

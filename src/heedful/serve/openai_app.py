@@ -15,8 +15,7 @@ from starlette.routing import Route
 import heedful
 from heedful.serve.engine import Engine
 from heedful.serve.generation_routes import chat, completions
-from heedful.serve.guard import AccessRules, Guard
-from heedful.serve.json_response import Json
+from heedful.serve.guard import AccessRules, Guard, Json
 from heedful.serve.openai_errors import Gone, OpenAIError, as_openai_error, unknown_model
 from heedful.serve.openai_server import Limits, Server
 from heedful.serve.rerank_routes import rerank

@@ -7,7 +7,7 @@ from typing import Any
 
 from heedful.core.errors import HeedfulError, is_out_of_memory
 from heedful.decode.continuous import NotANumber
-from heedful.serve.refusals import RequestRefused
+from heedful.serve.guard import RequestRefused
 
 INVALID = "invalid_request_error"
 FINAL = {"x-should-retry": "false"}  # a second try would end as the first

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from types import FrameType
+from typing import Annotated, TypeVar
 
+import uvicorn
 from starlette.requests import Request
 
+from heedful.core.checks import Option
+from heedful.core.errors import InputError
 from heedful.serve.engine import Engine
+from heedful.serve.guard import Guard
+from heedful.serve.http_connection import http_config
 from heedful.serve.metrics import Metrics
 from heedful.serve.openai_errors import shutting_down, unknown_model
 from heedful.serve.openai_requests import RequestFields, parse_body
@@ -75,3 +84,99 @@ async def parse_request(server: Server, request: Request, parse: Callable[[Serve
             "%s: ignored %s", request.scope["request_id"], ", ".join(f"{name!r:.40}" for name in left[:20])
         )
     return found
+
+
+# Options of `heed serve`: where it listens, who may ask, and what one request may take.
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """The options of a server, beside its models."""
+
+    host: Annotated[str, Option("The address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Option("The port; 0 takes a free one.", minimum=0, maximum=65535)] = 8000
+    api_key: Annotated[
+        str | None, Option("Answer only clients that send this key.", variable="HEED_API_KEY")
+    ] = None
+    insecure: Annotated[bool, Option("Serve other hosts without a key.", ("--insecure",))] = False
+    max_queue: Annotated[int, Option("Requests that may wait; further ones get 429.", minimum=1)] = 64
+    max_batch: Annotated[
+        int, Option("Most texts of a model generated at once, and in one request.", minimum=1)
+    ] = 64
+    ctx: Annotated[int | None, Option("Limit prompt and answer together to N tokens.", minimum=2)] = None
+    max_tokens: Annotated[int | None, Option("Tokens that one answer may have.", minimum=1)] = None
+    request_timeout: Annotated[float, Option("Seconds for one request.", minimum=0.1)] = 600.0
+    drain_timeout: Annotated[float, Option("Seconds to finish running answers at the end.", minimum=0)] = 30.0
+    strict_length: Annotated[
+        bool,
+        Option("Refuse requests for more tokens than fit, instead of cutting answers.", ("--strict-length",)),
+    ] = False
+    chat_template: Annotated[str | None, Option("A Jinja file to use as every model's chat template.")] = None
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine can reach the server."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+    def check_access(self) -> None:
+        """Raise InputError for a key that is empty, and for a server that others reach without one."""
+        if self.api_key == "":
+            raise InputError("the key is empty", hint="give one, or leave it out")
+        if not self.local and self.api_key is None and not self.insecure:
+            raise InputError(
+                f"{self.host} can be reached by others",
+                hint="give --api-key, or --insecure to serve everyone",
+            )
+
+
+# The server on a socket. A first signal lets what runs come to its end; a second one does not.
+
+
+# The engine gives up the interpreter's lock in every operation of torch; the event loop, which then writes
+# dozens of events, would keep it for Python's 5 ms each time.
+SWITCH_SECONDS = 0.0002
+
+
+class Draining(uvicorn.Server):
+    """A server that, told to end, goes on listening until its engine is idle, and says that it ends."""
+
+    def __init__(self, config: uvicorn.Config, server: Server, patience: float) -> None:
+        super().__init__(config)
+        self.shared, self.patience = server, patience
+        self.since: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Refuse new requests and finish those begun; called a second time, end at once."""
+        if self.since is None:
+            self.since = time.monotonic()
+            self.shared.engine.draining = True
+        else:
+            self.patience = 0.0
+
+    async def on_tick(self, counter: int) -> bool:
+        if self.since is not None:
+            late = time.monotonic() - self.since >= self.patience
+            if late:
+                self.shared.engine.abandon()
+            self.should_exit = late or self.shared.engine.is_idle
+        return await super().on_tick(counter)
+
+
+def run_until_signal(
+    app: Guard, server: Server, sock: socket.socket, *, patience: float = 30.0,
+    on_ready: Callable[[Draining], None] = lambda running: None,
+) -> None:  # fmt: skip
+    """Serve until a signal, or until `stop` of what `on_ready` is given."""
+    running = Draining(http_config(app, shutdown_seconds=3), server, patience)
+    on_ready(running)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        running.run(sockets=[sock])
+    finally:
+        sys.setswitchinterval(before)
+        server.engine.close()
+        sock.close()

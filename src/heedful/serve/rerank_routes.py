@@ -12,15 +12,15 @@ from starlette.responses import Response
 from heedful.core.errors import InputError
 from heedful.decode.continuous import NO_NUMBER, NotANumber
 from heedful.serve.generation_jobs import TEXTS_AT_ONCE
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 from heedful.serve.openai_errors import OpenAIError, invalid, model_cannot, too_long
 from heedful.serve.openai_requests import RequestFields, kind
 from heedful.serve.openai_server import Server, parse_request
 from heedful.serve.served_model import ServedModel
 from heedful.serve.streams import following
+from heedful.tasks.model_inputs import TokenizedText, tokenize, truncate_text
 from heedful.tasks.pipeline import pipeline
 from heedful.tasks.rerank import check_query
-from heedful.tasks.tokenized import TokenizedText, tokenize, truncate_text
 
 MAX_DOCUMENTS = 2048  # texts of one request
 

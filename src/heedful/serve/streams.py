@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from heedful.serve.engine import EngineJob, Mark
 from heedful.serve.generation_jobs import TokenResult
-from heedful.serve.json_response import Json, json_bytes
+from heedful.serve.guard import Json, json_bytes
 from heedful.serve.openai_errors import Gone, OpenAIError, timeout
 from heedful.serve.openai_responses import ResponseBuilder
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from torch import Tensor
 
 from heedful.serve.generation_jobs import EmbeddingJob, compute_embeddings, make_embedding_job
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 from heedful.serve.openai_errors import invalid, model_cannot, unsupported_parameter
 from heedful.serve.openai_requests import RequestFields, read_inputs, read_token_ids
 from heedful.serve.openai_server import Server, parse_request

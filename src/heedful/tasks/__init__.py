@@ -10,15 +10,15 @@ from heedful.tasks.pipeline import pipeline as pipeline
 
 _WHERE = {
     "Conversation": "conversational",
-    "FewShot": "prompting",
-    "OpenDomain": "open_domain",
+    "FewShot": "likelihood",
+    "OpenDomain": "search",
     "Pipeline": "task",
     "Search": "search",
     "TASKS": "pipeline",
     "Task": "task",
     "Truncated": "model_inputs",
-    "few_shot": "prompting",
-    "forget_models": "model_cache",
+    "few_shot": "likelihood",
+    "forget_models": "task",
     "infill": "likelihood",
     "log_probability": "likelihood",
     "rank": "likelihood",
@@ -26,18 +26,18 @@ _WHERE = {
 
 if TYPE_CHECKING:
     from heedful.tasks.conversational import Conversation as Conversation
+    from heedful.tasks.likelihood import FewShot as FewShot
+    from heedful.tasks.likelihood import few_shot as few_shot
     from heedful.tasks.likelihood import infill as infill
     from heedful.tasks.likelihood import log_probability as log_probability
     from heedful.tasks.likelihood import rank as rank
-    from heedful.tasks.model_cache import forget_models as forget_models
     from heedful.tasks.model_inputs import Truncated as Truncated
-    from heedful.tasks.open_domain import OpenDomain as OpenDomain
     from heedful.tasks.pipeline import TASKS as TASKS
-    from heedful.tasks.prompting import FewShot as FewShot
-    from heedful.tasks.prompting import few_shot as few_shot
+    from heedful.tasks.search import OpenDomain as OpenDomain
     from heedful.tasks.search import Search as Search
     from heedful.tasks.task import Pipeline as Pipeline
     from heedful.tasks.task import Task as Task
+    from heedful.tasks.task import forget_models as forget_models
 
 
 def __getattr__(name: str) -> object:

@@ -15,8 +15,7 @@ from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import UnusableRow
 from heedful.models.base import LM, Model
-from heedful.tasks.columns import MESSAGES, Role
-from heedful.tasks.examples import Examples
+from heedful.tasks.examples import MESSAGES, Examples, Role
 from heedful.tasks.generation import GENERATION_BATCH_SIZE, clean_text
 from heedful.tasks.model_inputs import map_inputs
 from heedful.tasks.task import TrainingDefaults, row_keywords

@@ -17,12 +17,11 @@ from heedful.core.errors import ConfigError, InputError, nearest
 from heedful.core.files import expand_paths, stem_path
 from heedful.core.progress import report_progress
 from heedful.data.input_files import read_input_file
-from heedful.data.tables import TABLE_KINDS, Table, parallel_documents, table_delimiter
+from heedful.data.readers import TABLE_KINDS, Table, parallel_documents, table_delimiter
 from heedful.data.token_cache import tokenize_documents
 from heedful.data.tokenization import find_template
 from heedful.models.base import LM, Model, evaluation_mode
-from heedful.tasks.columns import MESSAGES, ColumnFlags, check_flags, infer_file_task, list_unused
-from heedful.tasks.examples import Examples
+from heedful.tasks.examples import MESSAGES, ColumnFlags, Examples, check_flags, infer_file_task, list_unused
 from heedful.tasks.metrics.perplexity import perplexity
 from heedful.tasks.metrics.scores import correlation_scores
 from heedful.tasks.pipeline import bind_task, trainable_tasks
@@ -30,8 +29,8 @@ from heedful.tasks.requests import EvaluationRequest
 from heedful.tasks.task import TrainableTask
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.checkpoint import of_run
-from heedful.train.recipes.datasets import TrainingData
-from heedful.train.recipes.training_progress import LineReporter, ProgressReporter
+from heedful.train.recipes.prepare import TrainingData
+from heedful.train.recipes.training_loop import LineReporter, ProgressReporter
 from heedful.weights.loading import load
 
 

@@ -13,9 +13,8 @@ from torch import Tensor
 from heedful.core.checks import check_integer
 from heedful.core.errors import InputError
 from heedful.models.base import LM, Model
-from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, truncation_options
+from heedful.tasks.model_inputs import BATCH_SIZE, TokenizedText, map_inputs, truncation_options
 from heedful.tasks.task import Task
-from heedful.tasks.tokenized import TokenizedText
 
 # A hidden word as BERT writes it, as RoBERTa does, and as people do.
 MASK = re.compile(r"\[MASK\]|<mask>|_{3,}", re.IGNORECASE)

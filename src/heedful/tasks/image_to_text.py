@@ -16,8 +16,7 @@ from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile
 from heedful.models.base import Model
-from heedful.tasks.columns import CAPTION, IMAGE, ColumnFlags, Role
-from heedful.tasks.examples import Examples
+from heedful.tasks.examples import CAPTION, IMAGE, ColumnFlags, Examples, Role
 from heedful.tasks.generation import GENERATION_BATCH_SIZE, clean_text
 from heedful.tasks.metrics.generated import transcriptions
 from heedful.tasks.model_inputs import map_inputs

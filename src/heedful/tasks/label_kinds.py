@@ -13,18 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.core.errors import ConfigError, InputError
-from heedful.data.balanced_order import BalancedOrder
 from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions
-from heedful.data.batches import Batches, CollatedRows
+from heedful.data.batches import BalancedOrder, Batches, CollatedRows
 from heedful.data.input_files import InputFile, UnusableRow, cell_text
-from heedful.data.tables import column_hint
+from heedful.data.readers import column_hint
 from heedful.models.base import LM, Model
-from heedful.tasks.columns import ColumnFlags, infer_columns
 from heedful.tasks.examples import (
+    ColumnFlags,
     Examples,
     check_known,
     count_values,
+    infer_columns,
     is_numeric,
     move_to_training,
     split_randomly,

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass, replace
 from typing import Any
 
+import tokenizers
 from torch.utils.data import Dataset
 
 from heedful.core.errors import InputError
-from heedful.tasks.tokenized import TokenizedText
+from heedful.decode.request import context_length
+from heedful.models.base import Model
+from heedful.text import Tokenizer
+from heedful.text.vocabularies import set_template
 
 BATCH_SIZE = 32
 TRUNCATIONS = ("longest_first", "only_first", "only_second", "do_not_truncate")
@@ -108,3 +114,163 @@ def _map_stream(
 ) -> Iterator[Any]:
     while batch := list(itertools.islice(inputs, batch_size)):
         yield from predict(batch)
+
+
+# A text, or two, as token ids with the characters they stand for: whole, truncated, or in windows.
+#
+# Windows are cut here and not by the `tokenizers` library: there, truncation is a state of the tokenizer,
+# which models in several threads share.
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """The encoding of a text or a pair: lists of one entry per token, named as in the `tokenizers` library.
+
+    `offsets` are characters of the text that a token comes from; `sequence_ids` are 0 and 1 for the two
+    texts, None for special tokens; `word_ids` count the words of a text. `num_truncated` tokens were left
+    off at the end; `window_start` tokens of the text stand before a window of it.
+    """
+
+    ids: list[int]
+    type_ids: list[int]
+    offsets: list[tuple[int, int]]
+    special_tokens_mask: list[bool]
+    sequence_ids: list[int | None]
+    word_ids: list[int | None]
+    num_truncated: int = 0
+    window_start: int = 0
+
+    @classmethod
+    def from_encoding(cls, encoding: tokenizers.Encoding) -> TokenizedText:
+        """Return what the `tokenizers` library found."""
+        e, special = encoding, [bool(mask) for mask in encoding.special_tokens_mask]
+        return cls(e.ids, e.type_ids, e.offsets, special, e.sequence_ids, e.word_ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def token_range(self, sequence: int) -> range:
+        """Return the positions of one text's tokens; they stand together."""
+        first = self.sequence_ids.index(sequence) if sequence in self.sequence_ids else 0
+        return range(first, first + self.sequence_ids.count(sequence))
+
+    def select(
+        self, *ranges: tuple[int, int], num_truncated: int = 0, window_start: int = 0
+    ) -> TokenizedText:
+        """Return the tokens from a to b, for every (a, b)."""
+        pick = lambda values: [value for a, b in ranges for value in values[a:b]]
+        return TokenizedText(
+            pick(self.ids), pick(self.type_ids), pick(self.offsets), pick(self.special_tokens_mask),
+            pick(self.sequence_ids), pick(self.word_ids), num_truncated, window_start,
+        )  # fmt: skip
+
+    def truncate(self, max_length: int | None, truncation: str = "longest_first") -> TokenizedText:
+        """Return at most `max_length` tokens; the special ones stay.
+
+        "longest_first" takes tokens from the longer text; or "only_first", "only_second".
+        """
+        if max_length is None or len(self) <= max_length:
+            return self
+        first, second = self.token_range(0), self.token_range(1)
+        a, b, free = len(first), len(second), max_length - sum(self.special_tokens_mask)
+        if not b or truncation == "only_first":
+            keep = (free - b, b)
+        elif truncation == "only_second":
+            keep = (a, free - a)
+        else:
+            keep = _share_tokens(a, b, free)
+        if min(keep) < 0 or free < 1:
+            raise InputError(
+                f"{max_length} tokens leave no room for a text beside what must stay", hint="raise max_length"
+            )
+        second = second if b else range(first.stop, first.stop)
+        kept = ((0, first.start + keep[0]), (first.stop, second.start + keep[1]), (second.stop, len(self)))
+        return self.select(*kept, num_truncated=a + b - sum(keep))
+
+    def windows(self, max_length: int, stride: int) -> list[TokenizedText]:
+        """Return windows of at most `max_length` tokens that share `stride` of them with the one before.
+
+        Of two texts the second is the long one: a question stands before every window of its context.
+        """
+        if len(self) <= max_length:
+            return [self]
+        text = self.token_range(1 if 1 in self.sequence_ids else 0)
+        free = max_length - (len(self) - len(text))
+        if free < 1:
+            raise InputError(
+                f"a window of {max_length} tokens has no room for the text", hint="raise max_seq_len"
+            )
+        if not 0 <= stride < free:
+            raise InputError(
+                f"stride={stride} must be from 0 to {free - 1}: "
+                f"a window of {max_length} tokens has {free} of the text"
+            )
+        starts = range(text.start, max(text.stop - stride, text.start + 1), free - stride)
+        parts = [(at, min(at + free, text.stop)) for at in starts]
+        before, after = (0, text.start), (text.stop, len(self))
+        return [self.select(before, part, after, window_start=part[0] - text.start) for part in parts]
+
+
+def _share_tokens(a: int, b: int, free: int) -> tuple[int, int]:
+    """Return how many tokens of two texts of a and b stay if the longer one gives way until both fit."""
+    short = min(a, b, free // 2)
+    return (short, free - short) if a <= b else (free - short, short)
+
+
+def smallest_limit(*limits: float | None) -> int | None:
+    """Return the smallest of several limits; None if there is none, which a huge number stands for too."""
+    return min((int(n) for n in limits if n is not None and n < 1e9), default=None)
+
+
+def input_limit(model: Model, tokenizer: Tokenizer) -> int | None:
+    """Return how many tokens a model reads at once, special ones included; None if there is no limit."""
+    return smallest_limit(context_length(model, source=True), tokenizer.settings.get("model_max_length"))
+
+
+def with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    """Return the tokenizer, with [CLS] a [SEP] b [SEP] around a text if it has those and adds nothing."""
+    if tokenizer.backend.num_special_tokens_to_add(False) or tokenizer.cls is None or tokenizer.sep is None:
+        return tokenizer
+    backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    cls, sep = tokenizer.roles["cls"], tokenizer.roles["sep"]
+    set_template(backend, f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1")
+    return Tokenizer(backend, tokenizer.roles, tokenizer.chat_template, tokenizer.settings)
+
+
+def tokenize(tokenizer: Tokenizer, text: Any, pair: Any = None) -> TokenizedText:
+    """Return a text or a pair between its special tokens, however long."""
+    for given in (text, "" if pair is None else pair):
+        if not isinstance(given, str):
+            raise InputError(f"a text is a string; got a {type(given).__name__}: {str(given)[:40]}")
+    try:
+        encoding = tokenizer.encoding(text, pair)
+    except InputError:
+        at = re.search("[\ud800-\udfff]", text + (pair or ""))
+        if at is None:
+            raise
+        found = at.string[max(0, at.start() - 10) : at.end() + 10]
+        raise InputError(
+            f"the text has half a character ({found!a})", hint="read its file with the right encoding"
+        ) from None
+    return TokenizedText.from_encoding(encoding)
+
+
+def tokenize_words(tokenizer: Tokenizer, words: Any, delimiter: str) -> tuple[TokenizedText, str]:
+    """Return the encoding of a list of words and the text they make; its offsets count in that text."""
+    if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
+        raise InputError(f"is_split_into_words=True takes lists of words; got {words!r:.60}")
+    one = TokenizedText.from_encoding(tokenizer.backend.encode(list(words), is_pretokenized=True))
+    starts = [0]
+    for word in words:
+        starts.append(starts[-1] + len(word) + len(delimiter))
+    shift = [0 if w is None else starts[w] for w in one.word_ids]
+    offsets = [(a + by, b + by) for (a, b), by in zip(one.offsets, shift, strict=True)]
+    return replace(one, offsets=offsets), delimiter.join(words)
+
+
+def truncate_text(tokenizer: Tokenizer, text: str, max_tokens: int) -> tuple[str, int]:
+    """Return the first `max_tokens` tokens of a text, without space at the cut, and how many it lost."""
+    offsets = tokenizer.offsets(text, special=False)
+    if len(offsets) <= max_tokens:
+        return text, 0
+    return text[: offsets[max_tokens - 1][1]].rstrip(), len(offsets) - max_tokens

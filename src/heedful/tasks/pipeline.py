@@ -18,12 +18,11 @@ import torch
 from heedful.core.devices import resolve_device
 from heedful.core.errors import ConfigError, InputError, NotFound, nearest
 from heedful.models.base import LM, Model
+from heedful.tasks.model_inputs import with_special_tokens
 from heedful.tasks.task import Task, TrainableTask
 from heedful.tasks.task_specification import TaskSpecification
-from heedful.tasks.tokenized import with_special_tokens
 from heedful.text import Tokenizer, load_tokenizer
-from heedful.weights.bases import at_hand
-from heedful.weights.hub import resolve
+from heedful.weights.hub import at_hand, resolve
 from heedful.weights.loading import load
 
 
@@ -46,18 +45,18 @@ TASKS: dict[str, TaskEntry] = {
     "text-classification": TaskEntry(
         "heedful.tasks.text_classification:TextClassification", "sentiment", ("sentiment-analysis",)
     ),
-    "zero-shot-classification": TaskEntry("heedful.tasks.zero_shot:ZeroShot", "all-minilm-l6-v2"),
+    "zero-shot-classification": TaskEntry("heedful.tasks.text_classification:ZeroShot", "all-minilm-l6-v2"),
     "token-classification": TaskEntry(
         "heedful.tasks.token_classification:TokenClassification", "entities", ("ner",)
     ),
     "question-answering": TaskEntry("heedful.tasks.question_answering:QuestionAnswering", "answers"),
     "fill-mask": TaskEntry("heedful.tasks.fill_mask:FillMask", "fill-mask"),
     "next-sentence": TaskEntry(
-        "heedful.tasks.next_sentence:NextSentence", "masked", ("next-sentence-prediction",)
+        "heedful.tasks.text_pairs:NextSentence", "masked", ("next-sentence-prediction",)
     ),
     "feature-extraction": TaskEntry("heedful.tasks.feature_extraction:FeatureExtraction", "all-minilm-l6-v2"),
     "sentence-similarity": TaskEntry(
-        "heedful.tasks.sentence_similarity:SentenceSimilarity", "all-minilm-l6-v2"
+        "heedful.tasks.feature_extraction:SentenceSimilarity", "all-minilm-l6-v2"
     ),
     "rerank": TaskEntry("heedful.tasks.rerank:Rerank", "", ("text-ranking",)),
     "text-generation": TaskEntry("heedful.tasks.text_generation:TextGeneration", "smollm2-135m-instruct"),

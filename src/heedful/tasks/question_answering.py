@@ -23,13 +23,28 @@ from heedful.data.answer_spans import Question, locate_answer
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile, Row, UnusableRow, cell_text, parse_rows
-from heedful.data.tables import read_json_data
-from heedful.tasks.columns import ANSWER, CONTEXT, QUESTION, ColumnFlags, Role, infer_columns
-from heedful.tasks.examples import Examples, split_by_group
+from heedful.data.readers import read_json_data
+from heedful.tasks.examples import (
+    ANSWER,
+    CONTEXT,
+    QUESTION,
+    ColumnFlags,
+    Examples,
+    Role,
+    infer_columns,
+    split_by_group,
+)
 from heedful.tasks.metrics.generated import answer_scores
-from heedful.tasks.model_inputs import BATCH_SIZE, Truncated, map_inputs
+from heedful.tasks.model_inputs import (
+    BATCH_SIZE,
+    TokenizedText,
+    Truncated,
+    input_limit,
+    map_inputs,
+    tokenize,
+    truncate_text,
+)
 from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
-from heedful.tasks.tokenized import TokenizedText, input_limit, tokenize, truncate_text
 
 
 @dataclass(frozen=True)

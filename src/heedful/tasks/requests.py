@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from heedful.core.option import Option
+from heedful.core.checks import Option
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,19 @@ from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import UnusableRow
 from heedful.models.base import Model
-from heedful.tasks.columns import DOCUMENT, QUERY, RELEVANCE, Role
-from heedful.tasks.examples import Examples, is_numeric, split_by_group
-from heedful.tasks.metrics.ranking import ranking_scores
-from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, truncates
-from heedful.tasks.sentence_similarity import pair_texts
+from heedful.tasks.examples import DOCUMENT, QUERY, RELEVANCE, Examples, Role, is_numeric, split_by_group
+from heedful.tasks.feature_extraction import pair_texts
+from heedful.tasks.metrics.scores import ranking_scores
+from heedful.tasks.model_inputs import (
+    BATCH_SIZE,
+    input_limit,
+    map_inputs,
+    smallest_limit,
+    tokenize,
+    truncates,
+)
 from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
 from heedful.tasks.text_classification import SCORE_FUNCTIONS
-from heedful.tasks.tokenized import input_limit, smallest_limit, tokenize
 from heedful.text import Tokenizer
 from heedful.train.objectives import Objective, Term, extra_of, promote_float32
 

@@ -8,9 +8,11 @@ eval        file ── read_examples ──▶ Examples ── score: predict, 
 from __future__ import annotations
 
 import inspect
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -25,21 +27,24 @@ from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile, UnusableRow, cell_text, parse_rows
 from heedful.data.tokenization import pad_id
 from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
-from heedful.tasks.columns import ColumnFlags, Role, infer_columns
-from heedful.tasks.examples import Examples, split_randomly
+from heedful.tasks.examples import ColumnFlags, Examples, Role, infer_columns, split_randomly
 from heedful.tasks.model_inputs import (
     BATCH_SIZE,
     IGNORED_OPTIONS,
+    TokenizedText,
     check_length,
+    input_limit,
     rename_options,
+    tokenize,
     truncates,
     warn_truncated,
 )
-from heedful.tasks.tokenized import TokenizedText, input_limit, tokenize
 from heedful.text import Tokenizer
 from heedful.train.loss import LossModule, mean_losses
 from heedful.train.objectives import Objective, objective
-from heedful.weights.loading import with_head
+from heedful.weights.adapters import adapter_base
+from heedful.weights.hub import resolve
+from heedful.weights.loading import load, with_head
 
 
 @dataclass(frozen=True, eq=False)
@@ -414,3 +419,47 @@ def row_keywords(options: BatchOptions) -> TaskKeywords:
     return {
         "length": options.length, "batch": options.batch, "seed": options.seed, "truncate": options.truncate,
     }  # fmt: skip
+
+
+# Models by their names: the last ones used are kept, so that a second call does not read them again.
+
+
+MAX_MODELS = 2  # one may score while another finds
+
+Stamp = tuple[tuple[str, int, int], ...]  # name, time of the last change and size of each file
+
+_models: dict[Path, tuple[Stamp, Model]] = {}  # the one used last stands last
+_lock = threading.Lock()
+
+
+def open_model(model: Model | str | Path) -> Model:
+    """Return the model, or the one of that name: as it was kept if none of its files changed, else loaded.
+
+    Whoever asks for the same name gets the same object; `heedful.load` makes one of your own.
+    """
+    if isinstance(model, Model):
+        return model
+    where = resolve(model).resolve()
+    with _lock:
+        stamp = file_stamp(where)
+        kept = _models.pop(where, None)
+        if kept is None or kept[0] != stamp:
+            while len(_models) >= MAX_MODELS:
+                _models.pop(next(iter(_models)))  # before another one takes its memory
+            kept = stamp, load(where)
+        _models[where] = kept
+        return kept[1].eval()
+
+
+def forget_models() -> None:
+    """Let go of the models that are kept, and of their memory."""
+    with _lock:
+        _models.clear()
+
+
+def file_stamp(where: Path) -> Stamp:
+    """Return what changes with a model's files; those of the model that an adapter stands on count too."""
+    files = sorted(p for p in where.rglob("*") if p.is_file()) if where.is_dir() else [where]
+    stamps = [(str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in files]
+    base = adapter_base(where) if where.is_dir() else None
+    return (*stamps, *(file_stamp(resolve(base).resolve()) if base is not None else ()))

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heedful.core.errors import ConfigError, InputError
-from heedful.models.hf_config_checks import read_config
+from heedful.models.hf_config import read_config
 from heedful.weights.hub import resolve
 
 if TYPE_CHECKING:
     from heedful.models.base import Model
-    from heedful.tasks.columns import ColumnFlags, Role
+    from heedful.tasks.examples import ColumnFlags, Role
     from heedful.tasks.task import TrainableTask
 
 KEY = "task_specification"  # of config.json

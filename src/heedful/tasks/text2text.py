@@ -15,8 +15,7 @@ from heedful.core.errors import InputError
 from heedful.data.tokenization import find_template
 from heedful.decode.request import context_length
 from heedful.models.base import LM, Model, Seq2Seq
-from heedful.tasks.columns import LONG, SOURCE, SUMMARY, TARGET, Role
-from heedful.tasks.examples import Examples
+from heedful.tasks.examples import LONG, SOURCE, SUMMARY, TARGET, Examples, Role
 from heedful.tasks.generation import GENERATION_BATCH_SIZE, GeneratingTask, clean_text, wants_ids
 from heedful.tasks.metrics.generated import bleu, rouge
 from heedful.tasks.model_inputs import Truncated, map_inputs, truncates

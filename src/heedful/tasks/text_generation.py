@@ -12,8 +12,7 @@ from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile
 from heedful.data.readers import Documents, documents, split_documents, texts
 from heedful.models.base import LM, Model
-from heedful.tasks.columns import COMPLETION, INPUT_ROLES, PROMPT, ColumnFlags, Role
-from heedful.tasks.examples import Examples
+from heedful.tasks.examples import COMPLETION, INPUT_ROLES, PROMPT, ColumnFlags, Examples, Role
 from heedful.tasks.generation import (
     GENERATION_BATCH_SIZE,
     clean_text,

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from heedful import data
 from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
@@ -14,8 +16,10 @@ from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.language_modeling import completion
 from heedful.data.tokenization import find_template
-from heedful.models.base import Model, Seq2Seq
+from heedful.models.base import LM, Model, Seq2Seq
+from heedful.nn.head import PretrainHead
 from heedful.tasks.examples import Examples, limit_characters
+from heedful.tasks.feature_extraction import pair_texts
 from heedful.tasks.generation import (
     BEAM_NAMES,
     GENERATION_BATCH_SIZE,
@@ -23,8 +27,8 @@ from heedful.tasks.generation import (
     SAMPLING_NAMES,
     GeneratingTask,
 )
-from heedful.tasks.task import TrainableTask, row_keywords
-from heedful.tasks.tokenized import input_limit, truncate_text
+from heedful.tasks.model_inputs import BATCH_SIZE, input_limit, map_inputs, truncate_text
+from heedful.tasks.task import Task, TrainableTask, row_keywords
 
 MAX_WRITTEN_TOKENS = 128  # for each text that is scored
 MAX_SCORED_ROWS = 200  # validation rows for which the finished model writes
@@ -165,3 +169,60 @@ def task_prefix(model: Model, task: str) -> str:
     """Return what a model of many tasks, such as T5, reads before the text, as its config.json says."""
     settings = (model.hf_config.get("task_specific_params") or {}).get(task) or {}
     return str(settings.get("prefix") or "")
+
+
+# next-sentence: does the second text follow the first?
+
+
+LABELS = ("isNext", "notNext")
+
+
+def _parse_pair(example: Any) -> tuple[str, str]:
+    if isinstance(example, Mapping) and {"text", "text_pair"} <= set(example):
+        return example["text"], example["text_pair"]
+    if isinstance(example, Sequence) and not isinstance(example, str) and len(example) == 2:
+        return example[0], example[1]
+    raise InputError(f"next-sentence takes two texts, or a list of pairs of them; got {example!r:.60}")
+
+
+class NextSentence(Task):
+    """p = softmax(W pool(x) + b) over "follows" and "does not"   (Devlin et al. 2019 §3.1)"""
+
+    heads = ("next", "pretrain")
+    needs = "a head that judges whether a sentence follows (next, pretrain)"
+    fields = ("first", "second")
+
+    def predict(
+        self,
+        first: Any,
+        second: Any = None,
+        *,
+        truncation: bool | str = False,
+        max_length: int | None = None,
+        batch_size: int = BATCH_SIZE,
+    ) -> Any:
+        """Return {"label": "isNext" or "notNext", "score"} of two texts, or a list for a list of pairs."""
+
+        def predict_batch(pairs: list[Any]) -> list[dict[str, Any]]:
+            texts = [_parse_pair(pair) for pair in pairs]
+            tokenized = self.tokenize(texts, truncation=truncation, max_length=max_length)
+            found = self.forward(tokenized, self.judge, batch_size)
+            best = [u.softmax(-1).max(-1) for u in found]
+            return [{"label": LABELS[int(at)], "score": float(p)} for p, at in best]
+
+        if second is None:
+            return map_inputs(first, predict_batch, batch_size, (str, Mapping))
+        if isinstance(first, str):
+            return predict_batch([(first, second)])[0]
+        return map_inputs(pair_texts(first, second), predict_batch, batch_size, Mapping)
+
+    def judge(self, tokens: Tensor, **options: Any) -> Tensor:
+        """Return (B, 2), the logits of "follows" and "does not"."""
+        assert isinstance(self.model, LM)
+        head = self.model.head
+        logits: Tensor
+        if not isinstance(head, PretrainHead):
+            logits = self.model(tokens, **options)
+        else:
+            logits = head.next(*self.model.read(tokens, **options))
+        return logits

@@ -30,12 +30,32 @@ from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile, Row, UnusableRow, cell_text, parse_rows
 from heedful.data.tagging import Sentence, conll, to_bio
-from heedful.tasks.columns import TAGS, WORDS, ColumnFlags, Role, infer_columns
-from heedful.tasks.examples import Examples, check_known, check_labels, count_values, move_to_training
-from heedful.tasks.metrics.entities import tag_scores
-from heedful.tasks.model_inputs import BATCH_SIZE, check_length, map_inputs, truncates, warn_truncated
+from heedful.tasks.examples import (
+    TAGS,
+    WORDS,
+    ColumnFlags,
+    Examples,
+    Role,
+    check_known,
+    check_labels,
+    count_values,
+    infer_columns,
+    move_to_training,
+)
+from heedful.tasks.metrics.scores import tag_scores
+from heedful.tasks.model_inputs import (
+    BATCH_SIZE,
+    TokenizedText,
+    check_length,
+    input_limit,
+    map_inputs,
+    smallest_limit,
+    tokenize,
+    tokenize_words,
+    truncates,
+    warn_truncated,
+)
 from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
-from heedful.tasks.tokenized import TokenizedText, input_limit, smallest_limit, tokenize, tokenize_words
 from heedful.text import Tokenizer
 
 # (tokens of a word, labels) → the scores of the word

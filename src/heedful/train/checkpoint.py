@@ -32,8 +32,15 @@ from heedful.core.files import make_folder_atomically, read_json, sha256, write_
 from heedful.core.locks import FileLock
 from heedful.models.base import Model
 from heedful.train.distributed import Processes
-from heedful.weights.formats.shards import CHECKSUMS, SHARDS, ShardedFolder, is_sharded
-from heedful.weights.formats.tensor_files import SafeFile, TensorSource, save_tensors
+from heedful.weights.formats.tensor_files import (
+    CHECKSUMS,
+    SHARDS,
+    SafeFile,
+    ShardedFolder,
+    TensorSource,
+    is_sharded,
+    save_tensors,
+)
 from heedful.weights.loading import load, skeleton
 from heedful.weights.names import model_tensors
 from heedful.weights.saving import save, save_without_weights

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from heedful.core.checks import check_choice, check_integer, check_number
+from heedful.core.checks import Option, check_choice, check_integer, check_number
 from heedful.core.errors import ConfigError
-from heedful.core.option import Option
 
 OPTIMISERS = ("adamw", "muon", "adafactor")
 SCHEDULES = ("constant", "linear", "cosine", "wsd", "inverse_sqrt")

@@ -23,14 +23,13 @@ from heedful.nn.adapt import adapted_modules, recompute
 from heedful.train import checkpoint as store
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
-from heedful.train.float8 import use_float8
-from heedful.train.fused import fuse
+from heedful.train.float8 import fuse, use_float8
 from heedful.train.graph import GraphedStep, StepFunction
 from heedful.train.loss import LossModule, attention_kernels, autocast, mean_losses
 from heedful.train.objectives import MeanLoss, Objective, counts, objective
 from heedful.train.optim import learning_rate, make_optimisers
 from heedful.train.stopping import WeightAverage
-from heedful.weights.formats.shards import is_sharded
+from heedful.weights.formats.tensor_files import is_sharded
 from heedful.weights.names import model_tensors
 
 

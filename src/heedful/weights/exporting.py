@@ -23,11 +23,10 @@ from heedful.models.hf_config import config_from_gguf
 from heedful.nn.adapt import adapted_modules
 from heedful.text.to_gguf import gguf_tokenizer
 from heedful.weights.formats.gguf import GGUFFile
-from heedful.weights.formats.gguf_blocks import check_scheme
+from heedful.weights.formats.gguf_header import check_scheme
 from heedful.weights.formats.gguf_writer import write_gguf
-from heedful.weights.names import model_tensors
+from heedful.weights.names import model_tensors, published_tensors
 from heedful.weights.pooling import gguf_pooling, pool
-from heedful.weights.published_tensors import published_tensors
 from heedful.weights.saving import dequantised_model
 
 HF = "save it as a Hugging Face folder (--format hf)"

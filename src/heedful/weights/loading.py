@@ -15,9 +15,15 @@ from heedful.core.errors import ConfigError, NotFound, WrongShape
 from heedful.core.images import read_image_processor
 from heedful.models import FAMILIES, IMAGE_FAMILIES, by_gguf, by_model_type, find_config, presets
 from heedful.models.base import LM, Config, Family, Model, Seq2Seq
-from heedful.models.hf_config import config_from, config_from_gguf
-from heedful.models.hf_config_checks import GENERATION, check_sizes, read_config, read_quantization
-from heedful.models.memory import check_memory, parameter_count
+from heedful.models.counting import check_memory, parameter_count
+from heedful.models.hf_config import (
+    GENERATION,
+    check_sizes,
+    config_from,
+    config_from_gguf,
+    read_config,
+    read_quantization,
+)
 from heedful.nn.head import SentenceHead
 from heedful.nn.init import initialise, outline
 from heedful.nn.quantised import Int8Embedding, quantise_modules
@@ -31,13 +37,11 @@ from heedful.weights.adapters import (
     merge,
 )
 from heedful.weights.formats.gguf import GGUFFile
-from heedful.weights.formats.shards import ShardedFolder, is_sharded
-from heedful.weights.formats.tensor_files import TensorSource, open_folder
+from heedful.weights.formats.tensor_files import ShardedFolder, TensorSource, is_sharded, open_folder
 from heedful.weights.hub import resolve
-from heedful.weights.names import model_tensors, own_rows, set_tensor
+from heedful.weights.names import fill_model, model_tensors, own_rows, set_tensor
 from heedful.weights.peft import PeftAdapter, has_peft, merge_peft
 from heedful.weights.pooling import pooling_from_gguf, read_pooling
-from heedful.weights.published_tensors import fill_model
 
 # Keys of config.json that are about a head, and say nothing about another.
 HEAD_KEYS = (

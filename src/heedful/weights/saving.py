@@ -15,15 +15,13 @@ from torch import Tensor
 from heedful.core.errors import InputError
 from heedful.core.images import write_image_processor
 from heedful.models.base import Model
-from heedful.models.hf_config import config_from, config_to, own_architecture
-from heedful.models.hf_config_checks import GENERATION
+from heedful.models.hf_config import GENERATION, config_from, config_to, own_architecture
 from heedful.nn.quantised import Int8Embedding, dequantise_modules
 from heedful.text import save_tokenizer
 from heedful.weights.adapters import ADAPTER_FILES, adapter_tensors, save_adapter
 from heedful.weights.formats.tensor_files import write_safetensors
-from heedful.weights.names import own_rows
+from heedful.weights.names import Origin, own_rows, published_tensors
 from heedful.weights.pooling import write_pooling
-from heedful.weights.published_tensors import Origin, published_tensors
 
 
 def save(model: Model, folder: str | Path, *, quantized: bool = False) -> Path:

@@ -11,10 +11,9 @@ import numpy as np
 
 from heedful.core.errors import MissingPackage
 from heedful.word2vec.corpus import EncodedCorpus
-from heedful.word2vec.huffman import HuffmanTree
 from heedful.word2vec.hyperparameters import Settings
 from heedful.word2vec.random_bits import job_seed
-from heedful.word2vec.word_counts import WordCounts, alias_table
+from heedful.word2vec.word_counts import HuffmanTree, WordCounts, alias_table
 
 if TYPE_CHECKING:
     from heedful.word2vec.trainer import Tables, TrainingState

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any
 
-from heedful.core.checks import check_choice, check_integer, check_number
+from heedful.core.checks import Option, check_choice, check_integer, check_number
 from heedful.core.errors import ConfigError, nearest
-from heedful.core.option import Option
 
 CHOICES = {"mode": ("skipgram", "cbow"), "loss": ("negative", "hierarchical"), "cbow": ("mean", "sum")}
 MINIMUM = {"dim": 1, "window": 1, "negatives": 1, "min_count": 1, "epochs": 1, "seed": 0}

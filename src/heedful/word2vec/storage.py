@@ -13,8 +13,8 @@ import numpy as np
 from heedful.core.errors import CorruptFile, HeedfulError
 from heedful.core.files import open_atomically
 from heedful.core.locks import FileLock
-from heedful.weights.formats.tensor_layout import read_layout
-from heedful.word2vec.huffman import HuffmanTree
+from heedful.weights.formats.tensor_files import read_layout
+from heedful.word2vec.word_counts import HuffmanTree
 
 FILE_FORMAT = "heedful-word2vec"
 DTYPES = {"F32": "<f4", "F64": "<f8", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1"}

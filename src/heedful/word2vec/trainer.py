@@ -20,7 +20,6 @@ import numpy as np
 from heedful.core.checks import check_integer
 from heedful.core.errors import ConfigError, CorruptFile, InputError, NotFound
 from heedful.word2vec.corpus import Corpus, EncodedCorpus, encode_corpus
-from heedful.word2vec.huffman import HuffmanTree, build_tree
 from heedful.word2vec.hyperparameters import Settings
 from heedful.word2vec.storage import (
     check_names,
@@ -31,7 +30,7 @@ from heedful.word2vec.storage import (
     unpack_tree,
     unpack_words,
 )
-from heedful.word2vec.word_counts import WordCounts, build_vocabulary
+from heedful.word2vec.word_counts import HuffmanTree, WordCounts, build_tree, build_vocabulary
 
 if TYPE_CHECKING:
     from heedful.word2vec.cpu import CpuTrainer

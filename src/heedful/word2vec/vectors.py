@@ -11,15 +11,21 @@ import numpy as np
 from heedful.core.checks import check_choice, check_integer
 from heedful.core.errors import ConfigError, InputError, NotFound, nearest
 from heedful.core.files import missing_file
-from heedful.weights.bases import bundled_vectors
+from heedful.weights.hub import bundled_vectors
 from heedful.word2vec.corpus import Corpus, TextSource
 from heedful.word2vec.formats import FORMATS, check_vectors, format_of, read_vectors, write_vectors
-from heedful.word2vec.huffman import HuffmanTree, extend_tree
 from heedful.word2vec.hyperparameters import Settings
 from heedful.word2vec.phrases import Phrases, join_phrases
 from heedful.word2vec.storage import load_tensors, pack_tables, save_tensors, unpack_tree, unpack_words
 from heedful.word2vec.trainer import ProgressReport, Tables, Trainer
-from heedful.word2vec.word_counts import WordCounts, check_vocabulary_size, count_words, sort_by_count
+from heedful.word2vec.word_counts import (
+    HuffmanTree,
+    WordCounts,
+    check_vocabulary_size,
+    count_words,
+    extend_tree,
+    sort_by_count,
+)
 
 Word = str | int
 ANALOGY_METHODS = ("add", "mul")  # 3CosAdd, 3CosMul

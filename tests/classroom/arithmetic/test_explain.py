@@ -83,7 +83,7 @@ def test_add_and_norm() -> None:
 
 
 def test_wampimuk_is_the_step_of_word2vec() -> None:
-    from heedful.word2vec.steps import wampimuk
+    from heedful.word2vec.definition import wampimuk
 
     worked, step = heedful.explain("wampimuk"), wampimuk()
     words = "furry little hiding in Australia cyber the 1985"

@@ -15,7 +15,7 @@ import torch
 from heedful.classroom.course import Chapter, chapters, find_chapter, write_notebooks
 from heedful.classroom.figures import Figure
 from heedful.core.errors import InputError, NotFound
-from heedful.weights.bases import BASES, installed_models
+from heedful.weights.hub import BASES, installed_models
 from tests.refusal import refused
 
 CHAPTERS = chapters()

@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from heedful.classroom.experiments import race_settings, scale_sweep, translation_race
-from heedful.classroom.experiments.experiment import finish_experiment
+from heedful.classroom.experiments import scale_sweep, translation_race
+from heedful.classroom.experiments import system_race as race_settings
 from heedful.classroom.experiments.gradient_flow import exploding_rates, fit_rate, loss_gradient_by_distance
 from heedful.classroom.experiments.layer_times import measure_layer_times
-from heedful.classroom.experiments.race_settings import QUICK, TaskSettings
+from heedful.classroom.experiments.measurement_store import finish_experiment, run_workers
 from heedful.classroom.experiments.scale_sweep import QUICK_SCALE, ScaleSweep
-from heedful.classroom.experiments.system_race import Race
+from heedful.classroom.experiments.system_race import QUICK, Race, TaskSettings
 from heedful.classroom.experiments.systems import SYSTEMS, build_system, size_system
 from heedful.classroom.experiments.translation_data import join_pairs, prepare_pairs, read_pairs, split_pairs
 from heedful.classroom.experiments.translation_race import QUICK_TRANSLATION, TranslationRace
-from heedful.classroom.experiments.worker_processes import run_workers
 from heedful.cli import main
 from heedful.core.errors import ConfigError, HeedfulError, InputError
 from heedful.train.recipes.training_loop import TrainingInterrupted

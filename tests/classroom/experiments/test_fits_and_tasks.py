@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful.classroom.experiments.fits import fit_exponential, fit_line, fit_power, mean_interval
+from heedful.classroom.experiments.gradient_flow import fit_exponential, fit_line, fit_power, mean_interval
 from heedful.classroom.experiments.loss_surface import (
     FORMS,
     ScalePoint,
@@ -20,13 +20,13 @@ from heedful.classroom.experiments.loss_surface import (
 from heedful.classroom.experiments.measurement_store import MeasurementStore
 from heedful.classroom.experiments.race_report import accuracy_text
 from heedful.classroom.experiments.recall_tasks import SYMBOLS, TASKS, score_task, task_batches
-from heedful.classroom.experiments.sample_text import (
+from heedful.classroom.experiments.systems import SYSTEMS, build_system, find_systems, size_system
+from heedful.classroom.experiments.translation_data import (
     english_number,
     german_number,
     number_pairs,
     write_sample_text,
 )
-from heedful.classroom.experiments.systems import SYSTEMS, build_system, find_systems, size_system
 from heedful.core.errors import ConfigError, InputError, NotFound
 from heedful.data.batch import IGNORE
 

@@ -11,7 +11,7 @@ import pytest
 import heedful.classroom.experiments.ledger as ledger
 from heedful.core.errors import CorruptFile
 from heedful.text import load_tokenizer
-from heedful.train.recipes.curves import draw_curves, interpolate
+from heedful.train.recipes.folder import draw_curves, interpolate
 from tests.tasks.finetune.conftest import Heed
 
 ROOT = Path(__file__).parents[3]

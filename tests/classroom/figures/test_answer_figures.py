@@ -15,8 +15,7 @@ from heedful.classroom.figures import color_scale
 from heedful.core.errors import InputError
 from heedful.interp.comparison import PatchingResult
 from heedful.interp.logit_attribution import logit_attribution
-from heedful.interp.patching import activation_patching
-from heedful.interp.path_patching import path_patching
+from heedful.interp.patching import activation_patching, path_patching
 from tests.properties.tiny import tiny
 
 CLEAN, CORRUPT = [5, 9, 2, 7, 11], [5, 3, 2, 7, 11]

@@ -22,9 +22,8 @@ from heedful.classroom.figures.token_labels import brief, percent, spell_token, 
 from heedful.core.errors import ConfigError, InputError, MissingPackage, NotFound
 from heedful.interp.attention import attention as attended
 from heedful.interp.dictionary import Dictionary, fit_dictionary
-from heedful.interp.lens import surprisal
+from heedful.interp.lens import surprisal, train_tuned_lens
 from heedful.interp.probes import ProbeResult
-from heedful.interp.tuned_lens import train_tuned_lens
 from tests.properties.tiny import ALL, tiny
 
 IDS = [5, 9, 2, 7, 11]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from heedful.classroom import figures as view
-from heedful.classroom.figures.graph_drawing import layer_rows
+from heedful.classroom.figures.model_drawing import layer_rows
 from heedful.core.errors import InputError
-from heedful.interp.attention_flow import attention_flow
-from heedful.interp.attribution_graph import attribution_graph
+from heedful.interp.attention import attention_flow
+from heedful.interp.patching import attribution_graph
 from tests.interp.test_activation_patching import answers, two
 from tests.properties.tiny import tiny
 

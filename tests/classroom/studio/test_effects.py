@@ -12,9 +12,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from heedful.classroom.studio.shared_state import Studio
-from heedful.interp import effects
-from heedful.interp.change import ablate
-from heedful.interp.effects import each_head_effect, head_effects
+from heedful.interp import change as effects
+from heedful.interp.change import ablate, each_head_effect, head_effects
 from heedful.interp.inputs import Input, reading
 from tests.classroom.browser.conftest import Server
 from tests.classroom.studio.conftest import SEQUENCES, TEXT, events, traced

@@ -15,7 +15,7 @@ from heedful.classroom.studio import beam_listener
 from heedful.classroom.studio.shared_state import Studio
 from heedful.classroom.studio.workers import Ticket
 from heedful.decode.beam import run_beam_search
-from heedful.serve.refusals import RequestRefused
+from heedful.serve.guard import RequestRefused
 from tests.classroom.studio.conftest import TEXT
 
 TASKS: list[tuple[str, str, dict[str, Any], list[Any]]] = [

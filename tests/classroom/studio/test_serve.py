@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from heedful.serve.sockets import PortTaken, bind_socket
+from heedful.serve.guard import PortTaken, bind_socket
 
 
 def test_the_socket_listens_on_loopback_alone() -> None:
@@ -31,7 +31,8 @@ def test_a_port_that_is_taken_is_one_clear_line() -> None:
 
 
 def test_importing_the_studio_imports_no_server_and_no_torch() -> None:
-    code = "import sys, heedful.classroom.studio, heedful.cli.studio as s; print({'torch', 'fastapi'} & {*sys.modules})"
+    imports = "import sys, heedful.classroom.studio, heedful.cli.studio"
+    code = f"{imports}; print({{'torch', 'fastapi'}} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "set()"
 

@@ -15,8 +15,7 @@ from heedful.classroom.studio.shared_state import Studio
 from heedful.classroom.studio.trace_builder import check_token_ids
 from heedful.core.errors import InputError
 from heedful.interp.attention import attention, head_scores, rollout
-from heedful.interp.change import ablate
-from heedful.interp.effects import head_effects
+from heedful.interp.change import ablate, head_effects
 from heedful.interp.gradients import attribution, gradient_by_distance
 from heedful.interp.inputs import reading
 from heedful.interp.lens import logit_lens, neighbours, surprisal

@@ -15,8 +15,8 @@ import torch
 
 import heedful
 from heedful.core.errors import InputError
-from heedful.data.balanced_order import BalancedOrder
 from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import BalancedOrder
 from heedful.nn.head import SentenceHead
 from heedful.tasks.evaluate import evaluate
 from heedful.tasks.examples import Examples

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from heedful.cli.options import command_words, options_from
-from heedful.core.option import Option
+from heedful.core.checks import Option
 
 
 @dataclass(frozen=True)

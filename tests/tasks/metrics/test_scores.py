@@ -11,7 +11,6 @@ import torch
 
 import heedful
 from heedful.core.errors import InputError
-from heedful.tasks.metrics.entities import entities, entity_f1, entity_f1_interval
 from heedful.tasks.metrics.generated import (
     answer_f1,
     answers,
@@ -27,6 +26,9 @@ from heedful.tasks.metrics.scores import (
     accuracy,
     bootstrap_interval,
     correlation_interval,
+    entities,
+    entity_f1,
+    entity_f1_interval,
     exact_interval,
     f1,
     interval,

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from heedful.core.errors import ConfigError, NotFound
-from heedful.train.recipes.recipes import RECIPES
-from heedful.train.recipes.settings import (
+from heedful.train.recipes.recipes import (
+    RECIPES,
     ResolvedSettings,
     Setting,
     flatten,

@@ -12,15 +12,15 @@ import torch
 import heedful
 from heedful.core.errors import OutOfMemory, is_out_of_memory
 from heedful.models import FAMILIES, find_config
-from heedful.models.memory import available_bytes
-from heedful.train.recipes.settings import resolve_settings
+from heedful.models.counting import available_bytes
+from heedful.train.recipes.recipes import resolve_settings
 from tests.tasks.finetune.conftest import Heed
 
 
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with a gigabyte free."""
-    monkeypatch.setattr("heedful.models.memory.available_bytes", lambda device: 10**9)
+    monkeypatch.setattr("heedful.models.counting.available_bytes", lambda device: 10**9)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -68,9 +68,9 @@ def test_the_smaller_model_that_is_proposed_can_be_built(name: str, little_memor
 def test_the_estimate_is_of_the_numbers_that_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     model = heedful.build("gpt2", dim=16, layers=1, heads=2, vocab=64, context=8)
     size = 4 * sum(p.numel() for p in model.parameters())
-    monkeypatch.setattr("heedful.models.memory.available_bytes", lambda device: size)
+    monkeypatch.setattr("heedful.models.counting.available_bytes", lambda device: size)
     heedful.build("gpt2", dim=16, layers=1, heads=2, vocab=64, context=8)
-    monkeypatch.setattr("heedful.models.memory.available_bytes", lambda device: size - 1)
+    monkeypatch.setattr("heedful.models.counting.available_bytes", lambda device: size - 1)
     with pytest.raises(OutOfMemory):
         heedful.build("gpt2", dim=16, layers=1, heads=2, vocab=64, context=8)
 

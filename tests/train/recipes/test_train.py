@@ -22,10 +22,9 @@ from heedful.models import FAMILIES, find_config
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
 from heedful.train.fit import Step
-from heedful.train.recipes.datasets import mark_line_ends, split_train_validation
 from heedful.train.recipes.folder import read_metrics
-from heedful.train.recipes.recipes import RECIPES, Evaluation, Recipe
-from heedful.train.recipes.settings import ResolvedSettings
+from heedful.train.recipes.prepare import mark_line_ends, split_train_validation
+from heedful.train.recipes.recipes import RECIPES, Evaluation, Recipe, ResolvedSettings
 from heedful.train.recipes.train import run_training
 from heedful.train.recipes.training_loop import limit_threads
 from tests.tasks.finetune.conftest import Heed

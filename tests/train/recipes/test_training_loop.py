@@ -11,8 +11,7 @@ import pytest
 
 from heedful.train.config import TrainConfig
 from heedful.train.fit import Step
-from heedful.train.recipes.training_loop import TrainingLoop, TrainingResult, Validation
-from heedful.train.recipes.training_progress import ProgressReporter
+from heedful.train.recipes.training_loop import ProgressReporter, TrainingLoop, TrainingResult, Validation
 from tests.train import toys
 
 

@@ -10,8 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from heedful.classroom.arithmetic import topics
-from heedful.classroom.arithmetic.from_model_attention import head_row, rotation
-from heedful.classroom.arithmetic.from_model_backward import attention_gradient, cross_entropy_gradient
+from heedful.classroom.arithmetic.from_model_attention import (
+    attention_gradient,
+    cross_entropy_gradient,
+    head_row,
+    rotation,
+)
 from heedful.classroom.arithmetic.subject import (
     Array,
     Subject,

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from heedful.classroom.arithmetic.worked import Derivation, Sheet
 from heedful.core.errors import InputError
-from heedful.interp.inputs import Input, part_at, position_of
-from heedful.interp.row_labels import row_side, written_names
+from heedful.interp.inputs import Input, part_at, position_of, row_side, written_names
 from heedful.models.base import Model
 from heedful.nn.context import Watch
 from heedful.nn.quantised import Quantised

@@ -7,13 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from heedful.classroom.arithmetic import (
-    topics,
-    topics_attention,
-    topics_backward,
-    topics_counts,
-    topics_words,
-)
+from heedful.classroom.arithmetic import topics, topics_attention, topics_backward, topics_words
+from heedful.classroom.arithmetic import topics_words as topics_counts
 from heedful.classroom.arithmetic.worked import Derivation, Sheet
 from heedful.core.errors import InputError
 from heedful.interp.inputs import position_of

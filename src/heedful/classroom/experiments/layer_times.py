@@ -9,17 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
-from heedful.classroom.experiments.fits import LineFit, fit_power
+from heedful.classroom.experiments.gradient_flow import LineFit, fit_power
 from heedful.classroom.experiments.systems import SizedSystem, System, build_system, mixing_part
 from heedful.core.devices import one_thread
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches, Indices, ShuffledOrder
 from heedful.models import find_config
 from heedful.models.base import LM
+from heedful.models.counting import count
 from heedful.nn.context import Context, Mask
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
@@ -153,3 +155,36 @@ def layer_call(system: System, dim: int, length: int, device: torch.device) -> C
     context = Context(positions, positions, Mask(causal=True))
     x = torch.randn(1, length, dim, generator=torch.Generator().manual_seed(0)).to(device)
     return lambda: part(x, context)
+
+
+# What one more token costs behind a text that grows: time with a cache, time without, memory.
+#
+# A recurrence remembers a vector, attention every key and value: its cache and the time to read it grow with
+# the text. Without a cache the whole text is read again for every token.
+
+
+FLOAT_BYTES = 4
+
+
+@torch.no_grad()
+def measure_generation(
+    sized_system: SizedSystem, contexts: Sequence[int], *, vocab: int, device: torch.device | str = "cpu"
+) -> dict[str, Any]:
+    """Return seconds for one token behind each context, with and without memory, and the memory in bytes.
+
+    The weights are random: time and memory do not depend on them. Steps are plain, without fused kernels.
+    """
+    device = torch.device(device)
+    room = max(contexts) + 64
+    sizes = {"context": room} if "context" in sized_system.model else {}
+    model = build_system(sized_system, vocab=vocab, device=device, **sizes).eval()
+    found: dict[str, Any] = {"contexts": list(contexts), "step": [], "whole": [], "bytes": []}
+    with one_thread():
+        for context in contexts:
+            tokens = torch.arange(context, device=device)[None] % vocab
+            state = model.start(tokens, length=room)
+            step, whole = partial(model.step, tokens[:, :1], state), partial(model, tokens)
+            found["step"].append(shortest_seconds(step, device))
+            found["whole"].append(shortest_seconds(whole, device))
+            found["bytes"].append(count(model, length=context, width=FLOAT_BYTES).cache_bytes)
+    return found

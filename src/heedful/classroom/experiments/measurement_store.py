@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from heedful.classroom.experiments.report import Report
+from heedful.core.errors import HeedfulError
 from heedful.core.files import make_folder, write_text
-from heedful.interp.results import to_plain
+from heedful.interp.inputs import to_plain
+from heedful.train.recipes.training_loop import TrainingInterrupted
 
 
 class MeasurementStore:
@@ -41,3 +49,77 @@ class MeasurementStore:
             p.stem.removeprefix(f"{prefix}-"): self._load(p) for p in self.folder.glob(f"{prefix}-*.json")
         }
         return {name: one["value"] for name, one in sorted(found.items()) if one is not None}
+
+
+# What all comparisons share: measured until the end or Ctrl-C, and reported either way.
+
+
+class Experiment(Protocol):
+    """A comparison that can be continued."""
+
+    def measure(self) -> None:
+        """Take every measurement that is not there yet."""
+
+    def make_report(self, command: str) -> Report:
+        """Return the report of everything that was measured so far."""
+
+
+def finish_experiment(
+    experiment: Experiment, folder: Path, command: str, workers: Mapping[str, Sequence[str]] | None = None,
+    jobs: int = 1,
+) -> Path:  # fmt: skip
+    """Measure, write the report and return its page; if interrupted, report what is there and raise.
+
+    `workers` are commands of heed that measure before, `jobs` at a time: what they leave is measured here.
+    """
+    try:
+        run_workers(workers or {}, jobs)
+        experiment.measure()
+    except (KeyboardInterrupt, TrainingInterrupted) as error:
+        page = experiment.make_report(command).save(folder)
+        interrupted = TrainingInterrupted(
+            f"interrupted; what was measured so far is in {page}", hint="the same command continues"
+        )
+        interrupted.exit_code = getattr(error, "exit_code", interrupted.exit_code)
+        raise interrupted from None
+    return experiment.make_report(command).save(folder)
+
+
+# Systems of a comparison measured in processes of their own, several at a time, in one folder.
+
+
+PAUSE = 0.1  # seconds between two looks at the processes
+
+
+def run_workers(commands: Mapping[str, Sequence[str]], jobs: int) -> None:
+    """Run commands of heed by name, `jobs` at a time; raise an error that names those that failed.
+
+    What one has measured is kept although another fails. Ctrl-C is handed on: all keep what they have.
+    """
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
+    environment = os.environ | {"OMP_NUM_THREADS": threads}
+    waiting, running = dict(commands), dict[str, subprocess.Popen[bytes]]()
+    failed = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                name = next(iter(waiting))
+                words = [sys.executable, "-m", "heedful.cli", *waiting.pop(name)]
+                # In sessions of their own, so that Ctrl-C reaches them once: from here.
+                running[name] = subprocess.Popen(
+                    words, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+                )
+            for name in [n for n, process in running.items() if process.poll() is not None]:
+                if running.pop(name).returncode != 0:
+                    failed.append(name)
+            time.sleep(PAUSE)
+    except KeyboardInterrupt:
+        for process in running.values():
+            process.send_signal(signal.SIGINT)
+        for process in running.values():
+            process.wait()
+        raise
+    if failed:
+        raise HeedfulError(
+            f"{', '.join(failed)}: not measured to the end", hint="the same command measures what is missing"
+        )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from heedful.classroom.experiments.fits import mean_interval
+from heedful.classroom.experiments.gradient_flow import mean_interval
 from heedful.classroom.experiments.measurement_store import MeasurementStore
 from heedful.classroom.experiments.recall_tasks import SYMBOLS
 from heedful.classroom.experiments.report import Section

@@ -12,7 +12,7 @@ import torch
 from heedful.core.errors import ConfigError, NotFound, nearest
 from heedful.models import find_config
 from heedful.models.base import LM, Model
-from heedful.models.memory import parameter_count
+from heedful.models.counting import parameter_count
 from heedful.nn.block import NamedParts
 from heedful.nn.context import Part
 from heedful.text import Tokenizer, load_tokenizer, save_tokenizer

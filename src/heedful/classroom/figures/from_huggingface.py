@@ -15,8 +15,7 @@ import torch
 from heedful.classroom.figures.pattern_selection import group_words, marks
 from heedful.classroom.figures.token_labels import spell_token
 from heedful.core.errors import InputError
-from heedful.interp.inputs import is_pair
-from heedful.interp.row_labels import OPEN
+from heedful.interp.inputs import OPEN, is_pair
 
 WRITE = 24  # tokens an encoder-decoder writes where no target is given
 

@@ -7,17 +7,17 @@ from heedful.classroom.figures.figure import Figure
 from heedful.classroom.figures.panels import bars, table
 from heedful.classroom.figures.token_labels import cut_label, readable, text_argument
 from heedful.core.errors import InputError
-from heedful.interp import attention_flow as flows
+from heedful.interp import attention as flows
 from heedful.interp.attention import rollout
-from heedful.interp.attribution_graph import AttributionGraph
 from heedful.interp.inputs import position_of
+from heedful.interp.patching import AttributionGraph
 from heedful.models.base import Model
 
 
 def attribution_graph(graph: AttributionGraph) -> Figure:
     """The strongest edges between parts that lead to an answer, from the embedding up to the logits."""
     if not isinstance(graph, AttributionGraph):
-        raise InputError("give what heedful.interp.attribution_graph.attribution_graph returned")
+        raise InputError("give what heedful.interp.patching.attribution_graph returned")
     rows, columns = [sender for sender, _, _ in graph.edges], ["receiver", "value"]
     cells: list[list[float | str]] = [[receiver, value] for _, receiver, value in graph.edges]
     data = {

@@ -10,9 +10,7 @@ import torch
 from heedful.classroom.figures import color_scale
 from heedful.classroom.figures.canvas import ACCENT, FAINT, INK, SOFT, Box, Cells, Shape, Stroke, TextLabel
 from heedful.classroom.figures.charts import Drawing, bar_chart, heat_map, line_chart, longest, point_map
-from heedful.classroom.figures.graph_drawing import draw_graph
-from heedful.classroom.figures.image_drawing import draw_image_attention
-from heedful.classroom.figures.model_drawing import draw_model, model_rows
+from heedful.classroom.figures.model_drawing import draw_graph, draw_image_attention, draw_model, model_rows
 from heedful.classroom.figures.panels import draw_panels, panel_rows
 from heedful.classroom.figures.pattern_selection import select_pattern
 from heedful.classroom.figures.token_labels import brief, percent, short, visible_text, width

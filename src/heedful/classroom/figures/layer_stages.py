@@ -8,19 +8,20 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from heedful.classroom.figures.part_equations import equations_of, title_of
-from heedful.classroom.figures.picture_choice import HeadChoice, check_head, strongest_look
-from heedful.classroom.figures.picture_stages import (
+from heedful.classroom.figures.picture_choice import (
     WIDTH,
     ExpertChoice,
+    HeadChoice,
     HeadPattern,
     PartSize,
     Stage,
     VectorRows,
+    check_head,
+    strongest_look,
 )
 from heedful.interp.attention import Pattern
-from heedful.interp.inputs import Input, stack_of
+from heedful.interp.inputs import Input, Side, attends_to_source, key_side, row_side, stack_of, written_names
 from heedful.interp.mixing import attention_groups, mixer_of, stacks_of, window_of
-from heedful.interp.row_labels import Side, attends_to_source, key_side, row_side, written_names
 from heedful.models.base import Model
 from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.attentive import AttentiveUnit, Decoding, InputFeeding

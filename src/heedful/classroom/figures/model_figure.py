@@ -11,7 +11,7 @@ from torch import Tensor
 from heedful.classroom.figures.figure import Figure
 from heedful.classroom.figures.model_picture import ModelPicture, model_picture
 from heedful.classroom.figures.token_labels import cut_label, readable, short, text_argument, visible_text
-from heedful.interp.results import Result
+from heedful.interp.inputs import Result
 from heedful.models.base import Model
 
 Text = Any
@@ -26,7 +26,8 @@ def model(
 
     `layer` and `head` are what is unfolded, `row` the token whose way is told: its name or its position; the
     word written, where the model looks at a source. What is left out is the strongest look at another word
-    (see picture_choice.py). `beside` is a second text to change to, such as one with another last word; `name` is what the model is called in the title.
+    (see picture_choice.py). `beside` is a second text to change to, such as one with another last word;
+    `name` is what the model is called in the title.
     """
     picture = model_picture(model, text, target, layer=layer, head=head, row=row)
     pictures = [picture]

@@ -14,14 +14,17 @@ from torch import Tensor
 
 from heedful.classroom.figures.layer_stages import LayerStages
 from heedful.classroom.figures.part_equations import equations_of, title_of
-from heedful.classroom.figures.picture_choice import HeadChoice, choose_layer_and_head
-from heedful.classroom.figures.picture_stages import Stage, StagePrediction, VectorRows
+from heedful.classroom.figures.picture_choice import (
+    HeadChoice,
+    Stage,
+    StagePrediction,
+    VectorRows,
+    choose_layer_and_head,
+)
 from heedful.core.errors import InputError
-from heedful.interp.inputs import Input, Text, names_of, reading
+from heedful.interp.inputs import Input, Result, Text, attends_to_source, names_of, reading, written_names
 from heedful.interp.mixing import parts_of, position_type, stacks_of
 from heedful.interp.prediction import answer_names, default_position, is_causal, predicts
-from heedful.interp.results import Result
-from heedful.interp.row_labels import attends_to_source, written_names
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.nn.head import Head, NoHead

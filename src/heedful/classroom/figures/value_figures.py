@@ -230,7 +230,7 @@ def _find(subject: Any, word: str | int, size: int) -> int:
 
 def training(run: str | Path | Sequence[str | Path], metric: str = "loss") -> Figure:
     """The curves of one run folder, or of several drawn together: training and validation."""
-    from heedful.train.recipes.curves import read_curves
+    from heedful.train.recipes.folder import read_curves
 
     runs = [Path(r) for r in ([run] if isinstance(run, str | Path) else run)]
     if not runs:

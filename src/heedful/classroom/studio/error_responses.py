@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from heedful.core.errors import HeedfulError, InputError, NotFound
-from heedful.serve.refusals import RequestRefused
+from heedful.serve.guard import RequestRefused
 
 
 class ModelNotFound(NotFound):

@@ -8,7 +8,7 @@ from typing import Literal
 from starlette.responses import Response
 
 from heedful.classroom.figures.figure import Figure
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 
 FigureFormat = Literal["json", "html", "svg", "csv"]
 MEDIA_TYPES = {"html": "text/html", "svg": "image/svg+xml", "csv": "text/csv"}

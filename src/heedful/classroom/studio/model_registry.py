@@ -143,8 +143,7 @@ class ModelRegistry:
         return found
 
     def _all(self) -> Iterator[Entry]:
-        from heedful.weights.bases import bundled_models, installed_models
-        from heedful.weights.hub import resolve
+        from heedful.weights.hub import bundled_models, installed_models, resolve
 
         for name in self.given:
             path = Path(name).expanduser()

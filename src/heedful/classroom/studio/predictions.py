@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from heedful.classroom.studio import tokens
-from heedful.interp.inputs import Input, names_of
+from heedful.interp.inputs import Input, names_of, written_names
 from heedful.interp.prediction import answer_names, default_position, predicts, words_at
-from heedful.interp.row_labels import written_names
 from heedful.models.base import Model
 
 

@@ -15,7 +15,7 @@ from heedful.classroom.studio import snippets
 from heedful.classroom.studio.model_registry import LoadedModel, ModelRegistry
 from heedful.classroom.studio.traces import Trace, Traces
 from heedful.classroom.studio.workers import Clients
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 
 T = TypeVar("T")
 

@@ -10,8 +10,7 @@ import heedful
 from heedful.classroom import figures as view
 from heedful.classroom.studio.model_registry import Entry
 from heedful.interp.attention import attention, head_scores, rollout
-from heedful.interp.change import ablate
-from heedful.interp.effects import head_effects
+from heedful.interp.change import ablate, head_effects
 from heedful.interp.gradients import attribution, gradient_by_distance
 from heedful.interp.lens import logit_lens, neighbours, surprisal
 from heedful.interp.states import states

@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from heedful.classroom.studio.error_responses import error_response
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.workers import Ticket
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 
 T = TypeVar("T")
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

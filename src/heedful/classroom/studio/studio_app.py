@@ -19,9 +19,7 @@ from heedful.classroom.studio.model_registry import ModelRegistry
 from heedful.classroom.studio.page_policy import page_headers
 from heedful.classroom.studio.shared_state import Studio
 from heedful.core.errors import HeedfulError
-from heedful.serve.guard import AccessRules, Guard
-from heedful.serve.json_response import Json
-from heedful.serve.refusals import RequestRefused
+from heedful.serve.guard import AccessRules, Guard, Json, RequestRefused
 
 STATIC = Path(__file__).parent / "static"
 WIDGETS = Path(__file__).parents[1] / "figures" / "static"  # what a figure saved as one file carries

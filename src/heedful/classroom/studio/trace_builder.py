@@ -24,10 +24,9 @@ from heedful.data.tokenization import find_template
 from heedful.decode.loop import stream
 from heedful.interp.attention import divides_by_root
 from heedful.interp.change import Ablation
-from heedful.interp.inputs import Input, names_of, part_at, reading, token_id
+from heedful.interp.inputs import OPEN, Input, names_of, part_at, reading, token_id, written_ids
 from heedful.interp.mixing import attention_groups
 from heedful.interp.prediction import default_position
-from heedful.interp.row_labels import OPEN, written_ids
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.attention import SinkAttention
 from heedful.word2vec import Word2Vec

@@ -25,7 +25,7 @@ from heedful.interp.inputs import Input
 from heedful.interp.mixing import AttentionGroup
 from heedful.models.base import Model
 from heedful.nn.context import Watch
-from heedful.serve.refusals import RequestRefused
+from heedful.serve.guard import RequestRefused
 
 LIMIT = 512 * 2**20  # bytes of all traces together
 SHARE = 224 * 2**20  # bytes that one pass may keep

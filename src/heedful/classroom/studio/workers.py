@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from heedful.serve.refusals import RequestRefused
+from heedful.serve.guard import RequestRefused
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from typing import Any
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.models.family import published_heads
-from heedful.models.gguf_tables import FUSED_QKV, gguf_keys, gguf_names
+from heedful.models.gguf_config import FUSED_QKV, gguf_keys, gguf_names
 from heedful.models.hf_config import read_rope, write_rope
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, ParallelBlock, Stack

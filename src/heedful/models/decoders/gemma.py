@@ -26,7 +26,7 @@ from heedful.models.decoders.llama import (
     write_llama,
 )
 from heedful.models.family import published_heads
-from heedful.models.gguf_tables import gguf_keys, gguf_names
+from heedful.models.gguf_config import gguf_keys, gguf_names
 from heedful.models.hf_config import read_local_layers, read_rope, write_layer_types, write_rope
 from heedful.nn.block import Block, SandwichBlock
 from heedful.nn.norm import OffsetRMSNorm

@@ -22,7 +22,7 @@ from heedful.models.decoders.llama import (
     write_llama,
 )
 from heedful.models.family import published_heads
-from heedful.models.gguf_tables import gguf_keys, gguf_names
+from heedful.models.gguf_config import gguf_keys, gguf_names
 from heedful.models.hf_config import read_local_layers, write_layer_types
 from heedful.nn.attention import SinkAttention
 from heedful.nn.block import Block

@@ -19,7 +19,7 @@ from heedful.models.decoders.partial_rotary import (
     write_partial_rope,
 )
 from heedful.models.family import published_heads
-from heedful.models.gguf_tables import FUSED_QKV, gguf_keys, gguf_names
+from heedful.models.gguf_config import FUSED_QKV, gguf_keys, gguf_names
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, ParallelBlock, Stack
 from heedful.nn.embedding import Embedding

@@ -24,7 +24,7 @@ from heedful.models.decoders.llama import (
     llama_rotary,
 )
 from heedful.models.family import published_heads
-from heedful.models.gguf_tables import gguf_keys, gguf_names
+from heedful.models.gguf_config import gguf_keys, gguf_names
 from heedful.nn.block import Block, SandwichBlock
 from heedful.nn.norm import LayerNorm, RMSNorm
 from heedful.weights.names import Row

@@ -30,7 +30,7 @@ from heedful.models.decoders.partial_rotary import (
     write_partial_rope,
 )
 from heedful.models.family import no_token_ids, published_heads, rename_keys
-from heedful.models.gguf_tables import FUSED_QKV, gguf_keys, gguf_names
+from heedful.models.gguf_config import FUSED_QKV, gguf_keys, gguf_names
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.norm import LayerNorm

@@ -21,7 +21,7 @@ from heedful.models.decoders.llama import (
     write_llama,
 )
 from heedful.models.family import no_token_ids, published_heads
-from heedful.models.gguf_tables import gguf_keys
+from heedful.models.gguf_config import gguf_keys
 from heedful.nn.block import Block
 
 

@@ -22,7 +22,7 @@ from heedful.models.decoders.partial_rotary import (
     write_partial_rope,
 )
 from heedful.models.family import published_heads, rename_keys
-from heedful.models.gguf_tables import gguf_keys, gguf_names
+from heedful.models.gguf_config import gguf_keys, gguf_names
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.norm import HeadLayerNorm, LayerNorm

@@ -19,7 +19,7 @@ from heedful.models.decoders.llama import (
     llama_rotary,
 )
 from heedful.models.family import published_heads, rename_keys
-from heedful.models.gguf_tables import gguf_keys, gguf_names
+from heedful.models.gguf_config import gguf_keys, gguf_names
 from heedful.nn.block import Block
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.norm import LayerNorm

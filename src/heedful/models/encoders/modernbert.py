@@ -14,7 +14,7 @@ from torch import nn
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.models.family import no_token_ids
-from heedful.models.gguf_tables import FUSED_QKV, gguf_keys, gguf_names
+from heedful.models.gguf_config import FUSED_QKV, gguf_keys, gguf_names
 from heedful.models.hf_config import read_local_layers, read_rope, write_layer_types, write_rope
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack

@@ -11,7 +11,7 @@ from typing import Any
 
 from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.models.encoders.bert import out_names
-from heedful.models.gguf_tables import FUSED_QKV, gguf_keys
+from heedful.models.gguf_config import FUSED_QKV, gguf_keys
 from heedful.models.hf_config import read_rope, write_rope
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack

@@ -9,7 +9,7 @@ linear_head.py       few rows: a linear head on sentence vectors, frozen or tune
 pairs.py             texts of one class come near each other: how sentence vectors are tuned
 finetune_result.py   the result: where the checkpoint goes, and its card
 
-What is learnt is a `TrainableTask` (heedful/tasks); which columns it reads is found out in tasks/columns.py.
+What is learnt is a `TrainableTask` (heedful/tasks); which columns it reads is found out in tasks/examples.py.
 """
 
 from heedful.tasks.finetune.finetune_result import FinetuneResult

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from heedful.data.input_files import InputFile, read_input_file
-from heedful.tasks.columns import check_flags, infer_file_task, list_unused
-from heedful.tasks.examples import Examples, move_to_training
+from heedful.tasks.examples import Examples, check_flags, infer_file_task, list_unused, move_to_training
 from heedful.tasks.pipeline import trainable_tasks
 from heedful.tasks.requests import FinetuneRequest
 from heedful.tasks.task import TrainableTask
-from heedful.train.recipes.training_progress import ProgressReporter
+from heedful.train.recipes.training_loop import ProgressReporter
 
 MAX_NAMED_COLUMNS = 40  # of those that are not used; the JSON object names all
 

@@ -14,6 +14,7 @@ from heedful.data.batch import Batch
 from heedful.data.batches import Indices, Order
 from heedful.models.base import LM, Model, evaluation_mode
 from heedful.tasks.examples import Examples
+from heedful.tasks.feature_extraction import SentenceSimilarity
 from heedful.tasks.finetune.file_examples import SplitExamples
 from heedful.tasks.finetune.linear_head import fit_head, put_linear_head, read_vectors
 from heedful.tasks.finetune.pairs import Weights, copy_weights, set_weights
@@ -21,10 +22,9 @@ from heedful.tasks.finetune.training_setup import TrainingSetup, score_quietly
 from heedful.tasks.model_inputs import Truncated
 from heedful.tasks.pipeline import bind_task
 from heedful.tasks.rerank import Rerank
-from heedful.tasks.sentence_similarity import SentenceSimilarity
 from heedful.tasks.text_classification import TextClassification
 from heedful.train.fit import fit
-from heedful.train.recipes.training_progress import format_clock
+from heedful.train.recipes.training_loop import format_clock
 
 MAX_SIZED_STEPS = 64  # steps whose batches are made, to know how large they are
 ACCELERATOR_TURNS = 4  # a GPU's first steps of a shape choose and record kernels; the fastest turn counts

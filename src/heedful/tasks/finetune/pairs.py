@@ -17,9 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful.data.balanced_order import BalancedOrder
 from heedful.data.batch import Batch
-from heedful.data.batches import Batches
+from heedful.data.batches import BalancedOrder, Batches
 from heedful.models.base import LM, Model
 from heedful.nn.head import SentenceHead
 from heedful.train.config import TrainConfig

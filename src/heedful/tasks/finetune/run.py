@@ -42,15 +42,16 @@ from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.fit import DivergedError
 from heedful.train.logistic import CrossValidation
 from heedful.train.recipes.prepare import check_vocabulary
-from heedful.train.recipes.training_loop import TrainingInterrupted, TrainingResult
-from heedful.train.recipes.training_progress import (
+from heedful.train.recipes.training_loop import (
     LineReporter,
     ProgressReporter,
+    TrainingInterrupted,
+    TrainingResult,
     format_clock,
     make_reporter,
 )
 from heedful.weights.adapters import merge
-from heedful.weights.bases import BASES, bundled_models
+from heedful.weights.hub import BASES, bundled_models
 
 
 def finetune(request: FinetuneRequest, *, quiet: bool = False) -> FinetuneResult:

@@ -18,14 +18,13 @@ from heedful.decode.request import context_length
 from heedful.models.base import Model
 from heedful.tasks.examples import Examples, limit_characters
 from heedful.tasks.finetune.file_examples import SplitExamples
-from heedful.tasks.model_inputs import Truncated
+from heedful.tasks.model_inputs import Truncated, smallest_limit
 from heedful.tasks.pipeline import bind_task
 from heedful.tasks.requests import FinetuneRequest
 from heedful.tasks.task import TrainableTask, TrainingDefaults
 from heedful.tasks.task_specification import TaskSpecification
-from heedful.tasks.tokenized import smallest_limit
 from heedful.train.config import TrainConfig
-from heedful.train.recipes.training_progress import ProgressReporter
+from heedful.train.recipes.training_loop import ProgressReporter
 from heedful.weights.adapters import lora
 
 LORA_PARAMETERS = 100_000_000  # parameters from which on an adapter is trained if nothing is said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -254,3 +254,127 @@ def multi_label_scores(
         "micro_f1_95": between, "micro_f1": micro(np.arange(len(truth))), "macro_f1": macro,
         "exact_match": exact, "rows": len(truth),
     }  # fmt: skip
+
+
+# Scores of rankings: how high the relevant texts of a query stand.
+
+
+DEPTH = 10  # places that count
+
+
+def ndcg(relevances: Sequence[float], depth: int = DEPTH) -> float:
+    """DCG / DCG of the best order,   DCG = Σ_i (2^rel_i − 1) / log₂(i + 1)   (Burges et al. 2005)
+
+    `relevances` stand in the order of the ranking.
+    """
+    gain = lambda order: sum((2**rel - 1) / math.log2(i + 2) for i, rel in enumerate(order[:depth]))
+    best = gain(sorted(relevances, reverse=True))
+    return gain(list(relevances)) / best if best else 0.0
+
+
+def reciprocal_rank(relevances: Sequence[float], depth: int = DEPTH) -> float:
+    """1 / the place of the first relevant text, 0 if it stands below `depth`"""
+    return next((1 / i for i, rel in enumerate(relevances[:depth], 1) if rel > 0), 0.0)
+
+
+def ranking_scores(
+    queries: Sequence[Hashable], truth: Sequence[float], scores: Sequence[float]
+) -> dict[str, Any]:
+    """Return the mean nDCG@10 of queries after its 95 % interval, and the mean reciprocal rank.
+
+    Row i is a text for queries[i]. Only queries with texts of different relevance are ranked. Equal scores
+    stand in the worst order, so that a model that tells nothing apart gains nothing.
+    """
+    rows = defaultdict(list)
+    for query, relevance, score in zip(queries, truth, scores, strict=True):
+        rows[query].append((-score, relevance))
+    ranked = [[rel for _, rel in sorted(row)] for row in rows.values() if len({rel for _, rel in row}) > 1]
+    if not ranked:
+        what = "no query has both a relevant text and another: there is nothing to rank"
+        raise InputError(what, hint="give several texts for a query")
+    gains = np.array([ndcg(row) for row in ranked])
+    between = bootstrap_interval(lambda sample: float(gains[sample].mean()), len(gains))
+    return {
+        "ndcg_95": list(between), "ndcg": float(gains.mean()),
+        "mrr": float(np.mean([reciprocal_rank(row) for row in ranked])),
+        "queries": len(ranked), "rows": len(truth),
+    }  # fmt: skip
+
+
+# The F1 of entities in tagged sentences: an entity counts only if type, first and last word are right.
+#
+# (Tjong Kim Sang and De Meulder 2003.) Tags are O, or a letter and a type: I-PER goes on with a PER, B-PER
+# begins one (IOB1, IOB2); S- is one alone and E- ends one (BIOES).
+
+
+Entity = tuple[int, int, str]
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """Return the first word, the word after the last, and the type of every entity of a sentence."""
+    found: list[Entity] = []
+    start, kind = 0, ""
+    for i, tag in enumerate([*tags, "O"]):
+        letter, _, name = tag.partition("-")
+        name = name or (letter if letter != "O" else "")
+        continues = letter in ("I", "E") and name == kind and kind
+        if kind and not continues:
+            found.append((start, i, kind))
+            kind = ""
+        if letter != "O" and not continues:
+            start, kind = i, name
+        if letter in ("E", "S") and kind:
+            found.append((start, i + 1, kind))
+            kind = ""
+    return found
+
+
+def entity_f1(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Return precision, recall and F1 over all sentences, and the F1 of every type."""
+    if len(truth) != len(guess):
+        raise InputError(f"{len(truth)} sentences are expected and {len(guess)} were given")
+    right: Counter[str] = Counter()
+    references: Counter[str] = Counter()
+    predictions: Counter[str] = Counter()
+    for t, g in zip(truth, guess, strict=True):
+        if len(t) != len(g):
+            raise InputError(f"a sentence of {len(t)} words was given {len(g)} tags")
+        true, predicted = set(entities(t)), set(entities(g))
+        references.update(kind for _, _, kind in true)
+        predictions.update(kind for _, _, kind in predicted)
+        right.update(kind for _, _, kind in true & predicted)
+    hits, expected, predicted_total = right.total(), references.total(), predictions.total()
+    each = {
+        f"f1_{kind}": f1_of(right[kind], references[kind], predictions[kind])
+        for kind in sorted(references | predictions)
+    }
+    share = lambda part, whole: part / whole if whole else 0.0
+    return {
+        "precision": share(hits, predicted_total),
+        "recall": share(hits, expected),
+        "f1": f1_of(hits, expected, predicted_total),
+    } | each
+
+
+def entity_f1_interval(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> tuple[float, float]:
+    """Return the 95 % interval of the F1: over samples of the sentences, but no narrower than Wilson's.
+
+    A few sentences without a mistake give samples without one; as many trials as entities still leave doubt.
+    """
+    pairs = [(set(entities(t)), set(entities(g))) for t, g in zip(truth, guess, strict=True)]
+    counts = np.array([(len(true & predicted), len(true), len(predicted)) for true, predicted in pairs])
+    right, references, predictions = counts.sum(0).tolist()
+    trials = (references + predictions) / 2
+    if not trials:
+        return 0.0, 1.0
+    drawn = bootstrap_interval(lambda sample: f1_of(*counts[sample].sum(0).tolist()), len(counts))
+    wilson = interval(f1_of(right, references, predictions), trials)
+    return min(drawn[0], wilson[0]), max(drawn[1], wilson[1])
+
+
+def tag_scores(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Return the F1 of whole entities after its 95 % interval, and the accuracy by word."""
+    flat = lambda rows: [tag for row in rows for tag in row]
+    found, between = entity_f1(truth, guess), list(entity_f1_interval(truth, guess))
+    scores = {"f1_95": between, "f1": found.pop("f1")} | found
+    return scores | {"accuracy": accuracy(flat(truth), flat(guess)), "sentences": len(truth)}

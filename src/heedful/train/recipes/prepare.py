@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from heedful.core.errors import ConfigError, InputError, NotFound
-from heedful.data.batches import Batches
+from heedful import data
+from heedful.core.errors import ConfigError, InputError, NotFound, nearest
+from heedful.core.files import expand_paths, split_lines, stem_path
+from heedful.data.batch import Batch
+from heedful.data.batches import Batches, BucketedOrder, Indices, RowSource, ShuffledOrder, seeded_generator
+from heedful.data.readers import Documents, Table, open_documents, parallel_documents, split_documents
 from heedful.models import find_config
 from heedful.models.base import Config, Model, Seq2Seq
-from heedful.models.memory import check_memory, parameter_count
+from heedful.models.counting import check_memory, parameter_count
 from heedful.text import Tokenizer, load_tokenizer, save_tokenizer
 from heedful.text.tokenizer_training import TRAINERS, train_tokenizer
 from heedful.train.checkpoint import of_run
 from heedful.train.objectives import Objective, distil, objective
-from heedful.train.recipes.datasets import TrainingData
-from heedful.train.recipes.recipes import TokenizerOptions
-from heedful.train.recipes.settings import ResolvedSettings, with_file_line
+from heedful.train.recipes.recipes import ResolvedSettings, TokenizerOptions, with_file_line
 from heedful.weights.loading import build, load
 
 # The special tokens a decoder may start with, by objective, the preferred one first.
@@ -191,3 +198,206 @@ def check_vocabulary(model: Model, tokenizer: Tokenizer, start: str | None) -> N
                 f"the tokenizer has {len(tokenizer):,} tokens, {which} has {table.vocab:,} for its {what}",
                 hint="use a tokenizer and a model that belong together",
             )
+
+
+# Training and validation batches from files, by the objective and its settings.
+
+
+TASK_BUILDERS: dict[str, Callable[..., Batches]] = {
+    "translate": data.parallel,
+    "classify": data.classify,
+    "regress": data.regress,
+    "contrast": data.contrast,
+    "tag": data.tag,
+    "span": data.answer,
+}
+RUN_SETTINGS = ("holdout", "line_end")  # settings that are not options of the builders
+MAX_VOCABULARY_CHARACTERS = 200_000_000  # more characters do not improve a vocabulary
+HOLDOUT_STREAM = 0x401D  # separates the draw of held-out rows from that of batches
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The files of a run and how they are read."""
+
+    objective: str
+    files: Sequence[str]
+    valid: Sequence[str]
+    settings: Mapping[str, Any]  # length, batch, holdout, and options of the builder
+    seed: int = 0
+
+    @property
+    def builder(self) -> Callable[..., Batches]:
+        """The function that builds batches for the objective."""
+        name = "masked" if self.objective == "distil" else self.objective
+        known = data.FROM_TEXT | TASK_BUILDERS
+        if name not in known:
+            hint = nearest(name, known) or f"one of {', '.join(known)}"
+            raise ConfigError(f"objective = {name!r} is unknown", hint=hint)
+        return known[name]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the objective learns from running text."""
+        return self.builder in data.FROM_TEXT.values()
+
+    def options(self) -> dict[str, Any]:
+        """Return the settings that the builder takes; raise ConfigError for an unknown one."""
+        taken = {n for n, p in inspect.signature(self.builder).parameters.items() if p.kind is p.KEYWORD_ONLY}
+        known = sorted(taken - {"seed", "labels", "start", "cache"} | set(RUN_SETTINGS))
+        for name in self.settings:
+            if name not in known:
+                hint = nearest(name, known) or f"there are {', '.join(known)}"
+                raise ConfigError(f"data.{name} is no setting of {self.objective} data", hint=hint)
+        return {
+            n: tuple(v) if n == "columns" else v for n, v in self.settings.items() if n not in RUN_SETTINGS
+        }
+
+    def batches(self, tokenizer: Any, start: int | None = None) -> tuple[Batches, Batches | None]:
+        """Return batches for training, and for validation from other files or a held-out part, or None."""
+        options = self.options() | {"seed": self.seed}
+        if "start" in inspect.signature(self.builder).parameters:
+            options["start"] = start
+        part = float(self.settings["holdout"])
+        if self.is_text:
+            sources: list[Any] = [self.documents(self.files)]
+            if self.valid:
+                sources.append(self.documents(self.valid))
+            inner = {n: v for n, v in options.items() if n not in ("unit", "encoding")}
+            build = lambda source: self.builder(source, tokenizer, **inner)
+            if part and not self.valid:
+                return self.split(sources[0], part, build)
+            made = [build(source) for source in sources]
+            return made[0], made[1] if len(made) > 1 else None
+        first = self.builder(self.source(self.files), tokenizer, **options)
+        if self.valid:
+            same = {"labels": first.labels} if first.labels else {}
+            return first, self.builder(self.source(self.valid), tokenizer, **options, **same)
+        return split_train_validation(first, part, self.seed) if part else (first, None)
+
+    def split(
+        self, documents: Documents, part: float, build: Callable[[Documents], Batches]
+    ) -> tuple[Batches, Batches | None]:
+        """Return batches of all but the end of a text, and of its end; of a text too short, all and None."""
+        first, last = split_documents(documents, part)
+        try:
+            return build(first), build(last)
+        except InputError:
+            whole = build(documents)  # raises if something is wrong with the text itself
+            note = (
+                f"{documents.name} is too short to hold {part:.0%} out: all of it is trained on and nothing "
+                "validated; --valid FILE validates on another"
+            )
+            return replace(whole, notes=(*whole.notes, note)), None
+
+    def documents(self, files: Sequence[str]) -> Documents:
+        """Open files as running text."""
+        unit = self.settings.get("unit", "file")
+        found = open_documents([Path(f) for f in files], unit, self.settings.get("encoding", "utf-8"))
+        mark = self.settings.get("line_end")
+        return found if mark is None else mark_line_ends(found, mark)
+
+    def source(self, files: Sequence[str]) -> Any:
+        """Return the files of a task as its builder takes them."""
+        return list(files) if len(files) > 1 else files[0]
+
+    @contextmanager
+    def vocabulary_files(self) -> Iterator[list[Path]]:
+        """Give text files to train a tokenizer on: the data's own, or a temporary one with its columns."""
+        paths = expand_paths([Path(f) for f in self.files])
+        known = lambda p: stem_path(p).suffix.lower() == ".jsonl"
+        if (
+            self.is_text
+            and not any(map(known, paths))
+            and sum(p.stat().st_size for p in paths) <= MAX_VOCABULARY_CHARACTERS
+        ):
+            yield paths
+            return
+        with tempfile.TemporaryDirectory(prefix="heed-text-") as folder:
+            written = Path(folder) / "text.txt"
+            with written.open("w", encoding="utf-8") as file:
+                size = 0
+                for text in self.texts():
+                    size += file.write(text)
+                    if size > MAX_VOCABULARY_CHARACTERS:
+                        break
+            yield [written]
+
+    def texts(self) -> Iterator[str]:
+        """Yield all text of the data in pieces, whatever its format."""
+        s, encoding = self.settings, self.settings.get("encoding", "utf-8")
+        if self.is_text:
+            for document in self.documents(self.files):
+                yield from document
+                yield "\n"
+        elif self.objective == "translate":
+            sides = parallel_documents(
+                self.source(self.files), tuple(s["columns"]) if "columns" in s else None, encoding
+            )
+            yield from ("".join(document) + "\n" for side in sides for document in side)
+        elif self.objective == "tag":
+            for sentence in data.conll(self.source(self.files), s.get("word"), s.get("column"), encoding):
+                yield " ".join(sentence.words) + "\n"
+        elif self.objective == "span":
+            for question in data.squad(self.source(self.files), encoding):
+                yield from (question.question + "\n", question.context + "\n")
+        else:
+            columns = (
+                s.get("columns", ("sentence1", "sentence2"))
+                if self.objective == "contrast"
+                else (s.get("text", "text"),)
+            )
+            columns = [*columns, *([s["pair"]] if "pair" in s else [])]
+            rows = Table.of(self.source(self.files), encoding)
+            yield from (text + "\n" for _, values in rows.rows(*columns) for text in values)
+
+
+def mark_line_ends(documents: Documents, mark: str) -> Documents:
+    """Return the text with `mark` at the end of every line, empty ones too, as WikiText's <eos>."""
+
+    def read_marked() -> Iterator[Iterator[str]]:
+        for document in documents:
+            yield (f"{line} {mark}\n" for line in split_lines(document))
+
+    return Documents(read_marked, documents.files, (*documents.settings, "line end", mark), documents.name)
+
+
+@dataclass(frozen=True)
+class RowSubset:
+    """A selection of the rows of another source."""
+
+    rows: RowSource
+    index: Indices
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def batch(self, rows: Indices, epochs: Indices) -> Batch:
+        return self.rows.batch(self.index[rows], epochs)
+
+
+def split_train_validation(batches: Batches, part: float, seed: int) -> tuple[Batches, Batches]:
+    """Split rows at random: a `part` for validation, the others for training."""
+    count = len(batches.source)
+    held = max(1, round(count * part))
+    if held >= count:
+        raise InputError(
+            f"{count} rows are too few to hold out {part:.0%}",
+            hint="give --valid FILE, or --set data.holdout=0",
+        )
+    order = seeded_generator(seed, HOLDOUT_STREAM).permutation(count).astype(np.int64)
+    return _select_rows(batches, np.sort(order[held:]), "first"), _select_rows(
+        batches, np.sort(order[:held]), "last"
+    )
+
+
+def _select_rows(batches: Batches, index: Indices, which: str) -> Batches:
+    old = batches.order
+    order: BucketedOrder | ShuffledOrder
+    if isinstance(old, BucketedOrder):
+        order = BucketedOrder(old.lengths[index], old.size, old.seed, old.tokens)
+    else:
+        assert isinstance(old, ShuffledOrder)
+        order = ShuffledOrder(len(index), old.size, old.seed, old.shuffle)
+    settings = {**batches.settings, "part": which, "rows": len(index)}
+    return replace(batches, source=RowSubset(batches.source, index), order=order, settings=settings)

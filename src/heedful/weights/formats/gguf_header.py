@@ -18,7 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heedful.core.errors import WeightsError
+import numpy as np
+import torch
+from torch import Tensor
+
+from heedful.core.errors import ConfigError, MissingPackage, WeightsError
 
 MAGIC, VERSIONS, ALIGNMENT = b"GGUF", (2, 3), 32
 STRING, ARRAY = 8, 9
@@ -158,3 +162,112 @@ def _data_offset(
     if placed and end not in (last, start + expected):
         raise ValueError(f"its tensors end at byte {last:,} and the file at {end:,}")
     return placed
+
+
+# Weights in the blocks of GGUF files: which kind each tensor takes, and Q4_K, which the `gguf` library reads
+# but does not make.
+#
+#     Q4_K: 256 weights share two half floats d and e; each 32 of them a scale s and an offset m of 6 bits,
+#     and each weight is a number q of 4 bits:      w ≈ d s q − e m
+
+
+SCHEMES = ("f32", "f16", "q8_0", "q4_0", "q4_k")
+GROUPS, GROUP = 8, 32  # of a block of Q4_K
+STEPS = torch.linspace(-1.0, 1.0, 11)  # widths of a step that are tried: 15 of them, one more or one less
+BLOCKS_AT_ONCE = 8192
+HALF_MAX = 65504.0
+# Small tables that are looked into and never multiplied, and routers: other programs expect 32 bits.
+WIDE = ("position_embd", "token_types", "rope_freqs", "ffn_gate_inp", "ssm_conv1d", "attn_rel_b")
+READ_LAST = ("output.weight", "token_embd.weight")
+
+
+def check_scheme(scheme: str) -> None:
+    """Raise ConfigError for a scheme that is unknown, MissingPackage without the library."""
+    if scheme not in SCHEMES:
+        raise ConfigError(f"quantize={scheme!r} is unknown", hint=f"choose {', '.join(SCHEMES)}")
+    try:
+        import gguf  # noqa: F401
+    except ImportError:
+        raise MissingPackage(
+            "writing GGUF needs a package that is missing", hint="pip install gguf"
+        ) from None
+
+
+def choose_kind(name: str, tensor: Tensor, scheme: str) -> str:
+    """The kind of block that a tensor takes: the scheme's, or a wider one where its rows do not divide.
+
+    Vectors stay in 32 bits. With 4 bits, what the logits are read from takes 8: they feel its rounding most.
+    """
+    wide = any(word in name for word in WIDE) or not name.endswith(".weight")
+    if tensor.ndim < 2 or wide or scheme == "f32":
+        return "F32"
+    half = "F16" if float(tensor.abs().amax()) <= HALF_MAX else "F32"
+    if scheme == "f16" or tensor.shape[-1] % GROUP:
+        return half
+    if scheme == "q8_0" or name in READ_LAST:
+        return "Q8_0"
+    if scheme == "q4_0":
+        return "Q4_0"
+    return "Q5_0" if tensor.shape[-1] % (GROUPS * GROUP) else "Q4_K"
+
+
+def pack_tensor(tensor: Tensor, kind: str) -> np.ndarray[Any, Any]:
+    """A tensor as the bytes of its blocks, row by row; floats as they are."""
+    from gguf import GGMLQuantizationType, quants
+
+    values = tensor.detach().cpu().float().contiguous()
+    if kind == "Q4_K":
+        return pack_q4_k(values)
+    packed: np.ndarray[Any, Any] = quants.quantize(values.numpy(), GGMLQuantizationType[kind])
+    return packed
+
+
+def fit_groups(x: Tensor) -> tuple[Tensor, Tensor]:
+    """s, m ≥ 0 for each group of x (…, 32) that make Σ (s q − m − x)² small, q in 0 … 15.
+
+    The numbers q are chosen for several widths of a step; for given q, s and m follow by least squares.
+    """
+    low = x.amin(-1, keepdim=True).clamp(max=0)
+    reach = (x.amax(-1, keepdim=True) - low).clamp(min=1e-30)
+    best_scale, best_low = (reach / 15).squeeze(-1), -low.squeeze(-1)
+    least = torch.full_like(best_scale, torch.inf)
+    size = x.shape[-1]
+    sum_x = x.sum(-1)
+    for step in STEPS.tolist():
+        q = ((x - low) * ((15 + step) / reach)).round_().clamp_(0, 15)
+        sum_q, square_q, product = q.sum(-1), (q * q).sum(-1), (q * x).sum(-1)
+        spread = size * square_q - sum_q * sum_q
+        scale = (size * product - sum_q * sum_x) / spread.clamp(min=1e-30)
+        offset = (scale * sum_q - sum_x) / size
+        through_zero = product / square_q.clamp(min=1e-30)  # the best scale without an offset
+        scale = torch.where(offset > 0, scale, through_zero).clamp_(min=0)
+        offset = offset.clamp_(min=0)
+        error = (scale[..., None] * q - offset[..., None] - x).square_().sum(-1)
+        better = (error < least) & (spread > 0)
+        best_scale, best_low = torch.where(better, scale, best_scale), torch.where(better, offset, best_low)
+        least = torch.where(better, error, least)
+    return best_scale, best_low
+
+
+def pack_q4_k(values: Tensor) -> np.ndarray[Any, Any]:
+    """Blocks of Q4_K, 144 bytes for every 256 numbers of a row (…, 256 n)."""
+    blocks = values.reshape(-1, GROUPS, GROUP)
+    packed = torch.cat([_pack_blocks(part) for part in blocks.split(BLOCKS_AT_ONCE)])
+    rows: np.ndarray[Any, Any] = packed.view(*values.shape[:-1], -1).numpy()
+    return rows
+
+
+def _pack_blocks(x: Tensor) -> Tensor:
+    scale, offset = fit_groups(x)  # (N, 8) each
+    shared = torch.stack((scale, offset), 1)  # (N, 2, 8)
+    halves = (shared.amax(-1) / 63).half()  # d and e
+    units = halves.float()[..., None]
+    six = torch.where(units > 0, shared / units.clamp(min=1e-30), 0.0).round().clamp(0, 63)
+    width, shift = (units * six)[..., None].unbind(1)
+    q = torch.where(width > 0, (x + shift) / width.clamp(min=1e-30), 0.0).round().clamp(0, 15).to(torch.uint8)
+    s, m = six.to(torch.uint8).unbind(1)
+    # Groups 0–3 have their six bits in one byte; of 4–7 the upper two stand above those.
+    table = (s[:, :4] | (s[:, 4:] >> 4 << 6), m[:, :4] | (m[:, 4:] >> 4 << 6), s[:, 4:] & 15 | m[:, 4:] << 4)
+    pairs = q.unflatten(1, (4, 2))
+    numbers = (pairs[:, :, 0] | pairs[:, :, 1] << 4).flatten(1)
+    return torch.cat((halves.view(torch.uint8).flatten(1), *table, numbers), 1)

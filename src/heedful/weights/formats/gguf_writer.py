@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from heedful.core.progress import report_progress
-from heedful.weights.formats.gguf_blocks import choose_kind, pack_tensor
+from heedful.weights.formats.gguf_header import choose_kind, pack_tensor
 
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "q4_0": 2, "q4_k": 14}  # how the format numbers the schemes
 

@@ -7,6 +7,7 @@ could overwrite.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,11 +15,11 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from heedful.core.errors import CorruptFile, NotFound
+from heedful.core.errors import CorruptFile, NotFound, WeightsError
 from heedful.core.files import read_json
-from heedful.weights.formats.tensor_layout import check_fetched, read_layout
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -268,3 +269,147 @@ def remove_others(folder: Path, kept_names: set[str]) -> None:
     for path in [*folder.glob("model*.safetensors"), folder / SAFE_INDEX]:
         if path.name not in kept_names:
             path.unlink(missing_ok=True)
+
+
+# Tensors that several processes wrote, each its own part, by `torch.distributed.checkpoint`.
+#
+#     shards/shard-00001-….safetensors    one file for each process; its header says where each part begins
+#
+# A tensor is put together from its parts when it is read, so that one process opens what any number wrote.
+
+
+SHARDS, CHECKSUMS = "shards", "checksums.json"  # within the folder of a checkpoint
+
+
+class ShardedFolder:
+    """The tensors of a checkpoint's shards whose names begin with `group`, under the rest of their names."""
+
+    def __init__(self, folder: Path, group: str) -> None:
+        self.folder, self.group = folder / SHARDS, group
+        files = sorted(self.folder.glob("*.safetensors"))
+        listed = read_json(folder / CHECKSUMS) if (folder / CHECKSUMS).is_file() else {}
+        for name in sorted(name for name in listed if name.startswith(f"{SHARDS}/")):
+            if folder / name not in files:
+                raise NotFound(f"{folder} lacks {name}, a shard", hint="use another checkpoint of the run")
+        if not files:
+            raise NotFound(f"{self.folder} holds no shards", hint="is it the checkpoint of a run?")
+        self.parts: dict[str, list[tuple[SafeFile, tuple[int, ...]]]] = {}
+        for path in files:
+            file = SafeFile(path)
+            try:
+                told = json.loads(file.metadata["DCP_SHARDING_INFO"])
+                starts = {name: tuple(told[name]["saved_offsets"]) for name in file.entries}
+            except (KeyError, TypeError, ValueError) as error:
+                message = f"{path} does not say where its parts begin ({error!r:.80})"
+                raise CorruptFile(message, hint="remove that checkpoint, and use another") from None
+            for name in (name for name in file.entries if name.startswith(group)):
+                self.parts.setdefault(name.removeprefix(group), []).append((file, starts[name]))
+        self.entries = {name: self._entry(name) for name in self.parts}
+
+    def _entry(self, name: str) -> TensorEntry:
+        """What a tensor is as a whole; its parts must have one kind, and as many numbers as it has."""
+        held = [(file.entries[self.group + name], start) for file, start in self.parts[name]]
+        ends = [[a + b for a, b in zip(start, e.shape, strict=True)] for e, start in held]
+        shape = tuple(max(end) for end in zip(*ends, strict=True))
+        numbers = sum(torch.Size(entry.shape).numel() for entry, _ in held)
+        if len({entry.dtype for entry, _ in held}) > 1 or numbers != torch.Size(shape).numel():
+            raise CorruptFile(
+                f"{self.folder}: the parts of {name!r} hold {numbers:,} numbers and it has shape {shape}",
+                hint="a shard is missing or from another step: use another checkpoint",
+            )
+        return TensorEntry(held[0][0].dtype, shape)
+
+    def read(self, name: str) -> Tensor:
+        """The whole tensor."""
+        entry = self.entries[name]
+        whole = torch.empty(entry.shape, dtype=entry.dtype)
+        for file, start in self.parts[name]:
+            part = file.read(self.group + name)
+            whole[tuple(slice(at, at + size) for at, size in zip(start, part.shape, strict=True))] = part
+        return whole
+
+
+def is_sharded(folder: Path) -> bool:
+    """Return whether a checkpoint's tensors lie in shards."""
+    return (folder / SHARDS).is_dir()
+
+
+# Where the tensors of a safetensors file lie, as the `safetensors` library finds them.
+#
+# That library refuses a header with holes, with tensors that overlap, with a name twice or with sizes that
+# are
+# not the file's. A header it accepts covers the file without a gap, so each tensor begins where the one
+# before
+# it ends. Nothing here parses the header a second time, and nothing here needs torch.
+
+
+# Bytes of one number, by the names that headers use.
+ITEM_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1,
+    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+
+POINTER = b"version https://git-lfs"
+
+
+@dataclass(frozen=True)
+class TensorSpan:
+    """One tensor in a file: its kind, its shape, and its first byte."""
+
+    kind: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return math.prod(self.shape) * ITEM_BYTES[self.kind]
+
+
+def check_fetched(path: Path) -> None:
+    """Raise CorruptFile for the few lines that git-lfs leaves in the place of a file it has not fetched."""
+    with path.open("rb") as file:  # a path that is missing or a folder says so in the words of the system
+        if file.read(len(POINTER)) == POINTER:
+            raise CorruptFile(
+                f"{path} is a pointer of git-lfs, not the file itself", hint="fetch that with: git lfs pull"
+            )
+
+
+def read_layout(path: Path) -> tuple[dict[str, TensorSpan], dict[str, str]]:
+    """Return the span of every tensor by its name, in the order of the file, and the file's metadata."""
+    check_fetched(path)
+    with path.open("rb") as file:
+        first = file.read(2)
+    try:
+        with safe_open(path, framework="numpy") as opened:
+            slices = {name: opened.get_slice(name) for name in opened.offset_keys()}
+            found = {name: (s.get_dtype(), tuple(s.get_shape())) for name, s in slices.items()}
+            metadata = dict(opened.metadata() or {})
+    except SafetensorError as error:
+        if first == b"PK" or (first[:1] == b"\x80" and first[1:] in (b"\2", b"\3", b"\4", b"\5")):
+            raise CorruptFile(
+                f"{path} is a pickle with a .safetensors name and is not opened",
+                hint="convert it at its source",
+            ) from None
+        reason = str(error).partition(": ")[2] or str(error)
+        raise CorruptFile(
+            f"{path} is truncated, damaged or no safetensors file ({reason!r:.160})",
+            hint="fetch or save it again",
+        ) from None
+    return _spans(path, found), metadata
+
+
+def _spans(path: Path, entries: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, TensorSpan]:
+    for name, (kind, _) in entries.items():
+        if kind not in ITEM_BYTES:
+            known = ", ".join(ITEM_BYTES)
+            raise WeightsError(
+                f"{path} holds {name!r:.80} as {kind}, which is not read here", hint=f"convert it to {known}"
+            )
+    unplaced = {name: TensorSpan(*of, 0) for name, of in entries.items()}
+    start = path.stat().st_size - sum(span.size for span in unplaced.values())
+    spans = {}
+    for name, span in unplaced.items():
+        spans[name] = TensorSpan(span.kind, span.shape, start)
+        start += span.size
+    return spans

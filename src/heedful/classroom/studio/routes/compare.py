@@ -23,7 +23,7 @@ from heedful.interp.lens import loss_by_position
 from heedful.interp.measurements import measure_speeds, text_windows
 from heedful.interp.prediction import is_causal, predicts
 from heedful.models.base import Seq2Seq
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 
 router = APIRouter()
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from heedful.classroom.studio.capabilities import summary
 from heedful.classroom.studio.curated_views import doors
 from heedful.classroom.studio.shared_state import Here
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 
 router = APIRouter()
 

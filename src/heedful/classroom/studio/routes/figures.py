@@ -15,7 +15,7 @@ from heedful.classroom.studio.figure_response import FigureFormat, figure_respon
 from heedful.classroom.studio.model_registry import Entry
 from heedful.classroom.studio.shared_state import Here, Seen
 from heedful.core.errors import InputError, nearest
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 
 router = APIRouter()
 

@@ -17,10 +17,10 @@ from heedful.core.errors import InputError
 from heedful.interp.gradients import attribution, gradient_by_distance
 from heedful.interp.inputs import stack_of
 from heedful.interp.lens import logit_lens, neighbours, surprisal
-from heedful.interp.order import shuffle_test, shuffle_without_positions
+from heedful.interp.measurements import shuffle_test, shuffle_without_positions
 from heedful.interp.states import summarise_states, top_neurons
 from heedful.models.base import Model
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 
 router = APIRouter()
 MAX_LENS_BYTES = 400 * 2**20  # of the logits of every layer and position

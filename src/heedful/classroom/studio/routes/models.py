@@ -10,7 +10,7 @@ from heedful.classroom.studio import snippets
 from heedful.classroom.studio.capabilities import capabilities, summary
 from heedful.classroom.studio.shared_state import Here
 from heedful.classroom.studio.tokens import speller, visible
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 from heedful.word2vec import Word2Vec
 
 router = APIRouter()

@@ -15,7 +15,7 @@ from heedful.classroom.studio.shared_state import Client, Here, Studio
 from heedful.classroom.studio.streaming import Report, run_while_connected, stream_job
 from heedful.classroom.studio.workers import Ticket
 from heedful.core.errors import InputError
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 
 router = APIRouter()
 

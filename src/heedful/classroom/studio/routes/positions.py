@@ -11,9 +11,8 @@ from heedful.classroom.studio import snippets
 from heedful.classroom.studio.shared_state import Here
 from heedful.classroom.studio.tensor_response import tensor_response
 from heedful.core.errors import InputError, nearest
-from heedful.interp.mixing import NOTES
-from heedful.interp.position_parts import describe_positions, position_tensors
-from heedful.serve.json_response import Json
+from heedful.interp.mixing import NOTES, describe_positions, position_tensors
+from heedful.serve.guard import Json
 from heedful.word2vec import Word2Vec
 
 router = APIRouter()

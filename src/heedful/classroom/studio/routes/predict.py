@@ -12,7 +12,7 @@ from heedful.classroom.studio.traces import Trace
 from heedful.core.errors import InputError
 from heedful.decode.sampling import Sampling, generator, uniforms
 from heedful.interp.prediction import draw_token, words_at
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 
 router = APIRouter()
 

@@ -12,7 +12,7 @@ from heedful.classroom.studio.error_responses import RunNotFound
 from heedful.classroom.studio.shared_state import Here
 from heedful.core.errors import CorruptFile, nearest
 from heedful.core.files import read_json
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 
 router = APIRouter()
 

@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from heedful.classroom.studio import run_curves
 from heedful.classroom.studio.shared_state import Here
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 
 router = APIRouter()
 LOOK = 0.5  # seconds between looks at a run that goes on

@@ -21,7 +21,7 @@ from heedful.interp.word_vectors import (
     nearest_by_distance,
     whole_words,
 )
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 
 router = APIRouter()
 Table = Literal["input", "output"]

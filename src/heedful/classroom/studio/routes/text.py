@@ -11,7 +11,7 @@ from starlette.responses import Response
 from heedful.classroom.studio import snippets, tokens
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.shared_state import Here
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 from heedful.word2vec import Word2Vec
 
 router = APIRouter()

@@ -21,11 +21,11 @@ from heedful.classroom.studio.traces import Trace
 from heedful.classroom.studio.workers import Ticket
 from heedful.core.errors import InputError
 from heedful.interp.attention import head_scores, pool_pattern, rollout, unscaled_pattern, value_effects
-from heedful.interp.effects import each_head_effect
+from heedful.interp.change import each_head_effect
 from heedful.interp.head_catalogue import find_heads
 from heedful.interp.mixing import AttentionGroup
 from heedful.interp.prediction import words_at
-from heedful.serve.json_response import Json
+from heedful.serve.guard import Json
 
 router = APIRouter()
 Form = Literal["f32", "f16", "u8"]

@@ -199,7 +199,10 @@ def test_a_row_holds_an_answer_only_if_it_holds_its_first_and_last_token(words: 
         spans = [slice(row.extra["start"].item(), row.extra["end"].item() + 1) for row in rows]
         return [words.tokens(row.tokens[0, span].tolist()) for row, span in zip(rows, spans, strict=True)]
 
-    # the rows: "the film was bad", "bad the play was", "was good"
+    rows = by_row(data.answer([Question("1", "?", text, ())], words, length=8, stride=1, question=1))
+    assert [words.decode(row.tokens[0, 3:-1].tolist()) for row in rows] == [
+        "the film was bad", "bad the play was", "was good",
+    ]  # fmt: skip
     assert pointed_at("was bad") == [["was", "bad"], ["[CLS]"], ["[CLS]"]]
     assert pointed_at("bad") == [["bad"], ["bad"], ["[CLS]"]]
     assert pointed_at("bad the") == [["[CLS]"], ["bad", "the"], ["[CLS]"]]
@@ -241,6 +244,47 @@ def test_answers_off_by_a_little_are_found_and_others_left_out_openly(tmp_path: 
     batches = data.answer(asked, words)
     assert batches.notes == ("1 of 2 questions are left out: their answer is not in the text",)
     assert batches.row_count == 1
+
+
+@pytest.mark.parametrize(
+    ("context", "answer", "start", "found"),
+    [
+        ("ab ab xxx ab", "ab", 6, 3),  # the nearest before
+        ("xx xx ab ab", "ab", 4, 6),  # the nearest after
+        ("ab xxxxx", "ab", 5, 0),
+        ("xx abcd", "abcd", 4, 3),  # a start inside the answer
+        ("xx abab", "abab", 6, 3),
+        ("ab ab x", "ab", -3, 0),
+        ("cd cd", " cd", 2, 3),
+    ],
+)
+def test_an_answer_off_by_a_little_is_the_nearest_place(
+    context: str, answer: str, start: int, found: int
+) -> None:
+    place = locate_answer(Question("", "", context, ((answer, start),)))
+    assert place == (found, found + len(answer.strip()))
+
+
+def test_every_question_points_into_its_own_context(words: Words) -> None:
+    asked = [
+        Question("1", "what ?", "the film", (("the", 0),)),
+        Question("2", "where ?", "paris is a city", (("city", 11),)),
+        Question("3", "what ?", "the film", (("film", 4),)),
+    ]
+    rows = sorted(by_row(data.answer(asked, words)), key=lambda row: row.extra["example"].item())
+    assert [words.decode(row.tokens[0].tolist()) for row in rows] == [
+        "[CLS] what ? [SEP] the film [SEP]",
+        "[CLS] where ? [SEP] paris is a city [SEP]",
+        "[CLS] what ? [SEP] the film [SEP]",
+    ]
+    assert [(row.extra["start"].item(), row.extra["end"].item()) for row in rows] == [(4, 4), (7, 7), (5, 5)]
+
+
+def test_a_question_has_64_tokens_unless_more_are_asked_for(words: Words) -> None:
+    asked = lambda count: [Question("1", "the " * count, CONTEXT, (("film", 4),))]
+    assert data.answer(asked(64), words).row_count == 1
+    with refused(InputError, "1 of 1 questions", "64 tokens"):
+        data.answer(asked(65), words)
 
 
 def test_what_cannot_be_answered_about_is_refused(tmp_path: Path, words: Words) -> None:

@@ -116,6 +116,47 @@ def test_frequency_and_presence_look_only_at_what_was_written(logits: Tensor) ->
     assert changed.nonzero()[:, 1].unique().tolist() == [9]
 
 
+def test_every_penalty_asked_for_is_applied(logits: Tensor) -> None:
+    seen = torch.tensor([[5, 5, 9]]).expand(4, -1)
+    rules = Sampling(frequency=0.5, presence=0.25, bias={1: 2.0})
+    change = (rules.apply_penalties(logits, seen, new_tokens=2) - logits)[:, [5, 9, 1, 0]]
+    assert torch.allclose(change, torch.tensor([-0.75, -0.75, 2.0, 0.0]), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rules", "looks_back", "changes", "forbids"),
+    [
+        ({}, False, False, False),
+        ({"temperature": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.1, "typical": 0.5}, False, False, False),
+        ({"repetition": 1.1}, True, True, False),
+        ({"presence": 0.1}, True, True, False),
+        ({"frequency": -0.1}, True, True, False),
+        ({"no_repeat": 2}, True, True, True),
+        ({"bias": {3: 1.0}}, False, True, False),
+        ({"bias": {3: -math.inf}}, False, True, True),
+    ],
+    ids=str,
+)
+def test_only_penalties_look_back_and_only_they_and_biases_change_the_most_likely_token(
+    rules: dict[str, Any], looks_back: bool, changes: bool, forbids: bool
+) -> None:
+    found = Sampling(**rules)
+    assert (found.looks_back, found.changes, found.forbids) == (looks_back, changes, forbids)
+
+
+def test_only_temperature_zero_is_greedy() -> None:
+    assert Sampling().greedy
+    assert not Sampling(temperature=0.1).greedy
+
+
+def test_a_row_without_any_token_left_is_an_error() -> None:
+    forbidden = torch.tensor([[0.0, -math.inf, -math.inf], [1.0, 0.0, -math.inf]])
+    S.check_tokens_left(forbidden, 3)
+    forbidden[0, 0] = -math.inf
+    with pytest.raises(InputError, match="after 3 tokens"):
+        S.check_tokens_left(forbidden, 3)
+
+
 def test_rules_that_look_back_do_not_see_padding(logits: Tensor, tokens: Tensor) -> None:
     short = tokens[:, 12:]
     padded = torch.cat((torch.full((4, 12), -1), short), 1)
@@ -145,6 +186,16 @@ def test_a_draw_never_takes_a_forbidden_last_token() -> None:
     assert int(S.draw(z, torch.tensor([1 - 2**-53], dtype=torch.float64))) == 1
 
 
+def test_a_draw_never_takes_a_forbidden_first_token() -> None:
+    z = torch.tensor([[-math.inf, 0.0, 1.0]])
+    assert int(S.draw(z, torch.zeros(1, dtype=torch.float64))) == 1
+
+
+def test_a_seed_gives_the_same_numbers_in_every_version() -> None:
+    numbers = S.uniforms([S.generator(7), S.generator(-1, 2, 3)], 1)
+    assert numbers.tolist() == [[0.3599088437558461], [0.4673532131790994]]
+
+
 def test_rows_and_samples_have_their_own_numbers() -> None:
     numbers = {
         float(torch.rand(1, generator=S.generator(7, row, sample))) for row in range(3) for sample in range(3)
@@ -160,6 +211,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"top_p": 0.0}, "top_p=0.0"),
     ({"top_p": 1.2}, "top_p=1.2"),
     ({"min_p": -0.1}, "min_p=-0.1"),
+    ({"min_p": 1.1}, "min_p=1.1"),
+    ({"temperature": math.inf}, "temperature=inf"),
+    ({"repetition": math.inf}, "repetition=inf"),
+    ({"bias": {1: math.nan}}, "bias"),
+    ({"typical": 1.2}, "typical=1.2"),
     ({"typical": 0.0}, "typical=0.0"),
     ({"repetition": 0.0}, "repetition=0.0"),
     ({"presence": math.inf}, "presence=inf"),
@@ -172,3 +228,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_a_value_that_cannot_be_is_named(values: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         Sampling(**values)
+
+
+def test_the_values_at_the_ends_of_each_range_are_allowed(logits: Tensor) -> None:
+    ends = [{"top_k": 1}, {"top_p": 1.0}, {"typical": 1.0}, {"min_p": 0.0}, {"min_p": 1.0}, {"no_repeat": 1}]
+    for values in ends:
+        assert Sampling(temperature=1.0, **values).warp(logits).isfinite().any(-1).all()

@@ -14,6 +14,7 @@ from heedful.nn.attend import BACKENDS, Call, attend, blocked, reference
 from heedful.nn.attention import Attention, SinkAttention
 from heedful.nn.context import Context, Mask, Watch
 from heedful.nn.norm import OffsetRMSNorm, RMSNorm
+from heedful.nn.watch import Axes
 from tests.refusal import refused
 
 DIM, HEADS, KV_HEADS, SIZE, LENGTH = 12, 4, 2, 5, 6
@@ -148,6 +149,29 @@ def test_a_call_with_many_scores_never_holds_them(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("heedful.nn.attend.MAX_HELD_SCORES", 0)
     attend(c, context())
     assert asked == ["reference", "blocked"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "name"), [(2 * HEADS * LENGTH**2, "reference"), (2 * HEADS * LENGTH**2 - 1, "blocked")]
+)
+def test_scores_are_many_if_there_are_more_than_the_limit(
+    monkeypatch: pytest.MonkeyPatch, limit: int, name: str
+) -> None:
+    monkeypatch.setattr("heedful.nn.attend.MAX_HELD_SCORES", limit)
+    monkeypatch.setitem(BACKENDS, name, lambda c, ctx: torch.tensor(7.0))
+    assert attend(call(0.7, None), context()) == 7
+
+
+def test_a_watcher_is_told_which_axes_run_over_queries_and_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    axes, show = {}, Watch.show
+
+    def record(self: Watch, path: str, value: Tensor, along: Axes) -> Tensor:
+        axes[path] = (along.positions, along.keys)
+        return show(self, path, value, along)
+
+    monkeypatch.setattr(Watch, "show", record)
+    attend(call(None, None), context(Watch("*.pattern")))
+    assert axes == {"attn.scores": (-2, -1), "attn.pattern": (-2, -1), "attn.heads": (-2, None)}
 
 
 @pytest.mark.parametrize("values", [(0.7, None), (None, torch.zeros(HEADS))], ids=["softcap", "sinks"])

@@ -74,8 +74,9 @@ def locate_answer(question: Question) -> tuple[int, int] | None:
     if not answer:
         return None
     if not question.context.startswith(answer, start):
-        found = question.context.find(answer, start), question.context.rfind(answer, 0, start)
-        places = [place for place in found if place >= 0]
+        # An answer that begins before `start` may end behind it.
+        before = question.context.rfind(answer, 0, start + len(answer))
+        places = [place for place in (question.context.find(answer, start), before) if place >= 0]
         if not places:
             return None
         start = min(places, key=lambda place: abs(place - start))

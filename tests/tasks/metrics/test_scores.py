@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,21 +12,27 @@ import torch
 
 import heedful
 from heedful.core.errors import InputError
+from heedful.models.base import LM
 from heedful.tasks.metrics.generated import (
     answer_f1,
+    answer_scores,
     answers,
     bleu,
     bleu_interval,
+    edit_distance,
     exact_match,
     rouge,
     rouge_l,
     rouge_n,
+    transcriptions,
 )
 from heedful.tasks.metrics.perplexity import Perplexity, perplexity
 from heedful.tasks.metrics.scores import (
     accuracy,
+    balanced_scores,
     bootstrap_interval,
     correlation_interval,
+    correlation_scores,
     entities,
     entity_f1,
     entity_f1_interval,
@@ -34,10 +41,17 @@ from heedful.tasks.metrics.scores import (
     interval,
     macro_f1,
     matthews,
+    multi_label_scores,
+    ndcg,
+    ordinal_scores,
     pearson,
+    quadratic_kappa,
     ranks,
+    reciprocal_rank,
+    resampled_scores,
     spearman,
     t_quantile,
+    tag_scores,
 )
 from tests.refusal import refused
 
@@ -98,6 +112,51 @@ def test_a_correlation_of_few_pairs_is_hardly_known() -> None:
     assert 0.77 < low < 0.8 < high < 0.83
 
 
+@pytest.mark.parametrize(("correlation", "count"), [(0.5, 4), (-0.3, 40), (1.0, 10), (-1.0, 10)])
+def test_the_interval_of_a_correlation_is_its_formula(correlation: float, count: int) -> None:
+    r = math.copysign(min(abs(correlation), 1 - 1 / count), correlation)
+    half = 1.96 * math.sqrt((1 + r**2 / 2) / (count - 3))
+    ends = math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
+    low, high = correlation_interval(correlation, count)
+    assert (low, high) == pytest.approx((min(ends[0], correlation), max(ends[1], correlation)))
+
+
+def test_scores_of_equal_numbers_are_zero() -> None:
+    found = correlation_scores([1.0, 2.0, 3.0, 4.0, 5.0], [2.0] * 5)
+    assert (found["spearman"], found["pearson"], found["rows"]) == (0.0, 0.0, 5)
+    assert found["spearman_95"] == list(correlation_interval(0.0, 5))
+    assert quadratic_kappa([2, 2], [2, 2]) == 0.0
+
+
+def test_an_interval_is_wider_if_rows_count_as_fewer_trials() -> None:
+    values = np.array([0.0, 1.0, 1.0, 1.0] * 10)
+    mean = lambda sample: float(values[sample].mean())
+    low, high = resampled_scores(mean, 40, None)
+    wider = 2 * t_quantile(9) / 1.96
+    assert resampled_scores(mean, 40, 10) == pytest.approx(
+        [0.75 - (0.75 - low) * wider, 0.75 + (high - 0.75) * wider]
+    )
+    assert 0.75 - low == pytest.approx(1.96 * math.sqrt(0.75 * 0.25 / 40), abs=0.02)
+
+
+def test_intervals_that_are_widened_stay_within_the_range_of_their_score() -> None:
+    truth, guess = [0, 1, 2, 0, 1, 2, 0, 1, 2, 0], [0, 1, 2, 2, 0, 1, 0, 1, 0, 2]
+    assert balanced_scores(truth, guess, 1.0)["macro_f1_95"] == [0.0, 1.0]
+    assert ordinal_scores(truth, guess, 1.0)["kappa_95"] == [-1.0, 1.0]
+    sets = [[{"abc"[label]} for label in side] for side in (truth, guess)]
+    assert multi_label_scores(*sets, "abc", 1.0)["micro_f1_95"] == [0.0, 1.0]
+    low, high = balanced_scores(truth, guess)["macro_f1_95"]
+    assert 0 < low < macro_f1(truth, guess) < high < 1
+
+
+def test_a_label_counts_if_it_is_expected_or_predicted() -> None:
+    found = multi_label_scores([{"a"}, {"a"}, {"b"}], [{"a"}, {"a"}, {"c"}], "abcd")
+    assert found["macro_f1"] == pytest.approx(1 / 3)  # of a, b and c
+    assert found["micro_f1"] == pytest.approx(2 / 3)
+    assert found["exact_match"] == pytest.approx(2 / 3)
+    assert multi_label_scores([set()], [set()], "ab")["macro_f1"] == 0.0
+
+
 def test_a_small_sample_has_a_wide_interval() -> None:
     low, high = interval(0.5, 10)
     assert (low, high) == (pytest.approx(0.2366, abs=1e-4), pytest.approx(0.7634, abs=1e-4))
@@ -111,6 +170,7 @@ def test_a_small_sample_has_a_wide_interval() -> None:
         ("I-PER I-LOC", [(0, 1, "PER"), (1, 2, "LOC")]),  # IOB1: an entity may begin with I
         ("I-PER B-PER I-PER", [(0, 1, "PER"), (1, 3, "PER")]),
         ("B-ORG I-ORG E-ORG S-LOC", [(0, 3, "ORG"), (3, 4, "LOC")]),
+        ("PER O LOC", [(0, 1, "PER"), (2, 3, "LOC")]),  # types alone: every word is an entity
         ("O O", []),
     ],
 )
@@ -130,12 +190,68 @@ def test_an_entity_counts_only_whole() -> None:
     }
 
 
+def test_a_type_that_is_only_predicted_or_only_missed_scores_zero() -> None:
+    found = entity_f1([["B-PER", "O", "O"]], [["O", "B-LOC", "O"]])
+    assert found == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "f1_LOC": 0.0, "f1_PER": 0.0}
+    assert entity_f1([["O"]], [["O"]]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
+
+
+def test_an_entity_counts_as_one_trial_of_the_interval_if_it_is_expected_and_found() -> None:
+    truth, guess = [["B-PER", "B-LOC", "O"]], [["B-PER", "O", "O"]]
+    assert entity_f1_interval(truth, guess) == pytest.approx(interval(2 / 3, 1.5))
+
+
+def test_tags_are_scored_by_entity_and_by_word() -> None:
+    found = tag_scores([["B-PER", "I-PER", "O", "B-LOC"]], [["B-PER", "O", "O", "B-LOC"]])
+    assert list(found) == [
+        "f1_95", "f1", "precision", "recall", "f1_LOC", "f1_PER", "accuracy", "sentences",
+    ]  # fmt: skip
+    assert (found["f1"], found["f1_LOC"], found["accuracy"], found["sentences"]) == (0.5, 1.0, 0.75, 1)
+
+
 def test_answers_are_compared_without_articles_and_punctuation() -> None:
     assert exact_match(["The Eiffel Tower"], "eiffel tower!") == 1
     assert answer_f1(["the quick brown fox"], "a brown dog") == pytest.approx(0.4)
     assert exact_match([], "") == answer_f1([], "") == 1  # no answer where there is none
     assert exact_match([], "Paris") == answer_f1([], "Paris") == 0
     assert answers([["a cat", "dog"], ["x"]], ["dog", "y"]) == {"exact_match": 50, "f1": 50}
+
+
+def test_intervals_of_answers_are_in_per_cent() -> None:
+    found = answer_scores([["cat"], ["a big dog"]], ["cat", "dog"])
+    per_cent = lambda share: pytest.approx([100 * end for end in interval(share, 2)])
+    assert found == {
+        "exact_match_95": per_cent(0.5), "exact_match": 50.0, "f1_95": per_cent(5 / 6),
+        "f1": pytest.approx(100 * 5 / 6), "questions": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "edits"),
+    [
+        ("kitten", "sitting", 3),
+        ("", "abc", 3),
+        ("abc", "", 3),
+        ("ab", "ba", 2),
+        ("abc", "abc", 0),
+        ("", "", 0),
+    ],
+)
+def test_the_distance_of_two_texts_is_their_fewest_edits(first: str, second: str, edits: int) -> None:
+    assert edit_distance(first, second) == edits
+
+
+def test_characters_written_where_there_are_none_are_all_wrong() -> None:
+    assert transcriptions([""], ["ab"])["character_error"] == 200
+    assert transcriptions(["abcd", ""], ["abcx", ""])["character_error"] == 25
+
+
+def test_texts_and_their_references_must_be_as_many_and_at_least_one() -> None:
+    for score in (answers, rouge, transcriptions):
+        with refused(InputError, "1 texts are expected", "2 were given"):
+            score(["a"], ["a", "b"])
+        with refused(InputError, "0 texts are expected", "0 were given"):
+            score([], [])
 
 
 def test_rouge_of_the_papers_example() -> None:
@@ -145,6 +261,23 @@ def test_rouge_of_the_papers_example() -> None:
     assert rouge_l(truth, ["the", "gunman", "kill", "police"]) == 0.5
     assert rouge_n(truth, ["the", "gunman", "kill", "police"], 2) == pytest.approx(1 / 3)
     assert rouge(["Police killed the gunman."], ["police killed the gunman"])["rouge2"] == 100
+
+
+def test_each_rouge_counts_its_own_units() -> None:
+    found = rouge(["a b c d", "x"], ["a c b d e", "y x"])
+    # words shared 4 of 4 and 5, 1 of 1 and 2; pairs 0 of 3 and 4, 0 of 0 and 1; in order 3, and 1
+    means = {"rouge1": (8 / 9 + 2 / 3) / 2, "rouge2": 0.0, "rougeL": (6 / 9 + 2 / 3) / 2}
+    assert found == {name: pytest.approx(100 * mean) for name, mean in means.items()}
+    assert rouge(["a b c"], ["a b d"])["rouge2"] == 50
+    assert rouge_l(["a"], ["a"]) == 1
+
+
+@pytest.mark.parametrize("score", [ndcg, reciprocal_rank])
+def test_ten_places_of_a_ranking_count(score: Callable[..., float]) -> None:
+    expected = {ndcg: 1 / math.log2(11), reciprocal_rank: 1 / 10}
+    assert score([0] * 9 + [1]) == pytest.approx(expected[score])
+    assert score([0] * 10 + [1]) == 0
+    assert score([0, 1, 1], depth=1) == 0
 
 
 def test_the_interval_of_bleu_is_about_that_of_sacrebleu_and_narrows_with_more_texts() -> None:
@@ -200,6 +333,54 @@ def test_every_token_is_predicted_once_whatever_the_stride(stride: int) -> None:
     whole = torch.nn.functional.cross_entropy(model(one[:, :-1])[0], one[0, 1:])
     assert found.loss == pytest.approx(float(whole.detach()), rel=1e-5)
     assert window.loss == pytest.approx(found.loss, rel=0.1)
+
+
+@pytest.fixture(scope="module")
+def reader() -> LM:
+    model = heedful.build("gpt2", vocab=16, dim=8, layers=1, heads=2, context=8, dropout=0.0, seed=0).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(8.0)  # so that what stands before a token matters
+    return model
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "length", "stride"),
+    [
+        (30, {}, 8, 4),
+        (30, {"batch": 2}, 8, 4),
+        (30, {"length": 7}, 7, 3),
+        (30, {"length": 5, "stride": 2}, 5, 2),
+        (30, {"length": 5, "stride": 9}, 5, 5),
+        (30, {"length": 1}, 1, 1),
+        (6, {}, 5, 2),
+        (2, {}, 1, 1),
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_each_token_is_predicted_from_the_first_window_that_reaches_it(
+    reader: LM, count: int, options: dict[str, int], length: int, stride: int
+) -> None:
+    ids = torch.randint(16, (count,), generator=torch.Generator().manual_seed(1))
+    nats = 0.0
+    for t in range(1, count):
+        start = min(math.ceil(max(t - length, 0) / stride) * stride, count - 1 - length)
+        nats -= float(reader(ids[None, start:t])[0, -1].log_softmax(-1)[ids[t]])
+    assert perplexity(reader, ids.tolist(), **options).nats == pytest.approx(nats, rel=1e-5)
+
+
+def test_a_model_without_a_context_reads_512_tokens_at_once() -> None:
+    model = heedful.build("lstm", vocab=16, dim=8, layers=1, dropout=0.0, seed=0).eval()
+    ids = torch.randint(16, (600,), generator=torch.Generator().manual_seed(1)).tolist()
+    assert perplexity(model, ids) == perplexity(model, ids, length=512, stride=256)
+    assert perplexity(model, ids) != perplexity(model, ids, length=511, stride=256)
+    assert perplexity(model, ids) != perplexity(model, ids, length=513, stride=256)
+
+
+def test_a_single_token_has_no_perplexity(reader: LM) -> None:
+    with pytest.raises(InputError, match="at least two tokens"):
+        perplexity(reader, [3])
 
 
 def test_bad_input_says_what_is_missing() -> None:

@@ -70,8 +70,8 @@ def _write_or_ask(
     name: str, seed: str | None, format: str | None, key: bool, digits: int | None, output: Path | None,
     force: bool, json: bool,
 ) -> None:  # fmt: skip
-    from heedful.classroom.exercises.numbers import new_problem
-    from heedful.classroom.exercises.sheets import FORMATS, SUFFIXES
+    from heedful.classroom.exercises.numbers.numbers import new_problem
+    from heedful.classroom.exercises.numbers.sheets import FORMATS, SUFFIXES
 
     problem = new_problem(name, "0" if seed is None else seed, digits)
     if format is None and output is not None:
@@ -97,7 +97,7 @@ def _write_or_ask(
 
 
 def _print_exercises(json: bool) -> None:
-    from heedful.classroom.exercises.numbers_list import EXERCISES
+    from heedful.classroom.exercises.numbers.exercises import EXERCISES
     from heedful.classroom.exercises.student_record import (
         count_done,
         describe_states,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from heedful.classroom.exercises.code_exercises import check_names, stubs, summaries, write_stubs
-from heedful.classroom.exercises.code_hints import HINTS
+from heedful.classroom.exercises.code.catalogue import HINTS, check_names, stubs, summaries, write_stubs
 from heedful.classroom.exercises.student_record import (
     count_done,
     describe_states,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from heedful.classroom.exercises.numbers import Problem
-from heedful.classroom.exercises.numbers_grading import SheetGrade, is_passed
-from heedful.classroom.exercises.numbers_quiz import run_quiz
+from heedful.classroom.exercises.numbers.grading import SheetGrade, is_passed, run_quiz
+from heedful.classroom.exercises.numbers.numbers import Problem
 from heedful.classroom.exercises.student_record import record_verdicts
 
 

@@ -11,7 +11,7 @@ from heedful.cli.output import Json, as_json, console, make_table
 from heedful.core.errors import InputError
 
 if TYPE_CHECKING:
-    from heedful.classroom.exercises.numbers_grading import SheetGrade
+    from heedful.classroom.exercises.numbers.grading import SheetGrade
 
 
 def grade_command(
@@ -40,8 +40,8 @@ def grade_command(
         raise InputError(
             f"{names[0]!r}: a sheet is marked as a whole", hint="functions are named for a .py file"
         )
-    from heedful.classroom.exercises.numbers_grading import grade_answers, is_passed
-    from heedful.classroom.exercises.sheets_reading import read_sheet
+    from heedful.classroom.exercises.numbers.grading import grade_answers, is_passed
+    from heedful.classroom.exercises.numbers.sheets import read_sheet
     from heedful.cli.exercise_quiz import keep_progress
 
     grade = grade_answers(*read_sheet(path))

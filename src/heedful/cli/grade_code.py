@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from heedful.classroom.exercises.code_exercises import stubs
+from heedful.classroom.exercises.code.catalogue import stubs
 from heedful.classroom.exercises.student_record import (
     count_done,
     next_exercise,
@@ -19,14 +19,14 @@ from heedful.classroom.exercises.student_record import (
 from heedful.cli.output import as_json
 
 if TYPE_CHECKING:
-    from heedful.classroom.exercises.code_grading import ExerciseGrade
+    from heedful.classroom.exercises.code.grading import ExerciseGrade
 
 MARKS = {"right": "✓", "wrong": "✗", "unfinished": "·", "missing": "·"}
 
 
 def grade_code(path: Path, names: Sequence[str] = (), *, json: bool = False) -> None:
     """Grade a file, keep the progress, and leave with exit code 1 if a function is wrong."""
-    from heedful.classroom.exercises.code_grading import grade_solution
+    from heedful.classroom.exercises.code.grading import grade_solution
 
     result = grade_solution(path, names or None)
     tried = {grade.name: grade.verdict for grade in result.grades if grade.verdict in ("right", "wrong")}

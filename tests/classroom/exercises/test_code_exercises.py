@@ -16,11 +16,12 @@ import pytest
 import torch
 
 import heedful
-from heedful.classroom.exercises import code_compare, code_models, code_stubs
-from heedful.classroom.exercises.code_compare import find_difference, is_finite
-from heedful.classroom.exercises.code_exercise import CodeExercise
-from heedful.classroom.exercises.code_exercises import code_exercises, stub_file, stubs, write_stubs
-from heedful.classroom.exercises.code_hints import HINTS
+from heedful.classroom.exercises.code import grading as code_compare
+from heedful.classroom.exercises.code import models as code_models
+from heedful.classroom.exercises.code import stubs as code_stubs
+from heedful.classroom.exercises.code.catalogue import HINTS, code_exercises, stub_file, stubs, write_stubs
+from heedful.classroom.exercises.code.exercise import CodeExercise
+from heedful.classroom.exercises.code.grading import find_difference, is_finite
 from heedful.core.errors import InputError, NotFound
 from tests.refusal import refused
 

@@ -13,13 +13,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from heedful.classroom.exercises.mathml import formula_mathml
-from heedful.classroom.exercises.numbers import new_problem
-from heedful.classroom.exercises.numbers_grading import grade_answers
-from heedful.classroom.exercises.numbers_list import EXERCISES
-from heedful.classroom.exercises.numbers_quiz import run_quiz
-from heedful.classroom.exercises.sheets import FORMATS, SUFFIXES, key_text
-from heedful.classroom.exercises.sheets_reading import READ, read_sheet
+from heedful.classroom.exercises.numbers.exercises import EXERCISES
+from heedful.classroom.exercises.numbers.grading import grade_answers, run_quiz
+from heedful.classroom.exercises.numbers.numbers import new_problem
+from heedful.classroom.exercises.numbers.sheet_pages import formula_mathml
+from heedful.classroom.exercises.numbers.sheets import FORMATS, READ, SUFFIXES, key_text, read_sheet
 from heedful.cli import main
 from heedful.core.errors import InputError, NotFound
 

@@ -9,15 +9,15 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from heedful.classroom.exercises.code_exercises import (
+from heedful.classroom.exercises.code.catalogue import (
+    HINTS,
     check_names,
     code_exercises,
     stub_file,
     stubs,
     summaries,
 )
-from heedful.classroom.exercises.code_grading import grade_solution, grade_source
-from heedful.classroom.exercises.code_hints import HINTS
+from heedful.classroom.exercises.code.grading import grade_solution, grade_source
 from heedful.classroom.exercises.student_record import (
     describe_states,
     next_exercise,
@@ -82,6 +82,6 @@ def grade(body: Solution) -> Response:
     except OSError as error:
         notes.append(f"progress could not be kept: {error.strerror}")
     arguments = repr(given or "solution.py") + (f", {names!r}" if names else "")
-    python = "from heedful.classroom.exercises.code_grading import grade_solution\n\n"
+    python = "from heedful.classroom.exercises.code.grading import grade_solution\n\n"
     python += f"print(grade_solution({arguments}).to_dict())"
     return Json(result.to_dict() | {"notes": notes, "python": python})

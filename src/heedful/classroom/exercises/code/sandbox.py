@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heedful.classroom.exercises.code_exercise import Output
-from heedful.classroom.exercises.sandbox_protection import PRINT_FILE, PROTECTIONS
+from heedful.classroom.exercises.code.exercise import Output
+from heedful.classroom.exercises.code.sandbox_protection import PRINT_FILE, PROTECTIONS
 from heedful.core.errors import HeedfulError
 
 FILE, END = "the file", "the end"  # what the process is at, besides functions
@@ -35,9 +35,9 @@ INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH"
 START = """
 import sys
 sys.path.insert(0, sys.argv[1])  # the same heedful as the grader's: -I leaves out PYTHONPATH
-from heedful.classroom.exercises.sandbox_protection import protect_process
+from heedful.classroom.exercises.code.sandbox_protection import protect_process
 active = protect_process(sys.argv[2:])
-from heedful.classroom.exercises.sandbox_runner import main
+from heedful.classroom.exercises.code.sandbox_runner import main
 main(active, sys.argv[2:])
 """
 
@@ -106,7 +106,7 @@ def run_process(job: dict[str, Any], limits: SandboxLimits, result: SubmissionRe
         "file_bytes": limits.printed_bytes, "result_bytes": RESULT_BYTES,
     }  # fmt: skip
     inherited = {variable: os.environ[variable] for variable in INHERITED_VARIABLES if variable in os.environ}
-    command = [sys.executable, "-I", "-B", "-c", START, str(Path(__file__).parents[2]), *limits.protections]
+    command = [sys.executable, "-I", "-B", "-c", START, str(Path(__file__).parents[4]), *limits.protections]
     with (
         tempfile.TemporaryDirectory(prefix="heed-grade-") as home,
         tempfile.TemporaryFile() as results,
@@ -132,7 +132,7 @@ def run_process(job: dict[str, Any], limits: SandboxLimits, result: SubmissionRe
         results.seek(0)
         watchdog.seek(0)
         trace = watchdog.read(20_000).decode("utf-8", errors="replace")
-        from heedful.classroom.exercises.sandbox_messages import (  # torch: while it runs
+        from heedful.classroom.exercises.code.sandbox_messages import (  # torch: while it runs
             MessageError,
             read_records,
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Callable, Sequence
 
 from heedful.classroom.arithmetic.render import TEX, formula_latex
-from heedful.classroom.exercises.mathml import formula_mathml
-from heedful.classroom.exercises.numbers import NumberQuestion, Problem
+from heedful.classroom.exercises.numbers.numbers import NumberQuestion, Problem
 
 GivenTexts = Sequence[tuple[str, str]]
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;
@@ -91,3 +91,67 @@ def latex_sheet(
     if key:
         out.append(problem.derivation.latex(problem.digits))
     return "\n".join([*out, r"\end{document}"]) + "\n"
+
+
+# Formulas as MathML, which browsers set by themselves: indices below, powers above, roots around.
+
+
+TOKEN = re.compile(r'"[^"]*"|log₂|[A-Za-z]+|\d+(?:\.\d+)?|[^\W\d_]|_\{|\S|\s+')
+GAP = "\u2009"  # a thin space
+ABOVE = {"²": "<mn>2</mn>", "ᵀ": "<mo>⊤</mo>", "′": "<mo>′</mo>"}
+CLOSING = {"(": ")", "_{": "}"}
+
+
+def formula_mathml(formula: str) -> str:
+    """Return a formula such as `w = exp(s) / Σ exp(s)` as a math element; quoted parts are words."""
+    found = TOKEN.findall(formula)
+    tokens = []
+    for before, token, after in zip(["", *found], found, [*found[1:], ""], strict=False):
+        if not token.isspace():
+            tokens.append(token)
+        elif re.search(r"[\w)²ᵀ}]$", before) and re.match(r"[\w(√]", after):
+            tokens.append(GAP)  # between two factors; operators bring their own
+    row, rest = read_row(tokens, "")
+    return f"<math>{row}{''.join(f'<mo>{html.escape(token)}</mo>' for token in rest)}</math>"
+
+
+def read_row(tokens: list[str], end: str) -> tuple[str, list[str]]:
+    """Read up to the token `end`; return one mrow and the tokens that are left."""
+    parts = []
+    while tokens and tokens[0] != end:
+        part, tokens = read_part(tokens)
+        parts.append(part)
+    return f"<mrow>{''.join(parts)}</mrow>", tokens[1:]
+
+
+def read_part(tokens: list[str]) -> tuple[str, list[str]]:
+    """Read one letter, number, sign or group with what stands below and above it."""
+    token, rest = tokens[0], tokens[1:]
+    if token == "√" and rest:
+        under, rest = read_row(rest[1:], ")") if rest[0] == "(" else read_part(rest)
+        part = f"<msqrt>{under}</msqrt>"
+    elif token == "(":
+        inside, rest = read_row(rest, CLOSING[token])
+        part = f"<mrow><mo>(</mo>{inside}<mo>)</mo></mrow>"
+    else:
+        part = one_token(token)
+    if rest[:1] == ["_{"]:
+        below, rest = read_row(rest[1:], CLOSING["_{"])
+        part = f"<msub>{part}{below}</msub>"
+    elif rest[:1] == ["_"] and len(rest) > 1:
+        part, rest = f"<msub>{part}{one_token(rest[1])}</msub>", rest[2:]
+    if rest and rest[0] in ABOVE:
+        part, rest = f"<msup>{part}{ABOVE[rest[0]]}</msup>", rest[1:]
+    return part, rest
+
+
+def one_token(token: str) -> str:
+    """Return one token as an identifier, a number, words or an operator."""
+    if token.startswith('"'):
+        return f"<mtext>&nbsp;{html.escape(token.strip(chr(34)))}&nbsp;</mtext>"
+    if token == GAP:
+        return '<mspace width="0.2em"/>'
+    if token == "log₂":
+        return "<msub><mi>log</mi><mn>2</mn></msub>"
+    kind = "mn" if token[0].isdigit() else "mi" if token.isalpha() and token not in "Σ" else "mo"
+    return f"<{kind}>{html.escape(token)}</{kind}>"

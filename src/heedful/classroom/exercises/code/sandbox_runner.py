@@ -22,10 +22,10 @@ from typing import IO, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from heedful.classroom.exercises.code_exercise import CodeExercise
-from heedful.classroom.exercises.code_exercises import code_exercises
-from heedful.classroom.exercises.sandbox_messages import MessageError, copy_value, pack_record
-from heedful.classroom.exercises.sandbox_protection import (
+from heedful.classroom.exercises.code.catalogue import code_exercises
+from heedful.classroom.exercises.code.exercise import CodeExercise
+from heedful.classroom.exercises.code.sandbox_messages import MessageError, copy_value, pack_record
+from heedful.classroom.exercises.code.sandbox_protection import (
     PRINT_FILE,
     RefusedError,
     limit_files,
@@ -33,7 +33,7 @@ from heedful.classroom.exercises.sandbox_protection import (
     set_limits,
 )
 
-PACKAGE = str(Path(__file__).parents[1])
+PACKAGE = str(Path(__file__).parents[3])
 MAX_PRINTED = 4096  # how much of what is printed is kept
 # After one of these the other inputs are not tried: the same would happen again.
 LAST_ERRORS = (

@@ -42,7 +42,7 @@ class NumberExercise:
     digits: int = DEFAULT_DIGITS
 
 
-EXERCISES: dict[str, NumberExercise] = {}  # import it from numbers_list.py, which fills it
+EXERCISES: dict[str, NumberExercise] = {}  # filled by exercises.py: import it from there
 Draw = Callable[[random.Random], Values]
 
 
@@ -158,7 +158,7 @@ def named_lines(derivation: Derivation, section: str = "") -> Iterator[tuple[str
 
 def new_problem(name: str, seed: str, digits: int | None = None) -> Problem:
     """Return the exercise `name` with the numbers of `seed`, a student's name or number."""
-    from heedful.classroom.exercises.numbers_list import EXERCISES
+    from heedful.classroom.exercises.numbers.exercises import EXERCISES
 
     if name not in EXERCISES:
         close = nearest(name, EXERCISES) or "heed exercise --list names them"

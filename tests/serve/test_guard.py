@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from starlette.responses import PlainTextResponse, Response
 
-from heedful.server import guard
-from heedful.server.guard import AccessRules, Guard, replay_body
-from heedful.server.refusals import RequestRefused
+from heedful.serve import guard
+from heedful.serve.guard import AccessRules, Guard, RequestRefused, replay_body
 
 HOST = (b"host", b"127.0.0.1")
 OURS = AccessRules(max_body_bytes=10)

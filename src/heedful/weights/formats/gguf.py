@@ -35,6 +35,7 @@ class GGUFFile:
 
     def __init__(self, path: Path) -> None:
         self.path, header = path, read_gguf_header(path)
+        self._mapped: dict[Path, np.ndarray] = {}
         self.keep_blocks = False  # whether matrices that kernels read stay as they are stored
         parts = {path: header}
         if "split.count" in header.metadata:
@@ -68,8 +69,10 @@ class GGUFFile:
 
         path, tensor = self._tensors[name]
         kind = GGMLQuantizationType(tensor.type)
-        if math.prod(tensor.shape) >= MIN_VALUES:  # "c": whoever writes to a page gets a copy of it
-            raw: np.ndarray = np.memmap(path, np.uint8, "c", tensor.start, tensor.size)
+        if math.prod(tensor.shape) >= MIN_VALUES:
+            if path not in self._mapped:  # "c": whoever writes to a page gets a copy of it
+                self._mapped[path] = np.memmap(path, np.uint8, "c").view(np.ndarray)
+            raw = self._mapped[path][tensor.start : tensor.start + tensor.size]
         else:
             raw = np.fromfile(path, np.uint8, tensor.size, offset=tensor.start)
         if self.keep_blocks and can_keep(kind.name, tensor.shape):

@@ -32,7 +32,7 @@ import heedful
 from heedful.decode.fast import fast
 from heedful.decode.quantize import quantize
 from heedful.decode.stepper import EagerStepper, Stepper
-from heedful.exporting import export_gguf
+from heedful.weights.exporting import export_gguf
 
 Run = Callable[[], list[int]]
 

@@ -14,7 +14,7 @@ it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -68,12 +68,20 @@ class Emitter:
         It goes through an ordinary register, which the empty line of assembly enforces: LLVM would insert the
         two bytes into any vector register there is, and so make a scale wait for the sum before it.
         """
+        bits = self.builder.zext(self.load(address, offset, I16), I32)
+        return self.builder.extract_element(self.halves(bits), ir.Constant(I32, 0))
+
+    def halves(self, bits: Any) -> Any:
+        """The two float16 that 32 bits are, as float32; see `half`."""
         b, zeros = self.builder, ir.Constant(vector(I32, 4), None)
-        bits = b.zext(self.load(address, offset, I16), I32)
         bits = b.asm(ir.FunctionType(I32, [I32]), "", "=r,0", [bits], False)
-        halves = b.bitcast(b.insert_element(zeros, bits, ir.Constant(I32, 0)), vector(HALF, 8))
-        wide = b.fpext(self.part(halves, 0, 4), vector(FLOAT, 4))
-        return b.extract_element(wide, ir.Constant(I32, 0))
+        eight = b.bitcast(b.insert_element(zeros, bits, ir.Constant(I32, 0)), vector(HALF, 8))
+        return self.part(b.fpext(self.part(eight, 0, 4), vector(FLOAT, 4)), 0, 2)
+
+    def two_words(self, blocks: Sequence[Any], offset: int) -> Any:
+        """The 16 bits there of two blocks, in 32."""
+        low, high = (self.builder.zext(self.load(block, offset, I16), I32) for block in blocks)
+        return self.builder.or_(low, self.builder.shl(high, ir.Constant(I32, 16)))
 
     def every(self, kind: Any, value: int) -> Any:
         """A vector of one constant."""
@@ -114,10 +122,9 @@ class Emitter:
         b = self.builder
         if VNNI:
             kind, factor = vector(I32, 8), lambda bytes_: b.bitcast(bytes_, vector(I32, 8))
-            name, zeros = "llvm.x86.avx512.vpdpbusd.256", ir.Constant(kind, None)
             high, low = (factor(self.load(digits, at, BYTES)) for at in (0, GROUP))
-            upper = b.shl(self.call(name, kind, zeros, factor(n), high), self.every(kind, 8))
-            return self.call(name, kind, upper, factor(n), low)
+            upper = self.call(DOT_BYTES, kind, ir.Constant(kind, None), factor(n), high)
+            return self.call(DOT_BYTES, kind, b.shl(upper, self.every(kind, 8)), factor(n), low)
         words = vector(I16, GROUP)
         n, x = b.sub(b.zext(n, words), self.every(words, zero)), self.load(x, 0, words)
         width, name = MULTIPLY_ADD
@@ -147,6 +154,7 @@ MULTIPLY_ADD = (16, "llvm.x86.avx2.pmadd.wd") if FEATURES.get("avx2") else (0, "
 if FEATURES.get("avx512bw"):
     MULTIPLY_ADD = (32, "llvm.x86.avx512.pmaddw.d.512")
 VNNI = bool(FEATURES.get("avx512vnni") and FEATURES.get("avx512vl"))
+DOT_BYTES = "llvm.x86.avx512.vpdpbusd.256"
 
 
 class Block(NamedTuple):
@@ -172,34 +180,56 @@ def unpack_q8_0(e: Emitter, block: Any) -> Block:
     return Block([n], [e.splat(e.half(block, 0), e.lanes)], 128)
 
 
-def unpack_q4_0(e: Emitter, block: Any) -> Block:
-    """w = d (n − 8)"""
-    n = e.join(*e.nibbles(e.load(block, 2, vector(I8, 16))))
-    return Block([n], [e.splat(e.half(block, 0), e.lanes)], 8)
+class Nibbles(NamedTuple):
+    """The layout of Q4_0, Q4_1, Q5_0 and Q5_1: w = d (n − zero) + m, at these bytes of a block."""
+
+    stored: int
+    nibbles: int
+    fifths: int = 0  # 32 bits, the fifth of each n; 0: there are none
+    zero: int = 0
+    has_offset: bool = False  # m follows d
+
+    def unpack(self, e: Emitter, block: Any) -> Block:
+        """Give the one group of a block."""
+        n = e.join(*e.nibbles(e.load(block, self.nibbles, vector(I8, 16))))
+        if self.fifths:
+            n = e.builder.or_(n, sixteens(e, e.load(block, self.fifths, I32)))
+        offsets = e.splat(e.half(block, 2), 1) if self.has_offset else None
+        return Block([n], [e.splat(e.half(block, 0), e.lanes)], self.zero, offsets)
+
+    def accumulate_pair(
+        self, e: Emitter, blocks: Sequence[Any], x: Any, gain: Any, sum_x: Any, to: Any
+    ) -> None:
+        """Add the products of two blocks at once: x has its digits for two groups together.
+
+        The low bits of both are one vector and the high ones another, so that a sum of four products belongs
+        to one block, and what there is to do beside products is done once for two blocks.
+        """
+        b, kind = e.builder, vector(I32, 8)
+        both = e.join(*(e.load(block, self.nibbles, vector(I8, 16)) for block in blocks))
+        numbers, total = list(e.nibbles(both)), ir.Constant(kind, None)
+        if self.fifths:
+            words = [e.two_words(blocks, self.fifths + 2 * half) for half in range(2)]
+            numbers = [b.or_(n, sixteens(e, word)) for n, word in zip(numbers, words, strict=True)]
+        for digit in range(2):
+            for half, n in enumerate(numbers):
+                factors = b.bitcast(e.load(x, 64 * digit + 32 * half, BYTES), kind)
+                total = e.call(DOT_BYTES, kind, total, b.bitcast(n, kind), factors)
+            total = b.shl(total, e.every(kind, 8)) if digit == 0 else total
+        scales = e.halves(e.two_words(blocks, 0))
+        each = b.fmul(scales, gain, flags=FAST)
+        e.accumulate(b.sitofp(total, vector(FLOAT, 8)), e.shuffle(each, each, [0] * 4 + [1] * 4), to[0])
+        if self.zero:
+            scales = b.fmul(scales, ir.Constant(scales.type, [-float(self.zero)] * 2), flags=FAST)
+            e.accumulate(scales, sum_x, to[1])
+        if self.has_offset:
+            e.accumulate(e.halves(e.two_words(blocks, 2)), sum_x, to[1])
 
 
-def unpack_q4_1(e: Emitter, block: Any) -> Block:
-    """w = d n + m"""
-    n = e.join(*e.nibbles(e.load(block, 4, vector(I8, 16))))
-    return Block([n], [e.splat(e.half(block, 0), e.lanes)], 0, e.splat(e.half(block, 2), 1))
-
-
-def fifth_bits(e: Emitter, block: Any, at: int) -> Any:
-    """16 for each of the 32 bits there that is set, else 0."""
-    bits = e.builder.bitcast(e.load(block, at, I32), vector(ir.IntType(1), GROUP))
-    return e.builder.select(bits, e.every(BYTES, 16), e.every(BYTES, 0))
-
-
-def unpack_q5_0(e: Emitter, block: Any) -> Block:
-    """w = d (n − 16)"""
-    n = e.builder.or_(e.join(*e.nibbles(e.load(block, 6, vector(I8, 16)))), fifth_bits(e, block, 2))
-    return Block([n], [e.splat(e.half(block, 0), e.lanes)], 16)
-
-
-def unpack_q5_1(e: Emitter, block: Any) -> Block:
-    """w = d n + m"""
-    n = e.builder.or_(e.join(*e.nibbles(e.load(block, 8, vector(I8, 16)))), fifth_bits(e, block, 4))
-    return Block([n], [e.splat(e.half(block, 0), e.lanes)], 0, e.splat(e.half(block, 2), 1))
+def sixteens(e: Emitter, bits: Any) -> Any:
+    """16 for each of 32 bits that is set, else 0."""
+    chosen = e.builder.bitcast(bits, vector(ir.IntType(1), GROUP))
+    return e.builder.select(chosen, e.every(BYTES, 16), e.every(BYTES, 0))
 
 
 def six_bits(e: Emitter, block: Any) -> tuple[list[Any], Any]:
@@ -257,15 +287,18 @@ class Format:
     size: int
     stored: int
     unpack: Unpack | None = None
+    nibbles: Nibbles | None = None  # the layout of one whose blocks can be multiplied in pairs
 
 
+NIBBLES = {
+    "Q4_0": Nibbles(18, 2, zero=8), "Q4_1": Nibbles(20, 4, has_offset=True),
+    "Q5_0": Nibbles(22, 6, fifths=2, zero=16), "Q5_1": Nibbles(24, 8, fifths=4, has_offset=True),
+}  # fmt: skip
 FORMATS = {
     "F16": Format(GROUP, 64), "BF16": Format(GROUP, 64), "I8": Format(GROUP, GROUP, unpack_int8),
-    "Q8_0": Format(32, 34, unpack_q8_0), "Q4_0": Format(32, 18, unpack_q4_0),
-    "Q4_1": Format(32, 20, unpack_q4_1), "Q5_0": Format(32, 22, unpack_q5_0),
-    "Q5_1": Format(32, 24, unpack_q5_1), "Q4_K": Format(256, 144, unpack_q4_k),
+    "Q8_0": Format(32, 34, unpack_q8_0), "Q4_K": Format(256, 144, unpack_q4_k),
     "Q5_K": Format(256, 176, unpack_q5_k), "Q6_K": Format(256, 210, unpack_q6_k),
-}  # fmt: skip
+} | {name: Format(32, layout.stored, layout.unpack, layout) for name, layout in NIBBLES.items()}  # fmt: skip
 
 
 def sixteen_floats(e: Emitter, name: str, block: Any, part: int) -> Any:
@@ -284,8 +317,21 @@ def emit_dot(e: Emitter, name: str, row: Any, x: Any, gains: Any, blocks: Any) -
     totals, offsets = [zeroed(b, lanes), zeroed(b, lanes)], zeroed(b, few)
     sums = b.add(gains, b.mul(blocks, e.number(4 * groups)))
     digits = b.add(x, b.mul(blocks, e.number(2 * form.size)))
-    with cgutils.for_range(b, blocks) as loop:
-        after = lambda address, count: b.add(address, b.mul(loop.index, e.number(count)))
+    start = e.number(0)
+    if VNNI and form.nibbles is not None:
+        pairs, of_pairs = b.lshr(blocks, e.number(1)), b.add(digits, b.mul(blocks, e.number(2 * form.size)))
+        two = vector(FLOAT, 2)
+        offsets_of_pairs = zeroed(b, two)
+        with cgutils.for_range(b, pairs) as loop:
+            after = lambda address, count: b.add(address, b.mul(loop.index, e.number(count)))
+            first = after(row, 2 * form.stored)
+            gain, sum_x = (e.load(after(at, 8), 0, two) for at in (gains, sums))
+            to, both = (totals[0], offsets_of_pairs), (first, b.add(first, e.number(form.stored)))
+            form.nibbles.accumulate_pair(e, both, after(of_pairs, 128), gain, sum_x, to)
+        start = b.shl(pairs, e.number(1))
+    with cgutils.for_range(b, b.sub(blocks, start)) as loop:
+        index = b.add(start, loop.index)
+        after = lambda address, count: b.add(address, b.mul(index, e.number(count)))
         stored = after(row, form.stored)
         if form.unpack is None:
             for part, total in enumerate(totals):
@@ -308,8 +354,10 @@ def emit_dot(e: Emitter, name: str, row: Any, x: Any, gains: Any, blocks: Any) -
                 e.accumulate(zero, sum_x, offsets)
             if block.offsets is not None:
                 e.accumulate(block.offsets, sum_x, offsets)
-    both = b.fadd(*(b.load(total) for total in totals), flags=FAST)
-    return b.fadd(e.sum(both), e.sum(b.load(offsets)), flags=FAST)
+    result = e.sum(b.fadd(*(b.load(total) for total in totals), flags=FAST))
+    if VNNI and form.nibbles is not None:
+        result = b.fadd(result, e.sum(b.load(offsets_of_pairs)), flags=FAST)
+    return b.fadd(result, e.sum(b.load(offsets)), flags=FAST)
 
 
 def zeroed(builder: Any, kind: Any) -> Any:

@@ -103,7 +103,8 @@ def round_row_int16(line: Code, now: Now, row: Int) -> None:
 
     Its last place is far finer than that of the weights. GAIN in the workspace is where the gains of groups,
     max |x| / m, are kept; the sums of gain · y over groups follow them. The digits follow y, for each group
-    first hi and then lo; m is the largest number that has two of them.
+    first hi and then lo; m is the largest number that has two of them. Then they follow once more for every
+    two groups together: each digit of both first halves, and of both second halves.
     """
     size, base, group = line[IN], now[WORK] + 4 * row * now[STRIDE], line[GROUP]
     count = -(-size // group)
@@ -127,6 +128,11 @@ def round_row_int16(line: Code, now: Now, row: Int) -> None:
                 np.int8(np.int32(y[i]) - np.int32(high << np.int32(8))),
             )
             total = np.int32(total + np.int32(y[i]))
+        if length == 32:
+            pairs = carray(bytes_at(shorts + 4 * size + 128 * (g // 2) + 16 * (g % 2)), (112,))
+            for i in range(16):
+                for part in range(4):
+                    pairs[32 * part + i] = digits[16 * part + i]
         gains[g], gains[count + g] = top / most, np.float32(total) * (top / most)
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from heedful.core.errors import InputError
+from heedful.decode.sampling import Sampling
 from heedful.models.base import LM, Model, Seq2Seq, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
 from heedful.nn.state import FixedState, RecurrentState, SlidingKV, StateGroup
@@ -134,12 +135,19 @@ class EagerStepper:
             return self.model.step(tokens, self.state, watch=self.watch)
 
     @torch.no_grad()
-    def step_greedily(self, tokens: Tensor, count: int) -> Tensor:
-        """Append tokens (B,) and go on with the likeliest for `count` steps; return those, (B, count)."""
-        found = [self.step(tokens).float().argmax(-1)]
-        for _ in range(count - 1):
-            found.append(self.step(found[-1]).float().argmax(-1))
-        return torch.stack(found, 1)
+    def step_ahead(
+        self, tokens: Tensor, count: int, sampling: Sampling, uniforms: Tensor | None = None
+    ) -> Tensor:
+        """Append tokens (B,), choose the next and go on with it, `count` times; return those, (B, count).
+
+        `uniforms` (B, count) are the random numbers, if `sampling` draws; it has no penalties.
+        """
+        chosen = [tokens]
+        for i in range(count):
+            chosen.append(
+                sampling.choose(self.step(chosen[-1]), None if uniforms is None else uniforms[:, i])
+            )
+        return torch.stack(chosen[1:], 1)
 
     def reorder(self, index: Tensor) -> None:
         runs = self.state.runs

@@ -37,7 +37,7 @@ def copy_to_host(tensors: tuple[Tensor, ...]) -> Callable[[], list[list[Any]]]:
 def decode_bursts(
     stepper: EagerStepper, rows: list[GeneratedRow], logits: Tensor, choose: TokenChooser
 ) -> Iterator[Piece]:
-    """Yield the tokens of every row that are chosen after `logits` (B, V); rows that are done leave the batch.
+    """Yield the tokens that every row gets after `logits` (B, V); rows that are done leave the batch.
 
     The host launches some steps, and the next before it reads them: as many as take BURST_SECONDS. What a
     row wrote after its end is dropped; none is stepped beyond its limit.

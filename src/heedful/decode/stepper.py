@@ -17,6 +17,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from heedful.core.errors import InputError
 from heedful.decode.sampling import Sampling
@@ -24,6 +25,7 @@ from heedful.models.base import LM, Model, Seq2Seq, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
 from heedful.nn.state import FixedState, RecurrentState, SlidingKV, StateGroup
 
+PROMPT_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 MAX_BURST = 64  # tokens that a row may write before the host looks
 MAX_CAPACITY_AHEAD = 4096  # positions allocated at once; a state that needs more grows
 
@@ -103,7 +105,8 @@ class EagerStepper:
     @torch.no_grad()
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
         length = min(length, prompt.shape[1] + MAX_CAPACITY_AHEAD)
-        with evaluation_mode(self.model):
+        # cuDNN's attention makes a plan for every new length, which takes longer than reading a prompt.
+        with evaluation_mode(self.model), sdpa_kernel(PROMPT_BACKENDS):
             if isinstance(self.model, LM):
                 self.state = self.model.start(
                     prompt, valid=valid, length=length, chunk=self.chunk, watch=self.watch

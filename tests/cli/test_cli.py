@@ -12,7 +12,7 @@ import pytest
 
 import heedful
 from heedful.cli import COMMANDS, main
-from heedful.cli.known_models import count_known, read_known
+from heedful.cli.models import count_known, read_known
 from heedful.interp.show import label
 from heedful.models import presets
 from heedful.weights.hub import at_hand
@@ -169,7 +169,7 @@ def test_listing_models_imports_nothing_heavy() -> None:
 
 
 def test_what_ls_lists_is_what_the_registry_has() -> None:
-    """If not: python -m heedful.cli.known_models"""
+    """If not: python -m heedful.cli.models"""
     assert read_known() == count_known()
 
 

@@ -18,12 +18,10 @@ import pytest
 
 import heedful
 from heedful.cli import load_command, main
-from heedful.cli.answer import format_answers
-from heedful.cli.known_models import read_known
-from heedful.cli.ls import read_card
-from heedful.cli.model_arguments import names_model
+from heedful.cli.arguments import file_text, names_model
+from heedful.cli.models import read_card, read_known
 from heedful.cli.output import align_columns, mark_spans
-from heedful.cli.text_arguments import file_text
+from heedful.cli.tasks import format_answers
 from heedful.models.base import Model
 from heedful.weights.hub import bundled_models, resolve
 from tests.decode.toy import letters
@@ -314,7 +312,7 @@ def test_any_other_argument_is_a_text(word: str, tmp_path: Path, monkeypatch: py
 @pytest.fixture
 def default_models(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     known = read_known() | {"models": {"text-generation": str(models["complete"]), "conversational": "."}}
-    monkeypatch.setattr("heedful.cli.model_arguments.read_known", lambda: known)
+    monkeypatch.setattr("heedful.cli.arguments.read_known", lambda: known)
     return models
 
 

@@ -280,6 +280,12 @@ def test_every_question_points_into_its_own_context(words: Words) -> None:
     assert [(row.extra["start"].item(), row.extra["end"].item()) for row in rows] == [(4, 4), (7, 7), (5, 5)]
 
 
+def test_rows_of_like_length_are_learnt_in_one_batch(words: Words) -> None:
+    asked = [Question("", "what ?", "the film " * (1 + 20 * (i % 2)), ()) for i in range(16)]
+    batches = data.answer(asked, words, batch=4)
+    assert sorted(batches[step].tokens.shape[1] for step in range(4)) == [7, 7, 47, 47]
+
+
 def test_a_question_has_64_tokens_unless_more_are_asked_for(words: Words) -> None:
     asked = lambda count: [Question("1", "the " * count, CONTEXT, (("film", 4),))]
     assert data.answer(asked(64), words).row_count == 1
@@ -297,8 +303,11 @@ def test_what_cannot_be_answered_about_is_refused(tmp_path: Path, words: Words) 
         data.answer(file, Letters())
     with pytest.raises(InputError, match="must exceed stride=128"):
         data.answer(file, words, length=100)
-    with refused(InputError, "1 of 1 questions", "2 tokens"):
+    with refused(InputError, "1 of 1 questions", "2 tokens", "s.json"):
         data.answer(file, words, question=2)
+    empty = [write(tmp_path / f"{name}.json", '{"data": []}') for name in ("one", "two")]
+    with refused(InputError, "one.json has no questions"):
+        data.squad(empty)
 
 
 def test_every_builder_gives_int64_ids_and_is_the_same_twice(tmp_path: Path, words: Words) -> None:

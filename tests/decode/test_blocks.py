@@ -53,7 +53,7 @@ def test_a_product_with_blocks_equals_the_product_with_their_values(kind: str) -
     blocks, size = random_blocks(kind), 512
     x, out = torch.randn(size, generator=torch.Generator().manual_seed(0)), torch.zeros(len(blocks))
     workspace = torch.cat((x, torch.zeros(2 * size // GROUP)))
-    shorts, now = torch.zeros(size, dtype=torch.int16), np.zeros(8, np.int64)
+    shorts, now = torch.zeros(3 * size, dtype=torch.int16), np.zeros(8, np.int64)
     now[[R.WORK, R.SHORTS]] = workspace.data_ptr(), shorts.data_ptr()
     line = np.zeros(R.FIELDS, np.int64)
     line[[R.IN, R.GROUP, R.GAIN, R.WEIGHT, R.ROW_BYTES]] = (

@@ -26,7 +26,9 @@ from heedful.decode.fast import choose_stepper, fast
 from heedful.decode.loop import make_rows
 from heedful.decode.quantize import quantize
 from heedful.decode.request import GenerationSettings, encode_prompts, make_request
+from heedful.decode.sampling import Sampling
 from heedful.decode.stepper import EagerStepper
+from heedful.decode.token_choice import TokenChooser
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
 from tests.properties.tiny import DECODERS, GENERATORS, ids, source_ids, tiny
@@ -34,6 +36,7 @@ from tests.properties.tiny import DECODERS, GENERATORS, ids, source_ids, tiny
 # Libraries of the device warn of what they like; only results count here.
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 DEVICE = os.environ.get("HEED_TEST_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
+GREEDY = Sampling()
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "beams": {"beams": 3, "n": 2},
@@ -93,7 +96,7 @@ def test_tokens_fed_back_on_the_device_are_those_of_a_loop(family: str) -> None:
     got, want = (s.prefill(prompt(model)) for s in steppers)
     assert near(got, want)
     first = want.argmax(-1)
-    found = [torch.cat([s.step_greedily(first, 3), s.step_greedily(first, 4)], 1) for s in steppers]
+    found = [torch.cat([s.step_ahead(first, 3, GREEDY), s.step_ahead(first, 4, GREEDY)], 1) for s in steppers]
     assert torch.equal(*found)
     assert steppers[0].past == steppers[1].past
 
@@ -149,7 +152,7 @@ def test_a_text_longer_than_its_room_gets_more() -> None:
     steppers = GraphStepper(model), EagerStepper(model)
     first = steppers[1].prefill(prompt(model)).argmax(-1)
     steppers[0].prefill(prompt(model))
-    assert torch.equal(*(torch.cat([s.step_greedily(first, 50) for _ in range(2)], 1) for s in steppers))
+    assert torch.equal(*(torch.cat([s.step_ahead(first, 50, GREEDY) for _ in range(2)], 1) for s in steppers))
     assert steppers[0].recording is not None
     assert steppers[0].recording.static.capacity == 128
 
@@ -240,14 +243,18 @@ def test_weights_that_are_replaced_are_used(family: str) -> None:
     assert near(stepper.step(token), plain.step(token))
 
 
+@pytest.mark.parametrize("drawn", [{}, {"temperature": 0.9, "top_p": 0.95, "top_k": 40, "seed": 3}])
 @pytest.mark.parametrize("family", ["gpt2", "t5", "lstm"])
-def test_bursts_write_what_steps_write_when_rows_end_at_different_times(family: str) -> None:
+def test_bursts_write_what_steps_write_when_rows_end_at_different_times(
+    family: str, drawn: GenerationSettings
+) -> None:
     model = on_device(family)
-    settings: GenerationSettings = {"max_tokens": 23, "eos": [7, 11, 30]}
+    settings: GenerationSettings = {"max_tokens": 23, "eos": [7, 11, 30], **drawn}
     request = replace(make_request(model, settings), scored=False)
     stepper, prompts = GraphStepper(model), encode_prompts(model, given(model))
     rows = make_rows(model, prompts, request)
-    pieces = list(decode_bursts(stepper, rows, prompts.prefill(stepper, 1, 32)))
+    choose = TokenChooser(model, request, rows)
+    pieces = list(decode_bursts(stepper, rows, prompts.prefill(stepper, 1, 32), choose))
     found = [[p.token for p in pieces if p.row == number] for number in range(3)]
     want = heedful.generate(EagerStepper(model), given(model), details=True, **settings)
     assert [ids[: len(w.ids)] for ids, w in zip(found, want, strict=True)] == [w.ids for w in want]
@@ -260,9 +267,9 @@ def test_a_burst_ends_where_a_row_reaches_its_context() -> None:
     texts = [ids(model, 1, context - 3)[0].tolist(), ids(model, 1, 4)[0].tolist()]
     request = replace(make_request(model, GenerationSettings(max_tokens=12, eos=[])), scored=False)
     stepper, prompts = GraphStepper(model), encode_prompts(model, texts)
-    pieces = list(
-        decode_bursts(stepper, make_rows(model, prompts, request), prompts.prefill(stepper, 1, context))
-    )
+    rows = make_rows(model, prompts, request)
+    choose, logits = TokenChooser(model, request, rows), prompts.prefill(stepper, 1, context)
+    pieces = list(decode_bursts(stepper, rows, logits, choose))
     found = [[p.token for p in pieces if p.row == number] for number in range(2)]
     assert found == heedful.generate(EagerStepper(model), texts, max_tokens=12, eos=[])
 

@@ -86,6 +86,21 @@ def test_products_with_what_stands_beside_them(
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("rows", [64, 66, 7])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_gpu)])
+def test_a_norm_after_a_product_begins_in_it(dtype: torch.dtype, rows: int) -> None:
+    x, residual = draw(1, 40, dtype=dtype), draw(1, rows, dtype=dtype)
+    first, second = (Product(draw(*size, dtype=dtype, scale=0.1)) for size in ((rows, 40), (9, rows)))
+    norm = Norm("rms", draw(rows, dtype=dtype), None, 1e-5)
+    y = plain.products(x, None, [first], residual, dtype)[0]
+    want = plain.products(y, norm, [second], None, dtype)[0]
+    for by in (kernels(), plain):
+        whole, scaled, squares = by.products(x, None, [first], residual, dtype, norm)
+        assert near(whole, y, dtype)
+        begun = Norm("scaled", squares, None, norm.eps)
+        assert near(by.products(scaled, begun, [second], None, dtype)[0], want, dtype)
+
+
 def rounded(columns: int, rows: int, bits: int, **more: Any) -> Product:
     """A random matrix in whole numbers."""
     layer = nn.Linear(columns, rows, device=DEVICE)

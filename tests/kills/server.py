@@ -91,7 +91,7 @@ def serve() -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     import heedful.cli.finetune
-    import heedful.cli.train
+    import heedful.cli.training
     import heedful.cli.word2vec
     import heedful.tasks.finetune
     import heedful.train.recipes.train

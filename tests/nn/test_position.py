@@ -88,7 +88,7 @@ def test_rotated_products_depend_on_the_distance_alone(scaling: object) -> None:
 
 
 def test_a_rotation_turns_each_pair_by_its_angle_and_leaves_the_rest() -> None:
-    x, pos = torch.randn(2, 3, 4, 7, dtype=torch.float64), torch.tensor([[0, 1, 5, 9], [2, 3, 4, 40]])
+    x, pos = torch.randn(2, 6, 4, 7, dtype=torch.float64), torch.tensor([[0, 1, 5, 9], [2, 3, 4, 40]])
     turned = Rotary(6, base=100.0)(x, pos, context(4))
     for i, frequency in enumerate((1.0, 100 ** (-1 / 3), 100 ** (-2 / 3))):
         number = torch.complex(x[..., i], x[..., i + 3]) * torch.polar(
@@ -106,6 +106,15 @@ def test_two_rotations_in_one_pass_have_their_own_angles() -> None:
     for rotary in (Rotary(4), fast, fast):
         for pos in (early, late, early):
             assert torch.equal(rotary(x, pos, ctx), rotary(x, pos, context(3)))
+
+
+def test_the_layers_of_a_pass_share_one_table_of_angles(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, table = [], Rotary.table
+    monkeypatch.setattr(Rotary, "table", lambda self, *args: made.append(1) or table(self, *args))
+    rotary, pos, ctx = Rotary(4), torch.arange(3)[None], context(3)
+    for _ in range(3):
+        rotary(torch.randn(1, 1, 3, 4), pos, ctx)
+    assert len(made) == 1
 
 
 def test_a_head_without_pairs_or_angles_is_refused() -> None:
@@ -137,26 +146,27 @@ def test_a_dynamic_base_is_its_formula(length: int) -> None:
 
 @pytest.mark.parametrize("context", [24, 600, 4096])
 @pytest.mark.parametrize("truncate", [True, False])
-@pytest.mark.parametrize("dim", [8, 64])
+@pytest.mark.parametrize(("dim", "base"), [(8, 10000.0), (64, 10000.0), (8, 5.0)])
 def test_yarn_blends_between_the_pairs_that_turn_often_and_seldom(
-    context: int, truncate: bool, dim: int
+    context: int, truncate: bool, dim: int, base: float
 ) -> None:
     scaling = YarnScaling(4.0, context, fast=16.0, slow=2.0, truncate=truncate)
     # pair i turns context · f_i / 2π times: the pair that turns n times is K log(context/2πn) / (2 log base)
-    low, high = (dim * math.log(context / (n * math.tau)) / (2 * math.log(10000.0)) for n in (16, 2))
+    low, high = (dim * math.log(context / (n * math.tau)) / (2 * math.log(base)) for n in (16, 2))
     if truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     expected = []
     for i in range(dim // 2):
-        f = 10000.0 ** (-2 * i / dim)
+        f = base ** (-2 * i / dim)
         slowed = min(max((i - low) / (high - low if high > low else 0.001), 0.0), 1.0)
         expected.append(f * (1 - slowed) + f / 4 * slowed)
-    assert rotary_frequencies(scaling, dim, 10) == pytest.approx(expected, rel=1e-4)
+    assert rotary_frequencies(scaling, dim, 10, base) == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_gain_of_yarn_is_its_formula_or_what_a_checkpoint_states() -> None:
     assert YarnScaling(4.0).gain == pytest.approx(0.1 * math.log(4) + 1)
+    assert YarnScaling(1.5).gain == pytest.approx(0.1 * math.log(1.5) + 1)
     assert YarnScaling(1.0).gain == YarnScaling(0.5).gain == 1.0
     two = YarnScaling(40.0, mscale=0.7, mscale_all_dim=2.0)
     assert two.gain == pytest.approx((0.07 * math.log(40) + 1) / (0.2 * math.log(40) + 1))
@@ -181,6 +191,7 @@ def test_long_factors_begin_after_the_trained_length() -> None:
     assert rotary_frequencies(scaling, 4, 12) == pytest.approx([1.0, 0.01 / 2])
     assert rotary_frequencies(scaling, 4, 13) == pytest.approx([1 / 3, 0.01 / 5])
     assert scaling.gain == pytest.approx(math.sqrt(1 + math.log(4) / math.log(12)))
+    assert LongScaling(1.5, 12).gain == pytest.approx(math.sqrt(1 + math.log(1.5) / math.log(12)))
     assert LongScaling(1.0, 12).gain == LongScaling(0.5, 12).gain == 1.0
     assert LongScaling(4.0, 12, attention_factor=1.3).gain == 1.3
     assert frequencies(4, 10000.0, scaling, torch.tensor([[5]]))[1] == scaling.gain
@@ -256,6 +267,8 @@ def test_rounded_alibi_is_alibi_over_the_root_of_the_head_up_to_rounding() -> No
     assert bias.shape == (1, 4, 3, 6)
     difference = bias - ALiBi(4)(context(3, 6)) / 4
     assert torch.allclose(difference, difference[..., :1].expand_as(difference), atol=1e-6)
+    two = Context(torch.tensor([[1, 2], [4, 5]]), torch.tensor([[0, 1, 2], [3, 4, 5]]), Mask())
+    assert torch.equal(RoundedALiBi(4, 16)(two)[1, :, 1], bias[0, :, 0, 3:])
     slopes, far = ALiBi(12).slopes(torch.device("cpu")).bfloat16(), torch.tensor([[1001]])
     bias = RoundedALiBi(12, head_dim=64)(Context(far, far, Mask()))
     assert torch.equal(bias[0, :, 0, 0], (slopes * torch.tensor(1001)).float() / 8)

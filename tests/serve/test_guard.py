@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from heedful.server import guard
-from heedful.server.guard import AccessRules, Guard, replay_body
-from heedful.server.refusals import RequestRefused
 from starlette.responses import PlainTextResponse, Response
+
+from heedful.serve import guard
+from heedful.serve.guard import AccessRules, Guard, RequestRefused, replay_body
 
 HOST = (b"host", b"127.0.0.1")
 OURS = AccessRules(max_body_bytes=10)
@@ -61,7 +61,7 @@ def ask(
 
 @pytest.mark.parametrize(
     ("pieces", "status"),
-    [((b"x" * 10,), 200), ((b"x" * 4, b"y" * 6), 200), ((b"x" * 11,), 413), ((b"x" * 6, b"y" * 5), 413)],
+    [((b"x" * 10,), 200), ((b"x" * 9, b"y"), 200), ((b"x" * 11,), 413), ((b"x", b"y" * 10), 413)],
 )
 def test_a_body_of_exactly_the_limit_is_read(pieces: tuple[bytes, ...], status: int) -> None:
     found, headers, _, seen = ask(OURS, pieces=pieces)
@@ -116,10 +116,10 @@ def test_a_request_keeps_its_name_up_to_128_letters(name: bytes, kept: bool) -> 
 
 
 def test_answers_carry_the_headers_of_the_rules_and_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter((5.0, 5.25))
+    clock = iter((5.0, 15.25))
     monkeypatch.setattr(guard.time, "perf_counter", lambda: next(clock, 6.0))
     _, headers, _, _ = ask(AccessRules(headers={"x-more": "1"}, timing_header="x-ms"))
-    assert (headers["x-more"], headers["x-ms"]) == ("1", "250")
+    assert (headers["x-more"], headers["x-ms"]) == ("1", "10250")
     assert headers["content-type"].startswith("text/plain")
     assert "x-ms" not in ask(AccessRules())[1]
 
@@ -198,6 +198,19 @@ def test_an_address_with_the_token_sets_the_cookie_and_goes_on_without_it(
 def test_nothing_else_in_an_address_is_a_key(rules: AccessRules, method: str, query: bytes) -> None:
     status, headers, _, _ = ask(rules, method=method, query=query)
     assert (status, "set-cookie" in headers) == (401, False)
+
+
+@pytest.mark.parametrize(
+    ("headers", "named"),
+    [
+        ({b"host": "evil.example"}, "'evil.example'"),
+        ({b"host": "localhost", b"origin": "http://x"}, "'http://x'"),
+    ],
+)
+def test_a_refusal_names_the_host_or_the_page(headers: dict[bytes, str], named: str) -> None:
+    none: Any = None
+    with pytest.raises(RequestRefused, match=named):
+        Guard(none, OURS, none).check_host(headers)
 
 
 def test_what_is_no_request_goes_through() -> None:

@@ -258,7 +258,7 @@ def test_what_cannot_be_served_is_one_line(
 
 
 def test_importing_the_command_imports_no_server_and_no_torch() -> None:
-    code = "import sys, heedful.serve, heedful.cli.serve\n"
+    code = "import sys, heedful.serve, heedful.cli.servers\n"
     code += "print({'torch', 'fastapi', 'starlette', 'uvicorn'} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "set()"

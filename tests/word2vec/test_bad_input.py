@@ -86,7 +86,7 @@ def test_vectors_are_saved_in_a_folder_that_is_made(tmp_path: Path, vectors: Wor
 
 
 def test_an_output_that_is_a_folder_is_known_before_training(tmp_path: Path) -> None:
-    from heedful.cli.word2vec import app
+    from heedful.cli.word2vec import word2vec_command as app
 
     folder = tmp_path / "v.bin"
     folder.mkdir()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from heedful.cli.word2vec import app
+from heedful.cli.word2vec import word2vec_command as app
 from heedful.core.errors import HeedfulError
 from heedful.word2vec import Word2Vec
 

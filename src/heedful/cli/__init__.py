@@ -30,52 +30,52 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class Command:
     """One row of the table: the module, one sentence of help, and the heading that help lists it under."""
 
-    module: str  # of heedful.cli: it defines NAME_command, or `app` for a group
+    module: str  # of heedful.cli: it defines NAME_command: a function, or a group of commands
     help: str
     panel: str
 
 
 COMMANDS = {
-    "show": Command("show", "Show a model's parts, shapes and equations.", "Models"),
-    "count": Command("count", "Count a model's parameters, FLOPs and memory.", "Models"),
-    "ls": Command("ls", "List all presets, and the trained models on this machine.", "Models"),
-    "train": Command("train", "Train a model from scratch on files.", "Training"),
+    "show": Command("models", "Show a model's parts, shapes and equations.", "Models"),
+    "count": Command("models", "Count a model's parameters, FLOPs and memory.", "Models"),
+    "ls": Command("models", "List all presets, and the trained models on this machine.", "Models"),
+    "train": Command("training", "Train a model from scratch on files.", "Training"),
     "finetune": Command("finetune", "Fine-tune a trained model on a file.", "Training"),
-    "eval": Command("evaluate", "Measure a model on files.", "Training"),
-    "verify": Command("verify", "Measure a published result again.", "Training"),
-    "plot": Command("plot", "Plot training curves.", "Training"),
-    "race": Command("race", "Compare RNNs, Transformers and others of one size.", "Training"),
-    "scale": Command("scale", "Fit loss by size and data, and foretell larger models.", "Training"),
-    "tokenizer": Command("train_tokenizer", "Train a tokenizer on text.", "Training"),
-    "recipes": Command("recipes", "List the training recipes.", "Training"),
-    "recipe": Command("recipes", "Copy a recipe to a file, to change it.", "Training"),
+    "eval": Command("finetune", "Measure a model on files.", "Training"),
+    "verify": Command("experiments", "Measure a published result again.", "Training"),
+    "plot": Command("training", "Plot training curves.", "Training"),
+    "race": Command("experiments", "Compare RNNs, Transformers and others of one size.", "Training"),
+    "scale": Command("experiments", "Fit loss by size and data, and foretell larger models.", "Training"),
+    "tokenizer": Command("training", "Train a tokenizer on text.", "Training"),
+    "recipes": Command("training", "List the training recipes.", "Training"),
+    "recipe": Command("training", "Copy a recipe to a file, to change it.", "Training"),
     "generate": Command("generate", "Continue a text.", "Generation"),
-    "chat": Command("chat", "Chat with a model.", "Generation"),
-    "serve": Command("serve", "Serve models over HTTP for OpenAI's clients.", "Generation"),
-    "bench": Command("bench", "Measure the speed of a model on this machine.", "Generation"),
-    "check": Command("check", "Check that alone, batched, padded and cached decoding agree.", "Generation"),
-    "quantize": Command("check", "Quantize a model to 8 or 4 bits.", "Generation"),
-    "export": Command("export", "Write a model as GGUF, ONNX or a Hugging Face folder.", "Generation"),
-    "tokenize": Command("tokenize", "Show how a model tokenizes a text.", "Text"),
+    "chat": Command("generate", "Chat with a model.", "Generation"),
+    "serve": Command("servers", "Serve models over HTTP for OpenAI's clients.", "Generation"),
+    "bench": Command("tools", "Measure the speed of a model on this machine.", "Generation"),
+    "check": Command("tools", "Check that alone, batched, padded and cached decoding agree.", "Generation"),
+    "quantize": Command("tools", "Quantize a model to 8 or 4 bits.", "Generation"),
+    "export": Command("tools", "Write a model as GGUF, ONNX or a Hugging Face folder.", "Generation"),
+    "tokenize": Command("tools", "Show how a model tokenizes a text.", "Text"),
     "word2vec": Command("word2vec", "Train, query, score and convert word vectors.", "Text"),
-    "classify": Command("pipelines", "Classify texts, also by your own labels.", "Tasks"),
-    "tag": Command("pipelines", "Find names of people, places and organisations.", "Tasks"),
-    "answer": Command("answer", "Answer a question from a text.", "Tasks"),
-    "translate": Command("pipelines", "Translate English to German or French.", "Tasks"),
-    "summarize": Command("pipelines", "Summarize a text.", "Tasks"),
-    "read": Command("read", "Read the text in images.", "Tasks"),
-    "fill": Command("pipelines", "Fill in the word behind [MASK].", "Tasks"),
+    "classify": Command("tasks", "Classify texts, also by your own labels.", "Tasks"),
+    "tag": Command("tasks", "Find names of people, places and organisations.", "Tasks"),
+    "answer": Command("tasks", "Answer a question from a text.", "Tasks"),
+    "translate": Command("tasks", "Translate English to German or French.", "Tasks"),
+    "summarize": Command("tasks", "Summarize a text.", "Tasks"),
+    "read": Command("tasks", "Read the text in images.", "Tasks"),
+    "fill": Command("tasks", "Fill in the word behind [MASK].", "Tasks"),
     "embed": Command("similar", "Turn sentences into vectors.", "Tasks"),
     "similar": Command("similar", "Find the sentences nearest in meaning.", "Tasks"),
     "rerank": Command("similar", "List the texts that answer a query, the best first.", "Tasks"),
-    "complete": Command("pipelines", "Continue texts, a line or a file at a time.", "Tasks"),
-    "studio": Command("studio", "Look inside a model in the browser.", "Inspection"),
-    "explain": Command("explain", "Work out a model's arithmetic step by step.", "Inspection"),
-    "exercise": Command("exercise", "Write exercises for a student: numbers, or code.", "Teaching"),
-    "grade": Command("grade", "Mark a filled sheet, or a file of code.", "Teaching"),
-    "course": Command("course", "Write the chapters of the course as notebooks.", "Teaching"),
-    "env": Command("env", "Show this machine and its packages, for bug reports.", "Help"),
-    "version": Command("env", "Show heedful's version.", "Help"),
+    "complete": Command("tasks", "Continue texts, a line or a file at a time.", "Tasks"),
+    "studio": Command("servers", "Look inside a model in the browser.", "Inspection"),
+    "explain": Command("teach", "Work out a model's arithmetic step by step.", "Inspection"),
+    "exercise": Command("teach", "Write exercises for a student: numbers, or code.", "Teaching"),
+    "grade": Command("teach", "Mark a filled sheet, or a file of code.", "Teaching"),
+    "course": Command("teach", "Write the chapters of the course as notebooks.", "Teaching"),
+    "env": Command("tools", "Show this machine and its packages, for bug reports.", "Help"),
+    "version": Command("tools", "Show heedful's version.", "Help"),
 }  # fmt: skip
 
 EXAMPLES = """Build, train, run and look inside every model of the Transformer family.
@@ -114,11 +114,11 @@ class LazyGroup(TyperGroup):
 def load_command(name: str) -> Any:
     """Import the command of a row of the table."""
     module = importlib.import_module(f"heedful.cli.{COMMANDS[name].module}")
-    function = getattr(module, f"{name}_command", None)
-    if function is None:
-        return typer.main.get_command(module.app)
+    command = getattr(module, f"{name}_command")
+    if isinstance(command, typer.Typer):
+        return typer.main.get_command(command)
     single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    single.command(name, context_settings=SETTINGS)(function)
+    single.command(name, context_settings=SETTINGS)(command)
     return typer.main.get_command(single)
 
 

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heedful.cli.model_arguments import few_threads
-from heedful.cli.output import Json, Row, align_columns, as_json, print_warnings, write_results
-from heedful.cli.pipelines import Device, Model, TopK, make_pipeline
-from heedful.cli.text_arguments import (
+from heedful.cli.arguments import (
     TableColumns,
     TextColumn,
     Texts,
+    few_threads,
     find_file,
     looks_like_path,
     looks_like_table,
@@ -24,6 +22,8 @@ from heedful.cli.text_arguments import (
     read_texts,
     text_or_file,
 )
+from heedful.cli.output import Json, Row, align_columns, as_json, print_warnings, write_results
+from heedful.cli.tasks import Device, Model, TopK, make_pipeline
 from heedful.core.errors import InputError
 from heedful.core.files import open_atomically
 from heedful.core.progress import show_progress

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heedful.cli.options import options_from
+from heedful.cli.arguments import command_group, options_from
 from heedful.cli.output import Json, as_json
 from heedful.core.errors import InputError
 from heedful.core.progress import show_progress
@@ -31,13 +31,9 @@ Examples:
 
   heed word2vec eval v.safetensors wordvec/
 """
-HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 LINE_SECONDS = 10.0  # between lines of progress where there is no terminal
 
-app = typer.Typer(
-    no_args_is_help=True, context_settings=HELP_OPTIONS, help=EXAMPLES, add_completion=False,
-    rich_markup_mode=None,
-)  # fmt: skip
+word2vec_command = command_group(EXAMPLES)
 CorpusFiles = Annotated[
     list[Path],
     typer.Argument(help="Text, one sentence or paragraph a line: files (.txt, .gz, .bz2, .xz) or folders."),
@@ -51,7 +47,7 @@ First = Annotated[int | None, typer.Option(min=1, help="Only the N most frequent
 Method = Annotated[str, typer.Option(help="add (3CosAdd) or mul (3CosMul).")]
 
 
-@app.command("train")
+@word2vec_command.command("train")
 @options_from(Settings)
 def train_vectors(
     corpus: CorpusFiles,
@@ -152,7 +148,7 @@ def _show_ranking(ranking: Ranking, json: bool) -> None:
     return None
 
 
-@app.command("neighbours")
+@word2vec_command.command("neighbours")
 def show_neighbours(
     vectors: VectorsFile, word: str, count: Count = 10, first: First = None, json: Json = False
 ) -> None:
@@ -160,7 +156,7 @@ def show_neighbours(
     _show_ranking(load_vectors(vectors).neighbours(word, count, first), json)
 
 
-@app.command("analogy")
+@word2vec_command.command("analogy")
 def show_analogy(
     vectors: VectorsFile, a: str, b: str, c: str, count: Count = 10, first: First = None,
     method: Method = "add", json: Json = False,
@@ -169,21 +165,21 @@ def show_analogy(
     _show_ranking(load_vectors(vectors).analogy(a, b, c, count, method, first), json)
 
 
-@app.command("similarity")
+@word2vec_command.command("similarity")
 def show_similarity(vectors: VectorsFile, a: str, b: str, json: Json = False) -> None:
     """Show the cosine of two words."""
     value = load_vectors(vectors).similarity(a, b)
     as_json({"similarity": value}) if json else typer.echo(f"{value:.4f}")
 
 
-@app.command("odd")
+@word2vec_command.command("odd")
 def show_odd_word(vectors: VectorsFile, words: list[str], json: Json = False) -> None:
     """Show the word that does not belong."""
     word = load_vectors(vectors).odd_one_out(words)
     as_json({"odd": word}) if json else typer.echo(word)
 
 
-@app.command("eval")
+@word2vec_command.command("eval")
 def score_vectors(
     vectors: VectorsFile,
     questions: Annotated[Path, typer.Argument(help="A question file or a folder of them.")],
@@ -211,7 +207,7 @@ def score_vectors(
     return None
 
 
-@app.command("convert")
+@word2vec_command.command("convert")
 def convert_vectors(
     source: VectorsFile,
     target: Annotated[Path, typer.Argument(help="The ending is the format.")],
@@ -224,7 +220,7 @@ def convert_vectors(
     typer.echo(str(target))
 
 
-@app.command("phrases")
+@word2vec_command.command("phrases")
 def write_phrases(
     corpus: CorpusFiles,
     output: Annotated[Path, typer.Option("--output", "-o", help="The text with phrases joined.")],
@@ -247,7 +243,7 @@ def write_phrases(
     typer.echo(str(output))
 
 
-@app.command("step")
+@word2vec_command.command("step")
 def show_step(
     rate: Annotated[float, typer.Option(help="The learning rate.")] = 0.5, json: Json = False
 ) -> None:

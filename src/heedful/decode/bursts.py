@@ -1,4 +1,4 @@
-"""Greedy decoding that never waits for the host: the device feeds its tokens back, some steps at a time."""
+"""Decoding that never waits for the host: the device feeds its tokens back, some steps at a time."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from heedful.decode.stepper import MAX_BURST, EagerStepper
 
 if TYPE_CHECKING:
     from heedful.decode.loop import GeneratedRow, Piece
+    from heedful.decode.token_choice import TokenChooser
 
 BURST_SECONDS = 0.004  # of steps that the device takes before the host looks
 
@@ -33,18 +34,20 @@ def copy_to_host(tensors: tuple[Tensor, ...]) -> Callable[[], list[list[Any]]]:
     return wait
 
 
-def decode_bursts(stepper: EagerStepper, rows: list[GeneratedRow], logits: Tensor) -> Iterator[Piece]:
-    """Yield the likeliest tokens of every row after `logits` (B, V); rows that are done leave the batch.
+def decode_bursts(
+    stepper: EagerStepper, rows: list[GeneratedRow], logits: Tensor, choose: TokenChooser
+) -> Iterator[Piece]:
+    """Yield the tokens that every row gets after `logits` (B, V); rows that are done leave the batch.
 
     The host launches some steps, and the next before it reads them: as many as take BURST_SECONDS. What a
     row wrote after its end is dropped; none is stepped beyond its limit.
     """
-    tokens, size, began = logits.float().argmax(-1), 1, time.perf_counter()
+    (tokens,), size, began = choose(logits), 1, time.perf_counter()
     launched, steps = [copy_to_host((tokens[:, None],))], 1  # what is not read yet; tokens of each row so far
     while True:
         more = min(size, min(row.limit for row in rows) - steps)
         if more > 0:
-            written = stepper.step_greedily(tokens, more)
+            written = choose.choose_ahead(stepper, tokens, more)
             tokens, steps = written[:, -1], steps + more
             launched.append(copy_to_host((written,)))
         if more > 0 and len(launched) == 1:  # after a row left: launch the next before this one is read
@@ -60,6 +63,7 @@ def decode_bursts(stepper: EagerStepper, rows: list[GeneratedRow], logits: Tenso
         if len(alive) < len(rows):
             rows, index = [rows[i] for i in alive], torch.tensor(alive, device=tokens.device)
             stepper.reorder(index)
+            choose.keep(rows, index)
             tokens = tokens[index]
             launched = [select_rows(copied, alive) for copied in launched]
         now = time.perf_counter()

@@ -140,8 +140,8 @@ def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Itera
     length = max(len(row.before) for row in rows) + max(row.limit for row in rows)
     logits = prompts.prefill(stepper, request.n, length)
     choose, ahead = TokenChooser(stepper.model, request, rows), logits.device.type == "cuda"
-    if ahead and isinstance(stepper, FastStepper) and request.only_likeliest:
-        yield from decode_bursts(stepper, rows, logits)
+    if ahead and isinstance(stepper, FastStepper) and request.needs_only_logits:
+        yield from decode_bursts(stepper, rows, logits, choose)
         return
     while True:
         chosen = choose(logits)

@@ -79,10 +79,9 @@ class Request:
     scored: bool = True  # whether anybody will look at the logprobs
 
     @property
-    def only_likeliest(self) -> bool:
-        """Whether each token is the likeliest by the model's own logits, and nothing else is asked for."""
-        sampling = self.sampling
-        return sampling.greedy and not sampling.changes and self.guide is None and not self.scored
+    def needs_only_logits(self) -> bool:
+        """Whether a token follows from the logits and a random number, and nobody asks for more."""
+        return not self.sampling.changes and self.guide is None and not self.scored
 
 
 def make_request(model: Model, settings: GenerationSettings, *, n: int = 1, samples: bool = True) -> Request:

@@ -180,6 +180,18 @@ class Sampling:
         """Whether any rule would change which token is likeliest."""
         return self.looks_back or bool(self.bias)
 
+    @property
+    def drawing(self) -> tuple[float | None, ...]:
+        """The values that a draw depends on: rows that have the same can be drawn together."""
+        return (self.temperature, self.top_k, self.top_p, self.min_p, self.typical)
+
+    def choose(self, logits: Tensor, u: Tensor | None) -> Tensor:
+        """(B,): the likeliest token of logits (B, V), or the one that the random numbers u (B,) draw."""
+        if self.greedy:
+            return logits.argmax(-1)
+        assert u is not None
+        return draw(self.warp(logits.float()), u)
+
     def apply_penalties(self, logits: Tensor, tokens: Tensor | None, new_tokens: int = 0) -> Tensor:
         """The first line of the order; the last `new_tokens` columns of `tokens` are the model's own."""
         if self.bias:

@@ -17,12 +17,15 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from heedful.core.errors import InputError
+from heedful.decode.sampling import Sampling
 from heedful.models.base import LM, Model, Seq2Seq, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
 from heedful.nn.state import FixedState, RecurrentState, SlidingKV, StateGroup
 
+PROMPT_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 MAX_BURST = 64  # tokens that a row may write before the host looks
 MAX_CAPACITY_AHEAD = 4096  # positions allocated at once; a state that needs more grows
 
@@ -102,7 +105,8 @@ class EagerStepper:
     @torch.no_grad()
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
         length = min(length, prompt.shape[1] + MAX_CAPACITY_AHEAD)
-        with evaluation_mode(self.model):
+        # cuDNN's attention makes a plan for every new length, which takes longer than reading a prompt.
+        with evaluation_mode(self.model), sdpa_kernel(PROMPT_BACKENDS):
             if isinstance(self.model, LM):
                 self.state = self.model.start(
                     prompt, valid=valid, length=length, chunk=self.chunk, watch=self.watch
@@ -134,12 +138,19 @@ class EagerStepper:
             return self.model.step(tokens, self.state, watch=self.watch)
 
     @torch.no_grad()
-    def step_greedily(self, tokens: Tensor, count: int) -> Tensor:
-        """Append tokens (B,) and go on with the likeliest for `count` steps; return those, (B, count)."""
-        found = [self.step(tokens).float().argmax(-1)]
-        for _ in range(count - 1):
-            found.append(self.step(found[-1]).float().argmax(-1))
-        return torch.stack(found, 1)
+    def step_ahead(
+        self, tokens: Tensor, count: int, sampling: Sampling, uniforms: Tensor | None = None
+    ) -> Tensor:
+        """Append tokens (B,), choose the next and go on with it, `count` times; return those, (B, count).
+
+        `uniforms` (B, count) are the random numbers, if `sampling` draws; it has no penalties.
+        """
+        chosen = [tokens]
+        for i in range(count):
+            chosen.append(
+                sampling.choose(self.step(chosen[-1]), None if uniforms is None else uniforms[:, i])
+            )
+        return torch.stack(chosen[1:], 1)
 
     def reorder(self, index: Tensor) -> None:
         runs = self.state.runs

@@ -15,7 +15,8 @@ from torch import Tensor
 from heedful.core.errors import HeedfulError
 from heedful.core.padding import pad_rows
 from heedful.decode.request import Request
-from heedful.decode.sampling import check_tokens_left, draw, uniforms
+from heedful.decode.sampling import check_tokens_left, uniforms
+from heedful.decode.stepper import EagerStepper
 from heedful.models.base import Model
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def choose_tokens(
     if request.guide is not None or sampling.forbids:
         going = torch.tensor([row.finish is None for row in rows], device=z.device)
         check_tokens_left(z[going], step)
-    tokens = z.argmax(-1) if sampling.greedy else draw(sampling.warp(z), uniform())
+    tokens = sampling.choose(z, None if sampling.greedy else uniform())
     if not request.scored:
         return (tokens,)
     logs = raw.log_softmax(-1)
@@ -56,7 +57,7 @@ class TokenChooser:
 
     def __init__(self, model: Model, request: Request, rows: list[GeneratedRow]) -> None:
         self.request, self.rows, self.t = request, rows, 0
-        self.u: Tensor | None = None  # (B, UNIFORMS_AT_ONCE), drawn when they are needed
+        self.u: Tensor | None = None  # (B, some), the random numbers of each row that were drawn so far
         self.history: Tensor | None = None
         if request.sampling.looks_back:
             history = pad_rows([r.before for r in rows], -1, left=True)  # −1: no token
@@ -64,18 +65,26 @@ class TokenChooser:
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
         """Return tokens (B,), their logprobs (B,) if scored, and the likeliest with theirs if logprobs=N."""
-        uniform = lambda: self.uniform(logits.device)
+        uniform = lambda: self.uniforms(1, logits.device)[:, 0]
         chosen = choose_tokens(logits, self.request, self.rows, self.history, self.t, uniform)
         if self.history is not None:
             self.history = torch.cat((self.history, chosen[0][:, None]), 1)
         self.t += 1
         return chosen
 
-    def uniform(self, device: torch.device) -> Tensor:
-        """Return this step's random number of each row, (B,)."""
-        if self.u is None or self.t % UNIFORMS_AT_ONCE == 0:
-            self.u = uniforms([row.random for row in self.rows], UNIFORMS_AT_ONCE).to(device)
-        return self.u[:, self.t % UNIFORMS_AT_ONCE]
+    def uniforms(self, count: int, device: torch.device) -> Tensor:
+        """Return the random numbers of each row's next `count` tokens, (B, count)."""
+        while self.u is None or self.u.shape[1] < self.t + count:
+            drawn = uniforms([row.random for row in self.rows], UNIFORMS_AT_ONCE).to(device)
+            self.u = drawn if self.u is None else torch.cat((self.u, drawn), 1)
+        return self.u[:, self.t : self.t + count]
+
+    def choose_ahead(self, stepper: EagerStepper, tokens: Tensor, count: int) -> Tensor:
+        """Append tokens (B,) and let the stepper choose the next `count` of each row, (B, count)."""
+        sampling = self.request.sampling
+        numbers = None if sampling.greedy else self.uniforms(count, tokens.device)
+        self.t += count
+        return stepper.step_ahead(tokens, count, sampling, numbers)
 
     def keep(self, rows: list[GeneratedRow], index: Tensor) -> None:
         """Keep only these rows."""
@@ -115,6 +124,7 @@ def group_rows(rows: Sequence[GeneratedRow]) -> Iterable[list[int]]:
     for place, row in enumerate(rows):
         request, s = row.request, row.request.sampling
         alone = s.changes or request.guide is not None
-        draws = (s.temperature, s.top_k, s.top_p, s.min_p, s.typical)
-        groups.setdefault(id(row) if alone else (draws, request.scored, request.logprobs), []).append(place)
+        groups.setdefault(id(row) if alone else (s.drawing, request.scored, request.logprobs), []).append(
+            place
+        )
     return groups.values()

@@ -33,7 +33,12 @@ MIN_THREAD_VALUES = 1 << 18  # that a thread of its own widens
 def can_keep(kind: str, shape: Sequence[int]) -> bool:
     """Whether a tensor of this kind and shape can stay as it is stored: there are kernels that read it."""
     known = kind in SIZES and len(shape) == 2 and shape[1] % SIZES[kind][0] == 0
-    return known and math.prod(shape) >= MIN_VALUES and importlib.util.find_spec("numba") is not None
+    return known and math.prod(shape) >= MIN_VALUES and has_numba()
+
+
+@cache
+def has_numba() -> bool:
+    return importlib.util.find_spec("numba") is not None
 
 
 class BlockTensor(Tensor):
@@ -55,6 +60,13 @@ class BlockTensor(Tensor):
     def widen(self) -> Tensor:
         """Return the values as an ordinary float32 tensor of its own memory."""
         return widen(self.blocks, self.kind) if self.dense is None else self.dense
+
+    def take_rows(self, order: Tensor) -> BlockTensor:
+        """Return these rows as a matrix of blocks; rows that follow each other are not copied."""
+        rows, low = order.numpy(), int(order[0])
+        follow = np.array_equal(rows, np.arange(low, low + len(rows)))
+        taken = self.blocks.numpy()[low : low + len(rows)] if follow else self.blocks.numpy()[rows]
+        return BlockTensor(torch.from_numpy(taken), self.kind)
 
     def data_ptr(self) -> int:
         return (self.blocks if self.dense is None else self.dense).data_ptr()

@@ -2,9 +2,10 @@
 
 A block holds groups of 32 whole numbers n with a scale s and, in some formats, an offset m for each group:
 
-    w = s n + m        so that        w · x = Σ over groups of s (n · x) + m Σ x
+    w = s (n − z) + m        so that        w · x = Σ over groups of s (n · x) + (m − s z) Σ x
 
-x is rounded to 16 bits beforehand (`round_row_int16`), so n · x is whole-number arithmetic: two products and
+x is rounded to 16 bits beforehand (`round_row_int16`), so n · x is whole-number arithmetic. A processor with
+VNNI multiplies bytes, four at a time, and x is taken as 256 hi + lo; elsewhere two products of 16 bits and
 their sum are one instruction (pmaddwd on x86). Each format is described by one `unpack_…` function, which
 writes the instructions for one block; products and values are both made from it. The definition of a format
 is `dequantize` of the `gguf` library, and tests compare the two. Floats of 16 bits are multiplied with x as
@@ -13,10 +14,10 @@ it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding  # type: ignore[import-untyped]
 from llvmlite import ir
@@ -37,7 +38,7 @@ from heedful.kernels.numba_intrinsics import (
 GROUP = 32
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 HALF, FLOAT = ir.HalfType(), ir.FloatType()
-BYTES, LANES = ir.VectorType(I8, GROUP), ir.VectorType(FLOAT, GROUP // 2)
+BYTES, LANES = ir.VectorType(I8, GROUP), ir.VectorType(FLOAT, 16)
 FAST = ("nnan", "nsz", "contract", "reassoc")
 
 
@@ -47,9 +48,13 @@ def vector(element: Any, count: int) -> Any:
 
 @dataclass
 class Emitter:
-    """LLVM's builder, with the few vector operations that formats are written in."""
+    """LLVM's builder, with the few vector operations that formats are written in.
+
+    `lanes` is how many sums the products of a group are kept in, and so how often a scale is repeated.
+    """
 
     builder: Any
+    lanes: int = 16
 
     def number(self, value: int) -> Any:
         return ir.Constant(I64, value)
@@ -58,8 +63,25 @@ class Emitter:
         return load_at(self.builder, self.builder.add(address, self.number(offset)), kind, 1)
 
     def half(self, address: Any, offset: int) -> Any:
-        """The float16 there, as float32."""
-        return self.builder.fpext(self.load(address, offset, HALF), FLOAT)
+        """The float16 there, as float32.
+
+        It goes through an ordinary register, which the empty line of assembly enforces: LLVM would insert the
+        two bytes into any vector register there is, and so make a scale wait for the sum before it.
+        """
+        bits = self.builder.zext(self.load(address, offset, I16), I32)
+        return self.builder.extract_element(self.halves(bits), ir.Constant(I32, 0))
+
+    def halves(self, bits: Any) -> Any:
+        """The two float16 that 32 bits are, as float32; see `half`."""
+        b, zeros = self.builder, ir.Constant(vector(I32, 4), None)
+        bits = b.asm(ir.FunctionType(I32, [I32]), "", "=r,0", [bits], False)
+        eight = b.bitcast(b.insert_element(zeros, bits, ir.Constant(I32, 0)), vector(HALF, 8))
+        return self.part(b.fpext(self.part(eight, 0, 4), vector(FLOAT, 4)), 0, 2)
+
+    def two_words(self, blocks: Sequence[Any], offset: int) -> Any:
+        """The 16 bits there of two blocks, in 32."""
+        low, high = (self.builder.zext(self.load(block, offset, I16), I32) for block in blocks)
+        return self.builder.or_(low, self.builder.shl(high, ir.Constant(I32, 16)))
 
     def every(self, kind: Any, value: int) -> Any:
         """A vector of one constant."""
@@ -95,19 +117,27 @@ class Emitter:
         product = self.builder.fmul(a, b, flags=FAST)
         self.builder.store(self.builder.fadd(product, self.builder.load(total), flags=FAST), total)
 
-    def multiply_add(self, n: Any, x: Any) -> Any:
-        """n_0 x_0 + n_1 x_1, n_2 x_2 + n_3 x_3, …: 16 sums in 32 bits of 32 products of 16 bits"""
-        lanes, name = MULTIPLY_ADD
+    def dot_group(self, n: Any, zero: int, x: Any, digits: Any) -> Any:
+        """Sums of products of 32 numbers with x, in 32 bits; with VNNI `zero` is left to the caller."""
+        b = self.builder
+        if VNNI:
+            kind, factor = vector(I32, 8), lambda bytes_: b.bitcast(bytes_, vector(I32, 8))
+            high, low = (factor(self.load(digits, at, BYTES)) for at in (0, GROUP))
+            upper = self.call(DOT_BYTES, kind, ir.Constant(kind, None), factor(n), high)
+            return self.call(DOT_BYTES, kind, b.shl(upper, self.every(kind, 8)), factor(n), low)
+        words = vector(I16, GROUP)
+        n, x = b.sub(b.zext(n, words), self.every(words, zero)), self.load(x, 0, words)
+        width, name = MULTIPLY_ADD
         if name:
             parts = [
-                self.call(name, vector(I32, lanes // 2), self.part(n, i, lanes), self.part(x, i, lanes))
-                for i in range(0, GROUP, lanes)
+                self.call(name, vector(I32, width // 2), self.part(n, i, width), self.part(x, i, width))
+                for i in range(0, GROUP, width)
             ]
             return parts[0] if len(parts) == 1 else self.join(*parts)
         wide = vector(I32, GROUP)
-        products = self.builder.mul(self.builder.sext(n, wide), self.builder.sext(x, wide))
+        products = b.mul(b.sext(n, wide), b.sext(x, wide))
         even, odd = (self.shuffle(products, products, list(range(i, GROUP, 2))) for i in range(2))
-        return self.builder.add(even, odd)
+        return b.add(even, odd)
 
     def sum(self, a: Any) -> Any:
         kind = a.type
@@ -118,63 +148,91 @@ class Emitter:
         return self.builder.call(function, [ir.Constant(FLOAT, 0.0), a], fastmath=FAST)
 
 
-def find_multiply_add() -> tuple[int, str]:
-    """Return how many 16-bit factors x86's instruction for sums of two products takes, and its name."""
-    features = llvmlite.binding.get_host_cpu_features() if PAUSE else {}
-    if features.get("avx512bw"):
-        return 32, "llvm.x86.avx512.pmaddw.d.512"
-    return (16, "llvm.x86.avx2.pmadd.wd") if features.get("avx2") else (0, "")
+FEATURES = llvmlite.binding.get_host_cpu_features() if PAUSE else {}
+# How many 16-bit factors x86's instruction for sums of two products takes, and its name.
+MULTIPLY_ADD = (16, "llvm.x86.avx2.pmadd.wd") if FEATURES.get("avx2") else (0, "")
+if FEATURES.get("avx512bw"):
+    MULTIPLY_ADD = (32, "llvm.x86.avx512.pmaddw.d.512")
+VNNI = bool(FEATURES.get("avx512vnni") and FEATURES.get("avx512vl"))
+DOT_BYTES = "llvm.x86.avx512.vpdpbusd.256"
 
 
-MULTIPLY_ADD = find_multiply_add()
+class Block(NamedTuple):
+    """What a format's function gives of a block: groups of 32 bytes n without a sign, and what they mean."""
 
-# A format's function gives the groups of a block, each as 32 whole numbers of 8 bits and a scale for every
-# two of them (None: 1), and the offsets, one for each group, or None.
-Groups = tuple[list[tuple[Any, Any]], Any]
-Unpack = Callable[[Emitter, Any], Groups]
-
-
-def unpack_int8(e: Emitter, block: Any) -> Groups:
-    """w = n; the scale of a row is left to the caller"""
-    return [(e.load(block, 0, BYTES), None)], None
+    numbers: list[Any]
+    scales: list[Any]  # of each group, a vector of `lanes`, or None: 1
+    zero: int = 0  # the n that stands for 0
+    offsets: Any = None  # a vector with one for each group, or None
 
 
-def unpack_q8_0(e: Emitter, block: Any) -> Groups:
-    """w = d n"""
-    return [(e.load(block, 2, BYTES), e.splat(e.half(block, 0), 16))], None
+Unpack = Callable[[Emitter, Any], Block]
 
 
-def unpack_q4_0(e: Emitter, block: Any) -> Groups:
-    """w = d (n − 8)"""
-    n = e.join(*e.nibbles(e.load(block, 2, vector(I8, 16))))
-    return [(e.builder.sub(n, e.every(BYTES, 8)), e.splat(e.half(block, 0), 16))], None
+def unpack_int8(e: Emitter, block: Any) -> Block:
+    """w = n − 128; the scale of a row is left to the caller"""
+    return Block([e.builder.xor(e.load(block, 0, BYTES), e.every(BYTES, 128))], [None], 128)
 
 
-def unpack_q4_1(e: Emitter, block: Any) -> Groups:
-    """w = d n + m"""
-    n = e.join(*e.nibbles(e.load(block, 4, vector(I8, 16))))
-    return [(n, e.splat(e.half(block, 0), 16))], e.splat(e.half(block, 2), 1)
+def unpack_q8_0(e: Emitter, block: Any) -> Block:
+    """w = d (n − 128)"""
+    n = e.builder.xor(e.load(block, 2, BYTES), e.every(BYTES, 128))  # a sign becomes a distance from 128
+    return Block([n], [e.splat(e.half(block, 0), e.lanes)], 128)
 
 
-def fifth_bits(e: Emitter, block: Any, at: int) -> Any:
-    """16 for each of the 32 bits there that is set, else 0."""
-    bits = e.builder.bitcast(e.load(block, at, I32), vector(ir.IntType(1), GROUP))
-    return e.builder.select(bits, e.every(BYTES, 16), e.every(BYTES, 0))
+class Nibbles(NamedTuple):
+    """The layout of Q4_0, Q4_1, Q5_0 and Q5_1: w = d (n − zero) + m, at these bytes of a block."""
+
+    stored: int
+    nibbles: int
+    fifths: int = 0  # 32 bits, the fifth of each n; 0: there are none
+    zero: int = 0
+    has_offset: bool = False  # m follows d
+
+    def unpack(self, e: Emitter, block: Any) -> Block:
+        """Give the one group of a block."""
+        n = e.join(*e.nibbles(e.load(block, self.nibbles, vector(I8, 16))))
+        if self.fifths:
+            n = e.builder.or_(n, sixteens(e, e.load(block, self.fifths, I32)))
+        offsets = e.splat(e.half(block, 2), 1) if self.has_offset else None
+        return Block([n], [e.splat(e.half(block, 0), e.lanes)], self.zero, offsets)
+
+    def accumulate_pair(
+        self, e: Emitter, blocks: Sequence[Any], x: Any, gain: Any, sum_x: Any, to: Any
+    ) -> None:
+        """Add the products of two blocks at once: x has its digits for two groups together.
+
+        The low bits of both are one vector and the high ones another, so that a sum of four products belongs
+        to one block, and what there is to do beside products is done once for two blocks.
+        """
+        b, kind = e.builder, vector(I32, 8)
+        both = e.join(*(e.load(block, self.nibbles, vector(I8, 16)) for block in blocks))
+        numbers, total = list(e.nibbles(both)), ir.Constant(kind, None)
+        if self.fifths:
+            words = [e.two_words(blocks, self.fifths + 2 * half) for half in range(2)]
+            numbers = [b.or_(n, sixteens(e, word)) for n, word in zip(numbers, words, strict=True)]
+        for digit in range(2):
+            for half, n in enumerate(numbers):
+                factors = b.bitcast(e.load(x, 64 * digit + 32 * half, BYTES), kind)
+                total = e.call(DOT_BYTES, kind, total, b.bitcast(n, kind), factors)
+            total = b.shl(total, e.every(kind, 8)) if digit == 0 else total
+        scales = e.halves(e.two_words(blocks, 0))
+        each = b.fmul(scales, gain, flags=FAST)
+        e.accumulate(b.sitofp(total, vector(FLOAT, 8)), e.shuffle(each, each, [0] * 4 + [1] * 4), to[0])
+        if self.zero:
+            scales = b.fmul(scales, ir.Constant(scales.type, [-float(self.zero)] * 2), flags=FAST)
+            e.accumulate(scales, sum_x, to[1])
+        if self.has_offset:
+            e.accumulate(e.halves(e.two_words(blocks, 2)), sum_x, to[1])
 
 
-def unpack_q5_0(e: Emitter, block: Any) -> Groups:
-    """w = d (n − 16)"""
-    n = e.builder.or_(e.join(*e.nibbles(e.load(block, 6, vector(I8, 16)))), fifth_bits(e, block, 2))
-    return [(e.builder.sub(n, e.every(BYTES, 16)), e.splat(e.half(block, 0), 16))], None
+def sixteens(e: Emitter, bits: Any) -> Any:
+    """16 for each of 32 bits that is set, else 0."""
+    chosen = e.builder.bitcast(bits, vector(ir.IntType(1), GROUP))
+    return e.builder.select(chosen, e.every(BYTES, 16), e.every(BYTES, 0))
 
 
-def unpack_q5_1(e: Emitter, block: Any) -> Groups:
-    """w = d n + m"""
-    n = e.builder.or_(e.join(*e.nibbles(e.load(block, 8, vector(I8, 16)))), fifth_bits(e, block, 4))
-    return [(n, e.splat(e.half(block, 0), 16))], e.splat(e.half(block, 2), 1)
-
-
-def six_bits(e: Emitter, block: Any) -> tuple[Any, Any]:
+def six_bits(e: Emitter, block: Any) -> tuple[list[Any], Any]:
     """d s and −e m for the eight groups of Q4_K and Q5_K; s and m have six bits each in twelve bytes."""
     b = e.builder
     of_scales, of_mins, last = (e.load(block, at, I32) for at in (4, 8, 12))
@@ -187,41 +245,39 @@ def six_bits(e: Emitter, block: Any) -> tuple[Any, Any]:
         both = b.or_(b.zext(first, I64), b.shl(b.zext(second, I64), e.number(32)))
         six = b.uitofp(b.zext(b.bitcast(both, vector(I8, 8)), vector(I32, 8)), vector(FLOAT, 8))
         found.append(b.fmul(six, e.splat(e.half(block, unit), 8)))
-    return found[0], b.fneg(found[1])
+    return [e.shuffle(found[0], found[0], [i] * e.lanes) for i in range(8)], b.fneg(found[1])
 
 
-def unpack_q4_k(e: Emitter, block: Any) -> Groups:
+def unpack_q4_k(e: Emitter, block: Any) -> Block:
     """w = d s n − e m in eight groups"""
     scales, offsets = six_bits(e, block)
     numbers = [n for i in range(4) for n in e.nibbles(e.load(block, 16 + 32 * i, BYTES))]
-    return [(n, e.shuffle(scales, scales, [i] * 16)) for i, n in enumerate(numbers)], offsets
+    return Block(numbers, scales, 0, offsets)
 
 
-def unpack_q5_k(e: Emitter, block: Any) -> Groups:
+def unpack_q5_k(e: Emitter, block: Any) -> Block:
     """w = d s n − e m in eight groups; bit i of 32 bytes is the fifth bit of group i"""
     scales, offsets = six_bits(e, block)
-    b, fifth, groups = e.builder, e.load(block, 16, BYTES), []
-    numbers = [n for i in range(4) for n in e.nibbles(e.load(block, 48 + 32 * i, BYTES))]
-    for i, n in enumerate(numbers):
-        bit = b.and_(b.lshr(fifth, e.every(BYTES, i)), e.every(BYTES, 1))
-        n = b.or_(n, b.shl(bit, e.every(BYTES, 4)))
-        groups.append((n, e.shuffle(scales, scales, [i] * 16)))
-    return groups, offsets
+    b, fifth, one = e.builder, e.load(block, 16, BYTES), e.every(BYTES, 1)
+    lower = [n for i in range(4) for n in e.nibbles(e.load(block, 48 + 32 * i, BYTES))]
+    bits = [b.and_(b.lshr(fifth, e.every(BYTES, i)), one) for i in range(8)]
+    numbers = [b.or_(n, b.shl(bit, e.every(BYTES, 4))) for n, bit in zip(lower, bits, strict=True)]
+    return Block(numbers, scales, 0, offsets)
 
 
-def unpack_q6_k(e: Emitter, block: Any) -> Groups:
+def unpack_q6_k(e: Emitter, block: Any) -> Block:
     """w = d s (n − 32), one s of 8 bits for each 16 numbers"""
-    b, groups = e.builder, []
-    scales = b.sitofp(b.sext(e.load(block, 192, vector(I8, 16)), vector(I32, 16)), LANES)
-    scales = b.fmul(scales, e.splat(e.half(block, 208), 16))
+    b, numbers, scales = e.builder, [], []
+    units = b.sitofp(b.sext(e.load(block, 192, vector(I8, 16)), vector(I32, 16)), vector(FLOAT, 16))
+    units = b.fmul(units, e.splat(e.half(block, 208), 16))
     for i in range(8):
         half, quarter = divmod(i, 4)
         lower = e.nibbles(e.load(block, 64 * half + 32 * (quarter % 2), BYTES))[quarter // 2]
         upper = b.lshr(e.load(block, 128 + 32 * half, BYTES), e.every(BYTES, 2 * quarter))
-        n = b.or_(lower, b.shl(b.and_(upper, e.every(BYTES, 3)), e.every(BYTES, 4)))
-        scale = e.shuffle(scales, scales, [2 * i] * 8 + [2 * i + 1] * 8)
-        groups.append((b.sub(n, e.every(BYTES, 32)), scale))
-    return groups, None
+        numbers.append(b.or_(lower, b.shl(b.and_(upper, e.every(BYTES, 3)), e.every(BYTES, 4))))
+        pair = [2 * i] * (e.lanes // 2) + [2 * i + 1] * (e.lanes // 2)
+        scales.append(e.shuffle(units, units, pair))
+    return Block(numbers, scales, 32)
 
 
 @dataclass(frozen=True)
@@ -231,15 +287,18 @@ class Format:
     size: int
     stored: int
     unpack: Unpack | None = None
+    nibbles: Nibbles | None = None  # the layout of one whose blocks can be multiplied in pairs
 
 
+NIBBLES = {
+    "Q4_0": Nibbles(18, 2, zero=8), "Q4_1": Nibbles(20, 4, has_offset=True),
+    "Q5_0": Nibbles(22, 6, fifths=2, zero=16), "Q5_1": Nibbles(24, 8, fifths=4, has_offset=True),
+}  # fmt: skip
 FORMATS = {
     "F16": Format(GROUP, 64), "BF16": Format(GROUP, 64), "I8": Format(GROUP, GROUP, unpack_int8),
-    "Q8_0": Format(32, 34, unpack_q8_0), "Q4_0": Format(32, 18, unpack_q4_0),
-    "Q4_1": Format(32, 20, unpack_q4_1), "Q5_0": Format(32, 22, unpack_q5_0),
-    "Q5_1": Format(32, 24, unpack_q5_1), "Q4_K": Format(256, 144, unpack_q4_k),
+    "Q8_0": Format(32, 34, unpack_q8_0), "Q4_K": Format(256, 144, unpack_q4_k),
     "Q5_K": Format(256, 176, unpack_q5_k), "Q6_K": Format(256, 210, unpack_q6_k),
-}  # fmt: skip
+} | {name: Format(32, layout.stored, layout.unpack, layout) for name, layout in NIBBLES.items()}  # fmt: skip
 
 
 def sixteen_floats(e: Emitter, name: str, block: Any, part: int) -> Any:
@@ -251,32 +310,54 @@ def sixteen_floats(e: Emitter, name: str, block: Any, part: int) -> Any:
 
 
 def emit_dot(e: Emitter, name: str, row: Any, x: Any, gains: Any, blocks: Any) -> Any:
-    """Write w · x of one row, x in whole numbers with gains and sums, or in float32 where w is a float."""
+    """Write w · x of one row: x in whole numbers with gains and sums, or in float32 where w is a float."""
     b, form = e.builder, FORMATS[name]
-    groups = form.size // GROUP
-    totals = [zeroed(b, LANES), zeroed(b, LANES), zeroed(b, vector(FLOAT, groups))]
+    groups, lanes = form.size // GROUP, vector(FLOAT, e.lanes)
+    few = vector(FLOAT, groups)
+    totals, offsets = [zeroed(b, lanes), zeroed(b, lanes)], zeroed(b, few)
     sums = b.add(gains, b.mul(blocks, e.number(4 * groups)))
-    with cgutils.for_range(b, blocks) as loop:
-        after = lambda address, count: b.add(address, b.mul(loop.index, e.number(count)))
-        block = after(row, form.stored)
+    digits = b.add(x, b.mul(blocks, e.number(2 * form.size)))
+    start = e.number(0)
+    if VNNI and form.nibbles is not None:
+        pairs, of_pairs = b.lshr(blocks, e.number(1)), b.add(digits, b.mul(blocks, e.number(2 * form.size)))
+        two = vector(FLOAT, 2)
+        offsets_of_pairs = zeroed(b, two)
+        with cgutils.for_range(b, pairs) as loop:
+            after = lambda address, count: b.add(address, b.mul(loop.index, e.number(count)))
+            first = after(row, 2 * form.stored)
+            gain, sum_x = (e.load(after(at, 8), 0, two) for at in (gains, sums))
+            to, both = (totals[0], offsets_of_pairs), (first, b.add(first, e.number(form.stored)))
+            form.nibbles.accumulate_pair(e, both, after(of_pairs, 128), gain, sum_x, to)
+        start = b.shl(pairs, e.number(1))
+    with cgutils.for_range(b, b.sub(blocks, start)) as loop:
+        index = b.add(start, loop.index)
+        after = lambda address, count: b.add(address, b.mul(index, e.number(count)))
+        stored = after(row, form.stored)
         if form.unpack is None:
-            for part in range(2):
-                factors = e.load(after(x, 4 * form.size), 64 * part, LANES)
-                e.accumulate(sixteen_floats(e, name, block, part), factors, totals[part])
+            for part, total in enumerate(totals):
+                factors = e.load(after(x, 4 * form.size), 64 * part, lanes)
+                e.accumulate(sixteen_floats(e, name, stored, part), factors, total)
         else:
-            numbers, offsets = form.unpack(e, block)
-            gain = e.load(after(gains, 4 * groups), 0, vector(FLOAT, groups))
-            for i, (n, scale) in enumerate(numbers):
-                words = vector(I16, GROUP)
-                factors = e.load(after(x, 2 * form.size), 2 * GROUP * i, words)
-                whole = b.sitofp(e.multiply_add(b.sext(n, words), factors), LANES)
-                each = e.shuffle(gain, gain, [i] * 16)
+            block = form.unpack(e, stored)
+            gain, sum_x = (e.load(after(at, 4 * groups), 0, few) for at in (gains, sums))
+            for i, (n, scale) in enumerate(zip(block.numbers, block.scales, strict=True)):
+                at = [b.add(after(start, 2 * form.size), e.number(2 * GROUP * i)) for start in (x, digits)]
+                whole = e.dot_group(n, block.zero, *at)
+                if VNNI and block.zero and groups > 1:  # the scale changes within a group: sums do not help
+                    whole = b.sub(whole, e.dot_group(e.every(BYTES, block.zero), 0, *at))
+                each = e.shuffle(gain, gain, [i] * e.lanes)
                 each = each if scale is None else b.fmul(each, scale, flags=FAST)
-                e.accumulate(whole, each, totals[i % 2])
-            if offsets is not None:
-                e.accumulate(offsets, e.load(after(sums, 4 * groups), 0, offsets.type), totals[2])
-    first, second, third = (b.load(total) for total in totals)
-    return b.fadd(e.sum(b.fadd(first, second, flags=FAST)), e.sum(third), flags=FAST)
+                e.accumulate(b.sitofp(whole, lanes), each, totals[i % 2])
+            if VNNI and block.zero and groups == 1:
+                zero, scale = ir.Constant(few, [-float(block.zero)]), block.scales[0]
+                zero = zero if scale is None else b.fmul(zero, e.part(scale, 0, 1), flags=FAST)
+                e.accumulate(zero, sum_x, offsets)
+            if block.offsets is not None:
+                e.accumulate(block.offsets, sum_x, offsets)
+    result = e.sum(b.fadd(*(b.load(total) for total in totals), flags=FAST))
+    if VNNI and form.nibbles is not None:
+        result = b.fadd(result, e.sum(b.load(offsets_of_pairs)), flags=FAST)
+    return b.fadd(result, e.sum(b.load(offsets)), flags=FAST)
 
 
 def zeroed(builder: Any, kind: Any) -> Any:
@@ -291,10 +372,12 @@ def emit_values(e: Emitter, name: str, block: Any) -> list[Any]:
     b, unpack = e.builder, FORMATS[name].unpack
     if unpack is None:
         return [sixteen_floats(e, name, block, part) for part in range(2)]
-    values, (numbers, offsets) = [], unpack(e, block)
-    for i, (n, scale) in enumerate(numbers):
+    values, (numbers, scales, zero, offsets) = [], unpack(e, block)
+    whole = vector(I32, 16)
+    for i, (n, scale) in enumerate(zip(numbers, scales, strict=True)):
         for half in range(2):
-            value = b.sitofp(b.sext(e.part(n, 16 * half, 16), vector(I32, 16)), LANES)
+            wide = b.sub(b.zext(e.part(n, 16 * half, 16), whole), e.every(whole, zero))
+            value = b.sitofp(wide, vector(FLOAT, 16))
             if scale is not None:
                 value = b.fmul(value, e.shuffle(scale, scale, [8 * half + j // 2 for j in range(16)]))
             if offsets is not None:
@@ -311,11 +394,10 @@ def dot_rows(
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         _, weight, rows, blocks, x, gains, out = args
-        e, length = (
-            Emitter(builder),
-            builder.mul(blocks, ir.Constant(I64, FORMATS[name.literal_value].stored)),
-        )
-        with cgutils.for_range(builder, rows) as loop:
+        form = FORMATS[name.literal_value]
+        e = Emitter(builder, 8 if VNNI and form.unpack is not None else 16)
+        length = builder.mul(blocks, e.number(form.stored))
+        with cgutils.for_range(builder, rows) as loop:  # two rows at once confuse the processor's prefetching
             row = builder.add(weight, builder.mul(loop.index, length))
             place = builder.add(out, builder.mul(loop.index, e.number(4)))
             result = emit_dot(e, name.literal_value, row, x, gains, blocks)

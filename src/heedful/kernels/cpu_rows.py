@@ -99,26 +99,41 @@ def norm_row(line: Code, eps: Float, now: Now, row: Int) -> None:
 
 @compile_cached
 def round_row_int16(line: Code, now: Now, row: Int) -> None:
-    """y = round(x · 32767 / max |x|) with the maximum over each group of x.
+    """y = round(x · m / max |x|) with the maximum over each group of x, and its digits: y = 256 hi + lo.
 
     Its last place is far finer than that of the weights. GAIN in the workspace is where the gains of groups,
-    max |x| / 32767, are kept; the sums of x over groups follow them.
+    max |x| / m, are kept; the sums of gain · y over groups follow them. The digits follow y, for each group
+    first hi and then lo; m is the largest number that has two of them. Then they follow once more for every
+    two groups together: each digit of both first halves, and of both second halves.
     """
     size, base, group = line[IN], now[WORK] + 4 * row * now[STRIDE], line[GROUP]
     count = -(-size // group)
     gains = carray(floats_at(base + 4 * line[GAIN]), (2 * count,))
+    shorts, most = now[SHORTS] + 2 * row * now[SHORT_STRIDE], np.float32(127 * 256 + 127)
     for g in range(count):
-        length = min(group, size - g * group)
-        x = carray(floats_at(base + 4 * (line[FROM] + g * group)), (length,))
-        y = carray(shorts_at(now[SHORTS] + 2 * (row * now[SHORT_STRIDE] + g * group)), (length,))
-        top, total = np.float32(1e-30), np.float32(0.0)
+        start, length = g * group, min(group, size - g * group)
+        x = carray(floats_at(base + 4 * (line[FROM] + start)), (length,))
+        y = carray(shorts_at(shorts + 2 * start), (length,))
+        digits = carray(bytes_at(shorts + 2 * size + 2 * start), (2 * length,))
+        top, total = np.float32(1e-30), np.int32(0)
         for i in range(length):
             top = max(top, abs(x[i]))
-            total += x[i]
-        gain = np.float32(32767.0) / top
+        gain = most / top
         for i in range(length):
             y[i] = np.int16(np.floor(x[i] * gain + np.float32(0.5)))
-        gains[g], gains[count + g] = top / np.float32(32767.0), total
+        for i in range(length):
+            high = np.int32(np.int32(y[i]) + np.int32(128)) >> np.int32(8)
+            digits[i], digits[length + i] = (
+                np.int8(high),
+                np.int8(np.int32(y[i]) - np.int32(high << np.int32(8))),
+            )
+            total = np.int32(total + np.int32(y[i]))
+        if length == 32:
+            pairs = carray(bytes_at(shorts + 4 * size + 128 * (g // 2) + 16 * (g % 2)), (112,))
+            for i in range(16):
+                for part in range(4):
+                    pairs[32 * part + i] = digits[16 * part + i]
+        gains[g], gains[count + g] = top / most, np.float32(total) * (top / most)
 
 
 @compile_cached

@@ -24,6 +24,7 @@ from heedful.kernels.gpu_products import UNITS, overlap, power_of_two, wait_for_
 LOG2E = tl.constexpr(math.log2(math.e))
 LOWEST = tl.constexpr(-1e30)
 TILE = 16384  # numbers of a tile of keys
+SHARED_TILE = 32768  # bytes of one for matrix units, which goes through shared memory
 PROGRAMS = 132  # that fill the device
 MAX_PIECES = 8
 MIN_PIECE = 64  # keys of a piece
@@ -225,6 +226,7 @@ def attend(
     kept = y if keep is None else keep.contiguous().view(torch.uint8)
     apart = lambda t, axis: 0 if t is None or t.shape[axis] == 1 else t.stride(axis)
     unit = torch.float16 if keys.dtype.itemsize == 1 else q.dtype
+    block = TILE // padded if queries == 1 else min(128, SHARED_TILE // (padded * unit.itemsize))
     window = None if newest is None else newest.window
     attend_kernel[(B, G, pieces)](
         q, keys, values, new_k, new_v, past, cos, sin, kept, y if bias is None else bias,
@@ -234,9 +236,9 @@ def attend(
         *new_k.stride()[:2], *new_v.stride()[:2],
         apart(keep, 0), apart(bias, 0), apart(bias, 1), apart(bias, 3),
         SIZE=K, PADDED=padded, SHARED=shared, QUERIES=queries,
-        BLOCK=max(16, min(TILE // padded, power_of_two(S))), TURNED=0 if cos is y else 2 * cos.shape[-1],
+        BLOCK=max(16, min(block, power_of_two(S))), TURNED=0 if cos is y else 2 * cos.shape[-1],
         NEWEST=newest is not None, WINDOW=window is not None, KEEP=keep is not None, BIAS=bias is not None,
         SOFTCAP=softcap is not None, SINKS=sinks is not None, SEVERAL=pieces > 1, UNIT=UNITS[unit],
-        num_warps=8 if queries == 1 else 4, **overlap(q.device),
+        num_warps=8 if queries == 1 else 4, num_stages=2, **overlap(q.device),
     )  # fmt: skip
     return y

@@ -22,7 +22,7 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
 ACTS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5}
-PLAIN, LAYER, RMS = 0, 1, 2
+NORMS = {None: 0, "layer": 1, "rms": 2, "scaled": 3}
 UNITS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
@@ -106,6 +106,7 @@ def finish_product(  # type: ignore[no-untyped-def]
     if RESIDUAL:
         value += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
     tl.store(y + at, value.to(y.dtype.element_ty), mask=mask)
+    return value
 
 
 @triton.jit
@@ -119,7 +120,7 @@ def load_row(x, gamma, beta, k, inside, eps, SIZE: tl.constexpr, NORM: tl.conste
     if NORM == 1:
         v = tl.where(inside, v - tl.sum(v, 0) / SIZE, 0.0)
         v = v * tl.rsqrt(tl.sum(v * v, 0) / SIZE + eps)
-    if NORM != 0:
+    if (NORM == 1) | (NORM == 2):
         v = v * tl.load(gamma + k, mask=inside, other=0.0).to(tl.float32)
         if BETA:
             v += tl.load(beta + k, mask=inside, other=0.0).to(tl.float32)
@@ -186,7 +187,8 @@ def add_tile(  # type: ignore[no-untyped-def]
             second += group_sums(g, low, high, scales_up, both, group, mask, ROWS, BLOCK, HALF, FAST)
     else:
         v, square = load_row(x, gamma, beta, k, k < SIZE, eps, SIZE, NORM, BETA)
-        squares += square
+        if NORM == 2:
+            squares += square
         if BITS == 8:
             total += widen_bytes(a, True, FAST) * v[None, :]
             if GATED:
@@ -200,15 +202,18 @@ def add_tile(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["n0", "n1", "n2", "n3"])
 def row_kernel(  # type: ignore[no-untyped-def]
-    x, gamma, beta, w0, w1, w2, w3, s0, s1, s2, s3, b0, b1, b2, b3, y0, y1, y2, y3, residual,
-    n0, n1, n2, n3, eps,
-    NORM: tl.constexpr, BETA: tl.constexpr, RESIDUAL: tl.constexpr, GATED: tl.constexpr, COUNT: tl.constexpr,
+    x, gamma, beta, after, scaled, sums, w0, w1, w2, w3, s0, s1, s2, s3, b0, b1, b2, b3, y0, y1, y2, y3,
+    residual, n0, n1, n2, n3, eps,
+    NORM: tl.constexpr, BETA: tl.constexpr, PARTS: tl.constexpr, MOST_PARTS: tl.constexpr,
+    AFTER: tl.constexpr, RESIDUAL: tl.constexpr, GATED: tl.constexpr, COUNT: tl.constexpr,
     ACTS: tl.constexpr, BIASES: tl.constexpr, BITS: tl.constexpr, HALF: tl.constexpr,
     SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, FAST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """ROWS numbers of act(W norm(x) + b) + r for one row x, or of that product times a second one, GATED
 
-    The first tiles of W are loaded before x is there.
+    The first tiles of W are loaded before x is there. An RMSNorm that comes AFTER, with gains `after`, finds
+    γ y in `scaled` and the sum of squares in `sums`, a part of it from each program. Such a norm is NORM 3,
+    and `gamma` are those PARTS.
     """
     w, s, bias, y, count, which, program = select_product(
         tl.program_id(0), w0, w1, w2, w3, s0, s1, s2, s3, b0, b1, b2, b3, y0, y1, y2, y3, n0, n1, n2, n3,
@@ -226,10 +231,13 @@ def row_kernel(  # type: ignore[no-untyped-def]
     if GATED:
         g = tl.load(w1 + line + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
     wait_for_input(OVERLAP)
-    sums: tl.constexpr = BLOCK // HALF if BITS == 4 else BLOCK
-    total = tl.zeros((ROWS, sums), tl.float32)
-    second = tl.zeros((ROWS, sums), tl.float32)
+    wide: tl.constexpr = BLOCK // HALF if BITS == 4 else BLOCK
+    total = tl.zeros((ROWS, wide), tl.float32)
+    second = tl.zeros((ROWS, wide), tl.float32)
     squares = tl.zeros((BLOCK,), tl.float32)
+    if NORM == 3:
+        part = tl.arange(0, MOST_PARTS)
+        length = tl.sum(tl.load(gamma + part, mask=part < PARTS, other=0.0), 0)
     total, second, squares = add_tile(
         total, second, squares, a, g, x, gamma, beta, s + groups, s1 + groups, 0, live, eps, SIZE, NORM, BETA,
         GATED, BITS, HALF, ROWS, BLOCK, FAST,
@@ -246,13 +254,20 @@ def row_kernel(  # type: ignore[no-untyped-def]
         )  # fmt: skip
     value, up = tl.sum(total, 1), tl.sum(second, 1)
     if NORM == 2:
-        gain = tl.rsqrt(tl.sum(squares, 0) / SIZE + eps)
+        length = tl.sum(squares, 0)
+    if NORM >= 2:
+        gain = tl.rsqrt(length / SIZE + eps)
         value, up = value * gain, up * gain
     if BITS == 8:
         value = value * tl.load(s + r, mask=live, other=0.0)
         if GATED:
             up = up * tl.load(s1 + r, mask=live, other=0.0)
-    finish_product(value, up, which, bias, b1, residual, y, r, r, live, ACTS, BIASES, GATED, RESIDUAL)
+    value = finish_product(value, up, which, bias, b1, residual, y, r, r, live, ACTS, BIASES, GATED, RESIDUAL)
+    if AFTER:
+        value = tl.where(live, value.to(scaled.dtype.element_ty).to(tl.float32), 0.0)
+        gains = tl.load(after + r, mask=live, other=0.0).to(tl.float32)
+        tl.store(scaled + r, (value * gains).to(scaled.dtype.element_ty), mask=live)
+        tl.store(sums + program, tl.sum(value * value, 0))
 
 
 @triton.jit
@@ -323,11 +338,13 @@ def rows_kernel(  # type: ignore[no-untyped-def]
 def row_tile(columns: int, norm: int, bits: int, gated: bool) -> tuple[int, int, int]:
     """Return rows of W, columns (or bytes) at a time and warps of a program for one row: fast on an H200."""
     whole = power_of_two(columns // 2 if bits == 4 else columns)
-    if norm == LAYER or whole <= 1024:
+    if norm == 1 or whole <= 1024:
         return 4, whole, 4
     if whole == 4096 and columns < 4096:
         return 2, 4096, 8
-    return (2 if gated else 4), 1024, 4
+    if gated or norm == 2 or (norm == 0 and columns <= 4096):
+        return 2, 1024, 4
+    return (2, 1024, 2) if bits == 8 and norm == 0 else (4, 1024, 4)
 
 
 def rows_tile(columns: int, count: int) -> tuple[int, int, int, int]:
@@ -336,11 +353,11 @@ def rows_tile(columns: int, count: int) -> tuple[int, int, int, int]:
 
 
 def products(
-    x: Tensor, norm: Any, products: list[Any], residual: Tensor | None, dtype: torch.dtype
+    x: Tensor, norm: Any, products: list[Any], residual: Tensor | None, dtype: torch.dtype, after: Any = None
 ) -> list[Tensor]:
     """act(W norm(x) + b) + r of rows x (M, K) for up to four W, or for one that is gated by a second.
 
-    Only one row is normalised on the way.
+    Only one row is normalised on the way, and only the product of one row has a norm `after` it.
     """
     (tokens, columns), first = x.shape, products[0]
     found = [torch.empty(tokens, len(p.weight), dtype=dtype, device=x.device) for p in products]
@@ -369,15 +386,20 @@ def products(
             TOKENS=max(16, power_of_two(tokens)), ROWS=rows, BLOCK=block, STAGES=stages, num_warps=warps,
         )  # fmt: skip
         return found
-    kind = PLAIN if norm is None else LAYER if norm.kind == "layer" else RMS
+    kind = NORMS[None if norm is None else norm.kind]
     rows, block, warps = row_tile(columns, kind, first.bits, first.gated is not None)
-    beta = None if norm is None else norm.bias
-    row_kernel[(sum(-(-n // rows) for n in sizes),)](
-        x, x if norm is None else norm.weight, x if beta is None else beta, *matrices, *counts,
-        0.0 if norm is None else norm.eps, **kinds, NORM=kind, BETA=beta is not None, SIZE=columns, ROWS=rows,
+    programs, beta, behind = sum(-(-n // rows) for n in sizes), None if norm is None else norm.bias, [x, x, x]
+    parts = len(norm.weight) if kind == NORMS["scaled"] else 1
+    if after is not None:
+        scaled = torch.empty(tokens, sizes[0], dtype=after.weight.dtype, device=x.device)
+        behind = [after.weight, scaled, torch.empty(programs, dtype=torch.float32, device=x.device)]
+    row_kernel[(programs,)](
+        x, x if norm is None else norm.weight, x if beta is None else beta, *behind, *matrices, *counts,
+        0.0 if norm is None else norm.eps, **kinds, NORM=kind, BETA=beta is not None,
+        PARTS=parts, MOST_PARTS=power_of_two(parts), AFTER=after is not None, SIZE=columns, ROWS=rows,
         BLOCK=block, FAST=x.device.type == "cuda", num_warps=warps,
     )  # fmt: skip
-    return found
+    return found if after is None else [*found, *behind[1:]]
 
 
 @triton.jit
@@ -406,7 +428,7 @@ def normalise(x: Tensor, norm: Any) -> Tensor:
     y = torch.empty(x.shape, dtype=weight.dtype, device=x.device)
     normalise_kernel[(x.numel() // size,)](
         x.contiguous(), weight, weight if norm.bias is None else norm.bias, y, size, norm.eps,
-        NORM=LAYER if norm.kind == "layer" else RMS, BETA=norm.bias is not None, BLOCK=power_of_two(size),
+        NORM=NORMS[norm.kind], BETA=norm.bias is not None, BLOCK=power_of_two(size),
         num_warps=8 if size > 2048 else 4, **overlap(x.device),
     )  # fmt: skip
     return y

@@ -245,9 +245,8 @@ def _load(link: Link, values: list[Tensor], ours: Mapping[str, Tensor]) -> list[
     loaded: list[Tensor] = []
     try:
         if len(values) == 1 and isinstance(first, BlockTensor) and link.op.moves_rows:
-            loaded = [
-                BlockTensor(rows.contiguous(), first.kind) for rows in link.op.load([first.blocks], shapes)
-            ]
+            orders = link.op.load([torch.arange(len(first))], shapes)
+            loaded = [first.take_rows(order) for order in orders]
         else:
             loaded = link.op.load([widened(value) for value in values], shapes)
     except RuntimeError:

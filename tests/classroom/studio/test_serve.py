@@ -31,7 +31,7 @@ def test_a_port_that_is_taken_is_one_clear_line() -> None:
 
 
 def test_importing_the_studio_imports_no_server_and_no_torch() -> None:
-    imports = "import sys, heedful.classroom.studio, heedful.cli.studio"
+    imports = "import sys, heedful.classroom.studio, heedful.cli.servers"
     code = f"{imports}; print({{'torch', 'fastapi'}} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "set()"

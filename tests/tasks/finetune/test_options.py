@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from heedful.cli.options import command_words, options_from
+from heedful.cli.arguments import command_words, options_from
 from heedful.core.checks import Option
 
 

@@ -25,6 +25,7 @@ from heedful.decode.engines.recordings import recordings_of
 from heedful.decode.engines.static_state import StaticState
 from heedful.decode.engines.step_fusion import FusedOperators
 from heedful.decode.engines.step_parts import step_by_operators
+from heedful.decode.sampling import Sampling
 from heedful.decode.stepper import MAX_BURST, erasable
 from heedful.models.base import LM, Model, Seq2Seq, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
@@ -36,6 +37,7 @@ CAPACITY_STEP = 1024  # beyond it, capacities are multiples of this; below, powe
 MAX_TOKENS_RECORDED = 16  # tokens at once that are recorded, if they come often
 COMPILE_MODE = "max-autotune-no-cudagraphs"
 USES_BEFORE_RECORDING = 3  # of a number of tokens at once
+MAX_CHOICES = 8  # ways of choosing a token that stay recorded
 
 
 def rounded_capacity(need: int, minimum: int = MIN_CAPACITY) -> int:
@@ -54,8 +56,9 @@ class Recording:
         self.step = torch.compile(static.step, mode=COMPILE_MODE) if compiled else static.step
         device, rows = static.past.device, static.rows
         self.tokens: dict[int, Tensor] = {}  # what is read, by the number of tokens at once
-        self.logits: dict[tuple[int, bool], Tensor] = {}  # what comes out, by that and whether it is fed back
-        self.replays: dict[tuple[int, bool], Callable[[], None]] = {}
+        self.logits: dict[int, Tensor] = {}  # what comes out
+        self.replays: dict[int, Callable[[], None]] = {}
+        self.choices: dict[object, Callable[[], None]] = {}  # of a token for every row, by how it is chosen
         self.operators: FusedOperators | None = None
         if device.type == "cuda" and HAS_TRITON and kernels and not compiled:
             from heedful.kernels.gpu_step import Kernels
@@ -63,7 +66,8 @@ class Recording:
             self.operators = FusedOperators(Kernels())
         self.operator_error: str | None = None  # why the step is recorded without them
         self.written = torch.zeros(rows, MAX_BURST, dtype=torch.long, device=device)
-        self.cursor = torch.zeros(1, dtype=torch.long, device=device)
+        self.uniforms = torch.zeros(rows, MAX_BURST, dtype=torch.float64, device=device)
+        self.cursor = torch.zeros(1, dtype=torch.long, device=device)  # the column of both that is next
 
     @property
     def nbytes(self) -> int:
@@ -77,60 +81,68 @@ class Recording:
             )
         return self.tokens[count]
 
-    def run(self, model: LM | Seq2Seq, count: int = 1, feed: bool = False) -> Tensor:
-        """Take one step and return the logits (rows, count, V), a buffer that the next step overwrites.
-
-        With `feed` the likeliest token is written at the cursor and is what the next step reads.
-        """
-        self.ensure_recorded(model, count, feed)
+    def run(self, model: LM | Seq2Seq, count: int = 1) -> Tensor:
+        """Take one step and return the logits (rows, count, V), a buffer that the next step overwrites."""
+        self.ensure_recorded(model, count)
         if self.cursor.device.type == "cuda":
-            self.replays[count, feed]()
+            self.replays[count]()
         else:
-            self.launch(model, count, feed)
-        return self.logits[count, feed]
+            self.launch(model, count)
+        return self.logits[count]
 
-    def ensure_recorded(self, model: LM | Seq2Seq, count: int = 1, feed: bool = False) -> None:
+    def choose(self, sampling: Sampling) -> None:
+        """Choose a token for every row from the last logits: it is written, and what the next step reads."""
+        if self.cursor.device.type != "cuda":
+            return self.launch_choice(sampling)
+        if sampling.drawing not in self.choices:
+            if len(self.choices) == MAX_CHOICES:
+                self.choices.pop(next(iter(self.choices)))
+            changed = [self.buffer(1), self.cursor]
+            self.choices[sampling.drawing] = self.record(lambda: self.launch_choice(sampling), changed)
+        return self.choices[sampling.drawing]()
+
+    def launch_choice(self, sampling: Sampling) -> None:
+        chosen = sampling.choose(self.logits[1][:, -1], self.uniforms.index_select(1, self.cursor)[:, 0])
+        self.written.index_copy_(1, self.cursor, chosen[:, None])
+        self.buffer(1).copy_(chosen[:, None])
+        self.cursor.add_(1)
+
+    def ensure_recorded(self, model: LM | Seq2Seq, count: int = 1) -> None:
         """Record a step, unless it is or there is no device to record on."""
-        if self.cursor.device.type != "cuda" or (count, feed) in self.replays:
+        if self.cursor.device.type != "cuda" or count in self.replays:
             return
-        with torch.cuda.device(self.cursor.device):
-            try:
-                self.replays[count, feed] = self.record(model, count, feed)
-            except Exception as error:  # a kernel that this device or this model cannot have
-                if self.operators is None:
-                    raise
-                self.operators, self.operator_error = None, f"{type(error).__name__}: {error}"
-                self.replays[count, feed] = self.record(model, count, feed)
+        changed = [self.buffer(count), *self.static.changed_by_step()]
+        try:
+            self.replays[count] = self.record(lambda: self.launch(model, count), changed)
+        except Exception as error:  # a kernel that this device or this model cannot have
+            if self.operators is None:
+                raise
+            self.operators, self.operator_error = None, f"{type(error).__name__}: {error}"
+            self.replays[count] = self.record(lambda: self.launch(model, count), changed)
 
-    def launch(self, model: LM | Seq2Seq, count: int, feed: bool) -> None:
+    def launch(self, model: LM | Seq2Seq, count: int) -> None:
         tokens = self.buffer(count)
         if self.operators is None:
-            logits = self.step(model, tokens)
+            self.logits[count] = self.step(model, tokens)
         else:
-            logits = step_by_operators(self.static, model, tokens, self.operators)
-        self.logits[count, feed] = logits
-        if feed:
-            best = logits[:, -1:].argmax(-1)
-            self.written.index_copy_(1, self.cursor, best)
-            self.buffer(1).copy_(best)
-            self.cursor.add_(1).remainder_(MAX_BURST)
+            self.logits[count] = step_by_operators(self.static, model, tokens, self.operators)
 
-    def record(self, model: LM | Seq2Seq, count: int, feed: bool) -> Callable[[], None]:
-        """Take the step once, to compile and allocate what it needs; put back what it changed; record it."""
-        changed = [self.buffer(count), self.cursor, *self.static.changed_by_step()]
-        before = [t.clone() for t in changed]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        try:
-            with torch.cuda.stream(side):
-                self.launch(model, count, feed)
-        finally:
-            torch.cuda.current_stream().wait_stream(side)
-            for tensor, value in zip(changed, before, strict=True):
-                tensor.copy_(value)
-        graph = torch.cuda.CUDAGraph()
-        with capture_graph(graph, other_threads=True):
-            self.launch(model, count, feed)
+    def record(self, launch: Callable[[], None], changed: list[Tensor]) -> Callable[[], None]:
+        """Launch once, to compile and allocate what it needs; put back what it changed; record it."""
+        with torch.cuda.device(self.cursor.device):
+            before = [t.clone() for t in changed]
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            try:
+                with torch.cuda.stream(side):
+                    launch()
+            finally:
+                torch.cuda.current_stream().wait_stream(side)
+                for tensor, value in zip(changed, before, strict=True):
+                    tensor.copy_(value)
+            graph = torch.cuda.CUDAGraph()
+            with capture_graph(graph, other_threads=True):
+                launch()
         return graph.replay
 
 
@@ -211,17 +223,21 @@ class GraphStepper(FastStepper):
         return super().extend(tokens)
 
     @torch.no_grad()
-    def step_greedily(self, tokens: Tensor, count: int) -> Tensor:
-        """Append tokens (B,) and go on with the likeliest, `count` steps on the device; those (B, count)."""
-        if not self.can_step_fast(None) or not self.prepare(len(tokens), count, feed=True):
-            return super().step_greedily(tokens, count)
+    def step_ahead(
+        self, tokens: Tensor, count: int, sampling: Sampling, uniforms: Tensor | None = None
+    ) -> Tensor:
+        if not self.can_step_fast(None) or not self.prepare(len(tokens), count, ahead=True):
+            return super().step_ahead(tokens, count, sampling, uniforms)
         assert self.recording is not None
         recording = self.recording
         recording.buffer(1)[: self.rows].copy_(tokens[:, None])
         recording.cursor.zero_()
+        if uniforms is not None:
+            recording.uniforms[: self.rows, :count].copy_(uniforms)
         with evaluation_mode(self.model):
             for _ in range(count):
-                recording.run(self.model, feed=True)
+                recording.run(self.model)
+                recording.choose(sampling)
         self.count(count)
         return recording.written[: self.rows, :count].clone()
 
@@ -240,15 +256,18 @@ class GraphStepper(FastStepper):
         self.longest += steps
         self.steps_left -= steps
 
-    def prepare(self, rows: int, count: int, feed: bool = False) -> bool:
-        """Have a recorded step over static state with room for `count` more; False if there is none."""
+    def prepare(self, rows: int, count: int, ahead: bool = False) -> bool:
+        """Have a recorded step over static state with room for `count` more; False if there is none.
+
+        They are read at once or, `ahead`, one by one.
+        """
         embed = self.model.embed if isinstance(self.model, LM) else self.model.decoder_embed
-        at_once = 1 if feed else count
+        at_once = 1 if ahead else count
         if self.is_static and rows == self.rows and self.steps_left >= count:
             assert self.recording is not None
             if self.longest + count <= self.recording.static.capacity:
                 self.model.check_reach(self.longest + count, embed, None)
-                return self.is_recorded(at_once, feed)
+                return self.is_recorded(at_once)
             self.length = 2 * self.longest
         state = self.state
         if state.is_stale or state.changes_between(state.lengths(), state.lengths(count)):
@@ -260,13 +279,14 @@ class GraphStepper(FastStepper):
             self.take(rows, rounded_capacity(max(self.length, end)), memory)
         except TypeError as reason:  # a state of another kind than ours
             return self.refuse(str(reason))
-        return self.is_recorded(at_once, feed)
+        return self.is_recorded(at_once)
 
     def take(self, rows: int, capacity: int, memory: int) -> None:
         """Copy the state into a recording of this size: the present one, one that waits, or a new one."""
-        double = any(p.dtype == torch.float64 for p in self.model.parameters())  # kernels add in float32
-        kinds, size = (self.kernels and not double, self.compiled), (rows, capacity, memory, self.cache_dtype)
-        state, key = self.state, (size, kinds, model_fingerprint(self.model))
+        fingerprint, size = model_fingerprint(self.model), (rows, capacity, memory, self.cache_dtype)
+        double = any(isinstance(item, tuple) and torch.float64 in item for item in fingerprint)
+        kinds = (self.kernels and not double, self.compiled)  # kernels add in float32
+        state, key = self.state, (size, kinds, fingerprint)
         with torch.inference_mode(False), torch.no_grad():
             found = self.recording
             if found is None or found.key != key:
@@ -286,12 +306,12 @@ class GraphStepper(FastStepper):
         ahead = [n - past for n in state.reread_lengths for past in found.static.past.tolist() if past <= n]
         self.steps_left = min(ahead, default=math.inf)
 
-    def is_recorded(self, count: int, feed: bool) -> bool:
+    def is_recorded(self, count: int) -> bool:
         """Record the step unless it is; False if it cannot be, and the model is then stepped plainly."""
         assert self.recording is not None
         try:
             with evaluation_mode(self.model):
-                self.recording.ensure_recorded(self.model, count, feed)
+                self.recording.ensure_recorded(self.model, count)
         except Exception as error:
             return self.refuse(f"its step cannot be recorded: {str(error).splitlines()[0]}")
         return True

@@ -291,7 +291,7 @@ class RowProgram:
         listing = self.listing
         self.code, self.reals = np.array(listing.code, np.int64), np.array(listing.reals, np.float32)
         self.workspace = torch.zeros(rows, listing.size)
-        self.shorts = torch.zeros(rows, -(-listing.widest // 32) * 32, dtype=torch.int16)
+        self.shorts = torch.zeros(rows, 3 * -(-listing.widest // 64) * 64, dtype=torch.int16)
         self.now, self.shared = np.zeros(8, np.int64), np.zeros(32, np.int64)
         self.rows = np.zeros((rows, 3), np.int64)
         self.caches = np.zeros((listing.layers, rows, 3), np.int64)

@@ -26,6 +26,7 @@ from heedful.nn.state import KV, FixedState, RecurrentState, SlidingKV, StateGro
 
 # Tensors of a part that run along an encoder's memory, and the axis that does.
 MEMORY_AXES = {"k": 2, "v": 2, "keys": 1}
+Rows = Tensor | slice  # numbers (n,) of rows, or all of them
 
 
 def positions_after(past: Tensor, count: int) -> Tensor:
@@ -79,7 +80,7 @@ class StaticCache:
         return self.k.to(self.dtype), self.v.to(self.dtype)
 
     def write(
-        self, source: KV | SlidingKV, slots: Tensor, rows: Tensor, length: int, order: Tensor | None
+        self, source: KV | SlidingKV, slots: Rows, rows: Rows, length: int, order: Tensor | None
     ) -> None:
         """Copy the first `length` slots of some rows; `order` (n, length) has the valid ones first."""
         for mine, other in ((self.k, source.k), (self.v, source.v)):
@@ -120,7 +121,7 @@ class StaticSlidingKV(StaticCache, SlidingKV):  # type: ignore[misc]
         return *self.put(k, v, ctx.q_pos), *slot_positions(ctx.q_pos[:, -1:] + 1, size, size)
 
     def write(
-        self, source: KV | SlidingKV, slots: Tensor, rows: Tensor, length: int, order: Tensor | None
+        self, source: KV | SlidingKV, slots: Rows, rows: Rows, length: int, order: Tensor | None
     ) -> None:
         """Copy the slots: windows of one size place positions alike, and a shorter one has not wrapped."""
         assert source.k is not None
@@ -143,7 +144,7 @@ class StaticRecurrentState(RecurrentState):
             if new is not self.tensors[name]:
                 self.tensors[name].copy_(new)
 
-    def write(self, source: RecurrentState, slots: Tensor, rows: Tensor) -> None:
+    def write(self, source: RecurrentState, slots: Rows, rows: Rows) -> None:
         """Copy some rows; of a tensor along the memory as much as there is."""
         for name, other in source.tensors.items():
             mine = self.tensors[name]
@@ -183,8 +184,8 @@ def static_like(
 def write_static(
     static: PartState | None,
     source: PartState | None,
-    slots: Tensor,
-    rows: Tensor,
+    slots: Rows,
+    rows: Rows,
     length: int,
     order: Tensor | None,
 ) -> None:
@@ -279,10 +280,8 @@ class StaticState:
         device = self.past.device
         self.write(state, torch.tensor([slot], device=device), torch.tensor([row], device=device))
 
-    def write(self, state: State, slots: Tensor | None = None, rows: Tensor | None = None) -> None:
+    def write(self, state: State, slots: Rows = slice(None), rows: Rows = slice(None)) -> None:
         """Let slots (n,) go on from rows (n,) of a state; by default each from the row of its number."""
-        every = torch.arange(self.rows, device=self.past.device)
-        slots, rows = every if slots is None else slots, every if rows is None else rows
         if state.past > self.capacity:
             raise InputError(f"{state.past} positions do not fit into {self.capacity}")
         valid = None if state.valid is None else state.valid[rows]
@@ -299,7 +298,7 @@ class StaticState:
             if length > self.memory_capacity:
                 raise InputError(f"a source of {length} tokens does not fit into {self.memory_capacity}")
             known = None if state.memory_mask is None else state.memory_mask.valid
-            valid_rows = True if known is None else known[rows]  # before it is overwritten: it may be ours
+            valid_rows = True if known is None else known[rows].clone()  # it may be ours, and is overwritten
             self.memory[slots, :length] = state.memory[rows]
             self.memory_valid[slots] = False
             self.memory_valid[slots, :length] = valid_rows

@@ -31,11 +31,16 @@ MAX_COLUMNS = 4096  # of a row of which a product can take mean and variance on 
 
 @dataclass(eq=False)
 class NormNode:
-    """norm(source), not computed yet; `source` may not be either."""
+    """norm(source), not computed yet; `source` may not be either.
+
+    If its source is a product, that multiplies by γ and adds up squares when it is launched: `scaled` is then
+    what products of the norm read in the place of the source.
+    """
 
     source: Tensor
     norm: Norm
     value: Tensor | None = None
+    scaled: tuple[Tensor, Norm] | None = None
 
 
 @dataclass(eq=False)
@@ -43,11 +48,12 @@ class ProductNode:
     """act(W norm(x) + b) + r, not computed yet; x and r are."""
 
     x: Tensor
-    norm: NormNode | None
+    norm: Norm | None
     product: Product
     shape: tuple[int, ...]
     dtype: torch.dtype
     residual: Tensor | None = None
+    after: NormNode | None = None
     value: Tensor | None = None
 
 
@@ -161,12 +167,16 @@ class FusedOperators(TorchFunctionMode):
             fits = columns <= MAX_COLUMNS or norm.norm.kind == "rms"
             if norm.value is not None or rows > 1 or not fits or product.bits == 4:
                 norm = None
-        if norm is None:
-            source = self.compute(x).contiguous()
-        else:
-            source = norm.source = self.compute(norm.source).contiguous()
         shape = (*x.shape[:-1], len(product.weight))
-        return self.append_node(ProductNode(source, norm, product, shape, x.dtype))
+        if norm is None:
+            return self.append_node(ProductNode(self.compute(x).contiguous(), None, product, shape, x.dtype))
+        if isinstance(norm.source, Deferred) and norm.norm.kind == "rms":
+            before = norm.source.node
+            if isinstance(before, ProductNode) and before in self.pending and before.after is None:
+                before.after = norm
+        norm.source = self.compute(norm.source).contiguous()
+        source, kind = norm.scaled or (norm.source, norm.norm)
+        return self.append_node(ProductNode(source, kind, product, shape, x.dtype))
 
     def append_node(self, node: ProductNode) -> Deferred:
         self.pending.append(node)
@@ -239,7 +249,7 @@ class FusedOperators(TorchFunctionMode):
         """Compute all products that wait, those of the same x together."""
         while self.pending:
             first = self.pending[0]
-            alone = lambda node: node.residual is not None or node.product.gated is not None
+            alone = lambda node: bool(node.residual is not None or node.product.gated or node.after)
             alike = [n for n in self.pending if n.x is first.x and n.norm is first.norm and not alone(n)]
             group = [first] if alone(first) else alike[:MAX_PRODUCTS]
             kind = (first.dtype, first.product.bits)
@@ -248,14 +258,17 @@ class FusedOperators(TorchFunctionMode):
             self.launch(group)
 
     def launch(self, nodes: list[ProductNode]) -> None:
-        first = nodes[0]
-        norm = None if first.norm is None else first.norm.norm
-        products = [node.product for node in nodes]
+        first, products = nodes[0], [node.product for node in nodes]
+        after = None if first.after is None else first.after.norm
         x = first.x.view(-1, products[0].columns)
         residual = None if first.residual is None else first.residual.view(len(x), -1)
-        found = run(self.base.products, x, norm, products, residual, first.dtype)
-        for node, value in zip(nodes, found, strict=True):
+        found = run(self.base.products, x, first.norm, products, residual, first.dtype, after)
+        for node, value in zip(nodes, found, strict=False):
             node.value = value.view(node.shape)
+        if first.after is not None:
+            scaled, squares = found[1:]
+            kind = Norm("scaled", squares, None, first.after.norm.eps)
+            first.after.scaled = scaled.view(first.shape), kind
 
     def compute_all(self, *tensors: Tensor | None) -> list[Any]:
         """Compute all that waits, and these."""

@@ -28,9 +28,12 @@ ACTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """γ (x − mean) / √(var + ε) + β, or γ x / √(mean x² + ε)"""
+    """γ (x − mean) / √(var + ε) + β, or γ x / √(mean x² + ε)
 
-    kind: Literal["layer", "rms"]
+    Of a "scaled" one x has been multiplied by γ, and `weight` are numbers that add up to Σ x².
+    """
+
+    kind: Literal["layer", "rms", "scaled"]
     weight: Tensor
     bias: Tensor | None
     eps: float
@@ -82,13 +85,9 @@ class Operators(Protocol):
     """The functions of `Definitions`, or of kernels/gpu_step.py."""
 
     def products(
-        self,
-        x: Tensor,
-        norm: Norm | None,
-        products: list[Product],
-        residual: Tensor | None,
-        dtype: torch.dtype,
-    ) -> list[Tensor]: ...
+        self, x: Tensor, norm: Norm | None, products: list[Product], residual: Tensor | None,
+        dtype: torch.dtype, after: Norm | None = None,
+    ) -> list[Tensor]: ...  # fmt: skip
     def normalise(self, x: Tensor, norm: Norm) -> Tensor: ...
     def attend(
         self, q: Tensor, keys: Tensor, values: Tensor, scale: float, *, newest: Newest | None = None,
@@ -128,14 +127,13 @@ class Definitions:
     """The definitions."""
 
     def products(
-        self,
-        x: Tensor,
-        norm: Norm | None,
-        products: list[Product],
-        residual: Tensor | None,
-        dtype: torch.dtype,
-    ) -> list[Tensor]:
-        """act(W norm(x) + b) + r of rows x (M, K) for each product; r belongs to the only one there is"""
+        self, x: Tensor, norm: Norm | None, products: list[Product], residual: Tensor | None,
+        dtype: torch.dtype, after: Norm | None = None,
+    ) -> list[Tensor]:  # fmt: skip
+        """act(W norm(x) + b) + r of rows x (M, K) for each product; r belongs to the only one there is
+
+        With an RMSNorm that comes `after` the only product y of one row, γ y and Σ y² follow it.
+        """
         n = x if norm is None else self.normalise(x, norm)
         found = []
         for p in products:
@@ -144,10 +142,15 @@ class Definitions:
             if p.gated is not None:
                 y = y * F.linear(n, whole_matrix(p.gated, n.dtype), p.gated.bias)
             found.append((y if residual is None else residual + y).to(dtype))
+        if after is not None:
+            y = found[0].to(after.weight.dtype)
+            found += [y * after.weight, y.float().square().sum(1)]
         return found
 
     def normalise(self, x: Tensor, norm: Norm) -> Tensor:
         """The norm over the last dimension, of x rounded to the type of its weights."""
+        if norm.kind == "scaled":
+            return (x.float() * (norm.weight.sum() / x.shape[-1] + norm.eps).rsqrt()).to(x.dtype)
         wide = x.to(norm.weight.dtype).float()
         if norm.kind == "layer":
             bias = None if norm.bias is None else norm.bias.float()

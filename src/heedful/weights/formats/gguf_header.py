@@ -80,27 +80,28 @@ class _Reader:
     """Reads values one after the other; past the end of the file is an error."""
 
     def __init__(self, data: mmap.mmap) -> None:
-        self.data, self.at, self.items = data, 0, 0
+        self.data, self.at, self.items, self.size = data, 0, 0, len(data)
 
     def take(self, size: int) -> bytes:
-        if size > len(self.data) - self.at:
-            raise ValueError(f"{size:,} bytes are announced at byte {self.at:,} of {len(self.data):,}")
+        if size > self.size - self.at:
+            raise ValueError(f"{size:,} bytes are announced at byte {self.at:,} of {self.size:,}")
         self.at += size
         return self.data[self.at - size : self.at]
 
     def numbers(self, form: str) -> tuple[Any, ...]:
         return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")))
 
-    def text(self, label: str) -> str:
-        raw = self.take(self.numbers("Q")[0])
+    def text(self, label: str, key: str = "") -> str:
+        raw = self.take(int.from_bytes(self.take(8), "little"))
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
+            label = f"{label} {key!r:.80}" if key else label
             raise ValueError(f"{label} is no UTF-8: byte {error.start} of {raw[:40]!r}") from None
 
     def value(self, kind: int, key: str) -> Any:
         if kind == STRING:
-            return self.text(f"the value of {key!r:.80}")
+            return self.text("the value of", key)
         if kind == ARRAY:
             return self.array(key)
         if kind not in SCALARS:
@@ -116,7 +117,7 @@ class _Reader:
             return list(self.numbers(f"{count}{SCALARS[kind]}"))
         if kind != STRING:
             raise ValueError(f"{key!r:.80} is a list of kind {kind}, which is unknown")
-        return [self.text(f"a value of {key!r:.80}") for _ in range(count)]
+        return [self.text("a value of", key) for _ in range(count)]
 
     def tensor_infos(self, count: int) -> dict[str, tuple[tuple[int, ...], int, int]]:
         """Shape, type and offset by name, in the order of the file."""

@@ -5,14 +5,19 @@ A file that does not exist is an error; its name is never taken for a text.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
+from heedful.cli.models import read_known
+from heedful.core.checks import Option, find_options
 from heedful.core.errors import InputError, NotFound
 from heedful.core.files import missing_file, read_blocks, stem_path
 from heedful.core.progress import print_above, show_progress
@@ -224,3 +229,165 @@ def read_file(path: Path) -> str:
         raise missing_file(path)
     with show_progress(f"reading {path}"):
         return "".join(read_blocks(path))
+
+
+# Models that a command names, and the one it takes if none is named.
+#
+# `heed generate` takes a model, a text, or both. Of two arguments the first is the model. A single one is a
+# model if it is written like one, else it is the text:
+#
+#     a name of `heed ls`       smollm2-135m-instruct, gpt2
+#     a folder, or a .gguf      ./my-model, runs/gpt, tiny.gguf
+#     a hub id                  owner/name: a slash, no spaces, and neither the suffix nor the place of a
+#     file
+#
+# A text that is written like a model goes in by a pipe.
+
+
+Model = Annotated[str, typer.Argument(help="A folder, a run, a .gguf file, an installed model or a hub id.")]
+Device = Annotated[str, typer.Option(help="cpu, or cuda for a GPU.")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; the file's own by default.")]
+
+MAX_CHARACTERS_OF_ONE_THREAD = 2000
+
+
+def names_model(word: str) -> bool:
+    """Return whether an argument is written like a model, by the rule above."""
+    from heedful.weights.hub import BASES, bundled_models
+
+    if not word or any(c.isspace() for c in word) or "://" in word:
+        return False
+    known = read_known()
+    presets = {row[key] for row in known["presets"] for key in ("name", "family")}
+    path = Path(word).expanduser()
+    if word.lower() in {*BASES, *bundled_models(), *presets} or path.is_dir() or path.suffix == ".gguf":
+        return True
+    return "/" in word and path.suffix.lower() not in SUFFIXES and not path.is_file()
+
+
+def default_model(task: str) -> str:
+    """Return the model that a task takes if none is named, "" if it has none; print its name on stderr."""
+    name: str = read_known()["models"].get(task, "")
+    if name:
+        print_above(f"model: {name} (heed ls lists others)")
+    return name
+
+
+@contextmanager
+def few_threads(texts: Sequence[str]) -> Iterator[None]:
+    """Compute in one thread where the texts are short: to wake others would take longer than they save."""
+    from heedful.core.devices import one_thread
+
+    with one_thread() if sum(map(len, texts)) <= MAX_CHARACTERS_OF_ONE_THREAD else nullcontext():
+        yield
+
+
+def load_model(name: str, device: str, dtype: str | None) -> Any:
+    """Load a model by any of its names, onto a device and in a precision."""
+    with show_progress(f"loading {name}"):
+        import torch
+
+        from heedful.core.devices import resolve_device
+        from heedful.train.checkpoint import of_run
+        from heedful.weights.loading import load
+
+        known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+        if dtype is not None and dtype not in known:
+            raise InputError(f"dtype={dtype!r} is unknown", hint=f"choose {', '.join(known)}")
+        wanted = None if dtype is None else known[dtype]
+        return load(of_run(name), device=resolve_device(device), dtype=wanted)
+
+
+def load_stepper(name: str, device: str, dtype: str | None, rows: int = 1, tokens: int | None = None) -> Any:
+    """Load a model and return the stepper that pays for this many rows and tokens, or its fastest."""
+    model = load_model(name, device, dtype)
+    with show_progress(f"preparing {name}"):
+        from heedful.decode.fast import choose_stepper, fast
+
+        return fast(model) if tokens is None else choose_stepper(model, rows, tokens, exact=False)
+
+
+# Options of a command from the dataclass that they fill: its fields have names, types, defaults and help.
+
+
+Command = Callable[..., Any]
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}  # of every command
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
+
+def command_group(help: str) -> typer.Typer:
+    """Return a group of commands, such as `heed tokenizer train`."""
+    group = typer.Typer(
+        no_args_is_help=True, context_settings=SETTINGS, help=help, add_completion=False,
+        rich_markup_mode=None,
+    )  # fmt: skip
+    group.callback()(lambda: None)  # without a callback, a group of one command would be that command
+    return group
+
+
+def options_from(kind: type, **own_defaults: Any) -> Callable[[Command], Command]:
+    """Replace a command's parameter of this dataclass by its options; the command gets it filled.
+
+    `own_defaults` are the command's, where they differ from those of the fields.
+    """
+
+    def decorate(command: Command) -> Command:
+        name = next(name for name, hint in get_type_hints(command).items() if hint is kind)
+        defaults = {f.name: f.default for f in fields(kind)} | own_defaults
+        options = [make_parameter(n, hint, option, defaults[n]) for n, hint, option in find_options(kind)]
+        return with_options(name, options, lambda values: kind(**values))(command)
+
+    return decorate
+
+
+def make_parameter(name: str, hint: Any, option: Option, default: Any = None) -> inspect.Parameter:
+    """Return the parameter of a command that Typer makes into this option; without a default, an argument."""
+    kind = list[str] if get_origin(hint) is Sequence else hint
+    more: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
+    more |= {"min": option.minimum, "max": option.maximum}
+    if default is MISSING:
+        return inspect.Parameter(name, KEYWORD, annotation=Annotated[kind, typer.Argument(**more)])
+    shown = typer.Option(*option.flags, envvar=option.variable, **more)
+    return inspect.Parameter(name, KEYWORD, default=default, annotation=Annotated[kind, shown])
+
+
+def with_options(
+    name: str, options: Sequence[inspect.Parameter], make: Callable[[dict[str, Any]], Any]
+) -> Callable[[Command], Command]:
+    """Replace a command's parameter `name` by `options`; `make` gives it its value, made of theirs."""
+
+    def decorate(command: Command) -> Command:
+        hints = get_type_hints(command, include_extras=True)
+        parameters: list[inspect.Parameter] = []
+        for parameter in inspect.signature(command).parameters.values():
+            own = parameter.replace(annotation=hints[parameter.name], kind=KEYWORD)
+            parameters += options if parameter.name == name else [own]
+
+        @functools.wraps(command)
+        def run(**values: Any) -> Any:
+            made = make({option.name: values.pop(option.name) for option in options})
+            return command(**{name: made}, **values)
+
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return decorate
+
+
+def command_words(context: typer.Context, leave_out: Container[str] = ()) -> list[str]:
+    """Return the words of the command line behind a context, without some options: to run it once more."""
+    options, arguments = list[str](), list[str]()
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in leave_out or source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[parameter.name or ""]
+        values = [str(v) for v in (value if isinstance(value, list | tuple) else [value])]
+        if parameter.param_type_name == "argument":
+            arguments += values
+        elif isinstance(value, bool):
+            options.append(parameter.opts[0] if value else parameter.secondary_opts[0])
+        else:
+            options += [word for v in values for word in (parameter.opts[0], v)]
+    return [*options, "--", *arguments]

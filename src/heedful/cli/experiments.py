@@ -1,4 +1,4 @@
-"""`heed race`: RNNs, Transformers and what came after, side by side."""
+"""`heed race`, `scale` and `verify`: comparisons, scaling laws, and published results measured again."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heedful.cli.options import command_words
-from heedful.cli.output import Json, Quiet, as_json
-from heedful.core.errors import InputError
+from heedful.cli.arguments import command_words
+from heedful.cli.output import Json, Quiet, as_json, console, make_table
+from heedful.core.errors import InputError, NotFound
+from heedful.core.progress import show_progress
 
 if TYPE_CHECKING:
     import torch
 
     from heedful.classroom.experiments.system_race import Race
     from heedful.classroom.experiments.translation_race import TranslationRace
+
 
 # Options of `heed race` and `heed scale`.
 TextFiles = Annotated[
@@ -126,3 +128,130 @@ def shown_command(context: typer.Context) -> str:
     words = [word for word in command_words(context, leave_out=("folder", "quiet", "json")) if word != "--"]
     words = [f"{float(word):g}" if re.fullmatch(r"\d+\.0", word) else word for word in words]  # 1e+12
     return " ".join(["heed", context.info_name or "", *words])
+
+
+# `heed scale`: loss by size, data and compute, fitted, and foretold for a larger model.
+
+
+def scale_command(
+    context: typer.Context,
+    files: TextFiles = None,
+    quick: Quick = False,
+    budget: Annotated[
+        float | None, typer.Option(min=1.0, help="Also find the best size for so many FLOPs, as 1e15.")
+    ] = None,
+    device: Device = "auto",
+    folder: Annotated[
+        Path, typer.Option("--folder", "-o", help="Where all goes; one run folder for each point.")
+    ] = Path("runs/scale"),
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Train models of several sizes on several amounts of text, fit the loss, and foretell larger models.
+
+    The predictions are written down before the larger models are trained. The last line printed is the path
+    of the report. Ctrl-C keeps every finished run, and the same command continues.
+
+    Examples:
+
+      heed scale --quick
+
+      heed scale --quick novel.txt --budget 1e12 -o runs/novel-scale
+
+      heed scale corpus.txt --device cuda
+    """
+    from heedful.classroom.experiments.measurement_store import finish_experiment
+    from heedful.classroom.experiments.scale_sweep import FULL_SCALE, QUICK_SCALE, ScaleSweep
+
+    settings = QUICK_SCALE if quick else FULL_SCALE
+    sweep = ScaleSweep(folder, files or [], settings, *start_report(device, quick, quiet), budget)
+    page = finish_experiment(sweep, folder, shown_command(context))
+    if json:
+        return as_json({"report": str(page), "folder": str(folder), "predictions": sweep.predictions})
+    print(page)
+
+
+# `heed verify`: measure a published result again.
+
+
+def verify_command(
+    row: Annotated[
+        str | None, typer.Argument(help="The name of a result, as in --list and docs/results.md.")
+    ] = None,
+    list_all: Annotated[
+        bool, typer.Option("--list", help="List the results, and whether each can be run again.")
+    ] = False,
+    fail_under: Annotated[
+        float | None, typer.Option(help="Exit with 1 also if the new figure is below this.")
+    ] = None,
+    results: Annotated[Path, typer.Option(help="The folder of results.")] = Path("results"),
+    json: Json = False,
+) -> None:
+    """Measure a result again: exit with 0 if the figure is the same within its tolerance, else with 1.
+
+    Data is read from the folder in HEED_DATA; if it or a GPU is missing, exit with 3.
+
+    Examples:
+
+      heed verify --list
+
+      HEED_DATA=./data heed verify stsb
+
+      heed verify sst2-bow --fail-under 80 --json
+    """
+    if not results.is_dir():
+        raise NotFound(
+            f"no folder {results}/ here", hint="go to a checkout of heedful, or name one with --results"
+        )
+    if list_all:
+        return _print_results(results, json)
+    if row is None:
+        raise InputError("no result was named", hint="heed verify --list names them all")
+    from heedful.classroom.experiments.verify import verify_row
+
+    with show_progress(f"measuring {row}"):
+        found = verify_row(results, row)
+    reached = fail_under is None or found.now >= fail_under
+    if json:
+        as_json(
+            {
+                "row": found.row, "claim": found.claim, "stored": found.stored, "now": found.now,
+                "difference": found.now - found.stored, "tolerance": found.tolerance,
+                "fail_under": fail_under, "same": found.same, "ok": found.same and reached,
+                "seconds": round(found.seconds, 1),
+            }
+        )  # fmt: skip
+    else:
+        print(found.claim)
+        print(f"stored {found.stored:g}   now {found.now:g}   may differ by {found.tolerance:g}")
+        print("the same" if found.same else f"differs by {found.now - found.stored:+g}")
+        if not reached:
+            print(f"below {fail_under:g}, which --fail-under asks for")
+    if not (found.same and reached):
+        raise typer.Exit(1)
+
+
+def _print_results(results: Path, json: bool) -> None:
+    from heedful.classroom.experiments.ledger import format_figure, rows_by_name
+
+    rows = rows_by_name(results)
+    if json:
+        return as_json(
+            {
+                "rows": [
+                    {"row": name, "claim": r["claim"], "figure": r["figure"], "again": bool(r.get("check"))}
+                    for name, r in rows.items()
+                ]
+            }
+        )
+    from rich.text import Text
+
+    out = make_table("row", "again", "claim", "figure", unbroken=("row",))
+    for name, r in rows.items():
+        figure = format_figure(r["figure"])
+        out.add_row(
+            Text(name), "✓" if r.get("check") else "–", Text(r["claim"]),
+            Text(figure if len(figure) <= 40 else figure[:39] + "…"),
+        )  # fmt: skip
+    console().print(out)
+    return None

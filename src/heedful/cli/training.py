@@ -1,4 +1,4 @@
-"""`heed train`: train a model from scratch on files."""
+"""`heed train`, `recipes`, `recipe cp`, `tokenizer train` and `plot training`: from a recipe to curves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from heedful.cli.options import command_words, make_parameter, with_options
+from heedful.cli.arguments import command_group, command_words, make_parameter, with_options
 from heedful.cli.output import (
     Json,
     Quiet,
@@ -20,13 +20,14 @@ from heedful.cli.output import (
     make_table,
     print_pairs,
 )
-from heedful.core.errors import ConfigError, HeedfulError
+from heedful.core.errors import ConfigError, HeedfulError, InputError, NotFound, nearest
 from heedful.core.progress import show_progress
 from heedful.train.recipes.recipes import setting_options
 
 if TYPE_CHECKING:
     from heedful.train.recipes.recipes import ResolvedSettings, Setting
     from heedful.train.recipes.train import TrainResult
+
 
 # Each setting with an `Option` has a flag and a variable: --lr and HEED_LR change train.lr.
 PATHS = {name: path for path, name, _, _ in setting_options()}
@@ -204,3 +205,144 @@ def print_result(settings: ResolvedSettings, result: TrainResult, json: bool) ->
         **{f"eval {name}": f"{value:.4f}{best(name)}" for name, value in result.scores.items()},
     })  # fmt: skip
     print(result.checkpoint)
+
+
+# `heed recipes` lists the training recipes; `heed recipe cp` copies one.
+
+
+def recipes_command(json: Json = False) -> None:
+    """List the training recipes and what each is for.
+
+    Examples:
+
+      heed recipes
+
+      heed recipe cp gpt2 mine.yaml
+    """
+    from heedful.train.recipes.recipes import RECIPES
+
+    if json:
+        rows = [
+            {"name": n, "family": r.family, "objective": r.objective, "what": r.what}
+            for n, r in RECIPES.items()
+        ]
+        return as_json({"recipes": rows})
+    listing = make_table(
+        "recipe", "family", "objective", "steps", "what for", right=("steps",), unbroken=("recipe", "family")
+    )
+    for name, r in RECIPES.items():
+        listing.add_row(name, r.family, r.objective, f"{r.train.steps:,}", r.what)
+    console().print(listing)
+
+
+recipe_command = command_group("Copy a recipe to a file, to change it.")
+
+
+@recipe_command.command("cp")
+def copy_recipe(
+    name: Annotated[str, typer.Argument(help="The name of a recipe.")],
+    path: Annotated[Path | None, typer.Argument(help="The file to write. [default: NAME.yaml]")] = None,
+) -> None:
+    """Write a recipe to a YAML file, for `heed train FILE.yaml DATA`.
+
+    Examples:
+
+      heed recipe cp gpt2 mine.yaml
+    """
+    from heedful.train.recipes.recipes import RECIPES, ResolvedSettings, settings_yaml
+
+    if name not in RECIPES:
+        raise NotFound(
+            f"no recipe is called {name!r}", hint=nearest(name, RECIPES) or "list them with: heed recipes"
+        )
+    path = path or Path(f"{name}.yaml")
+    if path.exists():
+        raise InputError(f"{path} exists already", hint="choose another name")
+    settings = ResolvedSettings(name, RECIPES[name])
+    path.write_text(f"# {RECIPES[name].what}\n{settings_yaml(settings)}", encoding="utf-8")  # makes no folder
+    print(path)
+
+
+# `heed tokenizer train`: train a tokenizer on text.
+
+
+tokenizer_command = command_group("Train a tokenizer on text.")
+
+
+@tokenizer_command.command("train")
+def train_tokenizer(
+    files: Annotated[
+        list[str], typer.Argument(help="Text files or folders; .gz, .xz and .bz2 are decompressed.")
+    ],
+    folder: Annotated[Path, typer.Option("--folder", "-o", help="The folder to write.")] = Path("tokenizer"),
+    kind: Annotated[str, typer.Option(help="bpe, wordpiece, unigram, word or char.")] = "bpe",
+    vocab: Annotated[int, typer.Option(min=1, help="The largest size of the vocabulary.")] = 8000,
+    special: Annotated[
+        str | None, typer.Option(help="Special tokens, as bos,eos,pad; by default those usual for the kind.")
+    ] = None,
+    sentinels: Annotated[
+        int, typer.Option(min=0, help="Number of T5's sentinels <extra_id_0> …, for span corruption.")
+    ] = 0,
+    lower: Annotated[bool, typer.Option("--lower", help="Lowercase the text.")] = False,
+    encoding: Annotated[str, typer.Option(help="Encoding of the files.")] = "utf-8",
+    json: Json = False,
+) -> None:
+    """Train a tokenizer. The last line printed is its folder, for `heed train --set tokenizer.kind=FOLDER`.
+
+    Examples:
+
+      heed tokenizer train corpus.txt --vocab 8000 -o my-tokenizer
+
+      heed tokenizer train corpus/ --kind unigram --sentinels 100
+    """
+    from heedful.text import save_tokenizer, tokenizer_training
+
+    if (folder / "tokenizer.json").exists():
+        raise InputError(f"{folder} holds a tokenizer already", hint="name another --folder")
+    roles = None if special is None else [role.strip() for role in special.split(",") if role.strip()]
+    with show_progress("training the tokenizer"):
+        trained = tokenizer_training.train_tokenizer(
+            kind, files, vocab, special=roles, sentinels=sentinels, lower=lower, encoding=encoding
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    save_tokenizer(trained, folder)
+    if json:
+        return as_json(
+            {"kind": kind, "tokens": len(trained), "special": trained.roles, "folder": str(folder)}
+        )
+    roles_shown = "  ".join(f"{role} {token}" for role, token in trained.roles.items())
+    print_pairs("tokenizer", kind, {"tokens": f"{len(trained):,}", "special": roles_shown})
+    print(folder)
+
+
+# `heed plot training`: training curves in the terminal, or as a picture or table.
+
+
+plot_command = command_group("Plot training curves.")
+
+
+@plot_command.command("training")
+def plot_training(
+    run: Annotated[list[Path], typer.Argument(help="Run folders, drawn together.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="A .svg, .png, .pdf, .html or .csv file; by default the terminal."
+        ),
+    ] = None,
+    metric: Annotated[str, typer.Option(help="loss, learning_rate, grad_norm, perplexity …")] = "loss",
+) -> None:
+    """Plot the training and validation curves of runs.
+
+    Examples:
+
+      heed plot training runs/gpt2
+
+      heed plot training runs/a runs/b -o curves.svg
+    """
+    with show_progress("reading the runs"):
+        from heedful.classroom import figures as view
+        from heedful.train.recipes.folder import draw_curves, read_curves
+
+        figure = view.training(run, metric)
+    print(draw_curves(read_curves(run, metric), metric) if output is None else figure.save(output))

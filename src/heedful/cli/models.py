@@ -1,0 +1,366 @@
+"""`heed show`, `count` and `ls`: models without their weights."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heedful.cli.output import Json, as_json, console, format_size, make_table, print_listing
+from heedful.core.progress import show_progress
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from heedful.interp.show import Node
+    from heedful.models.base import Model
+    from heedful.models.counting import Count
+
+
+def show_command(
+    model: Annotated[str, typer.Argument(help="A preset (gpt2), a family, a folder or a .gguf file.")],
+    names: Annotated[
+        bool, typer.Option("--names", help="List the values that a Watch can see, with shapes, instead.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show the tree of a model: its parts, their shapes, parameters and equations.
+
+    Layers that are alike are drawn once.
+
+    Examples:
+
+      heed show gpt2
+
+      heed show gpt2 --names
+
+      heed show ./my-model --json
+    """
+    with show_progress(f"assembling {model}"):
+        from heedful.interp.show import model_tree, node_to_dict
+        from heedful.weights.loading import skeleton
+
+        outline = skeleton(model)
+    if names:
+        return _show_names(outline, json)
+    root = model_tree(outline)
+    root.name = model
+    if json:
+        about = {"model": model, "family": outline.family.name, "config": _config(outline)}
+        return as_json(about | {"tree": node_to_dict(root)})
+    out = console()
+    out.print(_heading(model, outline, root))
+    for line in _tree_lines(root, "", "", set(), out.width):
+        out.print(line, overflow="fold", no_wrap=False)
+
+
+def _show_names(model: Model, json: bool) -> None:
+    """Print the names that a Watch takes: B is the batch, T the length, S that of a source."""
+    from rich.text import Text
+
+    from heedful.interp.show import value_rows
+
+    if json:
+        return as_json({name: list(shape) for name, shape in model.names().items()})
+    out, rows = console(), value_rows(model)
+    shapes = [f"({', '.join(map(str, row.shape))})" for row in rows]
+    wide, high = max(len(row.name) for row in rows), max(map(len, shapes))
+    for row, shape in zip(rows, shapes, strict=True):
+        line = Text.assemble((f"{row.name:{wide}}  ", "bold cyan"), (f"{shape:{high}}  ", "green"))
+        out.print(line.append(row.meaning, "dim"), overflow="fold", no_wrap=True)
+
+
+def _config(model: Model) -> dict[str, object]:
+    from dataclasses import fields
+
+    values = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
+    return {k: v if isinstance(v, (int, float, str, bool, type(None))) else str(v) for k, v in values.items()}
+
+
+def _heading(name: str, model: Model, root: Node) -> Text:
+    from rich.text import Text
+
+    out = Text.assemble((name, "bold"), f"  ·  {model.family.paper}\n" if model.family.paper else "\n")
+    config = _config(model)
+    known = ("layers", "dim", "heads", "kv_heads", "hidden", "context", "vocab", "head")
+    values = {k: config[k] for k in known if config.get(k) is not None}
+    sizes = [f"{k} {v:,}" if isinstance(v, int) else f"{k} {v}" for k, v in values.items()]
+    return out.append(f"{root.parameters:,} parameters  ·  {', '.join(sizes)}\n", "dim")
+
+
+def _tree_lines(node: Node, first: str, indent: str, kinds_shown: set[str], width: int) -> list[Text]:
+    """Return the lines of a node and everything below it.
+
+    `first` and `indent` are the branches before its first and its other lines. The equation of a kind in
+    `kinds_shown` is not repeated.
+    """
+    from rich.text import Text
+
+    count = f"{node.parameters:,}" + (f" × {node.times}" if node.times > 1 else "")
+    note = f"= {node.tied}" if node.tied else count if node.parameters else ""
+    settings = "  ".join(f"{k} {v:,}" for k, v in node.settings.items())
+    line = Text.assemble(
+        (first, "dim"), (node.name, "bold cyan"), "  ", (node.kind, "" if node.equation else "dim"),
+        (f"  {node.shape}" if node.shape else "", "green"), (f"  {settings}" if settings else "", "dim"),
+    )  # fmt: skip
+    gap = max(2, min(width, 100) - line.cell_len - len(note))
+    out = [line.append(" " * gap + note, "yellow") if note else line]
+    below = indent + ("│   " if node.children else "    ")
+    if node.equation and node.kind not in kinds_shown:
+        kinds_shown.add(node.kind)
+        for piece in textwrap.wrap(node.equation, max(20, min(width, 110) - len(below))):
+            out.append(Text.assemble((below, "dim"), (piece, "italic magenta")))
+    for i, child in enumerate(node.children):
+        last = i == len(node.children) - 1
+        branch, trunk = ("└── ", "    ") if last else ("├── ", "│   ")
+        out += _tree_lines(child, indent + branch, indent + trunk, kinds_shown, width)
+    return out
+
+
+# `heed count`: the parameters, FLOPs and memory of a model.
+
+
+def count_command(
+    model: Annotated[str, typer.Argument(help="A preset (gpt3), a family, a folder or a .gguf file.")],
+    batch: Annotated[int, typer.Option(min=1, help="Number of texts in a batch.")] = 1,
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens in each text; the model's context by default.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Count the parameters, FLOPs and memory of a model without building it.
+
+    Examples:
+
+      heed count gpt3
+
+      heed count llama-7b --batch 8 --length 2048 --json
+    """
+    with show_progress(f"counting {model}"):
+        from heedful.models.counting import count, describe
+        from heedful.weights.loading import skeleton
+
+        result = count(skeleton(model), batch, length)
+    if json:
+        return as_json(describe(result) | {"name": model})
+    _print_count(model, result)
+
+
+def _print_count(name: str, result: Count) -> None:
+    from rich.text import Text
+
+    out = console()
+    out.print(Text.assemble((name, "bold"), f"  ·  {result.parameters:,} parameters"))
+    parts = make_table("part", "parameters", "share", right=("parameters", "share"))
+    for part, size in result.components.items():
+        parts.add_row(part, f"{size:,}", f"{size / result.parameters:.2%}")
+    out.print()
+    out.print(parts)
+    if result.heads:
+        heads = make_table("task head", "adds", right=("adds",))
+        for kind, size in result.heads.items():
+            heads.add_row(kind, f"{size:,}")
+        out.print()
+        out.print(heads)
+    out.print()
+    out.print(_costs(result))
+    out.print()
+    out.print(_accounts(result))
+
+
+def _costs(result: Count) -> object:
+    texts = f"{result.batch} × {result.length:,} tokens"
+    costs = make_table("cost", "value", "", right=("value",))
+    if result.active != result.parameters:
+        costs.add_row("active per token", f"{result.active:,}", "parameters that one token meets")
+    costs.add_row("weights", format_size(result.weight_bytes, "B"), "in bfloat16")
+    costs.add_row(
+        "forward, per token", format_size(result.flops_per_token, "FLOP"), f"at length {result.length:,}"
+    )
+    costs.add_row("forward", format_size(result.flops, "FLOP"), texts)
+    if result.kv_bytes_per_token:
+        costs.add_row(
+            "memory, per token", format_size(result.kv_bytes_per_token, "B"), "what attention remembers"
+        )
+    if result.memory_bytes_per_token:
+        size = format_size(result.memory_bytes_per_token, "B")
+        costs.add_row("memory, per source token", size, "what cross-attention remembers")
+    if result.state_bytes:
+        costs.add_row("state", format_size(result.state_bytes, "B"), "however long the text is")
+    if result.cache_bytes:
+        costs.add_row("memory", format_size(result.cache_bytes, "B"), texts)
+    return costs
+
+
+def _accounts(result: Count) -> object:
+    """Return the true number of parameters beside the one that textbooks print."""
+    accounts = make_table("accounting", "parameters", "", right=("parameters",))
+    accounts.add_row("true", f"{result.parameters:,}", "every number that was trained, a shared one once")
+    accounts.add_row(
+        "without embeddings", f"{result.without_embeddings:,}",
+        "the size that scaling laws speak of: no embedding tables, no output matrix",
+    )  # fmt: skip
+    accounts.add_row(
+        "by matrices", f"{result.notes:,}",
+        f"in {result.matrices:,} matrices: each head's apart, tied ones twice; no biases, norms, positions",
+    )  # fmt: skip
+    return accounts
+
+
+# `heed ls`: all presets, and the trained models on this machine.
+
+
+# Columns that a narrow terminal leaves out, the first ones first.
+PRESET_DROPS = ("paper", "parameters")
+TRAINED_DROPS = ("from", "data licence", "base", "score", "size")
+
+
+def ls_command(json: Json = False) -> None:
+    """List presets by family, and the trained models on this machine: bundled, installed, and in ./models.
+
+    The task, base model, data licence and score of a trained model are read from its card, README.md.
+    Names are never cut: a narrow terminal gets fewer columns, --json has them all.
+
+    Examples:
+
+      heed ls
+
+      heed ls --json
+    """
+    presets, models = read_known()["presets"], find_trained_models()
+    if json:
+        return as_json({"presets": presets, "models": models})
+    out = console()
+    print_listing(
+        out, _preset_cells(presets), right=("parameters", ""), min_widths={"paper": 20}, optional=PRESET_DROPS
+    )
+    out.print()
+    print_listing(
+        out, [_model_cells(row) for row in models], right=("size",), optional=TRAINED_DROPS,
+        min_widths={"data licence": 14, "score": 20},
+    )  # fmt: skip
+    return None
+
+
+def _preset_cells(presets: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Return the presets' cells by column; the first preset of a family names it and its paper."""
+    rows, family = [], ""
+    for row in presets:
+        first, family, size = row["family"] != family, row["family"], row["parameters"]
+        cells = {"family": family if first else "", "preset": row["name"], "parameters": f"{size:,}"}
+        rows.append(cells | {"": format_size(size), "paper": row["paper"] if first else ""})
+    return rows
+
+
+def _model_cells(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return a trained model's cells by column."""
+    names = {"trained model": "name", "for": "for", "size": "size", "base": "base",
+             "data licence": "data_license", "score": "score", "from": "from"}  # fmt: skip
+    values = {**row, "size": format_size(row["bytes"], "B")}
+    return {column: str(values[name] or "–") for column, name in names.items()}
+
+
+def find_trained_models() -> list[dict[str, Any]]:
+    """Return the trained models on this machine: the path of each, and what its card says."""
+    from heedful.weights.hub import bundled_models, installed_models
+
+    root = Path("models")
+    folders = sorted(root.iterdir()) if root.is_dir() else []
+    folders = [p for p in folders if (p / "config.json").is_file() or p.suffix == ".gguf"]
+    found = [("heedful", name, path) for name, path in bundled_models().items()]
+    found += [("package", name, path) for name, path in installed_models().items()]
+    found += [("./models", path.name, path) for path in folders]
+    # of the tasks that a model does, the first one that the table names
+    default_tasks = {model: task for task, model in reversed(read_known()["models"].items())}
+    return [
+        {"name": name, "path": str(path), "from": source}
+        | {"bytes": sum(p.stat().st_size for p in (path, *path.rglob("*")) if p.is_file())}
+        | read_card(path, default_tasks.get(name) if source != "./models" else None)
+        for source, name, path in found
+    ]
+
+
+def read_card(path: Path, default_task: str | None = None) -> dict[str, Any]:
+    """Return what a model's card says in its YAML head; None where it says nothing."""
+    head = _head(path / "README.md") if path.is_dir() else {}
+    values = {name: head.get(name) for name in ("base_model", "license", "data_license")}
+    joined = {n: ", ".join(map(str, v)) if isinstance(v, list) else v for n, v in values.items()}
+    return {
+        "for": head.get("pipeline_tag") or default_task,
+        "what": head.get("what"),
+        "base": joined["base_model"],
+        "license": joined["license"],
+        "data_license": joined["data_license"],
+        "score": _score(head),
+    }
+
+
+def _head(path: Path) -> Mapping[str, Any]:
+    """Return the YAML between two lines of --- at the top of a card; {} if there is none or it is broken."""
+    import yaml
+
+    text = path.read_text(encoding="utf-8-sig", errors="replace") if path.is_file() else ""
+    parts = text.split("\n---", 1)
+    if not text.startswith("---\n") or len(parts) < 2:
+        return {}
+    try:
+        found = yaml.safe_load(parts[0].removeprefix("---\n"))
+    except yaml.YAMLError:
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _score(head: Mapping[str, Any]) -> str | None:
+    """Return the score of our cards, "SST-2 dev accuracy 91.2", or a model-index's first, "F1 91 (SST-2)"."""
+    if "score" in head:
+        return " ".join([*str(head.get("metric") or "").split(), _short(head["score"])])
+    try:
+        result = head["model-index"][0]["results"][0]
+        metric, data = result["metrics"][0], result.get("dataset") or {}
+        where = f" ({data['name']})" if data.get("name") else ""
+        return f"{metric.get('name') or metric['type']} {_short(metric['value'])}{where}"
+    except (TypeError, KeyError, IndexError, AttributeError):
+        return None
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else str(value)
+
+
+# Every preset and the model of every task, written down: `heed ls` and help need not import torch.
+#
+# `python -m heedful.cli.models` writes the list anew; a test says when that is due.
+
+
+FILE = Path(__file__).with_name("known_models.json")
+
+
+def read_known() -> dict[str, Any]:
+    """Return {"presets": [{"name", "family", "parameters", "paper"}], "models": {task: model}}.
+
+    The model of a task is the one that is taken if none is named.
+    """
+    known: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return known
+
+
+def count_known() -> dict[str, Any]:
+    """Return the same, counted from the registry of models and the table of tasks."""
+    from heedful.models import FAMILIES, IMAGE_FAMILIES
+    from heedful.models.counting import parameters
+    from heedful.tasks.pipeline import task_names
+
+    presets = [
+        {"name": name, "family": family.name, "parameters": parameters(family, config), "paper": family.paper}
+        for family in (*FAMILIES.values(), *IMAGE_FAMILIES.values())
+        for name, config in family.presets.items()
+    ]
+    return {"presets": presets, "models": dict(task_names())}
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(count_known(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

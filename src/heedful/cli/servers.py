@@ -1,0 +1,193 @@
+"""`heed serve`: models over HTTP for OpenAI's clients. `heed studio`: models in the browser."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import sys
+import threading
+import webbrowser
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heedful.cli.arguments import Device, Dtype, load_model, options_from, read_file
+from heedful.core.checks import Option
+from heedful.core.errors import InputError, MissingPackage
+
+if TYPE_CHECKING:
+    from heedful.serve.served_model import ServedModel
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """The options of a server, beside its models."""
+
+    host: Annotated[str, Option("The address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Option("The port; 0 takes a free one.", minimum=0, maximum=65535)] = 8000
+    api_key: Annotated[
+        str | None, Option("Answer only clients that send this key.", variable="HEED_API_KEY")
+    ] = None
+    insecure: Annotated[bool, Option("Serve other hosts without a key.", ("--insecure",))] = False
+    max_queue: Annotated[int, Option("Requests that may wait; further ones get 429.", minimum=1)] = 64
+    max_batch: Annotated[
+        int, Option("Most texts of a model generated at once, and in one request.", minimum=1)
+    ] = 64
+    ctx: Annotated[int | None, Option("Limit prompt and answer together to N tokens.", minimum=2)] = None
+    max_tokens: Annotated[int | None, Option("Tokens that one answer may have.", minimum=1)] = None
+    request_timeout: Annotated[float, Option("Seconds for one request.", minimum=0.1)] = 600.0
+    drain_timeout: Annotated[float, Option("Seconds to finish running answers at the end.", minimum=0)] = 30.0
+    strict_length: Annotated[
+        bool,
+        Option("Refuse requests for more tokens than fit, instead of cutting answers.", ("--strict-length",)),
+    ] = False
+    chat_template: Annotated[str | None, Option("A Jinja file to use as every model's chat template.")] = None
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine can reach the server."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+    def check_access(self) -> None:
+        """Raise InputError for a key that is empty, and for a server that others reach without one."""
+        if self.api_key == "":
+            raise InputError("the key is empty", hint="give one, or leave it out")
+        if not self.local and self.api_key is None and not self.insecure:
+            raise InputError(
+                f"{self.host} can be reached by others",
+                hint="give --api-key, or --insecure to serve everyone",
+            )
+
+
+@options_from(ServerSettings)
+def serve_command(
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL", help="Folders, .gguf files or names of models.")
+    ],
+    settings: ServerSettings,
+    device: Device = "cpu",
+    dtype: Dtype = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log a line for each request.")] = False,
+) -> None:
+    """Serve completions, chat and embeddings for OpenAI's clients. SIGTERM or Ctrl-C ends it.
+
+    Examples:
+
+      heed serve smollm2-135m-instruct
+
+      heed serve ./my-model all-minilm-l6-v2 --port 8080
+
+      HEED_API_KEY=secret heed serve ./my-model --host 0.0.0.0
+    """
+    try:
+        from heedful.serve.guard import LOOPBACK_HOSTS, AccessRules, bind_socket
+        from heedful.serve.openai_app import Limits, create_openai_app
+        from heedful.serve.openai_server import run_until_signal
+    except ImportError as error:
+        raise MissingPackage(f"the server needs {error.name}", hint="pip install 'heedful[serve]'") from None
+    settings.check_access()
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr, format="%(message)s"
+    )
+    template = None if settings.chat_template is None else read_file(Path(settings.chat_template))
+    limits = Limits(settings.max_batch, settings.request_timeout, settings.strict_length, settings.max_tokens)
+    host = settings.host
+    with bind_socket(settings.port, host) as sock:
+        served = [load_served_model(name, device, dtype, template, settings) for name in models]
+        if len({one.id for one in served}) < len(served):
+            raise InputError(
+                f"two models have the same name: {', '.join(one.id for one in served)}", hint="rename one"
+            )
+        rules = AccessRules((*LOOPBACK_HOSTS, host) if settings.local else None, settings.api_key)
+        app, server = create_openai_app(served, queue=settings.max_queue, limits=limits, rules=rules)
+        for one in served:
+            print(announcement(one), file=sys.stderr)
+        address = f"[{host}]" if ":" in host else host
+        print(f"http://{address}:{sock.getsockname()[1]}/v1", flush=True)
+        run_until_signal(app, server, sock, patience=settings.drain_timeout)
+
+
+def load_served_model(
+    name: str, device: str, dtype: str | None, template: str | None, settings: ServerSettings
+) -> ServedModel:
+    """Load a model under the name that clients use: a folder's own name, or the name as given."""
+    from heedful.serve.served_model import make_served_model
+
+    path = Path(name).expanduser()
+    id = path.resolve().name.removesuffix(".gguf") if path.exists() else name
+    loaded = load_model(name, device, dtype)
+    return make_served_model(id, loaded, ctx=settings.ctx, template=template, max_rows=settings.max_batch)
+
+
+def announcement(one: ServedModel) -> str:
+    """Return one line about what a model can do."""
+    line = f"{one.id}: {one.model.kind}, {one.context:,} tokens, {' '.join(one.can) or 'no endpoint'}"
+    if one.batch is not None and one.chat == "plain":
+        line += "; no chat template: a conversation is read as plain lines of “role: text”"
+    if one.batch is not None and one.chat == "last message":
+        line += "; only the last message of a conversation is read"
+    return line
+
+
+# `heed studio`: look inside models in the browser.
+
+
+def studio_command(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]…", help="Folders, .gguf files, word vectors or names of models."),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address and open no browser.")
+    ] = False,
+    folder: Annotated[Path, typer.Option("--models", help="A folder of further models.")] = Path("models"),
+    runs: Annotated[Path, typer.Option("--runs", help="The folder of training runs.")] = Path("runs"),
+) -> None:
+    """Show tokens, attention, arithmetic, predictions, layers, states and training in the browser.
+
+    It can be reached from this machine only, by those who know the address that it prints: the address ends
+    in a random token. It uses no network. Ctrl-C ends it.
+
+    Examples:
+
+      heed studio
+
+      heed studio ./my-model runs/gpt/checkpoints/step-001000 --port 8080
+
+      heed studio vectors.vec --no-browser
+    """
+    from heedful.serve.guard import LOOPBACK, bind_socket
+    from heedful.weights.hub import resolve
+
+    for name in models or ():
+        resolve(name)  # an unknown name is an error before anything starts
+    try:
+        import uvicorn
+
+        from heedful.classroom.studio.routes.picture import prepare_first_picture
+        from heedful.classroom.studio.studio_app import create_studio_app
+        from heedful.serve.http_connection import http_config
+    except ImportError as error:
+        raise MissingPackage(f"the studio needs {error.name}", hint="pip install 'heedful[studio]'") from None
+    sock = bind_socket(port)
+    token = secrets.token_urlsafe(24)
+    app = create_studio_app(models or (), models_folder=folder, runs_folder=runs, token=token)
+    server, studio = uvicorn.Server(http_config(app, shutdown_seconds=2)), app.state.studio
+    studio.stopping = lambda: server.should_exit
+    threading.Thread(target=prepare_first_picture, args=(studio,), daemon=True).start()
+    url = f"http://{LOOPBACK}:{sock.getsockname()[1]}/?token={token}"
+    print(url, flush=True)
+    print("Ctrl-C ends it.", file=sys.stderr)
+    if not no_browser:
+        webbrowser.open(url)
+    try:
+        server.run(sockets=[sock])
+    except KeyboardInterrupt:  # uvicorn hands Ctrl-C on when it is done
+        pass
+    finally:
+        studio.clients.stop()
+        studio.registry.close()
+        sock.close()

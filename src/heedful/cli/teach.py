@@ -1,0 +1,491 @@
+"""`heed explain`, `exercise`, `grade` and `course`: worked arithmetic, exercises, marks and notebooks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heedful.classroom.exercises.code.catalogue import HINTS, check_names, stubs, summaries, write_stubs
+from heedful.classroom.exercises.student_record import (
+    count_done,
+    describe_states,
+    next_exercise,
+    read_progress,
+    record_hint,
+    record_verdicts,
+)
+from heedful.cli.arguments import load_model, text_or_file
+from heedful.cli.output import Json, as_json, console, make_table
+from heedful.core.errors import InputError
+from heedful.core.progress import show_progress
+
+if TYPE_CHECKING:
+    from heedful.classroom.arithmetic.worked import Derivation
+    from heedful.classroom.exercises.code.grading import ExerciseGrade
+    from heedful.classroom.exercises.numbers.grading import SheetGrade
+    from heedful.classroom.exercises.numbers.numbers import Problem
+
+
+def explain_command(
+    source: Annotated[
+        str | None, typer.Argument(help="An exercise (cat-sat), a .yaml or .json file, or a model's folder.")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Argument(help="The model's input: a text, or the name of a sentence (fox).")
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            help="attention, block, positions, norm, lstm, alignment, softmax, cross-entropy-gradient or "
+            "attention-gradient. [default: attention]"
+        ),
+    ] = None,
+    part: Annotated[
+        str | None, typer.Option(help="The part, as blocks.0.attn; the first that fits by default.")
+    ] = None,
+    head: Annotated[int | None, typer.Option(min=0, help="Which head. [default: 0]")] = None,
+    token: Annotated[
+        str | None, typer.Option(help="A token, or its position; -1 is the last. [default: -1]")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="The output text of an encoder-decoder.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="The temperature of a softmax.")] = None,
+    format: Annotated[str, typer.Option("--format", "-f", help="text, markdown, latex or html.")] = "text",
+    digits: Annotated[int, typer.Option(min=1, max=15, help="Digits after the point.")] = 4,
+    max_columns: Annotated[
+        int, typer.Option("--wide", min=0, help="Cut vectors after this many numbers; 0 shows all.")
+    ] = 16,
+    list_all: Annotated[bool, typer.Option("--list", help="List the exercises and sentences.")] = False,
+    json: Json = False,
+) -> None:
+    """Work out the arithmetic of an exercise, of a file of vectors and matrices, or of a model on a text.
+
+    Examples:
+
+      heed explain --list
+
+      heed explain cat-sat
+
+      heed explain ./my-model "The cat sat on the mat." --token cat --head 2
+
+      heed explain ./my-model fox --topic block --format latex
+    """
+    if list_all or source is None:
+        return _print_examples(json)
+    options = {"topic": topic, "part": part, "head": head, "token": _token(token), "temperature": temperature}
+    options = {name: value for name, value in options.items() if value is not None}
+    derivation = _derive(source, text, target, options)
+    if json:
+        return as_json(derivation.to_dict())
+    from heedful.classroom.arithmetic.render import FORMATS, render_text
+
+    if format not in FORMATS:
+        raise InputError(f"--format {format} is unknown", hint=f"choose {', '.join(FORMATS)}")
+    if format == "text":
+        columns = console().width if sys.stdout.isatty() else None
+        return print(render_text(derivation, digits, max_columns or None, columns=columns))
+    print(FORMATS[format](derivation, digits, max_columns or None))
+
+
+def _derive(source: str, text: str | None, target: str | None, options: dict[str, Any]) -> Derivation:
+    from heedful.classroom.arithmetic.explain import explain
+
+    if text is None and not _is_model(source):
+        if options or target is not None:
+            name = next(iter(options), "target")
+            raise InputError(f"--{name} is for a model, and {source} is an exercise", hint="leave it out")
+        return explain(source)  # its error names the nearest exercise
+    if text is None:
+        raise InputError(f"{source} is a model", hint=f'give it a text as well: heed explain {source} "…"')
+    defaults: dict[str, Any] = {"topic": "attention", "part": "", "head": 0, "token": -1}
+    text = text_or_file(text)
+    model = load_model(source, "cpu", None)
+    with show_progress("computing"):
+        return explain(model, text, target, **defaults | options)
+
+
+def _is_model(source: str) -> bool:
+    """Return whether this names a folder, a .gguf file or a trained model, and no exercise."""
+    from heedful.classroom.arithmetic.explain import examples
+    from heedful.weights.hub import bundled_models, installed_models
+
+    if source in examples() or Path(source).suffix in (".yaml", ".yml", ".json"):
+        return False
+    return Path(source).exists() or source.lower() in {**installed_models(), **bundled_models()}
+
+
+def _token(token: str | None) -> int | str | None:
+    if token is None:
+        return None
+    return int(token) if token.removeprefix("-").isdigit() else token
+
+
+def _print_examples(json: bool) -> None:
+    from heedful.classroom.arithmetic.explain import examples, sentences
+
+    if json:
+        return as_json({"exercises": examples(), "sentences": sentences()})
+    from rich.text import Text
+
+    out = console()
+    exercises = make_table("exercise", "what it works out", unbroken=("exercise",))
+    for name, about in examples().items():
+        exercises.add_row(Text(name), Text(about))
+    out.print(exercises)
+    listing = make_table("sentence", "text", "look for", unbroken=("sentence",))
+    for name, row in sentences().items():
+        listing.add_row(Text(name), Text(row["text"]), Text(row["look"]))
+    out.print()
+    out.print(listing)
+
+
+# `heed exercise`: exercises with the numbers of one student, and stubs of code.
+
+
+def exercise_command(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME | code [FUNCTION]...]", help="An exercise, or code and what to write."),
+    ] = None,
+    seed: Annotated[
+        str | None, typer.Option(help="The student, by name or number: another seed, other numbers.")
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            help="text, yaml, json, csv, html or latex; by the name of --out if there is one.",
+        ),
+    ] = None,
+    key: Annotated[bool, typer.Option("--key", help="Write the answers, with the worked solution.")] = False,
+    digits: Annotated[int | None, typer.Option(help="Digits after the point that are asked for.")] = None,
+    output: Annotated[Path | None, typer.Option("--out", "-o", help="Write it to this file.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    hint: Annotated[bool, typer.Option("--hint", help="Of code: one more hint.")] = False,
+    list_all: Annotated[bool, typer.Option("--list", help="List the exercises.")] = False,
+    json: Json = False,
+) -> None:
+    """Write an exercise as a sheet, or ask it here; with code, write stubs of functions to fill in.
+
+    Every exercise is a worked example of `heed explain` with other numbers, which follow from the seed.
+    In a terminal, without --out and --format, the questions are asked one by one.
+
+    Examples:
+
+      heed exercise --list
+
+      heed exercise cat-sat --seed alice
+
+      heed exercise cat-sat --seed alice --out alice.html
+
+      heed exercise cat-sat --seed alice --key
+
+      heed exercise code attention softmax
+    """
+    if names and names[0] == "code":
+        return exercise_code(names[1:], list_all=list_all, hint=hint, output=output, force=force, json=json)
+    if list_all or not names:
+        return _print_number_exercises(json)
+    if len(names) > 1:
+        raise InputError(f"{names[1]!r} is one exercise too many", hint="write one at a time")
+    if hint:
+        raise InputError("--hint is for code", hint="a number exercise gives hints while it asks: type ?")
+    _write_or_ask(names[0], seed, format, key, digits, output, force, json)
+
+
+def _write_or_ask(
+    name: str, seed: str | None, format: str | None, key: bool, digits: int | None, output: Path | None,
+    force: bool, json: bool,
+) -> None:  # fmt: skip
+    from heedful.classroom.exercises.numbers.numbers import new_problem
+    from heedful.classroom.exercises.numbers.sheets import FORMATS, SUFFIXES
+
+    problem = new_problem(name, "0" if seed is None else seed, digits)
+    if format is None and output is not None:
+        format = SUFFIXES.get(output.suffix.lower())
+        if format is None:
+            raise InputError(f"{output} does not say its format", hint=f"end it in {', '.join(SUFFIXES)}")
+    if format is None and not key and not json and sys.stdin.isatty() and sys.stdout.isatty():
+        return ask_in_terminal(problem)
+    format = "json" if json else format or "text"
+    if format not in FORMATS:
+        raise InputError(f"--format {format} is unknown", hint=f"choose {', '.join(FORMATS)}")
+    text = FORMATS[format](problem, key)
+    if output is None:
+        return print(text, end="")
+    if output.exists() and not force:
+        raise InputError(f"{output} is there already", hint="give another name, or --force")
+    from heedful.core.files import write_text
+
+    write_text(output, text)
+    print(output)
+
+
+def _print_number_exercises(json: bool) -> None:
+    from heedful.classroom.exercises.numbers.exercises import EXERCISES
+
+    progress = read_progress(list(EXERCISES))
+    states = describe_states(progress)
+    if json:
+        rows = [
+            {"name": n, "task": EXERCISES[n].task, "state": states[n]} | vars(progress[n]) for n in EXERCISES
+        ]
+        return as_json({"exercises": rows, "next": next_exercise(progress)})
+    from rich.text import Text
+
+    table = make_table("exercise", "state", "task", unbroken=("exercise", "state"))
+    for name, exercise in EXERCISES.items():
+        table.add_row(Text(name), Text(states[name]), Text(exercise.task))
+    console().print(table)
+    done, following = count_done(progress.values()), next_exercise(progress)
+    print(f"\n{done} of {len(EXERCISES)} done" + (f"; next: {following}" if following else ""))
+    print("heed exercise code --list names the functions to write.")
+
+
+# `heed exercise code`: the code exercises: their list, their stubs in a file, their hints.
+
+
+DEFAULT_FILE = Path("solution.py")
+
+
+def exercise_code(
+    names: Sequence[str] = (),
+    *,
+    list_all: bool = False,
+    hint: bool = False,
+    output: Path | None = None,
+    force: bool = False,
+    json: bool = False,
+) -> None:
+    """List the code exercises, give a hint for one, or write a file of their stubs."""
+    chosen = check_names(names or None)
+    if list_all:
+        return print_code_exercises(json)
+    if hint:
+        following = next_exercise(read_progress(list(stubs())))
+        if len(names) > 1:
+            raise InputError(f"a hint is for one exercise, and {len(names)} were named", hint="name one")
+        return print_hint(names[0] if names else following or chosen[0], json)
+    path = write_stubs(output or DEFAULT_FILE, chosen, force=force)
+    if json:
+        return as_json({"path": str(path), "exercises": chosen})
+    print(path)
+
+
+def print_code_exercises(json: bool) -> None:
+    """Print the exercises with their equations, and how far the student is."""
+    progress = read_progress(list(stubs()))
+    states = describe_states(progress)
+    if json:
+        rows = [
+            {"name": name, "equation": summaries()[name], "state": states[name]} | vars(entry)
+            for name, entry in progress.items()
+        ]
+        return as_json({"exercises": rows, "next": next_exercise(progress)})
+    from rich.text import Text
+
+    out = console()
+    listing = make_table(
+        "exercise", "state", "hints", "equation", right=("hints",), unbroken=("exercise", "state")
+    )
+    for name, entry in progress.items():
+        listing.add_row(*map(Text, (name, states[name], str(entry.hints or ""), summaries()[name])))
+    out.print(listing)
+    following = next_exercise(progress)
+    done = f"{count_done(progress.values())} of {len(progress)} done"
+    out.print(f"\n{done}" + (f"; next: {following}" if following else ""))
+
+
+def print_hint(name: str, json: bool) -> None:
+    """Print the next hint of an exercise, and remember that it was taken."""
+    hints = HINTS[name]
+    level = record_hint(name, len(hints))
+    if json:
+        return as_json({"exercise": name, "level": level, "levels": len(hints), "hint": hints[level - 1]})
+    print(f"{name}, hint {level} of {len(hints)}: {hints[level - 1]}")
+
+
+# A number exercise in the terminal: `heed exercise NAME`.
+
+
+def ask_in_terminal(problem: Problem) -> None:
+    """Ask the questions on stdin, print the marks, and keep the progress."""
+    from heedful.classroom.exercises.numbers.grading import run_quiz
+
+    def ask(prompt: str) -> str | None:
+        try:
+            return input(prompt)
+        except EOFError:
+            return None
+
+    grade, hints = run_quiz(problem, ask, print)
+    taken = f", {hints} hint{'s' * (hints != 1)}" if hints else ""
+    print(f"\n{grade.points:.4g} of {grade.total} points{taken}")
+    keep_progress(grade)
+
+
+def keep_progress(grade: SheetGrade) -> None:
+    """Count a try of the exercise; a folder that cannot be written costs no marks."""
+    from heedful.classroom.exercises.numbers.grading import is_passed
+
+    try:
+        record_verdicts({grade.problem.exercise.name: "right" if is_passed(grade) else "wrong"})
+    except OSError as error:
+        print(f"warning: progress could not be kept: {error.filename}: {error.strerror}", file=sys.stderr)
+
+
+# `heed grade`: mark a filled sheet of numbers, or a file of code.
+
+
+def grade_command(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A filled sheet, or a .py file.")],
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[FUNCTION]...", help="Of a .py file: only these functions.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Mark a filled sheet of `heed exercise`, or a file of code, and say what went wrong.
+
+    Each question of a sheet counts one point, each of its numbers the same share. A number that follows
+    rightly from a wrong one before it counts. The exit code is 0 if all is right, and 1 if not.
+
+    Examples:
+
+      heed grade alice.yaml
+
+      heed grade solution.py attention
+    """
+    if path.suffix.lower() == ".py":
+        return grade_code(path, names or [], json=json)
+    if names:
+        raise InputError(
+            f"{names[0]!r}: a sheet is marked as a whole", hint="functions are named for a .py file"
+        )
+    from heedful.classroom.exercises.numbers.grading import grade_answers, is_passed
+    from heedful.classroom.exercises.numbers.sheets import read_sheet
+
+    grade = grade_answers(*read_sheet(path))
+    keep_progress(grade)
+    as_json(grade.to_dict()) if json else _print_grade(grade)
+    if not is_passed(grade):
+        raise typer.Exit(1)
+
+
+def _print_grade(grade: SheetGrade) -> None:
+    from rich.text import Text
+
+    table = make_table("", "step", "points", "", right=("points",))
+    for row in grade.questions:
+        said = row.verdict + (f": {row.message}" if row.message and row.verdict != "missing" else "")
+        table.add_row(str(row.question.number), Text(row.question.prompt), f"{row.points:.2g}", Text(said))
+    console().print(table)
+    first = grade.first_error
+    where = (
+        "" if first is None else f"; step {first.question.number}, {first.question.prompt}, went wrong first"
+    )
+    print(
+        f"\n{grade.problem.exercise.name}, {grade.problem.seed}: "
+        f"{grade.points:.4g} of {grade.total} points{where}"
+    )
+
+
+# `heed grade solution.py`: a student's functions, graded in a process of their own.
+
+
+MARKS = {"right": "✓", "wrong": "✗", "unfinished": "·", "missing": "·"}
+
+
+def grade_code(path: Path, names: Sequence[str] = (), *, json: bool = False) -> None:
+    """Grade a file, keep the progress, and leave with exit code 1 if a function is wrong."""
+    from heedful.classroom.exercises.code.grading import grade_solution
+
+    result = grade_solution(path, names or None)
+    tried = {grade.name: grade.verdict for grade in result.grades if grade.verdict in ("right", "wrong")}
+    try:
+        record_verdicts(tried)
+    except OSError as error:
+        print(f"warning: progress could not be kept: {error.filename}: {error.strerror}", file=sys.stderr)
+    if json:
+        as_json(result.to_dict())
+    else:
+        for grade in result.grades:
+            if grade.verdict != "missing" or names:
+                print("\n".join(grade_lines(grade)))
+        for note in result.notes:
+            print(f"note: {note}")
+        print(f"protected by: {', '.join(result.protections)}")
+        progress = read_progress(list(stubs()))
+        following = next_exercise(progress)
+        left = f"; next: {following}" if following else ""
+        print(
+            f"\n{result.right} right in {path}, {count_done(progress.values())} of {len(progress)} done{left}"
+        )
+    if any(grade.verdict == "wrong" for grade in result.grades):
+        raise typer.Exit(1)
+
+
+def grade_lines(grade: ExerciseGrade) -> list[str]:
+    """Return what the terminal says of one function."""
+    lines = [f"{MARKS[grade.verdict]} {grade.name}: {grade.message}"]
+    if grade.shown:
+        lines.append(f"    {grade.shown}")
+    if grade.inside is not None:
+        inside = grade.inside
+        if inside.same:
+            how = "as ours" if grade.verdict == "right" else "it does not show"
+            lines.append(f"    inside {inside.model} {how}: {inside.yours}")
+        else:
+            lines += [f"    inside {inside.model}: {inside.yours}", f"    with ours it is: {inside.ours}"]
+    return lines + [f"    note: {note}" for note in grade.notes]
+
+
+# `heed course`: the chapters as notebooks.
+
+
+def course_command(
+    folder: Annotated[Path, typer.Argument(help="Where the notebooks are put.")] = Path("heedful-course"),
+    chapter: Annotated[
+        str | None, typer.Option("--chapter", "-c", help="One chapter alone, by its number or name.")
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List the chapters.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over notebooks that are there.")] = False,
+    start: Annotated[
+        bool, typer.Option("--start/--no-start", help="Open the folder in Jupyter, where it is installed.")
+    ] = True,
+) -> None:
+    """Write the chapters of the course as notebooks, and open them.
+
+    Examples:
+
+      heed course --list
+
+      heed course
+
+      heed course my-folder --chapter transformer
+    """
+    import importlib.util
+    import shlex
+    import subprocess
+    import sys
+
+    from heedful.classroom.course import chapters, find_chapter, write_notebooks
+
+    if listing:
+        table = make_table("chapter", "name", "what it is about", right=("chapter",), unbroken=("name",))
+        for one in chapters():
+            table.add_row(str(one.number), one.name, one.title)
+        return console().print(table)
+    chosen = chapters() if chapter is None else [find_chapter(chapter)]
+    for path in write_notebooks(folder, chosen, overwrite=force):
+        print(path)
+    installed = [
+        name for name in ("lab", "notebook") if importlib.util.find_spec(name.replace("lab", "jupyterlab"))
+    ]
+    if installed and start:
+        raise typer.Exit(subprocess.call([sys.executable, "-m", "jupyter", installed[0], str(folder)]))
+    program = "jupyter lab" if installed else "pip install jupyterlab && jupyter lab"
+    print(f"to open them: {program} {shlex.quote(str(folder))}", file=sys.stderr)

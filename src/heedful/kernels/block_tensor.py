@@ -27,6 +27,7 @@ SIZES = {
     "Q5_1": (32, 24), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
 }  # fmt: skip
 MIN_VALUES = 1 << 16  # a smaller matrix is widened when it is read: it would gain nothing
+SLAB_VALUES = 1 << 20  # that are widened at once for a product
 MIN_THREAD_VALUES = 1 << 18  # that a thread of its own widens
 
 
@@ -115,7 +116,11 @@ class BlockTensor(Tensor):
                 if func is F.embedding:  # the rows that are looked up, each once
                     rows, x = x.unique(return_inverse=True)
                     return F.embedding(x, widen(weight.blocks[rows], weight.kind))
-                return F.linear(x, weight.widen(), *rest, **kwargs)
+                bias = rest[0] if rest else kwargs.get("bias")
+                count = max(1, SLAB_VALUES // weight.shape[1])  # rows at a time, which stay in the cache
+                slabs = [F.linear(x, widen(rows, weight.kind)) for rows in weight.blocks.split(count)]
+                product = slabs[0] if len(slabs) == 1 else torch.cat(slabs, -1)
+                return product if bias is None else product + bias
         with torch._C.DisableTorchFunctionSubclass():  # results are ordinary tensors
             return func(*args, **kwargs)
 

@@ -167,7 +167,7 @@ def studio_command(
     try:
         import uvicorn
 
-        from heedful.classroom.studio.routes.picture import prepare_first_picture
+        from heedful.classroom.studio.routes.figures import prepare_first_picture
         from heedful.classroom.studio.studio_app import create_studio_app
         from heedful.serve.http_connection import http_config
     except ImportError as error:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from heedful.classroom import figures as view
-from heedful.classroom.figures import color_scale
+from heedful.classroom.figures import canvas
 from heedful.core.errors import InputError
 from heedful.interp.comparison import PatchingResult
 from heedful.interp.logit_attribution import logit_attribution
@@ -56,8 +56,8 @@ def test_paths_that_cannot_be_are_hatched_and_not_coloured() -> None:
 
 
 def test_the_top_of_a_colour_scale_ignores_what_is_missing() -> None:
-    assert color_scale.greatest(np.array([math.nan, -3.0, 2.0])) == 3.0
-    assert color_scale.rows(np.array([[math.nan, 1.0]]), 1.0, signed=True).tolist() == [[128, 255]]
+    assert canvas.greatest(np.array([math.nan, -3.0, 2.0])) == 3.0
+    assert canvas.color_rows(np.array([[math.nan, 1.0]]), 1.0, signed=True).tolist() == [[128, 255]]
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mamba", "bert"])

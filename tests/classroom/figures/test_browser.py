@@ -93,7 +93,7 @@ def test_compressed_and_rounded_patterns_are_read_too(
     figure = view.attention(tokens=names, pattern=pattern, layer=1, head=2)
     page = opened.open(figure.save(tmp_path / "x.html"))
     np.testing.assert_allclose(weights(page), pattern[1, 2].numpy().ravel(), rtol=1e-3, atol=1e-7)
-    monkeypatch.setattr("heedful.classroom.figures.html_export.MANY", 1000)
+    monkeypatch.setattr("heedful.classroom.figures.figure.MANY", 1000)
     page = opened.open(figure.save(tmp_path / "y.html"))
     assert "rounded to 1/255" in page.locator(".fig").inner_text()
     top = float(pattern.max())

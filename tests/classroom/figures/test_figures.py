@@ -15,9 +15,8 @@ import torch
 import heedful
 from heedful.classroom import figures as view
 from heedful.classroom.figures import panels
-from heedful.classroom.figures.charts import ticks
-from heedful.classroom.figures.figure import Figure
-from heedful.classroom.figures.html_export import for_script, pack, unpack
+from heedful.classroom.figures.figure import Figure, for_script, pack, unpack
+from heedful.classroom.figures.panels import ticks
 from heedful.classroom.figures.token_labels import brief, percent, spell_token, visible_text
 from heedful.core.errors import ConfigError, InputError, MissingPackage, NotFound
 from heedful.interp.attention import attention as attended
@@ -458,9 +457,9 @@ def test_positions_are_as_many_as_the_model_has_and_as_can_be_drawn() -> None:
 
 
 def test_a_line_with_a_gap_is_drawn_in_two_pieces_and_a_ninth_line_has_its_own_dash() -> None:
-    from heedful.classroom.figures import color_scale
+    from heedful.classroom.figures import canvas
     from heedful.classroom.figures.canvas import Stroke
-    from heedful.classroom.figures.charts import line_chart
+    from heedful.classroom.figures.panels import line_chart
 
     x, flat = [0.0, 1.0, 2.0, 3.0, 4.0], [1.0] * 5
     curves = [("a", x, [1.0, 2.0, float("nan"), 3.0, 4.0]), *((str(k), x, flat) for k in range(8))]
@@ -468,5 +467,5 @@ def test_a_line_with_a_gap_is_drawn_in_two_pieces_and_a_ninth_line_has_its_own_d
     strokes = [s for s in shapes if isinstance(s, Stroke) and s.width == 1.8]
     assert [len(s.points) for s in strokes[:2]] == [2, 2]
     assert len(strokes) == 10
-    assert strokes[-1].colour == strokes[0].colour == color_scale.OKABE_ITO[0]
+    assert strokes[-1].colour == strokes[0].colour == canvas.OKABE_ITO[0]
     assert strokes[-1].dash != strokes[0].dash

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from heedful.classroom import figures as view
-from heedful.classroom.figures.projections import methods, project
+from heedful.classroom.figures.value_figures import methods, project
 from heedful.core.errors import InputError, MissingPackage
 
 NAMES = [f"w{i}" for i in range(24)]

@@ -12,9 +12,8 @@ import pytest
 
 import heedful
 from heedful.classroom import figures as view
-from heedful.classroom.figures.html_export import unpack
-from heedful.classroom.figures.model_figure import text_labels
-from heedful.classroom.figures.model_picture import model_picture
+from heedful.classroom.figures.figure import unpack
+from heedful.classroom.figures.model_picture import model_picture, text_labels
 from tests.properties.tiny import ALL, tiny
 
 IDS = [5, 9, 2, 7, 11]

@@ -9,8 +9,8 @@ import pytest
 
 from heedful.classroom.figures import panels
 from heedful.classroom.figures.canvas import Box, Stroke, TextLabel
-from heedful.classroom.figures.charts import bar_chart, heat_map
 from heedful.classroom.figures.figure import Figure
+from heedful.classroom.figures.panels import bar_chart, heat_map
 
 
 def drawn(values: list[float], marks: list[float] | None = None) -> tuple[list[Box], list[Stroke]]:

@@ -12,7 +12,7 @@ import torch
 
 import heedful
 from heedful.classroom import figures as view
-from heedful.classroom.figures.pattern_selection import (
+from heedful.classroom.figures.patterns import (
     by_words,
     group_words,
     join_word,

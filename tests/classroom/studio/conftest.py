@@ -12,8 +12,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.classroom.studio.shared_state import Studio
 from heedful.classroom.studio.studio_app import create_studio_app
+from heedful.classroom.studio.traces import Studio
 from tests.classroom.studio.made import LINES, made, save_vectors
 
 KINDS = ["encoder", "decoder", "encoder-decoder", "rnn", "vectors"]

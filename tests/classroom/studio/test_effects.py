@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from heedful.classroom.studio.shared_state import Studio
+from heedful.classroom.studio.traces import Studio
 from heedful.interp import change as effects
 from heedful.interp.change import ablate, each_head_effect, head_effects
 from heedful.interp.inputs import Input, reading

@@ -11,9 +11,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from heedful.classroom.studio import trace_builder
-from heedful.classroom.studio.page_policy import content_security_policy
-from heedful.classroom.studio.shared_state import Studio
-from heedful.classroom.studio.studio_app import create_studio_app
+from heedful.classroom.studio.studio_app import content_security_policy, create_studio_app
+from heedful.classroom.studio.traces import Studio
 from tests.classroom.studio.conftest import KINDS, SEQUENCES, TEXT, get, traced
 
 HOSTILE = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from fastapi.testclient import TestClient
 
-from heedful.classroom.studio.routes.picture import (
+from heedful.classroom.studio.routes.figures import (
     FIRST_COMPARISON,
     FIRST_HEADS,
     FIRST_TEXT,
     prepare_first_picture,
 )
-from heedful.classroom.studio.shared_state import Studio
+from heedful.classroom.studio.traces import Studio
 from heedful.interp.attention import attention
 from tests.classroom.studio.conftest import SEQUENCES, TEXT, get
 from tests.classroom.studio.test_snippets import ran

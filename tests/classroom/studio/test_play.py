@@ -11,9 +11,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.classroom.studio import beam_listener
-from heedful.classroom.studio.shared_state import Studio
-from heedful.classroom.studio.workers import Ticket
+from heedful.classroom.studio import task_runner
+from heedful.classroom.studio.model_registry import Ticket
+from heedful.classroom.studio.traces import Studio
 from heedful.decode.beam import run_beam_search
 from heedful.serve.guard import RequestRefused
 from tests.classroom.studio.conftest import TEXT
@@ -208,7 +208,7 @@ class Leaving(Ticket):
 def test_a_search_that_nobody_waits_for_stops_where_it_is(studio: Studio) -> None:
     held, ticket = studio.registry.get("decoder"), Leaving()
     with pytest.raises(RequestRefused, match="a newer run"):
-        beam_listener.search_beams(
+        task_runner.search_beams(
             held, "text-generation", {"text": "the"}, {"max_tokens": 20, "beams": 2}, ticket
         )
     assert ticket.asked == 3

@@ -10,8 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.classroom.studio.shared_state import Studio
 from heedful.classroom.studio.tokens import words_of
+from heedful.classroom.studio.traces import Studio
 from heedful.word2vec import Settings, Word2Vec
 from tests.classroom.studio.conftest import KINDS, TEXT, get, traced
 
@@ -210,7 +210,7 @@ def test_the_map_is_the_exact_projection(client: TestClient, studio: Studio, kin
 
 def test_a_map_by_tsne_is_that_of_the_library(client: TestClient, studio: Studio) -> None:
     pytest.importorskip("sklearn")
-    from heedful.classroom.figures.projections import project
+    from heedful.classroom.figures.value_figures import project
 
     asked = {"method": "tsne", "perplexity": 4, "seed": 2, "count": 14, "dims": 2}
     found = get(client, "/api/models/vectors/space/map", **asked)
@@ -224,7 +224,7 @@ def test_a_map_by_tsne_is_that_of_the_library(client: TestClient, studio: Studio
 
 
 def test_a_slow_map_is_made_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    from heedful.classroom.figures.projections import project
+    from heedful.classroom.figures.value_figures import project
     from heedful.classroom.studio import vector_space
 
     made: list[str] = []

@@ -11,8 +11,8 @@ import torch
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.classroom.studio.shared_state import Studio
 from heedful.classroom.studio.trace_builder import check_token_ids
+from heedful.classroom.studio.traces import Studio
 from heedful.core.errors import InputError
 from heedful.interp.attention import attention, head_scores, rollout
 from heedful.interp.change import ablate, head_effects

@@ -29,16 +29,32 @@ Each gives a `Figure`, a value: `.data` has the numbers, `.save("x.html")` write
 
 from __future__ import annotations
 
-from heedful.classroom.figures.answer_figures import lines, logit_attribution, matrix, patching
-from heedful.classroom.figures.attention_figures import attention, heads
+from heedful.classroom.figures.attention_figures import attention, heads, image_attention
 from heedful.classroom.figures.beams import beams
-from heedful.classroom.figures.catalogue_figures import find_heads, head_catalogue
 from heedful.classroom.figures.figure import Figure
-from heedful.classroom.figures.graph_figures import attention_flow, attribution_graph
-from heedful.classroom.figures.image_figures import image_attention
-from heedful.classroom.figures.model_figure import model
-from heedful.classroom.figures.position_figures import features, positions, probes, steering, tuned_lens
-from heedful.classroom.figures.value_figures import embeddings, next_token, steps, surprisal, training
+from heedful.classroom.figures.interp_figures import (
+    attention_flow,
+    attribution_graph,
+    features,
+    find_heads,
+    head_catalogue,
+    logit_attribution,
+    patching,
+    positions,
+    probes,
+    steering,
+    tuned_lens,
+)
+from heedful.classroom.figures.model_picture import model
+from heedful.classroom.figures.value_figures import (
+    embeddings,
+    lines,
+    matrix,
+    next_token,
+    steps,
+    surprisal,
+    training,
+)
 
 __all__ = [
     "Figure",

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from heedful.classroom.figures import from_huggingface
-from heedful.classroom.figures.color_scale import PALETTES, SCALES
+from heedful.classroom.figures.canvas import PALETTES, SCALES
 from heedful.classroom.figures.figure import Figure
 from heedful.classroom.figures.panels import matrix
-from heedful.classroom.figures.pattern_selection import SIDES, marks_of, side
+from heedful.classroom.figures.patterns import SIDES, attention_patterns, figure_entry, marks_of, side
 from heedful.classroom.figures.token_labels import cut_label, labels, readable
 from heedful.core.errors import InputError, nearest
+from heedful.core.images import ImageProcessor, open_image
 from heedful.interp.attention import attention as attended
 from heedful.interp.attention import head_scores, pattern_scores
 from heedful.interp.inputs import Input, ids_of, is_pair, part_at, reading
 from heedful.interp.mixing import window_of
-from heedful.models.base import Model
+from heedful.models.base import Model, Seq2Seq
+from heedful.nn.patches import PatchEmbedding
 
 LONGEST = 4096  # tokens whose patterns are drawn at all
 WEIGHTS = 1 << 27  # and how many weights together
@@ -159,7 +161,7 @@ def _collect_patterns(
         )
     if isinstance(model, Model):
         return _ours(model, text, target, only, with_scores)
-    found = from_huggingface.attention_patterns(model, text, target, tokenizer)
+    found = attention_patterns(model, text, target, tokenizer)
     said, scores = _captions(text, found[0]["keys"]), _scores_alone(found) if with_scores else []
     pair = text if is_pair(text) else None
     return CollectedPatterns(type(model).__name__, said, found, scores=scores, pair=pair)
@@ -207,9 +209,7 @@ def given_patterns(
     depth = lambda layer: layer if torch.as_tensor(layer).dim() > 2 else torch.as_tensor(layer)[None]
     name = lambda i: f"layer {i}" if len(layers) > 1 else "pattern"
     more: dict[str, Any] = {"cross": keys is not None, "second": second}
-    return [
-        from_huggingface.figure_entry(name(i), depth(x), names, columns, **more) for i, x in enumerate(layers)
-    ]
+    return [figure_entry(name(i), depth(x), names, columns, **more) for i, x in enumerate(layers)]
 
 
 def _ours(
@@ -222,7 +222,7 @@ def _ours(
         if pattern.heads > CHANNELS:
             note = f"The first {CHANNELS} of {pattern.heads:,} channels of each layer are kept."
         path = pattern.name.removesuffix(".pattern")
-        entry = from_huggingface.figure_entry(
+        entry = figure_entry(
             path, pattern.values[:CHANNELS], readable(model, pattern.queries), readable(model, pattern.keys),
             cross=pattern.cross, predicted_rows=pattern.written, window=window_of(part_at(model, path)),
             kind=pattern.kind, mark=mark, second=given.second,
@@ -270,3 +270,70 @@ def states_of(inputs: CollectedPatterns) -> Figure:
     note = f"{inputs.name} attends to nothing, so there is no pattern to draw; these are its states."
     call = f"heedful.view.attention(model, {inputs.text!r})"
     return Figure("states", f"States of {inputs.name}", about, {"panels": panels}, note, call)
+
+
+# image_attention: where in an image a model looks while it writes each token.
+
+
+LARGEST = 384  # pixels of a side of the image that is kept in a figure
+
+
+def image_attention(
+    model: Model, image: Any, target: Any = None, *, layer: int | str = "mean", head: int | str = "mean",
+    name: str = "",
+) -> Figure:  # fmt: skip
+    """Where in an image the model looks while it writes each token: cross-attention over the patches.
+
+    `image` is a path, an array of pixels or one of Pillow's. Without a target the model writes its own.
+    `layer` and `head` are numbers, or "mean" over all of them. `name` is what the title calls the model.
+    """
+    embed = model.embed if isinstance(model, Seq2Seq) else None
+    if not isinstance(embed, PatchEmbedding):
+        raise InputError(f"a {model.family.name} reads text, no image", hint="load a vision-encoder-decoder")
+    given = reading(model, image, target)
+    seen = attended(model, given, only=("decoder.*.cross",))
+    every = torch.stack([pattern.values for pattern in seen.patterns.values()])  # (L, H, T, S)
+    chosen = _choose(_choose(every, "layer", layer), "head", head).float().cpu()  # (T, S)
+    written = readable(model, next(iter(seen.patterns.values())).queries)
+    names, first = list(given.tokens), len(embed.first)
+    off = float(chosen[:, :first].sum() / chosen.sum().clamp(min=1e-9))
+    panel = matrix("weights", chosen, written, names, axes=("token written", "patch: row, column"))
+    data = {
+        "panels": [panel], "pixels": shown_pixels(model.image_processor, image, given), "first": first,
+        "grid": list(embed.grid),
+    }  # fmt: skip
+    said = str(image) if isinstance(image, str | Path) else "image"
+    said_of = lambda what, value: f"all {what}s" if value == "mean" else f"{what} {value}"
+    which = f"{said_of('layer', layer)}, {said_of('head', head)}"
+    name = name or model.family.name
+    title = f"Where {name} looks while it writes: {which}"
+    learned = " and ".join(names[:first])
+    note = f"{100 * off:.0f} % of all weight goes to {learned}, which belongs to no place in the image."
+    named = "" if name == model.family.name else f", name={name!r}"
+    call = f"heedful.view.image_attention(model, {said!r}, layer={layer!r}, head={head!r}{named})"
+    about = {"model": name, "image": said, "layer": layer, "head": head}
+    return Figure("image_attention", title, about, data, note, call)
+
+
+def _choose(values: torch.Tensor, axis: str, which: int | str) -> torch.Tensor:
+    """One entry of the first axis, or the mean over it."""
+    if which == "mean":
+        return values.mean(0)
+    if not isinstance(which, int) or not -len(values) <= which < len(values):
+        raise InputError(f"{axis}={which!r} is unknown", hint=f"give 0 … {len(values) - 1}, or 'mean'")
+    return values[which]
+
+
+def shown_pixels(processor: ImageProcessor, image: Any, source: Input) -> np.ndarray:
+    """The image (H, W, 3) in bytes: as it came where all of it is read, else as the model reads it."""
+    if isinstance(image, torch.Tensor | Input) or processor.crop is not None:
+        column = lambda each: torch.tensor(each)[:, None, None]
+        values = source.ids[0].float().cpu() * column(processor.std) + column(processor.mean)
+        values = (values / processor.rescale).clamp(0, 255).round().permute(1, 2, 0)  # (H, W, C)
+        return values.expand(-1, -1, 3).to(torch.uint8).numpy()
+    opened = open_image(image).convert("RGB")
+    scale = min(1.0, LARGEST / max(opened.size))
+    small = (
+        opened if scale == 1 else opened.resize(tuple(max(1, round(side * scale)) for side in opened.size))
+    )
+    return np.asarray(small, dtype=np.uint8)

@@ -70,10 +70,10 @@ def beam_tree(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **setti
     """The search that `heedful.generate(model, prompt, beams=…)` makes, with the same settings."""
     if (count := len(encode_prompts(stepper_for(model).model, prompt).ids)) != 1:
         raise InputError(f"{count} prompts have a tree each", hint="give one")
-    return trees(model, prompt, beams=beams, **settings)[0]
+    return beam_trees(model, prompt, beams=beams, **settings)[0]
 
 
-def trees(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings: Any) -> list[Tree]:
+def beam_trees(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings: Any) -> list[Tree]:
     """A tree for each prompt; they are searched side by side."""
     known = stepper_for(model).model
     wide = BeamSettings(beams, **{name: settings.pop(name) for name in SEARCH if name in settings})

@@ -7,12 +7,31 @@ from typing import Any
 
 import torch
 
-from heedful.classroom.figures import color_scale
-from heedful.classroom.figures.canvas import ACCENT, FAINT, INK, SOFT, Box, Cells, Shape, Stroke, TextLabel
-from heedful.classroom.figures.charts import Drawing, bar_chart, heat_map, line_chart, longest, point_map
+from heedful.classroom.figures.canvas import (
+    ACCENT,
+    FAINT,
+    INK,
+    SOFT,
+    Box,
+    Cells,
+    Shape,
+    Stroke,
+    TextLabel,
+    color_rows,
+    greatest,
+)
 from heedful.classroom.figures.model_drawing import draw_graph, draw_image_attention, draw_model, model_rows
-from heedful.classroom.figures.panels import draw_panels, panel_rows
-from heedful.classroom.figures.pattern_selection import select_pattern
+from heedful.classroom.figures.panels import (
+    Drawing,
+    bar_chart,
+    draw_panels,
+    heat_map,
+    line_chart,
+    longest,
+    panel_rows,
+    point_map,
+)
+from heedful.classroom.figures.patterns import select_pattern
 from heedful.classroom.figures.token_labels import brief, percent, short, visible_text, width
 from heedful.interp.attention import pool_pattern
 
@@ -60,7 +79,7 @@ def draw_heads(data: Data) -> Drawing:
         shapes.append(TextLabel(left - 8, y + size / 2, short(pattern["name"], 20), 11, "end", SOFT))
         for h, small in enumerate(pool_pattern(torch.from_numpy(pattern["values"]), 24).numpy()):
             x = left + h * (size + gap)
-            paint = color_scale.rows(small, color_scale.greatest(small), scale=data["scale"], signed=signed)
+            paint = color_rows(small, greatest(small), scale=data["scale"], signed=signed)
             ramp = "signed" if signed else data["palette"]
             shapes += [Cells(x, y, size, size, paint, ramp), Box(x, y, size, size, stroke=FAINT)]
     return shapes, left + most * (size + gap) + 12, top + len(data["patterns"]) * (size + gap) + 8

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from heedful.classroom.figures import color_scale
 from heedful.classroom.figures.canvas import (
     ACCENT,
     BAR,
@@ -22,8 +21,10 @@ from heedful.classroom.figures.canvas import (
     Shape,
     Stroke,
     TextLabel,
+    color_rows,
+    greatest,
 )
-from heedful.classroom.figures.charts import Drawing
+from heedful.classroom.figures.panels import Drawing
 from heedful.classroom.figures.token_labels import brief, percent, short, visible_text, width
 
 Data = Mapping[str, Any]
@@ -106,7 +107,7 @@ def vector_patch(vector: np.ndarray, of: np.ndarray, x: float, y: float) -> Cell
     padded = np.zeros(width * -(-len(vector) // width), dtype=np.float32)
     padded[: len(vector)] = vector
     grid = padded.reshape(-1, width)
-    paint = color_scale.rows(grid, color_scale.greatest(of), scale="sqrt", signed=True)
+    paint = color_rows(grid, greatest(of), scale="sqrt", signed=True)
     return Cells(x, y, *PATCH, paint, "signed")
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,12 @@ from torch import Tensor
 from heedful.classroom.arithmetic.explain import explain
 from heedful.classroom.arithmetic.render import Style
 from heedful.classroom.arithmetic.worked import Derivation
+from heedful.classroom.figures import panels
 from heedful.classroom.figures.attention_figures import Text, check_pattern
 from heedful.classroom.figures.figure import Figure
-from heedful.classroom.figures.panels import bars
-from heedful.classroom.figures.projections import project
+from heedful.classroom.figures.panels import Axes
 from heedful.classroom.figures.token_labels import cut_label, labels, readable
-from heedful.core.errors import InputError
+from heedful.core.errors import InputError, MissingPackage
 from heedful.decode.sampling import Sampling, generator, uniforms
 from heedful.interp import lens
 from heedful.interp.inputs import Input, position_of, token_id, word_head
@@ -77,7 +80,7 @@ def surprisal(model: Model, text: Text, target: Text = None) -> Figure:
     names = readable(model, found.tokens)
     known = [i for i, bits in enumerate(found.bits) if bits is not None]
     values, labelled = [found.bits[i] for i in known], [f"{i}: {names[i]}" for i in known]
-    panel = bars("surprisal", values, labelled, axes=("token", "bits"))
+    panel = panels.bars("surprisal", values, labelled, axes=("token", "bits"))
     said = cut_label(text if isinstance(text, str) else " ".join(names))
     title = (
         f"Surprise of {model.family.name}: {found.mean:.2f} bits a token, perplexity {found.perplexity:.1f}"
@@ -247,3 +250,121 @@ def training(run: str | Path | Sequence[str | Path], metric: str = "loss") -> Fi
     return Figure(
         "training", f"{metric} of {where}", {"run": where}, {"metric": metric, "curves": listed}, "", call
     )
+
+
+def matrix(
+    values: Any, rows: Sequence[Any] | None = None, columns: Sequence[Any] | None = None, *, title: str = "",
+    axes: Axes = ("", ""),
+) -> Figure:  # fmt: skip
+    """A heat map of any numbers (R, C); NaN is hatched. `axes` say what rows and columns are."""
+    numbers = torch.as_tensor(values).detach().float().cpu()
+    if numbers.dim() != 2:
+        raise InputError(
+            f"the numbers have shape {tuple(numbers.shape)}", hint="give rows and columns (R, C)"
+        )
+    drawn = panels.matrix("", numbers, rows, columns, axes=axes)
+    return Figure("matrix", title, {}, {"panels": [drawn]}, "", "heedful.view.matrix(values)")
+
+
+def lines(values: Any, x: Sequence[float] | None = None, *, title: str = "", axes: Axes = ("", "")) -> Figure:
+    """A line over x, or one for each name of a mapping; `axes` are the titles of y and x."""
+    curves = values if isinstance(values, Mapping) else {"": values}
+    numbers = torch.stack([torch.as_tensor(curve).detach().float().cpu() for curve in curves.values()])
+    drawn = panels.lines("", numbers, list(curves), x, axes=axes)
+    return Figure("lines", title, {}, {"panels": [drawn]}, "", "heedful.view.lines(values)")
+
+
+# Vectors on a map: PCA, which is exact; t-SNE and UMAP, which keep neighbours together and little else.
+
+
+NAMES = {"pca": "principal component", "tsne": "t-SNE", "umap": "UMAP"}
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Where vectors stand on a map: points (N, dims). `share` is each axis' part of the variance, of PCA."""
+
+    method: str
+    points: np.ndarray
+    share: list[float]
+    note: str = ""
+
+    def axis(self, i: int) -> str:
+        """What an axis is called."""
+        name = f"{NAMES[self.method]} {i + 1}"
+        return f"{name} ({100 * self.share[i]:.1f} % of the variance)" if self.share else name
+
+
+def project(
+    vectors: np.ndarray, method: str = "pca", dims: int = 2, *, perplexity: float = 30.0, seed: int = 0
+) -> Projection:
+    """Vectors (N, D) as points. `perplexity` is about how many neighbours count, of t-SNE and UMAP; these two
+    begin at random, as `seed` says.
+    """
+    if method not in NAMES:
+        raise InputError(f"method={method!r} is unknown", hint=f"choose {', '.join(NAMES)}")
+    rows = np.asarray(vectors, dtype=np.float64)
+    if method == "pca":
+        points, share = pca(rows, dims)
+        said = f"both axes hold {100 * sum(share[:2]):.1f} % of the variance"
+        return Projection(method, points, share, said)
+    if len(rows) < 4:
+        raise InputError(f"{NAMES[method]} needs at least 4 vectors", hint=f"there are {len(rows)}: take pca")
+    if perplexity <= 0:
+        raise InputError(f"perplexity={perplexity} must be above 0", hint="5 to 50 is usual")
+    near = min(perplexity, (len(rows) - 1) / 3)
+    points = {"tsne": tsne, "umap": umap}[method](rows, dims, near, seed)
+    said = f"{near:g} neighbours count; how far groups are apart, and how large they are, says little"
+    return Projection(method, points, [], said)
+
+
+def unit_rows(table: Word2Vec, words: Sequence[str] | int) -> np.ndarray:
+    """Return the vectors of some words, or of the first so many, each made one long: (N, D) in float64."""
+    rows = list(range(min(words, len(table)))) if isinstance(words, int) else [table.row(w) for w in words]
+    vectors = np.asarray(table.input[rows], dtype=np.float64)
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
+
+
+def pca(rows: np.ndarray, dims: int) -> tuple[np.ndarray, list[float]]:
+    """Coordinates along the directions of largest variance, and each one's share of it; exact, by SVD."""
+    centred = rows - rows.mean(0)
+    if len(centred) < 2:
+        return np.zeros((len(centred), dims)), [0.0] * dims
+    left, sizes, right = np.linalg.svd(centred, full_matrices=False)
+    # A direction has two signs: take that of its greatest entry.
+    signs = np.sign(right[np.arange(len(right)), np.abs(right).argmax(1)])
+    found = (left * sizes * signs)[:, :dims]
+    share = (sizes[:dims] ** 2 / (float((sizes**2).sum()) or 1.0)).tolist()
+    missing = max(0, dims - found.shape[1])
+    return np.pad(found, ((0, 0), (0, missing))), share + [0.0] * missing
+
+
+def tsne(rows: np.ndarray, dims: int, neighbours: float, seed: int) -> np.ndarray:
+    """van der Maaten and Hinton 2008, from the principal components on; by scikit-learn."""
+    TSNE = package("sklearn.manifold", "scikit-learn", "t-SNE").TSNE
+    start = np.pad(rows, ((0, 0), (0, max(0, dims - rows.shape[1]))))  # it begins with as many dimensions
+    made = TSNE(n_components=dims, perplexity=neighbours, init="pca", random_state=seed)
+    return np.asarray(made.fit_transform(start), dtype=np.float64)
+
+
+def umap(rows: np.ndarray, dims: int, neighbours: float, seed: int) -> np.ndarray:
+    """McInnes et al. 2018; by umap-learn, which is large and never installed unasked."""
+    UMAP = package("umap", "umap-learn", "UMAP").UMAP
+    made = UMAP(n_components=dims, n_neighbors=max(2, round(neighbours)), random_state=seed)
+    return np.asarray(made.fit_transform(rows), dtype=np.float64)
+
+
+def package(module: str, name: str, purpose: str) -> Any:
+    """A package that is not a part of heedful's own; one line where it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingPackage(
+            f"{purpose} needs the package {name}: pip install {name}", hint="PCA needs none"
+        ) from None
+
+
+def methods() -> list[str]:
+    """Those that can be used here."""
+    found = {"pca": True, "tsne": find_spec("sklearn") is not None, "umap": find_spec("umap") is not None}
+    return [name for name, there in found.items() if there]

@@ -1,7 +1,7 @@
-"""Doors: views that are worth opening, each set to the model, layer, head and row that show what it promises.
+"""Curated views: views worth opening, each set to the model, layer, head and row that show what it promises.
 
-A door has a caption, which says what is shown, and a notice, which says what to look for. What they say of
-the model is its promise, as a value: a test holds every promise against the model.
+A curated view has a caption, which says what is shown, and a notice, which says what to look for. What they
+say of the model is its promise, as a value: a test holds every promise against the model.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def example_texts() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Door:
+class CuratedView:
     """A view of the studio: `page` and `address` say where it is, `text` what is read there."""
 
     id: str
@@ -140,7 +140,7 @@ class Door:
         return tuple(dict.fromkeys([self.model, *(str(self.address[side]) for side in both)]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the door as the page reads it; `with` is its whole address."""
+        """Return the view as the page reads it; `with` is its whole address."""
         text = example_texts().get(self.text, self.text)
         here = {"x": text} if text else {}
         return {
@@ -154,8 +154,8 @@ class Door:
 READS = "The old man reads a book."
 
 # The questions that people come with.
-QUESTIONS: tuple[Door, ...] = (
-    Door(
+QUESTIONS: tuple[CuratedView, ...] = (
+    CuratedView(
         "tired", "What does “it” attend to?",
         "Layer 3, head 1 of a masked language model, the row of the query “it”. It reads both ways, so "
         "“it” sees the end of the sentence.",
@@ -163,7 +163,7 @@ QUESTIONS: tuple[Door, ...] = (
         "largest weight moves to “street”.",
         "masked", "attention", {"l": 3, "h": 1, "q": 10}, "tired", (Looks("it", "animal", 0.45),),
     ),
-    Door(
+    CuratedView(
         "scale", "Why divide by √dₖ?",
         "One head twice: softmax(q·k / √dₖ) as the model computes it, and softmax(q·k) without the "
         "division, from the same queries and keys. dₖ is 32 here.",
@@ -173,7 +173,7 @@ QUESTIONS: tuple[Door, ...] = (
         "masked", "attention", {"l": 3, "h": 1, "q": 10, "of": "unscaled"}, "tired",
         (Sharpens("it", 0.6, 0.98),),
     ),
-    Door(
+    CuratedView(
         "masking", "What does masking do?",
         "A decoder over “She opened the”: the causal mask hides every key to the right of the query, "
         "the hatched cells. They have no weight at all.",
@@ -181,7 +181,7 @@ QUESTIONS: tuple[Door, ...] = (
         "Because no token sees a later one, one pass predicts the next word at every position at once.",
         "prose", "attention", {"l": 4, "h": 0, "q": 0}, "She opened the", (Looks("She", "She", 0.999),),
     ),
-    Door(
+    CuratedView(
         "without-head", "What happens without this head?",
         "Layer 4, head 0 is switched off. With it, “the” gives nearly all its weight to “opened”, and the "
         "likeliest next word is “door”.",
@@ -190,7 +190,7 @@ QUESTIONS: tuple[Door, ...] = (
         "prose", "attention", {"l": 4, "h": 0, "q": 2, "off": "blocks.4.attn:0"}, "She opened the",
         (Looks("the", "opened", 0.85), Falls("door", 0.5, 0.25)),
     ),
-    Door(
+    CuratedView(
         "alignment", "Bahdanau’s alignment of my sentence",
         "A recurrent encoder-decoder with Bahdanau’s attention translates into German. A row is the word "
         "that is written, a column a word of the source.",
@@ -199,7 +199,7 @@ QUESTIONS: tuple[Door, ...] = (
         "rnnsearch-en-de", "attention", {"words": "1"}, READS,
         (Looks("Mann", "man", 0.6), Looks("Buch", "book", 0.5)),
     ),
-    Door(
+    CuratedView(
         "cross-attention", "Where does a Transformer look while it translates?",
         "Cross-attention of layer 3, head 2: queries from the decoder, keys and values from the encoder. "
         "A row is the word that is written.",
@@ -209,7 +209,7 @@ QUESTIONS: tuple[Door, ...] = (
         (Looks("Der", "The", 0.9), Looks("alte", "old", 0.8), Looks("Mann", "man", 0.9),
          Looks("liest", "read", 0.9), Looks("Buch", "book", 0.9)),
     ),
-    Door(
+    CuratedView(
         "positions", "What does the positional encoding add?",
         "The sinusoids of a translator: one row per position, added to the vector of the token there.",
         "Low dimensions turn quickly, high ones slowly, so every row is different and near rows are alike. "
@@ -217,7 +217,7 @@ QUESTIONS: tuple[Door, ...] = (
         "positions set to 0 it does not move at all.",
         "translate-en-de", "positions", {}, "The student is eating an apple.", (Moves("sinusoidal", 0.5),),
     ),
-    Door(
+    CuratedView(
         "hello", "How does an RNN read “hello”?",
         "A recurrent network with three cells reads h, e, l, l and says after each letter which one "
         "follows: every product and every sum of it.",
@@ -225,7 +225,7 @@ QUESTIONS: tuple[Door, ...] = (
         "leads to “o” and the first to “l”, although the letter is the same.",
         "prose", "steps", {"ex": "hello"}, "", (Works("hello"),),
     ),
-    Door(
+    CuratedView(
         "analogy", "king − man + woman",
         "Word vectors of 64 dimensions, on the plane of the mean difference between man and woman, king and "
         "queen, and of the one between man and king, woman and queen.",
@@ -235,7 +235,7 @@ QUESTIONS: tuple[Door, ...] = (
         "words", "space", {"tab": "analogy", "a": "man", "b": "king", "c": "woman", "d": "queen"}, "",
         (Ranks("queen", 3), Parallel(0.98, 0.4)),
     ),
-    Door(
+    CuratedView(
         "sampling", "What do temperature and top-k do?",
         "The next word behind “She opened the”: logits, divided by the temperature 0.7, cut to the 5 "
         "likeliest, made to sum to 1, and one drawn.",
@@ -243,7 +243,7 @@ QUESTIONS: tuple[Door, ...] = (
         "draw again.",
         "prose", "predict", {"T": "0.7", "topk": 5}, "She opened the", (Predicts("door", 0.5),),
     ),
-    Door(
+    CuratedView(
         "beams", "What does beam search weigh?",
         "A translation with 4 beams: at each step the 4 best beginnings are continued, and the 4 best of "
         "all continuations kept.",
@@ -252,7 +252,7 @@ QUESTIONS: tuple[Door, ...] = (
         "translate-en-de", "play", {"task": "translation", "beams": 4, "go": "1"}, READS,
         (Answers("Der alte Mann liest ein Buch."),), "search",
     ),
-    Door(
+    CuratedView(
         "mamba", "Mamba against attention",
         "One text, read by a Transformer and by a Mamba of about as many weights, which learnt from half of "
         "the same novels. A Transformer looks at every earlier token in one step; a Mamba carries a state of "
@@ -263,7 +263,7 @@ QUESTIONS: tuple[Door, ...] = (
         "prose", "compare", {"a": "prose", "b": "prose-mamba"}, "She opened the door and looked into the",
         (Mixes("prose", "attention"), Mixes("prose-mamba", "state space")),
     ),
-    Door(
+    CuratedView(
         "picture", "Where does a model look in a picture?",
         "A vision encoder has cut a picture of “2026” into 24 patches; the decoder writes what it reads, "
         "one character after another, by cross-attention over the patches.",
@@ -274,87 +274,87 @@ QUESTIONS: tuple[Door, ...] = (
 )  # fmt: skip
 
 # The example sentences that are not among the questions.
-SENTENCES: tuple[Door, ...] = (
-    Door(
+SENTENCES: tuple[CuratedView, ...] = (
+    CuratedView(
         "wide", "What “it” attends to now",
         "Layer 3, head 1, the row of the query “it”: the same head as for “tired”, and one word changed.",
         "The largest weight is now on “street”, which is what can be too wide.",
         "masked", "attention", {"l": 3, "h": 1, "q": 10}, "wide", (Looks("it", "street", 0.3),),
     ),
-    Door(
+    CuratedView(
         "cat", "From tokens to the next word",
         "What each layer of a small GPT-2 would predict behind every token, if it were the last layer.",
         "At the bottom each token predicts itself; towards the top the predictions become words that "
         "may follow.",
         "prose", "layers", {}, "cat", (Echoes(), Predicts("⏎", 0.2)),
     ),
-    Door(
+    CuratedView(
         "cat-mask", "What a mask attends to",
         "Layer 2, head 1 of a masked language model, the row of the query [MASK].",
         "It looks at “sat” and “on”: somebody sat on something. The mask stands last, so nothing behind "
         "it helps.",
         "masked", "attention", {"l": 2, "h": 1, "q": 6}, "cat-mask", (Looks("[MASK]", "sat", 0.4),),
     ),
-    Door(
+    CuratedView(
         "popcorn-mask", "A mask that needs what comes after it",
         "Layer 5, head 10 of a masked language model, the row of the query [MASK].",
         "The largest weights are on “eating” and “popcorn”, four and five tokens later. A decoder could "
         "not look there.",
         "masked", "attention", {"l": 5, "h": 10, "q": 5}, "popcorn-mask", (Looks("[MASK]", "eating", 0.2),),
     ),
-    Door(
+    CuratedView(
         "fox", "A whole block, number by number",
         "One block of a small GPT-2 at its last token: norm, attention, the residual sum, norm, the "
         "feed-forward layers, the residual sum.",
         "The input goes around both parts: each only adds to it.",
         "prose", "steps", {"topic": "block"}, "fox", (Works("block"),),
     ),
-    Door(
+    CuratedView(
         "orange", "“apple” beside an orange",
         "Layer 0, head 10, the row of the query “apple”.",
         "It looks at “orange”, three tokens later: what “apple” is here is told by its company.",
         "masked", "attention", {"l": 0, "h": 10, "q": 4}, "orange", (Looks("apple", "orange", 0.5),),
     ),
-    Door(
+    CuratedView(
         "watch", "“apple” before a watch",
         "Layer 1, head 8, the row of the query “apple”.",
         "Nearly all its weight is on “watch”: the same word, another meaning, and so another vector.",
         "masked", "attention", {"l": 1, "h": 8, "q": 4}, "watch", (Looks("apple", "watch", 0.85),),
     ),
-    Door(
+    CuratedView(
         "eating", "Ranked continuations",
         "The next word behind “I was eating”, by a small GPT-2 that has read Victorian novels.",
         "Articles come first: they can begin any meal. Drag the temperature down and up.",
         "prose", "predict", {}, "eating", (Predicts("the", 0.1),),
     ),
-    Door(
+    CuratedView(
         "dragons", "Two heads, each over the whole text",
         "Layer 2, head 4, the row of the query “They”.",
         "This head looks at “Dragons”, the noun that “They” stands for. Choose layer 1, head 7: there "
         "the same query looks at “creatures”.",
         "masked", "attention", {"l": 2, "h": 4, "q": 5}, "dragons", (Looks("they", "dragons", 0.7),),
     ),
-    Door(
+    CuratedView(
         "harry", "A story continued",
         "A GPT-2 of 1.5 million weights continues the text, the likeliest token at each step.",
         "Taking the likeliest token again and again soon repeats itself. Raise the temperature to 0.8 "
         "and run it again.",
         "prose", "play", {"task": "text-generation", "go": "1"}, "harry", (Answers(","),),
     ),
-    Door(
+    CuratedView(
         "student", "Who eats whom: order (1)",
         "Layer 1, head 4, the row of the query “eating”.",
         "It looks at “apple”, behind the verb. Open the same words in the other order: it looks at "
         "“student” then.",
         "masked", "attention", {"l": 1, "h": 4, "q": 4}, "student", (Looks("eating", "apple", 0.4),),
     ),
-    Door(
+    CuratedView(
         "apple", "Who eats whom: order (2)",
         "Layer 1, head 4, the row of the query “eating”: the same words as before, in another order.",
         "It looks at what stands behind the verb, now “student”. Only the positions differ.",
         "masked", "attention", {"l": 1, "h": 4, "q": 4}, "apple", (Looks("eating", "student", 0.5),),
     ),
-    Door(
+    CuratedView(
         "dog", "dog bites man, man bites dog",
         "Sentences compared by the cosine of their vectors, as a small sentence encoder makes them.",
         "The same words in the other order come out nearest, nearer than a sentence that says the same: "
@@ -363,14 +363,14 @@ SENTENCES: tuple[Door, ...] = (
         {"task": "sentence-similarity", "list": "man bites dog\na dog bit a man\ncat eats fish", "go": "1"},
         "dog", (Answers("man bites dog"),),
     ),
-    Door(
+    CuratedView(
         "how", "Translated, word by word",
         "A Transformer with five layers on each side translates into German.",
         "“How are you?” has no German translation word by word: “Wie geht es dir?” is learnt as a whole. "
         "Follow the link Attention below the answer.",
         "translate-en-de", "play", {"task": "translation", "go": "1"}, "how", (Answers("Wie geht es dir?"),),
     ),
-    Door(
+    CuratedView(
         "motel", "Nearest to a Seattle motel",
         "Sentences compared by the cosine of their vectors.",
         "“Seattle hotel” comes first: neither is a copy of the other, but they are used alike. As "
@@ -379,7 +379,7 @@ SENTENCES: tuple[Door, ...] = (
         {"task": "sentence-similarity", "list": "Seattle hotel\nBoston hotel\na bag of apples", "go": "1"},
         "motel", (Answers("Seattle hotel"),),
     ),
-    Door(
+    CuratedView(
         "hotel", "Nearest to a Seattle hotel",
         "Sentences compared by the cosine of their vectors, the other way round.",
         "The cosine is the same in both directions.",
@@ -387,14 +387,14 @@ SENTENCES: tuple[Door, ...] = (
         {"task": "sentence-similarity", "list": "Seattle motel\nBoston motel\na bag of apples", "go": "1"},
         "hotel", (Answers("Seattle motel"),),
     ),
-    Door(
+    CuratedView(
         "counselor", "Distance between words that interact",
         "Layer 3, head 1, the row of the query “frame”.",
         "The verb reaches its object “situation” in one step, whatever stands between. A recurrent "
         "network needs a step for every token between.",
         "masked", "attention", {"l": 3, "h": 1, "q": 4}, "counselor", (Looks("frame", "situation", 0.7),),
     ),
-    Door(
+    CuratedView(
         "fickle", "Sentiment of a sentence",
         "A classifier of English sentences: positive or negative.",
         "One word decides: put “lovely” in the place of “fickle”.",
@@ -403,6 +403,6 @@ SENTENCES: tuple[Door, ...] = (
 )  # fmt: skip
 
 
-def doors() -> list[Door]:
-    """Every door: first the questions, then the other example sentences."""
+def curated_views() -> list[CuratedView]:
+    """Return every curated view: first the questions, then the other example sentences."""
     return [*QUESTIONS, *SENTENCES]

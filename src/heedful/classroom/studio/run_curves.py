@@ -8,14 +8,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from heedful.classroom.studio.error_responses import RunNotFound
-from heedful.core.errors import nearest
+from heedful.core.errors import NotFound, nearest
 from heedful.train.checkpoint import list_checkpoints
 
 STEP = "train/global_step"
 EXAMPLE_COMMAND = "heed train shakespeare-char-cpu input.txt --steps 500 --set evaluate.every=50"
 EXAMPLES = Path(__file__).parent / "example_run"  # the log of one finished run, without its weights
 FRESH = 60.0  # seconds after which a run that writes nothing counts as over
+
+
+class RunNotFound(NotFound):
+    """A run that is not there."""
 
 
 def runs_in(root: Path) -> dict[str, Path]:

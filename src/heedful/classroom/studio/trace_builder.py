@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.classroom.figures.pattern_selection import group_words, marks_of
+from heedful.classroom.figures.patterns import group_words, marks_of
 from heedful.classroom.figures.token_labels import readable
 from heedful.classroom.studio import predictions, snippets, tokens
 from heedful.classroom.studio.capabilities import context, describe_group, heads_of
-from heedful.classroom.studio.model_registry import LoadedModel
+from heedful.classroom.studio.model_registry import LoadedModel, Ticket
 from heedful.classroom.studio.traces import Edits, Trace, TraceRecorder
-from heedful.classroom.studio.workers import Ticket
 from heedful.core.errors import InputError
 from heedful.core.images import draw_for_model
 from heedful.data.tokenization import find_template

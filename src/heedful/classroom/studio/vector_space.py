@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from heedful.classroom.figures.projections import methods, project, unit_rows
+from heedful.classroom.figures.value_figures import methods, project, unit_rows
 from heedful.classroom.studio import tokens
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.core.errors import NotFound

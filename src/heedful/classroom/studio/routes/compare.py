@@ -9,13 +9,11 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from heedful.classroom.studio import predictions, snippets
-from heedful.classroom.studio.model_registry import LoadedModel
+from heedful.classroom.studio.model_registry import LoadedModel, Ticket
+from heedful.classroom.studio.responses import run_while_connected
 from heedful.classroom.studio.routes.trace import Edit, Run, run_trace
-from heedful.classroom.studio.shared_state import Client, Here, Studio
-from heedful.classroom.studio.streaming import run_while_connected
 from heedful.classroom.studio.tokens import tidy
-from heedful.classroom.studio.traces import Trace
-from heedful.classroom.studio.workers import Ticket
+from heedful.classroom.studio.traces import Client, Here, Studio, Trace
 from heedful.core.errors import InputError
 from heedful.interp.change import Ablation
 from heedful.interp.inputs import reading

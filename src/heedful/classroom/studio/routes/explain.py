@@ -12,7 +12,7 @@ from heedful.classroom.arithmetic.explain import explain, explain_values
 from heedful.classroom.arithmetic.render import FORMATS, Style
 from heedful.classroom.arithmetic.worked import MATRIX_WIDTH, Derivation
 from heedful.classroom.studio import snippets
-from heedful.classroom.studio.shared_state import Here, Seen, Studio
+from heedful.classroom.studio.traces import Here, Seen, Studio
 from heedful.core.errors import InputError
 from heedful.serve.guard import Json
 

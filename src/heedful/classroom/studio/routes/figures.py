@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -11,10 +12,15 @@ from starlette.responses import Response
 
 from heedful.classroom import figures as view
 from heedful.classroom.studio import snippets
-from heedful.classroom.studio.figure_response import FigureFormat, figure_response
-from heedful.classroom.studio.model_registry import Entry
-from heedful.classroom.studio.shared_state import Here, Seen
-from heedful.core.errors import InputError, nearest
+from heedful.classroom.studio.model_registry import Entry, LoadedModel
+from heedful.classroom.studio.responses import FigureFormat, figure_response
+from heedful.classroom.studio.routes.models import DEFAULTS
+from heedful.classroom.studio.traces import Here, Seen, Studio
+from heedful.core.errors import HeedfulError, InputError, nearest
+from heedful.core.images import draw_text
+from heedful.decode.request import context_length
+from heedful.interp.prediction import is_causal
+from heedful.models.base import Model, Seq2Seq
 from heedful.serve.guard import Json
 
 router = APIRouter()
@@ -57,3 +63,101 @@ def draw_figure(look: Seen, name: str, format: FigureFormat = "json") -> Respons
     figure = look.run(lambda held: function(held.model, *given, **options))
     python = snippets.of_call(trace, function, f".save({name + '.html'!r})", **options)
     return figure_response(figure, name, format, python)
+
+
+# The picture of one text in a model, which the first screen shows: as a figure's JSON, or as a file.
+
+
+TEXTS = ("text", "beside")  # what a model that reads images is shown as images
+FIRST_TEXT = "The animal didn't cross the street because it was too tired."
+FIRST_COMPARISON = FIRST_TEXT.replace("tired", "wide")
+# Found by a search over all heads: in no other does the look of "it" move as far from "animal" to "street".
+FIRST_HEADS = {"masked": {"layer": "blocks.3.attn", "head": 1, "row": "it"}}
+
+
+@router.get("/api/picture")
+def draw_picture(
+    studio: Here, model: str = "", text: str = "", beside: str = "", target: str = "", layer: str = "",
+    head: int | None = None, row: str = "", format: FigureFormat = "json",
+) -> Response:  # fmt: skip
+    """The figure of `heedful.view.model`. Without a text it is the first picture of the model. `row` is a
+    position or a token, `layer` a number or a path; what is left out is found by the rule of the figure.
+    """
+    loaded_model = studio.registry.get(model or first_model(studio))
+    if text:
+        number = lambda text: int(text) if text.isdigit() else text or None
+        request: dict[str, Any] = {
+            "text": text, "target": target or None, "beside": beside or None, "layer": number(layer),
+            "head": head, "row": number(row),
+        }  # fmt: skip
+        options = {name: value for name, value in request.items() if value is not None}
+        figure = loaded_model.run(lambda: view_model(loaded_model, options))
+    else:
+        options, figure = first_picture(loaded_model)
+    size = loaded_model.sequence.image_processor
+    code = lambda value: snippets.Code(f"draw_text({value!r}, {size.height}, {size.width})")
+    said = {n: code(v) if size is not None and n in TEXTS else v for n, v in options.items()}
+    arguments = ", ".join(f"{name}={value!r}" for name, value in said.items())
+    call = f"figure = heedful.view.model(model, {arguments}, name={loaded_model.id!r})"
+    call += "\nfigure.save('model.html')"
+    imports = "import heedful" + ("\nfrom heedful.core.images import draw_text" if size is not None else "")
+    python = snippets.script(loaded_model.entry, call, imports)
+    return figure_response(figure, "model", format, python)
+
+
+def first_picture(loaded_model: LoadedModel) -> tuple[dict[str, Any], view.Figure]:
+    """Return the first picture of a model, drawn once, and what it was asked for with."""
+    options = first_request(loaded_model.id, loaded_model.sequence)
+    figure = loaded_model.once("picture", lambda: view_model(loaded_model, options))
+    return options, figure
+
+
+def view_model(loaded_model: LoadedModel, options: dict[str, Any]) -> view.Figure:
+    """Return the picture of a model; one that reads images reads the texts as they are drawn."""
+    model = loaded_model.sequence
+    size = model.image_processor
+    draw = lambda text: draw_text(text, size.height, size.width)
+    read = {n: draw(v) if size is not None and n in TEXTS else v for n, v in options.items()}
+    figure = view.model(model, **read, name=loaded_model.id)
+    if size is None:
+        return figure
+    texts = [options[name] for name in TEXTS if name in options]  # a figure of an image knows no text
+    return replace(figure, data={**figure.data, "texts": texts})
+
+
+def first_request(id: str, model: Model) -> dict[str, Any]:
+    """Return what is shown of a model before anything is asked for: a text that suits what it does, or one
+    that its context has room for.
+    """
+    request: dict[str, Any] = {"text": FIRST_TEXT, "beside": FIRST_COMPARISON} | FIRST_HEADS.get(id, {})
+    if model.image_processor is not None:
+        return {"text": "2026"}
+    if is_causal(model):
+        request = {
+            "text": "The old man reads a book." if isinstance(model, Seq2Seq) else "The cat sat on the"
+        }
+    limit = context_length(model, source=isinstance(model, Seq2Seq))
+    if (
+        limit is not None
+        and model.tokenizer is not None
+        and len(model.tokenizer.encode(request["text"])) > limit
+    ):
+        return {"text": "The cat sat"}
+    return request
+
+
+def first_model(studio: Studio) -> str:
+    """Return the model that a page begins with: one given on the command line, else a small bundled one."""
+    arguments = (id for id, entry in studio.registry.entries().items() if entry.source == "given")
+    return next(arguments, DEFAULTS[0])
+
+
+def prepare_first_picture(studio: Studio) -> None:
+    """Load the model that a page begins with and draw its picture, before the page asks for both.
+
+    A model that cannot be loaded is an error of the request that asks for it.
+    """
+    try:
+        first_picture(studio.registry.get(first_model(studio)))
+    except HeedfulError:
+        return

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 from fastapi import APIRouter
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from heedful import __version__
-from heedful.classroom.studio import snippets
+from heedful.classroom.studio import snippets, tokens
 from heedful.classroom.studio.capabilities import capabilities, summary
-from heedful.classroom.studio.shared_state import Here
+from heedful.classroom.studio.curated_views import curated_views
+from heedful.classroom.studio.model_registry import LoadedModel
+from heedful.classroom.studio.responses import tensor_response
 from heedful.classroom.studio.tokens import speller, visible
+from heedful.classroom.studio.traces import Here
+from heedful.core.errors import InputError, nearest
+from heedful.interp.mixing import NOTES, describe_positions, position_tensors
 from heedful.serve.guard import Json
 from heedful.word2vec import Word2Vec
 
@@ -82,3 +90,84 @@ def list_examples() -> Response:
         "sentences": [{"id": id, **row} for id, row in sentences().items()],
         "exercises": [{"id": id, "about": about} for id, about in examples().items()],
     })  # fmt: skip
+
+
+# Positions of a model.
+
+
+@router.get("/api/models/{id}/positions")
+def model_positions(id: str, studio: Here, length: int = 64) -> Response:
+    held = studio.registry.get(id)
+    if isinstance(held.model, Word2Vec):
+        found: dict[str, Any] = {
+            "type": "none", "length": 0, "tensors": {}, "slopes": None, "buckets": None, "frequencies": None,
+            "base": None, "note": NOTES["none"], "formula": "",
+        }  # fmt: skip
+        return Json(found | {"python": snippets.script(held.entry, "print(vectors.dim)")})
+    found = held.run(lambda: describe_positions(held.sequence, length))
+    return Json(found | {"python": snippets.of_model(held.entry, position_tensors, found["length"])})
+
+
+@router.get("/api/models/{id}/positions/tensor")
+def position_tensor(
+    id: str, name: str, studio: Here, length: int = 64, dtype: Literal["f32", "f16", "u8"] = "f32"
+) -> Response:
+    held = studio.registry.get(id)
+    found = held.run(lambda: position_tensors(held.sequence, length))
+    if name not in found:
+        said = nearest(name, found) or f"there are {', '.join(found) or 'none'}"
+        raise InputError(f"{id} has no table {name!r} of positions", hint=said)
+    return tensor_response(found[name], dtype)
+
+
+# Views worth opening, of the models that are here.
+
+
+@router.get("/api/doors")
+def list_curated_views(studio: Here) -> Response:
+    """The curated views whose models can be loaded here; the page calls them doors."""
+    entries = studio.registry.entries()
+    usable = {id for id, e in entries.items() if summary(e, studio.summaries)["error"] is None}
+    return Json({"doors": [view.to_dict() for view in curated_views() if usable.issuperset(view.models)]})
+
+
+# How models cut a text into tokens.
+
+
+SHOWN = 4000  # tokens that are listed
+
+
+class Cut(BaseModel):
+    """One text, one or two tokenizers."""
+
+    model: str
+    text: str
+    other: str | None = None
+    special: bool = True
+
+
+@router.post("/api/tokenize")
+def tokenize(body: Cut, studio: Here) -> Response:
+    text, warnings = tokens.tidy(body.text)
+    found = [_cut(studio.registry.get(id), text, body.special) for id in (body.model, body.other) if id]
+    for one in found:
+        if one["count"] > SHOWN:
+            warnings.append(f"{one['model']}: {one['count']:,} tokens; the first {SHOWN:,} are listed")
+    return Json({"tokenizers": found, "warnings": warnings})
+
+
+def _cut(loaded_model: LoadedModel, text: str, special: bool) -> dict[str, Any]:
+    about: dict[str, Any] = {"model": loaded_model.id}
+    if isinstance(loaded_model.model, Word2Vec):
+        words = tokens.words_of(loaded_model.model, text)
+        unknown = sum(not w["known"] for w in words)
+        return about | {
+            "kind": "words", "size": len(loaded_model.model), "tokens": words[:SHOWN], "count": len(words),
+            "unknown": unknown,
+            "characters_per_token": len(text) / len(words) if words else None, "words": None, "lattice": None,
+            "note": None, "python": snippets.script(loaded_model.entry, f"print({text!r}.split())"),
+        }  # fmt: skip
+    lines = f"print(model.tokenizer.split({text!r}, special={special}))"
+    return about | tokens.tokenize_text(loaded_model.sequence, text, special, SHOWN) | {
+        "python": snippets.script(loaded_model.entry, lines)
+    }  # fmt: skip

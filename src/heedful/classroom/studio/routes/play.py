@@ -9,11 +9,10 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from heedful.classroom.studio import beam_listener, image_reading, task_runner
-from heedful.classroom.studio.model_registry import LoadedModel
-from heedful.classroom.studio.shared_state import Client, Here, Studio
-from heedful.classroom.studio.streaming import Report, run_while_connected, stream_job
-from heedful.classroom.studio.workers import Ticket
+from heedful.classroom.studio import task_runner
+from heedful.classroom.studio.model_registry import LoadedModel, Ticket
+from heedful.classroom.studio.responses import Report, run_while_connected, stream_job
+from heedful.classroom.studio.traces import Client, Here, Studio
 from heedful.core.errors import InputError
 from heedful.serve.guard import Json
 
@@ -33,13 +32,13 @@ class PlayRequest(BaseModel):
 @router.post("/api/play")
 async def play(body: PlayRequest, request: Request, studio: Here, client: Client = None) -> Response:
     ticket = studio.clients.ticket(client)
-    if body.stream and body.task == image_reading.TASK:
+    if body.stream and body.task == task_runner.IMAGE_TASK:
         raise InputError("the text in an image is not streamed", hint="leave stream out")
     task_runner.form_inputs(body.task, body.inputs)  # what is missing is said before anything is streamed
     if body.stream:
         held = await run_while_connected(request, ticket, lambda: studio.registry.get(body.model))
         held.sequence  # noqa: B018
-        return stream_job(held, lambda report: _stream_task(held, body, ticket, report), ticket)
+        return stream_job(held.worker, lambda report: _stream_task(held, body, ticket, report), ticket)
     return Json(await run_while_connected(request, ticket, lambda: _run_task(studio, body, ticket)))
 
 
@@ -47,11 +46,11 @@ def _run_task(studio: Studio, body: PlayRequest, ticket: Ticket) -> dict[str, An
     held = studio.registry.get(body.model)
     began = time.perf_counter()
     milliseconds = lambda: round((time.perf_counter() - began) * 1000, 1)
-    if body.task == image_reading.TASK:
+    if body.task == task_runner.IMAGE_TASK:
 
         def read() -> dict[str, Any]:
             with studio.listening:  # Python keeps one list of filters of warnings for all threads
-                return image_reading.read_image(held, body.inputs)
+                return task_runner.read_image(held, body.inputs)
 
         return {"task": body.task, **held.run(read, ticket), "ms": milliseconds()}
     result, warnings, python = held.run(
@@ -65,12 +64,12 @@ def _run_task(studio: Studio, body: PlayRequest, ticket: Ticket) -> dict[str, An
 async def beams(body: PlayRequest, request: Request, studio: Here, client: Client = None) -> Response:
     """A task written with beams: the text and the search that found it."""
     ticket = studio.clients.ticket(client)
-    if body.task == image_reading.TASK:
+    if body.task == task_runner.IMAGE_TASK:
         raise InputError("the search over an image is drawn by heedful.view.beams", hint="leave beams out")
 
     def search() -> dict[str, Any]:
         held = studio.registry.get(body.model)
-        work = lambda: beam_listener.search_beams(held, body.task, body.inputs, body.parameters, ticket)
+        work = lambda: task_runner.search_beams(held, body.task, body.inputs, body.parameters, ticket)
         return held.run(work, ticket)
 
     return Json(await run_while_connected(request, ticket, search))

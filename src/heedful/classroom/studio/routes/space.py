@@ -9,11 +9,11 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from heedful.classroom.figures.projections import pca
+from heedful.classroom.figures.value_figures import pca
 from heedful.classroom.studio import snippets, vector_space
 from heedful.classroom.studio.model_registry import LoadedModel
-from heedful.classroom.studio.shared_state import Here
 from heedful.classroom.studio.tokens import tidy
+from heedful.classroom.studio.traces import Here
 from heedful.core.errors import InputError
 from heedful.interp.word_vectors import (
     analogy_plane,
@@ -61,7 +61,7 @@ def space_map(
     lines = f"print(project(unit_rows(vectors, {choice}), {options}).points)"
     imports = (
         "from heedful.interp.word_vectors import whole_words\n"
-        "from heedful.classroom.figures.projections import project, unit_rows"
+        "from heedful.classroom.figures.value_figures import project, unit_rows"
     )
     return Json(found | {"table": table, "python": _python(held, table, lines, imports)})
 

@@ -12,13 +12,16 @@ from starlette.responses import Response
 from torch import Tensor
 
 from heedful.classroom.studio import predictions, snippets
-from heedful.classroom.studio.model_registry import LoadedModel
-from heedful.classroom.studio.shared_state import Client, Here, Look, Seen, Studio
-from heedful.classroom.studio.streaming import Report, run_while_connected, stream_job
-from heedful.classroom.studio.tensor_response import cut_tensor, tensor_response
+from heedful.classroom.studio.model_registry import LoadedModel, Ticket
+from heedful.classroom.studio.responses import (
+    Report,
+    cut_tensor,
+    run_while_connected,
+    stream_job,
+    tensor_response,
+)
 from heedful.classroom.studio.trace_builder import build_trace
-from heedful.classroom.studio.traces import Trace
-from heedful.classroom.studio.workers import Ticket
+from heedful.classroom.studio.traces import Client, Here, Look, Seen, Studio, Trace
 from heedful.core.errors import InputError
 from heedful.interp.attention import head_scores, pool_pattern, rollout, unscaled_pattern, value_effects
 from heedful.interp.change import each_head_effect
@@ -177,7 +180,7 @@ def effects(look: Seen, studio: Here, group: str, mean: bool = False, client: Cl
     """
     trace, held, ticket = look.trace, look.loaded_model, studio.clients.ticket(client)
     chosen = trace.group(group)
-    return stream_job(held, lambda report: _effects(held, trace, chosen, mean, ticket, report), ticket)
+    return stream_job(held.worker, lambda report: _effects(held, trace, chosen, mean, ticket, report), ticket)
 
 
 def _effects(

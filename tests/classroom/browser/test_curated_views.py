@@ -1,4 +1,4 @@
-"""Every question is answered within three clicks from Home: a door opens its page set and speaks of it."""
+"""Every question is answered within three clicks from Home: a curated view opens its page, set as it says."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from heedful.classroom.studio.curated_views import QUESTIONS, doors
+from heedful.classroom.studio.curated_views import QUESTIONS, curated_views
 from tests.classroom.browser.conftest import Visitor
 
-DOORS = {door.id: door for door in doors()}
+VIEWS = {view.id: view for view in curated_views()}
 
 
 def opened(visitor: Visitor, id: str) -> Any:
-    """Home, and one click on a door."""
+    """Home, and one click on a curated view."""
     page = visitor.go("/")
-    found = page.locator("main a", has_text=DOORS[id].title)
+    found = page.locator("main a", has_text=VIEWS[id].title)
     if not found.count():
-        pytest.skip(f"one of {', '.join(DOORS[id].models)} is not here")
+        pytest.skip(f"one of {', '.join(VIEWS[id].models)} is not here")
     found.first.click()
     page.wait_for_selector("[data-guide][data-there=true]")
     visitor.settled()
@@ -36,16 +36,16 @@ def in_view(page: Any, selector: str) -> bool:
     return bool(page.evaluate(script, selector))
 
 
-@pytest.mark.parametrize("id", [door.id for door in QUESTIONS])
+@pytest.mark.parametrize("id", [view.id for view in QUESTIONS])
 def test_a_question_opens_its_page_set_and_points_at_the_answer(visitor: Visitor, id: str) -> None:
     page = opened(visitor, id)
-    door, query = DOORS[id], visitor.query()
-    assert page.url.startswith(f"{visitor.url}/{door.page}?")
-    expected = door.to_dict()["with"]
+    view, query = VIEWS[id], visitor.query()
+    assert page.url.startswith(f"{visitor.url}/{view.page}?")
+    expected = view.to_dict()["with"]
     assert {key: query.get(key) for key in expected} == expected
     card = page.locator("[data-guide]")
-    assert door.caption in card.inner_text()
-    assert door.notice in card.inner_text()
+    assert view.caption in card.inner_text()
+    assert view.notice in card.inner_text()
     assert in_view(page, ".pointed")
     card.get_by_role("button", name="Close").click()
     assert page.locator("[data-guide]").count() == 0
@@ -200,7 +200,7 @@ def test_a_word_that_is_not_there_is_named(visitor: Visitor) -> None:
 
 
 @pytest.mark.parametrize("id", ["tired", "scale", "beams"])
-def test_a_door_is_free_of_faults_that_axe_finds(visitor: Visitor, axe: str, id: str) -> None:
+def test_a_curated_view_is_free_of_faults_that_axe_finds(visitor: Visitor, axe: str, id: str) -> None:
     from tests.classroom.browser.test_pages import themes
 
     page = opened(visitor, id)

@@ -10,11 +10,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from heedful.classroom.arithmetic.explain import examples, sentences
-from heedful.classroom.figures.html_export import unpack
+from heedful.classroom.figures.figure import unpack
 from heedful.classroom.studio.curated_views import (
     QUESTIONS,
     Answers,
-    Door,
+    CuratedView,
     Echoes,
     Falls,
     Looks,
@@ -26,12 +26,12 @@ from heedful.classroom.studio.curated_views import (
     Reads,
     Sharpens,
     Works,
-    doors,
+    curated_views,
 )
 from heedful.classroom.studio.studio_app import PAGES, create_studio_app
 from tests.classroom.studio.conftest import TEXT, get, tensor, traced
 
-DOORS = {door.id: door for door in doors()}
+VIEWS = {view.id: view for view in curated_views()}
 
 
 @pytest.fixture(scope="module")
@@ -43,29 +43,29 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         yield found
 
 
-def address(door: Door) -> dict[str, str]:
-    found: dict[str, str] = door.to_dict()["with"]
+def address(view: CuratedView) -> dict[str, str]:
+    found: dict[str, str] = view.to_dict()["with"]
     return found
 
 
-def test_every_example_sentence_and_every_question_has_one_door() -> None:
-    assert set(sentences()) <= set(DOORS)
-    assert len(DOORS) == len(doors())
-    assert all(f"/{door.page}" in PAGES and door.promises for door in doors())
-    assert all(door.caption and door.notice and door.title for door in doors())
+def test_every_example_sentence_and_every_question_has_one_view() -> None:
+    assert set(sentences()) <= set(VIEWS)
+    assert len(VIEWS) == len(curated_views())
+    assert all(f"/{view.page}" in PAGES and view.promises for view in curated_views())
+    assert all(view.caption and view.notice and view.title for view in curated_views())
     assert len(QUESTIONS) == 13
 
 
-def test_a_door_is_listed_where_its_model_is(bundled: TestClient) -> None:
+def test_a_curated_view_is_listed_where_its_model_is(bundled: TestClient) -> None:
     models = {row["id"] for row in get(bundled, "/api/models")["models"] if row["error"] is None}
     listed = get(bundled, "/api/doors")["doors"]
-    assert [door["id"] for door in listed] == [d.id for d in doors() if models.issuperset(d.models)]
-    assert all(door["with"]["m"] in models for door in listed)
+    assert [view["id"] for view in listed] == [d.id for d in curated_views() if models.issuperset(d.models)]
+    assert all(view["with"]["m"] in models for view in listed)
 
 
-def trace_of(client: TestClient, door: Door, **more: Any) -> dict[str, Any]:
-    here = address(door)
-    return traced(client, door.model, here["x"], **({"target": here["y"]} if "y" in here else {}), **more)
+def trace_of(client: TestClient, view: CuratedView, **more: Any) -> dict[str, Any]:
+    here = address(view)
+    return traced(client, view.model, here["x"], **({"target": here["y"]} if "y" in here else {}), **more)
 
 
 def plain(name: str) -> str:
@@ -73,10 +73,10 @@ def plain(name: str) -> str:
 
 
 class Head:
-    """The head that a door opens: its rows, its columns and its weights."""
+    """The head that a curated view opens: its rows, its columns and its weights."""
 
-    def __init__(self, client: TestClient, door: Door, value: str = "pattern") -> None:
-        here, self.trace = address(door), trace_of(client, door)
+    def __init__(self, client: TestClient, view: CuratedView, value: str = "pattern") -> None:
+        here, self.trace = address(view), trace_of(client, view)
         group = next((g for g in self.trace["groups"] if g["name"] == here.get("g")), self.trace["groups"][0])
         self.path = group["layers"][int(here.get("l", 0))]
         self.queries = [plain(t["shown"]) for t in self.trace[group["queries"]]]
@@ -91,28 +91,28 @@ class Head:
         return found
 
 
-def kept(promise: Any, client: TestClient, door: Door) -> None:
-    """Hold one promise of a door against the model."""
-    here = address(door)
+def kept(promise: Any, client: TestClient, view: CuratedView) -> None:
+    """Hold one promise of a curated view against the model."""
+    here = address(view)
     if isinstance(promise, Looks):
-        head = Head(client, door)
+        head = Head(client, view)
         row = head.of(promise.query)
         assert head.keys[row.argmax()] == promise.key
         assert row.max() >= promise.at_least
-        if head.row is not None and len(door.promises) < 3:
+        if head.row is not None and len(view.promises) < 3:
             assert head.queries[head.row] == promise.query
     elif isinstance(promise, Sharpens):
-        with_it, without = Head(client, door), Head(client, door, "unscaled")
+        with_it, without = Head(client, view), Head(client, view, "unscaled")
         assert with_it.of(promise.query).max() <= promise.at_most
         assert without.of(promise.query).max() >= promise.at_least
         assert without.weights.sum(-1) == pytest.approx(1, abs=1e-5)
     elif isinstance(promise, Predicts):
-        first = trace_of(client, door)["prediction"]["top"][0]
+        first = trace_of(client, view)["prediction"]["top"][0]
         assert plain(first["shown"]) == promise.word
         assert first["p"] >= promise.at_least
     elif isinstance(promise, Falls):
         path, _, heads = here["off"].rpartition(":")
-        change = trace_of(client, door, edit={"heads": {path: [int(h) for h in heads.split(",")]}})["change"]
+        change = trace_of(client, view, edit={"heads": {path: [int(h) for h in heads.split(",")]}})["change"]
         p = {when: {plain(t["shown"]): t["p"] for t in change[when]} for when in ("before", "after")}
         assert p["before"][promise.word] >= promise.at_least
         assert p["after"].get(promise.word, 0.0) <= promise.at_most
@@ -120,32 +120,32 @@ def kept(promise: Any, client: TestClient, door: Door) -> None:
         if "ex" in here:
             assert promise.what == here["ex"] in examples()
         else:
-            record = get(client, f"/api/models/{door.model}")
+            record = get(client, f"/api/models/{view.model}")
             assert promise.what == here["topic"] in record["topics"]
     elif isinstance(promise, Moves):
-        assert get(client, f"/api/models/{door.model}/positions")["type"] == promise.kind
-        order = get(client, f"/api/trace/{trace_of(client, door)['id']}/order", seed=0)
+        assert get(client, f"/api/models/{view.model}/positions")["type"] == promise.kind
+        order = get(client, f"/api/trace/{trace_of(client, view)['id']}/order", seed=0)
         assert order["kl"] >= promise.at_least
         assert abs(order["kl_without_positions"]) < 1e-4
     elif isinstance(promise, Echoes):
-        found = trace_of(client, door)
+        found = trace_of(client, view)
         first = get(client, f"/api/trace/{found['id']}/lens", count=1)["top"][0]
         assert [guesses[0]["id"] for guesses in first] == [t["id"] for t in found["tokens"]]
     elif isinstance(promise, Mixes):
         assert promise.by in {m["by"] for m in get(client, f"/api/models/{promise.model}")["mixing"]}
     elif isinstance(promise, Ranks):
         words = {k: here[k] for k in "abc"}
-        near = get(client, f"/api/models/{door.model}/space/analogy", **words)["near"]
+        near = get(client, f"/api/models/{view.model}/space/analogy", **words)["near"]
         assert promise.word in [row["text"] for row in near[: promise.at_most]]
     elif isinstance(promise, Parallel):
         words = {k: here[k] for k in "abcd"}
-        plane = get(client, f"/api/models/{door.model}/space/analogy", **words)["plane"]
+        plane = get(client, f"/api/models/{view.model}/space/analogy", **words)["plane"]
         a, b, c, d, _ = map(np.array, plane["points"])
         cosine = (c - a) @ (d - b) / np.linalg.norm(c - a) / np.linalg.norm(d - b)
         assert cosine >= promise.in_picture
         assert plane["cosine"][0] >= promise.in_space
     elif isinstance(promise, Reads):
-        body = {"model": door.model, "task": here["task"], "inputs": {"text": here["x"]}}
+        body = {"model": view.model, "task": here["task"], "inputs": {"text": here["x"]}}
         found = client.post("/api/play", json=body).json()
         assert found["result"][0]["generated_text"] == promise.text == here["x"]
         data = found["figure"]["data"]
@@ -153,17 +153,17 @@ def kept(promise: Any, client: TestClient, door: Door) -> None:
         columns = patches.reshape(len(patches), *data["grid"]).sum(1)  # (T, C)
         centre = columns @ np.arange(columns.shape[1]) / columns.sum(1)
         assert (np.diff(centre) > 0).all()
-        assert "24 patches" not in door.caption or patches.shape[1] == 24
+        assert "24 patches" not in view.caption or patches.shape[1] == 24
     elif isinstance(promise, Answers):
-        assert answer(client, door).startswith(promise.text)
+        assert answer(client, view).startswith(promise.text)
 
 
-def answer(client: TestClient, door: Door) -> str:
-    """The first line that the page shows for the task of a door."""
-    here = address(door)
+def answer(client: TestClient, view: CuratedView) -> str:
+    """The first line that the page shows for the task of a curated view."""
+    here = address(view)
     given = {"text": here["x"], "source": here["x"], "sentences": here.get("list", "").split("\n")}
     parameters = {"beams": int(here["beams"])} if "beams" in here else {}
-    body = {"model": door.model, "task": here["task"], "inputs": given, "parameters": parameters}
+    body = {"model": view.model, "task": here["task"], "inputs": given, "parameters": parameters}
     said = client.post("/api/beams" if parameters else "/api/play", json=body)
     assert said.status_code == 200, said.text
     if parameters:
@@ -177,14 +177,14 @@ def answer(client: TestClient, door: Door) -> str:
     return found.removeprefix(here["x"])
 
 
-@pytest.mark.parametrize("id", DOORS)
+@pytest.mark.parametrize("id", VIEWS)
 def test_the_model_keeps_what_the_caption_promises(bundled: TestClient, id: str) -> None:
-    door = DOORS[id]
+    view = VIEWS[id]
     listed = {d["id"] for d in get(bundled, "/api/doors")["doors"]}
     if id not in listed:
-        pytest.skip(f"one of {', '.join(door.models)} is not here")
-    for promise in door.promises:
-        kept(promise, bundled, door)
+        pytest.skip(f"one of {', '.join(view.models)} is not here")
+    for promise in view.promises:
+        kept(promise, bundled, view)
 
 
 def test_the_plane_of_an_analogy_keeps_what_it_says_of_the_space() -> None:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.classroom.figures.attention_figures import Text, check_pattern
 from heedful.classroom.figures.figure import Figure
 from heedful.classroom.figures.panels import Panel, bars, lines, matrix, table
 from heedful.classroom.figures.token_labels import cut_label, readable, text_argument, visible_text
 from heedful.core.errors import InputError
+from heedful.interp import attention as flows
+from heedful.interp import head_catalogue as catalogue
 from heedful.interp import lens as inspect_lens
 from heedful.interp.activations import Texts
+from heedful.interp.attention import rollout
+from heedful.interp.comparison import PatchingResult
 from heedful.interp.dictionary import Dictionary, feature_examples
+from heedful.interp.inputs import position_of
 from heedful.interp.lens import TunedLens, logit_lens
+from heedful.interp.logit_attribution import LogitAttribution
 from heedful.interp.mixing import order_note, position_parts
+from heedful.interp.patching import AttributionGraph
 from heedful.interp.probes import ProbeResult
 from heedful.interp.steering import Method, logit_change, steer
 from heedful.models.base import Model
@@ -96,9 +104,6 @@ def part_panels(model: Model, where: str, part: nn.Module, length: int) -> Itera
 
 
 # steering, probes, features, tuned_lens: directions in a model's values, what they do and what they tell.
-
-
-Text = Any
 
 
 def steering(
@@ -181,3 +186,136 @@ def tuned_lens(model: Model, text: Text, lens: TunedLens, target: Text = None) -
     call = f"heedful.view.tuned_lens(model, {text_argument(text)}, lens)"
     about = {"model": model.family.name, "text": said}
     return Figure("tuned_lens", title, about, {"panels": panels}, "", call)
+
+
+# patching, logit_attribution: which values carry an answer; matrix, lines: numbers of your own.
+
+
+def patching(*results: PatchingResult) -> Figure:
+    """How much of an answer each patch brings back, 0 nothing, 1 all; several results stand below each other.
+
+    Of whatever `activation_patching`, `attribution_patching`, `path_patching` or `edge_attribution` gave.
+    """
+    if not results or not all(isinstance(result, PatchingResult) for result in results):
+        raise InputError("give results of activation_patching, or of another way to patch")
+    drawn = [_patched(result) for result in results]
+    first = results[0]
+    about = {"what": ", ".join(r.what for r in results), "method": first.method}
+    title = f"Patching of {about['what']}: the share of the answer that each brings back"
+    note = f"d is {first.corrupt:.3f} in the corrupt run (0) and {first.clean:.3f} in the clean one (1)."
+    return Figure("patching", title, about, {"panels": drawn}, note, "heedful.view.patching(result)")
+
+
+def _patched(result: PatchingResult) -> Panel:
+    by_head = result.columns == tuple(map(str, range(len(result.columns))))
+    axes = ("sender", "receiver") if result.what == "paths" else ("value", "head" if by_head else "position")
+    return matrix(result.what, result.values, result.names, result.columns, axes=axes, note=result.method)
+
+
+def logit_attribution(result: LogitAttribution) -> Figure:
+    """What every part, head and token adds to a logit by itself: shares that sum to it."""
+    names, rows = [str(h) for h in range(max(map(len, result.heads.values()), default=0))], []
+    for name, share in zip(result.names, result.values.tolist(), strict=True):
+        heads = result.heads.get(name, result.values.new_zeros(0)).tolist()
+        blank = [np.nan] * (len(names) - len(heads))
+        rows.append([*heads, *blank, share - sum(heads)])
+    columns = [*(f"head {h}" for h in names), "the rest" if names else "share"]
+    parts = matrix("parts", np.array(rows), result.names, columns, axes=("part", ""), note=result.note)
+    tokens = matrix(
+        "tokens", result.by_token()[None], ["share"], result.tokens,
+        axes=("", "token"), note="What heads brought from each token, and at the position itself all else.",
+    )  # fmt: skip
+    against = "" if result.wrong is None else f" over {result.wrong}"
+    about = {"answer": result.answer, "wrong": result.wrong, "position": result.position}
+    title = f"Shares in the logit of token {result.answer}{against}: {result.logit:.3f}"
+    call = "heedful.view.logit_attribution(result)"
+    return Figure("logit_attribution", title, about, {"panels": [parts, tokens]}, result.note, call)
+
+
+# head_catalogue, find_heads: what heads look at over many texts; which look from one token at another.
+
+
+def head_catalogue(
+    model: Model, texts: Texts, *, max_length: int = 128, repeats: int = 16, count: int = 5
+) -> Figure:
+    """What every head looks at, over many texts: a map of each score, and the heads with the highest ones."""
+    found = catalogue.catalogue_heads(model, texts, max_length=max_length, repeats=repeats)
+    panels: list[Panel] = []
+    rows: list[list[float | str]] = []
+    names: list[str] = []
+    for score in found.values:
+        parts, means = found.by_part(score)
+        note = f"An even look has {found.chance[score]:.3f}."
+        panels.append(matrix(score, means.nan_to_num(0.0), parts, axes=("part", "head"), note=note))
+        for entry in found.top(score, count):
+            names.append(score)
+            rows.append([f"{entry.name} head {entry.head}", entry.mean, entry.low, entry.high])
+    columns = ["head", "mean", "from", "to"]
+    panels.insert(0, table("highest", rows, names, columns, axes=("score", "")))
+    title = f"Heads of {model.family.name} over {len(texts)} texts"
+    about = {"model": model.family.name, "texts": len(texts), "repeats": repeats}
+    note = "Means over sequences with 95 % intervals by bootstrap; duplicate and induction on random tokens."
+    call = f"heedful.view.head_catalogue(model, texts, max_length={max_length}, repeats={repeats})"
+    return Figure("head_catalogue", title, about, {"panels": panels}, note, call)
+
+
+def find_heads(
+    model: Model, text: Text, from_token: int | str, to_token: int | str, target: Text = None, *,
+    count: int = 15,
+) -> Figure:  # fmt: skip
+    """The heads that look from one token at another, the strongest first."""
+    looks = catalogue.find_heads(model, text, from_token, to_token, target, count=count)
+    names = [f"{look.name} head {look.head}" for look in looks]
+    panel = bars("weight", [look.weight for look in looks], names, axes=("head", "weight"))
+    said = cut_label(text if isinstance(text, str) else str(text))
+    title = f"Heads of {model.family.name} that look from {from_token!r} at {to_token!r}"
+    call = f"heedful.view.find_heads(model, {text_argument(text)}, {from_token!r}, {to_token!r})"
+    about = {"model": model.family.name, "text": said, "from": from_token, "to": to_token}
+    note = f"An even look gives {looks[0].chance:.3f}."
+    return Figure("find_heads", title, about, {"panels": [panel]}, note, call)
+
+
+# attribution_graph, attention_flow: the way to an answer through the parts, and through attention alone.
+
+
+def attribution_graph(graph: AttributionGraph) -> Figure:
+    """The strongest edges between parts that lead to an answer, from the embedding up to the logits."""
+    if not isinstance(graph, AttributionGraph):
+        raise InputError("give what heedful.interp.patching.attribution_graph returned")
+    rows, columns = [sender for sender, _, _ in graph.edges], ["receiver", "value"]
+    cells: list[list[float | str]] = [[receiver, value] for _, receiver, value in graph.edges]
+    data = {
+        "panels": [table("edges", cells, rows, columns, axes=("sender", ""))],
+        "nodes": list(graph.nodes), "edges": [list(edge) for edge in graph.edges],
+    }  # fmt: skip
+    found = graph.all_edges
+    title = f"The {len(graph.edges)} strongest edges that lead to the answer"
+    note = (
+        f"A value is the share of the answer that an edge brings back, by {found.method}: d is "
+        f"{found.corrupt:.3f} in the corrupt run (0) and {found.clean:.3f} in the clean one (1). "
+        "Dashed edges take away."
+    )
+    about = {"edges": len(graph.edges), "method": found.method}
+    return Figure("attribution_graph", title, about, data, note, "heedful.view.attribution_graph(graph)")
+
+
+def attention_flow(
+    model: Model, text: Text, target: Text = None, *, side: str = "", position: int | str = -1
+) -> Figure:
+    """How much can flow from each token to a position through the attention of all layers, beside rollout."""
+    given = check_pattern(model, text, target)
+    flowed = flows.attention_flow(model, given, side=side, position=position)
+    names = given.names if len(given.names) == len(flowed) else given.tokens
+    at = position_of(names, position)
+    rolled = rollout(model, given, side=side)[at].cpu()
+    tokens = [f"{i}: {name}" for i, name in enumerate(readable(model, names))]
+    drawn = [
+        bars("flow", flowed.numpy(), tokens, axes=("token", "the most that can flow")),
+        bars("rollout", rolled.numpy(), tokens, axes=("token", "product of the layers")),
+    ]
+    said = cut_label(text if isinstance(text, str) else " ".join(readable(model, names)))
+    title = f"Attention flow of {model.family.name} into “{tokens[at]}”"
+    call = f"heedful.view.attention_flow(model, {text_argument(text)}, position={position!r})"
+    about = {"model": model.family.name, "text": said, "position": at}
+    note = "Attention alone: what values, matrices and feed-forward layers do is not in it."
+    return Figure("attention_flow", title, about, {"panels": drawn}, note, call)

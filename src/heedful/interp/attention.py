@@ -97,10 +97,7 @@ def attention(
     given = reading(model, text, target)
     watch = Watch(*(n if n.endswith(".pattern") else f"{n}.pattern" for n in only))
     output = given.run(model, watch)
-    names: dict[Side, tuple[str, ...]] = {"tokens": given.tokens, "target": given.target_tokens}
-    if given.target is not None:
-        names["written"] = written_names(model, given, output)
-    patterns = {name: _pattern(model, name, watch[name], names) for name in watch}
+    patterns = patterns_of(model, given, watch, output)
     if patterns:
         left_out = dict.fromkeys(p.leaves_out for p in patterns.values() if p.leaves_out)
         note = f"The patterns leave out {'; '.join(left_out)}." if left_out else ""
@@ -116,14 +113,21 @@ def attention(
     return AttentionResult(given, {}, states, note)
 
 
-def _pattern(model: Model, name: str, value: Tensor, names: dict[Side, tuple[str, ...]]) -> Pattern:
-    path, has_target = name.removesuffix(".pattern"), "written" in names
-    part = part_at(model, path)
-    rows, keys = (side(path, part, has_target=has_target) for side in (row_side, key_side))
-    kind = part.pattern_kind or "effective"
-    cross = attends_to_source(part)
-    written, left_out = rows == "written", part.pattern_leaves_out
-    return Pattern(name, kind, value[0], names[rows], names[keys], cross, written, left_out)
+def patterns_of(model: Model, inputs: Input, watch: Watch, output: Tensor) -> dict[str, Pattern]:
+    """Return the patterns that were watched in a pass over `inputs`, which gave `output`, by their names."""
+    names: dict[Side, tuple[str, ...]] = {"tokens": inputs.tokens, "target": inputs.target_tokens}
+    if inputs.target is not None:
+        names["written"] = written_names(model, inputs, output)
+    patterns: dict[str, Pattern] = {}
+    for name in (name for name in watch if name.endswith(".pattern")):
+        path = name.removesuffix(".pattern")
+        part = part_at(model, path)
+        rows, keys = (side(path, part, has_target="written" in names) for side in (row_side, key_side))
+        patterns[name] = Pattern(
+            name, part.pattern_kind or "effective", watch[name][0], names[rows], names[keys],
+            attends_to_source(part), rows == "written", part.pattern_leaves_out,
+        )  # fmt: skip
+    return patterns
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,23 @@ def words_at(model: Model, output: Tensor, position: int) -> Tensor:
     return output[position].detach().float().cpu()
 
 
+def answer_chances(model: Model, output: Tensor) -> Tensor:
+    """Return the probabilities that the head gives to its answers, of `output` without the batch axis.
+
+    Words and tags have a row for each token, labels one row, spans a row for the start and one for the end
+    over all tokens; a model that predicts vectors has none.
+    """
+    kind, output = predicts(model), output.detach().float()
+    if kind == "vectors":
+        return output.new_zeros(0, 0)
+    if kind == "spans":
+        return output.softmax(0).mT
+    if kind == "tags" and output.dim() == 1:  # one logit for each token says whether it was replaced
+        output = torch.stack((torch.zeros_like(output), output), -1)
+    chances = output.softmax(-1)
+    return chances[None] if kind == "labels" else chances
+
+
 def divergence(logits: Tensor, other_logits: Tensor) -> Tensor:
     """KL(p ‖ q) in nats over the last axis, of two tensors of logits."""
     p, q = (x.double().log_softmax(-1) for x in (logits, other_logits))

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 import heedful
+from heedful.classroom.figures.layer_stages import WIDTH, Stage
 from heedful.classroom.figures.model_picture import LONGEST, ModelPicture, model_picture
 from heedful.classroom.figures.part_equations import TABLE, equations_of
-from heedful.classroom.figures.picture_choice import WIDTH, Stage
 from heedful.core.errors import InputError
 from heedful.interp.inputs import Input, part_at, reading
 from heedful.models import FAMILIES

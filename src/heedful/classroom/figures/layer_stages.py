@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from torch import Tensor, nn
 
 from heedful.classroom.figures.part_equations import equations_of, title_of
-from heedful.classroom.figures.picture_choice import (
-    WIDTH,
-    ExpertChoice,
-    HeadChoice,
-    HeadPattern,
-    PartSize,
-    Stage,
-    VectorRows,
-    check_head,
-    strongest_look,
-)
+from heedful.classroom.figures.picture_choice import HeadChoice, check_head, strongest_look
 from heedful.interp.attention import Pattern
-from heedful.interp.inputs import Input, Side, attends_to_source, key_side, row_side, stack_of, written_names
-from heedful.interp.mixing import attention_groups, mixer_of, stacks_of, window_of
+from heedful.interp.inputs import Input, Result, Side, attends_to_source, stack_of
+from heedful.interp.mixing import AttentionGroup, attention_groups, mixer_of, stacks_of, window_of
 from heedful.models.base import Model
 from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.attentive import AttentiveUnit, Decoding, InputFeeding
@@ -41,6 +32,111 @@ LABELS = {
 }  # fmt: skip
 
 
+WIDTH = 64  # numbers of a vector that are kept
+
+
+@dataclass(frozen=True)
+class VectorRows(Result):
+    """The vectors of one watched value, one for each token: the first `WIDTH` of `size` numbers each.
+
+    `name` is the value's name in a Watch. Of a value that has heads, or channels, it is the entry `head` of
+    the axis `axis` (counted without the batch). `lengths` are the norms of the whole vectors.
+    """
+
+    label: str
+    name: str
+    side: str  # whose tokens the rows are: a Side, or "text" where one vector stands for all
+    numbers: Tensor  # (T, ≤ WIDTH)
+    lengths: Tensor  # (T,)
+    size: int
+    head: int | None = None
+    axis: int = 0
+
+
+@dataclass(frozen=True)
+class HeadPattern(Result):
+    """The pattern of one head of `heads`: (T, S), with the scores before the softmax where there are some.
+
+    `unit` is what a head is called: a state space has channels. Kind "softmax": rows sum to 1. Kind
+    "effective": signed, what a recurrence amounts to without what `leaves_out` names.
+    """
+
+    name: str
+    head: int
+    heads: int
+    kind: str
+    values: Tensor
+    scores: Tensor | None
+    queries: Side
+    keys: Side
+    leaves_out: str = ""
+    unit: str = "head"
+
+
+@dataclass(frozen=True)
+class ExpertChoice(Result):
+    """A router's score of every expert (T, E), the experts each token goes to (T, k), and their weights."""
+
+    name: str
+    router: Tensor
+    chosen: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class StagePrediction(Result):
+    """The predictions, the likeliest first: `names` and `chances` have a row for each of `rows`.
+
+    Kind "words": a row for each token; "labels": one; "tags": one for each token; "spans": start and end;
+    "vectors": none. `follows` says that a word is the one after its row, `filled_names` are what an
+    encoder puts in place of the picture's row when that row is masked.
+    """
+
+    kind: str
+    follows: bool
+    rows: list[str]
+    names: list[list[str]]
+    chances: Tensor
+    position: int
+    filled_names: list[str] = field(default_factory=list)
+    filled_chances: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PartSize(Result):
+    """A part of a layer that is not unfolded: its title, its equations, and how long what it gives is."""
+
+    path: str
+    title: str
+    equations: list[str]
+    lengths: Tensor  # (T,)
+
+
+@dataclass(frozen=True)
+class Stage(Result):
+    """One station of the text on its way through the model.
+
+    `kind` says how it is drawn: tokens, embedding, layer (folded: `parts`), norm, attention, sum, recurrence,
+    state, mlp, experts, convolution, other, residual, memory, head. `page` and `params` lead to the page of
+    the studio that shows more of it, `row_param` is the parameter that takes the row.
+    """
+
+    kind: str
+    title: str
+    path: str
+    side: Side
+    equations: list[str] = field(default_factory=list)
+    note: str = ""
+    vectors: list[VectorRows] = field(default_factory=list)
+    pattern: HeadPattern | None = None
+    experts: ExpertChoice | None = None
+    answer: StagePrediction | None = None
+    parts: list[PartSize] = field(default_factory=list)
+    page: str = ""
+    params: dict[str, Any] = field(default_factory=dict)
+    row_param: str = ""
+
+
 @dataclass(frozen=True)
 class LayerStages:
     """The stages of the stack called `stack`, from the values of one pass."""
@@ -48,6 +144,7 @@ class LayerStages:
     model: Model
     inputs: Input
     watch: Watch
+    patterns: Mapping[str, Pattern]
     choice: HeadChoice
     stack: str
 
@@ -196,8 +293,8 @@ class LayerStages:
 
     def attention_stages(self, path: str, part: Part) -> list[Stage]:
         """Return one head's pattern, and the weighted sum it takes; of a state space, its state between."""
-        pattern = self.head_pattern(path, part)
         group = next(g for g in attention_groups(self.model) if path in g.layers)
+        pattern = self.head_pattern(path, part, group)
         at = {"g": group.name, "l": group.layers.index(path), "h": pattern.head}
         look, total = self.look_stage(path, part, pattern, at), self.sum_stage(path, part, pattern, at)
         return (
@@ -251,24 +348,17 @@ class LayerStages:
         return Stage("state", title, path, self.side, [], note, rows, page="states",
                      params={"part": path})  # fmt: skip
 
-    def head_pattern(self, path: str, part: Part) -> HeadPattern:
+    def head_pattern(self, path: str, part: Part, group: AttentionGroup) -> HeadPattern:
         """Return the pattern of the chosen head; of another part of the layer, that of its strongest look."""
-        has_target, name = self.inputs.target is not None, f"{path}.pattern"
-        queries, keys = (side(path, part, has_target=has_target) for side in (row_side, key_side))
-        patterns, kind = self.watch[name][0].detach().float().cpu(), part.pattern_kind or "effective"
-        head = self.choice.head
-        check_head(name, head if path == self.choice.path else None, len(patterns))
+        pattern, head = self.patterns[f"{path}.pattern"], self.choice.head
+        check_head(pattern.name, head if path == self.choice.path else None, pattern.heads)
         if path != self.choice.path or head is None:
-            names = {"tokens": self.inputs.tokens, "target": self.inputs.target_tokens}
-            if queries == "written":
-                logits = self.watch.values.get("head.logits")
-                names["written"] = written_names(self.model, self.inputs, logits)
-            cross = attends_to_source(part)
-            one = Pattern(name, kind, patterns, names[queries], names[keys], cross)
-            _, head, _ = strongest_look(self.model, self.inputs, [one], None, self.choice.row)
+            _, head, _ = strongest_look(self.model, self.inputs, [pattern], None, self.choice.row)
         scores = None
         if f"{path}.scores" in self.watch:
             scores = self.watch[f"{path}.scores"][0, head].float().cpu()
-        left_out, unit = part.pattern_leaves_out, "channel" if isinstance(part, S4 | Mamba) else "head"
-        values = patterns[head]
-        return HeadPattern(name, head, len(patterns), kind, values, scores, queries, keys, left_out, unit)
+        values = pattern.values[head].float().cpu()
+        return HeadPattern(
+            pattern.name, head, pattern.heads, pattern.kind, values, scores, group.queries, group.keys,
+            pattern.leaves_out, "channel" if isinstance(part, S4 | Mamba) else "head",
+        )  # fmt: skip

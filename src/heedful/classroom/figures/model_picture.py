@@ -14,20 +14,15 @@ import torch
 from torch import Tensor
 
 from heedful.classroom.figures.figure import Figure
-from heedful.classroom.figures.layer_stages import LayerStages
+from heedful.classroom.figures.layer_stages import LayerStages, Stage, StagePrediction, VectorRows
 from heedful.classroom.figures.part_equations import equations_of, title_of
-from heedful.classroom.figures.picture_choice import (
-    HeadChoice,
-    Stage,
-    StagePrediction,
-    VectorRows,
-    choose_layer_and_head,
-)
+from heedful.classroom.figures.picture_choice import candidate_parts, choose_layer_and_head
 from heedful.classroom.figures.token_labels import cut_label, readable, short, text_argument, visible_text
 from heedful.core.errors import InputError
+from heedful.interp.attention import patterns_of
 from heedful.interp.inputs import Input, Result, Text, attends_to_source, names_of, reading, written_names
 from heedful.interp.mixing import parts_of, position_type, stacks_of
-from heedful.interp.prediction import answer_names, default_position, is_causal, predicts
+from heedful.interp.prediction import answer_chances, answer_names, default_position, is_causal, predicts
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.nn.head import Head, NoHead
@@ -57,15 +52,17 @@ class ModelPicture(Result):
 
 
 class LayerWatch(Watch):
-    """All values of one layer; of the others what they and their parts give, and all that is no layer's."""
+    """All values of the layers that may be shown; of the others what they and their parts give, and all that
+    is no layer's.
+    """
 
-    def __init__(self, choice: HeadChoice) -> None:
+    def __init__(self, layers: set[tuple[str, str]]) -> None:
         super().__init__("*", detach=True)
-        self.layer = (choice.stack, str(choice.layer))
+        self.layers = layers
 
     def wants(self, name: str) -> bool:
         words = name.split(".")
-        if len(words) < 3 or not words[1].isdigit() or (words[0], words[1]) == self.layer:
+        if len(words) < 3 or not words[1].isdigit() or (words[0], words[1]) in self.layers:
             return True
         return words[-1] == "output" and "experts" not in words
 
@@ -90,25 +87,27 @@ def model_picture(
         raise InputError(
             f"the text is {length} tokens", hint=f"a picture takes {LONGEST} at most: shorten it"
         )
-    choice = choose_layer_and_head(model, inputs, layer, head, row)
-    watch = LayerWatch(choice)
+    candidates = candidate_parts(model, layer)
+    stack, number, paths = candidates
+    watch = LayerWatch({(path.split(".")[0], path.split(".")[1]) for path in paths} or {(stack, str(number))})
     output = inputs.run(model, watch)
+    patterns = patterns_of(model, inputs, watch, output)
+    choice = choose_layer_and_head(model, inputs, candidates, patterns, head, row)
+    sides = [LayerStages(model, inputs, watch, patterns, choice, name) for name in stacks_of(model)]
+    stages = [stage for layers in sides if layers.side in model.tables for stage in side_stages(layers)]
+    stages.append(prediction_stage(sides[-1], output))
     written = () if inputs.target is None else written_names(model, inputs, output)
-    stages = [stage for side in model.tables for stage in side_stages(model, inputs, watch, choice, side)]
-    stages.append(prediction_stage(model, inputs, watch, choice, output))
     return ModelPicture(
         model.family.name, inputs.tokens, inputs.target_tokens, written, choice.stack, choice.layer,
         choice.path, choice.head, choice.row, stages,
     )  # fmt: skip
 
 
-def side_stages(model: Model, inputs: Input, watch: Watch, choice: HeadChoice, side: str) -> list[Stage]:
+def side_stages(layers: LayerStages) -> list[Stage]:
     """Return the stages of one side of a model: its tokens, its vectors, the layers of its stack."""
-    decodes = side == "target"
-    name = "decoder" if decodes else "encoder" if inputs.target is not None else "blocks"
-    layers = LayerStages(model, inputs, watch, choice, name)
-    embed, table = model.tables[side], "target_embed" if decodes else "embed"
-    title = "Target so far" if decodes else "Tokens" if inputs.target is None else "Source"
+    model, watch, name, decodes = layers.model, layers.watch, layers.stack, layers.side == "target"
+    embed, table = model.tables[layers.side], "target_embed" if decodes else "embed"
+    title = "Target so far" if decodes else "Source" if name == "encoder" else "Tokens"
     note = "The text, cut into the tokens of the vocabulary."
     note = "What was written so far: each word is written by the row before it." if decodes else note
     param = "" if decodes else "i"
@@ -154,16 +153,16 @@ def memory_stage(model: Model, layers: LayerStages) -> Stage:
     return Stage("memory", title, "encoder.output", layers.side, [], note, vectors, page="layers")
 
 
-def prediction_stage(model: Model, inputs: Input, watch: Watch, choice: HeadChoice, output: Tensor) -> Stage:
+def prediction_stage(layers: LayerStages, output: Tensor) -> Stage:
     """Return what the head makes of the last vectors."""
-    layers = LayerStages(model, inputs, watch, choice, "decoder" if inputs.target is not None else "blocks")
+    model, inputs, watch, choice = layers.model, layers.inputs, layers.watch, layers.choice
     here = choice.row if choice.stack == layers.stack else default_position(model, inputs)
     vectors: list[VectorRows] = []
     if "head.features" in watch:
         vectors.append(layers.vectors("features", "head.features"))
     if "head.pooled" in watch:
         vectors.append(layers.vectors("pooled", "head.pooled", side="text"))
-    prediction = read_prediction(model, inputs, output[0].float(), here)
+    prediction = read_prediction(model, inputs, output[0], here)
     page = "layers" if isinstance(model.head, NoHead) else "predict"
     head = cast(Head, model.head)
     return Stage("head", title_of(head), "head", layers.side, equations_of(head), "", vectors,
@@ -172,16 +171,11 @@ def prediction_stage(model: Model, inputs: Input, watch: Watch, choice: HeadChoi
 
 def read_prediction(model: Model, inputs: Input, output: Tensor, row: int) -> StagePrediction:
     """Return the likeliest words, labels, tags or ends of a span, by the head's own numbers."""
-    kind = predicts(model)
+    kind, chances = predicts(model), answer_chances(model, output)
     if kind == "vectors":
-        return StagePrediction(kind, False, [], [], torch.zeros(0, 0), row)
-    if kind == "spans":
-        rows, chances, choices = ["start", "end"], output.softmax(0).mT, list(inputs.names)
-    elif kind == "labels":
-        rows, chances, choices = ["text"], output.softmax(-1)[None], answer_names(model) or []
-    else:
-        both = output if output.dim() == 2 else torch.stack((torch.zeros_like(output), output), -1)
-        rows, chances, choices = list(inputs.names), both.softmax(-1), answer_names(model) or []
+        return StagePrediction(kind, False, [], [], chances, row)
+    rows = {"spans": ["start", "end"], "labels": ["text"]}.get(kind, list(inputs.names))
+    choices = list(inputs.names) if kind == "spans" else answer_names(model) or []
     best = chances.topk(min(COUNT, chances.shape[-1]))
     ids = best.indices.tolist()
     names = [list(names_of(model, of)) if kind == "words" else [choices[i] for i in of] for of in ids]

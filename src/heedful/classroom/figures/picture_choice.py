@@ -10,22 +10,23 @@ alone; a model that attends to nothing is shown at its last layer that carries a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from heedful.core.errors import InputError
-from heedful.interp.attention import Pattern, attention, shares
-from heedful.interp.inputs import Input, Result, Side, attends_to_source, part_at, position_of, stack_of
+from heedful.interp.attention import Pattern, shares
+from heedful.interp.inputs import Input, part_at, position_of, stack_of
 from heedful.interp.mixing import AttentionGroup, attention_groups, parts_of, stacks_of
 from heedful.interp.prediction import default_position, is_causal, special_ids
 from heedful.interp.states import recurrent_parts
 from heedful.models.base import Model
 from heedful.nn.moe import MoE
 from heedful.nn.ssm import S4, Mamba
+
+Candidates = tuple[str, int, list[str]]  # a stack, a layer of it, the paths of the parts to search
 
 
 @dataclass(frozen=True)
@@ -40,32 +41,36 @@ class HeadChoice:
 
 
 def choose_layer_and_head(
-    model: Model, inputs: Input, layer: int | str | None, head: int | None, row: int | str | None
-) -> HeadChoice:
-    """Return what is asked for; what is None is found by the rule of this module."""
+    model: Model, inputs: Input, candidates: Candidates, patterns: Mapping[str, Pattern], head: int | None,
+    row: int | str | None,
+) -> HeadChoice:  # fmt: skip
+    """Return what is asked for; what is None is found by the rule of this module among the candidates."""
+    stack, number, paths = candidates
+    if paths:
+        searched = [patterns[f"{path}.pattern"] for path in paths]
+        name, head, at = strongest_look(model, inputs, searched, head, row)
+        path = name.removesuffix(".pattern")
+        return HeadChoice(path.split(".")[0], int(path.split(".")[1]), path, head, at)
+    if head is not None:
+        raise InputError(f"head={head}: layer {number} of the {stack} has no heads", hint="leave it out")
+    names = inputs.tokens if stack == "encoder" else inputs.names
+    at = default_position(model, inputs) if stack != "encoder" else len(names) - 1
+    return HeadChoice(
+        stack, number, f"{stack}.{number}", None, at if row is None else position_of(names, row)
+    )
+
+
+def candidate_parts(model: Model, layer: int | str | None) -> Candidates:
+    """Return the stack and the number of a layer, and the parts to search: those of the layer, or of all.
+
+    Where every channel is a head, the last part is searched alone: all their patterns would fill the memory.
+    """
     stack, number, paths = attending_parts(model, layer)
-    if not paths:
-        if head is not None:
-            raise InputError(f"head={head}: layer {number} of the {stack} has no heads", hint="leave it out")
-        names = inputs.tokens if stack == "encoder" else inputs.names
-        at = default_position(model, inputs) if stack != "encoder" else len(names) - 1
-        return HeadChoice(
-            stack, number, f"{stack}.{number}", None, at if row is None else position_of(names, row)
-        )
-    if isinstance(part_at(model, paths[-1]), S4 | Mamba):
-        paths = paths[-1:]
-    own_tokens = not attends_to_source(part_at(model, paths[0]))
-    if len(paths) == 1 and head is not None and row is not None and own_tokens:  # nothing to search for
-        at = position_of(inputs.tokens if stack == "encoder" else inputs.names, row)
-        return HeadChoice(stack, number, paths[0], head, at)
-    patterns = attention(model, inputs, only=paths).patterns
-    name, head, at = strongest_look(model, inputs, list(patterns.values()), head, row)
-    path = name.removesuffix(".pattern")
-    return HeadChoice(path.split(".")[0], int(path.split(".")[1]), path, head, at)
+    return stack, number, paths[-1:] if paths and isinstance(part_at(model, paths[-1]), S4 | Mamba) else paths
 
 
-def attending_parts(model: Model, layer: int | str | None) -> tuple[str, int, list[str]]:
-    """Return the stack and the number of a layer, and the parts to search: those of the layer, or of all."""
+def attending_parts(model: Model, layer: int | str | None) -> Candidates:
+    """Return the stack and the number of a layer, and the parts that attend: in the layer, or in all."""
     groups, stacks = attention_groups(model), stacks_of(model)
     main_stack = stack_of(model)[0]
     if layer is None:
@@ -145,111 +150,3 @@ def is_word(model: Model, name: str) -> bool:
         return False
     letters = [letter for letter in name if letter.isalnum()]
     return len(letters) > 1 or not all(letter.isascii() and letter.isalpha() for letter in letters)
-
-
-# What a picture of a model is made of: vectors, one head's pattern, experts, an answer, stages.
-
-
-WIDTH = 64  # numbers of a vector that are kept
-
-
-@dataclass(frozen=True)
-class VectorRows(Result):
-    """The vectors of one watched value, one for each token: the first `WIDTH` of `size` numbers each.
-
-    `name` is the value's name in a Watch. Of a value that has heads, or channels, it is the entry `head` of
-    the axis `axis` (counted without the batch). `lengths` are the norms of the whole vectors.
-    """
-
-    label: str
-    name: str
-    side: str  # whose tokens the rows are: a Side, or "text" where one vector stands for all
-    numbers: Tensor  # (T, ≤ WIDTH)
-    lengths: Tensor  # (T,)
-    size: int
-    head: int | None = None
-    axis: int = 0
-
-
-@dataclass(frozen=True)
-class HeadPattern(Result):
-    """The pattern of one head of `heads`: (T, S), with the scores before the softmax where there are some.
-
-    `unit` is what a head is called: a state space has channels. Kind "softmax": rows sum to 1. Kind
-    "effective": signed, what a recurrence amounts to without what `leaves_out` names.
-    """
-
-    name: str
-    head: int
-    heads: int
-    kind: str
-    values: Tensor
-    scores: Tensor | None
-    queries: Side
-    keys: Side
-    leaves_out: str = ""
-    unit: str = "head"
-
-
-@dataclass(frozen=True)
-class ExpertChoice(Result):
-    """A router's score of every expert (T, E), the experts each token goes to (T, k), and their weights."""
-
-    name: str
-    router: Tensor
-    chosen: Tensor
-    weights: Tensor
-
-
-@dataclass(frozen=True)
-class StagePrediction(Result):
-    """The predictions, the likeliest first: `names` and `chances` have a row for each of `rows`.
-
-    Kind "words": a row for each token; "labels": one; "tags": one for each token; "spans": start and end;
-    "vectors": none. `follows` says that a word is the one after its row, `filled_names` are what an
-    encoder puts in place of the picture's row when that row is masked.
-    """
-
-    kind: str
-    follows: bool
-    rows: list[str]
-    names: list[list[str]]
-    chances: Tensor
-    position: int
-    filled_names: list[str] = field(default_factory=list)
-    filled_chances: list[float] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class PartSize(Result):
-    """A part of a layer that is not unfolded: its title, its equations, and how long what it gives is."""
-
-    path: str
-    title: str
-    equations: list[str]
-    lengths: Tensor  # (T,)
-
-
-@dataclass(frozen=True)
-class Stage(Result):
-    """One station of the text on its way through the model.
-
-    `kind` says how it is drawn: tokens, embedding, layer (folded: `parts`), norm, attention, sum, recurrence,
-    state, mlp, experts, convolution, other, residual, memory, head. `page` and `params` lead to the page of
-    the studio that shows more of it, `row_param` is the parameter that takes the row.
-    """
-
-    kind: str
-    title: str
-    path: str
-    side: Side
-    equations: list[str] = field(default_factory=list)
-    note: str = ""
-    vectors: list[VectorRows] = field(default_factory=list)
-    pattern: HeadPattern | None = None
-    experts: ExpertChoice | None = None
-    answer: StagePrediction | None = None
-    parts: list[PartSize] = field(default_factory=list)
-    page: str = ""
-    params: dict[str, Any] = field(default_factory=dict)
-    row_param: str = ""

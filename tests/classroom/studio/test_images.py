@@ -83,6 +83,7 @@ def play(client: TestClient, **inputs: str) -> Response:
     return client.post("/api/play", json={"model": "reader", "task": "image-to-text", "inputs": inputs})
 
 
+@pytest.mark.filterwarnings("ignore:the text ends early")  # the tiny reader writes until its context is full
 def test_play_reads_a_drawn_text_and_an_image_of_the_visitor(client: TestClient) -> None:
     record = get(client, "/api/models/reader")
     assert record["reads"] == "images"
@@ -112,7 +113,8 @@ def test_what_is_no_image_is_refused_and_no_path_is_opened(client: TestClient, i
 
 
 def test_what_cannot_be_read_of_a_drawn_text_is_said(client: TestClient) -> None:
-    assert not play(client, text="305").json()["warnings"]
+    read = play(client, text="305").json()["warnings"]
+    assert not [said for said in read if "ends early" not in said]
     long, strange = (play(client, text=text).json()["warnings"] for text in ("30530530530", "3x"))
     assert any("squeezed" in said for said in long)
     assert any("'x'" in said for said in strange)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -33,39 +34,64 @@ def weights_folder() -> Path:
     return Path(folder)
 
 
-def tests_of_variants(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Tests that go over the registry, for families that have no part or joint of their own.
+def repeated_tests(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests over the registry that try again, with other values, what the core run tries anyway.
 
-    Such a family (RoBERTa after BERT, Mistral after LLaMA) differs by values; its parity tests always run.
+    A family that has no part or joint of its own (RoBERTa after BERT, Mistral after LLaMA) differs by values;
+    its parity tests always run. Where a test pairs families with data types, kinds of rounding or changes of
+    a model, each family takes the combination that the fewest before it took: every family and every
+    combination run, but not every pair.
     """
-    found = []
+    tests: dict[str, dict[str, list[pytest.Item]]] = {}
     for item in items:
         call = getattr(item, "callspec", None)
         if call is not None and "parity" not in item.path.parts:
-            found.append((item, call.params.get("family", call.params.get("name"))))
-    over: dict[str, set[object]] = {}
-    for item, family in found:
-        if isinstance(family, str):
-            over.setdefault(item.nodeid.partition("[")[0], set()).add(family)
-    if not any(len(families) > FEW for families in over.values()):
+            family = call.params.get("family", call.params.get("name"))
+            if isinstance(family, str):
+                tests.setdefault(item.nodeid.partition("[")[0], {}).setdefault(family, []).append(item)
+    tests = {name: families for name, families in tests.items() if len(families) > FEW}
+    if not tests:
         return []
+    from heedful.models import FAMILIES
     from tests.properties.tiny import variants
 
-    return [
-        item
-        for item, family in found
-        if isinstance(family, str) and family in variants() and len(over[item.nodeid.partition("[")[0]]) > FEW
-    ]
+    repeated = []
+    for families in tests.values():
+        repeated += [cell for family in variants() & families.keys() for cell in families[family]]
+        quick = {
+            family: [cell for cell in cells if "slow" not in cell.keywords]
+            for family, cells in families.items()
+            if family in FAMILIES and family not in variants()
+        }
+        taken = {combination(cell): 0 for cells in quick.values() for cell in cells}
+        if sum(map(len, quick.values())) <= FEW * len(taken):  # each family has combinations of its own
+            continue
+        for cells in filter(None, quick.values()):
+            chosen = min(cells, key=lambda cell: taken[combination(cell)])
+            taken[combination(chosen)] += 1
+            repeated += [cell for cell in cells if cell is not chosen]
+    return repeated
+
+
+def combination(item: pytest.Item) -> str:
+    """Return what a test is given beside its family."""
+    given = item.callspec.params  # type: ignore[attr-defined]
+    return repr([value for name, value in given.items() if name not in ("family", "name")])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.collect()
+    gc.freeze()  # ten thousand tests and the libraries stay; each collection of garbage would walk them again
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--slow"):
         return
-    repeated = {id(item) for item in tests_of_variants(items)}
+    repeated = {id(item) for item in repeated_tests(items)}
     for item in items:
         if "slow" in item.keywords or id(item) in repeated:
             item.add_marker(pytest.mark.skip(reason="slow: runs under `make test-all`"))

@@ -1,9 +1,10 @@
-"""Shared by all tests: one thread per worker, a fixed seed, and where big data may be found."""
+"""Shared by all tests: one thread per worker, a fixed seed, `heed` in this process, where big data may be."""
 
 from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
+Heed = Callable[..., tuple[int, str, str]]
 FEW = 6  # a list of more families than these is the registry
 
 
@@ -23,6 +25,31 @@ def _seed() -> None:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def heed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Heed:
+    """Exit code, stdout and stderr of a command, run in an empty folder."""
+    from heedful.cli import main
+
+    monkeypatch.delenv("HEED_DEBUG", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main([str(a) for a in arguments])
+        printed = capsys.readouterr()
+        return int(stop.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Small files to train on, one for each kind of data."""
+    from tests.train import toys
+
+    return toys.write(tmp_path_factory.mktemp("toys"))
 
 
 @pytest.fixture

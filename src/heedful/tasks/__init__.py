@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
+import types
 from typing import TYPE_CHECKING
-
-# Not lazily: a module has the same name, which would take the function's place.
-from heedful.tasks.pipeline import pipeline as pipeline
 
 _WHERE = {
     "Conversation": "conversational",
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from heedful.tasks.likelihood import rank as rank
     from heedful.tasks.model_inputs import Truncated as Truncated
     from heedful.tasks.pipeline import TASKS as TASKS
+    from heedful.tasks.pipeline import pipeline as pipeline
     from heedful.tasks.search import OpenDomain as OpenDomain
     from heedful.tasks.search import Search as Search
     from heedful.tasks.task import Pipeline as Pipeline
@@ -48,3 +48,18 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted([*_WHERE, "pipeline"])
+
+
+class _Package(types.ModuleType):
+    """Keeps the function `pipeline` where the import of the module of that name would put the module."""
+
+    @property
+    def pipeline(self) -> object:
+        return importlib.import_module(f"{__name__}.pipeline").pipeline
+
+    @pipeline.setter
+    def pipeline(self, module: object) -> None:
+        pass
+
+
+sys.modules[__name__].__class__ = _Package

@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-import yaml
-
 from heedful.core.checks import Option, check_choice, check_integer, find_options
 from heedful.core.errors import ConfigError, NotFound, nearest
 from heedful.train.config import TrainConfig
@@ -479,6 +477,8 @@ def parse_value(text: str) -> Any:
             return kind(text)
         except ValueError:
             continue
+    import yaml  # in functions only: `heed train --help` needs none
+
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
@@ -495,6 +495,8 @@ def parse_assignment(text: str) -> Setting:
 
 def read_settings_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
     """Return a YAML file's name, values and their lines; `recipe: NAME` in it starts from that recipe."""
+    import yaml
+
     if not path.is_file():
         raise NotFound(f"there is no file {path}", hint=f"heed recipe cp NAME {path} writes one")
     try:
@@ -522,7 +524,7 @@ def read_settings_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]
 def line_numbers(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
     """Yield the path and the line number of every leaf of a YAML tree."""
     for key, value in node.value:
-        if isinstance(value, yaml.MappingNode):
+        if value.id == "mapping":
             yield from line_numbers(value, f"{prefix}{key.value}.")
         else:
             yield prefix + key.value, key.start_mark.line + 1
@@ -530,6 +532,8 @@ def line_numbers(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
 
 def settings_yaml(settings: ResolvedSettings) -> str:
     """Return the settings as YAML, which `heed train` reads back."""
+    import yaml
+
     values = {"name": settings.name} | recipe_values(settings.recipe)
     files = {k: list(v) for k, v in (("files", settings.files), ("valid", settings.valid)) if v}
     return yaml.safe_dump(values | files, sort_keys=False, allow_unicode=True, width=110)

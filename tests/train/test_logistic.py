@@ -116,6 +116,8 @@ def test_groups_too_few_to_learn_from_one_another_are_taken_apart() -> None:
     predict = lambda train, held: F.one_hot(targets[held], 2).float()[None]
     apart = cross_validate(predict, targets, labels, 0, groups=np.array([1, 1, 2, 2]))
     assert (sorted(apart.rows), apart.group_sizes) == ([0, 1, 2, 3], ())
+    one_fold = cross_validate(predict, targets[1:], labels[1:], 0, groups=np.array([1, 2, 1]))
+    assert (one_fold.folds, one_fold.group_sizes) == (2, ())
     together = cross_validate(predict, targets, labels, 0, groups=np.array([1, 2, 1, 2]))
     assert (sorted(together.rows), together.group_sizes) == ([0, 1, 2, 3], (2, 2))
 

@@ -89,6 +89,15 @@ def test_a_layer_imports_only_what_stands_below_it(path: Path) -> None:
         assert not above, f"{here} may not import {above}"
 
 
+def test_parts_know_no_engine() -> None:
+    """No part chooses a kernel of a decoding step or looks at a state's class to find out who asks."""
+    engine = re.compile(
+        r"heedful\.decode|kernels\.(gpu_step|gpu_products|gpu_attend|gpu_states)|Static\w*(KV|State)"
+    )
+    for path in (ROOT / "nn").glob("*.py"):
+        assert not engine.search(path.read_text()), path
+
+
 def test_only_the_registry_imports_a_family() -> None:
     families = {family.config.__module__ for family in (FAMILIES | IMAGE_FAMILIES).values()}
     for path in FILES:

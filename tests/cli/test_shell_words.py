@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from heedful.cli import load_command, main
 from heedful.cli.shell import shell_words
+from heedful.core.checks import check_choice, check_integer
+from heedful.core.errors import HeedfulError
 
 PYTHON = re.compile(r"(?<![\w.-])(?<!--set )[a-z_]+=(?![\d.]+ does)|\b\w+\(|\b(True|False|None)\b|Word2Vec\.")
 
@@ -96,9 +99,47 @@ def test_what_to_do_is_said_in_the_words_of_the_shell(line: str, said: str, heed
 def test_an_argument_becomes_an_option_a_setting_or_another_way(
     command: str, python: str, shell: str
 ) -> None:
-    assert shell_words("", python, load_command(command), command)[1] == shell
+    assert shell_words(HeedfulError("", python), load_command(command), command)[1] == shell
 
 
 def test_a_message_keeps_the_values_of_a_config() -> None:
     said = "heads=5 does not divide dim=64"
-    assert shell_words(said, "", load_command("train"), "train")[0] == said
+    assert shell_words(HeedfulError(said), load_command("train"), "train")[0] == said
+
+
+@pytest.mark.parametrize(
+    ("command", "check", "python", "shell"),
+    [
+        (
+            "generate",
+            lambda: check_integer("top_k", 0),
+            "top_k=0 must be at least 1",
+            "--top-k 0 must be at least 1",
+        ),
+        (
+            "classify",
+            lambda: check_integer("top_k", "two words"),
+            "top_k='two words' must be a whole number",
+            "--top-k two words must be a whole number",
+        ),
+        (
+            "tag",
+            lambda: check_choice("aggregation_strategy", "sum", ["max"]),
+            "aggregation_strategy='sum' is unknown",
+            "--aggregation sum is unknown",
+        ),
+        (
+            "classify",
+            lambda: check_integer("rows", 0),
+            "rows=0 must be at least 1",
+            "rows=0 must be at least 1",
+        ),
+    ],
+)
+def test_a_wrong_value_is_named_as_its_reader_gave_it(
+    command: str, check: Callable[[], Any], python: str, shell: str
+) -> None:
+    with pytest.raises(HeedfulError) as caught:
+        check()
+    assert caught.value.message == python
+    assert shell_words(caught.value, load_command(command), command)[0] == shell

@@ -12,8 +12,10 @@ from heedful.core.errors import InputError
 from heedful.decode.engines.static_state import StaticState
 from heedful.decode.engines.step_fusion import FusedOperators
 from heedful.decode.engines.step_operators import Definitions
-from heedful.decode.engines.step_parts import step_by_operators
+from heedful.decode.engines.step_parts import STEP_PARTS, step_by_operators, stepping_copy
 from heedful.models.base import LM, Model, Seq2Seq, State
+from heedful.nn.attention import Attention
+from heedful.nn.norm import RMSNorm
 from heedful.nn.position import Rotary
 from heedful.nn.rope import NTKScaling
 from heedful.weights.adapters import lora
@@ -98,6 +100,16 @@ def test_a_steps_operators_are_what_changed_parts_compute(family: str) -> None:
     static = StaticState(state, 1, 16)
     static.write(state)
     same_steps(model, state, static, fused=True)
+
+
+def test_the_copy_that_is_stepped_has_the_models_tensors_and_the_steps_of_its_parts() -> None:
+    model = writer("llama")
+    copy = stepping_copy(model, FusedOperators(Definitions()))
+    assert all(a is b for a, b in zip(model.parameters(), copy.parameters(), strict=True))
+    kinds = {type(part) for part in model.modules()}
+    assert {STEP_PARTS.get(kind, kind) for kind in kinds} == {type(part) for part in copy.modules()}
+    assert Attention in kinds
+    assert RMSNorm in kinds
 
 
 @pytest.mark.parametrize("rows", [1, 2])

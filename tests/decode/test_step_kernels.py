@@ -136,6 +136,7 @@ def test_products_with_whole_numbers(bits: int, columns: int, rows: int) -> None
         (512, (4, 4), {"newest": False, "rows": 1}),
         (512, (3, 3), {"bias": True, "rows": 1}),
         (200, (8, 2), {"window": 150, "turned": 24}),
+        (40, (132, 132), {"turned": 24, "rows": 2}),  # many heads
         (200, (4, 4), {"window": 11, "softcap": 0.7, "sinks": True}),
     ],
 )

@@ -81,13 +81,9 @@ COMMANDS = {
 EXAMPLES = """Build, train, run and look inside every model of the Transformer family.
 
 Examples:
-
   heed studio
-
   heed classify "Cats are fickle creatures"
-
   heed generate "Once upon a time"
-
   heed ls
 """
 
@@ -113,13 +109,15 @@ class LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """Import the command of a row of the table."""
+    from heedful.cli.arguments import CommandGroup
+
     module = importlib.import_module(f"heedful.cli.{COMMANDS[name].module}")
     command = getattr(module, f"{name}_command")
     if isinstance(command, typer.Typer):
         return typer.main.get_command(command)
-    single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    single.command(name, context_settings=SETTINGS)(command)
-    return typer.main.get_command(single)
+    group = CommandGroup()
+    group.add(name)(command)
+    return typer.main.get_command(group).commands[name]  # type: ignore[attr-defined]
 
 
 app = typer.Typer(
@@ -195,13 +193,10 @@ def report_error(error: Exception, arguments: Sequence[str], *, as_json: bool) -
 
 def message_and_hint(error: HeedfulError, arguments: Sequence[str]) -> tuple[str, str]:
     """Return the message and the hint of an error in the words of the command that was typed."""
-    message, hint = (" ".join((text or "").split()) for text in (error.message, error.shell or error.hint))
-    name = next((word for word in arguments if word in COMMANDS), None)
-    if name is None:
-        return message, hint
     from heedful.cli.shell import shell_words
 
+    name = next((word for word in arguments if word in COMMANDS), "version")
     command = load_command(name)
-    for word in arguments[arguments.index(name) + 1 :]:
+    for word in arguments:
         command = getattr(command, "commands", {}).get(word, command)
-    return shell_words(message, hint, command, name)
+    return shell_words(error, command, name)

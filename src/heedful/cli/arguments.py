@@ -10,30 +10,28 @@ import inspect
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
 from heedful.cli.models import read_known
-from heedful.core.checks import Option, find_options
+from heedful.core.checks import Argument, Option, annotated_option, find_options
 from heedful.core.errors import InputError, NotFound
 from heedful.core.files import missing_file, read_blocks, stem_path
 from heedful.core.progress import print_above, show_progress
 
 Texts = Annotated[
     list[str] | None,
-    typer.Argument(
+    Argument(
+        "Texts, files with one text per line, or tables (.csv, .tsv, .jsonl); - or a pipe reads stdin.",
         metavar="TEXT",
-        help="Texts, files with one text per line, or tables (.csv, .tsv, .jsonl); - or a pipe reads stdin.",
     ),
 ]
 TextColumn = Annotated[
     str | None,
-    typer.Option(
-        "--text", metavar="COLUMN", help="The column of a table that has the text, by name or number."
-    ),
+    Option("The column of a table that has the text, by name or number.", ("--text",), metavar="COLUMN"),
 ]
 
 # Suffixes of text files; a word with another suffix is a path only if it has a slash.
@@ -244,9 +242,9 @@ def read_file(path: Path) -> str:
 # A text that is written like a model goes in by a pipe.
 
 
-Model = Annotated[str, typer.Argument(help="A folder, a run, a .gguf file, an installed model or a hub id.")]
-Device = Annotated[str, typer.Option(help="cpu, or cuda for a GPU.")]
-Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; the file's own by default.")]
+Model = Annotated[str, Argument("A folder, a run, a .gguf file, an installed model or a hub id.")]
+Device = Annotated[str, Option("cpu, or cuda for a GPU.")]
+Dtype = Annotated[str | None, Option("float32, bfloat16 or float16; the file's own by default.")]
 
 MAX_CHARACTERS_OF_ONE_THREAD = 2000
 
@@ -307,72 +305,87 @@ def load_stepper(name: str, device: str, dtype: str | None, rows: int = 1, token
         return fast(model) if tokens is None else choose_stepper(model, rows, tokens, exact=False)
 
 
-# Options of a command from the dataclass that they fill: its fields have names, types, defaults and help.
+# Commands of Typer from plain functions: a parameter with an `Option` (core/checks.py) becomes an option, and
+# a parameter that is a dataclass becomes the options of its fields.
 
 
-Command = Callable[..., Any]
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}  # of every command
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
-def command_group(help: str) -> typer.Typer:
-    """Return a group of commands, such as `heed tokenizer train`."""
-    group = typer.Typer(
-        no_args_is_help=True, context_settings=SETTINGS, help=help, add_completion=False,
-        rich_markup_mode=None,
-    )  # fmt: skip
-    group.callback()(lambda: None)  # without a callback, a group of one command would be that command
-    return group
+class CommandGroup(typer.Typer):
+    """A group of commands, such as `heed tokenizer train`."""
+
+    def __init__(self, help: str | None = None) -> None:
+        super().__init__(
+            no_args_is_help=True, context_settings=SETTINGS, help=keep_examples(help), add_completion=False,
+            rich_markup_mode=None, pretty_exceptions_enable=False,
+        )  # fmt: skip
+        self.callback()(lambda: None)  # without a callback, a group of one command would be that command
+
+    def add(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Return the decorator that adds a function as the command of this name."""
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            help = keep_examples(function.__doc__)
+            self.command(name, context_settings=SETTINGS, help=help)(as_typer_command(function))
+            return function
+
+        return decorate
 
 
-def options_from(kind: type, **own_defaults: Any) -> Callable[[Command], Command]:
-    """Replace a command's parameter of this dataclass by its options; the command gets it filled.
+def keep_examples(help: str | None) -> str | None:
+    """Mark the lines below "Examples:" so that help shows each on a line of its own (click's \\b)."""
+    return help and inspect.cleandoc(help).replace("Examples:\n", "Examples:\n\n\b\n")
 
-    `own_defaults` are the command's, where they differ from those of the fields.
+
+def as_typer_command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with Typer's options in place of ours; it fills the dataclasses and calls this one.
+
+    The default of a parameter that is a dataclass has the command's own defaults. An annotation with a table
+    {name: (type, Option)} becomes these options; the function gets a mapping of those that were given.
     """
+    hints = get_type_hints(function, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    made: dict[str, tuple[list[str], Callable[..., Any]]] = {}  # by parameter: its options, and its type
+    for parameter in inspect.signature(function).parameters.values():
+        hint, own = hints[parameter.name], parameter.default
+        table = next((note for note in getattr(hint, "__metadata__", ()) if isinstance(note, dict)), None)
+        if table is not None:
+            options = [typer_parameter(name, kind, option, None) for name, (kind, option) in table.items()]
+            given = lambda **values: {name: value for name, value in values.items() if value is not None}
+            made[parameter.name] = [one.name for one in options], given
+        elif isinstance(hint, type) and is_dataclass(hint):
+            defaults = {f.name: f.default for f in fields(hint)}
+            defaults = defaults if own is parameter.empty else {name: getattr(own, name) for name in defaults}
+            options = [typer_parameter(*row, defaults[row[0]]) for row in find_options(hint)]
+            made[parameter.name] = [one.name for one in options], hint
+        elif (option := annotated_option(hint)) is not None:
+            options = [typer_parameter(parameter.name, hint.__origin__, option, own)]
+        else:
+            options = [parameter.replace(annotation=hint, kind=KEYWORD)]
+        parameters += options
 
-    def decorate(command: Command) -> Command:
-        name = next(name for name, hint in get_type_hints(command).items() if hint is kind)
-        defaults = {f.name: f.default for f in fields(kind)} | own_defaults
-        options = [make_parameter(n, hint, option, defaults[n]) for n, hint, option in find_options(kind)]
-        return with_options(name, options, lambda values: kind(**values))(command)
+    @functools.wraps(function)
+    def run(**values: Any) -> Any:
+        for name, (names, make) in made.items():
+            values[name] = make(**{one: values.pop(one) for one in names})
+        return function(**values)
 
-    return decorate
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
-def make_parameter(name: str, hint: Any, option: Option, default: Any = None) -> inspect.Parameter:
-    """Return the parameter of a command that Typer makes into this option; without a default, an argument."""
+def typer_parameter(name: str, hint: Any, option: Option, default: Any) -> inspect.Parameter:
+    """Return the parameter that Typer makes into this option, or into an argument if it has no default."""
     kind = list[str] if get_origin(hint) is Sequence else hint
-    more: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
+    more: dict[str, Any] = {"help": option.help, "metavar": option.metavar, "envvar": option.variable}
     more |= {"min": option.minimum, "max": option.maximum}
-    if default is MISSING:
-        return inspect.Parameter(name, KEYWORD, annotation=Annotated[kind, typer.Argument(**more)])
-    shown = typer.Option(*option.flags, envvar=option.variable, **more)
+    default = inspect.Parameter.empty if default is MISSING else default
+    by_place = isinstance(option, Argument) or (default is inspect.Parameter.empty and not option.flags)
+    shown = typer.Argument(**more) if by_place else typer.Option(*option.flags, **more)
     return inspect.Parameter(name, KEYWORD, default=default, annotation=Annotated[kind, shown])
-
-
-def with_options(
-    name: str, options: Sequence[inspect.Parameter], make: Callable[[dict[str, Any]], Any]
-) -> Callable[[Command], Command]:
-    """Replace a command's parameter `name` by `options`; `make` gives it its value, made of theirs."""
-
-    def decorate(command: Command) -> Command:
-        hints = get_type_hints(command, include_extras=True)
-        parameters: list[inspect.Parameter] = []
-        for parameter in inspect.signature(command).parameters.values():
-            own = parameter.replace(annotation=hints[parameter.name], kind=KEYWORD)
-            parameters += options if parameter.name == name else [own]
-
-        @functools.wraps(command)
-        def run(**values: Any) -> Any:
-            made = make({option.name: values.pop(option.name) for option in options})
-            return command(**{name: made}, **values)
-
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return run
-
-    return decorate
 
 
 def command_words(context: typer.Context, leave_out: Container[str] = ()) -> list[str]:

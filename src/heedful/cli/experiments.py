@@ -13,6 +13,7 @@ import typer
 
 from heedful.cli.arguments import command_words
 from heedful.cli.output import Json, Quiet, as_json, console, make_table
+from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError, NotFound
 from heedful.core.progress import show_progress
 
@@ -25,37 +26,31 @@ if TYPE_CHECKING:
 
 # Options of `heed race` and `heed scale`.
 TextFiles = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[FILE]…", help="Texts to train on; by default one that comes along."),
+    list[str] | None, Argument("Texts to train on; by default one that comes along.", metavar="[FILE]…")
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="Small models on little text: minutes on two cores.")]
-Device = Annotated[str, typer.Option(envvar="HEED_DEVICE", help="auto, cpu, cuda, cuda:1 …")]
+Quick = Annotated[bool, Option("Small models on little text: minutes on two cores.", ("--quick",))]
+Device = Annotated[str, Option("auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")]
 
 
 def race_command(
     context: typer.Context,
     files: TextFiles = None,
     translation: Annotated[
-        bool, typer.Option("--translation", help="Compare translators instead, on a file of pairs.")
+        bool, Option("Compare translators instead, on a file of pairs.", ("--translation",))
     ] = False,
     quick: Quick = False,
-    systems: Annotated[
-        str | None, typer.Option(help="Compare only these, with commas between: rnn,lstm,gpt2 …")
-    ] = None,
+    systems: Annotated[str | None, Option("Compare only these, with commas between: rnn,lstm,gpt2 …")] = None,
     parts: Annotated[
-        str | None,
-        typer.Option(help="Measure only these: layers,generation,loss,positions,gradients,tasks."),
+        str | None, Option("Measure only these: layers,generation,loss,positions,gradients,tasks.")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Training steps of each system, instead of the usual number.")
+        int | None, Option("Training steps of each system, instead of the usual number.", minimum=1)
     ] = None,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Measure so many systems at once, each in a process of its own.")
+        int, Option("Measure so many systems at once, each in a process of its own.", minimum=1)
     ] = 1,
     device: Device = "auto",
-    folder: Annotated[
-        Path | None, typer.Option("--folder", "-o", help="Where all goes. [default: runs/race]")
-    ] = None,
+    folder: Annotated[Path | None, Option("Where all goes. [default: runs/race]", ("--folder", "-o"))] = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -68,11 +63,8 @@ def race_command(
     a GPU.
 
     Examples:
-
       heed race --quick
-
       heed race --quick --systems rnn,lstm,gpt2 novel.txt -o runs/novel-race
-
       heed race --translation pairs.tsv --device cuda
     """
     from heedful.classroom.experiments.measurement_store import finish_experiment
@@ -138,11 +130,11 @@ def scale_command(
     files: TextFiles = None,
     quick: Quick = False,
     budget: Annotated[
-        float | None, typer.Option(min=1.0, help="Also find the best size for so many FLOPs, as 1e15.")
+        float | None, Option("Also find the best size for so many FLOPs, as 1e15.", minimum=1.0)
     ] = None,
     device: Device = "auto",
     folder: Annotated[
-        Path, typer.Option("--folder", "-o", help="Where all goes; one run folder for each point.")
+        Path, Option("Where all goes; one run folder for each point.", ("--folder", "-o"))
     ] = Path("runs/scale"),
     quiet: Quiet = False,
     json: Json = False,
@@ -153,11 +145,8 @@ def scale_command(
     of the report. Ctrl-C keeps every finished run, and the same command continues.
 
     Examples:
-
       heed scale --quick
-
       heed scale --quick novel.txt --budget 1e12 -o runs/novel-scale
-
       heed scale corpus.txt --device cuda
     """
     from heedful.classroom.experiments.measurement_store import finish_experiment
@@ -175,16 +164,12 @@ def scale_command(
 
 
 def verify_command(
-    row: Annotated[
-        str | None, typer.Argument(help="The name of a result, as in --list and docs/results.md.")
-    ] = None,
+    row: Annotated[str | None, Argument("The name of a result, as in --list and docs/results.md.")] = None,
     list_all: Annotated[
-        bool, typer.Option("--list", help="List the results, and whether each can be run again.")
+        bool, Option("List the results, and whether each can be run again.", ("--list",))
     ] = False,
-    fail_under: Annotated[
-        float | None, typer.Option(help="Exit with 1 also if the new figure is below this.")
-    ] = None,
-    results: Annotated[Path, typer.Option(help="The folder of results.")] = Path("results"),
+    fail_under: Annotated[float | None, Option("Exit with 1 also if the new figure is below this.")] = None,
+    results: Annotated[Path, Option("The folder of results.")] = Path("results"),
     json: Json = False,
 ) -> None:
     """Measure a result again: exit with 0 if the figure is the same within its tolerance, else with 1.
@@ -192,11 +177,8 @@ def verify_command(
     Data is read from the folder in HEED_DATA; if it or a GPU is missing, exit with 3.
 
     Examples:
-
       heed verify --list
-
       HEED_DATA=./data heed verify stsb
-
       heed verify sst2-bow --fail-under 80 --json
     """
     if not results.is_dir():

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heedful.cli.arguments import options_from
 from heedful.cli.output import Json, as_json, console, format_metric, print_pairs, print_warnings
+from heedful.core.checks import Argument, Option
 from heedful.core.errors import HeedfulError
 from heedful.core.files import write_text
 from heedful.core.progress import print_above, show_progress
@@ -28,10 +28,9 @@ USED_BY = {
 }  # fmt: skip
 
 
-@options_from(FinetuneRequest)
 def finetune_command(
     request: FinetuneRequest,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Annotated[bool, Option("Show no progress.", ("--quiet", "-q"))] = False,
     json: Json = False,
 ) -> None:
     """Fine-tune a trained model on a file. The last line printed is the Python that uses it.
@@ -41,13 +40,9 @@ def finetune_command(
     32 rows per class, sentence vectors are tuned on pairs and a linear head is fitted, cross-validated.
 
     Examples:
-
       heed finetune all-minilm-l6-v2 reviews.csv
-
       heed finetune all-minilm-l6-v2 mail.tsv --task classify --text body --label folder --out mail-sorter
-
       heed finetune all-minilm-l6-v2 names.conll --valid names-dev.conll
-
       heed finetune smollm2-135m-instruct talks.jsonl --task summarize --lora
     """
     with show_progress("starting", quiet=quiet):
@@ -88,40 +83,31 @@ class MetricTooLow(HeedfulError):
     code = "below"
 
 
-@options_from(EvaluationRequest)
 def eval_command(
-    model: Annotated[
-        str, typer.Argument(help="A model's name or folder, or a run, for its best checkpoint.")
-    ],
+    model: Annotated[str, Argument("A model's name or folder, or a run, for its best checkpoint.")],
     request: EvaluationRequest,
     task: Annotated[
         str | None,
-        typer.Option(
-            help="perplexity, classify, regress, similarity, rerank, tag, answer, translate, summarize, "
+        Option(
+            "perplexity, classify, regress, similarity, rerank, tag, answer, translate, summarize, "
             "complete, chat or read; by default the model's head decides."
         ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="A=B", help="Further options: pair=COLUMN, encoding=…, beams=… …"),
+        Option("Further options: pair=COLUMN, encoding=…, beams=… …", ("--set",), metavar="A=B"),
     ] = None,
-    device: Annotated[str, typer.Option(envvar="HEED_DEVICE", help="auto, cpu, cuda …")] = "auto",
-    out: Annotated[Path | None, typer.Option(help="Write the metrics to this file as JSON.")] = None,
-    fail_under: Annotated[
-        float | None, typer.Option(help="Exit with 1 if the first metric is below this.")
-    ] = None,
+    device: Annotated[str, Option("auto, cpu, cuda …", variable="HEED_DEVICE")] = "auto",
+    out: Annotated[Path | None, Option("Write the metrics to this file as JSON.")] = None,
+    fail_under: Annotated[float | None, Option("Exit with 1 if the first metric is below this.")] = None,
     json: Json = False,
 ) -> None:
     """Measure a model on files.
 
     Examples:
-
       heed eval runs/gpt2 held-out.txt
-
       heed eval ./my-classifier test.tsv --text sentence --json
-
       heed eval translate-en-de test.en test.de --limit 5
-
       heed eval smollm2-135m-instruct test.csv --task summarize --text dialogue --label summary
     """
     with show_progress(f"loading {model}"):

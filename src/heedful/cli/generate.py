@@ -11,19 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from heedful.cli.arguments import (
     Device,
     Dtype,
     default_model,
     load_stepper,
     names_model,
-    options_from,
     read_stdin,
     text_or_file,
 )
 from heedful.cli.output import Json, as_json
+from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError
 from heedful.core.files import write_text
 from heedful.core.progress import show_progress
@@ -33,23 +31,17 @@ if TYPE_CHECKING:
     from heedful.decode.loop import Piece
 
 
-@options_from(GenerationOptions)
 def generate_command(
     options: GenerationOptions,
     model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="A name of heed ls, a folder, a run, a .gguf file or a hub id.",
-        ),
+        str | None, Argument("A name of heed ls, a folder, a run, a .gguf file or a hub id.", metavar="MODEL")
     ] = None,
     prompt: Annotated[
-        str | None,
-        typer.Argument(metavar="TEXT", help="The text to continue, or its file; - or a pipe reads stdin."),
+        str | None, Argument("The text to continue, or its file; - or a pipe reads stdin.", metavar="TEXT")
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print speed and seed on stderr.")] = False,
+    verbose: Annotated[bool, Option("Print speed and seed on stderr.", ("--verbose", "-v"))] = False,
     json: Json = False,
 ) -> None:
     """Continue a text, greedily unless a sampling option is given.
@@ -58,11 +50,8 @@ def generate_command(
     file or owner/name.
 
     Examples:
-
       heed generate "Once upon a time"
-
       heed generate prose "Once upon a time" --temperature 0.8 --seed 0
-
       echo "The capital of France is" | heed generate ./my-model - --max-tokens 8
     """
     if prompt is None and model is not None and not names_model(model):
@@ -150,25 +139,23 @@ HELP = """/system TEXT   set the system message           /set NAME VALUE   temp
 \"\"\"            begins and ends a text of several lines; Ctrl-C stops an answer"""
 
 
-@options_from(SamplingOptions, max_tokens=512, temperature=0.7, top_p=0.95)
+CHAT_OPTIONS = SamplingOptions(max_tokens=512, temperature=0.7, top_p=0.95)
+
+
 def chat_command(
-    options: SamplingOptions,
     model: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="A name of heed ls, a folder, a .gguf file or a hub id."),
+        str | None, Argument("A name of heed ls, a folder, a .gguf file or a hub id.", metavar="MODEL")
     ] = None,
-    system: Annotated[str | None, typer.Option(help="The system message, or its file.")] = None,
+    options: SamplingOptions = CHAT_OPTIONS,
+    system: Annotated[str | None, Option("The system message, or its file.")] = None,
     device: Device = "cpu",
     dtype: Dtype = None,
 ) -> None:
     """Chat with a model that has a chat template.
 
     Examples:
-
       heed chat
-
       heed chat ./my-model --system "Answer in one sentence."
-
       echo "What is the capital of France?" | heed chat --temperature 0
     """
     system = None if system is None else text_or_file(system)

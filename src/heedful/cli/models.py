@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from heedful.cli.output import Json, as_json, console, format_size, make_table, print_listing
+from heedful.core.checks import Argument, Option
 from heedful.core.progress import show_progress
 
 if TYPE_CHECKING:
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def show_command(
-    model: Annotated[str, typer.Argument(help="A preset (gpt2), a family, a folder or a .gguf file.")],
+    model: Annotated[str, Argument("A preset (gpt2), a family, a folder or a .gguf file.")],
     names: Annotated[
-        bool, typer.Option("--names", help="List the values that a Watch can see, with shapes, instead.")
+        bool, Option("List the values that a Watch can see, with shapes, instead.", ("--names",))
     ] = False,
     json: Json = False,
 ) -> None:
@@ -33,11 +32,8 @@ def show_command(
     Layers that are alike are drawn once.
 
     Examples:
-
       heed show gpt2
-
       heed show gpt2 --names
-
       heed show ./my-model --json
     """
     with show_progress(f"assembling {model}"):
@@ -125,19 +121,17 @@ def _tree_lines(node: Node, first: str, indent: str, kinds_shown: set[str], widt
 
 
 def count_command(
-    model: Annotated[str, typer.Argument(help="A preset (gpt3), a family, a folder or a .gguf file.")],
-    batch: Annotated[int, typer.Option(min=1, help="Number of texts in a batch.")] = 1,
+    model: Annotated[str, Argument("A preset (gpt3), a family, a folder or a .gguf file.")],
+    batch: Annotated[int, Option("Number of texts in a batch.", minimum=1)] = 1,
     length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens in each text; the model's context by default.")
+        int | None, Option("Tokens in each text; the model's context by default.", minimum=1)
     ] = None,
     json: Json = False,
 ) -> None:
     """Count the parameters, FLOPs and memory of a model without building it.
 
     Examples:
-
       heed count gpt3
-
       heed count llama-7b --batch 8 --length 2048 --json
     """
     with show_progress(f"counting {model}"):
@@ -226,9 +220,7 @@ def ls_command(json: Json = False) -> None:
     Names are never cut: a narrow terminal gets fewer columns, --json has them all.
 
     Examples:
-
       heed ls
-
       heed ls --json
     """
     presets, models = read_known()["presets"], find_trained_models()

@@ -9,14 +9,14 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from heedful.core.checks import Option
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Quiet = Annotated[bool, Option("Show no progress.", ("--quiet", "-q"))]
+Json = Annotated[bool, Option("Print one JSON object on stdout.", ("--json",))]
 Row = dict[str, Any]
 
 PIPED_WIDTH = 160  # columns where there is no terminal

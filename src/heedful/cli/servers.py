@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from heedful.cli.arguments import Device, Dtype, load_model, options_from, read_file
-from heedful.core.checks import Option
+from heedful.cli.arguments import Device, Dtype, load_model, read_file
+from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError, MissingPackage
 
 if TYPE_CHECKING:
@@ -61,24 +59,18 @@ class ServerSettings:
             )
 
 
-@options_from(ServerSettings)
 def serve_command(
-    models: Annotated[
-        list[str], typer.Argument(metavar="MODEL", help="Folders, .gguf files or names of models.")
-    ],
+    models: Annotated[list[str], Argument("Folders, .gguf files or names of models.", metavar="MODEL")],
     settings: ServerSettings,
     device: Device = "cpu",
     dtype: Dtype = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log a line for each request.")] = False,
+    verbose: Annotated[bool, Option("Log a line for each request.", ("--verbose", "-v"))] = False,
 ) -> None:
     """Serve completions, chat and embeddings for OpenAI's clients. SIGTERM or Ctrl-C ends it.
 
     Examples:
-
       heed serve smollm2-135m-instruct
-
       heed serve ./my-model all-minilm-l6-v2 --port 8080
-
       HEED_API_KEY=secret heed serve ./my-model --host 0.0.0.0
     """
     try:
@@ -137,14 +129,12 @@ def announcement(one: ServedModel) -> str:
 def studio_command(
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]…", help="Folders, .gguf files, word vectors or names of models."),
+        Argument("Folders, .gguf files, word vectors or names of models.", metavar="[MODEL]…"),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
-    no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Print the address and open no browser.")
-    ] = False,
-    folder: Annotated[Path, typer.Option("--models", help="A folder of further models.")] = Path("models"),
-    runs: Annotated[Path, typer.Option("--runs", help="The folder of training runs.")] = Path("runs"),
+    port: Annotated[int, Option("The port; 0 takes a free one.", minimum=0, maximum=65535)] = 0,
+    no_browser: Annotated[bool, Option("Print the address and open no browser.", ("--no-browser",))] = False,
+    folder: Annotated[Path, Option("A folder of further models.", ("--models",))] = Path("models"),
+    runs: Annotated[Path, Option("The folder of training runs.", ("--runs",))] = Path("runs"),
 ) -> None:
     """Show tokens, attention, arithmetic, predictions, layers, states and training in the browser.
 
@@ -152,11 +142,8 @@ def studio_command(
     in a random token. It uses no network. Ctrl-C ends it.
 
     Examples:
-
       heed studio
-
       heed studio ./my-model runs/gpt/checkpoints/step-001000 --port 8080
-
       heed studio vectors.vec --no-browser
     """
     from heedful.serve.guard import LOOPBACK, bind_socket

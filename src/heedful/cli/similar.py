@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from heedful.cli.arguments import (
     TableColumns,
     TextColumn,
@@ -24,6 +22,7 @@ from heedful.cli.arguments import (
 )
 from heedful.cli.output import Json, Row, align_columns, as_json, print_warnings, write_results
 from heedful.cli.tasks import Device, Model, TopK, make_pipeline
+from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError
 from heedful.core.files import open_atomically
 from heedful.core.progress import show_progress
@@ -37,9 +36,7 @@ FORMATS = (".safetensors", ".csv")
 def embed_command(
     text: Texts = None,
     model: Model = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Write all vectors to this .safetensors or .csv file.")
-    ] = None,
+    out: Annotated[Path | None, Option("Write all vectors to this .safetensors or .csv file.")] = None,
     column: TextColumn = None,
     device: Device = "cpu",
     json: Json = False,
@@ -47,9 +44,7 @@ def embed_command(
     """Turn sentences into vectors that lie close together if the sentences mean the same.
 
     Examples:
-
       heed embed "A hotel in Seattle" --json
-
       heed embed --out vectors.safetensors < sentences.txt
     """
     texts = read_texts(text, TableColumns("embed", column, model=model))
@@ -75,16 +70,15 @@ def _format_vector(text: str, results: list[Row]) -> str:
 
 
 Candidates = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="TEXT", help="Texts to compare, a file with one per line, or a table."),
+    list[str] | None, Argument("Texts to compare, a file with one per line, or a table.", metavar="TEXT")
 ]
 CandidateFile = Annotated[
-    Path | None, typer.Option("--in", help="A file of texts, one per line, or a table; - is stdin.")
+    Path | None, Option("A file of texts, one per line, or a table; - is stdin.", ("--in",))
 ]
 
 
 def similar_command(
-    query: Annotated[str, typer.Argument(help="The sentence that others are compared with.")],
+    query: Annotated[str, Argument("The sentence that others are compared with.")],
     text: Candidates = None,
     path: CandidateFile = None,
     model: Model = None,
@@ -96,11 +90,8 @@ def similar_command(
     """List the sentences nearest in meaning, by the cosine of their vectors.
 
     Examples:
-
       heed similar "Seattle motel" "A hotel in Seattle" "A recipe for bread"
-
       heed similar "Seattle motel" --in listings.txt --top-k 3
-
       cat listings.txt | heed similar "Seattle motel" --in - --json
     """
     sentences = numbered_sentences(path, text, TableColumns("similar", column, model=model))
@@ -108,7 +99,7 @@ def similar_command(
 
 
 def rerank_command(
-    query: Annotated[str, typer.Argument(help="The question, or what is looked for.")],
+    query: Annotated[str, Argument("The question, or what is looked for.")],
     text: Candidates = None,
     path: CandidateFile = None,
     model: Model = None,
@@ -122,9 +113,7 @@ def rerank_command(
     No cross-encoder comes along: `heed finetune` makes one of a table of queries, texts and relevances.
 
     Examples:
-
       heed rerank "how tall is Everest" passages.txt --model ./my-cross-encoder
-
       heed rerank "how tall is Everest" "It is 8,849 m high." "It lies in Asia." -m ./my-cross-encoder --json
     """
     sentences = numbered_sentences(path, text, TableColumns("rerank", column, model=model))

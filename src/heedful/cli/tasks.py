@@ -10,8 +10,6 @@ import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from heedful.cli.arguments import (
     TableColumns,
     TextColumn,
@@ -29,24 +27,24 @@ from heedful.cli.arguments import (
     text_or_file,
 )
 from heedful.cli.output import Json, Row, align_columns, as_json, mark_spans, print_warnings, write_results
+from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError
 from heedful.core.progress import show_progress
 
 Model = Annotated[
     str | None,
-    typer.Option(
-        "--model",
-        "-m",
-        help="A folder, a bundled or installed model, or a hub id; each task has its own by default.",
+    Option(
+        "A folder, a bundled or installed model, or a hub id; each task has its own by default.",
+        ("--model", "-m"),
     ),
 ]
-Device = Annotated[str, typer.Option(envvar="HEED_DEVICE", help="cpu, or cuda for a GPU.")]
-TopK = Annotated[int, typer.Option(min=1, help="How many results, best first.")]
-Lines = Annotated[bool, typer.Option("--lines", help="Treat every line of stdin as a text of its own.")]
+Device = Annotated[str, Option("cpu, or cuda for a GPU.", variable="HEED_DEVICE")]
+TopK = Annotated[int, Option("How many results, best first.", minimum=1)]
+Lines = Annotated[bool, Option("Treat every line of stdin as a text of its own.", ("--lines",))]
 MaxTokens = Annotated[
-    int | None, typer.Option("--max-tokens", "--max-new-tokens", min=1, help="Generate at most N tokens.")
+    int | None, Option("Generate at most N tokens.", ("--max-tokens", "--max-new-tokens"), minimum=1)
 ]
-Beams = Annotated[int | None, typer.Option("--beams", "--num-beams", min=1, help="Width of beam search.")]
+Beams = Annotated[int | None, Option("Width of beam search.", ("--beams", "--num-beams"), minimum=1)]
 
 
 def make_pipeline(task: str, model: str | None, device: str, **defaults: Any) -> tuple[str, Any]:
@@ -72,20 +70,13 @@ def given_options(**options: Any) -> Row:
 def classify_command(
     text: Texts = None,
     model: Model = None,
-    labels: Annotated[
-        str | None, typer.Option(help="Your own labels, as a,b,c: zero-shot, nothing is trained.")
-    ] = None,
-    template: Annotated[
-        str | None, typer.Option(help="The sentence that your own labels are put into, at {}.")
-    ] = None,
-    several: Annotated[
-        bool, typer.Option("--several", help="Several of your own labels may hold at once.")
-    ] = False,
+    labels: Annotated[str | None, Option("Your own labels, as a,b,c: zero-shot, nothing is trained.")] = None,
+    template: Annotated[str | None, Option("The sentence that your own labels are put into, at {}.")] = None,
+    several: Annotated[bool, Option("Several of your own labels may hold at once.", ("--several",))] = False,
     top_k: TopK = 1,
     column: TextColumn = None,
     pair: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="The column with the second text, if the model reads pairs."),
+        str | None, Option("The column with the second text, if the model reads pairs.", metavar="COLUMN")
     ] = None,
     device: Device = "cpu",
     json: Json = False,
@@ -93,13 +84,9 @@ def classify_command(
     """Classify texts by sentiment, by the model's own classes, or by your own labels.
 
     Examples:
-
       heed classify "Cats are fickle creatures"
-
       heed classify "Book me a table for two" --labels restaurant,travel,weather --top-k 3
-
       heed classify --model ./my-intents --top-k 3 --json < questions.txt
-
       heed classify reviews.csv --text body --json
     """
     own = None if labels is not None else model  # zero-shot reads one text, whatever the model learnt from
@@ -134,7 +121,7 @@ def tag_command(
     text: Texts = None,
     model: Model = None,
     aggregation: Annotated[
-        str, typer.Option(help="How token pieces become words: none, simple, first, average or max.")
+        str, Option("How token pieces become words: none, simple, first, average or max.")
     ] = "first",
     column: TextColumn = None,
     device: Device = "cpu",
@@ -143,9 +130,7 @@ def tag_command(
     """Find the names of people, places and organisations in texts.
 
     Examples:
-
       heed tag "Ada Lovelace met Charles Babbage in London."
-
       heed tag --json < news.txt
     """
     texts, task = read_texts(text, TableColumns("tag", column, model=model)), "token-classification"
@@ -168,7 +153,7 @@ def _format_entities(text: str, results: list[Row]) -> str:
 
 def translate_command(
     text: Texts = None,
-    to: Annotated[str, typer.Option(help="The target language: de or fr.")] = "de",
+    to: Annotated[str, Option("The target language: de or fr.")] = "de",
     model: Model = None,
     beams: Beams = None,
     max_tokens: MaxTokens = None,
@@ -179,11 +164,8 @@ def translate_command(
     """Translate English into German or French, line by line.
 
     Examples:
-
       heed translate "How are you?" --to fr
-
       heed translate --to de < letter.txt
-
       heed translate "Where is the station?" --model rnnsearch-en-de
     """
     options = given_options(num_beams=beams, max_new_tokens=max_tokens)
@@ -193,7 +175,7 @@ def translate_command(
 
 def summarize_command(
     text: Texts = None,
-    file: Annotated[Path | None, typer.Option(help="Read the text from this file.")] = None,
+    file: Annotated[Path | None, Option("Read the text from this file.")] = None,
     model: Model = None,
     beams: Beams = None,
     max_tokens: MaxTokens = None,
@@ -205,9 +187,7 @@ def summarize_command(
     """Summarize a text or a dialogue in a sentence or two. All of stdin is one text.
 
     Examples:
-
       heed summarize < chat.txt
-
       heed summarize --file minutes.txt --max-tokens 60
     """
     if file is not None and text:
@@ -239,7 +219,7 @@ def fill_command(
     text: Texts = None,
     model: Model = None,
     top_k: TopK = 5,
-    targets: Annotated[str | None, typer.Option(help="Only these words, as a,b,c.")] = None,
+    targets: Annotated[str | None, Option("Only these words, as a,b,c.")] = None,
     column: TextColumn = None,
     device: Device = "cpu",
     json: Json = False,
@@ -247,9 +227,7 @@ def fill_command(
     """Fill [MASK] in texts with the likeliest words and their probabilities; <mask> and ___ mean the same.
 
     Examples:
-
       heed fill "The cat sat on the [MASK]."
-
       heed fill "The ___ barked." --targets dog,cat,tree
     """
     texts = read_texts(text, TableColumns("fill", column, model=model))
@@ -275,14 +253,14 @@ def complete_command(
     model: Model = None,
     max_tokens: MaxTokens = 40,
     temperature: Annotated[
-        float | None, typer.Option(help="Sample at this temperature; 1 is the model's own distribution.")
+        float | None, Option("Sample at this temperature; 1 is the model's own distribution.")
     ] = None,
-    top_k: Annotated[int | None, typer.Option(min=1, help="Sample from the K likeliest tokens.")] = None,
+    top_k: Annotated[int | None, Option("Sample from the K likeliest tokens.", minimum=1)] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Sample from the likeliest tokens that hold this probability.")
+        float | None, Option("Sample from the likeliest tokens that hold this probability.")
     ] = None,
-    n: Annotated[int, typer.Option(min=1, help="Number of continuations.")] = 1,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    n: Annotated[int, Option("Number of continuations.", minimum=1)] = 1,
+    seed: Annotated[int | None, Option("The same seed gives the same text.")] = None,
     lines: Lines = False,
     column: TextColumn = None,
     device: Device = "cpu",
@@ -291,9 +269,7 @@ def complete_command(
     """Continue texts, greedily or by sampling (--temperature, --top-k, --top-p). All of stdin is one text.
 
     Examples:
-
       heed complete "The capital of France is"
-
       heed complete "Once upon a time" --model prose --temperature 0.8 --n 3 --seed 0
     """
     texts = read_documents(text, lines, TableColumns("complete", column, model=model))
@@ -314,17 +290,15 @@ CONTEXT_CHARACTERS = 60  # shown on either side of an answer
 
 def answer_command(
     first: Annotated[
-        str, typer.Argument(metavar="TEXT", help="The text or its file; or the question, if it comes alone.")
+        str, Argument("The text or its file; or the question, if it comes alone.", metavar="TEXT")
     ],
-    second: Annotated[str | None, typer.Argument(metavar="QUESTION", help="The question.")] = None,
-    context: Annotated[str | None, typer.Option(help="The text that has the answer, or its file.")] = None,
-    file: Annotated[Path | None, typer.Option(help="A file that has the answer.")] = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="A folder of texts: find the passage, then read it.")
-    ] = None,
+    second: Annotated[str | None, Argument("The question.", metavar="QUESTION")] = None,
+    context: Annotated[str | None, Option("The text that has the answer, or its file.")] = None,
+    file: Annotated[Path | None, Option("A file that has the answer.")] = None,
+    folder: Annotated[Path | None, Option("A folder of texts: find the passage, then read it.")] = None,
     model: Model = None,
     top_k: TopK = 1,
-    or_nothing: Annotated[bool, typer.Option("--or-nothing", help="Allow “no answer”.")] = False,
+    or_nothing: Annotated[bool, Option("Allow “no answer”.", ("--or-nothing",))] = False,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -334,11 +308,8 @@ def answer_command(
     piped in. A file alone is asked the questions that are piped in, one per line.
 
     Examples:
-
       heed answer report.txt "Who wrote the report?" --top-k 3
-
       heed answer "Where is the Eiffel Tower?" --context "The Eiffel Tower stands in Paris."
-
       heed answer "When was the bridge built?" --folder ./notes
     """
     if sum(x is not None for x in (second, context, file, folder)) > 1:
@@ -431,18 +402,15 @@ def _context(row: Row) -> str:
 # `heed read`: the text in images, one line each.
 
 
-Images = Annotated[
-    list[Path] | None, typer.Argument(help="Files of images: .png, .jpg …", show_default=False)
-]
+Images = Annotated[list[Path] | None, Argument("Files of images: .png, .jpg …")]
 Figure = Annotated[
-    Path | None,
-    typer.Option(help="Write a page (.html, .svg …) of where the model looked for each character it wrote."),
+    Path | None, Option("Write a page (.html, .svg …) of where the model looked for each character it wrote.")
 ]
 
 
 def read_command(
     image: Images = None,
-    draw: Annotated[str | None, typer.Option(help="Draw this text as an image, and read that.")] = None,
+    draw: Annotated[str | None, Option("Draw this text as an image, and read that.")] = None,
     model: Model = None,
     beams: Beams = None,
     max_tokens: MaxTokens = None,
@@ -453,13 +421,9 @@ def read_command(
     """Read the text in images, or say what is in them, as the model was taught: a line for each image.
 
     Examples:
-
       heed read number.png
-
       heed read --draw 2026
-
       heed read page-1.png page-2.png --model ./trocr-base-printed
-
       heed read number.png --figure looked.html
     """
     if not image and draw is None:

@@ -20,6 +20,7 @@ from heedful.classroom.exercises.student_record import (
 )
 from heedful.cli.arguments import load_model, text_or_file
 from heedful.cli.output import Json, as_json, console, make_table
+from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError
 from heedful.core.progress import show_progress
 
@@ -32,45 +33,37 @@ if TYPE_CHECKING:
 
 def explain_command(
     source: Annotated[
-        str | None, typer.Argument(help="An exercise (cat-sat), a .yaml or .json file, or a model's folder.")
+        str | None, Argument("An exercise (cat-sat), a .yaml or .json file, or a model's folder.")
     ] = None,
     text: Annotated[
-        str | None, typer.Argument(help="The model's input: a text, or the name of a sentence (fox).")
+        str | None, Argument("The model's input: a text, or the name of a sentence (fox).")
     ] = None,
     topic: Annotated[
         str | None,
-        typer.Option(
-            help="attention, block, positions, norm, lstm, alignment, softmax, cross-entropy-gradient or "
+        Option(
+            "attention, block, positions, norm, lstm, alignment, softmax, cross-entropy-gradient or "
             "attention-gradient. [default: attention]"
         ),
     ] = None,
-    part: Annotated[
-        str | None, typer.Option(help="The part, as blocks.0.attn; the first that fits by default.")
-    ] = None,
-    head: Annotated[int | None, typer.Option(min=0, help="Which head. [default: 0]")] = None,
-    token: Annotated[
-        str | None, typer.Option(help="A token, or its position; -1 is the last. [default: -1]")
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="The output text of an encoder-decoder.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="The temperature of a softmax.")] = None,
-    format: Annotated[str, typer.Option("--format", "-f", help="text, markdown, latex or html.")] = "text",
-    digits: Annotated[int, typer.Option(min=1, max=15, help="Digits after the point.")] = 4,
+    part: Annotated[str | None, Option("The part, as blocks.0.attn; the first that fits by default.")] = None,
+    head: Annotated[int | None, Option("Which head. [default: 0]", minimum=0)] = None,
+    token: Annotated[str | None, Option("A token, or its position; -1 is the last. [default: -1]")] = None,
+    target: Annotated[str | None, Option("The output text of an encoder-decoder.")] = None,
+    temperature: Annotated[float | None, Option("The temperature of a softmax.")] = None,
+    format: Annotated[str, Option("text, markdown, latex or html.", ("--format", "-f"))] = "text",
+    digits: Annotated[int, Option("Digits after the point.", minimum=1, maximum=15)] = 4,
     max_columns: Annotated[
-        int, typer.Option("--wide", min=0, help="Cut vectors after this many numbers; 0 shows all.")
+        int, Option("Cut vectors after this many numbers; 0 shows all.", ("--wide",), minimum=0)
     ] = 16,
-    list_all: Annotated[bool, typer.Option("--list", help="List the exercises and sentences.")] = False,
+    list_all: Annotated[bool, Option("List the exercises and sentences.", ("--list",))] = False,
     json: Json = False,
 ) -> None:
     """Work out the arithmetic of an exercise, of a file of vectors and matrices, or of a model on a text.
 
     Examples:
-
       heed explain --list
-
       heed explain cat-sat
-
       heed explain ./my-model "The cat sat on the mat." --token cat --head 2
-
       heed explain ./my-model fox --topic block --format latex
     """
     if list_all or source is None:
@@ -148,25 +141,23 @@ def _print_examples(json: bool) -> None:
 def exercise_command(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME | code [FUNCTION]...]", help="An exercise, or code and what to write."),
+        Argument("An exercise, or code and what to write.", metavar="[NAME | code [FUNCTION]...]"),
     ] = None,
     seed: Annotated[
-        str | None, typer.Option(help="The student, by name or number: another seed, other numbers.")
+        str | None, Option("The student, by name or number: another seed, other numbers.")
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option(
-            "--format",
-            "-f",
-            help="text, yaml, json, csv, html or latex; by the name of --out if there is one.",
+        Option(
+            "text, yaml, json, csv, html or latex; by the name of --out if there is one.", ("--format", "-f")
         ),
     ] = None,
-    key: Annotated[bool, typer.Option("--key", help="Write the answers, with the worked solution.")] = False,
-    digits: Annotated[int | None, typer.Option(help="Digits after the point that are asked for.")] = None,
-    output: Annotated[Path | None, typer.Option("--out", "-o", help="Write it to this file.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-    hint: Annotated[bool, typer.Option("--hint", help="Of code: one more hint.")] = False,
-    list_all: Annotated[bool, typer.Option("--list", help="List the exercises.")] = False,
+    key: Annotated[bool, Option("Write the answers, with the worked solution.", ("--key",))] = False,
+    digits: Annotated[int | None, Option("Digits after the point that are asked for.")] = None,
+    output: Annotated[Path | None, Option("Write it to this file.", ("--out", "-o"))] = None,
+    force: Annotated[bool, Option("Replace a file that is there.", ("--force",))] = False,
+    hint: Annotated[bool, Option("Of code: one more hint.", ("--hint",))] = False,
+    list_all: Annotated[bool, Option("List the exercises.", ("--list",))] = False,
     json: Json = False,
 ) -> None:
     """Write an exercise as a sheet, or ask it here; with code, write stubs of functions to fill in.
@@ -175,15 +166,10 @@ def exercise_command(
     In a terminal, without --out and --format, the questions are asked one by one.
 
     Examples:
-
       heed exercise --list
-
       heed exercise cat-sat --seed alice
-
       heed exercise cat-sat --seed alice --out alice.html
-
       heed exercise cat-sat --seed alice --key
-
       heed exercise code attention softmax
     """
     if names and names[0] == "code":
@@ -342,9 +328,9 @@ def keep_progress(grade: SheetGrade) -> None:
 
 
 def grade_command(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="A filled sheet, or a .py file.")],
+    path: Annotated[Path, Argument("A filled sheet, or a .py file.", metavar="FILE")],
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[FUNCTION]...", help="Of a .py file: only these functions.")
+        list[str] | None, Argument("Of a .py file: only these functions.", metavar="[FUNCTION]...")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -354,9 +340,7 @@ def grade_command(
     rightly from a wrong one before it counts. The exit code is 0 if all is right, and 1 if not.
 
     Examples:
-
       heed grade alice.yaml
-
       heed grade solution.py attention
     """
     if path.suffix.lower() == ".py":
@@ -447,24 +431,21 @@ def grade_lines(grade: ExerciseGrade) -> list[str]:
 
 
 def course_command(
-    folder: Annotated[Path, typer.Argument(help="Where the notebooks are put.")] = Path("heedful-course"),
+    folder: Annotated[Path, Argument("Where the notebooks are put.")] = Path("heedful-course"),
     chapter: Annotated[
-        str | None, typer.Option("--chapter", "-c", help="One chapter alone, by its number or name.")
+        str | None, Option("One chapter alone, by its number or name.", ("--chapter", "-c"))
     ] = None,
-    listing: Annotated[bool, typer.Option("--list", help="List the chapters.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over notebooks that are there.")] = False,
+    listing: Annotated[bool, Option("List the chapters.", ("--list",))] = False,
+    force: Annotated[bool, Option("Write over notebooks that are there.", ("--force",))] = False,
     start: Annotated[
-        bool, typer.Option("--start/--no-start", help="Open the folder in Jupyter, where it is installed.")
+        bool, Option("Open the folder in Jupyter, where it is installed.", ("--start/--no-start",))
     ] = True,
 ) -> None:
     """Write the chapters of the course as notebooks, and open them.
 
     Examples:
-
       heed course --list
-
       heed course
-
       heed course my-folder --chapter transformer
     """
     import importlib.util

@@ -17,6 +17,7 @@ import typer
 import heedful
 from heedful.cli.arguments import Device, Dtype, Model, load_model, load_stepper, read_stdin, text_or_file
 from heedful.cli.output import Json, as_json, console, make_table, print_pairs
+from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError
 from heedful.core.progress import show_progress
 
@@ -30,20 +31,18 @@ FORMATS = ("hf", "gguf", "onnx")
 def export_command(
     model: Model,
     out: Annotated[
-        Path | None, typer.Argument(help="The file or folder to write; named after the model by default.")
+        Path | None, Argument("The file or folder to write; named after the model by default.")
     ] = None,
     format: Annotated[
-        str, typer.Option(help="gguf (llama.cpp), onnx (encoders) or hf (a folder for transformers).")
+        str, Option("gguf (llama.cpp), onnx (encoders) or hf (a folder for transformers).")
     ] = "gguf",
-    quantize: Annotated[str, typer.Option(help="Of gguf: f32, f16, q8_0, q4_0 or q4_k.")] = "f16",
-    tokenizer: Annotated[bool, typer.Option(help="Whether a gguf holds the tokenizer too.")] = True,
+    quantize: Annotated[str, Option("Of gguf: f32, f16, q8_0, q4_0 or q4_k.")] = "f16",
+    tokenizer: Annotated[bool, Option("Whether a gguf holds the tokenizer too.")] = True,
 ) -> None:
     """Write a model for other programs. An adapter is merged first, 8-bit matrices are widened.
 
     Examples:
-
       heed export smollm2-135m-instruct --format gguf --quantize q4_k
-
       heed export runs/gpt2 ./gpt2 --format hf
     """
     if format not in FORMATS:
@@ -74,7 +73,7 @@ def export_command(
 
 def check_command(
     model: Model,
-    tokens: Annotated[int, typer.Option(min=1, help="Greedy tokens to compare.")] = 16,
+    tokens: Annotated[int, Option("Greedy tokens to compare.", minimum=1)] = 16,
     device: Device = "cpu",
     dtype: Dtype = None,
     json: Json = False,
@@ -82,7 +81,6 @@ def check_command(
     """Check that a text is continued alike alone, batched, padded, in chunks, uncached and on the fast path.
 
     Examples:
-
       heed check smollm2-135m-instruct
     """
     from heedful.decode.check import check
@@ -100,14 +98,13 @@ def check_command(
 
 def quantize_command(
     model: Model,
-    folder: Annotated[Path, typer.Argument(help="The folder to write.")],
-    scheme: Annotated[str, typer.Option(help="int8 or int4.")] = "int8",
-    group: Annotated[int, typer.Option(help="Weights that share a scale in int4.")] = 32,
+    folder: Annotated[Path, Argument("The folder to write.")],
+    scheme: Annotated[str, Option("int8 or int4.")] = "int8",
+    group: Annotated[int, Option("Weights that share a scale in int4.")] = 32,
 ) -> None:
     """Save a model with its matrices in 8 or 4 bits. An adapter is merged into them first.
 
     Examples:
-
       heed quantize smollm2-135m-instruct ./smollm2-int8
     """
     loaded = load_model(model, "cpu", None)
@@ -126,10 +123,10 @@ def quantize_command(
 
 def bench_command(
     model: Model,
-    prompt: Annotated[int, typer.Option(min=1, help="Tokens in the prompt.")] = 128,
-    tokens: Annotated[int, typer.Option(min=2, help="Tokens to generate.")] = 64,
-    batch: Annotated[int, typer.Option(min=1, help="Texts in a batch.")] = 1,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs, of which the median counts.")] = 3,
+    prompt: Annotated[int, Option("Tokens in the prompt.", minimum=1)] = 128,
+    tokens: Annotated[int, Option("Tokens to generate.", minimum=2)] = 64,
+    batch: Annotated[int, Option("Texts in a batch.", minimum=1)] = 1,
+    repeats: Annotated[int, Option("Runs, of which the median counts.", minimum=1)] = 3,
     device: Device = "cpu",
     dtype: Dtype = None,
     json: Json = False,
@@ -137,7 +134,6 @@ def bench_command(
     """Measure prefill and decoding speed, time to the first token, and the share of the bandwidth limit.
 
     Examples:
-
       heed bench smollm2-135m-instruct --tokens 64
     """
     from heedful.core.errors import InputError
@@ -212,17 +208,15 @@ def bandwidth(device: Any) -> float:
 
 
 def tokenize_command(
-    model: Annotated[str, typer.Argument(help="A folder, a .gguf file or an installed model.")],
-    text: Annotated[str, typer.Argument(help="The text, or its file; - reads stdin.")],
-    special: Annotated[bool, typer.Option(help="Add the special tokens around the text.")] = True,
+    model: Annotated[str, Argument("A folder, a .gguf file or an installed model.")],
+    text: Annotated[str, Argument("The text, or its file; - reads stdin.")],
+    special: Annotated[bool, Option("Add the special tokens around the text.")] = True,
     json: Json = False,
 ) -> None:
     """Show the tokens of a text: their ids, and the characters they stand for.
 
     Examples:
-
       heed tokenize smollm2-135m-instruct "How are you?"
-
       echo "How are you?" | heed tokenize ./my-model - --json
     """
     text = read_stdin(wait=True).removesuffix("\n") if text == "-" else text_or_file(text)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from heedful.cli.arguments import command_group, command_words, make_parameter, with_options
+from heedful.cli.arguments import CommandGroup, command_words
 from heedful.cli.output import (
     Json,
     Quiet,
@@ -20,6 +20,7 @@ from heedful.cli.output import (
     make_table,
     print_pairs,
 )
+from heedful.core.checks import Argument, Option
 from heedful.core.errors import ConfigError, HeedfulError, InputError, NotFound, nearest
 from heedful.core.progress import show_progress
 from heedful.train.recipes.recipes import setting_options
@@ -31,38 +32,33 @@ if TYPE_CHECKING:
 
 # Each setting with an `Option` has a flag and a variable: --lr and HEED_LR change train.lr.
 PATHS = {name: path for path, name, _, _ in setting_options()}
-FLAGS = [make_parameter(name, hint | None, option) for _, name, hint, option in setting_options()]
+FLAGS = {name: (hint | None, option) for _, name, hint, option in setting_options()}
 
 
-@with_options("flags", FLAGS, lambda values: {n: v for n, v in values.items() if v is not None})
 def train_command(
     context: typer.Context,
-    recipe: Annotated[
-        str, typer.Argument(help="A recipe (heed recipes), a .yaml file, a preset or a family.")
-    ],
-    flags: Mapping[str, Any],
-    files: Annotated[
-        list[str] | None, typer.Argument(metavar="DATA…", help="Files or folders to train on.")
-    ] = None,
+    recipe: Annotated[str, Argument("A recipe (heed recipes), a .yaml file, a preset or a family.")],
+    flags: Annotated[Mapping[str, Any], FLAGS],
+    files: Annotated[list[str] | None, Argument("Files or folders to train on.", metavar="DATA…")] = None,
     valid: Annotated[
-        list[str] | None, typer.Option(help="Validate on this file; by default a part is held out.")
+        list[str] | None, Option("Validate on this file; by default a part is held out.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change any setting by its path.")
+        list[str] | None, Option("Change any setting by its path.", ("--set",), metavar="A.B=C")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--folder", "-o", help="The folder of the run. [default: runs/RECIPE]")
+        Path | None, Option("The folder of the run. [default: runs/RECIPE]", ("--folder", "-o"))
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
-    nproc: Annotated[int, typer.Option(min=1, help="Processes on this machine, one per GPU.")] = 1,
+    resume: Annotated[bool, Option("Continue the run in the folder.", ("--resume",))] = False,
+    nproc: Annotated[int, Option("Processes on this machine, one per GPU.", minimum=1)] = 1,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write TensorBoard event files beside metrics.jsonl.")
+        bool, Option("Write TensorBoard event files beside metrics.jsonl.", ("--tensorboard",))
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Measure one batch: sizes, memory, time. Write nothing.")
+        bool, Option("Measure one batch: sizes, memory, time. Write nothing.", ("--dry-run",))
     ] = False,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print all settings and where each came from.")
+        bool, Option("Print all settings and where each came from.", ("--print-config",))
     ] = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -70,13 +66,9 @@ def train_command(
     """Train a model. The last line printed is the path of its checkpoint, which `heedful.load` opens.
 
     Examples:
-
       heed train shakespeare-char-cpu input.txt
-
       heed train gpt2 corpus.txt --valid held-out.txt --steps 2000 --set model.layers=4
-
       heed train transformer-multi30k train.de train.en --nproc 2
-
       heed train gpt2 corpus.txt --resume
     """
     with show_progress("starting", quiet=quiet):
@@ -214,9 +206,7 @@ def recipes_command(json: Json = False) -> None:
     """List the training recipes and what each is for.
 
     Examples:
-
       heed recipes
-
       heed recipe cp gpt2 mine.yaml
     """
     from heedful.train.recipes.recipes import RECIPES
@@ -235,18 +225,17 @@ def recipes_command(json: Json = False) -> None:
     console().print(listing)
 
 
-recipe_command = command_group("Copy a recipe to a file, to change it.")
+recipe_command = CommandGroup("Copy a recipe to a file, to change it.")
 
 
-@recipe_command.command("cp")
+@recipe_command.add("cp")
 def copy_recipe(
-    name: Annotated[str, typer.Argument(help="The name of a recipe.")],
-    path: Annotated[Path | None, typer.Argument(help="The file to write. [default: NAME.yaml]")] = None,
+    name: Annotated[str, Argument("The name of a recipe.")],
+    path: Annotated[Path | None, Argument("The file to write. [default: NAME.yaml]")] = None,
 ) -> None:
     """Write a recipe to a YAML file, for `heed train FILE.yaml DATA`.
 
     Examples:
-
       heed recipe cp gpt2 mine.yaml
     """
     from heedful.train.recipes.recipes import RECIPES, ResolvedSettings, settings_yaml
@@ -266,33 +255,29 @@ def copy_recipe(
 # `heed tokenizer train`: train a tokenizer on text.
 
 
-tokenizer_command = command_group("Train a tokenizer on text.")
+tokenizer_command = CommandGroup("Train a tokenizer on text.")
 
 
-@tokenizer_command.command("train")
+@tokenizer_command.add("train")
 def train_tokenizer(
-    files: Annotated[
-        list[str], typer.Argument(help="Text files or folders; .gz, .xz and .bz2 are decompressed.")
-    ],
-    folder: Annotated[Path, typer.Option("--folder", "-o", help="The folder to write.")] = Path("tokenizer"),
-    kind: Annotated[str, typer.Option(help="bpe, wordpiece, unigram, word or char.")] = "bpe",
-    vocab: Annotated[int, typer.Option(min=1, help="The largest size of the vocabulary.")] = 8000,
+    files: Annotated[list[str], Argument("Text files or folders; .gz, .xz and .bz2 are decompressed.")],
+    folder: Annotated[Path, Option("The folder to write.", ("--folder", "-o"))] = Path("tokenizer"),
+    kind: Annotated[str, Option("bpe, wordpiece, unigram, word or char.")] = "bpe",
+    vocab: Annotated[int, Option("The largest size of the vocabulary.", minimum=1)] = 8000,
     special: Annotated[
-        str | None, typer.Option(help="Special tokens, as bos,eos,pad; by default those usual for the kind.")
+        str | None, Option("Special tokens, as bos,eos,pad; by default those usual for the kind.")
     ] = None,
     sentinels: Annotated[
-        int, typer.Option(min=0, help="Number of T5's sentinels <extra_id_0> …, for span corruption.")
+        int, Option("Number of T5's sentinels <extra_id_0> …, for span corruption.", minimum=0)
     ] = 0,
-    lower: Annotated[bool, typer.Option("--lower", help="Lowercase the text.")] = False,
-    encoding: Annotated[str, typer.Option(help="Encoding of the files.")] = "utf-8",
+    lower: Annotated[bool, Option("Lowercase the text.", ("--lower",))] = False,
+    encoding: Annotated[str, Option("Encoding of the files.")] = "utf-8",
     json: Json = False,
 ) -> None:
     """Train a tokenizer. The last line printed is its folder, for `heed train --set tokenizer.kind=FOLDER`.
 
     Examples:
-
       heed tokenizer train corpus.txt --vocab 8000 -o my-tokenizer
-
       heed tokenizer train corpus/ --kind unigram --sentinels 100
     """
     from heedful.text import save_tokenizer, tokenizer_training
@@ -318,26 +303,22 @@ def train_tokenizer(
 # `heed plot training`: training curves in the terminal, or as a picture or table.
 
 
-plot_command = command_group("Plot training curves.")
+plot_command = CommandGroup("Plot training curves.")
 
 
-@plot_command.command("training")
+@plot_command.add("training")
 def plot_training(
-    run: Annotated[list[Path], typer.Argument(help="Run folders, drawn together.")],
+    run: Annotated[list[Path], Argument("Run folders, drawn together.")],
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="A .svg, .png, .pdf, .html or .csv file; by default the terminal."
-        ),
+        Option("A .svg, .png, .pdf, .html or .csv file; by default the terminal.", ("--output", "-o")),
     ] = None,
-    metric: Annotated[str, typer.Option(help="loss, learning_rate, grad_norm, perplexity …")] = "loss",
+    metric: Annotated[str, Option("loss, learning_rate, grad_norm, perplexity …")] = "loss",
 ) -> None:
     """Plot the training and validation curves of runs.
 
     Examples:
-
       heed plot training runs/gpt2
-
       heed plot training runs/a runs/b -o curves.svg
     """
     with show_progress("reading the runs"):

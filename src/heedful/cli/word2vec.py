@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heedful.cli.arguments import command_group, options_from
+from heedful.cli.arguments import CommandGroup
 from heedful.cli.output import Json, as_json
+from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError
 from heedful.core.progress import show_progress
 from heedful.word2vec.hyperparameters import Settings
@@ -22,49 +23,43 @@ if TYPE_CHECKING:
 EXAMPLES = """Word vectors: train them, query them, score them, convert them.
 
 Examples:
-
   heed word2vec train corpus.txt -o v.safetensors --epochs 5
-
   heed word2vec neighbours v.safetensors king
-
   heed word2vec analogy v.safetensors man king woman
-
   heed word2vec eval v.safetensors wordvec/
 """
 LINE_SECONDS = 10.0  # between lines of progress where there is no terminal
 
-word2vec_command = command_group(EXAMPLES)
+word2vec_command = CommandGroup(EXAMPLES)
 CorpusFiles = Annotated[
-    list[Path],
-    typer.Argument(help="Text, one sentence or paragraph a line: files (.txt, .gz, .bz2, .xz) or folders."),
+    list[Path], Argument("Text, one sentence or paragraph a line: files (.txt, .gz, .bz2, .xz) or folders.")
 ]
 VectorsFile = Annotated[
-    Path, typer.Argument(help="A file of vectors: .safetensors, .bin, .txt, .vec, .glove, also .gz.")
+    Path, Argument("A file of vectors: .safetensors, .bin, .txt, .vec, .glove, also .gz.")
 ]
-Lowercase = Annotated[bool, typer.Option(help="Fold to lower case.")]
-Count = Annotated[int, typer.Option("--count", "-n", min=1, help="How many answers.")]
-First = Annotated[int | None, typer.Option(min=1, help="Only the N most frequent words may answer.")]
-Method = Annotated[str, typer.Option(help="add (3CosAdd) or mul (3CosMul).")]
+Lowercase = Annotated[bool, Option("Fold to lower case.")]
+Count = Annotated[int, Option("How many answers.", ("--count", "-n"), minimum=1)]
+First = Annotated[int | None, Option("Only the N most frequent words may answer.", minimum=1)]
+Method = Annotated[str, Option("add (3CosAdd) or mul (3CosMul).")]
 
 
-@word2vec_command.command("train")
-@options_from(Settings)
+@word2vec_command.add("train")
 def train_vectors(
     corpus: CorpusFiles,
     settings: Settings,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Where the vectors go; the ending is the format.")
+        Path, Option("Where the vectors go; the ending is the format.", ("--output", "-o"))
     ] = Path("vectors.safetensors"),
-    threads: Annotated[int | None, typer.Option(help="1 is bit-exact. [default: all cores]")] = None,
+    threads: Annotated[int | None, Option("1 is bit-exact. [default: all cores]")] = None,
     lowercase: Lowercase = False,
     phrases: Annotated[
-        int, typer.Option(min=0, help="Passes of joining bigrams first (1: new_york; 2: up to four words).")
+        int, Option("Passes of joining bigrams first (1: new_york; 2: up to four words).", minimum=0)
     ] = 0,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, Option("cpu or cuda.")] = "cpu",
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Save the run here every few minutes, each epoch, and on Ctrl-C.")
+        Path | None, Option("Save the run here every few minutes, each epoch, and on Ctrl-C.")
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Continue from --checkpoint.")] = False,
+    resume: Annotated[bool, Option("Continue from --checkpoint.")] = False,
     json: Json = False,
 ) -> None:
     """Train word vectors on text."""
@@ -148,7 +143,7 @@ def _show_ranking(ranking: Ranking, json: bool) -> None:
     return None
 
 
-@word2vec_command.command("neighbours")
+@word2vec_command.add("neighbours")
 def show_neighbours(
     vectors: VectorsFile, word: str, count: Count = 10, first: First = None, json: Json = False
 ) -> None:
@@ -156,7 +151,7 @@ def show_neighbours(
     _show_ranking(load_vectors(vectors).neighbours(word, count, first), json)
 
 
-@word2vec_command.command("analogy")
+@word2vec_command.add("analogy")
 def show_analogy(
     vectors: VectorsFile, a: str, b: str, c: str, count: Count = 10, first: First = None,
     method: Method = "add", json: Json = False,
@@ -165,27 +160,25 @@ def show_analogy(
     _show_ranking(load_vectors(vectors).analogy(a, b, c, count, method, first), json)
 
 
-@word2vec_command.command("similarity")
+@word2vec_command.add("similarity")
 def show_similarity(vectors: VectorsFile, a: str, b: str, json: Json = False) -> None:
     """Show the cosine of two words."""
     value = load_vectors(vectors).similarity(a, b)
     as_json({"similarity": value}) if json else typer.echo(f"{value:.4f}")
 
 
-@word2vec_command.command("odd")
+@word2vec_command.add("odd")
 def show_odd_word(vectors: VectorsFile, words: list[str], json: Json = False) -> None:
     """Show the word that does not belong."""
     word = load_vectors(vectors).odd_one_out(words)
     as_json({"odd": word}) if json else typer.echo(word)
 
 
-@word2vec_command.command("eval")
+@word2vec_command.add("eval")
 def score_vectors(
     vectors: VectorsFile,
-    questions: Annotated[Path, typer.Argument(help="A question file or a folder of them.")],
-    first: Annotated[
-        int, typer.Option(min=1, help="Words that may answer an analogy: the most frequent.")
-    ] = 30_000,
+    questions: Annotated[Path, Argument("A question file or a folder of them.")],
+    first: Annotated[int, Option("Words that may answer an analogy: the most frequent.", minimum=1)] = 30_000,
     method: Method = "add",
     json: Json = False,
 ) -> None:
@@ -207,11 +200,11 @@ def score_vectors(
     return None
 
 
-@word2vec_command.command("convert")
+@word2vec_command.add("convert")
 def convert_vectors(
     source: VectorsFile,
-    target: Annotated[Path, typer.Argument(help="The ending is the format.")],
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N words.")] = None,
+    target: Annotated[Path, Argument("The ending is the format.")],
+    limit: Annotated[int | None, Option("Only the first N words.", minimum=1)] = None,
 ) -> None:
     """Rewrite vectors in another format (word2vec, GloVe, safetensors)."""
     loaded = load_vectors(source, limit)
@@ -220,12 +213,15 @@ def convert_vectors(
     typer.echo(str(target))
 
 
-@word2vec_command.command("phrases")
+@word2vec_command.add("phrases")
 def write_phrases(
     corpus: CorpusFiles,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The text with phrases joined.")],
-    min_count: Annotated[int, typer.Option(help="Join only pairs seen this often.")] = 5,
-    threshold: Annotated[float, typer.Option(help="Join only pairs that score above this.")] = 10.0,
+    output: Annotated[
+        Path,
+        Option("The text with phrases joined.", ("--output", "-o")),
+    ],
+    min_count: Annotated[int, Option("Join only pairs seen this often.")] = 5,
+    threshold: Annotated[float, Option("Join only pairs that score above this.")] = 10.0,
     lowercase: Lowercase = False,
 ) -> None:
     """Join bigrams that score above a threshold: new york → new_york."""
@@ -243,10 +239,8 @@ def write_phrases(
     typer.echo(str(output))
 
 
-@word2vec_command.command("step")
-def show_step(
-    rate: Annotated[float, typer.Option(help="The learning rate.")] = 0.5, json: Json = False
-) -> None:
+@word2vec_command.add("step")
+def show_step(rate: Annotated[float, Option("The learning rate.")] = 0.5, json: Json = False) -> None:
     """Show one update with every number: the “wampimuk” example."""
     from heedful.word2vec.definition import wampimuk
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, get_type_hints
 
-from heedful.core.errors import ConfigError, InputError, nearest
+from heedful.core.errors import ConfigError, InputError
 
 ValueCheckError = type[InputError] | type[ConfigError]
 
@@ -24,7 +24,7 @@ def check_integer(
 ) -> int:  # fmt: skip
     """Return a whole number between `minimum` and `maximum`, both included; None leaves an end open."""
     if not is_integer(value):
-        raise error(f"{name}={value!r:.80} must be a whole number")
+        raise error("must be a whole number", argument=name, value=value)
     _check_bounds(name, value, minimum, maximum, error)
     return int(value)
 
@@ -35,21 +35,20 @@ def check_number(
 ) -> float:  # fmt: skip
     """Return a finite number between `minimum` and `maximum`, both included, or above `above`."""
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise error(f"{name}={value!r:.80} must be a number")
+        raise error("must be a number", argument=name, value=value)
     if not math.isfinite(value):
-        raise error(f"{name}={value} must be a finite number")
+        raise error("must be a finite number", argument=name, value=value)
     if above is not None and value <= above:
-        raise error(f"{name}={value} must be above {above:g}")
+        raise error(f"must be above {above:g}", argument=name, value=value)
     _check_bounds(name, value, minimum, maximum, error)
     return float(value)
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str], error: ValueCheckError = InputError) -> str:
     """Return the value if it is one of `choices`; otherwise the hint names the nearest of them."""
-    known = list(choices)
-    if value not in known:
-        hint = nearest(str(value), known) or f"choose one of {', '.join(known)}"
-        raise error(f"{name}={value!r:.80} is unknown", hint=hint)
+    allowed = list(choices)
+    if value not in allowed:
+        raise error("is unknown", argument=name, value=value, allowed=allowed)
     return str(value)
 
 
@@ -57,23 +56,25 @@ def _check_bounds(
     name: str, value: Any, low: float | None, high: float | None, error: ValueCheckError
 ) -> None:
     if low is not None and high is not None and not low <= value <= high:
-        raise error(f"{name}={value} must lie between {low:g} and {high:g}")
+        raise error(f"must lie between {low:g} and {high:g}", argument=name, value=value)
     if low is not None and value < low:
-        raise error(f"{name}={value} must be at least {low:g}")
+        raise error(f"must be at least {low:g}", argument=name, value=value)
     if high is not None and value > high:
-        raise error(f"{name}={value} must be at most {high:g}")
+        raise error(f"must be at most {high:g}", argument=name, value=value)
 
 
-# Options of commands, written once: beside the field of the dataclass that they fill.
+# Options of commands, written once: at the parameter of the command, or at the field of the dataclass that
+# they fill.
 
 
 @dataclass(frozen=True)
 class Option:
-    """A field that a command's option fills. Its help is the documentation of the field.
+    """A parameter of a command, or a field of a dataclass, that an option of the command line fills.
 
-        lr: Annotated[float | None, Option("The highest learning rate.", variable="HEED_LR")] = None
+        lr: Annotated[float | None, Option("Set the highest learning rate.", variable="HEED_LR")] = None
 
-    The name, the type and the default are those of the field; one without a default is an argument.
+    The name, the type and the default are those of the parameter. Without a default and flags, it is an
+    argument, which is given by its place.
     """
 
     help: str
@@ -84,10 +85,18 @@ class Option:
     metavar: str | None = None
 
 
+class Argument(Option):
+    """An option that is given by its place, although it has a default."""
+
+
 def find_options(kind: type) -> Iterator[tuple[str, Any, Option]]:
     """Yield the name, the type and the option of every field of a dataclass that has one."""
     hints = get_type_hints(kind, include_extras=True)
     for f in fields(kind):
-        for note in getattr(hints[f.name], "__metadata__", ()):
-            if isinstance(note, Option):
-                yield f.name, hints[f.name].__origin__, note
+        if (option := annotated_option(hints[f.name])) is not None:
+            yield f.name, hints[f.name].__origin__, option
+
+
+def annotated_option(hint: Any) -> Option | None:
+    """Return the `Option` in an annotation, if there is one."""
+    return next((note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Option)), None)

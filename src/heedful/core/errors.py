@@ -12,8 +12,10 @@
     ├── OutOfMemory                 exit 4   a model or a run that the device cannot hold
     └── MissingPackage              exit 1   an optional dependency is not installed
 
-The text of an error names the value, the expectation and the way out. Where the way out is Python, `shell`
-says it in the words of a command; `heed` shows that one.
+The text of an error names the value, the expectation and the way out. Where one value is wrong, it has the
+fields `argument`, `value` and `allowed`, and whoever shows the error writes them as its readers do: Python as
+top_k=0, `heed` as --top-k 0. In all other text an argument is written name=value, or name= without a value,
+and `heed` writes the option of that name instead (cli/shell.py).
 """
 
 from __future__ import annotations
@@ -26,15 +28,27 @@ from collections.abc import Iterable
 class HeedfulError(Exception):
     """Base of all errors: `message` says what is wrong, `hint` what to do, if there is something to do.
 
-    As text it is both, in one line. `exit_code` is what the command line returns for it.
+        InputError("is unknown", argument="scheme", value="int5", allowed=["int8", "int4"])
+
+    With an `argument`, the message given is about its value, and `message` begins with both: scheme='int5' is
+    unknown. `allowed` are the names that the value could have been; without a hint, the nearest ones are it.
+    As text an error is its message and its hint, in one line. `exit_code` is what `heed` returns for it.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str = "", hint: str | None = None, *, shell: str | None = None) -> None:
+    def __init__(
+        self, message: str = "", hint: str | None = None, *,
+        argument: str | None = None, value: object = None, allowed: Iterable[str] = (),
+    ) -> None:  # fmt: skip
+        self.argument, self.value, self.allowed = argument, value, tuple(allowed)
+        self.problem = message  # of the value, if there is an argument
+        if argument is not None:
+            message = f"{argument}={value!r:.80} {message}"
+        if self.allowed and not hint:
+            hint = nearest(str(value), self.allowed) or f"choose one of {', '.join(self.allowed)}"
         super().__init__(message, hint)
         self.message, self.hint = message, hint or None
-        self.shell = shell  # the hint for somebody who typed a command
 
     def __str__(self) -> str:
         return f"{self.message}; {self.hint}" if self.hint else self.message

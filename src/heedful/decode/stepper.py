@@ -82,14 +82,12 @@ class EagerStepper:
         if not isinstance(model, (LM, Seq2Seq)) or (isinstance(model, LM) and not model.causal):
             raise InputError(
                 f"{model.family.name} reads both ways and cannot generate",
-                hint="load a decoder or encoder-decoder",
-                shell="name a decoder or encoder-decoder: heed ls has some for text-generation, translation",
+                hint="take a decoder or encoder-decoder: heed ls has some for text-generation, translation",
             )
         if model.config.head != "lm":
             raise InputError(
                 f"this {model.family.name} has the head {model.config.head!r}, which gives no next token",
-                hint="load it with the head 'lm'",
-                shell="name a model for text-generation or translation: heed ls",
+                hint="load it with the head 'lm', or take one for text-generation or translation: heed ls",
             )
         self.model: LM | Seq2Seq = model
         self.chunk = chunk  # prompts longer than this are read in pieces

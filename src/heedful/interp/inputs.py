@@ -127,8 +127,7 @@ def ids_of(model: Model, text: Text) -> Tensor:
         if model.tokenizer is None:
             raise InputError(
                 "this model has no tokenizer",
-                hint="it takes ids: attention(model, [5, 9, 2])",
-                shell="put its tokenizer.json or vocabulary into its folder",
+                hint="give it ids such as [5, 9, 2], or put a tokenizer.json or vocabulary into its folder",
             )
         found = model.tokenizer.encode(text)
         if not found:

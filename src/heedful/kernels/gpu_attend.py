@@ -5,8 +5,9 @@
 A program takes one key head of one row, with the query heads that share it, over one piece of the keys; the
 last of a head's programs joins the pieces. The newest key and value are turned, counted and put into their
 slot on the way, so that a step of attention is one launch. Query heads that share keys meet them in matrix
-units, 16 at least: those that are not there cost nothing that memory would notice. Exponentials are powers
-of two. Keys and values may be kept in 8-bit floats; they are widened when they are there.
+units, 16 at least: those that are not there cost nothing that memory would notice. So do those of many rows,
+whose keys then stream through shared memory; few programs take longer to start than to multiply. Exponentials
+are powers of two. Keys and values may be kept in 8-bit floats; they are widened when they are there.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from heedful.kernels.gpu_products import UNITS, overlap, power_of_two, wait_for_
 LOG2E = tl.constexpr(math.log2(math.e))
 LOWEST = tl.constexpr(-1e30)
 TILE = 16384  # numbers of a tile of keys
-SHARED_TILE = 32768  # bytes of one for matrix units, which goes through shared memory
+SHARED_TILE = 16384  # bytes of one for matrix units, which goes through shared memory
 PROGRAMS = 132  # that fill the device
 MAX_PIECES = 8
 MIN_PIECE = 64  # keys of a piece
@@ -212,7 +213,7 @@ def attend(
     """softmax(q kᵀ · scale + bias) v of one query (B, H, 1, K); `counters` (B · G,) are zeros."""
     (B, H, _, K), (G, S) = q.shape, keys.shape[1:3]
     y, padded, shared = q.new_empty(B, H, 1, K), max(16, power_of_two(K)), H // G
-    queries = 1 if shared == 1 else max(16, power_of_two(shared))
+    queries = 1 if shared == 1 and B * G < 2 * PROGRAMS else max(16, power_of_two(shared))
     pieces = max(1, min(MAX_PIECES, PROGRAMS // (B * G), S // MIN_PIECE))
     parts = y
     if pieces > 1:
@@ -239,6 +240,6 @@ def attend(
         BLOCK=max(16, min(block, power_of_two(S))), TURNED=0 if cos is y else 2 * cos.shape[-1],
         NEWEST=newest is not None, WINDOW=window is not None, KEEP=keep is not None, BIAS=bias is not None,
         SOFTCAP=softcap is not None, SINKS=sinks is not None, SEVERAL=pieces > 1, UNIT=UNITS[unit],
-        num_warps=8 if queries == 1 else 4, num_stages=2, **overlap(q.device),
+        num_warps=8 if queries == 1 else 4, num_stages=3, **overlap(q.device),
     )  # fmt: skip
     return y

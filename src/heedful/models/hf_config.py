@@ -343,8 +343,7 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
         if folder in (file.parent for file in bundled_vectors().values()):
             raise NotFound(
                 f"{folder.name} are word vectors, no model",
-                hint=f"open them with Word2Vec.load({folder.name!r})",
-                shell=f"ask them: heed word2vec neighbours {folder.name} WORD",
+                hint=f"heedful.word2vec opens them; heed word2vec neighbours {folder.name} WORD asks them",
             )
         files = sorted(folder.glob("*.gguf"))
         hint = f"load one of its files: {files[0]}" if files else "is it the folder of a model?"

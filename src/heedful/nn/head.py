@@ -81,8 +81,7 @@ class NoHead(Head):
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         raise InputError(
             "this model has no head and gives no logits",
-            hint="call model.encode(tokens), or load one with a head",
-            shell="take one with a head, or ask for vectors with heed embed",
+            hint="load one that has a head, or take the vectors of this one: model.encode, heed embed",
         )
 
 

@@ -101,8 +101,9 @@ class TaskSpecification:
             return
         what = f"this model learnt from {self.described_inputs}, and input {number} is"
         if count == 1:
-            table = f"give a .csv, .tsv or .jsonl file with the columns {quote_names(self.inputs.values())}"
-            raise InputError(f"{what} one text", hint='give {"text": …, "text_pair": …}', shell=table)
+            columns = quote_names(self.inputs.values())
+            table = f"a .csv, .tsv or .jsonl file with the columns {columns}"
+            raise InputError(f"{what} one text", hint=f'give {{"text": …, "text_pair": …}}, or {table}')
         raise InputError(f"{what} a pair of texts", hint="give one text")
 
     def check_columns(self, path: str, columns: Mapping[str, str], roles: Mapping[str, Role]) -> None:

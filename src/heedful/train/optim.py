@@ -51,8 +51,8 @@ def make_optimisers(model: nn.Module, c: TrainConfig) -> list[Optimizer]:
     if not any(p.requires_grad for p in model.parameters()):
         raise ConfigError(
             "no weight of this model may learn",
-            hint="call model.requires_grad_(True)",
-            shell="weights in 8 or 4 bits do not learn; begin with the model they were made from",
+            hint="unfreeze some with requires_grad_; weights in 8 or 4 bits cannot learn, so begin with the "
+            "model they were made from",
         )
     if c.optimiser == "muon":
         named = [(n.split("."), m) for n, m in model.named_modules()]

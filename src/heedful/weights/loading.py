@@ -195,10 +195,8 @@ def _resolve(path: str | Path) -> Path:
         if path in presets() or path in FAMILIES | IMAGE_FAMILIES:
             raise NotFound(
                 f"{path!r} has no weights here",
-                hint=f"build({path!r}) makes it with random ones, and load takes a folder, a .gguf file or a "
-                "hub id (owner/name)",
-                shell=f"heed train {path} FILE… trains it; heed ls lists models that have some; a folder, a "
-                ".gguf file or a hub id (owner/name) is another",
+                hint=f"heedful.build makes it with random ones, and heed train {path} FILE… trains it; "
+                "heed ls lists models that have some; a folder, a .gguf file or a hub id (owner/name) is one",
             ) from None
         raise
 

@@ -172,7 +172,7 @@ class Trainer:
         if not text.has_pairs:
             raise InputError(
                 "no line of the text has two known words side by side, so there is nothing to learn from",
-                hint="write a sentence or paragraph a line, or lower min_count",
+                hint="write a sentence or paragraph a line, or a lower min_count=",
             )
         self.digest = text.digest
         return text

@@ -96,7 +96,7 @@ def check_vocabulary_size(size: int, total: int, min_count: int) -> None:
         raise InputError(
             f"{size} word{'' if size == 1 else 's'} of {total:,} read occur at least min_count={min_count} "
             "times and training needs two",
-            hint="give more text or a lower min_count",
+            hint="give more text or a lower min_count=",
         )
 
 

@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from heedful.cli.arguments import command_words, options_from
+from heedful.cli.arguments import as_typer_command, command_words
 from heedful.core.checks import Option
 
 
@@ -30,13 +30,12 @@ def walk(arguments: list[str], **environment: str) -> tuple[int, list[Any], str]
     """Run a command with these options; return its code, the requests it got, and what it printed."""
     got: list[Any] = []
 
-    @options_from(WalkRequest)
     def command(request: WalkRequest, quiet: bool = False) -> None:
         """Walk."""
         got.append(request)
 
     app = typer.Typer(rich_markup_mode=None)
-    app.command()(command)
+    app.command()(as_typer_command(command))
     done = CliRunner().invoke(app, arguments, env=environment)
     return done.exit_code, got, done.output
 
@@ -84,12 +83,11 @@ def test_help_of_a_command_with_such_options_imports_nothing_heavy(command: str)
 def test_the_words_of_a_command_can_be_given_again() -> None:
     got: list[list[str]] = []
 
-    @options_from(WalkRequest)
     def command(context: typer.Context, request: WalkRequest, quiet: bool = False, times: int = 1) -> None:
         got.append(command_words(context, leave_out=("times",)))
 
     app = typer.Typer(rich_markup_mode=None)
-    app.command()(command)
+    app.command()(as_typer_command(command))
     given = ["Bern", "-x.txt", "--speed", "5", "--stay", "--quiet", "--times", "3"]
     once = CliRunner().invoke(app, ["--", "Bern"], env={"WALK_SPEED": "6"})
     assert (once.exit_code, got.pop()) == (0, ["--", "Bern"])

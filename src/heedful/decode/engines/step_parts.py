@@ -2,7 +2,7 @@
 
     model  →  stepping_copy(model, operators), the same tensors under the same names
 
-The copy has, in the place of each part whose class is a key of STEPS, one of the class beside it, which
+The copy has, in the place of each part whose class is a key of STEP_PARTS, one of the class beside it, which
 computes the same equation for one new token by the operators of a step (step_operators.py). A part without a
 row stays what it is, and is recorded as it is; so does any of a subclass, whose equation may be another. The
 parts themselves know nothing of this.
@@ -218,7 +218,7 @@ class LSTMStep(RecurrenceStep, LSTM):
         return {"h": see("h", h), "c": see("c", c)}
 
 
-STEPS: dict[type[nn.Module], type[StepPart]] = {
+STEP_PARTS: dict[type[nn.Module], type[StepPart]] = {
     RMSNorm: RMSNormStep, NarrowRMSNorm: NarrowRMSNormStep,
     Int8Linear: Int8LinearStep, Int4Linear: Int4LinearStep, TiedLinear: TiedLinearStep,
     Attention: AttentionStep, KeptHeads: KeptHeadsStep, SinkAttention: SinkAttentionStep,
@@ -233,7 +233,7 @@ def stepping_copy(model: LM | Seq2Seq, operators: FusedOperators) -> LM | Seq2Se
     copies: dict[nn.Module, nn.Module] = {}
 
     def copy(module: nn.Module) -> nn.Module:
-        kind = STEPS.get(type(module), type(module))
+        kind = STEP_PARTS.get(type(module), type(module))
         if kind is type(module) and not module._modules:
             return module
         if module not in copies:

@@ -334,7 +334,7 @@ def with_file_line(error: ConfigError, origins: Mapping[str, str]) -> ConfigErro
             found.append((named.start(), origin))
     if not found:
         return error
-    return type(error)(f"{min(found)[1]}: {error.message}", error.hint, shell=error.shell)
+    return type(error)(f"{min(found)[1]}: {error.message}", error.hint)
 
 
 def family_recipe(name: str) -> Recipe:

@@ -86,7 +86,6 @@ def write_stubs(path: str | Path, names: Sequence[str] | None = None, *, force: 
         raise InputError(
             f"{path} exists already, perhaps with your work",
             hint="choose another name, or replace it with force=True",
-            shell="choose another name with --out, or replace it with --force",
         )
     write_text(path, text)
     return path

@@ -127,7 +127,7 @@ def reports_error(error: HeedfulError) -> bool:
     """Return whether this process prints an error: one that all processes meet is printed by the first."""
     from heedful.train.distributed import OtherProcessFailed
     from heedful.train.fit import DivergedError
-    from heedful.train.recipes.training_loop import TrainingInterrupted
+    from heedful.train.recipes.train import TrainingInterrupted
 
     return os.environ.get("RANK", "0") == "0" or not isinstance(
         error, TrainingInterrupted | DivergedError | OtherProcessFailed

@@ -30,7 +30,7 @@ from heedful.tasks.task import TrainableTask
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.checkpoint import of_run
 from heedful.train.recipes.prepare import TrainingData
-from heedful.train.recipes.training_loop import LineReporter, ProgressReporter
+from heedful.train.recipes.progress import LineReporter, ProgressReporter
 from heedful.weights.loading import load
 
 

@@ -21,7 +21,7 @@ from heedful.classroom.experiments.translation_data import join_pairs, prepare_p
 from heedful.classroom.experiments.translation_race import QUICK_TRANSLATION, TranslationRace
 from heedful.cli import main
 from heedful.core.errors import ConfigError, HeedfulError, InputError
-from heedful.train.recipes.training_loop import TrainingInterrupted
+from heedful.train.recipes.train import TrainingInterrupted
 
 CPU = torch.device("cpu")
 TINY_RACE = replace(

@@ -21,7 +21,8 @@ from heedful.tasks.finetune import FinetuneRequest, outlook
 from heedful.tasks.finetune.file_examples import read_and_split
 from heedful.tasks.finetune.training_setup import prepare_training
 from heedful.train.fit import Step
-from heedful.train.recipes.training_loop import ProgressReporter, TrainingLoop
+from heedful.train.recipes.progress import ProgressReporter
+from heedful.train.recipes.train import TrainingLoop
 from tests.tasks.finetune import finetuning as toy
 from tests.tasks.finetune.conftest import Heed
 

@@ -12,7 +12,7 @@ import pytest
 import heedful
 from heedful.tasks.finetune.file_examples import read_and_split
 from heedful.tasks.requests import FinetuneRequest
-from heedful.train.recipes.training_loop import ProgressReporter
+from heedful.train.recipes.progress import ProgressReporter
 from tests.tasks.finetune import finetuning as toy
 from tests.tasks.finetune.conftest import Heed
 

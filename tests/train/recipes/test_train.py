@@ -25,8 +25,7 @@ from heedful.train.fit import Step
 from heedful.train.recipes.folder import read_metrics
 from heedful.train.recipes.prepare import mark_line_ends, split_train_validation
 from heedful.train.recipes.recipes import RECIPES, Evaluation, Recipe, ResolvedSettings
-from heedful.train.recipes.train import run_training
-from heedful.train.recipes.training_loop import limit_threads
+from heedful.train.recipes.train import limit_threads, run_training
 from tests.tasks.finetune.conftest import Heed
 from tests.train import toys
 

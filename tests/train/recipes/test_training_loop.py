@@ -11,7 +11,8 @@ import pytest
 
 from heedful.train.config import TrainConfig
 from heedful.train.fit import Step
-from heedful.train.recipes.training_loop import ProgressReporter, TrainingLoop, TrainingResult, Validation
+from heedful.train.recipes.progress import ProgressReporter
+from heedful.train.recipes.train import TrainingLoop, TrainingResult, Validation
 from tests.train import toys
 
 

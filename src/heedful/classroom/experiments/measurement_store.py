@@ -16,7 +16,7 @@ from heedful.classroom.experiments.report import Report
 from heedful.core.errors import HeedfulError
 from heedful.core.files import make_folder, write_text
 from heedful.interp.inputs import to_plain
-from heedful.train.recipes.training_loop import TrainingInterrupted
+from heedful.train.recipes.train import TrainingInterrupted
 
 
 class MeasurementStore:

@@ -11,7 +11,7 @@ from heedful.tasks.examples import Examples, check_flags, infer_file_task, list_
 from heedful.tasks.pipeline import trainable_tasks
 from heedful.tasks.requests import FinetuneRequest
 from heedful.tasks.task import TrainableTask
-from heedful.train.recipes.training_loop import ProgressReporter
+from heedful.train.recipes.progress import ProgressReporter
 
 MAX_NAMED_COLUMNS = 40  # of those that are not used; the JSON object names all
 

@@ -18,7 +18,7 @@ from heedful.core.locks import FileLock
 from heedful.models.base import Model
 from heedful.tasks.requests import FinetuneRequest
 from heedful.tasks.task_specification import TaskSpecification
-from heedful.train.recipes.training_loop import TrainingResult
+from heedful.train.recipes.train import TrainingResult
 from heedful.weights.saving import save, save_on_base
 
 MAX_WHOLE = 100_000_000  # parameters of a named model that are written together with a linear head

@@ -24,7 +24,7 @@ from heedful.tasks.pipeline import bind_task
 from heedful.tasks.rerank import Rerank
 from heedful.tasks.text_classification import TextClassification
 from heedful.train.fit import fit
-from heedful.train.recipes.training_loop import format_clock
+from heedful.train.recipes.progress import format_clock
 
 MAX_SIZED_STEPS = 64  # steps whose batches are made, to know how large they are
 ACCELERATOR_TURNS = 4  # a GPU's first steps of a shape choose and record kernels; the fastest turn counts

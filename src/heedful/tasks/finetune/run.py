@@ -42,14 +42,8 @@ from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.fit import DivergedError
 from heedful.train.logistic import CrossValidation
 from heedful.train.recipes.prepare import check_vocabulary
-from heedful.train.recipes.training_loop import (
-    LineReporter,
-    ProgressReporter,
-    TrainingInterrupted,
-    TrainingResult,
-    format_clock,
-    make_reporter,
-)
+from heedful.train.recipes.progress import LineReporter, ProgressReporter, format_clock, make_reporter
+from heedful.train.recipes.train import TrainingInterrupted, TrainingResult
 from heedful.weights.adapters import merge
 from heedful.weights.hub import BASES, bundled_models
 

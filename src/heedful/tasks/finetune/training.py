@@ -29,7 +29,8 @@ from heedful.tasks.requests import FinetuneRequest
 from heedful.train.checkpoint import newest
 from heedful.train.fit import Step
 from heedful.train.recipes.folder import Files, MetricsFiles
-from heedful.train.recipes.training_loop import ProgressReporter, TrainingLoop, TrainingResult, Validation
+from heedful.train.recipes.progress import ProgressReporter
+from heedful.train.recipes.train import TrainingLoop, TrainingResult, Validation
 from heedful.weights.formats.tensor_files import save_tensors
 
 PATIENCE = 4  # evaluations without a better one

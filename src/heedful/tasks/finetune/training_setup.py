@@ -24,7 +24,7 @@ from heedful.tasks.requests import FinetuneRequest
 from heedful.tasks.task import TrainableTask, TrainingDefaults
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.config import TrainConfig
-from heedful.train.recipes.training_loop import ProgressReporter
+from heedful.train.recipes.progress import ProgressReporter
 from heedful.weights.adapters import lora
 
 LORA_PARAMETERS = 100_000_000  # parameters from which on an adapter is trained if nothing is said

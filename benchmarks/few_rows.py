@@ -137,7 +137,7 @@ def regress_vectors(vectors: Sequence[Tensor], train: Rows, test: Rows) -> float
     """Accuracy of the logistic regression that scikit-learn fits with its defaults: λ = 1, no scaling."""
     import torch
 
-    from heedful.train.logistic import fit_logistic
+    from heedful.train.linear_head import fit_logistic
 
     names = sorted({label for _, label in train})
     labels = torch.tensor([names.index(label) for _, label in train])

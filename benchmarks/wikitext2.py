@@ -21,8 +21,9 @@ from typing import Any
 import torch
 
 from heedful.classroom.experiments import ledger
-from heedful.tasks.evaluate import evaluate, load_trained
-from heedful.tasks.requests import EvaluationRequest
+from heedful.tasks.evaluate import evaluate
+from heedful.tasks.finetune.request import EvaluationRequest
+from heedful.tasks.task import load_trained
 from heedful.train.recipes.recipes import Setting, parse_assignment, resolve_settings
 from heedful.train.recipes.train import run_training
 

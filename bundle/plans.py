@@ -22,7 +22,7 @@ from heedful import data
 from heedful.data.answer_spans import Question
 from heedful.models.base import Model
 from heedful.tasks.evaluate import evaluate
-from heedful.tasks.requests import EvaluationRequest
+from heedful.tasks.finetune.request import EvaluationRequest
 
 BASE = "all-minilm-l6-v2"
 

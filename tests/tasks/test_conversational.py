@@ -16,8 +16,8 @@ from heedful.tasks.conversational import read_messages
 from heedful.tasks.evaluate import default_task
 from heedful.tasks.examples import infer_file_task
 from heedful.tasks.finetune import finetune
+from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.tasks.pipeline import trainable_tasks
-from heedful.tasks.requests import FinetuneRequest
 from tests.refusal import refused
 from tests.tasks.finetune.finetuning import SENTENCES, models
 

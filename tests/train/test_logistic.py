@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
-from torch import Tensor
-
 from heedful.train.logistic import (
     FOLDS,
     PENALTIES,
@@ -21,6 +18,8 @@ from heedful.train.logistic import (
     fit_logistic,
     mean_loss,
 )
+from numpy.typing import NDArray
+from torch import Tensor
 
 
 def points(rows: int = 30, classes: int = 3) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from heedful.core.checks import Argument, Option
 from heedful.core.errors import HeedfulError
 from heedful.core.files import write_text
 from heedful.core.progress import print_above, show_progress
-from heedful.tasks.requests import EvaluationRequest, FinetuneRequest
+from heedful.tasks.finetune.request import EvaluationRequest, FinetuneRequest
 
 if TYPE_CHECKING:
     from heedful.tasks.finetune import FinetuneResult
@@ -111,7 +111,8 @@ def eval_command(
       heed eval smollm2-135m-instruct test.csv --task summarize --text dialogue --label summary
     """
     with show_progress(f"loading {model}"):
-        from heedful.tasks.evaluate import default_task, evaluate, load_trained
+        from heedful.tasks.evaluate import default_task, evaluate
+        from heedful.tasks.task import load_trained
         from heedful.train.recipes.recipes import parse_assignment
 
         loaded = load_trained(model, device)

@@ -24,7 +24,7 @@ from heedful.interp.activations import Report, collect_activations
 from heedful.interp.inputs import Result
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.block import Stack
-from heedful.train.logistic import fit_logistic
+from heedful.train.linear_head import fit_logistic
 
 Tagged = Sentence | tuple[Sequence[str], Sequence[str]]
 Encoded = tuple[list[int], list[int], list[str], list[str]]  # ids, last pieces of words, words, tags

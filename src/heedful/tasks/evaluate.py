@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from heedful import data
-from heedful.core.devices import resolve_device
 from heedful.core.errors import ConfigError, InputError, nearest
 from heedful.core.files import expand_paths, stem_path
 from heedful.core.progress import report_progress
@@ -22,24 +21,14 @@ from heedful.data.token_cache import tokenize_documents
 from heedful.data.tokenization import find_template
 from heedful.models.base import LM, Model, evaluation_mode
 from heedful.tasks.examples import MESSAGES, ColumnFlags, Examples, check_flags, infer_file_task, list_unused
+from heedful.tasks.finetune.request import EvaluationRequest
 from heedful.tasks.metrics.perplexity import perplexity
 from heedful.tasks.metrics.scores import correlation_scores
 from heedful.tasks.pipeline import bind_task, trainable_tasks
-from heedful.tasks.requests import EvaluationRequest
 from heedful.tasks.task import TrainableTask
 from heedful.tasks.task_specification import TaskSpecification
-from heedful.train.checkpoint import of_run
 from heedful.train.recipes.prepare import TrainingData
 from heedful.train.recipes.progress import LineReporter, ProgressReporter
-from heedful.weights.loading import load
-
-
-def load_trained(path: str, device: str = "auto") -> Model:
-    """Load a model by its folder; of a run its best checkpoint, else its last."""
-    model = load(of_run(path), device=resolve_device(device))
-    if model.tokenizer is None:
-        raise InputError(f"{path} has no tokenizer: its text cannot be read")
-    return model
 
 
 def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, Any]:

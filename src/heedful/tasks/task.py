@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from heedful.core.checks import check_integer
+from heedful.core.devices import resolve_device
 from heedful.core.errors import ConfigError, InputError, nearest
 from heedful.core.padding import pad_rows, valid_mask
 from heedful.core.progress import report_progress
@@ -40,6 +41,7 @@ from heedful.tasks.model_inputs import (
     warn_truncated,
 )
 from heedful.text import Tokenizer
+from heedful.train.checkpoint import of_run
 from heedful.train.loss import LossModule, mean_losses
 from heedful.train.objectives import Objective, objective
 from heedful.weights.adapters import adapter_base
@@ -449,6 +451,14 @@ def open_model(model: Model | str | Path) -> Model:
             kept = stamp, load(where)
         _models[where] = kept
         return kept[1].eval()
+
+
+def load_trained(path: str, device: str = "auto") -> Model:
+    """Load a model by its folder; of a run its best checkpoint, else its last."""
+    model = load(of_run(path), device=resolve_device(device))
+    if model.tokenizer is None:
+        raise InputError(f"{path} has no tokenizer: its text cannot be read")
+    return model
 
 
 def forget_models() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from heedful.tasks.evaluate import evaluate
-from heedful.tasks.requests import EvaluationRequest
+from heedful.tasks.finetune.request import EvaluationRequest
 from tests.tasks.test_question_answering import qa, reader
 
 CONTEXTS = [

@@ -11,8 +11,8 @@ import heedful
 from heedful.core.errors import ConfigError, InputError
 from heedful.tasks import Truncated
 from heedful.tasks.evaluate import evaluate
+from heedful.tasks.finetune.request import EvaluationRequest
 from heedful.tasks.metrics.generated import rouge
-from heedful.tasks.requests import EvaluationRequest
 from tests.tasks.finetune import finetuning
 from tests.tasks.finetune.conftest import Heed
 from tests.tasks.finetune.finetuning import SENTENCES, german, table

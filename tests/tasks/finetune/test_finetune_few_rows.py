@@ -20,21 +20,25 @@ from heedful.data.batches import BalancedOrder
 from heedful.nn.head import SentenceHead
 from heedful.tasks.evaluate import evaluate
 from heedful.tasks.examples import Examples
-from heedful.tasks.finetune import linear_head, pairs
-from heedful.tasks.finetune.pairs import (
+from heedful.tasks.finetune import run
+from heedful.tasks.finetune.request import EvaluationRequest
+from heedful.tasks.metrics.scores import class_scores
+from heedful.tasks.pipeline import bind_task
+from heedful.tasks.text_classification import TextClassification, are_few
+from heedful.train import linear_head
+from heedful.train.linear_head import (
     TEMPERATURE,
+    assign_folds,
     block_weights,
     copy_weights,
+    cross_validate,
+    fit_candidates,
+    fit_logistic,
     group_by_length,
     pairs_loss,
     set_weights,
     tune_on_pairs,
 )
-from heedful.tasks.metrics.scores import class_scores
-from heedful.tasks.pipeline import bind_task
-from heedful.tasks.requests import EvaluationRequest
-from heedful.tasks.text_classification import TextClassification, are_few
-from heedful.train.logistic import assign_folds, cross_validate, fit_candidates, fit_logistic
 from heedful.weights.saving import save_on_base
 from tests.tasks.finetune import finetuning as toy
 from tests.tasks.finetune.conftest import Heed
@@ -51,7 +55,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tune for a few steps: a toy learns in them, and a file of tests takes seconds."""
-    monkeypatch.setattr(pairs, "STEPS", 5)
+    monkeypatch.setattr(linear_head, "STEPS", 5)
 
 
 def verbs(path: Path, sentences: list[str]) -> Path:
@@ -90,7 +94,7 @@ def test_few_rows_are_learnt_by_pairs_and_a_linear_head(
 def test_a_large_model_stays_frozen(
     heed: Heed, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linear_head, "MAX_WHOLE", 1000)
+    monkeypatch.setattr(run, "MAX_WHOLE", 1000)
     told = taught(heed, bases["encoder"], verbs(tmp_path / "few.csv", FEW))
     base, trained = heedful.load(bases["encoder"]), dict(heedful.load("made").named_parameters())
     assert told["settings"]["way"] == "frozen"
@@ -111,7 +115,7 @@ def test_pairs_bring_rows_of_a_class_together(
         cosines = vectors @ vectors.T
         return float(cosines[same].mean() - cosines[~same].mean())
 
-    monkeypatch.setattr(pairs, "STEPS", 20)
+    monkeypatch.setattr(linear_head, "STEPS", 20)
     before, first = contrast(), copy_weights(block_weights(model))
     labels = linear_head.read_vectors(model, batches.once())[1].numpy()
     tune_on_pairs(model, batches, range(len(FEW)), labels, seed=0)
@@ -342,7 +346,7 @@ def test_a_class_of_one_row_is_learnt_but_not_measured(
 def test_a_head_alone_can_be_kept_beside_the_name_of_its_model(
     heed: Heed, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linear_head, "MAX_WHOLE", 0)
+    monkeypatch.setattr(run, "MAX_WHOLE", 0)
     taught(heed, bases["encoder"], verbs(tmp_path / "few.csv", FEW))
     made = heedful.load("made")
     for name, parameter in made.named_parameters():

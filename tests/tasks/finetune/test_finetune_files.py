@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import heedful
-from heedful.tasks.finetune.file_examples import read_and_split
-from heedful.tasks.requests import FinetuneRequest
+from heedful.tasks.finetune.data import read_and_split
+from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.train.recipes.progress import ProgressReporter
 from tests.tasks.finetune import finetuning as toy
 from tests.tasks.finetune.conftest import Heed

@@ -14,10 +14,10 @@ import transformers
 import heedful
 from heedful.data.batch import Batch
 from heedful.tasks.examples import Examples
-from heedful.tasks.finetune.file_examples import read_and_split
+from heedful.tasks.finetune.data import read_and_split
+from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.tasks.label_kinds import MultiLabelClassification, ordinal_loss
 from heedful.tasks.metrics.scores import balanced_scores, multi_label_scores, ordinal_scores, quadratic_kappa
-from heedful.tasks.requests import FinetuneRequest
 from heedful.train.recipes.progress import ProgressReporter
 from tests.tasks.finetune import finetuning as toy
 from tests.tasks.finetune.conftest import Heed

@@ -12,23 +12,23 @@ import torch
 
 import heedful
 from heedful.core.errors import ConfigError, CorruptFile
-from heedful.tasks.finetune import FinetuneRequest, FinetuneResult, finetune, training
+from heedful.tasks.finetune import FinetuneRequest, FinetuneResult, finetune, run
 from tests.refusal import refused
 from tests.tasks.finetune import finetuning as toy
 
 KILLED = """
 import os, signal
-from heedful.tasks.finetune import FinetuneRequest, finetune, training
+from heedful.tasks.finetune import FinetuneRequest, finetune, run
 
-training.CHECKPOINT_SECONDS = 0.0
-write = training.KeptWeights.checkpoint
+run.CHECKPOINT_SECONDS = 0.0
+write = run.KeptWeights.checkpoint
 
 def write_and_die(self, step):
     if step.number >= {after}:
         os.kill(os.getpid(), signal.SIGKILL)
     write(self, step)
 
-training.KeptWeights.checkpoint = write_and_die
+run.KeptWeights.checkpoint = write_and_die
 finetune(FinetuneRequest({model!r}, {file!r}, out={out!r}, {options}), quiet=True)
 """
 
@@ -61,9 +61,9 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_weights(
     )
     out = tmp_path / "out"
     kill(base, file, out, options, after=4 * len(whole.training.history))
-    left = training.checkpoint_folder(out)
+    left = run.checkpoint_folder(out)
     assert list(left.glob("checkpoints/step-*"))
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
     result: FinetuneResult = finetune(
         FinetuneRequest(str(base), str(file), out=str(out), **settings), quiet=True
     )
@@ -90,7 +90,7 @@ def test_the_best_weights_of_before_come_back(
     assert whole.training.best_step == 0
     out = tmp_path / "out"
     kill(first, file, out, options, after=len(whole.training.history) * 3)
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
     request = FinetuneRequest(str(first), str(file), out=str(out), lora=False, epochs=6, lr=0.05)
     result = finetune(request, quiet=True)
     assert (result.training.best_step, result.training.before) == (0, whole.training.before)
@@ -106,7 +106,7 @@ def test_another_command_or_a_damaged_file_is_refused(base: Path, file: Path, tm
         finetune(
             FinetuneRequest(str(base), str(file), out=str(out), lora=False, epochs=6, lr=1e-3), quiet=True
         )
-    for best in training.checkpoint_folder(out).glob("best-*"):
+    for best in run.checkpoint_folder(out).glob("best-*"):
         best.write_bytes(b"half")
     with refused(CorruptFile, "damaged"):
         finetune(
@@ -116,14 +116,14 @@ def test_another_command_or_a_damaged_file_is_refused(base: Path, file: Path, tm
 
 def test_a_short_run_writes_no_checkpoints(base: Path, file: Path, tmp_path: Path) -> None:
     seen = []
-    watched = training.KeptWeights.checkpoint
+    watched = run.KeptWeights.checkpoint
 
-    def look(self: training.KeptWeights, step: object) -> None:
+    def look(self: run.KeptWeights, step: object) -> None:
         seen.append(self.folder)
         watched(self, step)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training.KeptWeights, "checkpoint", look)
+        patch.setattr(run.KeptWeights, "checkpoint", look)
         finetune(FinetuneRequest(str(base), str(file), out=str(tmp_path / "out"), lora=False), quiet=True)
     assert set(seen) == {None}
 
@@ -137,7 +137,7 @@ def test_a_folder_of_that_name_which_is_somebodys_own_is_left_alone(
     request = FinetuneRequest(str(base), str(file), out=str(tmp_path / "out"), lora=False, epochs=1)
     finetune(request, quiet=True)
     assert (own / "notes.txt").read_text() == "mine"
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
     moved = (tmp_path / "out.training").rename(tmp_path / "other.training")
     with refused(ConfigError, "is in the way"):
         finetune(FinetuneRequest(str(base), str(file), out=str(tmp_path / "other"), epochs=1), quiet=True)

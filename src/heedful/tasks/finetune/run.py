@@ -1,80 +1,140 @@
-"""A fine-tuning run in order: read the file, split it, train, score, save."""
+"""A fine-tuning run in order: read the file, split it, attach a head, train, score, save.
+
+Before training, a run says what can be had without it and how long it will take: both are measured. With few
+rows of classes it fits a linear head instead (train/linear_head.py). A long run leaves what the next one
+needs if it is killed:
+
+OUT.training/            beside the folder to be, while a long run lasts
+  command.txt            the command, which must be the same
+  metrics.jsonl          scores of the evaluations so far
+  best-000120.safetensors   the best weights so far, those that learn
+  checkpoints/           the newest state, as `fit` writes it
+"""
 
 from __future__ import annotations
 
+import math
+import shutil
+import sys
 import time
 import warnings
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
 
-from heedful.core.errors import InputError, NotFound, nearest
+from heedful.core.errors import ConfigError, CorruptFile, HeedfulError, InputError, NotFound, nearest
+from heedful.core.files import make_folder, write_text
 from heedful.core.progress import show_progress
+from heedful.data.batch import Batch
+from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import Batches, Indices, Order
+from heedful.decode.request import context_length
 from heedful.models import FAMILIES, presets
-from heedful.models.base import Model
+from heedful.models.base import LM, Model, evaluation_mode
 from heedful.nn.adapt import adapted_modules
-from heedful.tasks.evaluate import load_trained
-from heedful.tasks.examples import Examples
-from heedful.tasks.finetune.file_examples import SplitExamples, read_and_split
-from heedful.tasks.finetune.finetune_result import FinetuneResult, out_lock, output_folder, write_result
-from heedful.tasks.finetune.linear_head import can_tune, fit_linear_head, put_linear_head
-from heedful.tasks.finetune.outlook import describe_base, foretell
-from heedful.tasks.finetune.training import (
-    MIN_CHOOSING_ROWS,
-    finetune_model,
-    keep_checkpoints,
-    remove_checkpoints,
+from heedful.tasks.examples import Examples, limit_characters
+from heedful.tasks.feature_extraction import SentenceSimilarity
+from heedful.tasks.finetune.data import SplitExamples, read_and_split
+from heedful.tasks.finetune.request import FinetuneRequest
+from heedful.tasks.finetune.result import (
+    MAX_WHOLE,
+    FinetuneResult,
+    out_lock,
+    output_folder,
+    repeat_command,
+    write_result,
 )
-from heedful.tasks.finetune.training_setup import (
-    batch_options,
-    count_parameters,
-    prepare_training,
-    score_quietly,
-)
-from heedful.tasks.model_inputs import Truncated
+from heedful.tasks.model_inputs import Truncated, smallest_limit
 from heedful.tasks.pipeline import bind_task
-from heedful.tasks.requests import FinetuneRequest
-from heedful.tasks.task import TrainableTask
+from heedful.tasks.rerank import Rerank
+from heedful.tasks.task import TrainableTask, TrainingDefaults, load_trained
 from heedful.tasks.task_specification import TaskSpecification
-from heedful.train.fit import DivergedError
-from heedful.train.logistic import CrossValidation
+from heedful.tasks.text_classification import TextClassification
+from heedful.train.checkpoint import newest
+from heedful.train.config import TrainConfig
+from heedful.train.fit import DivergedError, Step
+from heedful.train.linear_head import (
+    CrossValidation,
+    Weights,
+    copy_weights,
+    fit_head,
+    fit_linear_head,
+    put_linear_head,
+    read_vectors,
+    set_weights,
+)
+from heedful.train.recipes.folder import Files, MetricsFiles
 from heedful.train.recipes.prepare import check_vocabulary
 from heedful.train.recipes.progress import LineReporter, ProgressReporter, format_clock, make_reporter
-from heedful.train.recipes.train import TrainingInterrupted, TrainingResult
-from heedful.weights.adapters import merge
+from heedful.train.recipes.train import (
+    TrainingInterrupted,
+    TrainingLoop,
+    TrainingResult,
+    Validation,
+    measure_steps,
+)
+from heedful.weights.adapters import lora, merge
+from heedful.weights.formats.tensor_files import save_tensors
 from heedful.weights.hub import BASES, bundled_models
+
+LORA_PARAMETERS = 100_000_000  # parameters from which on an adapter is trained if nothing is said
+DEFAULT_RANK = 16
+MAX_STEPS = 20_000
+MAX_STEPS_BETWEEN_EVALUATIONS = 250
+PATIENCE = 4  # evaluations without a better one
+MIN_CHOOSING_ROWS = 100  # validation rows that can tell good weights from lucky ones
+COMMAND = "command.txt"  # the file that tells a folder of checkpoints from somebody's own
+CHECKPOINT_SECONDS = 120.0  # between checkpoints; a run that takes less writes none
+MAX_SIZED_STEPS = 64  # steps whose batches are made, to know how large they are
+ACCELERATOR_TURNS = 4  # a GPU's first steps of a shape choose and record kernels; the fastest turn counts
+FEW_STEPS = 20  # of so few, one is measured: more would cost as much as they tell
+MAX_MEASURED_SECONDS = 5.0  # after which fewer steps will do
+BASE_SHARE = 0.05  # of the training time that measuring the base may take
+MIN_BASE_SECONDS = 2.0  # that it may take in any case
+MAX_BASE_ROWS = 500
+MIN_BASE_ROWS = 4  # for each class
+PENALTY = 1.0  # of the linear head that measures the base
 
 
 def finetune(request: FinetuneRequest, *, quiet: bool = False) -> FinetuneResult:
     """Fine-tune a trained model on a file. Nothing is saved unless it ends well, or is interrupted."""
     out = output_folder(request)
-    with out_lock(out):
-        return _finetune(request, out, quiet)
-
-
-def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResult:
     reporter: ProgressReporter = ProgressReporter() if quiet else LineReporter()
-    with show_progress(f"reading {request.file}", quiet=quiet):
-        split = read_and_split(request, reporter)
-    with show_progress(f"loading {request.model}", quiet=quiet):
-        model = load_base(request.model, request.device)
-    split.task.check_model(model)
-    free = request.lr is None and request.epochs is None and request.lora is None  # nobody said how to train
-    if free and split.task.prefers_linear_head(model, split.examples):
-        with show_progress("learning from few rows", quiet=quiet):
-            return finetune_linear_head(request, split, model, out, reporter, quiet)
+    with out_lock(out):
+        with show_progress(f"reading {request.file}", quiet=quiet):
+            split = read_and_split(request, reporter)
+        with show_progress(f"loading {request.model}", quiet=quiet):
+            model = load_base(request.model, request.device)
+        split.task.check_model(model)
+        # Few rows get a linear head, unless an option says how to train.
+        free = request.lr is None and request.epochs is None and request.lora is None
+        if free and split.task.prefers_linear_head(model, split.examples):
+            with show_progress("learning from few rows", quiet=quiet):
+                return finetune_linear_head(request, split, model, out, reporter, quiet)
+        return finetune_weights(request, split, model, out, reporter, quiet)
+
+
+def finetune_weights(
+    request: FinetuneRequest, split: SplitExamples, body: Model, out: Path, reporter: ProgressReporter,
+    quiet: bool,
+) -> FinetuneResult:  # fmt: skip
+    """Train all weights of a model, or an adapter, under the head of the task; save the best weights."""
     reporter.report(f"validation: {split.split_method}")
     with show_progress("preparing the batches", quiet=quiet):
-        setup = prepare_training(request, split, model, reporter)
+        setup = prepare_training(request, split, body, reporter)
     with show_progress("measuring the base and the time of a step", quiet=quiet):
         outlook = foretell(setup, split.valid)
-        base = None if quiet else describe_base(setup, split, model, outlook)
+        base = None if quiet else describe_base(setup, split, body, outlook)
     for line in filter(None, (base, outlook.line)):
         reporter.report(line)
-    setup = keep_checkpoints(setup, request, out, split.found["sha256"], outlook.seconds, reporter)
+    setup = keep_checkpoints(setup, request, out, split.facts["sha256"], outlook.seconds, reporter)
     task, bar = setup.task, make_reporter(setup.config.steps, quiet)
     try:
         training = finetune_model(setup, split.valid, bar)
@@ -91,27 +151,22 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
     first = [name for name in (f"{task.metric}_95", task.metric) if name in scores]
     result = FinetuneResult(
         task.command, task.task, request.model, out, {name: scores[name] for name in [*first, *scores]},
-        split.found, len(split.train), len(split.valid), training, setup.batches.labels, setup.settings,
+        split.facts, len(split.train), len(split.valid), training, setup.batches.labels, setup.settings,
         setup.parameters, count_parameters(task.model, trainable_only=True),
     )  # fmt: skip
     write_result(task.model, result, request)
     remove_checkpoints(out)
-    report_end(result, task, reporter)
-    return result
-
-
-def report_end(result: FinetuneResult, task: TrainableTask, reporter: ProgressReporter) -> None:
-    """Say how sure a score of few rows is, and raise TrainingInterrupted for training that was cut short."""
-    training, between = result.training, result.scores.get(f"{task.metric}_95")
-    if between and result.valid_rows < MIN_CHOOSING_ROWS:
-        few = f"the score is of {result.valid_rows:,} {task.unit} only"
-        low, high = (f"{end:.4g}" for end in between)
+    interval = scores.get(f"{task.metric}_95")
+    if interval and len(split.valid) < MIN_CHOOSING_ROWS:
+        few = f"the score is of {len(split.valid):,} {task.unit} only"
+        low, high = (f"{end:.4g}" for end in interval)
         reporter.report(f"note: {few}: on others {task.metric} may be anywhere between {low} and {high}")
     if training.interrupted:
         best = "the best weights so far" if training.chosen else f"the weights of step {training.best_step}"
         which = "its weights, not measured yet," if training.best_step is None else best
-        end = f"interrupted at step {training.steps}; {which} are in {result.folder}: {result.use}"
+        end = f"interrupted at step {training.steps}; {which} are in {out}: {result.use}"
         raise TrainingInterrupted(end, signal_number=training.interrupted)
+    return result
 
 
 def finetune_linear_head(
@@ -131,28 +186,47 @@ def finetune_linear_head(
     task = bind_task(split.task, model)
     options = batch_options(replace(split, train=examples, valid=valid), model, request, reporter)
     names = split.task.name_examples(examples)
-    known = replace(
+    learnt = replace(
         examples, items=[*examples.items, *names.items], locations=[*examples.locations, *names.locations]
     )
-    batches = task.batches(known, options)
-    TaskSpecification.of_training(task, examples.columns, labels, options.length).write(model)
-    pairs = can_tune(model, batches)
+    batches = task.batches(learnt, options)
+    TaskSpecification.of_training(task, examples.columns, batches.labels, options.length).write(model)
+    # Rows of which several labels may hold have no pairs; of a large model the head is kept alone.
+    one_label = batches[0].extra["label"].dim() == 1
+    pairs = one_label and count_parameters(model) <= MAX_WHOLE
     reporter.report(
         f"model: {request.model} ({model.family.name}) with a linear head on the "
         f"{model.config.classifier_pooling} of its vectors"
     )
-    report_few_rows(task, examples, names, len(labels), pairs, reporter)
+    way = "its blocks learn from pairs, then the head is fitted" if pairs else "the head alone is fitted"
+    few = f"{len(examples):,} rows of {len(labels)} {task.label_unit} are few"
+    reporter.report(f"training: {few}: {way}; --full or --lora trains the model itself")
+    if len(names):
+        shown = ", ".join(repr(text) for text, _ in names.items[:3])
+        more = " …" if len(names) > 3 else ""
+        reporter.report(f"names: the classes' own are texts to learn from, too: {shown}{more}")
     groups = split.task.group_rows(examples)
-    found = fit_linear_head(
+
+    def score_held_out(checked: CrossValidation) -> dict[str, Any]:
+        """Return the scores of rows by heads that had not seen them."""
+        return task.compare_logits(examples.select(checked.rows), checked.logits, checked.trials)
+
+    def report_frozen(frozen: CrossValidation, seconds: float) -> None:
+        """Say what a head on the model's own vectors gets, and how many seconds tuning them takes."""
+        score = f"{task.metric} {score_held_out(frozen)[task.metric]:.4f}"
+        how = f"a linear head on the model's own vectors ({frozen.folds}-fold cross-validation)"
+        reporter.report(f"without training: {score} by {how}")
+        reporter.report(f"time: about {format_clock(seconds)}")
+
+    checked, penalty = fit_linear_head(
         model, batches, request.seed, pairs=pairs, names=len(names),
         class_weights=split.task.class_weights(examples), groups=np.array(groups),
-        announce=None if quiet else partial(report_frozen, task, examples, reporter),
+        announce=None if quiet else report_frozen,
     )  # fmt: skip
-    checked = found.validation
     if request.valid:
         scores, rows, folds, method = score_quietly(task, valid, options), len(valid), 0, split.split_method
     else:
-        scores, rows, folds = score_held_out(task, examples, checked), len(set(checked.rows)), checked.folds
+        scores, rows, folds = score_held_out(checked), len(set(checked.rows)), checked.folds
         scores["rows"] = rows
         method = f"{folds}-fold cross-validation of {rows:,} rows (seed {request.seed})"
     reporter.report(f"validation: {method}")
@@ -165,50 +239,17 @@ def finetune_linear_head(
             f"note: the interval is about rows like these {rows:,}; on rows of another source, or with other "
             "shares of the classes, the score may lie outside; --valid FILE measures it on rows that you have"
         )
-    settings = {
-        "way": "pairs" if found.tuned else "frozen", "penalty": found.penalty, "length": options.length,
-        "lora": False, "seed": request.seed,
-    }  # fmt: skip
     learning = count_parameters(model, trainable_only=True)
-    if found.tuned:
-        learning += sum(p.numel() for p in model.blocks.parameters())
+    learning += sum(p.numel() for p in model.blocks.parameters()) if pairs else 0
     result = FinetuneResult(
-        task.command, task.task, request.model, out, scores, split.found, len(examples), rows,
-        TrainingResult(seconds=time.perf_counter() - began), labels, settings,
+        task.command, task.task, request.model, out, scores, split.facts, len(examples), rows,
+        TrainingResult(seconds=time.perf_counter() - began), labels,
+        {"way": "pairs" if pairs else "frozen", "penalty": penalty, "length": options.length, "lora": False,
+         "seed": request.seed},
         count_parameters(model), learning, folds,
     )  # fmt: skip
     write_result(model, result, request)
     return result
-
-
-def report_few_rows(
-    task: TrainableTask, examples: Examples, names: Examples, classes: int, pairs: bool,
-    reporter: ProgressReporter,
-) -> None:  # fmt: skip
-    """Say how few rows are learnt, and which names of classes are learnt with them."""
-    way = "its blocks learn from pairs, then the head is fitted" if pairs else "the head alone is fitted"
-    few = f"{len(examples):,} rows of {classes} {task.label_unit} are few"
-    reporter.report(f"training: {few}: {way}; --full or --lora trains the model itself")
-    if len(names):
-        shown = ", ".join(repr(text) for text, _ in names.items[:3])
-        more = " …" if len(names) > 3 else ""
-        reporter.report(f"names: the classes' own are texts to learn from, too: {shown}{more}")
-
-
-def score_held_out(task: TrainableTask, examples: Examples, checked: CrossValidation) -> dict[str, Any]:
-    """Return the scores of rows by heads that had not seen them."""
-    return task.compare_logits(examples.select(checked.rows), checked.logits, checked.trials)
-
-
-def report_frozen(
-    task: TrainableTask, examples: Examples, reporter: ProgressReporter, frozen: CrossValidation,
-    seconds: float,
-) -> None:  # fmt: skip
-    """Say what a head on the model's own vectors gets, and how many seconds tuning them takes."""
-    score = f"{task.metric} {score_held_out(task, examples, frozen)[task.metric]:.4f}"
-    how = f"a linear head on the model's own vectors ({frozen.folds}-fold cross-validation)"
-    reporter.report(f"without training: {score} by {how}")
-    reporter.report(f"time: about {format_clock(seconds)}")
 
 
 def load_base(name: str, device: str) -> Model:
@@ -233,3 +274,422 @@ def load_base(name: str, device: str) -> Model:
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     return model
+
+
+@dataclass(frozen=True)
+class TrainingSetup:
+    """A task bound to the model that learns it, the batches and the settings of the training."""
+
+    task: TrainableTask
+    options: BatchOptions
+    batches: Batches
+    config: TrainConfig
+    adapting: bool
+    parameters: int  # without an adapter
+    has_head: bool  # whether the model comes with the head that the task needs
+
+    @property
+    def steps_between_evaluations(self) -> int:
+        """An epoch, or fewer steps where that is long."""
+        return min(len(self.batches), MAX_STEPS_BETWEEN_EVALUATIONS)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the run, for the card."""
+        c, epochs = self.config, round(self.config.steps / len(self.batches), 2)
+        rows = {"batch": self.options.batch, "length": self.options.length}
+        return {"epochs": epochs, "lr": c.lr, **rows, "lora": self.adapting, "dtype": c.dtype, "seed": c.seed}
+
+
+def prepare_training(
+    request: FinetuneRequest, split: SplitExamples, body: Model, reporter: ProgressReporter
+) -> TrainingSetup:
+    """Return the task bound to the model with its head and perhaps an adapter, the batches, the schedule."""
+    model, head = split.task.attach_head(body, split.train, request.seed)
+    count = count_parameters(model)
+    adapting = count > LORA_PARAMETERS if request.lora is None else request.lora
+    if adapting:
+        with torch.random.fork_rng():
+            torch.manual_seed(request.seed)
+            lora(model, rank=DEFAULT_RANK, train=split.task.trained_whole)
+    task, options = bind_task(split.task, model), batch_options(split, model, request, reporter)
+    batches = task.batches(split.train, options)
+    TaskSpecification.of_training(task, split.examples.columns, batches.labels, options.length).write(model)
+    config = schedule(split.task.training_defaults(split.train), len(batches), request, adapting, model)
+    setup = TrainingSetup(task, options, batches, config, adapting, count, model is body)
+    adapter = f"a LoRA adapter of {count_parameters(model, trainable_only=True):,} learns"
+    learns = adapter if adapting else "all of them learn"
+    reporter.report(
+        f"model: {request.model} ({model.family.name}) with {head}; {count:,} parameters, {learns}"
+    )
+    often = setup.settings["epochs"]
+    size, s = min(options.batch, batches.row_count), "s" * (config.steps != 1)
+    steps = f"{config.steps:,} step{s} of {size} rows, {often:g} epoch{'s' * (often != 1)}"
+    reporter.report(f"training: at most {steps}; learning rate {config.lr:g}, {model.device}")
+    for note in () if task.cuts_texts else batches.notes:  # of others `batch_options` has told
+        reporter.report(f"note: {note}")
+    return setup
+
+
+def batch_options(
+    split: SplitExamples, model: Model, request: FinetuneRequest, reporter: ProgressReporter
+) -> BatchOptions:
+    """Return the length of rows and the batch size; report how many texts are cut."""
+    task, pooled = split.task, None if model.pooling is None else model.pooling.length
+    limit = smallest_limit(context_length(model, source=True), pooled) or sys.maxsize
+    if request.length is not None and request.length > limit:
+        raise ConfigError(f"--length {request.length} is more than the {limit} tokens this model reads")
+    length = request.length or min(task.training.length, limit)
+    if texts := task.texts(split.train) + task.texts(split.valid):
+        cut = limit_characters(texts, length)
+        tokens = np.array([len(ids) for ids in model.tokenizer.encode_all(cut, special=False)])
+        huge = any(len(a) != len(b) for a, b in zip(texts, cut, strict=True))
+        longest = f"{'over ' if huge else ''}{int(tokens.max()):,}"
+        reporter.report(f"lengths: {int(np.median(tokens)):,} tokens in the middle, {longest} at the most")
+        over = int((tokens + 2 > length).sum())
+        if over and task.cuts_texts:
+            many = f"1 text of {len(texts):,} is" if over == 1 else f"{over:,} of {len(texts):,} texts are"
+            size = f" (the longest has {max(map(len, texts)):,} characters)" if huge else ""
+            reporter.report(f"note: {many} longer than {length} tokens and cut there{size}")
+    # Small for a small file, so that it gives enough steps.
+    rows, most = len(split.train), task.training.batch
+    batch = most if rows >= 40 * most else max(4, min(most, 16, rows // 4))
+    return BatchOptions(length, request.batch or batch, request.seed, truncate=True)
+
+
+def schedule(
+    defaults: TrainingDefaults, an_epoch: int, request: FinetuneRequest, adapting: bool, model: Model
+) -> TrainConfig:
+    """Return a schedule of linear decay after warm-up; small files get more epochs, large ones a limit.
+
+    `an_epoch` is the number of batches.
+    """
+    epochs = min(max(defaults.epochs, math.ceil(defaults.steps / an_epoch)), defaults.max_epochs)
+    steps = min(epochs * an_epoch, max(MAX_STEPS, an_epoch))
+    if request.epochs == 0:
+        raise ConfigError("--epochs 0 teaches nothing", hint="give 1, or a part of it such as 0.5")
+    if request.epochs is not None:
+        steps = max(1, round(request.epochs * an_epoch))
+    lr = request.lr if request.lr is not None else defaults.lora_lr if adapting else defaults.lr
+    dtype = request.dtype or ("bfloat16" if model.device.type == "cuda" else "float32")
+    return TrainConfig(
+        steps=steps, lr=lr, betas=(0.9, 0.999), weight_decay=0.01, schedule="linear", final=0.0,
+        warmup=round(0.06 * steps), dtype=dtype, seed=request.seed,
+    )  # fmt: skip
+
+
+def count_parameters(model: Model, *, trainable_only: bool = False) -> int:
+    """Return how many parameters a model has, or how many of them are trained."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad or not trainable_only)
+
+
+def score_quietly(task: TrainableTask, examples: Examples, options: BatchOptions) -> dict[str, Any]:
+    """Return the scores of examples, of which `batch_options` has told how many are cut."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Truncated)
+        return task.score(examples, batch=options.batch, length=options.length, truncate=True)
+
+
+# What is said before training: how long it takes, and what the base gives.
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """How long a training run takes."""
+
+    steps: int
+    step_seconds: float
+    evaluations: int
+    evaluation_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it, if training does not stop early."""
+        return self.steps * self.step_seconds + self.evaluations * self.evaluation_seconds
+
+    @property
+    def line(self) -> str:
+        """The same in words."""
+        steps = f"{self.steps:,} step{'s' * (self.steps != 1)} of {format_seconds(self.step_seconds)}"
+        evaluations = f"{self.evaluations:,} evaluation{'s' * (self.evaluations != 1)} of"
+        parts = f"{steps}, {evaluations} {format_seconds(self.evaluation_seconds)}"
+        return f"time: about {format_clock(self.seconds)} ({parts})"
+
+
+def format_seconds(seconds: float) -> str:
+    """0.004 → 4 ms, 0.61 → 0.61 s, 75 → 75 s"""
+    if seconds < 0.1:
+        return f"{seconds * 1000:.2g} ms"
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:,.0f} s"
+
+
+@dataclass(frozen=True)
+class PickedSteps:
+    """An order whose steps are some of another one's."""
+
+    order: Order
+    steps: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def rows(self, step: int) -> tuple[Indices, Indices]:
+        return self.order.rows(self.steps[step])
+
+    def epoch(self, step: int) -> int:
+        return self.order.epoch(self.steps[step])
+
+    def once(self) -> Iterator[Indices]:
+        return self.order.once()
+
+
+def batch_tokens(batch: Batch) -> int:
+    """Return how many tokens a step works on, padding included."""
+    others = (batch.target, *(value for name, value in batch.extra.items() if name.endswith("tokens")))
+    return batch.tokens.numel() + sum(t.numel() for t in others if t is not None)
+
+
+def foretell(setup: TrainingSetup, valid: Examples) -> Outlook:
+    """Measure a few steps of different sizes and a part of an evaluation; the weights stay as they were."""
+    steps, batches = setup.config.steps, setup.batches
+    last = min(steps, len(batches)) - 1
+    sized = sorted({round(k) for k in np.linspace(0, last, MAX_SIZED_STEPS)})
+    sizes = {k: batch_tokens(batches[k]) for k in sized}
+    by_size = sorted(sized, key=lambda k: sizes[k])
+    middle = len(by_size) // 2
+    picks = [by_size[i] for i in (middle, middle, len(by_size) // 4, 3 * len(by_size) // 4)]
+    measured = picks[1:] if steps >= FEW_STEPS else picks[1:2]
+    if setup.task.model.device.type != "cpu":
+        measured = measured * ACCELERATOR_TURNS
+    fastest: dict[int, float] = {}
+    for k, seconds in zip(measured, time_steps(setup, [picks[0], *measured])[1:], strict=False):
+        fastest[k] = min(seconds, fastest.get(k, math.inf))
+    pace = sum(fastest.values()) / max(sum(sizes[k] for k in fastest), 1)
+    step_seconds = pace * float(np.mean(list(sizes.values())))
+    evaluations = math.ceil(steps / setup.steps_between_evaluations) + setup.has_head
+    return Outlook(steps, step_seconds, evaluations, time_evaluation(setup, valid))
+
+
+def time_steps(setup: TrainingSetup, steps: Sequence[int]) -> list[float]:
+    """Return the seconds of these steps, fewer if they take long; the model is put back as it was.
+
+    The first one warms up.
+    """
+    model = setup.task.model
+    learning: Weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    before = copy_weights(learning)
+    picked = replace(setup.batches, order=PickedSteps(setup.batches.order, steps))
+    seconds = measure_steps(
+        model, setup.task.objective, picked, setup.config, len(steps), MAX_MEASURED_SECONDS
+    )
+    set_weights(learning, [before])
+    return seconds
+
+
+def time_evaluation(setup: TrainingSetup, valid: Examples) -> float:
+    """Return the seconds of an evaluation, from that of a few examples."""
+    task, options = setup.task, setup.options
+    some = valid.first(2 * options.batch)
+    began = time.perf_counter()
+    if task.by_loss:
+        task.loss_scores(task.batches(some, options))
+    else:
+        first, *others = task.inputs(some)
+        settings = task.scoring_options(some, batch=options.batch, length=options.length, truncate=True)
+        with evaluation_mode(task.model), warnings.catch_warnings():
+            warnings.simplefilter("ignore", Truncated)
+            list(task(first, *others, **settings))
+    return (time.perf_counter() - began) * len(valid) / len(some)
+
+
+def describe_base(setup: TrainingSetup, split: SplitExamples, body: Model, outlook: Outlook) -> str | None:
+    """Return what can be had without training, in words; None if nothing can be said of this task.
+
+    A model that comes with the task's head is scored by the training loop, before its first step.
+    """
+    task, metric = split.task, split.task.metric
+    scores = []
+    if setup.has_head:
+        return None
+    if (guess := task.best_guess(split.train)) is not None:
+        score = setup.task.compare(split.valid, setup.task.guess_answers(split.valid, guess))[metric]
+        scores.append(f"{score:.4f} by always saying {guess!r}")
+    a_row = outlook.evaluation_seconds / max(len(split.valid), 1)
+    seconds = max(BASE_SHARE * outlook.seconds, MIN_BASE_SECONDS)
+    rows = min(MAX_BASE_ROWS, int(seconds / max(a_row, 1e-6) / 2))  # as many to learn and to be scored
+    valid = split.valid.select(spread(len(split.valid), rows))
+    of_some = "" if len(valid) == len(split.valid) else f" on {len(valid):,} of them"
+    if isinstance(body, LM):
+        classes = len(task.label_order(split.train) or ())
+        if issubclass(task, TextClassification) and rows >= MIN_BASE_ROWS * classes:
+            some = split.train.select(spread(len(split.train), rows))
+            score = score_linear_head(setup, split, body, some, valid)
+            scores.append(
+                f"{score:.4f}{of_some} by a linear head on the model's own vectors ({len(some):,} rows)"
+            )
+        elif issubclass(task, Rerank):
+            queries = list(dict.fromkeys(row[0] for row in split.valid.items))
+            chosen = {queries[i] for i in spread(len(queries), rows * len(queries) // len(split.valid))}
+            whole = [i for i, row in enumerate(split.valid.items) if row[0] in chosen]
+            if whole:
+                valid = split.valid.select(whole)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", Truncated)
+                    similarity = bind_task(SentenceSimilarity, body)
+                    cosines = similarity(*setup.task.inputs(valid), batch_size=setup.options.batch)
+                score = float(setup.task.compare(valid, cosines)[metric])
+                of_some = "" if len(chosen) == len(queries) else f" on {len(chosen):,} of the queries"
+                scores.append(f"{score:.4f}{of_some} by the cosine of the model's own vectors")
+    return f"without training: {metric} {', '.join(scores)}" if scores else None
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """Return at most so many indices, evenly spread."""
+    return list(range(count)) if count <= wanted else [i * count // wanted for i in range(wanted)]
+
+
+def score_linear_head(
+    setup: TrainingSetup, split: SplitExamples, body: Model, train: Examples, valid: Examples
+) -> float:
+    """Return the metric of a logistic regression on the vectors that the model gives already."""
+    labels = split.task.label_order(split.train) or ()
+    model = put_linear_head(body, labels)
+    model.hf_config |= split.task.head_settings
+    task = bind_task(split.task, model)
+    vectors, targets = read_vectors(model, task.batches(train, setup.options).once())
+    if targets.dim() == 2:
+        targets = targets.to(vectors.dtype)
+    weights = split.task.class_weights(split.train)
+    fit_head(model, vectors, targets, PENALTY, None if weights is None else vectors.new_tensor(weights))
+    return float(score_quietly(task, valid, setup.options)[task.metric])
+
+
+# Training, and the checkpoints of a long run.
+
+
+def checkpoint_folder(out: Path) -> Path:
+    """Return where a run that will write `out` keeps its checkpoints."""
+    return out.with_name(f"{out.name}.training")
+
+
+def remove_checkpoints(out: Path) -> None:
+    """Remove the checkpoints of a run, if it wrote any."""
+    folder = checkpoint_folder(out)
+    if (folder / COMMAND).is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def keep_checkpoints(
+    setup: TrainingSetup, request: FinetuneRequest, out: Path, sha256: str, seconds: float,
+    reporter: ProgressReporter,
+) -> TrainingSetup:  # fmt: skip
+    """Return the setup of a run that writes checkpoints, if it takes long, or goes on from those of another.
+
+    `seconds` is how long it will take.
+    """
+    folder, command = checkpoint_folder(out), f"{repeat_command(request)}\n{request.file}: SHA-256 {sha256}\n"
+    at = newest(folder) if (folder / COMMAND).is_file() else None
+    if at is None and seconds < CHECKPOINT_SECONDS:
+        return setup
+    if at is None:
+        remove_checkpoints(out)  # of a run that was killed before its first one
+        if folder.exists():
+            hint = "move it away, or take another --out"
+            raise ConfigError(f"{folder} is in the way: checkpoints go there while a run lasts", hint=hint)
+        make_folder(folder)
+        write_text(folder / COMMAND, command)
+    elif (folder / COMMAND).read_text(encoding="utf-8") != command:
+        written = (folder / COMMAND).read_text(encoding="utf-8").splitlines()[0]
+        raise ConfigError(
+            f"{folder} holds a run that was killed, of another command or file: {written}",
+            hint="repeat that one to go on with it, delete the folder, or take another --out",
+        )
+    else:
+        reporter.report(f"resuming: a run that was killed is in {folder}; this one goes on from {at.name}")
+    return replace(setup, config=replace(setup.config, folder=folder, keep=1, resume=True))
+
+
+class KeptWeights:
+    """The weights that score best so far: a copy in memory, and of a long run one beside its checkpoints."""
+
+    def __init__(self, setup: TrainingSetup) -> None:
+        self.model, self.folder = setup.task.model, setup.config.folder
+        self.values: dict[str, Tensor] = {}
+        self.step, self.written = 0, time.monotonic()
+
+    def keep(self, step: Step | None) -> None:
+        """Copy the present weights."""
+        learning = ((n, p) for n, p in self.model.named_parameters() if p.requires_grad)
+        self.values = {name: p.detach().clone() for name, p in learning}
+        self.step = 0 if step is None else step.number
+
+    def checkpoint(self, step: Step) -> None:
+        """Write the best weights and the state of training, if it is time."""
+        if self.folder is None or time.monotonic() - self.written < CHECKPOINT_SECONDS:
+            return
+        best = Path(self.folder) / f"best-{self.step:06d}.safetensors"
+        part = best.with_suffix(".part")
+        try:
+            if not best.is_file():
+                save_tensors({name: value.contiguous() for name, value in self.values.items()}, part)
+                part.rename(best)
+            step.save()
+        except (OSError, SafetensorError) as error:
+            raise HeedfulError(f"could not write {best}: {error}") from None
+        for other in set(Path(self.folder).glob("best-*")) - {best}:
+            other.unlink()
+        self.written = time.monotonic()
+
+    def restore(self, step: int | None) -> None:
+        """Read the best weights of a run that is resumed."""
+        if self.folder is None or step is None or newest(Path(self.folder)) is None:
+            return
+        path = Path(self.folder) / f"best-{step:06d}.safetensors"
+        try:
+            self.values, self.step = load_file(path, device=str(self.model.device)), step
+        except (OSError, SafetensorError):
+            hint = f"delete {self.folder} to begin anew"
+            raise CorruptFile(f"{path} is not there or damaged", hint=hint) from None
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Give the model the weights that were kept, if any were."""
+        for name, parameter in self.model.named_parameters():
+            if name in self.values:
+                parameter.copy_(self.values[name])
+        self.model.eval()
+
+
+def finetune_model(setup: TrainingSetup, valid: Examples, reporter: ProgressReporter) -> TrainingResult:
+    """Train, and leave the model with the weights that score best on the validation examples.
+
+    With few examples the last weights stay. A model that comes with the task's head is scored first, and its
+    own weights may stay.
+    """
+    task, options, kept = setup.task, setup.options, KeptWeights(setup)
+    valid_batches = task.batches(valid, options) if task.by_loss else None
+
+    def score(step: Step | None) -> dict[str, Any]:
+        if valid_batches is not None:
+            return task.loss_scores(valid_batches)
+        return score_quietly(task, valid, options)
+
+    validation = Validation(
+        score, kept.keep, setup.steps_between_evaluations, task.metric, task.highest, PATIENCE,
+        # Few rows pick a lucky evaluation, or stop the run before their metric has begun to move.
+        choose=setup.has_head or task.by_loss or len(valid) >= MIN_CHOOSING_ROWS,
+        untrained=setup.has_head,
+        checkpoint=kept.checkpoint,
+    )  # fmt: skip
+    folder = setup.config.folder
+    files = Files() if folder is None else MetricsFiles(Path(folder))
+    loop = TrainingLoop(task.model, task.objective, setup.batches, setup.config, validation, reporter, files)
+    if setup.config.resume:
+        loop.restore()
+        kept.restore(loop.result.best_step)
+    resumed_at = loop.steps_before
+    result = loop.run()
+    kept.put_back()
+    if result.best_step is not None and resumed_at > 0 and result.best_step <= resumed_at:
+        result.scores = score(None)  # the file of scores has no intervals
+    return result

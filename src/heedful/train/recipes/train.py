@@ -456,7 +456,8 @@ def rehearse(settings: ResolvedSettings) -> dict[str, Any]:
     held = sum(p.numel() * p.element_size() for p in model.parameters())
     kept = activations(run, batch) // config.accumulate
     moments = MOMENTS[config.optimiser]
-    seconds = step_seconds(model, run.purpose, batches, config)
+    plain = replace(config, compile=False, graph=False)
+    seconds = measure_steps(model, run.purpose, batches, plain, 2)[-1]
     return {
         "recipe": settings.name, "family": model.family.name, "device": str(device), "parameters": parameters,
         "vocabulary": len(model.tokenizer), "rows": batches.row_count,
@@ -486,15 +487,23 @@ def activations(run: PreparedRun, batch: Batch) -> int:
     return sum(seen.values()) * len(batch)
 
 
-def step_seconds(model: Model, purpose: str | Objective, batches: Batches, config: TrainConfig) -> float:
-    """Return the seconds of the second of two steps; the first one also warms up. The model learns them."""
-    two = replace(
-        config, steps=2, warmup=0, decay=None, folder=None, resume=False, compile=False, graph=False
-    )
-    at = seconds = 0.0
-    for step in fit(model, purpose, batches, two):
+def measure_steps(
+    model: Model, purpose: str | Objective, batches: Batches, config: TrainConfig, steps: int,
+    limit: float = math.inf,
+) -> list[float]:  # fmt: skip
+    """Return the seconds of each of the first steps; of fewer if they take more than `limit` seconds.
+
+    The first step also warms up. The model learns them, at the full learning rate.
+    """
+    alone = replace(config, steps=steps, warmup=0, decay=None, folder=None, resume=False)
+    seconds: list[float] = []
+    began = time.perf_counter()
+    for step in fit(model, purpose, batches, alone):
         _ = step.loss  # waits for the device
-        seconds, at = time.perf_counter() - at, time.perf_counter()
+        seconds.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        if sum(seconds[1:]) > limit:
+            break
     return seconds
 
 

@@ -16,7 +16,7 @@ from heedful.core.errors import ConfigError, HeedfulError
 from heedful.core.files import make_folder_atomically, write_text
 from heedful.core.locks import FileLock
 from heedful.models.base import Model
-from heedful.tasks.requests import FinetuneRequest
+from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.recipes.train import TrainingResult
 from heedful.weights.saving import save, save_on_base

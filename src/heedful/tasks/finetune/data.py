@@ -8,8 +8,8 @@ from typing import Any
 
 from heedful.data.input_files import InputFile, read_input_file
 from heedful.tasks.examples import Examples, check_flags, infer_file_task, list_unused, move_to_training
+from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.tasks.pipeline import trainable_tasks
-from heedful.tasks.requests import FinetuneRequest
 from heedful.tasks.task import TrainableTask
 from heedful.train.recipes.progress import ProgressReporter
 
@@ -24,7 +24,7 @@ class SplitExamples:
     examples: Examples  # of the file, those held out included
     train: Examples
     valid: Examples
-    found: dict[str, Any]
+    facts: dict[str, Any]  # about the file
     split_method: str  # how the two parts came about
 
 

@@ -14,7 +14,7 @@ from heedful.data.batches import Batches
 from heedful.data.tokenization import find_template
 from heedful.models.base import Model
 from heedful.tasks.examples import Examples
-from heedful.tasks.pipeline import bind_task
+from heedful.tasks.registry import bind_task
 from heedful.tasks.text2text import Summarization
 
 

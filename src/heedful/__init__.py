@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from heedful.models.counting import count as count
     from heedful.nn.context import Watch as Watch
     from heedful.tasks import Conversation as Conversation
-    from heedful.tasks.pipeline import pipeline as pipeline
+    from heedful.tasks.registry import pipeline as pipeline
     from heedful.text.tokenizer_training import train_tokenizer as train_tokenizer
     from heedful.train.config import TrainConfig as TrainConfig
     from heedful.train.fit import fit as fit

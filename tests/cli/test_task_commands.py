@@ -334,7 +334,7 @@ def test_chat_takes_a_model_of_its_own_and_says_which(heed: Any, default_models:
 
 
 def test_the_models_of_tasks_are_those_that_the_pipelines_take() -> None:
-    from heedful.tasks.pipeline import find_task
+    from heedful.tasks.registry import find_task
 
     assert all(find_task(task).model == model for task, model in read_known()["models"].items())
 
@@ -504,7 +504,7 @@ def test_a_folder_that_is_called_as_a_model_does_not_take_its_place(
     assert resolve("sentiment") == Path("sentiment")  # a model of one's own, by its name
     opened: list[Any] = []
     kept = heedful.load(models["classify"])
-    module = importlib.import_module("heedful.tasks.pipeline")
+    module = importlib.import_module("heedful.tasks.registry")
     monkeypatch.setattr(module, "load", lambda where, **_: opened.append(where) or kept)
     heed("classify", "the cat")
     assert opened == [bundled_models()["sentiment"]]  # but never in the place of the task's own

@@ -20,7 +20,7 @@ from heedful.core.errors import ConfigError, HeedfulError, InputError, NotFound
 from heedful.core.images import draw_text
 from heedful.tasks import Truncated
 from heedful.tasks.model_inputs import input_limit, tokenize, with_special_tokens
-from heedful.tasks.pipeline import TASKS, find_task, infer_task, task_names
+from heedful.tasks.registry import TASKS, find_task, infer_task, task_names
 from heedful.text.tokenizer import Tokenizer
 from tests.tasks.conftest import TAGS, Tiny
 
@@ -55,7 +55,7 @@ def test_every_task_runs_with_its_own_model_and_no_network(
 ) -> None:
     with pytest.raises(AssertionError, match="socket"):
         socket.socket()
-    monkeypatch.setattr(sys.modules["heedful.tasks.pipeline"], "load", loaded)
+    monkeypatch.setattr(sys.modules["heedful.tasks.registry"], "load", loaded)
     try:
         nlp = pipeline(task)
     except NotFound:

@@ -344,7 +344,7 @@ def count_known() -> dict[str, Any]:
     """Return the same, counted from the registry of models and the table of tasks."""
     from heedful.models import FAMILIES, IMAGE_FAMILIES
     from heedful.models.counting import parameters
-    from heedful.tasks.pipeline import task_names
+    from heedful.tasks.registry import task_names
 
     presets = [
         {"name": name, "family": family.name, "parameters": parameters(family, config), "paper": family.paper}

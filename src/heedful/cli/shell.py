@@ -78,7 +78,7 @@ def setting_words(path: str, name: str, value: str) -> str | None:
     }
     of_data = set[str]().union(*map(keywords, [*data.FROM_TEXT.values(), *TASK_BUILDERS.values()]))
     if path == "eval":
-        from heedful.tasks.pipeline import trainable_tasks
+        from heedful.tasks.registry import trainable_tasks
 
         predicts = [inspect.signature(task.predict).parameters for task in trainable_tasks().values()]
         section = "" if name in of_data or any(name in options for options in predicts) else None

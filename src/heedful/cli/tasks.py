@@ -51,7 +51,7 @@ def make_pipeline(task: str, model: str | None, device: str, **defaults: Any) ->
     """Return the name of the model that does a task, and the pipeline itself."""
     name = default_model(task) if model is None else model
     with show_progress(f"loading {name}"):
-        from heedful.tasks.pipeline import pipeline
+        from heedful.tasks.registry import pipeline
         from heedful.train.checkpoint import of_run
 
         return name, pipeline(task, None if model is None else of_run(model), device=device, **defaults)

@@ -13,13 +13,14 @@ _WHERE = {
     "OpenDomain": "search",
     "Pipeline": "task",
     "Search": "search",
-    "TASKS": "pipeline",
+    "TASKS": "registry",
     "Task": "task",
     "Truncated": "model_inputs",
     "few_shot": "likelihood",
     "forget_models": "task",
     "infill": "likelihood",
     "log_probability": "likelihood",
+    "pipeline": "registry",
     "rank": "likelihood",
 }
 
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from heedful.tasks.likelihood import log_probability as log_probability
     from heedful.tasks.likelihood import rank as rank
     from heedful.tasks.model_inputs import Truncated as Truncated
-    from heedful.tasks.pipeline import TASKS as TASKS
-    from heedful.tasks.pipeline import pipeline as pipeline
+    from heedful.tasks.registry import TASKS as TASKS
+    from heedful.tasks.registry import pipeline as pipeline
     from heedful.tasks.search import OpenDomain as OpenDomain
     from heedful.tasks.search import Search as Search
     from heedful.tasks.task import Pipeline as Pipeline
@@ -47,19 +48,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_WHERE, "pipeline"])
-
-
-class _Package(types.ModuleType):
-    """Keeps the function `pipeline` where the import of the module of that name would put the module."""
-
-    @property
-    def pipeline(self) -> object:
-        return importlib.import_module(f"{__name__}.pipeline").pipeline
-
-    @pipeline.setter
-    def pipeline(self, module: object) -> None:
-        pass
-
-
-sys.modules[__name__].__class__ = _Package
+    return sorted(_WHERE)

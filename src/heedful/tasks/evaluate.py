@@ -24,7 +24,7 @@ from heedful.tasks.examples import MESSAGES, ColumnFlags, Examples, check_flags,
 from heedful.tasks.finetune.request import EvaluationRequest
 from heedful.tasks.metrics.perplexity import perplexity
 from heedful.tasks.metrics.scores import correlation_scores
-from heedful.tasks.pipeline import bind_task, trainable_tasks
+from heedful.tasks.registry import bind_task, trainable_tasks
 from heedful.tasks.task import TrainableTask
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.recipes.prepare import TrainingData

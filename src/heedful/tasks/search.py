@@ -25,7 +25,7 @@ from heedful.core.checks import check_integer
 from heedful.core.errors import CorruptFile, InputError, NotFound
 from heedful.models.base import Model
 from heedful.tasks.model_inputs import tokenize, warn_truncated
-from heedful.tasks.pipeline import pipeline
+from heedful.tasks.registry import pipeline
 from heedful.tasks.task import Task, open_model
 from heedful.text import Tokenizer
 from heedful.weights.pooling import embed

@@ -327,7 +327,7 @@ def test_sentence_vectors_are_measured_on_pairs_with_scores(
 def test_what_uses_a_result_is_a_command() -> None:
     from heedful.cli import COMMANDS
     from heedful.cli.finetune import USED_BY
-    from heedful.tasks.pipeline import trainable_tasks
+    from heedful.tasks.registry import trainable_tasks
 
     assert set(USED_BY) == set(trainable_tasks())
     assert {line.split()[0] for line in USED_BY.values()} <= set(COMMANDS)

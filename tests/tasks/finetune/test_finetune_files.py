@@ -416,7 +416,7 @@ def test_a_named_task_decides_what_a_file_is_whose_name_does_not(
     heed: Heed, bases: dict[str, Path], tmp_path: Path, task: str, name: str
 ) -> None:
     from heedful.data.input_files import read_input_file
-    from heedful.tasks.pipeline import trainable_tasks
+    from heedful.tasks.registry import trainable_tasks
 
     file = tmp_path / name
     if task == "tag":

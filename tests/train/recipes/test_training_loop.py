@@ -76,7 +76,7 @@ def test_a_signal_ends_the_run_after_its_step(
 
     monkeypatch.setattr(TrainingLoop, "count", interrupt)
     result = Run(files, [5, 3, 4, 4, 6, 7]).run()
-    assert (result.interrupted, result.steps, result.saved) == (True, 2, None)
+    assert (result.interrupted, result.steps, result.saved) == (signal.SIGINT, 2, None)
 
 
 def test_a_signal_at_the_last_step_changes_nothing(
@@ -91,4 +91,4 @@ def test_a_signal_at_the_last_step_changes_nothing(
 
     monkeypatch.setattr(TrainingLoop, "evaluate", interrupt)
     result = Run(files, [5, 3, 4, 4, 6, 7]).run()
-    assert (result.interrupted, result.steps) == (False, 6)
+    assert (result.interrupted, result.steps) == (None, 6)

@@ -47,7 +47,7 @@ def heads_of(model: Model) -> dict[str, int]:
 
 def tasks_of(model: Model | Word2Vec) -> list[str]:
     """The tasks of heedful.pipeline that this model can do, that which it is for first."""
-    from heedful.tasks.pipeline import TASK_BY_HEAD, TASKS
+    from heedful.tasks.registry import TASK_BY_HEAD, TASKS
     from heedful.tasks.text2text import languages
 
     if isinstance(model, Word2Vec):
@@ -156,7 +156,7 @@ def summary(entry: Entry, memo: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _summary(entry: Entry) -> dict[str, Any]:
-    from heedful.tasks.pipeline import infer_task
+    from heedful.tasks.registry import infer_task
     from heedful.weights.loading import skeleton
 
     about: dict[str, Any] = dict.fromkeys(("kind", "family", "params", "head", "error")) | {"tasks": []}

@@ -34,7 +34,7 @@ from heedful.tasks.generation import (
     merge_options,
     plan_generation,
 )
-from heedful.tasks.pipeline import TASKS, pipeline
+from heedful.tasks.registry import TASKS, pipeline
 from heedful.word2vec import Word2Vec
 
 VECTOR_FIELDS = {"neighbours": ("word",), "analogy": ("a", "b", "c")}  # of word vectors

@@ -9,7 +9,7 @@ from typing import Any
 from heedful.data.input_files import InputFile, read_input_file
 from heedful.tasks.examples import Examples, check_flags, infer_file_task, list_unused, move_to_training
 from heedful.tasks.finetune.request import FinetuneRequest
-from heedful.tasks.pipeline import trainable_tasks
+from heedful.tasks.registry import trainable_tasks
 from heedful.tasks.task import TrainableTask
 from heedful.train.recipes.progress import ProgressReporter
 

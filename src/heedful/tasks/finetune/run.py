@@ -52,7 +52,7 @@ from heedful.tasks.finetune.result import (
     write_result,
 )
 from heedful.tasks.model_inputs import Truncated, smallest_limit
-from heedful.tasks.pipeline import bind_task
+from heedful.tasks.registry import bind_task
 from heedful.tasks.rerank import Rerank
 from heedful.tasks.task import TrainableTask, TrainingDefaults, load_trained
 from heedful.tasks.task_specification import TaskSpecification

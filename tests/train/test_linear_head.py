@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from heedful.train.logistic import (
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heedful.train.linear_head import (
     FOLDS,
     PENALTIES,
     CrossValidation,
@@ -18,8 +21,6 @@ from heedful.train.logistic import (
     fit_logistic,
     mean_loss,
 )
-from numpy.typing import NDArray
-from torch import Tensor
 
 
 def points(rows: int = 30, classes: int = 3) -> tuple[Tensor, Tensor]:

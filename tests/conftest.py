@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,9 +66,9 @@ def repeated_tests(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests over the registry that try again, with other values, what the core run tries anyway.
 
     A family that has no part or joint of its own (RoBERTa after BERT, Mistral after LLaMA) differs by values;
-    its parity tests always run. Where a test pairs families with data types, kinds of rounding or changes of
-    a model, each family takes the combination that the fewest before it took: every family and every
-    combination run, but not every pair.
+    its parity tests always run. Where a test pairs many families with data types, kinds of rounding or
+    changes of a model, each family takes the combination that the fewest before it took: every family and
+    every combination run, but not every pair.
     """
     tests: dict[str, dict[str, list[pytest.Item]]] = {}
     for item in items:
@@ -90,13 +91,14 @@ def repeated_tests(items: list[pytest.Item]) -> list[pytest.Item]:
             for family, cells in families.items()
             if family in FAMILIES and family not in variants()
         }
-        taken = {combination(cell): 0 for cells in quick.values() for cell in cells}
-        if sum(map(len, quick.values())) <= FEW * len(taken):  # each family has combinations of its own
-            continue
-        for cells in filter(None, quick.values()):
-            chosen = min(cells, key=lambda cell: taken[combination(cell)])
-            taken[combination(chosen)] += 1
-            repeated += [cell for cell in cells if cell is not chosen]
+        shared = Counter(combination(cell) for cells in quick.values() for cell in cells)
+        taken: Counter[str] = Counter()
+        for cells in quick.values():
+            shared_cells = [cell for cell in cells if shared[combination(cell)] > FEW]
+            if shared_cells:
+                chosen = min(shared_cells, key=lambda cell: taken[combination(cell)])
+                taken[combination(chosen)] += 1
+                repeated += [cell for cell in shared_cells if cell is not chosen]
     return repeated
 
 

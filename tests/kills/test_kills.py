@@ -109,9 +109,6 @@ class Unkilled(NamedTuple):
     room: int
 
 
-Whole = dict[str, Unkilled]
-
-
 class Place(Protocol):
     """Makes a new folder for a command to work in."""
 
@@ -143,16 +140,25 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return new
 
 
+class Whole(dict[str, Unkilled]):
+    """Commands that nobody kills, each run once, when it is first asked for."""
+
+    def __init__(self, server: Server, place: Place) -> None:
+        super().__init__()
+        self.server, self.place = server, place
+
+    def __missing__(self, name: str) -> Unkilled:
+        command, folder, before = COMMANDS[name], self.place(), room(self.place())
+        began = time.monotonic()
+        assert self.server.run(command, folder) == 0, (folder / "said").read_text()
+        seconds = min(time.monotonic() - began, 3.0)
+        self[name] = Unkilled(command.digest(folder), seconds, room(folder) - before)
+        return self[name]
+
+
 @pytest.fixture(scope="module")
 def whole(server: Server, place: Place) -> Whole:
-    """All commands once."""
-    found = {}
-    for name, command in COMMANDS.items():
-        folder, before, began = place(), room(place()), time.monotonic()
-        assert server.run(command, folder) == 0, (folder / "said").read_text()
-        seconds = min(time.monotonic() - began, 3.0)
-        found[name] = Unkilled(command.digest(folder), seconds, room(folder) - before)
-    return found
+    return Whole(server, place)
 
 
 def room(folder: Path) -> int:
@@ -201,7 +207,10 @@ def test_a_command_killed_at_random_moments_ends_with_the_same_bytes(
     kill_at_random(name, 2, server, place, whole)
 
 
-@pytest.mark.parametrize(("name", "at"), [("gpt", 9), ("gpt", 21), ("finetune", 4), ("word2vec", 6)])
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [("gpt", 9), pytest.param("gpt", 21, marks=pytest.mark.slow), ("finetune", 4), ("word2vec", 6)],
+)
 def test_a_command_killed_while_it_writes_ends_with_the_same_bytes(
     name: str, at: int, server: Server, place: Place, whole: Whole
 ) -> None:
@@ -222,7 +231,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", disk], check=True)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", [n if n == "gpt" else pytest.param(n, marks=pytest.mark.slow) for n in COMMANDS]
+)
 def test_on_a_full_disk_a_command_ends_in_one_line_and_goes_on_when_there_is_room(
     name: str, small_disk: Path, server: Server, place: Place, whole: Whole
 ) -> None:
@@ -270,7 +281,7 @@ LOCKS = {"gpt": "run/run.lock", "finetune": "tuned.lock", "word2vec": "v.safeten
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_second_command_in_the_same_place_is_refused_in_one_line(
-    name: str, server: Server, place: Place, whole: Whole
+    name: str, server: Server, place: Place
 ) -> None:
     folder = place()
     path = folder / LOCKS[name]
@@ -287,5 +298,16 @@ def test_a_second_command_in_the_same_place_is_refused_in_one_line(
         assert len(said) == 2, said  # what is wrong, and what to do
         assert {p for p in folder.rglob("*")} - there <= {folder / "said"}
         first.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_that_nobody_holds_stops_no_command(
+    name: str, server: Server, place: Place, whole: Whole
+) -> None:
+    folder = place()
+    path = folder / LOCKS[name]
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
     go_on(server, name, folder)
     assert COMMANDS[name].digest(folder) == whole[name].digest

@@ -11,7 +11,7 @@ import heedful
 from heedful.core.errors import MissingTensor
 from heedful.models import FAMILIES
 from heedful.models.base import Seq2Seq
-from tests.properties.tiny import ALL, TRANSFORMERS, ids, loss, run, source_ids, tiny
+from tests.properties.tiny import ALL, TRANSFORMERS, by_parts, ids, loss, run, source_ids, tiny
 
 
 @pytest.mark.parametrize("family", ALL)
@@ -64,9 +64,11 @@ def test_one_batch_can_be_overfitted(family: str) -> None:
     for _ in range(60):
         optimiser.zero_grad()
         value = loss(model, tokens)
+        if value.item() < 0.15 * first:
+            return
         value.backward()
         optimiser.step()
-    assert value.item() < 0.15 * first
+    pytest.fail(f"the loss went from {first} to {value.item()} only")
 
 
 @pytest.mark.parametrize("family", ALL)
@@ -77,7 +79,7 @@ def test_every_weight_gets_a_gradient(family: str) -> None:
     assert not silent
 
 
-@pytest.mark.parametrize("family", TRANSFORMERS)
+@pytest.mark.parametrize("family", by_parts(TRANSFORMERS))
 def test_the_compiler_traces_the_whole_model(family: str) -> None:
     model = tiny(family)
     tokens = ids(model, 2, 7)

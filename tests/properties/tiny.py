@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -59,6 +60,24 @@ def variants() -> frozenset[str]:
             found.add(family)
         seen |= joints_of(family)
     return frozenset(found)
+
+
+@functools.cache
+def new_parts() -> frozenset[str]:
+    """Families that have a kind of part which none before them has."""
+    seen: set[str] = set()
+    families = set()
+    for family in FAMILIES:
+        parts = {f"{shape_of(family)} {kind}" for kind, *_ in (joint[1:] for joint in joints_of(family))}
+        if not parts <= seen:
+            families.add(family)
+        seen |= parts
+    return frozenset(families)
+
+
+def by_parts(families: list[str]) -> list[Any]:
+    """Of what depends on the parts of a model alone, and takes long, the core run tries each part once."""
+    return [f if f in new_parts() else pytest.param(f, marks=pytest.mark.slow) for f in families]
 
 
 def loops(family: str) -> bool:

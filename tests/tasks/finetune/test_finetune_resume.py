@@ -51,7 +51,13 @@ def kill(base: Path, file: Path, out: Path, options: str, after: int) -> None:
     assert not out.exists()
 
 
-@pytest.mark.parametrize("options", ["lora=False, epochs=6, lr=2e-3", "lora=True, epochs=6, lr=2e-3"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "lora=True, epochs=6, lr=2e-3",
+        pytest.param("lora=False, epochs=6, lr=2e-3", marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_run_goes_on_and_ends_with_the_same_weights(
     base: Path, file: Path, tmp_path: Path, options: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

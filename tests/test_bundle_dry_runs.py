@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 import heedful
 
+pytestmark = pytest.mark.slow  # whole scripts, which no user of the library runs
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # bundle/ is not installed
 

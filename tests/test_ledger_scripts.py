@@ -19,6 +19,7 @@ import heedful
 from heedful.classroom.experiments import ledger
 from heedful.classroom.experiments.verify import command_line, read_check
 
+pytestmark = pytest.mark.slow  # whole scripts, which no user of the library runs
 ROOT = Path(__file__).parents[1]
 WORDS = ("the film", "a story", "this cast", "that scene", "our hero", "some music")
 Run = Callable[..., dict[str, Any]]

@@ -107,7 +107,9 @@ PARTS: dict[str, Callable[[], Part]] = {
 }
 
 
-@pytest.mark.parametrize("kind", PARTS)
+@pytest.mark.parametrize(
+    "kind", [k if k in ("loop", "mamba2") else pytest.param(k, marks=pytest.mark.slow) for k in PARTS]
+)
 def test_a_longer_text_gives_the_compiler_no_more_to_do(kind: str) -> None:
     part = Alone(PARTS[kind]())
     assert count_nodes(part, torch.randn(2, 150, 8)) <= 1.1 * count_nodes(part, torch.randn(2, 40, 8))

@@ -216,6 +216,7 @@ def test_a_run_of_two_is_exported_as_one_published_folder(
     assert furthest(dict(model_tensors(load(tmp_path / "out"))), results(ran(f"{kind} whole"))[1]) == 0.0
 
 
+@pytest.mark.slow  # three further processes
 def test_three_go_on_with_the_shards_of_two(
     ran: Callable[[str], Path], files: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from heedful.core.errors import CorruptFile, HeedfulError
 from heedful.core.files import open_atomically
 from heedful.core.locks import FileLock
-from heedful.weights.formats.tensor_files import read_layout
+from heedful.weights.formats.tensor_layout import read_layout
 from heedful.word2vec.word_counts import HuffmanTree
 
 FILE_FORMAT = "heedful-word2vec"

@@ -19,7 +19,8 @@ from torch import Tensor
 from heedful.core.errors import CorruptFile, MissingPackage, NotFound, WeightsError
 from heedful.kernels.block_tensor import BlockTensor, can_keep
 from heedful.weights.formats.gguf_header import MAGIC, Header, TensorInfo, read_header
-from heedful.weights.formats.tensor_files import TensorEntry, check_fetched
+from heedful.weights.formats.tensor_files import TensorEntry
+from heedful.weights.formats.tensor_layout import check_fetched
 
 BLOCKS_IN_A_ROW = 2048  # of quantised values, handed over at once
 

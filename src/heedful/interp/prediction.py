@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heedful.core.errors import InputError
 from heedful.decode import sampling as rules
-from heedful.interp.inputs import Input, label_names
+from heedful.interp.inputs import Input, label_names, written_names
 from heedful.models.base import LM, Model, Seq2Seq
 
 PREDICTS = {
@@ -53,6 +53,19 @@ def default_position(model: Model, inputs: Input) -> int:
         return ids.index(model.tokenizer.mask)
     special = special_ids(model)
     return max((i for i, token in enumerate(ids) if token not in special), default=len(ids) - 1)
+
+
+def changed_position(model: Model, inputs: Input, change: Tensor, output: Tensor) -> tuple[int, str]:
+    """Return where to look at a change (T,) of the predictions, and the token there.
+
+    An encoder-decoder, whose last prediction is the end of the text whatever was changed, is asked where it
+    moved most, and the token is the one it writes by `output` (T, V).
+    """
+    if inputs.target is None or predicts(model) != "words":
+        at = default_position(model, inputs)
+        return at, inputs.names[at]
+    at = int(change.argmax())
+    return at, written_names(model, inputs, output[None])[at]
 
 
 def words_at(model: Model, output: Tensor, position: int) -> Tensor:

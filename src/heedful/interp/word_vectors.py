@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from heedful.core.errors import InputError
+from heedful.core.errors import InputError, NotFound
 from heedful.decode.request import context_length
 from heedful.interp.inputs import Result, reading, word_head
 from heedful.interp.mixing import stacks_of
@@ -48,9 +48,43 @@ def whole_words(table: Word2Vec) -> list[int]:
 
     Where a vocabulary marks the beginning of words, a word has that mark; a piece that goes on has none.
     """
-    marked = any(word[:1] in ("Ġ", "▁") for word in table.words)
-    word = re.compile(r"[Ġ▁]([^\W\d_]{2,}|[aAI])" if marked else r"[^\W\d_]+(['’-][^\W\d_]+)*")
-    return [row for row, name in enumerate(table.words) if word.fullmatch(name)]
+    return word_rows(table.words)
+
+
+def word_rows(names: Sequence[str]) -> list[int]:
+    """Return which names of a vocabulary are words, by the rule of `whole_words`."""
+    marked = any(name[:1] in ("Ġ", "▁", " ") and len(name) > 1 for name in names)
+    word = re.compile(r"[Ġ▁ ]([^\W\d_]{2,}|[aAI])" if marked else r"[^\W\d_]+(['’-][^\W\d_]+)*")
+    return [row for row, name in enumerate(names) if word.fullmatch(name)]
+
+
+def frequent_words(names: Sequence[str], count: int) -> list[int]:
+    """Return the rows that a map without a choice of words shows: whole words, if they are enough for one."""
+    rows = word_rows(names)
+    return (rows if len(rows) > 2 else list(range(len(names))))[:count]
+
+
+def find_word(table: Word2Vec, word: str) -> str:
+    """A word as the vocabulary names it: with the mark of a word's beginning, as it is, or in lower case."""
+    lower = word.lower()
+    for form in (f"Ġ{word}", f"▁{word}", word, f"Ġ{lower}", f"▁{lower}", lower, f"{word}</w>"):
+        if form in table:
+            return form
+    table.row(word)  # says which are near
+    raise NotFound(word)
+
+
+def unit_rows(table: Word2Vec, words: Sequence[str] | int) -> np.ndarray:
+    """Return the vectors of some words, or of the first so many, each made one long: (N, D) in float64."""
+    rows = list(range(min(words, len(table)))) if isinstance(words, int) else [table.row(w) for w in words]
+    vectors = np.asarray(table.input[rows], dtype=np.float64)
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
+
+
+def along_axis(table: Word2Vec, vectors: np.ndarray, start: str, end: str) -> np.ndarray:
+    """Return where vectors (N, D) stand along the direction from one word to another: (N,)."""
+    direction = table.unit(end) - table.unit(start)
+    return np.asarray(vectors @ (direction / max(float(np.linalg.norm(direction)), 1e-12)))
 
 
 def nearest_by_distance(table: Word2Vec, word: str, count: int = 10) -> list[tuple[str, float]]:

@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.classroom.studio import run_curves
+from heedful.classroom.studio.routes import runs
 from heedful.classroom.studio.studio_app import create_studio_app
 from tests.classroom.studio.conftest import get, traced
 
@@ -75,17 +75,17 @@ def test_an_unknown_run_is_answered_with_the_nearest(page: TestClient) -> None:
 
 
 def test_what_is_written_is_followed_from_where_the_page_stopped(run: Path) -> None:
-    events, end = run_curves.follow("gpt", run, 0, set())
+    events, end = runs.follow("gpt", run, 0, set())
     assert [e.split("\n")[0] for e in events] == ["event: metrics"] * 2
     assert f"id: {end}" in events[-1]
-    assert run_curves.follow("gpt", run, end, set()) == ([], end)
+    assert runs.follow("gpt", run, end, set()) == ([], end)
     with (run / "metrics.jsonl").open("a") as file:
         file.write(line(3, train_loss=3.0) + '{"half')
-    events, later = run_curves.follow("gpt", run, end, set())
+    events, later = runs.follow("gpt", run, end, set())
     assert '"train/global_step": 3' in events[0]
-    assert run_curves.follow("gpt", run, later, set())[0] == []
+    assert runs.follow("gpt", run, later, set())[0] == []
     (run / "metrics.jsonl").write_text(line(1, train_loss=4.0))  # a resumed run forgets what it lost
-    events, _ = run_curves.follow("gpt", run, later, set())
+    events, _ = runs.follow("gpt", run, later, set())
     assert events[0].startswith("event: reset")
 
 

@@ -174,7 +174,7 @@ def _lines(worked: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_neighbours_are_found_in_the_full_space(client: TestClient, studio: Studio, kind: str) -> None:
-    from heedful.classroom.studio.vector_space import embedding_table
+    from heedful.classroom.studio.routes.space import embedding_table
 
     table = embedding_table(studio.registry.get(kind), "input")
     got = get(client, f"/api/models/{kind}/space/neighbours", word="cat", count=3)
@@ -191,7 +191,7 @@ def test_neighbours_are_found_in_the_full_space(client: TestClient, studio: Stud
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_map_is_the_exact_projection(client: TestClient, studio: Studio, kind: str) -> None:
-    from heedful.classroom.studio.vector_space import embedding_table
+    from heedful.classroom.studio.routes.space import embedding_table
 
     found = get(client, f"/api/models/{kind}/space/map", count=12, axis="cat:dog")
     at = np.array([[p["x"], p["y"], p["z"]] for p in found["points"]])
@@ -225,7 +225,7 @@ def test_a_map_by_tsne_is_that_of_the_library(client: TestClient, studio: Studio
 
 def test_a_slow_map_is_made_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     from heedful.classroom.figures.value_figures import project
-    from heedful.classroom.studio import vector_space
+    from heedful.classroom.studio.routes import space
 
     made: list[str] = []
 
@@ -233,12 +233,10 @@ def test_a_slow_map_is_made_once(client: TestClient, monkeypatch: pytest.MonkeyP
         made.append(method)
         return project(rows, "pca", 2)
 
-    monkeypatch.setattr(vector_space, "project", counted)
-    for seed in (71, 71, 72, *range(80, 80 + vector_space.MAPS), 71):
+    monkeypatch.setattr(space, "project", counted)
+    for seed in (71, 71, 72, *range(80, 80 + space.MAX_MAPS), 71):
         get(client, "/api/models/vectors/space/map", method="tsne", count=9, seed=seed, dims=2)
-    assert (
-        len(made) == 2 + vector_space.MAPS + 1
-    )  # the repeated one is remembered, and let go when others came
+    assert len(made) == 2 + space.MAX_MAPS + 1  # the repeated one is remembered, and let go when others came
 
 
 def test_a_method_whose_package_is_missing_is_told(

@@ -13,6 +13,7 @@ from heedful.interp.inputs import names_of
 from heedful.models.base import Model
 from heedful.text.bpe import bytes_of_letters, is_byte_level
 
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece names a byte
 WIDE = "ABCDEFGHIJKLMNOPQRSTUVWXYZmw@%"
 CONTROL = re.compile(
     "[\u0000-\u001f\u007f-\u009f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
@@ -48,6 +49,16 @@ def visible_text(token: str) -> str:
     token = token.replace("\n", "⏎").replace("Ċ", "⏎").replace("\t", "⇥").replace("Ġ", "·").replace("▁", "·")
     token = CONTROL.sub(lambda m: f"<{ord(m[0]):02X}>", token.removesuffix("</w>"))
     return token or "∅"
+
+
+def visible_token(token: str) -> str:
+    """A spelled token as a page shows it: every space of it can be seen."""
+    return visible_text(BYTE.sub(r"<\1>", token)).replace(" ", "·").replace("\u00a0", "·")
+
+
+def visible_tokens(model: Model, names: Sequence[str]) -> list[str]:
+    """Names of a model's tokens as a page shows them."""
+    return [visible_token(name) for name in readable(model, names)]
 
 
 def short(token: str, letters: int = 14) -> str:

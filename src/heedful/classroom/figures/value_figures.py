@@ -27,6 +27,7 @@ from heedful.decode.sampling import Sampling, generator, uniforms
 from heedful.interp import lens
 from heedful.interp.inputs import Input, position_of, token_id, word_head
 from heedful.interp.prediction import default_position, draw_token, is_causal
+from heedful.interp.word_vectors import frequent_words
 from heedful.models.base import Model, Seq2Seq
 from heedful.word2vec.vectors import Word2Vec
 
@@ -210,11 +211,7 @@ def _words(
         place = {name: i for i, name in enumerate(vocabulary)}
         find = lambda w: place[w] if w in place else _find(subject, w, len(vocabulary))
         return list(dict.fromkeys(find(w) for w in words))
-    plain = [name.lstrip("▁Ġ ") for name in vocabulary]
-    whole = [i for i, name in enumerate(plain) if len(name) >= 3 and name.isalpha()]
-    starts = [i for i in whole if plain[i] != vocabulary[i]]  # if a mark says where words begin
-    chosen = next((found for found in (starts, whole) if len(found) >= 10), list(range(len(vocabulary))))
-    return chosen[:count]
+    return frequent_words(vocabulary, count)
 
 
 def _find(subject: Any, word: str | int, size: int) -> int:
@@ -316,13 +313,6 @@ def project(
     points = {"tsne": tsne, "umap": umap}[method](rows, dims, near, seed)
     said = f"{near:g} neighbours count; how far groups are apart, and how large they are, says little"
     return Projection(method, points, [], said)
-
-
-def unit_rows(table: Word2Vec, words: Sequence[str] | int) -> np.ndarray:
-    """Return the vectors of some words, or of the first so many, each made one long: (N, D) in float64."""
-    rows = list(range(min(words, len(table)))) if isinstance(words, int) else [table.row(w) for w in words]
-    vectors = np.asarray(table.input[rows], dtype=np.float64)
-    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
 
 
 def pca(rows: np.ndarray, dims: int) -> tuple[np.ndarray, list[float]]:

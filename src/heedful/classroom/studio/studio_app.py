@@ -15,9 +15,10 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, HTMLResponse, Response
 
-from heedful.classroom.studio import routes, run_curves
+from heedful.classroom.studio import routes
 from heedful.classroom.studio.model_registry import ModelRegistry
 from heedful.classroom.studio.responses import error_response
+from heedful.classroom.studio.routes.runs import runs_in
 from heedful.classroom.studio.traces import Studio
 from heedful.core.errors import HeedfulError
 from heedful.serve.guard import AccessRules, Guard, Json, RequestRefused
@@ -41,7 +42,7 @@ def create_studio_app(
     With a `token`, every request must carry it: the routes read files and run Python that is to be graded.
     """
     root = Path(runs_folder)
-    registry = ModelRegistry(names, Path(models_folder), lambda: run_curves.runs_in(root))
+    registry = ModelRegistry(names, Path(models_folder), lambda: runs_in(root))
     app = FastAPI(title="heed studio", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.studio = Studio(registry, root)
     for module in pkgutil.iter_modules(routes.__path__, f"{routes.__name__}."):

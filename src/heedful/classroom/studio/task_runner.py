@@ -15,7 +15,8 @@ from torch import Tensor
 
 from heedful.classroom import figures as view
 from heedful.classroom.figures.beams import Tree, beam_trees, tree_data
-from heedful.classroom.studio import snippets, vector_space
+from heedful.classroom.figures.token_labels import visible_token
+from heedful.classroom.studio import snippets
 from heedful.classroom.studio.model_registry import LoadedModel, Ticket
 from heedful.classroom.studio.tokens import tidy
 from heedful.core.errors import InputError
@@ -25,6 +26,7 @@ from heedful.decode.fast import choose_stepper
 from heedful.decode.loop import Piece, stream
 from heedful.decode.request import context_length, eos_ids
 from heedful.decode.stepper import Stepper
+from heedful.interp.word_vectors import find_word
 from heedful.models.base import Model, Seq2Seq
 from heedful.tasks.generation import (
     GENERATION_BATCH_SIZE,
@@ -127,14 +129,14 @@ def _with_vectors(
     if task not in VECTOR_FIELDS:
         can = "it has neighbours and analogy"
         raise InputError(f"{loaded_model.id} is a table of word vectors and cannot do {task}", hint=can)
-    words = [vector_space.find_token(vectors, str(w)) for w in inputs]
+    words = [find_word(vectors, str(w)) for w in inputs]
     if task == "neighbours":
         call, found = f"vectors.neighbours({words[0]!r}, {count})", vectors.neighbours(words[0], count)
     else:
         call = f"vectors.analogy({words[0]!r}, {words[1]!r}, {words[2]!r}, {count})"
         found = vectors.analogy(words[0], words[1], words[2], count)
     return (
-        vector_space.rank_tokens(loaded_model, found),
+        [{"text": w, "shown": visible_token(w), "score": s} for w, s in found],
         [],
         snippets.script(loaded_model.entry, f"print({call})"),
     )

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from heedful.classroom.figures.patterns import group_words, marks_of
-from heedful.classroom.figures.token_labels import readable
-from heedful.classroom.studio import predictions, snippets, tokens
+from heedful.classroom.figures.token_labels import readable, visible_tokens
+from heedful.classroom.studio import snippets, tokens
 from heedful.classroom.studio.capabilities import context, describe_group, heads_of
 from heedful.classroom.studio.model_registry import LoadedModel, Ticket
 from heedful.classroom.studio.traces import Edits, Trace, TraceRecorder
@@ -25,7 +25,7 @@ from heedful.interp.attention import divides_by_root
 from heedful.interp.change import Ablation
 from heedful.interp.inputs import OPEN, Input, names_of, part_at, reading, token_id, written_ids
 from heedful.interp.mixing import attention_groups
-from heedful.interp.prediction import default_position
+from heedful.interp.prediction import changed_position, default_position
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.attention import SinkAttention
 from heedful.word2vec import Word2Vec
@@ -100,7 +100,7 @@ class TraceBuilder:
         elif asked.get("generate"):
             # The last token that is written is not read again: it may stand behind the context.
             written = self.write(ids, asked["generate"])[: self.limit("tokens", heads) - len(ids)]
-            source, plain = source + tokens.token_name(model, written), plain + written
+            source, plain = source + tokens.tokens_of_ids(model, written), plain + written
             ids, exact = ids + written, exact and not written
         given = self.input(ids, target, source)
         edits = self.edits(given)
@@ -151,7 +151,7 @@ class TraceBuilder:
     def target_tokens(self, inputs: Input, output: Tensor) -> list[dict[str, Any]]:
         """The word that each position of the target writes; its rows over the source carry it."""
         ids = written_ids(self.model, inputs, output[None])
-        found = tokens.token_name(self.model, [i for i in ids if i is not None])
+        found = tokens.tokens_of_ids(self.model, [i for i in ids if i is not None])
         blank = {"id": -1, "text": OPEN, "shown": OPEN, "start": None, "end": None, "special": True}
         return found if ids[-1] is not None else [*found, blank]
 
@@ -176,7 +176,7 @@ class TraceBuilder:
             return self.draw()
         limit = self.limit("source" if isinstance(model, Seq2Seq) else "tokens", heads)
         if given is not None:
-            found, count = tokens.token_name(model, check_token_ids(model, given)[:limit]), len(given)
+            found, count = tokens.tokens_of_ids(model, check_token_ids(model, given)[:limit]), len(given)
         else:
             found, count = self.encode_text(self.asked.get("text") or "", limit)
         if not found:
@@ -222,7 +222,7 @@ class TraceBuilder:
         end = find_template(tokenizer, end=True).after
         if not end or tokens_found[-1]["id"] == end[-1]:
             return tokens_found, count
-        return tokens_found[: limit - len(end)] + tokens.token_name(self.model, end), count + len(end)
+        return tokens_found[: limit - len(end)] + tokens.tokens_of_ids(self.model, end), count + len(end)
 
     def warn(self, count: int, limit: int, sequence_name: str) -> None:
         """Say what was cut."""
@@ -243,7 +243,7 @@ class TraceBuilder:
                     f"there is no token {at!r} to replace", hint=f"they are 0 … {len(tokens_found) - 1}"
                 )
             (id,) = check_token_ids(self.model, [token_id(self.model, new)], side)
-            (token,) = tokens.token_name(self.model, [id])
+            (token,) = tokens.tokens_of_ids(self.model, [id])
             old = tokens_found[int(at)]
             tokens_found[int(at)] = token | {"start": old["start"], "end": old["end"]}
         return tokens_found
@@ -252,10 +252,10 @@ class TraceBuilder:
         """What the decoder reads, with its start token, and how much of it was given."""
         model, said = self.model, self.asked.get("target")
         assert isinstance(model, Seq2Seq)
-        start = tokens.token_name(model, [model.start_token])
+        start = tokens.tokens_of_ids(model, [model.start_token])
         if said is None:
             written = self.write(ids, self.asked.get("generate") or WRITE)[: self.limit("target", heads) - 1]
-            found, prompt = start + tokens.token_name(model, written), 1
+            found, prompt = start + tokens.tokens_of_ids(model, written), 1
         else:
             limit = self.limit("target", heads)
             if isinstance(said, str):
@@ -263,7 +263,7 @@ class TraceBuilder:
                 found, count = start + found, count + 1
             else:
                 found, count = (
-                    tokens.token_name(model, check_token_ids(model, said, "target")[:limit]),
+                    tokens.tokens_of_ids(model, check_token_ids(model, said, "target")[:limit]),
                     len(said),
                 )
             self.warn(count, limit, "target")
@@ -315,11 +315,11 @@ class TraceBuilder:
             before = replace(inputs, ids=plain).run(self.model)[0]
         moved = Ablation(output[None], before[None]).change.reshape(-1)
         last = default_position(self.model, inputs)
-        at, token = predictions.telling_position(self.model, inputs, moved, output)
+        at, token = changed_position(self.model, inputs, moved, output)
         return {
             "kl": moved.tolist(), "kl_last": float(moved[last if len(moved) > 1 else 0]),
-            "position": at, "token": token,
-            **predictions.matching_position(self.model, before, output, at, 10),
+            "position": at, "token": visible_tokens(self.model, [token])[0],
+            **tokens.matching_position(self.model, before, output, at, 10),
         }  # fmt: skip
 
     def response(self, trace: Trace, prompt: int, heads: Mapping[str, int]) -> dict[str, Any]:
@@ -352,7 +352,7 @@ class TraceBuilder:
             "written": trace.written, "second": trace.given.second,
             "prompt": prompt, "warnings": self.warnings, "cut": self.cut, "groups": groups,
             "shapes": {name: list(shape) for name, shape in trace.shapes.items()}, "note": note,
-            "prediction": predictions.prediction_at(model, output, at, 10), "generated": self.generated,
+            "prediction": tokens.prediction_at(model, output, at, 10), "generated": self.generated,
             "causal": isinstance(model, LM) and model.causal,
             "python": snippets.of_trace(trace, view, **more),
         }  # fmt: skip

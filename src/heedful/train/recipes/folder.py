@@ -19,7 +19,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ from heedful.train.recipes.recipes import (
     recipe_values,
     settings_yaml,
 )
+
+STEP = "train/global_step"
 
 
 class Files:
@@ -179,6 +181,30 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     return found
 
 
+def read_lines(file: Path, start: int = 0) -> tuple[list[tuple[int, dict[str, Any]]], int, int]:
+    """Return the lines of a file that is being written, from a byte on, each with where the next begins; how
+    many were damaged; and where the last ended. A line that has no end yet is left for later.
+    """
+    if not file.is_file():
+        return [], 0, start
+    with file.open("rb") as source:
+        source.seek(start)
+        data = source.read()
+    lines, skipped, at = [], 0, start
+    for raw in data.split(b"\n")[:-1]:
+        at += len(raw) + 1
+        try:
+            line = json.loads(raw)
+        except ValueError:
+            skipped += bool(raw.strip())
+            continue
+        if isinstance(line, dict):
+            lines.append((at, line))
+        else:
+            skipped += 1
+    return lines, skipped, at
+
+
 # Curves of training runs, drawn with dots in a terminal; `heedful.view.training` makes a figure of them.
 
 
@@ -187,15 +213,37 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille 
 COLOURS = ("36", "33", "35", "32", "34", "31")
 
 
+def metric_curves(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
+    """Return the finite values of each metric with their steps, and with tokens and seconds if these were
+    logged, else None.
+    """
+    curves: dict[str, dict[str, list[Any]]] = {}
+    for line in lines:
+        step = line.get(STEP)
+        if not isinstance(step, int | float):
+            continue
+        tokens, seconds = line.get("train/tokens"), line.get("train/seconds", line.get("train/runtime"))
+        for name, value in line.items():
+            if name == STEP or not isinstance(value, int | float) or not math.isfinite(value):
+                continue
+            curve = curves.setdefault(name, {"step": [], "value": [], "tokens": [], "seconds": []})
+            for key, one in (("step", step), ("value", value), ("tokens", tokens), ("seconds", seconds)):
+                curve[key].append(one)
+    for curve in curves.values():
+        for key in ("tokens", "seconds"):
+            if all(v is None for v in curve[key]):
+                curve[key] = None  # type: ignore[assignment]
+    return curves
+
+
 def read_curves(runs: Sequence[Path], metric: str) -> dict[str, Curve]:
     """Return every curve of a metric: "train" and "eval" of a run, with its name if there are several."""
     found: dict[str, Curve] = {}
     for run in runs:
-        lines = read_metrics(run)
+        curves = metric_curves(read_metrics(run))
         for side in ("train", "eval"):
-            key = f"{side}/{metric}"
-            points = [(x["train/global_step"], x[key]) for x in lines if key in x and math.isfinite(x[key])]
-            if points:
+            if curve := curves.get(f"{side}/{metric}"):
+                points = list(zip(curve["step"], curve["value"], strict=True))
                 found[f"{run.name} {side}" if len(runs) > 1 else side] = points
     return found
 

@@ -8,7 +8,8 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from heedful.classroom.studio import predictions, snippets
+from heedful.classroom.figures.token_labels import visible_tokens
+from heedful.classroom.studio import snippets, tokens
 from heedful.classroom.studio.model_registry import LoadedModel, Ticket
 from heedful.classroom.studio.responses import run_while_connected
 from heedful.classroom.studio.routes.trace import Edit, Run, run_trace
@@ -19,7 +20,7 @@ from heedful.interp.change import Ablation
 from heedful.interp.inputs import reading
 from heedful.interp.lens import loss_by_position
 from heedful.interp.measurements import measure_speeds, text_windows
-from heedful.interp.prediction import is_causal, predicts
+from heedful.interp.prediction import changed_position, is_causal, predicts
 from heedful.models.base import Seq2Seq
 from heedful.serve.guard import Json
 
@@ -147,11 +148,11 @@ def _paired_values(studio: Studio, a: Trace, b: Trace) -> dict[str, Any]:
     if not comparable or not same or a.output.shape != b.output.shape:
         return out
     moved = Ablation(b.output[None].float(), a.output[None].float()).change
-    at, token = predictions.telling_position(model, a.given, moved, a.output)
-    out |= {"kl": moved.tolist(), "position": at, "token": token}
+    at, token = changed_position(model, a.given, moved, a.output)
+    out |= {"kl": moved.tolist(), "position": at, "token": visible_tokens(model, [token])[0]}
     p, q = (t.output[at].float().softmax(-1) for t in (a, b))  # type: ignore[index]
     best = list(dict.fromkeys([*p.topk(10).indices.tolist(), *q.topk(10).indices.tolist()]))
-    rows = predictions.token_entries(model, best)
+    rows = tokens.token_entries(model, best)
     out["shared_top"] = [row | {"a": float(p[row["id"]]), "b": float(q[row["id"]])} for row in rows]
     return out
 

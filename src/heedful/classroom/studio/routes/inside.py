@@ -11,7 +11,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from heedful.classroom.studio import predictions, snippets, tokens
+from heedful.classroom.figures.token_labels import visible_tokens
+from heedful.classroom.studio import snippets, tokens
 from heedful.classroom.studio.traces import Here, Look, Seen, Trace
 from heedful.core.errors import InputError
 from heedful.decode.sampling import Sampling, generator, uniforms
@@ -19,7 +20,7 @@ from heedful.interp.gradients import attribution, gradient_by_distance
 from heedful.interp.inputs import stack_of
 from heedful.interp.lens import logit_lens, neighbours, surprisal
 from heedful.interp.measurements import shuffle_test, shuffle_without_positions
-from heedful.interp.prediction import draw_token, words_at
+from heedful.interp.prediction import changed_position, draw_token, words_at
 from heedful.interp.states import summarise_states, top_neurons
 from heedful.models.base import Model
 from heedful.serve.guard import Json
@@ -43,7 +44,7 @@ def _lens(model: Model, trace: Trace, count: int) -> dict[str, Any]:
         )
     seen = logit_lens(model, trace.given)
     best = seen.log_probabilities.topk(min(count, seen.logits.shape[-1]), -1)
-    entries = {t["id"]: t for t in predictions.token_entries(model, best.indices.unique().tolist())}
+    entries = {t["id"]: t for t in tokens.token_entries(model, best.indices.unique().tolist())}
     said = lambda ids, ps: [entries[i] | {"p": math.exp(p)} for i, p in zip(ids, ps, strict=True)]
     rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     # The norm of each vector on its way up, and its cosine with the layer before.
@@ -52,7 +53,7 @@ def _lens(model: Model, trace: Trace, count: int) -> dict[str, Any]:
     cosine += [F.cosine_similarity(a, b, dim=-1).tolist() for a, b in pairwise(kept)]
     names = list(seen.tokens)
     return {
-        "layers": list(seen.layers), "tokens": names, "shown": list(map(tokens.speller(model), names)),
+        "layers": list(seen.layers), "tokens": names, "shown": visible_tokens(model, names),
         "top": [[said(i, p) for i, p in zip(ids, ps, strict=True)] for ids, ps in rows],
         "entropy": seen.entropy(), "rank": seen.final_ranks(),
         "surprisal": [[*row, None] for row in seen.surprisal(trace.given.read[0]).tolist()],
@@ -118,13 +119,14 @@ def order(look: Seen, seed: int = 0) -> Response:
     if trace.output is None:
         return Json(_order_of_words(look))
     model, found = look.loaded_model.sequence, look.call(shuffle_test, seed=seed)
-    at, token = predictions.telling_position(model, found.shuffled, found.change, found.before)
+    at, token = changed_position(model, found.shuffled, found.change, found.before)
     without = look.call(shuffle_without_positions, seed=seed) if found.over else None
     return Json({
         "shuffled": list(found.shuffled.tokens), "over": found.over, "positions": len(found.change),
-        "position": at, "token": token, "kl": float(found.change.mean()) if found.over else None,
+        "position": at, "token": visible_tokens(model, [token])[0],
+        "kl": float(found.change.mean()) if found.over else None,
         "kl_without_positions": None if without is None else float(without.mean()),
-        "cosine": found.cosine, **predictions.matching_position(model, found.before, found.after, at, 10),
+        "cosine": found.cosine, **tokens.matching_position(model, found.before, found.after, at, 10),
         "python": snippets.of_call(trace, shuffle_test, ".change", seed=seed),
     })  # fmt: skip
 
@@ -187,10 +189,10 @@ def predict(body: Choice, studio: Here) -> Response:
     table = [
         row | {"logit": float(logits[i])} | {name: float(p[i]) for name, p in drawn.chances.items()}
         | {"low": float(below[i - 1]) if i else 0.0, "high": float(below[i])}
-        for i, row in zip(ids, predictions.token_entries(model, ids), strict=True)
+        for i, row in zip(ids, tokens.token_entries(model, ids), strict=True)
     ]  # fmt: skip
     return Json({
-        "token": predictions.token_entries(model, [drawn.token])[0], "u": drawn.u, "greedy": sampling.greedy,
+        "token": tokens.token_entries(model, [drawn.token])[0], "u": drawn.u, "greedy": sampling.greedy,
         "kept": drawn.candidates(), "table": table,
         "counts": {"all": len(logits)}
         | {rule: drawn.candidates(rule) for rule in ("top_k", "top_p", "min_p", "final")},

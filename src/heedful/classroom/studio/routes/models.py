@@ -9,12 +9,12 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from heedful import __version__
+from heedful.classroom.figures.token_labels import visible_token, visible_tokens
 from heedful.classroom.studio import snippets, tokens
 from heedful.classroom.studio.capabilities import capabilities, summary
 from heedful.classroom.studio.curated_views import curated_views
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.responses import tensor_response
-from heedful.classroom.studio.tokens import speller, visible
 from heedful.classroom.studio.traces import Here
 from heedful.core.errors import InputError, nearest
 from heedful.interp.mixing import NOTES, describe_positions, position_tensors
@@ -71,14 +71,14 @@ def vocabulary(id: str, studio: Here) -> Response:
     """Every token by its id, as it is named and as it is shown."""
     held = studio.registry.get(id)
     if isinstance(held.model, Word2Vec):
-        return Json({"tokens": held.model.words, "shown": [visible(w) for w in held.model.words]})
+        return Json({"tokens": held.model.words, "shown": [visible_token(w) for w in held.model.words]})
     model = held.sequence
     count = model.config.vocab
     if model.tokenizer is None:
         names = [str(i) for i in range(count)]
     else:
         names = model.tokenizer.tokens(range(count))
-    return Json({"tokens": names, "shown": list(map(speller(model), names))})
+    return Json({"tokens": names, "shown": visible_tokens(model, names)})
 
 
 @router.get("/api/examples")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,27 +13,117 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response, StreamingResponse
 
-from heedful.classroom.studio import run_curves
-from heedful.classroom.studio.run_curves import RunNotFound
 from heedful.classroom.studio.traces import Here
-from heedful.core.errors import CorruptFile, nearest
+from heedful.core.errors import CorruptFile, NotFound, nearest
 from heedful.core.files import read_json
 from heedful.serve.guard import Json
+from heedful.train.checkpoint import list_checkpoints
+from heedful.train.recipes.folder import STEP, metric_curves, read_lines
 
 router = APIRouter()
 LOOK = 0.5  # seconds between looks at a run that goes on
 QUIET = 15.0  # seconds after which a line is sent that says nothing
+EXAMPLE_COMMAND = "heed train shakespeare-char-cpu input.txt --steps 500 --set evaluate.every=50"
+EXAMPLES = Path(__file__).parents[1] / "example_run"  # the log of one finished run, without its weights
+FRESH = 60.0  # seconds after which a run that writes nothing counts as over
+
+
+class RunNotFound(NotFound):
+    """A run that is not there."""
+
+
+def runs_in(root: Path) -> dict[str, Path]:
+    """Every run below a folder, by its name there; the example that comes along where there is none."""
+    return _folders(root) or _folders(EXAMPLES)
+
+
+def _folders(root: Path) -> dict[str, Path]:
+    if not root.is_dir():
+        return {}
+    found = sorted(p.parent for p in root.glob("**/metrics.jsonl") if len(p.relative_to(root).parts) <= 3)
+    return {("-".join(p.relative_to(root).parts) or root.resolve().name): p for p in found}
+
+
+def run_at(root: Path, id: str) -> Path:
+    known = runs_in(root)
+    if id not in known:
+        close = nearest(id, known) or f"there are {', '.join(list(known)[:8]) or 'none'}"
+        raise RunNotFound(f"no run {id[:80]!r} in {root}", hint=close)
+    return known[id]
+
+
+def checkpoints(id: str, folder: Path) -> list[dict[str, Any]]:
+    whole = [path for path in list_checkpoints(folder) if (path / "config.json").is_file()]
+    steps = [int(path.name.removeprefix("step-")) for path in whole]
+    return [{"step": step, "model": f"{id}@{step}"} for step in steps]
+
+
+def is_example(folder: Path) -> bool:
+    return EXAMPLES in (folder, *folder.parents)
+
+
+def is_live(folder: Path) -> bool:
+    return not is_example(folder) and time.time() - (folder / "metrics.jsonl").stat().st_mtime < FRESH
+
+
+def overview(id: str, folder: Path) -> dict[str, Any]:
+    """One line about a run."""
+    lines, _, _ = read_lines(folder / "metrics.jsonl")
+    last: dict[str, Any] = {}
+    for _, line in lines:
+        last |= {k: v for k, v in line.items() if isinstance(v, int | float)}
+    return {
+        "id": id, "path": str(folder), "steps": int(last.get(STEP, 0)), "live": is_live(folder), "last": last,
+        "example": is_example(folder), "updated": (folder / "metrics.jsonl").stat().st_mtime,
+    }  # fmt: skip
+
+
+def run_details(id: str, folder: Path) -> dict[str, Any]:
+    """Everything a run wrote so far."""
+    lines, skipped, end = read_lines(folder / "metrics.jsonl")
+    samples, _, _ = read_lines(folder / "samples.jsonl")
+    config = folder / "config.yaml"
+    said = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else None
+    return {
+        "id": id, "path": str(folder), "metrics": metric_curves(line for _, line in lines),
+        "skipped": skipped, "end": end,
+        "samples": [{"step": line.get(STEP), "text": str(line.get("text", ""))} for _, line in samples],
+        "checkpoints": checkpoints(id, folder), "config": said, "live": is_live(folder),
+        "example": is_example(folder),
+        "command": None if said is None else EXAMPLE_COMMAND if is_example(folder)
+        else f"heed train {config} --resume --folder {folder}",
+        "python": f"import heedful\n\nheedful.view.training({str(folder)!r}).save('training.html')",
+    }  # fmt: skip
+
+
+def follow(id: str, folder: Path, start: int, reported_steps: set[int]) -> tuple[list[str], int]:
+    """New events since a byte: lines, a file that became shorter, new checkpoints."""
+    file, out = folder / "metrics.jsonl", []
+    if file.is_file() and file.stat().st_size < start:
+        start = 0
+        out.append("event: reset\nid: 0\ndata: {}\n\n")
+    lines, _, end = read_lines(file, start)
+    for at, line in lines:
+        data = json.dumps(
+            {k: v if not isinstance(v, float) or math.isfinite(v) else str(v) for k, v in line.items()}
+        )
+        out.append(f"event: metrics\nid: {at}\ndata: {data}\n\n")
+    for one in checkpoints(id, folder):
+        if one["step"] not in reported_steps:
+            reported_steps.add(one["step"])
+            out.append(f"event: checkpoint\ndata: {json.dumps(one)}\n\n")
+    return out, end
 
 
 @router.get("/api/runs")
 def runs(studio: Here) -> Response:
-    found = [run_curves.overview(id, folder) for id, folder in run_curves.runs_in(studio.runs).items()]
+    found = [overview(id, folder) for id, folder in runs_in(studio.runs).items()]
     return Json({"runs": sorted(found, key=lambda r: -r["updated"]), "folder": str(studio.runs)})
 
 
 @router.get("/api/runs/{id}")
 def run_of(id: str, studio: Here) -> Response:
-    return Json(run_curves.run_details(id, run_curves.run_at(studio.runs, id)))
+    return Json(run_details(id, run_at(studio.runs, id)))
 
 
 @router.get("/api/runs/{id}/live")
@@ -39,16 +132,16 @@ def follow_run(
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
 ) -> Response:  # fmt: skip
     """Lines as they are written, from where the page stopped reading."""
-    folder = run_curves.run_at(studio.runs, id)
+    folder = run_at(studio.runs, id)
     said = last_event_id if last_event_id is not None and last_event_id.isdigit() else None
     start = int(said) if said is not None else after or 0
 
     async def lines() -> AsyncIterator[str]:
         at, waited = start, 0.0
-        known = {one["step"] for one in run_curves.checkpoints(id, folder)}
+        known = {one["step"] for one in checkpoints(id, folder)}
         yield "retry: 2000\n\n"
         while not studio.stopping() and not await request.is_disconnected():
-            events, at = await asyncio.to_thread(run_curves.follow, id, folder, at, known)
+            events, at = await asyncio.to_thread(follow, id, folder, at, known)
             for event in events:
                 yield event
             waited = 0.0 if events else waited + LOOK

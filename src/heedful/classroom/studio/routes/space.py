@@ -1,30 +1,58 @@
-"""Embeddings: map, neighbours, analogy, one word in many sentences."""
+"""Embeddings: map, neighbours, analogy, one word in many sentences.
+
+Neighbours are always found in the full space, never in the picture.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from heedful.classroom.figures.value_figures import pca
-from heedful.classroom.studio import snippets, vector_space
+from heedful.classroom.figures.token_labels import visible_token, visible_tokens
+from heedful.classroom.figures.value_figures import methods, pca, project
+from heedful.classroom.studio import snippets
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.tokens import tidy
 from heedful.classroom.studio.traces import Here
 from heedful.core.errors import InputError
 from heedful.interp.word_vectors import (
+    along_axis,
     analogy_plane,
     contextual_vectors,
+    find_word,
+    frequent_words,
     nearest_by_distance,
+    unit_rows,
+    vector_table,
     whole_words,
 )
 from heedful.serve.guard import Json
+from heedful.word2vec import Word2Vec
 
 router = APIRouter()
 Table = Literal["input", "output"]
+MAX_POINTS = {"pca": 20_000, "tsne": 3_000, "umap": 3_000}  # the latter two take seconds
+MAX_MAPS = 8  # slow maps that are remembered
+
+
+def embedding_table(loaded_model: LoadedModel, name: str) -> Word2Vec:
+    """Return the input or output vectors of any model, made once."""
+    return loaded_model.once(f"table {name}", lambda: vector_table(loaded_model.model, name))
+
+
+def shown_word(loaded_model: LoadedModel, word: str) -> str:
+    """Return a word as the page shows it."""
+    model = loaded_model.model
+    return visible_token(word) if isinstance(model, Word2Vec) else visible_tokens(model, [word])[0]
+
+
+def ranked_words(loaded_model: LoadedModel, pairs: Sequence[tuple[str, float]]) -> list[dict[str, Any]]:
+    """Return words and their scores as the page reads them."""
+    return [{"text": w, "shown": shown_word(loaded_model, w), "score": s} for w, s in pairs]
 
 
 def _python(loaded_model: LoadedModel, table: str, lines: str, imports: str = "") -> str:
@@ -42,26 +70,49 @@ def space_map(
     dims: int = 3, method: Literal["pca", "tsne", "umap"] = "pca", perplexity: float = 30.0, seed: int = 0,
 ) -> Response:  # fmt: skip
     held = studio.registry.get(id)
-    most = vector_space.POINTS if method == "pca" else vector_space.SLOW
-    if not 2 <= dims <= 3 or not 2 <= count <= most:
-        raise InputError(f"dims is 2 or 3, and count of {method} between 2 and {most}")
-    ends = tuple(w.strip() for w in axis.split(":")) if axis else None
+    if not 2 <= dims <= 3 or not 2 <= count <= MAX_POINTS[method]:
+        raise InputError(f"dims is 2 or 3, and count of {method} between 2 and {MAX_POINTS[method]}")
+    ends = [w.strip() for w in axis.split(":")] if axis else None
     if ends is not None and len(ends) != 2:
         raise InputError(f"axis={axis!r} must name two words: man:woman")
-    rows = vector_space.embedding_table(held, table)
-    asked = [w.strip() for w in words.split(",") if w.strip()]
-    how = vector_space.Map(method, dims, perplexity, seed)
-    key = f"map {table} {asked} {count} {ends} {how}"
-    make = lambda: vector_space.map_of(held, rows, asked, count, ends, how)
-    found = held.run(make) if method == "pca" else vector_space.cached_result(held, key, make)
+    rows = embedding_table(held, table)
+    chosen = [w.strip() for w in words.split(",") if w.strip()]
+
+    def make() -> dict[str, Any]:
+        drawn = [find_word(rows, word) for word in chosen]
+        drawn = drawn or [rows.words[row] for row in frequent_words(rows.words, count)]
+        vectors = unit_rows(rows, drawn)
+        places = project(vectors, method, dims, perplexity=perplexity, seed=seed)
+        along = None if ends is None else along_axis(rows, vectors, *(find_word(rows, w) for w in ends))
+        points = [
+            {"id": rows.row(word), "text": word, "shown": shown_word(held, word)}
+            | dict(zip("xyz", map(float, places.points[i]), strict=False))
+            | ({} if along is None else {"axis": float(along[i])})
+            for i, word in enumerate(drawn)
+        ]  # fmt: skip
+        return {
+            "points": points, "explained": places.share, "method": method, "methods": methods(),
+            "axes": [places.axis(i) for i in range(dims)], "note": places.note, "normalised": True,
+        }  # fmt: skip
+
+    def make_once() -> dict[str, Any]:
+        """A map that takes seconds is kept while it is among the last few."""
+        maps: dict[str, dict[str, Any]] = held.memo.setdefault("maps", {})
+        key = f"{table} {chosen} {count} {ends} {method} {dims} {perplexity} {seed}"
+        maps[key] = maps.pop(key) if key in maps else make()
+        while len(maps) > MAX_MAPS:
+            maps.pop(next(iter(maps)))
+        return maps[key]
+
+    found = held.run(make if method == "pca" else make_once)
     choice = repr([p["text"] for p in found["points"]])
-    if not asked and len(whole_words(rows)) > 2:
+    if not chosen and len(whole_words(rows)) > 2:
         choice = f"[vectors.words[row] for row in whole_words(vectors)[:{count}]]"
     options = f"{method!r}, {dims}, perplexity={perplexity}, seed={seed}"
     lines = f"print(project(unit_rows(vectors, {choice}), {options}).points)"
     imports = (
-        "from heedful.interp.word_vectors import whole_words\n"
-        "from heedful.classroom.figures.value_figures import project, unit_rows"
+        "from heedful.interp.word_vectors import unit_rows, whole_words\n"
+        "from heedful.classroom.figures.value_figures import project"
     )
     return Json(found | {"table": table, "python": _python(held, table, lines, imports)})
 
@@ -72,8 +123,8 @@ def nearest_words(
     table: Table = "input",
 ) -> Response:  # fmt: skip
     held = studio.registry.get(id)
-    rows = vector_space.embedding_table(held, table)
-    found = vector_space.find_token(rows, word)
+    rows = embedding_table(held, table)
+    found = find_word(rows, word)
     count = max(1, min(count, 200))
     call, imports = f"vectors.neighbours({found!r}, {count})", ""
     find: Callable[[], Sequence[tuple[str, float]]] = lambda: rows.neighbours(found, count)
@@ -81,9 +132,9 @@ def nearest_words(
         call = f"nearest_by_distance(vectors, {found!r}, {count})"
         imports = "from heedful.interp.word_vectors import nearest_by_distance"
         find = lambda: nearest_by_distance(rows, found, count)
-    near = vector_space.rank_tokens(held, held.run(find))
+    near = ranked_words(held, held.run(find))
     return Json({
-        "word": found, "shown": vector_space.token_label(held, found), "metric": metric,
+        "word": found, "shown": shown_word(held, found), "metric": metric,
         "near": near, "python": _python(held, table, f"print({call})", imports),
     })  # fmt: skip
 
@@ -97,21 +148,21 @@ def analogy(
     that of the best answer, or of the word `d`.
     """
     held = studio.registry.get(id)
-    rows = vector_space.embedding_table(held, table)
-    three = [vector_space.find_token(rows, w) for w in (a, b, c)]
+    rows = embedding_table(held, table)
+    three = [find_word(rows, w) for w in (a, b, c)]
     count = max(1, min(count, 200))
     found = held.run(lambda: rows.analogy(three[0], three[1], three[2], count, method))
     mixed = rows.unit(three[1]) - rows.unit(three[0]) + rows.unit(three[2])
     allowed = held.run(lambda: rows.neighbours(mixed, 5))
     formula = "b − a + c" if method == "add" else "cos(x, b) cos(x, c) / (cos(x, a) + ε)"
     call = f"print(vectors.analogy({three[0]!r}, {three[1]!r}, {three[2]!r}, {count}, {method!r}))"
-    fourth = vector_space.find_token(rows, d) if d else found[0][0] if found else ""
+    fourth = find_word(rows, d) if d else found[0][0] if found else ""
     plane = analogy_plane(rows, three[0], three[1], three[2], fourth) if fourth else None
     return Json({
         "formula": formula, "words": three, "plane": None if plane is None else plane.to_dict(),
-        "near": vector_space.rank_tokens(held, found),
+        "near": ranked_words(held, found),
         "excluded": list(found.excluded),
-        "with_inputs": vector_space.rank_tokens(held, allowed),
+        "with_inputs": ranked_words(held, allowed),
         "method": method, "python": _python(held, table, call),
     })  # fmt: skip
 

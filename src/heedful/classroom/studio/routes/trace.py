@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 from torch import Tensor
 
-from heedful.classroom.studio import predictions, snippets
+from heedful.classroom.studio import snippets, tokens
 from heedful.classroom.studio.model_registry import LoadedModel, Ticket
 from heedful.classroom.studio.responses import (
     Report,
@@ -214,7 +214,7 @@ def top_tokens(look: Seen, position: int = -1, count: int = 10) -> Response:
     model, output = look.loaded_model.sequence, _output(look)
     if not -len(output) <= position < len(output):
         raise InputError(f"position {position} is outside 0 … {len(output) - 1}")
-    found = predictions.prediction_at(model, output, position, max(1, min(count, 1000)))
+    found = tokens.prediction_at(model, output, position, max(1, min(count, 1000)))
     view = "next_token" if found["kind"] == "words" else "output"
     return Json(found | {"python": snippets.of_pass(look.trace, view, position=position)})
 

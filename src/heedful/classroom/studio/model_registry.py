@@ -29,10 +29,6 @@ class ModelNotFound(NotFound):
     """A model that is not in the registry."""
 
 
-class Cannot(InputError):
-    """Something that this model has not got."""
-
-
 @dataclass(frozen=True)
 class Entry:
     """A model that may be loaded. `name` is what heedful.load takes, or Word2Vec.load for vectors."""
@@ -100,7 +96,7 @@ class LoadedModel:
         """The model, if it reads sequences."""
         if isinstance(self.model, Model):
             return self.model
-        raise Cannot(
+        raise InputError(
             f"{self.id} is a table of word vectors and reads no sequence", hint="choose a model that does"
         )
 
@@ -108,7 +104,7 @@ class LoadedModel:
     def vectors(self) -> Word2Vec:
         if isinstance(self.model, Word2Vec):
             return self.model
-        raise Cannot(f"{self.id} is no table of word vectors", hint="choose one that is")
+        raise InputError(f"{self.id} is no table of word vectors", hint="choose one that is")
 
     def run(self, function: Callable[[], T], ticket: Ticket | None = None) -> T:
         """In the thread that owns the model."""
@@ -116,17 +112,15 @@ class LoadedModel:
 
     def once(self, key: str, function: Callable[[], T]) -> T:
         """Work it out in the model's thread the first time; what is remembered waits for no thread."""
-        if key in self.memo:
-            known: T = self.memo[key]
-            return known
 
-        def compute() -> T:
-            if key not in self.memo:
+        def compute() -> None:
+            if key not in self.memo:  # another request may have been before this one in the line
                 self.memo[key] = function()
-            value: T = self.memo[key]
-            return value
 
-        return self.run(compute)
+        if key not in self.memo:
+            self.run(compute)
+        value: T = self.memo[key]
+        return value
 
 
 class ModelRegistry:
@@ -135,7 +129,7 @@ class ModelRegistry:
     def __init__(self, names: Sequence[str], models: Path, runs: Callable[[], dict[str, Path]]) -> None:
         self.given, self.models, self.runs = tuple(names), models, runs
         self._lock = threading.Lock()
-        self._held: OrderedDict[str, LoadedModel] = OrderedDict()
+        self._loaded: OrderedDict[str, LoadedModel] = OrderedDict()
         self._reader = Worker("reader")
 
     def entries(self) -> dict[str, Entry]:
@@ -183,16 +177,16 @@ class ModelRegistry:
         """A model, loaded if need be; a folder that was written anew is loaded anew."""
         entry = self.entry(id)
         with self._lock:
-            held = self._held.get(id)
-            if held is not None and held.entry.path == entry.path:
-                self._held.move_to_end(id)
-                return held
+            loaded_model = self._loaded.get(id)
+            if loaded_model is not None and loaded_model.entry.path == entry.path:
+                self._loaded.move_to_end(id)
+                return loaded_model
         return self._reader.run(lambda: self._load(entry))
 
     def _load(self, entry: Entry) -> LoadedModel:
         with self._lock:  # two pages may have asked for the same
-            if entry.id in self._held and self._held[entry.id].entry.path == entry.path:
-                return self._held[entry.id]
+            if entry.id in self._loaded and self._loaded[entry.id].entry.path == entry.path:
+                return self._loaded[entry.id]
         from heedful.weights.loading import load
 
         try:
@@ -202,28 +196,32 @@ class ModelRegistry:
         except HeedfulError:
             raise
         except (OSError, ValueError, KeyError) as error:
-            raise Cannot(f"{entry.id} cannot be read: {error}", hint="is the folder complete?") from None
-        held = LoadedModel(entry, model, Worker(entry.id))
+            raise InputError(f"{entry.id} cannot be read: {error}", hint="is the folder complete?") from None
+        loaded_model = LoadedModel(entry, model, Worker(entry.id))
         with self._lock:
-            self._held[entry.id] = held
-            while len(self._held) > KEPT:
-                self._held.popitem(last=False)  # its thread ends when nobody holds it any more
-        return held
+            self._loaded[entry.id] = loaded_model
+            while len(self._loaded) > KEPT:
+                self._loaded.popitem(last=False)  # its thread ends when nobody holds it any more
+        return loaded_model
 
     @property
     def loaded_ids(self) -> list[str]:
         with self._lock:
-            return list(self._held)
+            return list(self._loaded)
 
     @property
     def waiting(self) -> dict[str, int]:
         """How much stands in each model's line."""
         with self._lock:
-            return {id: held.worker.waiting for id, held in self._held.items() if held.worker.waiting}
+            return {
+                id: loaded_model.worker.waiting
+                for id, loaded_model in self._loaded.items()
+                if loaded_model.worker.waiting
+            }
 
     def close(self) -> None:
-        for held in self._held.values():
-            held.worker.close()
+        for loaded_model in self._loaded.values():
+            loaded_model.worker.close()
         self._reader.close()
 
 
@@ -280,9 +278,13 @@ class Worker:
     """A thread and its line."""
 
     def __init__(self, name: str) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"studio-{name}")
+        self._thread: int | None = None
+        self._pool = ThreadPoolExecutor(1, f"studio-{name}", initializer=self._begin)
         self._lock = threading.Lock()
         self.waiting = 0
+
+    def _begin(self) -> None:
+        self._thread = threading.get_ident()
 
     def submit(self, function: Callable[[], T], ticket: Ticket | None = None) -> Future[T]:
         """Put work into the line; it is dropped when its turn comes and nobody waits."""
@@ -301,7 +303,9 @@ class Worker:
         return self._pool.submit(turn)
 
     def run(self, function: Callable[[], T], ticket: Ticket | None = None) -> T:
-        """Wait for it, here."""
+        """Wait for it, here. What the thread itself asks for is done at once: it would wait for ever."""
+        if threading.get_ident() == self._thread:
+            return function()
         return self.submit(function, ticket).result()
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from heedful.core.errors import InputError
 from heedful.core.images import draw_for_model, open_image
 from heedful.decode.detokenizer import decode_after
 from heedful.decode.fast import choose_stepper
-from heedful.decode.loop import Piece, stream
+from heedful.decode.loop import stream
 from heedful.decode.request import context_length, eos_ids
 from heedful.decode.stepper import Stepper
 from heedful.interp.word_vectors import find_word
@@ -39,6 +39,8 @@ from heedful.tasks.generation import (
 from heedful.tasks.registry import TASKS, pipeline
 from heedful.word2vec import Word2Vec
 
+IMAGE_TASK = "image-to-text"
+LISTENING = threading.Lock()  # for warnings
 VECTOR_FIELDS = {"neighbours": ("word",), "analogy": ("a", "b", "c")}  # of word vectors
 # What the page calls a setting of generation → what a pipeline calls it.
 SETTING_NAMES = {"max_tokens": "max_new_tokens", "beams": "num_beams", "n": "num_return_sequences"}
@@ -91,10 +93,11 @@ def run_task(
     task: str,
     inputs: Mapping[str, Any],
     parameters: Mapping[str, Any],
-    lock: threading.Lock,
-) -> tuple[Any, list[str], str]:
+) -> dict[str, Any]:
     """Return the result, the warnings on the way, and the Python that gives it."""
     given = form_inputs(task, inputs)
+    if task == IMAGE_TASK:
+        return read_image(loaded_model, inputs)
     if isinstance(loaded_model.model, Word2Vec):
         return _with_vectors(loaded_model, task, given, parameters)
     if task in VECTOR_FIELDS:
@@ -104,42 +107,43 @@ def run_task(
     options, pipe = pipeline_options(task, parameters), open_pipeline(loaded_model, task)
     called = ", ".join([*map(repr, given), *(f"{k}={v!r}" for k, v in options.items())])
     lines = f"nlp = heedful.pipeline({task!r}, model=model)\nprint(nlp({called}))"
-    # Python keeps one list of filters for all threads: who listens for warnings does so alone.
-    with lock, warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        result = pipe(*given, **options)
-    told = [str(w.message) for w in said if issubclass(w.category, UserWarning)]
+    result, notes = call_pipeline(pipe, *given, **options)
     if task == "conversational":
         result = result[-1]
-    return result, told, snippets.script(loaded_model.entry, lines)
+    return {"result": result, "warnings": notes, "python": snippets.script(loaded_model.entry, lines)}
+
+
+def call_pipeline(pipe: Any, *arguments: Any, **options: Any) -> tuple[Any, list[str]]:
+    """Return what a pipeline gives, and the warnings on the way."""
+    # Python keeps one list of filters for all threads: who listens for warnings does so alone.
+    with LISTENING, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = pipe(*arguments, **options)
+    return result, [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
 
 
 def open_pipeline(loaded_model: LoadedModel, task: str) -> Any:
     """Return the pipeline, made once for each task."""
-    key = f"pipe {task}"
-    if key not in loaded_model.memo:  # already in the model's thread
-        loaded_model.memo[key] = pipeline(task, model=loaded_model.sequence)
-    return loaded_model.memo[key]
+    return loaded_model.once(f"pipe {task}", lambda: pipeline(task, model=loaded_model.sequence))
 
 
 def _with_vectors(
     loaded_model: LoadedModel, task: str, inputs: list[Any], parameters: Mapping[str, Any]
-) -> tuple[Any, list[str], str]:
+) -> dict[str, Any]:
     vectors, count = loaded_model.vectors, int(parameters.get("count") or 10)
     if task not in VECTOR_FIELDS:
         can = "it has neighbours and analogy"
         raise InputError(f"{loaded_model.id} is a table of word vectors and cannot do {task}", hint=can)
     words = [find_word(vectors, str(w)) for w in inputs]
     if task == "neighbours":
-        call, found = f"vectors.neighbours({words[0]!r}, {count})", vectors.neighbours(words[0], count)
+        call, ranked = f"vectors.neighbours({words[0]!r}, {count})", vectors.neighbours(words[0], count)
     else:
         call = f"vectors.analogy({words[0]!r}, {words[1]!r}, {words[2]!r}, {count})"
-        found = vectors.analogy(words[0], words[1], words[2], count)
-    return (
-        [{"text": w, "shown": visible_token(w), "score": s} for w, s in found],
-        [],
-        snippets.script(loaded_model.entry, f"print({call})"),
-    )
+        ranked = vectors.analogy(words[0], words[1], words[2], count)
+    result = [{"text": w, "shown": visible_token(w), "score": s} for w, s in ranked]
+    return {
+        "result": result, "warnings": [], "python": snippets.script(loaded_model.entry, f"print({call})")
+    }  # fmt: skip
 
 
 def generate_text(
@@ -157,18 +161,18 @@ def generate_text(
     if not settings["temperature"]:
         settings = {"seed": settings["seed"]}
     most = int(parameters.get("max_tokens") or 128)
-    said: list[str] = []
+    notes: list[str] = []
     text, count, finish = "", 0, "end"
     prompts = pipe.prompt_parts(*given)
     for ids, gap in prompts:
         ids, cut = cut_prompt(loaded_model.sequence, ids)
-        said += cut
+        notes += cut
         for piece in stream(
             pipe.generator, ids, max_tokens=most, **{k: v for k, v in settings.items() if v is not None}
         ):
             ticket.check()
             count, finish, text = count + 1, piece.finish or finish, text + piece.text
-            report(_token(piece))
+            report({"event": "token", "text": piece.text, "token": piece.token, "logprob": piece.logprob})
         if gap:
             text += gap
             report({"event": "token", "text": gap, "token": None, "logprob": None})
@@ -176,7 +180,7 @@ def generate_text(
     call = f"heedful.stream(model, {prompts[0][0]!r}, max_tokens={most}{', ' + options if options else ''})"
     lines = f"for piece in {call}:\n    print(piece.text, end='', flush=True)"
     return {
-        "event": "done", "text": text, "finish": finish, "tokens": count, "warnings": said,
+        "event": "done", "text": text, "finish": finish, "tokens": count, "warnings": notes,
         "python": snippets.script(loaded_model.entry, lines),
     }  # fmt: skip
 
@@ -193,29 +197,19 @@ def cut_prompt(model: Model, ids: list[int]) -> tuple[list[int], list[str]]:
         kept, side = [*ids[: reach - 1], ids[-1]], "last"
     else:
         kept, side = ids[-max(1, reach - max(1, min(64, reach // 4))) :], "first"
-    told = f"the text has {len(ids):,} tokens and this model reads {reach:,}"
-    return kept, [f"{told}: the {side} {len(ids) - len(kept):,} were cut"]
-
-
-def _token(piece: Piece) -> dict[str, Any]:
-    return {"event": "token", "text": piece.text, "token": piece.token, "logprob": piece.logprob}
+    length = f"the text has {len(ids):,} tokens and this model reads {reach:,}"
+    return kept, [f"{length}: the {side} {len(ids) - len(kept):,} were cut"]
 
 
 # Reading an image for the page Play: one that a visitor drew or opened, or a text that is drawn as one.
-
-
-IMAGE_TASK = "image-to-text"
 
 
 def read_image(loaded_model: LoadedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the text that a model reads in an image, and the figure of where it looked."""
     model, pipe = loaded_model.sequence, open_pipeline(loaded_model, IMAGE_TASK)
     image, code, notes = input_image(model, inputs)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        result = pipe(image)
+    result, heard = call_pipeline(pipe, image)
     figure = view.image_attention(model, image, name=loaded_model.id)
-    told = notes + [str(w.message) for w in said if issubclass(w.category, UserWarning)]
     imports = "import heedful" + (
         "\nfrom heedful.core.images import draw_text" if "draw_text" in code else ""
     )
@@ -223,7 +217,7 @@ def read_image(loaded_model: LoadedModel, inputs: Mapping[str, Any]) -> dict[str
     saved = f"image = {code}\nheedful.view.image_attention(model, image).save('image_attention.html')"
     drawn = figure.to_dict() | {"python": snippets.script(loaded_model.entry, saved, imports)}
     return {
-        "result": result, "figure": drawn, "warnings": told,
+        "result": result, "figure": drawn, "warnings": notes + heard,
         "python": snippets.script(loaded_model.entry, lines, imports),
     }  # fmt: skip
 

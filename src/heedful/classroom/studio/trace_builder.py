@@ -77,8 +77,9 @@ class TraceBuilder:
     """One request while it is worked on."""
 
     def __init__(self, loaded_model: LoadedModel, request: TraceRequest, ticket: Ticket) -> None:
-        self.held, self.asked, self.ticket = loaded_model, request, ticket
+        self.loaded_model, self.request, self.ticket = loaded_model, request, ticket
         self.model: Model = loaded_model.sequence
+        self.heads = loaded_model.once("heads", lambda: heads_of(self.model))
         self.warnings: list[str] = []
         self.cut = 0
         self.pixels: Tensor | None = (
@@ -87,19 +88,19 @@ class TraceBuilder:
         self.generated: dict[str, Any] | None = None
 
     def trace(self, id: str) -> Trace:
-        model, asked = self.model, self.asked
-        groups, heads = attention_groups(model), self.heads()
-        source = self.source(heads)
+        model, request = self.model, self.request
+        groups = attention_groups(model)
+        source = self.source()
         plain = [t["id"] for t in source]
-        exact = self.cut == 0 and asked.get("ids") is None and plain == self.alone()
-        source = self.replace_tokens(source, asked.get("tokens") or {})
+        exact = self.cut == 0 and request.get("ids") is None and plain == self.alone()
+        source = self.replace_tokens(source, request.get("tokens") or {})
         ids = [t["id"] for t in source]
         prompt, target = len(ids), None
         if isinstance(model, Seq2Seq):
-            target, prompt = self.target(ids, heads)
-        elif asked.get("generate"):
+            target, prompt = self.target(ids)
+        elif request.get("generate"):
             # The last token that is written is not read again: it may stand behind the context.
-            written = self.write(ids, asked["generate"])[: self.limit("tokens", heads) - len(ids)]
+            written = self.write(ids, request["generate"])[: self.limit("tokens") - len(ids)]
             source, plain = source + tokens.tokens_of_ids(model, written), plain + written
             ids, exact = ids + written, exact and not written
         given = self.input(ids, target, source)
@@ -112,26 +113,26 @@ class TraceBuilder:
         spoken = None if target is None else self.group_words(self.target_tokens(given, output))
         source, target = self.group_words(source), None if target is None else self.group_words(target)
         trace = Trace(
-            id, self.held.entry, text, given, edits, source, target, spoken, groups, recorder.shapes,
+            id, self.loaded_model.entry, text, given, edits, source, target, spoken, groups, recorder.shapes,
             dict(recorder.values), output,
         )  # fmt: skip
         trace.values.pop("head.logits", None)  # it is the output
         change = self.change(given, plain, output) if edits.any or ids != plain else None
-        trace.answer = self.response(trace, prompt, heads) | {"change": change, "edited": change is not None}
+        trace.answer = self.response(trace, prompt) | {"change": change, "edited": change is not None}
         return trace
 
     def edits(self, inputs: Input) -> Edits:
         """What is switched off, and what is put in its place."""
-        heads, layers = self.asked.get("heads") or {}, self.asked.get("layers") or ()
-        if not self.asked.get("mean"):
+        heads, layers = self.request.get("heads") or {}, self.request.get("layers") or ()
+        if not self.request.get("mean"):
             return Edits(heads, layers)
-        said = self.asked.get("reference") or None
+        said = self.request.get("reference") or None
         usual = inputs if said is None else reading(self.model, tokens.tidy(said)[0])
         return Edits(heads, layers, usual, said)
 
     def texts(self) -> tuple[str, ...]:
         """The text, or the two of a pair."""
-        given = (self.asked["text"], self.asked.get("pair"))
+        given = (self.request["text"], self.request.get("pair"))
         return tuple(tokens.tidy(t)[0] for t in given if t is not None)
 
     def alone(self) -> list[int]:
@@ -142,10 +143,8 @@ class TraceBuilder:
 
     def group_words(self, tokens_found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Each token with the word it is a piece of, counted from 0."""
-        memo = self.held.memo
-        if "mark" not in memo:
-            memo["mark"] = marks_of(self.model)
-        of = group_words(readable(self.model, [t["text"] for t in tokens_found]), memo["mark"])
+        mark = self.loaded_model.once("mark", lambda: marks_of(self.model))
+        of = group_words(readable(self.model, [t["text"] for t in tokens_found]), mark)
         return [token | {"word": word} for token, word in zip(tokens_found, of, strict=True)]
 
     def target_tokens(self, inputs: Input, output: Tensor) -> list[dict[str, Any]]:
@@ -155,30 +154,23 @@ class TraceBuilder:
         blank = {"id": -1, "text": OPEN, "shown": OPEN, "start": None, "end": None, "special": True}
         return found if ids[-1] is not None else [*found, blank]
 
-    def heads(self) -> dict[str, int]:
-        memo = self.held.memo  # already in the model's thread
-        if "heads" not in memo:
-            memo["heads"] = heads_of(self.model)
-        found: dict[str, int] = memo["heads"]
-        return found
-
-    def limit(self, side: str, heads: Mapping[str, int]) -> int:
+    def limit(self, side: str) -> int:
         """How many tokens are read: the context's, and no more than a pattern of all heads has room for."""
-        widest = max(heads.values(), default=1)
+        widest = max(self.heads.values(), default=1)
         fits = max(16, math.isqrt(PATTERN // (4 * widest)))
         reach = context(self.model).get(side)
         return min(MOST, fits, MOST if reach is None else reach)
 
-    def source(self, heads: Mapping[str, int]) -> list[dict[str, Any]]:
+    def source(self) -> list[dict[str, Any]]:
         """The tokens that are read, cut if there are too many; what is cut is said."""
-        model, given = self.model, self.asked.get("ids")
+        model, given = self.model, self.request.get("ids")
         if model.image_processor is not None:
             return self.draw()
-        limit = self.limit("source" if isinstance(model, Seq2Seq) else "tokens", heads)
+        limit = self.limit("source" if isinstance(model, Seq2Seq) else "tokens")
         if given is not None:
             found, count = tokens.tokens_of_ids(model, check_token_ids(model, given)[:limit]), len(given)
         else:
-            found, count = self.encode_text(self.asked.get("text") or "", limit)
+            found, count = self.encode_text(self.request.get("text") or "", limit)
         if not found:
             raise InputError("the text is empty", hint="give at least one token")
         if isinstance(model, Seq2Seq) and given is None:
@@ -188,9 +180,9 @@ class TraceBuilder:
 
     def draw(self) -> list[dict[str, Any]]:
         """Draw the text as an image for a model that reads images; what it reads are patches."""
-        if self.asked.get("ids") is not None or self.asked.get("tokens") or self.asked.get("pair"):
+        if self.request.get("ids") is not None or self.request.get("tokens") or self.request.get("pair"):
             raise InputError("a patch of an image is no token", hint="change the text: it is drawn, and read")
-        text, said = tokens.tidy(self.asked.get("text") or "")
+        text, said = tokens.tidy(self.request.get("text") or "")
         if not text.strip():
             raise InputError("the text is empty", hint="give at least one letter, which is drawn as an image")
         processor = self.model.image_processor
@@ -205,7 +197,7 @@ class TraceBuilder:
     def encode_text(self, text: str, limit: int) -> tuple[list[dict[str, Any]], int]:
         text, said = tokens.tidy(text)
         self.warnings += said
-        pair = self.asked.get("pair")
+        pair = self.request.get("pair")
         if not pair:
             return tokens.token_positions(self.model, text, max_tokens=limit)
         if not isinstance(self.model, LM) or self.model.causal:
@@ -248,16 +240,16 @@ class TraceBuilder:
             tokens_found[int(at)] = token | {"start": old["start"], "end": old["end"]}
         return tokens_found
 
-    def target(self, ids: Sequence[int], heads: Mapping[str, int]) -> tuple[list[dict[str, Any]], int]:
+    def target(self, ids: Sequence[int]) -> tuple[list[dict[str, Any]], int]:
         """What the decoder reads, with its start token, and how much of it was given."""
-        model, said = self.model, self.asked.get("target")
+        model, said = self.model, self.request.get("target")
         assert isinstance(model, Seq2Seq)
         start = tokens.tokens_of_ids(model, [model.start_token])
         if said is None:
-            written = self.write(ids, self.asked.get("generate") or WRITE)[: self.limit("target", heads) - 1]
+            written = self.write(ids, self.request.get("generate") or WRITE)[: self.limit("target") - 1]
             found, prompt = start + tokens.tokens_of_ids(model, written), 1
         else:
-            limit = self.limit("target", heads)
+            limit = self.limit("target")
             if isinstance(said, str):
                 found, count = self.encode_text(said, limit - 1)
                 found, count = start + found, count + 1
@@ -268,11 +260,11 @@ class TraceBuilder:
                 )
             self.warn(count, limit, "target")
             prompt = len(found)
-        return self.replace_tokens(found, self.asked.get("target_tokens") or {}, "target"), prompt
+        return self.replace_tokens(found, self.request.get("target_tokens") or {}, "target"), prompt
 
     def write(self, ids: Sequence[int], count: int) -> list[int]:
         """Go on from these ids, as the settings say; greedily by default."""
-        model, settings = self.model, dict(self.asked.get("sampling") or {})
+        model, settings = self.model, dict(self.request.get("sampling") or {})
         room = MOST - (0 if isinstance(model, Seq2Seq) else len(ids))
         if count > room:
             self.warnings.append(f"{count} tokens were asked for and {max(room, 0)} are traced")
@@ -322,7 +314,7 @@ class TraceBuilder:
             **tokens.matching_position(self.model, before, output, at, 10),
         }  # fmt: skip
 
-    def response(self, trace: Trace, prompt: int, heads: Mapping[str, int]) -> dict[str, Any]:
+    def response(self, trace: Trace, prompt: int) -> dict[str, Any]:
         model, output, edits = self.model, trace.output, trace.edits
         assert output is not None
         groups = []
@@ -336,7 +328,7 @@ class TraceBuilder:
             ]
             sink = any(isinstance(part, SinkAttention) for part in parts)
             scores = {"shape": list(shape), "divides_by_root": root, "sink": sink}
-            groups.append(describe_group(group, heads) | scores)
+            groups.append(describe_group(group, self.heads) | scores)
         at = default_position(model, trace.given)
         note = "" if groups else f"{model.family.name} attends to nothing: look at its states"
         view, more = ("attention", {"name": groups[0]["layers"][0]}) if groups else ("states", {})
@@ -348,7 +340,7 @@ class TraceBuilder:
             }
             view, more = "ablate", options
         return {
-            "id": trace.id, "model": self.held.id, "tokens": trace.tokens, "target": trace.target,
+            "id": trace.id, "model": self.loaded_model.id, "tokens": trace.tokens, "target": trace.target,
             "written": trace.written, "second": trace.given.second,
             "prompt": prompt, "warnings": self.warnings, "cut": self.cut, "groups": groups,
             "shapes": {name: list(shape) for name, shape in trace.shapes.items()}, "note": note,

@@ -135,8 +135,8 @@ class Trace:
         if name not in self.shapes:
             close = nearest(name, self.shapes) or "GET /api/trace/{id} lists them under shapes"
             raise InputError(f"no value {name[:80]!r} in this trace", hint=close)
-        value = loaded_model.run(lambda: self.in_thread(loaded_model.sequence, name))
-        self.values[name] = value
+        model = loaded_model.sequence
+        value = self.values[name] = loaded_model.run(lambda: self.recompute(model, [name])[name])
         return value
 
     @torch.no_grad()
@@ -147,10 +147,6 @@ class Trace:
         watch = WatchedSubset(self.edits.watch(model), names, shrink)
         self.given.run(model, watch)
         return watch.values
-
-    def in_thread(self, model: Model, name: str) -> Tensor:
-        """Return a value by its name, computed again if it was not kept; in the model's own thread."""
-        return self.values[name] if name in self.values else self.recompute(model, [name])[name]
 
 
 class Traces:
@@ -208,9 +204,6 @@ class Studio:
     traces: Traces = field(default_factory=Traces)
     clients: Clients = field(default_factory=Clients)
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
-    listening: threading.Lock = field(
-        default_factory=threading.Lock
-    )  # for warnings: see task_runner.run_task
     stopping: Callable[[], bool] = lambda: False  # whether the server is going down: streams end then
 
     def look_at_trace(self, id: str) -> Look:
@@ -232,12 +225,12 @@ class Look:
 
     def run(self, function: Callable[[LoadedModel], T]) -> T:
         """In the thread that owns the model."""
-        held = self.loaded_model
-        return held.run(lambda: function(held))
+        loaded_model = self.loaded_model
+        return loaded_model.run(lambda: function(loaded_model))
 
     def call(self, function: Callable[..., T], **options: Any) -> T:
         """Call `function(model, input, …)` on what the trace read, in the model's thread."""
-        return self.run(lambda held: function(held.sequence, self.trace.given, **options))
+        return self.run(lambda loaded_model: function(loaded_model.sequence, self.trace.given, **options))
 
     def respond(self, function: Callable[..., Any], suffix: str = "", **options: Any) -> Response:
         """Answer with what such a call gives, and with the lines that make the same call."""

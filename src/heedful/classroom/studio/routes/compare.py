@@ -76,8 +76,8 @@ async def losses(body: Text, request: Request, studio: Here) -> Response:
     ticket = Ticket()
 
     def measure() -> dict[str, Any]:
-        held = studio.registry.get(body.model)
-        return held.run(lambda: _losses(body, held, ticket), ticket)
+        loaded_model = studio.registry.get(body.model)
+        return loaded_model.run(lambda: _losses(body, loaded_model, ticket), ticket)
 
     return Json(await run_while_connected(request, ticket, measure))
 
@@ -111,9 +111,11 @@ async def speed(id: str, request: Request, studio: Here) -> Response:
     ticket = Ticket()
 
     def measure() -> dict[str, Any]:
-        held = studio.registry.get(id)
-        found = held.run(lambda: measure_speeds(held.sequence, checkpoint=ticket.check), ticket).to_dict()
-        return {"model": id} | found | {"python": snippets.of_model(held.entry, measure_speeds)}
+        loaded_model = studio.registry.get(id)
+        found = loaded_model.run(
+            lambda: measure_speeds(loaded_model.sequence, checkpoint=ticket.check), ticket
+        ).to_dict()
+        return {"model": id} | found | {"python": snippets.of_model(loaded_model.entry, measure_speeds)}
 
     return Json(await run_while_connected(request, ticket, measure))
 

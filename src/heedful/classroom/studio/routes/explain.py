@@ -61,7 +61,7 @@ def explain_part(
     options: dict[str, Any] = {"topic": topic, "part": part, "head": head, "token": at}
     if temperature is not None:
         options["temperature"] = temperature
-    worked = look.run(lambda held: explain(held.sequence, look.trace.given, **options))
+    worked = look.run(lambda loaded_model: explain(loaded_model.sequence, look.trace.given, **options))
     return derivation_response(worked, width, digits, snippets.of_trace(look.trace, "steps", **options))
 
 

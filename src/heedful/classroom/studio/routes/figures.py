@@ -60,7 +60,7 @@ def draw_figure(look: Seen, name: str, format: FigureFormat = "json") -> Respons
     if trace.given.target is not None and "target" in takes:
         given.append(trace.given.target)
     options = {"name": trace.entry.id} if "name" in takes else {}  # what the model is called in the title
-    figure = look.run(lambda held: function(held.model, *given, **options))
+    figure = look.run(lambda loaded_model: function(loaded_model.model, *given, **options))
     python = snippets.of_call(trace, function, f".save({name + '.html'!r})", **options)
     return figure_response(figure, name, format, python)
 

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from heedful.classroom.figures.token_labels import visible_tokens
 from heedful.classroom.studio import snippets, tokens
+from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.traces import Here, Look, Seen, Trace
 from heedful.core.errors import InputError
 from heedful.decode.sampling import Sampling, generator, uniforms
@@ -22,7 +23,6 @@ from heedful.interp.lens import logit_lens, neighbours, surprisal
 from heedful.interp.measurements import shuffle_test, shuffle_without_positions
 from heedful.interp.prediction import changed_position, draw_token, words_at
 from heedful.interp.states import summarise_states, top_neurons
-from heedful.models.base import Model
 from heedful.serve.guard import Json
 
 router = APIRouter()
@@ -32,11 +32,12 @@ MAX_LENS_BYTES = 400 * 2**20  # of the logits of every layer and position
 @router.get("/api/trace/{id}/lens")
 def lens(look: Seen, count: int = 5) -> Response:
     """What each layer would predict, at every position."""
-    found = look.run(lambda held: _lens(held.sequence, look.trace, max(1, min(count, 20))))
+    found = look.run(lambda loaded_model: _lens(loaded_model, look.trace, max(1, min(count, 20))))
     return Json(found | {"python": snippets.of_trace(look.trace, "lens")})
 
 
-def _lens(model: Model, trace: Trace, count: int) -> dict[str, Any]:
+def _lens(loaded_model: LoadedModel, trace: Trace, count: int) -> dict[str, Any]:
+    model = loaded_model.sequence
     T, layers = trace.given.read.shape[1], len(stack_of(model)[1])
     if 4 * T * layers * model.config.vocab > MAX_LENS_BYTES:
         raise InputError(
@@ -48,7 +49,7 @@ def _lens(model: Model, trace: Trace, count: int) -> dict[str, Any]:
     said = lambda ids, ps: [entries[i] | {"p": math.exp(p)} for i, p in zip(ids, ps, strict=True)]
     rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     # The norm of each vector on its way up, and its cosine with the layer before.
-    kept = [trace.in_thread(model, f"{name}.output").float() for name in seen.layers]
+    kept = [trace.value(loaded_model, f"{name}.output").float() for name in seen.layers]
     cosine: list[Any] = [[None] * len(kept[0])]
     cosine += [F.cosine_similarity(a, b, dim=-1).tolist() for a, b in pairwise(kept)]
     names = list(seen.tokens)
@@ -74,8 +75,8 @@ def trace_states(look: Seen) -> Response:
         raise InputError(
             "word vectors have no states: one vector for each word", hint="choose a model that reads"
         )
-    value = lambda model: lambda name: trace.in_thread(model, name)
-    found = look.run(lambda held: summarise_states(held.sequence, trace.shapes, value(held.sequence)))
+    value = lambda name: trace.value(look.loaded_model, name)
+    found = look.run(lambda loaded_model: summarise_states(loaded_model.sequence, trace.shapes, value))
     return Json(found | {"python": snippets.of_trace(trace, "states")})
 
 

@@ -40,9 +40,9 @@ def status(studio: Here) -> Response:
 @router.get("/api/models")
 def models(studio: Here) -> Response:
     """The catalogue, from shapes alone: nothing is loaded."""
-    loaded_model = set(studio.registry.loaded_ids)
+    loaded_ids = set(studio.registry.loaded_ids)
     rows = [
-        summary(e, studio.summaries) | {"loaded": id in loaded_model}
+        summary(e, studio.summaries) | {"loaded": id in loaded_ids}
         for id, e in studio.registry.entries().items()
     ]
     good = [row["id"] for row in rows if row["error"] is None]
@@ -54,10 +54,13 @@ def models(studio: Here) -> Response:
 @router.get("/api/models/{id}")
 def model(id: str, studio: Here) -> Response:
     """The capability record of one."""
-    held = studio.registry.get(id)
+    loaded_model = studio.registry.get(id)
     return Json(
-        held.once(
-            "record", lambda: capabilities(held, snippets.script(held.entry, f"print({_of(held.model)})"))
+        loaded_model.once(
+            "record",
+            lambda: capabilities(
+                loaded_model, snippets.script(loaded_model.entry, f"print({_of(loaded_model.model)})")
+            ),
         )
     )
 
@@ -69,10 +72,15 @@ def _of(model: object) -> str:
 @router.get("/api/models/{id}/vocabulary")
 def vocabulary(id: str, studio: Here) -> Response:
     """Every token by its id, as it is named and as it is shown."""
-    held = studio.registry.get(id)
-    if isinstance(held.model, Word2Vec):
-        return Json({"tokens": held.model.words, "shown": [visible_token(w) for w in held.model.words]})
-    model = held.sequence
+    loaded_model = studio.registry.get(id)
+    if isinstance(loaded_model.model, Word2Vec):
+        return Json(
+            {
+                "tokens": loaded_model.model.words,
+                "shown": [visible_token(w) for w in loaded_model.model.words],
+            }
+        )
+    model = loaded_model.sequence
     count = model.config.vocab
     if model.tokenizer is None:
         names = [str(i) for i in range(count)]
@@ -97,23 +105,23 @@ def list_examples() -> Response:
 
 @router.get("/api/models/{id}/positions")
 def model_positions(id: str, studio: Here, length: int = 64) -> Response:
-    held = studio.registry.get(id)
-    if isinstance(held.model, Word2Vec):
+    loaded_model = studio.registry.get(id)
+    if isinstance(loaded_model.model, Word2Vec):
         found: dict[str, Any] = {
             "type": "none", "length": 0, "tensors": {}, "slopes": None, "buckets": None, "frequencies": None,
             "base": None, "note": NOTES["none"], "formula": "",
         }  # fmt: skip
-        return Json(found | {"python": snippets.script(held.entry, "print(vectors.dim)")})
-    found = held.run(lambda: describe_positions(held.sequence, length))
-    return Json(found | {"python": snippets.of_model(held.entry, position_tensors, found["length"])})
+        return Json(found | {"python": snippets.script(loaded_model.entry, "print(vectors.dim)")})
+    found = loaded_model.run(lambda: describe_positions(loaded_model.sequence, length))
+    return Json(found | {"python": snippets.of_model(loaded_model.entry, position_tensors, found["length"])})
 
 
 @router.get("/api/models/{id}/positions/tensor")
 def position_tensor(
     id: str, name: str, studio: Here, length: int = 64, dtype: Literal["f32", "f16", "u8"] = "f32"
 ) -> Response:
-    held = studio.registry.get(id)
-    found = held.run(lambda: position_tensors(held.sequence, length))
+    loaded_model = studio.registry.get(id)
+    found = loaded_model.run(lambda: position_tensors(loaded_model.sequence, length))
     if name not in found:
         said = nearest(name, found) or f"there are {', '.join(found) or 'none'}"
         raise InputError(f"{id} has no table {name!r} of positions", hint=said)

@@ -69,13 +69,13 @@ def space_map(
     id: str, studio: Here, count: int = 1000, words: str = "", table: Table = "input", axis: str = "",
     dims: int = 3, method: Literal["pca", "tsne", "umap"] = "pca", perplexity: float = 30.0, seed: int = 0,
 ) -> Response:  # fmt: skip
-    held = studio.registry.get(id)
+    loaded_model = studio.registry.get(id)
     if not 2 <= dims <= 3 or not 2 <= count <= MAX_POINTS[method]:
         raise InputError(f"dims is 2 or 3, and count of {method} between 2 and {MAX_POINTS[method]}")
     ends = [w.strip() for w in axis.split(":")] if axis else None
     if ends is not None and len(ends) != 2:
         raise InputError(f"axis={axis!r} must name two words: man:woman")
-    rows = embedding_table(held, table)
+    rows = embedding_table(loaded_model, table)
     chosen = [w.strip() for w in words.split(",") if w.strip()]
 
     def make() -> dict[str, Any]:
@@ -85,7 +85,7 @@ def space_map(
         places = project(vectors, method, dims, perplexity=perplexity, seed=seed)
         along = None if ends is None else along_axis(rows, vectors, *(find_word(rows, w) for w in ends))
         points = [
-            {"id": rows.row(word), "text": word, "shown": shown_word(held, word)}
+            {"id": rows.row(word), "text": word, "shown": shown_word(loaded_model, word)}
             | dict(zip("xyz", map(float, places.points[i]), strict=False))
             | ({} if along is None else {"axis": float(along[i])})
             for i, word in enumerate(drawn)
@@ -97,14 +97,14 @@ def space_map(
 
     def make_once() -> dict[str, Any]:
         """A map that takes seconds is kept while it is among the last few."""
-        maps: dict[str, dict[str, Any]] = held.memo.setdefault("maps", {})
+        maps: dict[str, dict[str, Any]] = loaded_model.memo.setdefault("maps", {})
         key = f"{table} {chosen} {count} {ends} {method} {dims} {perplexity} {seed}"
         maps[key] = maps.pop(key) if key in maps else make()
         while len(maps) > MAX_MAPS:
             maps.pop(next(iter(maps)))
         return maps[key]
 
-    found = held.run(make if method == "pca" else make_once)
+    found = loaded_model.run(make if method == "pca" else make_once)
     choice = repr([p["text"] for p in found["points"]])
     if not chosen and len(whole_words(rows)) > 2:
         choice = f"[vectors.words[row] for row in whole_words(vectors)[:{count}]]"
@@ -114,7 +114,7 @@ def space_map(
         "from heedful.interp.word_vectors import unit_rows, whole_words\n"
         "from heedful.classroom.figures.value_figures import project"
     )
-    return Json(found | {"table": table, "python": _python(held, table, lines, imports)})
+    return Json(found | {"table": table, "python": _python(loaded_model, table, lines, imports)})
 
 
 @router.get("/api/models/{id}/space/neighbours")
@@ -122,8 +122,8 @@ def nearest_words(
     id: str, word: str, studio: Here, count: int = 10, metric: Literal["cosine", "euclid"] = "cosine",
     table: Table = "input",
 ) -> Response:  # fmt: skip
-    held = studio.registry.get(id)
-    rows = embedding_table(held, table)
+    loaded_model = studio.registry.get(id)
+    rows = embedding_table(loaded_model, table)
     found = find_word(rows, word)
     count = max(1, min(count, 200))
     call, imports = f"vectors.neighbours({found!r}, {count})", ""
@@ -132,10 +132,10 @@ def nearest_words(
         call = f"nearest_by_distance(vectors, {found!r}, {count})"
         imports = "from heedful.interp.word_vectors import nearest_by_distance"
         find = lambda: nearest_by_distance(rows, found, count)
-    near = ranked_words(held, held.run(find))
+    near = ranked_words(loaded_model, loaded_model.run(find))
     return Json({
-        "word": found, "shown": shown_word(held, found), "metric": metric,
-        "near": near, "python": _python(held, table, f"print({call})", imports),
+        "word": found, "shown": shown_word(loaded_model, found), "metric": metric,
+        "near": near, "python": _python(loaded_model, table, f"print({call})", imports),
     })  # fmt: skip
 
 
@@ -147,23 +147,23 @@ def analogy(
     """a is to b as c is to …; the three do not answer, and what they would have said is shown. The plane is
     that of the best answer, or of the word `d`.
     """
-    held = studio.registry.get(id)
-    rows = embedding_table(held, table)
+    loaded_model = studio.registry.get(id)
+    rows = embedding_table(loaded_model, table)
     three = [find_word(rows, w) for w in (a, b, c)]
     count = max(1, min(count, 200))
-    found = held.run(lambda: rows.analogy(three[0], three[1], three[2], count, method))
+    found = loaded_model.run(lambda: rows.analogy(three[0], three[1], three[2], count, method))
     mixed = rows.unit(three[1]) - rows.unit(three[0]) + rows.unit(three[2])
-    allowed = held.run(lambda: rows.neighbours(mixed, 5))
+    allowed = loaded_model.run(lambda: rows.neighbours(mixed, 5))
     formula = "b − a + c" if method == "add" else "cos(x, b) cos(x, c) / (cos(x, a) + ε)"
     call = f"print(vectors.analogy({three[0]!r}, {three[1]!r}, {three[2]!r}, {count}, {method!r}))"
     fourth = find_word(rows, d) if d else found[0][0] if found else ""
     plane = analogy_plane(rows, three[0], three[1], three[2], fourth) if fourth else None
     return Json({
         "formula": formula, "words": three, "plane": None if plane is None else plane.to_dict(),
-        "near": ranked_words(held, found),
+        "near": ranked_words(loaded_model, found),
         "excluded": list(found.excluded),
-        "with_inputs": ranked_words(held, allowed),
-        "method": method, "python": _python(held, table, call),
+        "with_inputs": ranked_words(loaded_model, allowed),
+        "method": method, "python": _python(loaded_model, table, call),
     })  # fmt: skip
 
 
@@ -177,8 +177,10 @@ class Meaning(BaseModel):
 
 @router.post("/api/space/contextual")
 def contextual_map(body: Meaning, studio: Here) -> Response:
-    held = studio.registry.get(body.model)
+    loaded_model = studio.registry.get(body.model)
     sentences = [tidy(sentence)[0] for sentence in body.sentences]
-    found = held.run(lambda: contextual_vectors(held.sequence, body.word, sentences))
+    found = loaded_model.run(lambda: contextual_vectors(loaded_model.sequence, body.word, sentences))
     found["map"] = [pca(vectors, 2)[0].tolist() for vectors in found.pop("vectors")]
-    return Json(found | {"python": snippets.of_model(held.entry, contextual_vectors, body.word, sentences)})
+    return Json(
+        found | {"python": snippets.of_model(loaded_model.entry, contextual_vectors, body.word, sentences)}
+    )

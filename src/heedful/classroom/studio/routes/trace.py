@@ -83,9 +83,11 @@ def run_trace(studio: Studio, body: Run, ticket: Ticket) -> Trace:
     """Run a model once and keep what it computed."""
     if body.text is None and body.ids is None:
         raise InputError("there is nothing to read", hint="give a text, or ids")
-    held = studio.registry.get(body.model)
+    loaded_model = studio.registry.get(body.model)
     began = time.perf_counter()
-    trace = held.run(lambda: build_trace(held, body.flat(), studio.traces.new_id(), ticket), ticket)
+    trace = loaded_model.run(
+        lambda: build_trace(loaded_model, body.flat(), studio.traces.new_id(), ticket), ticket
+    )
     ticket.check()
     trace.answer["ms"] = round((time.perf_counter() - began) * 1000, 1)
     studio.traces.add(trace)
@@ -121,11 +123,11 @@ def _value(look: Look, name: str) -> Tensor:
         return trace.values[name] if name in trace.values else trace.value(look.loaded_model, name)
     if path not in {layer for group in trace.groups for layer in group.layers}:
         raise InputError(f"{path[:80]!r} attends to nothing", hint="take a layer of a group")
-    held = look.loaded_model
-    of = lambda word: trace.value(held, f"{path}.{word}")
+    loaded_model = look.loaded_model
+    of = lambda word: trace.value(loaded_model, f"{path}.{word}")
     if word == "unscaled":
-        return unscaled_pattern(held.sequence, path, of("scores"), of("pattern"), of("q"), of("k"))
-    return value_effects(held.sequence, path, of("pattern"), of("v"))
+        return unscaled_pattern(loaded_model.sequence, path, of("scores"), of("pattern"), of("q"), of("k"))
+    return value_effects(loaded_model.sequence, path, of("pattern"), of("v"))
 
 
 @router.get("/api/trace/{id}/thumbs")
@@ -138,7 +140,7 @@ def thumbs(look: Seen, group: str, size: int = 64) -> Response:
     small = {name: pool_pattern(trace.values[name], size) for name in names if name in trace.values}
     if missing := [name for name in names if name not in small]:  # too large to be kept: pooled in passing
         pool = lambda pattern: pool_pattern(pattern, size)
-        small |= look.run(lambda held: trace.recompute(held.sequence, missing, pool))
+        small |= look.run(lambda loaded_model: trace.recompute(loaded_model.sequence, missing, pool))
     every = [small[name] for name in names]
     most = max(len(p) for p in every)
     filled = torch.stack([torch.nn.functional.pad(p, (0, 0, 0, 0, 0, most - len(p))) for p in every])
@@ -178,9 +180,13 @@ def effects(look: Seen, studio: Here, group: str, mean: bool = False, client: Cl
     """How far the predictions move when each head alone is switched off, or says its mean over this text: a
     stream that tells how many heads are done, and stops within a pass when nobody listens any more.
     """
-    trace, held, ticket = look.trace, look.loaded_model, studio.clients.ticket(client)
+    trace, loaded_model, ticket = look.trace, look.loaded_model, studio.clients.ticket(client)
     chosen = trace.group(group)
-    return stream_job(held.worker, lambda report: _effects(held, trace, chosen, mean, ticket, report), ticket)
+    return stream_job(
+        loaded_model.worker,
+        lambda report: _effects(loaded_model, trace, chosen, mean, ticket, report),
+        ticket,
+    )
 
 
 def _effects(

@@ -15,9 +15,7 @@
     prediction  what comes out at a position, and how a token is drawn from it; `order` shuffles the text
     states      what is carried from token to token; `position_parts` how a model knows where a token stands
     word_vectors, measurements   tables of vectors; loss by place and speed by length
-    worked      the tree of a worked calculation; `render` writes it as text, Markdown, LaTeX or HTML
-    explain     heedful.explain: the arithmetic of a model, a file or a shipped exercise
-    model_picture          one text on its way through a model, stage by stage; `part_equations`
+    tokenization           how a tokenizer cuts a text: merges replayed, the lattice of a unigram model
 
 It works on the assembly and never asks which model it is.
 """

@@ -167,6 +167,19 @@ def test_layer_head_and_row_are_those_asked_for() -> None:
     )
 
 
+@pytest.mark.parametrize("family", ["gpt2", "mamba"])
+def test_a_picture_takes_one_pass(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes, run = [], Input.run
+
+    def counted(inputs: Input, *rest: object, **options: object) -> Tensor:
+        passes.append(inputs)
+        return run(inputs, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Input, "run", counted)
+    model_picture(tiny(family), IDS)
+    assert len(passes) == 1
+
+
 def test_a_decoder_is_shown_at_its_last_token() -> None:
     assert model_picture(tiny("llama"), IDS).row == len(IDS) - 1
 

@@ -86,6 +86,21 @@ def test_two_tokenizers_can_be_compared(client: TestClient) -> None:
     assert [f["kind"] for f in found] == ["BPE", "WordPiece"]
 
 
+def test_a_token_is_shown_with_every_space_and_control_character_visible() -> None:
+    from heedful.classroom.figures.token_labels import visible_token
+
+    shown = {
+        " a b": "·a·b",
+        "▁cat": "·cat",
+        "\n": "⏎",
+        "\t": "⇥",
+        "\x00": "<00>",
+        "<0x0A>": "<0A>",
+        "est</w>": "est",
+    }
+    assert {token: visible_token(token) for token in shown} == shown
+
+
 def test_a_unigram_lattice_marks_the_best_path(tmp_path: Path, client: TestClient, models: Path) -> None:
     from heedful.classroom.studio.tokens import tokenize_text
 

@@ -15,7 +15,7 @@ test-all: .venv/.installed ## everything, slow tests too
 	$(BIN)/pytest -n auto --maxprocesses 4 --slow
 
 browser: .venv/.installed  ## the pages in a real browser (Chromium: apt-get install chromium, or CHROMIUM=path)
-	$(BIN)/pytest -p no:xdist tests/browser -rs --slow
+	$(BIN)/pytest -p no:xdist tests/classroom/browser -rs --slow
 
 web:                       ## build the page and the widget from web/ (needs Node; users do not)
 	cd web && npm ci && npm run check && npm test && npm run build

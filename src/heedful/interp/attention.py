@@ -1,4 +1,12 @@
-"""What a model attends to: every pattern by its watched name, scores of heads, and rollout."""
+"""Attention patterns: which token takes how much from which other token.
+
+A pattern is the matrix that a layer multiplies its values with, `heads = pattern @ v`. A row is a query, and
+the row of a softmax sums to 1. Linear attention and state spaces compute no such matrix, but their recurrence
+amounts to one, whose entries can be negative (Ali et al. 2024, arXiv 2403.01590). `head_scores` sums up each
+head in a few numbers. `rollout` and `attention_flow` follow attention through all layers (Abnar and Zuidema
+2020). A pattern shows where values come from, not why the model answers as it does: to find that out, switch
+a head off (`change`) or patch it (`patching`).
+"""
 
 from __future__ import annotations
 
@@ -301,8 +309,8 @@ def mixed_layers(
     return [layer / layer.sum(-1, keepdim=True) for layer in mixed]
 
 
-# Attention as a network of pipes: how much can flow from a token to a position above it.
-
+# Attention flow: each weight is the capacity of a pipe between two layers, and the maximum flow from a token
+# to a position is the most that can reach it. Unlike a product of weights, the narrowest place bounds it.
 
 SMALLEST = 1e-12  # what is left of a capacity that counts as none
 

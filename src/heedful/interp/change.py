@@ -1,4 +1,11 @@
-"""A model without a head or a layer; heads taken out for good. `patching` puts another input's values in."""
+"""Ablation: switch heads or layers off, and see how far the predictions move.
+
+If the predictions stay the same without a head, the model did not need it for this text. The change is
+measured as KL(with ‖ without) in nats: 0 means no difference. A head that is off can output zero, or its mean
+over a reference text, which is the gentler test because later layers are used to it (Wang et al. 2023, arXiv
+2211.00593). A small change does not prove that a head is useless, because other heads can take over its work.
+`prune` removes heads for good and returns a smaller model with the same output (Michel et al. 2019).
+"""
 
 from __future__ import annotations
 
@@ -266,8 +273,7 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     return new
 
 
-# How much each head matters: every head switched off alone, several of them side by side in one batch.
-
+# How much each head matters: each is switched off alone. Row b of a batch is the same text without head b.
 
 MAX_ROWS = 16  # heads in one batch
 MAX_BYTES = 64 * 2**20  # of one batch's logits

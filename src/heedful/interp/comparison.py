@@ -1,4 +1,10 @@
-"""Two inputs that answer differently, and how much of the answer each value restores that they differ in."""
+"""Two inputs that lead to different answers, and a fast way to patch thousands of values between them.
+
+Patching needs a clean and a corrupt input of the same length, and one number d that tells their answers
+apart: the logit of the right answer minus that of the wrong one. The effect of a patch is the share of the
+gap that it closes, (d − d_corrupt) / (d_clean − d_corrupt). 0 means that it does nothing, 1 that it restores
+the clean answer. `Comparison` holds the two inputs and `InterventionRunner` measures many patches per batch.
+"""
 
 from __future__ import annotations
 
@@ -202,11 +208,9 @@ def collect(
     return PatchingResult(kind, method, tuple(names), columns, values, comparison.best, comparison.worst)
 
 
-# One input run many times, each time with one value changed, several of them side by side in one batch.
-#
-# What a change cannot reach is not computed again: layers before it, and, where nothing looks ahead, tokens
-# before it, of which the model's own state is kept.
-
+# Interventions: the corrupt input is run many times, each time with one value changed. The rows of a batch
+# differ only in that value. What a change cannot reach is not computed again: the layers before it and, in a
+# causal model, the tokens before it, whose state is cached.
 
 Edit = Callable[[Tensor], Tensor]
 Report = Callable[[int, int], None]  # how many are done, and of how many; may raise to stop

@@ -1,11 +1,13 @@
-"""Sparse dictionaries: a value as a sum of few directions out of many, learnt from what a model computes.
+"""Sparse dictionaries: write a model's vectors as sums of a few directions out of many.
 
     f = act(W x̃ + b),   y ≈ D f + c       x̃ = (x − mean) / scale;  the rows of D have length 1
 
-A sparse autoencoder gives the value back (y = x); a transcoder gives what a part made of it, such as an MLP's
-output from its input. "topk" keeps the k largest entries of f (Gao et al. 2024, arXiv 2406.04093), "l1" pays
-for the sum of all (Bricken et al. 2023). Features that no token uses are begun anew from what is explained
-worst.
+A single neuron often stands for several unrelated things. A dictionary has many more features than the vector
+has entries, but each token uses only a few of them, so that a feature tends to stand for one thing. A sparse
+autoencoder reconstructs the value (y = x). A transcoder predicts what a part made of it, such as an MLP's
+output from its input. "topk" keeps the k largest features (Gao et al. 2024, arXiv 2406.04093), and "l1"
+penalizes their sum (Bricken et al. 2023). A good dictionary uses few features per token and recovers nearly
+all of the loss when its output replaces the value (`score_dictionary`).
 """
 
 from __future__ import annotations
@@ -322,7 +324,7 @@ def dictionary_activations(model: Model, dictionary: Dictionary, texts: Texts) -
     return Activations(found.name, torch.cat(parts), found.ids, found.text, found.position)
 
 
-# How good a dictionary is, and what its features stand for: tokens in context on which each is strongest.
+# How good a dictionary is, and what its features stand for: the tokens, in context, where each is strongest.
 
 
 @dataclass(frozen=True)
@@ -418,8 +420,7 @@ def _example(
     return FeatureExample(feature, activation, before, names[middle], after, number, position)
 
 
-# A trained instrument (a dictionary, a lens) as one safetensors file: its tensors, and how to make it.
-
+# Dictionaries and tuned lenses are saved as one safetensors file: tensors, and the settings in its header.
 
 M = TypeVar("M", bound=nn.Module)
 

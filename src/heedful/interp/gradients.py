@@ -1,4 +1,11 @@
-"""Which tokens an answer hangs on, and how far back a gradient reaches."""
+"""Gradients: which tokens an answer depends on, and how far back a gradient reaches.
+
+A gradient says how a logit changes when a token's vector moves a little. Where the logit is already saturated
+it says nearly nothing, so integrated gradients average it along a straight path from a neutral baseline to
+the text (Sundararajan et al. 2017). The shares of the tokens then add up to the rise of the logit between the
+two, and the gap that is left tells how far to trust them. `gradient_by_distance` measures how much of a
+gradient survives d tokens back: it vanishes or explodes in a recurrence, and hardly changes in attention.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A catalogue of heads: what each looks at, measured over many sequences, with intervals; and a search.
+"""A catalogue of heads: what each one looks at, measured over many sequences; and a search for heads.
 
     previous, next   p(i, i−1), p(i, i+1)
     first            p(i, 0), i > 0: where heads look that look nowhere
@@ -7,9 +7,11 @@
     duplicate        p(i, j), j the last token like i                 (Wang et al. 2023, arXiv 2211.00593)
     induction        p(i, j), j what followed the last token like i   (Olsson et al. 2022, arXiv 2209.11895)
 
-Each is the mean over the queries of a sequence. The last two are measured on random tokens written twice, so
-that nothing but the repetition tells where to look; the others on the texts. A signed pattern is scored by
-the sizes of its entries.
+Many heads do one simple thing in every text, and such a name for a head is a first guess at its role. A score
+is the mean weight over the queries of a sequence, with a bootstrap interval over sequences. Compare it with
+`chance`, the score of a head that looks at everything alike. The last two scores are measured on random
+tokens written twice, where nothing but the repetition tells where to look. A signed pattern is scored by the
+absolute values of its entries.
 """
 
 from __future__ import annotations
@@ -281,10 +283,9 @@ def find_heads(
     return sorted(found, key=lambda look: -look.weight)[:count]
 
 
-# Heads that find a word's syntactic head: the attention of parsed sentences beside the best fixed offset
-#
-# (Clark et al. 2019 §4.2, arXiv 1906.04341.) What a word gives is the mean over its pieces, what it is given
-# their sum; the word most looked at, other than the word itself, is the head's answer.
+# Heads that find a word's syntactic head (Clark et al. 2019 §4.2, arXiv 1906.04341). A head answers with the
+# word that it looks at most, other than the word itself. The weights of a word's pieces are averaged where
+# the word looks, and added where it is looked at. The baseline is the best fixed offset: "the next word".
 
 
 class ParsedSentence(NamedTuple):

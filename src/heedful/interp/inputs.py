@@ -1,4 +1,9 @@
-"""What a model reads, with the names of its tokens: one way to run any model on a text or on ids."""
+"""What a model reads: one way to run any model on a text or on ids, with the names of its tokens.
+
+Every function of `interp` takes a text, a pair of texts, ids or an image. `reading` turns it into an `Input`,
+which knows how to run the model with a `Watch` and what its tokens are called. The other functions here find
+things by their names: a token by its text, an answer by its label, a part by its path in the model.
+"""
 
 from __future__ import annotations
 
@@ -279,14 +284,9 @@ def word_head(model: Model) -> Head:
     return cast(Head, model.head).words
 
 
-# What a row of a pattern stands for: the token that is read, or the word that is written.
-#
-# Attention over oneself asks on behalf of the token it reads. Attention over a source asks in order to
-# write:
-# the row that reads y_{t−1} chooses what y_t is made from, so it carries y_t, as in figure 3 of Bahdanau et
-# al.
-# 2015. View, studio and exports take their labels from here.
-
+# What a row of a pattern stands for: the token that is read, or the word that is written. A row of
+# self-attention belongs to the token it reads. A row of cross-attention that reads y_{t−1} chooses what y_t
+# is made from, so it is labelled y_t, as in figure 3 of Bahdanau et al. 2015. All figures are labelled so.
 
 Side = Literal["tokens", "target", "written"]
 OPEN = "…"  # the last row of a model that predicts no words
@@ -326,7 +326,7 @@ def written_names(model: Model, inputs: Input, output: Tensor | None) -> tuple[s
     return tuple(OPEN if i is None else names_of(model, [i])[0] for i in written_ids(model, inputs, output))
 
 
-# What the functions here return can be written as JSON, all in one way.
+# All results of this package become JSON in the same way.
 
 
 class Result:

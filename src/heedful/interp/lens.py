@@ -1,4 +1,11 @@
-"""What a model would say if it stopped at each layer; how surprised it is; what its states are near to."""
+"""The logit lens: what the model would predict if it stopped at each layer.
+
+The lens sends the vectors of each layer through the model's own last norm and head. The first layer whose
+best token is the final answer shows how deep the model has to compute for it. The lens misses what a layer
+knows but stores in other directions than the head reads, so an early layer can look ignorant without being
+it (nostalgebraist 2020). `train_tuned_lens` corrects this with a learnt map per layer. `surprisal` is how
+unexpected each token is to the model, in bits, and `neighbours` finds the token vectors nearest to a state.
+"""
 
 from __future__ import annotations
 
@@ -206,13 +213,11 @@ def neighbours(
     )  # fmt: skip
 
 
-# The tuned lens: an affine map for each layer, learnt so that the model's own head reads it well.
+# The tuned lens: an affine map per layer, learnt so that the model's own head reads the layer well.
 #
 #     logits_l = head(norm(x_l + A_l x_l + b_l)),   min KL(p_model ‖ p_l)      A_l and b_l begin at zero
 #
-# (Belrose et al. 2023, arXiv 2303.08112.) Before it is trained it is the logit lens. The model stays as it
-# is.
-
+# (Belrose et al. 2023, arXiv 2303.08112.) Untrained, it is the logit lens. The model itself does not change.
 
 FORMAT = "heedful.tuned_lens"
 

@@ -1,8 +1,10 @@
-"""What every part of a model adds to one logit by itself: direct logit attribution, with norms frozen.
+"""Direct logit attribution: how much each part adds to one logit by itself.
 
-A logit is a product of a direction and the vector that the last layer hands on, and that vector is a sum. The
-direction is carried back from the head through the norms, each with the scale that it had in this run, to
-where each part adds; there its product with what the part added is the part's share. Shares sum to the logit.
+A logit is the product of a direction and the vector that the last layer hands on, and that vector is the sum
+of what all parts added. The direction is carried back from the head through the norms, each frozen at the
+scale it had in this run. Its product with what a part added is the part's share, and the shares add up to the
+logit (Elhage et al. 2021). A share counts the direct path alone: a head that only helps later heads has a
+share near 0, though patching shows that it matters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Models measured on the spot: windows of a text for the loss by place, and how fast one reads and writes."""
+"""Measure a model on the spot: speed by length of text, windows for the loss, and the shuffle test.
+
+`measure_speeds` times how fast a model reads a text at once and how fast it writes token by token behind it.
+Attention slows down with the length, a recurrence does not. `shuffle_test` asks whether a model uses the
+order of its tokens: it moves them and measures how far the predictions move, as a KL divergence in nats. 0
+means that the order makes no difference.
+"""
 
 from __future__ import annotations
 
@@ -109,14 +115,10 @@ def time_writing(model: Model, ids: list[int], checkpoint: Checkpoint) -> float:
     return time.perf_counter() - began
 
 
-# The shuffle test: the same tokens in another order, and how far the predictions move.
-#
-# The token that is predicted at stays in place, so that only the order of the others makes a difference: the
-# last of a decoder, the mask or the token that an encoder is asked about. An encoder-decoder reads a
-# shuffled
-# source with the same target and is asked at each of its words. Labels of tokens and the ends of a span
-# follow
-# their token.
+# The shuffle test: the same tokens in another order, and how far the predictions move. The token at which the
+# model predicts stays in place, so that only the order of the others makes a difference: the last token of a
+# decoder, or an encoder's mask. An encoder-decoder reads a shuffled source with the same target and predicts
+# each word of it. Tags and the ends of a span move with their tokens.
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,9 @@
-"""How the tokens of a sequence reach each other, and where a model knows their order from: told by its parts.
+"""How the tokens of a sequence reach each other, and how a model knows their order.
 
-Captions of figures and pages come from here; no model is known by name.
+A Transformer mixes tokens by attention, an RNN by its recurrence, a state space by its state. Attention alone
+is blind to order, so it needs positions: added to the embedding, rotated into queries and keys, or added to
+the scores. The functions here read this off the parts of a model and never from its name. Captions of figures
+and pages come from here.
 """
 
 from __future__ import annotations
@@ -197,8 +200,7 @@ def state_note(model: Model) -> str:
     return f"{name} {reason}; layers and neurons are shown"
 
 
-# How a model knows where a token stands: the parts that say so, as tables of numbers.
-
+# The parts that tell a model where a token stands, as tables of numbers.
 
 FORMULAS = {
     "sinusoidal": "p(t, 2i) = sin(t / base^(2i/D)), p(t, 2i+1) = cos(t / base^(2i/D))",

@@ -1,9 +1,10 @@
-"""The nodes of a model whose parts add to one stream, by name: what writes to it, and what reads from it.
+"""The parts of a model as a graph: what writes to the residual stream, and what reads from it.
 
     writes   embed   blocks.0.attn   blocks.0.ffn   blocks.0.attn head 3
-    reads    blocks.1.attn   blocks.1.ffn   logits   blocks.1.attn.q head 2   (k and v too)
+    reads    blocks.1.attn   blocks.1.ffn   logits   blocks.1.attn.q head 2   (also k and v)
 
-Every read is the sum of all writes before it, so that one write can be changed for one read alone.
+In a pre-norm model every read is the sum of all writes before it (Elhage et al. 2021). So one write can be
+changed for one read alone, which is what path patching and edge attribution do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""What comes out of a model at a position: words, labels, tags, spans or nothing; and how a word is drawn."""
+"""What a model predicts at a position, and how a word is drawn from it.
+
+A head predicts words, labels, tags, spans or nothing, and the functions here turn its output into
+probabilities of named answers. `divergence` is KL(p ‖ q) in nats, with which this package measures how far a
+prediction moved. `draw_token` repeats one step of `heedful.generate` and keeps the probabilities after each
+sampling rule, so that you can see what temperature, top-k, top-p and min-p take away.
+"""
 
 from __future__ import annotations
 

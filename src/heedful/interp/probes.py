@@ -1,8 +1,10 @@
-"""Linear probes: what a linear map can tell of words from each layer, beside a control task.
+"""Linear probes: what a linear map can read about words from each layer, compared with a control task.
 
-A probe that is good may know the answer itself. The control task gives every word of the vocabulary a label
-of its own at random, as often as the true ones occur: it can only be learnt by heart. What a probe of a layer
-is better at the real task than at the control is its selectivity   (Hewitt and Liang 2019, arXiv 1909.03368)
+A probe is a linear classifier trained on the vectors of one layer, for example to predict parts of speech. A
+high accuracy says that the layer holds the information in a simple form. It does not say that the model uses
+it, and a good probe may have learnt the answers by heart. So a second probe learns a control task, in which
+every word of the vocabulary gets a random label, drawn as often as the true ones occur. The accuracy minus
+that of the control is the selectivity (Hewitt and Liang 2019, arXiv 1909.03368).
 """
 
 from __future__ import annotations

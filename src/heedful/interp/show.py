@@ -1,7 +1,8 @@
-"""The assembled tree of a model: every part with its equation, its sizes and how many parameters it has.
+"""The tree of a model: every part with its equation, its sizes and its number of parameters.
 
-A build function says what a model is made of; this reads it from top to bottom. Layers that are alike are
-drawn once: `0 … 11`, or `0, 2 … 94` where two kinds take turns.
+A build function says what a model is made of, and `model_tree` reads the result from top to bottom. Layers
+that are alike are listed once: `0 … 11`, or `0, 2 … 94` where two kinds take turns. `value_rows` lists the
+values that a `Watch` can record or change, in the order in which a pass computes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""What a model carries from token to token, and how large its vectors are on their way up."""
+"""What a model carries from token to token, and how long its vectors are on their way up.
+
+A recurrent network or a state space has to put all it remembers into a state of fixed size. The norm of the
+state shows how full it is, and gates near 0 or 1 show where it forgets or keeps. Attention keeps the keys and
+values of every token instead, which costs memory that grows with the text (`cache_size`).
+"""
 
 from __future__ import annotations
 

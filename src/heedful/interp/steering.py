@@ -1,6 +1,10 @@
-"""Steering: a direction in a watched value, found from two lists of texts, and pushed while a model writes
+"""Steering: find a direction in a model's vectors, and push along it while the model writes.
 
-(Turner et al. 2023, arXiv 2308.10248; Rimsky et al. 2024; Arditi et al. 2024, arXiv 2406.11717.)
+The difference between the mean vectors of two lists of texts, such as loving and hateful ones, points from
+one idea to the other. Adding it to a layer makes the model write more like the first list (Turner et al.
+2023, arXiv 2308.10248; Rimsky et al. 2024). Removing the direction takes away what depends on it (Arditi et
+al. 2024, arXiv 2406.11717). If the text changes as expected, the direction is not only correlated with the
+idea: the model uses it. A strength that is too large breaks the text.
 """
 
 from __future__ import annotations

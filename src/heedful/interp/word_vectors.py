@@ -1,4 +1,10 @@
-"""Vectors of words: the tables of any model as one object, neighbours by distance, a word in many texts."""
+"""Word vectors: the embedding tables of any model, analogies, and one word in many texts.
+
+A table of vectors places words that are used alike near each other. `vector_table` returns the table of any
+model as a `Word2Vec`, so that neighbours and analogies work on all of them. Inside a model a word has another
+vector in every sentence, and `contextual_vectors` compares them layer by layer. All vectors of a layer share
+a large common part (Ethayarajh 2019, arXiv 1909.00512), so their mean is subtracted before any cosine.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from heedful.core.errors import InputError
 from heedful.data.tagging import Sentence
 from heedful.interp.probes import assign_group_folds, control_labels, layer_names, linear_probes
 from tests.decode.toy import letters
-from tests.properties.tiny import ALL, tiny
+from tests.properties.tiny import ALL, by_kinds, tiny
 
 
 def sentences(count: int = 40) -> list[Sentence]:
@@ -33,7 +33,7 @@ def test_a_tag_that_the_last_letter_tells_is_found_and_the_control_is_not(family
     assert found.accuracy.shape == (1, 5)
 
 
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize("family", by_kinds(ALL))
 def test_by_default_every_layer_is_probed(family: str) -> None:
     model = tiny(family)
     assert set(layer_names(model)) <= set(model.names())

@@ -11,7 +11,7 @@ from heedful.core.errors import InputError
 from heedful.interp.activations import collect_activations
 from heedful.interp.inputs import stack_of
 from heedful.interp.steering import logit_change, steer, steering_vector
-from tests.properties.tiny import ALL, GENERATORS, source_ids, tiny
+from tests.properties.tiny import ALL, GENERATORS, by_kinds, source_ids, tiny
 
 LISTS = [[5, 9, 2, 7], [6, 8, 3]], [[11, 12, 6], [7, 7, 10, 4, 9]]
 
@@ -36,7 +36,7 @@ def test_a_vector_is_the_difference_of_the_means_of_each_text_alone(family: str)
     )
 
 
-@pytest.mark.parametrize("family", GENERATORS)
+@pytest.mark.parametrize("family", by_kinds(GENERATORS))
 def test_zero_strength_changes_no_token_and_a_great_one_does(family: str) -> None:
     model = tiny(family)
     where, stack = stack_of(model)

@@ -18,12 +18,12 @@ from heedful.interp.lens import (
     train_tuned_lens,
     tuned_lens,
 )
-from tests.properties.tiny import DECODERS, SEQ2SEQS, tiny
+from tests.properties.tiny import DECODERS, SEQ2SEQS, by_kinds, tiny
 
 TEXTS = torch.randint(5, 30, (12, 10), generator=torch.Generator().manual_seed(0)).tolist()
 
 
-@pytest.mark.parametrize("family", [*DECODERS, *SEQ2SEQS])
+@pytest.mark.parametrize("family", by_kinds([*DECODERS, *SEQ2SEQS]))
 def test_an_untrained_lens_is_the_logit_lens(family: str) -> None:
     model, theirs = tiny(family), logit_lens(tiny(family), TEXTS[0])
     if len(theirs.layers) == 1:

@@ -11,7 +11,7 @@ import heedful
 from heedful.core.errors import MissingTensor
 from heedful.models import FAMILIES
 from heedful.models.base import Seq2Seq
-from tests.properties.tiny import ALL, TRANSFORMERS, by_parts, ids, loss, run, source_ids, tiny
+from tests.properties.tiny import ALL, TRANSFORMERS, by_kinds, ids, loss, run, source_ids, tiny
 
 
 @pytest.mark.parametrize("family", ALL)
@@ -79,7 +79,7 @@ def test_every_weight_gets_a_gradient(family: str) -> None:
     assert not silent
 
 
-@pytest.mark.parametrize("family", by_parts(TRANSFORMERS))
+@pytest.mark.parametrize("family", by_kinds(TRANSFORMERS))
 def test_the_compiler_traces_the_whole_model(family: str) -> None:
     model = tiny(family)
     tokens = ids(model, 2, 7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -75,9 +76,21 @@ def new_parts() -> frozenset[str]:
     return frozenset(families)
 
 
-def by_parts(families: list[str]) -> list[Any]:
-    """Of what depends on the parts of a model alone, and takes long, the core run tries each part once."""
+# One family of each kind: attention, windows and sinks, experts, latents, states, recurrence, two stacks.
+KINDS = frozenset(
+    ("bert", "deberta-v2", "gpt2", "llama", "gpt-oss", "deepseek-v3", "mamba2", "olmo-hybrid", "gla", "lstm",
+     "transformer", "t5", "rnnsearch")
+)  # fmt: skip
+
+
+def by_parts(families: Iterable[str]) -> list[Any]:
+    """Return parameters of a test that takes long and depends on parts: the core run has each part once."""
     return [f if f in new_parts() else pytest.param(f, marks=pytest.mark.slow) for f in families]
+
+
+def by_kinds(families: Iterable[str]) -> list[Any]:
+    """Return parameters of a test that takes long and depends on no family: the core run has one a kind."""
+    return [f if f in KINDS else pytest.param(f, marks=pytest.mark.slow) for f in families]
 
 
 def loops(family: str) -> bool:

@@ -15,14 +15,14 @@ from heedful.interp.inputs import Input, part_at, reading
 from heedful.models import FAMILIES
 from heedful.models.base import Model
 from heedful.nn.attention import SinkAttention
-from tests.properties.tiny import tiny
+from tests.properties.tiny import by_parts, tiny
 from tests.refusal import refused
 
 IDS = [5, 9, 7, 3, 8, 11]
 Drawn = tuple[Model, Input, ModelPicture, heedful.Watch]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=by_parts(FAMILIES))
 def drawn(request: pytest.FixtureRequest) -> Drawn:
     """A tiny model of each family, its picture, and everything that was watched in a pass of its own."""
     model = tiny(request.param)

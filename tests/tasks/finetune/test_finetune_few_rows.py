@@ -368,6 +368,7 @@ def test_folds_hold_every_class_out_evenly() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_cross_validation_of_noise_stays_at_chance() -> None:
     draw = torch.Generator().manual_seed(0)
     inside, scores = [], []

@@ -1,7 +1,7 @@
 """A row of the tables of published architectures: a family, a config and a class of `transformers`.
 
 A family's line says how its rows begin; a row says what is special: its name, the end of the class's name,
-and the values of the config that differ. tests/parity/test_published.py runs the four checks on every row.
+and the values of the config that differ. tests/parity/test_published.py checks every row.
 """
 
 from __future__ import annotations

@@ -31,7 +31,9 @@ Texts = Annotated[
 ]
 TextColumn = Annotated[
     str | None,
-    Option("The column of a table that has the text, by name or number.", ("--text",), metavar="COLUMN"),
+    Option(
+        "Read the text from this column of a table, given by name or number.", ("--text",), metavar="COLUMN"
+    ),
 ]
 
 # Suffixes of text files; a word with another suffix is a path only if it has a slash.
@@ -243,8 +245,10 @@ def read_file(path: Path) -> str:
 
 
 Model = Annotated[str, Argument("A folder, a run, a .gguf file, an installed model or a hub id.")]
-Device = Annotated[str, Option("cpu, or cuda for a GPU.")]
-Dtype = Annotated[str | None, Option("float32, bfloat16 or float16; the file's own by default.")]
+Device = Annotated[str, Option("Compute on cpu, or on cuda (a GPU).")]
+Dtype = Annotated[
+    str | None, Option("Compute in float32, bfloat16 or float16 instead of the file's own type.")
+]
 
 MAX_CHARACTERS_OF_ONE_THREAD = 2000
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 # Options of `heed race` and `heed scale`.
 TextFiles = Annotated[
-    list[str] | None, Argument("Texts to train on; by default one that comes along.", metavar="[FILE]…")
+    list[str] | None, Argument("Texts to train on; by default a bundled one.", metavar="[FILE]…")
 ]
-Quick = Annotated[bool, Option("Small models on little text: minutes on two cores.", ("--quick",))]
-Device = Annotated[str, Option("auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")]
+Quick = Annotated[bool, Option("Train small models on little text: minutes on two cores.", ("--quick",))]
+Device = Annotated[str, Option("Compute on this device: auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")]
 
 
 def race_command(
@@ -39,18 +39,16 @@ def race_command(
         bool, Option("Compare translators instead, on a file of pairs.", ("--translation",))
     ] = False,
     quick: Quick = False,
-    systems: Annotated[str | None, Option("Compare only these, with commas between: rnn,lstm,gpt2 …")] = None,
+    systems: Annotated[str | None, Option("Compare only these systems, as rnn,lstm,gpt2.")] = None,
     parts: Annotated[
         str | None, Option("Measure only these: layers,generation,loss,positions,gradients,tasks.")
     ] = None,
-    steps: Annotated[
-        int | None, Option("Training steps of each system, instead of the usual number.", minimum=1)
-    ] = None,
-    jobs: Annotated[
-        int, Option("Measure so many systems at once, each in a process of its own.", minimum=1)
-    ] = 1,
+    steps: Annotated[int | None, Option("Train each system for N steps.", minimum=1)] = None,
+    jobs: Annotated[int, Option("Measure N systems at once, each in its own process.", minimum=1)] = 1,
     device: Device = "auto",
-    folder: Annotated[Path | None, Option("Where all goes. [default: runs/race]", ("--folder", "-o"))] = None,
+    folder: Annotated[
+        Path | None, Option("Write everything to this folder. [default: runs/race]", ("--folder", "-o"))
+    ] = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -130,11 +128,11 @@ def scale_command(
     files: TextFiles = None,
     quick: Quick = False,
     budget: Annotated[
-        float | None, Option("Also find the best size for so many FLOPs, as 1e15.", minimum=1.0)
+        float | None, Option("Also find the best size for this many FLOPs, such as 1e15.", minimum=1.0)
     ] = None,
     device: Device = "auto",
     folder: Annotated[
-        Path, Option("Where all goes; one run folder for each point.", ("--folder", "-o"))
+        Path, Option("Write everything to this folder, with one run folder per point.", ("--folder", "-o"))
     ] = Path("runs/scale"),
     quiet: Quiet = False,
     json: Json = False,
@@ -169,7 +167,7 @@ def verify_command(
         bool, Option("List the results, and whether each can be run again.", ("--list",))
     ] = False,
     fail_under: Annotated[float | None, Option("Exit with 1 also if the new figure is below this.")] = None,
-    results: Annotated[Path, Option("The folder of results.")] = Path("results"),
+    results: Annotated[Path, Option("Read the results from this folder.")] = Path("results"),
     json: Json = False,
 ) -> None:
     """Measure a result again: exit with 0 if the figure is the same within its tolerance, else with 1.

@@ -89,15 +89,17 @@ def eval_command(
     task: Annotated[
         str | None,
         Option(
-            "perplexity, classify, regress, similarity, rerank, tag, answer, translate, summarize, "
-            "complete, chat or read; by default the model's head decides."
+            "Measure perplexity, classify, regress, similarity, rerank, tag, answer, translate, "
+            "summarize, complete, chat or read; by default the model's head decides."
         ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        Option("Further options: pair=COLUMN, encoding=…, beams=… …", ("--set",), metavar="A=B"),
+        Option("Set a further option: pair=COLUMN, encoding=…, beams=… …", ("--set",), metavar="A=B"),
     ] = None,
-    device: Annotated[str, Option("auto, cpu, cuda …", variable="HEED_DEVICE")] = "auto",
+    device: Annotated[
+        str, Option("Compute on this device: auto, cpu, cuda …", variable="HEED_DEVICE")
+    ] = "auto",
     out: Annotated[Path | None, Option("Write the metrics to this file as JSON.")] = None,
     fail_under: Annotated[float | None, Option("Exit with 1 if the first metric is below this.")] = None,
     json: Json = False,

@@ -147,7 +147,7 @@ def chat_command(
         str | None, Argument("A name of heed ls, a folder, a .gguf file or a hub id.", metavar="MODEL")
     ] = None,
     options: SamplingOptions = CHAT_OPTIONS,
-    system: Annotated[str | None, Option("The system message, or its file.")] = None,
+    system: Annotated[str | None, Option("Begin with this system message, or the text of this file.")] = None,
     device: Device = "cpu",
     dtype: Dtype = None,
 ) -> None:

@@ -122,9 +122,9 @@ def _tree_lines(node: Node, first: str, indent: str, kinds_shown: set[str], widt
 
 def count_command(
     model: Annotated[str, Argument("A preset (gpt3), a family, a folder or a .gguf file.")],
-    batch: Annotated[int, Option("Number of texts in a batch.", minimum=1)] = 1,
+    batch: Annotated[int, Option("Count a batch of N texts.", minimum=1)] = 1,
     length: Annotated[
-        int | None, Option("Tokens in each text; the model's context by default.", minimum=1)
+        int | None, Option("Count texts of N tokens; by default the model's context.", minimum=1)
     ] = None,
     json: Json = False,
 ) -> None:

@@ -23,25 +23,27 @@ if TYPE_CHECKING:
 class ServerSettings:
     """The options of a server, beside its models."""
 
-    host: Annotated[str, Option("The address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, Option("The port; 0 takes a free one.", minimum=0, maximum=65535)] = 8000
+    host: Annotated[str, Option("Listen on this address.")] = "127.0.0.1"
+    port: Annotated[int, Option("Listen on this port; 0 takes a free one.", minimum=0, maximum=65535)] = 8000
     api_key: Annotated[
         str | None, Option("Answer only clients that send this key.", variable="HEED_API_KEY")
     ] = None
     insecure: Annotated[bool, Option("Serve other hosts without a key.", ("--insecure",))] = False
-    max_queue: Annotated[int, Option("Requests that may wait; further ones get 429.", minimum=1)] = 64
+    max_queue: Annotated[int, Option("Let at most N requests wait; further ones get 429.", minimum=1)] = 64
     max_batch: Annotated[
-        int, Option("Most texts of a model generated at once, and in one request.", minimum=1)
+        int, Option("Generate at most N texts of a model at once, and in one request.", minimum=1)
     ] = 64
     ctx: Annotated[int | None, Option("Limit prompt and answer together to N tokens.", minimum=2)] = None
-    max_tokens: Annotated[int | None, Option("Tokens that one answer may have.", minimum=1)] = None
-    request_timeout: Annotated[float, Option("Seconds for one request.", minimum=0.1)] = 600.0
-    drain_timeout: Annotated[float, Option("Seconds to finish running answers at the end.", minimum=0)] = 30.0
+    max_tokens: Annotated[int | None, Option("Limit an answer to N tokens.", minimum=1)] = None
+    request_timeout: Annotated[float, Option("End a request after this many seconds.", minimum=0.1)] = 600.0
+    drain_timeout: Annotated[
+        float, Option("Give running answers this many seconds when the server ends.", minimum=0)
+    ] = 30.0
     strict_length: Annotated[
         bool,
         Option("Refuse requests for more tokens than fit, instead of cutting answers.", ("--strict-length",)),
     ] = False
-    chat_template: Annotated[str | None, Option("A Jinja file to use as every model's chat template.")] = None
+    chat_template: Annotated[str | None, Option("Use this Jinja file as every model's chat template.")] = None
 
     @property
     def local(self) -> bool:
@@ -131,10 +133,10 @@ def studio_command(
         list[str] | None,
         Argument("Folders, .gguf files, word vectors or names of models.", metavar="[MODEL]…"),
     ] = None,
-    port: Annotated[int, Option("The port; 0 takes a free one.", minimum=0, maximum=65535)] = 0,
+    port: Annotated[int, Option("Listen on this port; 0 takes a free one.", minimum=0, maximum=65535)] = 0,
     no_browser: Annotated[bool, Option("Print the address and open no browser.", ("--no-browser",))] = False,
-    folder: Annotated[Path, Option("A folder of further models.", ("--models",))] = Path("models"),
-    runs: Annotated[Path, Option("The folder of training runs.", ("--runs",))] = Path("runs"),
+    folder: Annotated[Path, Option("Offer the models in this folder, too.", ("--models",))] = Path("models"),
+    runs: Annotated[Path, Option("Show the training runs in this folder.", ("--runs",))] = Path("runs"),
 ) -> None:
     """Show tokens, attention, arithmetic, predictions, layers, states and training in the browser.
 

@@ -73,7 +73,7 @@ Candidates = Annotated[
     list[str] | None, Argument("Texts to compare, a file with one per line, or a table.", metavar="TEXT")
 ]
 CandidateFile = Annotated[
-    Path | None, Option("A file of texts, one per line, or a table; - is stdin.", ("--in",))
+    Path | None, Option("Read the texts from this file, one per line, or a table; - is stdin.", ("--in",))
 ]
 
 

@@ -34,17 +34,17 @@ from heedful.core.progress import show_progress
 Model = Annotated[
     str | None,
     Option(
-        "A folder, a bundled or installed model, or a hub id; each task has its own by default.",
+        "Use this model: a folder, a bundled or installed model, or a hub id. Each task has its own default.",
         ("--model", "-m"),
     ),
 ]
-Device = Annotated[str, Option("cpu, or cuda for a GPU.", variable="HEED_DEVICE")]
-TopK = Annotated[int, Option("How many results, best first.", minimum=1)]
+Device = Annotated[str, Option("Compute on cpu, or on cuda (a GPU).", variable="HEED_DEVICE")]
+TopK = Annotated[int, Option("Show the N best results.", minimum=1)]
 Lines = Annotated[bool, Option("Treat every line of stdin as a text of its own.", ("--lines",))]
 MaxTokens = Annotated[
     int | None, Option("Generate at most N tokens.", ("--max-tokens", "--max-new-tokens"), minimum=1)
 ]
-Beams = Annotated[int | None, Option("Width of beam search.", ("--beams", "--num-beams"), minimum=1)]
+Beams = Annotated[int | None, Option("Search with N beams.", ("--beams", "--num-beams"), minimum=1)]
 
 
 def make_pipeline(task: str, model: str | None, device: str, **defaults: Any) -> tuple[str, Any]:
@@ -70,13 +70,15 @@ def given_options(**options: Any) -> Row:
 def classify_command(
     text: Texts = None,
     model: Model = None,
-    labels: Annotated[str | None, Option("Your own labels, as a,b,c: zero-shot, nothing is trained.")] = None,
-    template: Annotated[str | None, Option("The sentence that your own labels are put into, at {}.")] = None,
-    several: Annotated[bool, Option("Several of your own labels may hold at once.", ("--several",))] = False,
+    labels: Annotated[
+        str | None, Option("Choose among your own labels, as a,b,c (zero-shot: nothing is trained).")
+    ] = None,
+    template: Annotated[str | None, Option("Put your own labels into this sentence, at {}.")] = None,
+    several: Annotated[bool, Option("Allow several of your own labels at once.", ("--several",))] = False,
     top_k: TopK = 1,
     column: TextColumn = None,
     pair: Annotated[
-        str | None, Option("The column with the second text, if the model reads pairs.", metavar="COLUMN")
+        str | None, Option("Read the second text of a pair from this column.", metavar="COLUMN")
     ] = None,
     device: Device = "cpu",
     json: Json = False,
@@ -121,7 +123,7 @@ def tag_command(
     text: Texts = None,
     model: Model = None,
     aggregation: Annotated[
-        str, Option("How token pieces become words: none, simple, first, average or max.")
+        str, Option("Join token pieces into words by none, simple, first, average or max.")
     ] = "first",
     column: TextColumn = None,
     device: Device = "cpu",
@@ -153,7 +155,7 @@ def _format_entities(text: str, results: list[Row]) -> str:
 
 def translate_command(
     text: Texts = None,
-    to: Annotated[str, Option("The target language: de or fr.")] = "de",
+    to: Annotated[str, Option("Translate to de or fr.")] = "de",
     model: Model = None,
     beams: Beams = None,
     max_tokens: MaxTokens = None,
@@ -219,7 +221,7 @@ def fill_command(
     text: Texts = None,
     model: Model = None,
     top_k: TopK = 5,
-    targets: Annotated[str | None, Option("Only these words, as a,b,c.")] = None,
+    targets: Annotated[str | None, Option("Choose among these words only, as a,b,c.")] = None,
     column: TextColumn = None,
     device: Device = "cpu",
     json: Json = False,
@@ -259,8 +261,8 @@ def complete_command(
     top_p: Annotated[
         float | None, Option("Sample from the likeliest tokens that hold this probability.")
     ] = None,
-    n: Annotated[int, Option("Number of continuations.", minimum=1)] = 1,
-    seed: Annotated[int | None, Option("The same seed gives the same text.")] = None,
+    n: Annotated[int, Option("Generate N continuations.", minimum=1)] = 1,
+    seed: Annotated[int | None, Option("Draw with this seed; the same one gives the same text.")] = None,
     lines: Lines = False,
     column: TextColumn = None,
     device: Device = "cpu",
@@ -293,9 +295,9 @@ def answer_command(
         str, Argument("The text or its file; or the question, if it comes alone.", metavar="TEXT")
     ],
     second: Annotated[str | None, Argument("The question.", metavar="QUESTION")] = None,
-    context: Annotated[str | None, Option("The text that has the answer, or its file.")] = None,
-    file: Annotated[Path | None, Option("A file that has the answer.")] = None,
-    folder: Annotated[Path | None, Option("A folder of texts: find the passage, then read it.")] = None,
+    context: Annotated[str | None, Option("Look for the answer in this text, or file.")] = None,
+    file: Annotated[Path | None, Option("Look for the answer in this file.")] = None,
+    folder: Annotated[Path | None, Option("Look for the answer in the texts of this folder.")] = None,
     model: Model = None,
     top_k: TopK = 1,
     or_nothing: Annotated[bool, Option("Allow “no answer”.", ("--or-nothing",))] = False,

@@ -41,17 +41,21 @@ def explain_command(
     topic: Annotated[
         str | None,
         Option(
-            "attention, block, positions, norm, lstm, alignment, softmax, cross-entropy-gradient or "
-            "attention-gradient. [default: attention]"
+            "Explain attention, block, positions, norm, lstm, alignment, softmax, cross-entropy-gradient "
+            "or attention-gradient. [default: attention]"
         ),
     ] = None,
-    part: Annotated[str | None, Option("The part, as blocks.0.attn; the first that fits by default.")] = None,
-    head: Annotated[int | None, Option("Which head. [default: 0]", minimum=0)] = None,
-    token: Annotated[str | None, Option("A token, or its position; -1 is the last. [default: -1]")] = None,
-    target: Annotated[str | None, Option("The output text of an encoder-decoder.")] = None,
-    temperature: Annotated[float | None, Option("The temperature of a softmax.")] = None,
-    format: Annotated[str, Option("text, markdown, latex or html.", ("--format", "-f"))] = "text",
-    digits: Annotated[int, Option("Digits after the point.", minimum=1, maximum=15)] = 4,
+    part: Annotated[
+        str | None, Option("Explain this part, such as blocks.0.attn; by default the first that fits.")
+    ] = None,
+    head: Annotated[int | None, Option("Explain this head. [default: 0]", minimum=0)] = None,
+    token: Annotated[
+        str | None, Option("Explain this token, or the one at this position; -1 is the last. [default: -1]")
+    ] = None,
+    target: Annotated[str | None, Option("Give an encoder-decoder this output text.")] = None,
+    temperature: Annotated[float | None, Option("Divide the input of a softmax by this temperature.")] = None,
+    format: Annotated[str, Option("Write text, markdown, latex or html.", ("--format", "-f"))] = "text",
+    digits: Annotated[int, Option("Show N digits after the point.", minimum=1, maximum=15)] = 4,
     max_columns: Annotated[
         int, Option("Cut vectors after this many numbers; 0 shows all.", ("--wide",), minimum=0)
     ] = 16,
@@ -143,20 +147,19 @@ def exercise_command(
         list[str] | None,
         Argument("An exercise, or code and what to write.", metavar="[NAME | code [FUNCTION]...]"),
     ] = None,
-    seed: Annotated[
-        str | None, Option("The student, by name or number: another seed, other numbers.")
-    ] = None,
+    seed: Annotated[str | None, Option("Draw the numbers for this student, by name or number.")] = None,
     format: Annotated[
         str | None,
         Option(
-            "text, yaml, json, csv, html or latex; by the name of --out if there is one.", ("--format", "-f")
+            "Write text, yaml, json, csv, html or latex; by default what the name of --out says.",
+            ("--format", "-f"),
         ),
     ] = None,
     key: Annotated[bool, Option("Write the answers, with the worked solution.", ("--key",))] = False,
-    digits: Annotated[int | None, Option("Digits after the point that are asked for.")] = None,
+    digits: Annotated[int | None, Option("Ask for N digits after the point.")] = None,
     output: Annotated[Path | None, Option("Write it to this file.", ("--out", "-o"))] = None,
-    force: Annotated[bool, Option("Replace a file that is there.", ("--force",))] = False,
-    hint: Annotated[bool, Option("Of code: one more hint.", ("--hint",))] = False,
+    force: Annotated[bool, Option("Replace an existing file.", ("--force",))] = False,
+    hint: Annotated[bool, Option("Show one more hint for a code exercise.", ("--hint",))] = False,
     list_all: Annotated[bool, Option("List the exercises.", ("--list",))] = False,
     json: Json = False,
 ) -> None:
@@ -433,12 +436,12 @@ def grade_lines(grade: ExerciseGrade) -> list[str]:
 def course_command(
     folder: Annotated[Path, Argument("Where the notebooks are put.")] = Path("heedful-course"),
     chapter: Annotated[
-        str | None, Option("One chapter alone, by its number or name.", ("--chapter", "-c"))
+        str | None, Option("Write only this chapter, by its number or name.", ("--chapter", "-c"))
     ] = None,
     listing: Annotated[bool, Option("List the chapters.", ("--list",))] = False,
-    force: Annotated[bool, Option("Write over notebooks that are there.", ("--force",))] = False,
+    force: Annotated[bool, Option("Replace existing notebooks.", ("--force",))] = False,
     start: Annotated[
-        bool, Option("Open the folder in Jupyter, where it is installed.", ("--start/--no-start",))
+        bool, Option("Open the folder in Jupyter, if it is installed.", ("--start/--no-start",))
     ] = True,
 ) -> None:
     """Write the chapters of the course as notebooks, and open them.

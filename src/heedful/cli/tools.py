@@ -34,10 +34,10 @@ def export_command(
         Path | None, Argument("The file or folder to write; named after the model by default.")
     ] = None,
     format: Annotated[
-        str, Option("gguf (llama.cpp), onnx (encoders) or hf (a folder for transformers).")
+        str, Option("Write gguf (llama.cpp), onnx (encoders) or hf (a folder for transformers).")
     ] = "gguf",
-    quantize: Annotated[str, Option("Of gguf: f32, f16, q8_0, q4_0 or q4_k.")] = "f16",
-    tokenizer: Annotated[bool, Option("Whether a gguf holds the tokenizer too.")] = True,
+    quantize: Annotated[str, Option("Store the weights of a gguf as f32, f16, q8_0, q4_0 or q4_k.")] = "f16",
+    tokenizer: Annotated[bool, Option("Put the tokenizer into a gguf.")] = True,
 ) -> None:
     """Write a model for other programs. An adapter is merged first, 8-bit matrices are widened.
 
@@ -73,7 +73,7 @@ def export_command(
 
 def check_command(
     model: Model,
-    tokens: Annotated[int, Option("Greedy tokens to compare.", minimum=1)] = 16,
+    tokens: Annotated[int, Option("Compare N greedy tokens.", minimum=1)] = 16,
     device: Device = "cpu",
     dtype: Dtype = None,
     json: Json = False,
@@ -99,8 +99,8 @@ def check_command(
 def quantize_command(
     model: Model,
     folder: Annotated[Path, Argument("The folder to write.")],
-    scheme: Annotated[str, Option("int8 or int4.")] = "int8",
-    group: Annotated[int, Option("Weights that share a scale in int4.")] = 32,
+    scheme: Annotated[str, Option("Store the matrices as int8 or int4.")] = "int8",
+    group: Annotated[int, Option("Let N weights share a scale in int4.")] = 32,
 ) -> None:
     """Save a model with its matrices in 8 or 4 bits. An adapter is merged into them first.
 
@@ -123,10 +123,10 @@ def quantize_command(
 
 def bench_command(
     model: Model,
-    prompt: Annotated[int, Option("Tokens in the prompt.", minimum=1)] = 128,
-    tokens: Annotated[int, Option("Tokens to generate.", minimum=2)] = 64,
-    batch: Annotated[int, Option("Texts in a batch.", minimum=1)] = 1,
-    repeats: Annotated[int, Option("Runs, of which the median counts.", minimum=1)] = 3,
+    prompt: Annotated[int, Option("Read a prompt of N tokens.", minimum=1)] = 128,
+    tokens: Annotated[int, Option("Generate N tokens.", minimum=2)] = 64,
+    batch: Annotated[int, Option("Generate N texts at once.", minimum=1)] = 1,
+    repeats: Annotated[int, Option("Measure N times and take the median.", minimum=1)] = 3,
     device: Device = "cpu",
     dtype: Dtype = None,
     json: Json = False,

@@ -47,10 +47,10 @@ def train_command(
         list[str] | None, Option("Change any setting by its path.", ("--set",), metavar="A.B=C")
     ] = None,
     folder: Annotated[
-        Path | None, Option("The folder of the run. [default: runs/RECIPE]", ("--folder", "-o"))
+        Path | None, Option("Write the run to this folder. [default: runs/RECIPE]", ("--folder", "-o"))
     ] = None,
     resume: Annotated[bool, Option("Continue the run in the folder.", ("--resume",))] = False,
-    nproc: Annotated[int, Option("Processes on this machine, one per GPU.", minimum=1)] = 1,
+    nproc: Annotated[int, Option("Train in N processes on this machine, one per GPU.", minimum=1)] = 1,
     tensorboard: Annotated[
         bool, Option("Write TensorBoard event files beside metrics.jsonl.", ("--tensorboard",))
     ] = False,
@@ -261,17 +261,19 @@ tokenizer_command = CommandGroup("Train a tokenizer on text.")
 @tokenizer_command.add("train")
 def train_tokenizer(
     files: Annotated[list[str], Argument("Text files or folders; .gz, .xz and .bz2 are decompressed.")],
-    folder: Annotated[Path, Option("The folder to write.", ("--folder", "-o"))] = Path("tokenizer"),
-    kind: Annotated[str, Option("bpe, wordpiece, unigram, word or char.")] = "bpe",
-    vocab: Annotated[int, Option("The largest size of the vocabulary.", minimum=1)] = 8000,
+    folder: Annotated[Path, Option("Write the tokenizer to this folder.", ("--folder", "-o"))] = Path(
+        "tokenizer"
+    ),
+    kind: Annotated[str, Option("Train a bpe, wordpiece, unigram, word or char tokenizer.")] = "bpe",
+    vocab: Annotated[int, Option("Limit the vocabulary to N tokens.", minimum=1)] = 8000,
     special: Annotated[
-        str | None, Option("Special tokens, as bos,eos,pad; by default those usual for the kind.")
+        str | None, Option("Add these special tokens, as bos,eos,pad; by default those usual for the kind.")
     ] = None,
     sentinels: Annotated[
-        int, Option("Number of T5's sentinels <extra_id_0> …, for span corruption.", minimum=0)
+        int, Option("Add N of T5's sentinels <extra_id_0> …, for span corruption.", minimum=0)
     ] = 0,
     lower: Annotated[bool, Option("Lowercase the text.", ("--lower",))] = False,
-    encoding: Annotated[str, Option("Encoding of the files.")] = "utf-8",
+    encoding: Annotated[str, Option("Read the files in this encoding.")] = "utf-8",
     json: Json = False,
 ) -> None:
     """Train a tokenizer. The last line printed is its folder, for `heed train --set tokenizer.kind=FOLDER`.
@@ -311,9 +313,12 @@ def plot_training(
     run: Annotated[list[Path], Argument("Run folders, drawn together.")],
     output: Annotated[
         Path | None,
-        Option("A .svg, .png, .pdf, .html or .csv file; by default the terminal.", ("--output", "-o")),
+        Option(
+            "Write a .svg, .png, .pdf, .html or .csv file instead of drawing in the terminal.",
+            ("--output", "-o"),
+        ),
     ] = None,
-    metric: Annotated[str, Option("loss, learning_rate, grad_norm, perplexity …")] = "loss",
+    metric: Annotated[str, Option("Plot loss, learning_rate, grad_norm, perplexity …")] = "loss",
 ) -> None:
     """Plot the training and validation curves of runs.
 

@@ -38,9 +38,9 @@ VectorsFile = Annotated[
     Path, Argument("A file of vectors: .safetensors, .bin, .txt, .vec, .glove, also .gz.")
 ]
 Lowercase = Annotated[bool, Option("Fold to lower case.")]
-Count = Annotated[int, Option("How many answers.", ("--count", "-n"), minimum=1)]
-First = Annotated[int | None, Option("Only the N most frequent words may answer.", minimum=1)]
-Method = Annotated[str, Option("add (3CosAdd) or mul (3CosMul).")]
+Count = Annotated[int, Option("Show the N best answers.", ("--count", "-n"), minimum=1)]
+First = Annotated[int | None, Option("Answer only with the N most frequent words.", minimum=1)]
+Method = Annotated[str, Option("Combine the vectors by add (3CosAdd) or mul (3CosMul).")]
 
 
 @word2vec_command.add("train")
@@ -48,14 +48,16 @@ def train_vectors(
     corpus: CorpusFiles,
     settings: Settings,
     output: Annotated[
-        Path, Option("Where the vectors go; the ending is the format.", ("--output", "-o"))
+        Path, Option("Write the vectors to this file; its ending sets the format.", ("--output", "-o"))
     ] = Path("vectors.safetensors"),
-    threads: Annotated[int | None, Option("1 is bit-exact. [default: all cores]")] = None,
+    threads: Annotated[
+        int | None, Option("Compute in N threads; 1 is bit-exact. [default: all cores]")
+    ] = None,
     lowercase: Lowercase = False,
     phrases: Annotated[
-        int, Option("Passes of joining bigrams first (1: new_york; 2: up to four words).", minimum=0)
+        int, Option("Join bigrams in N passes first (1: new_york; 2: up to four words).", minimum=0)
     ] = 0,
-    device: Annotated[str, Option("cpu or cuda.")] = "cpu",
+    device: Annotated[str, Option("Compute on cpu or cuda.")] = "cpu",
     checkpoint: Annotated[
         Path | None, Option("Save the run here every few minutes, each epoch, and on Ctrl-C.")
     ] = None,
@@ -178,7 +180,9 @@ def show_odd_word(vectors: VectorsFile, words: list[str], json: Json = False) ->
 def score_vectors(
     vectors: VectorsFile,
     questions: Annotated[Path, Argument("A question file or a folder of them.")],
-    first: Annotated[int, Option("Words that may answer an analogy: the most frequent.", minimum=1)] = 30_000,
+    first: Annotated[
+        int, Option("Answer analogies only with the N most frequent words.", minimum=1)
+    ] = 30_000,
     method: Method = "add",
     json: Json = False,
 ) -> None:
@@ -204,7 +208,7 @@ def score_vectors(
 def convert_vectors(
     source: VectorsFile,
     target: Annotated[Path, Argument("The ending is the format.")],
-    limit: Annotated[int | None, Option("Only the first N words.", minimum=1)] = None,
+    limit: Annotated[int | None, Option("Keep only the first N words.", minimum=1)] = None,
 ) -> None:
     """Rewrite vectors in another format (word2vec, GloVe, safetensors)."""
     loaded = load_vectors(source, limit)
@@ -218,7 +222,7 @@ def write_phrases(
     corpus: CorpusFiles,
     output: Annotated[
         Path,
-        Option("The text with phrases joined.", ("--output", "-o")),
+        Option("Write the text with phrases joined to this file.", ("--output", "-o")),
     ],
     min_count: Annotated[int, Option("Join only pairs seen this often.")] = 5,
     threshold: Annotated[float, Option("Join only pairs that score above this.")] = 10.0,
@@ -240,7 +244,7 @@ def write_phrases(
 
 
 @word2vec_command.add("step")
-def show_step(rate: Annotated[float, Option("The learning rate.")] = 0.5, json: Json = False) -> None:
+def show_step(rate: Annotated[float, Option("Set the learning rate.")] = 0.5, json: Json = False) -> None:
     """Show one update with every number: the “wampimuk” example."""
     from heedful.word2vec.definition import wampimuk
 

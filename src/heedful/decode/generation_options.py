@@ -25,8 +25,11 @@ class SamplingOptions:
     )
     min_p: Annotated[float | None, Option("Drop tokens less likely than this share of the likeliest.")] = None
     repetition: Annotated[float, Option("Divide the logits of tokens that occurred by this.")] = 1.0
-    stop: Annotated[Sequence[str], Option("Stop before this text; may be repeated.", metavar="TEXT")] = ()
-    seed: Annotated[int | None, Option("The same seed gives the same text.")] = None
+    stop: Annotated[
+        Sequence[str],
+        Option("Stop before this text; give it several times for several texts.", metavar="TEXT"),
+    ] = ()
+    seed: Annotated[int | None, Option("Draw with this seed; the same one gives the same text.")] = None
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that were given, under the names that `heedful.generate` takes."""
@@ -38,6 +41,6 @@ class SamplingOptions:
 class GenerationOptions(SamplingOptions):
     """Options for one prompt, of which several texts may be asked for, and texts of one form."""
 
-    beams: Annotated[int | None, Option("Width of beam search.", ("--beams", "--num-beams"))] = None
-    n: Annotated[int | None, Option("Number of texts.")] = None
+    beams: Annotated[int | None, Option("Search with N beams.", ("--beams", "--num-beams"))] = None
+    n: Annotated[int | None, Option("Generate N texts.")] = None
     regex: Annotated[str | None, Option("Generate only text that matches this expression.")] = None

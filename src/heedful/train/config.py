@@ -20,8 +20,8 @@ LEAST = {"steps": 1, "accumulate": 1, "keep": 1, "save_every": 1, "decay": 1, "w
 class TrainConfig:
     """How a model is trained. Step k depends on weights, optimiser and k alone, so resuming is exact."""
 
-    steps: Annotated[int, Option("Number of training steps.", variable="HEED_STEPS")] = 1000
-    lr: Annotated[float, Option("The highest learning rate.", variable="HEED_LR")] = 3e-4
+    steps: Annotated[int, Option("Train for N steps.", variable="HEED_STEPS")] = 1000
+    lr: Annotated[float, Option("Set the highest learning rate.", variable="HEED_LR")] = 3e-4
     optimiser: str = "adamw"
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
@@ -34,14 +34,16 @@ class TrainConfig:
     accumulate: int = 1  # micro-batches per step
     dtype: Annotated[
         str,
-        Option("float32, or bfloat16 for products of matrices; weights stay float32.", variable="HEED_DTYPE"),
+        Option("Multiply matrices in float32 or bfloat16; weights stay float32.", variable="HEED_DTYPE"),
     ] = "float32"
     compile: bool = False
     graph: bool = False  # on a GPU, record a step for each shape of batch and replay it
     float8: bool = False  # matrix products in float8 (H100 and newer)
     checkpointing: bool = False  # keep only block inputs, compute the rest again going back
     ema: float | None = None  # decay of an average of the weights
-    seed: Annotated[int, Option("Seed of weights, batches and dropout.", variable="HEED_SEED")] = 0
+    seed: Annotated[
+        int, Option("Draw weights, batches and dropout with this seed.", variable="HEED_SEED")
+    ] = 0
     folder: str | Path | None = None  # where checkpoints go; None: nowhere
     save_every: int | None = None  # steps; None: only at the end
     keep: int = 2  # newest checkpoints that stay, beside the best one

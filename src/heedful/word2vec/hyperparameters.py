@@ -20,13 +20,13 @@ DEFAULT_RATE, CBOW_MEAN_RATE = 0.025, 0.075
 class Settings:
     """Mikolov et al. 2013a (arXiv 1301.3781), 2013b (arXiv 1310.4546); defaults of the authors' program."""
 
-    dim: Annotated[int, Option("Size of a vector.")] = 100
-    window: Annotated[int, Option("Words on each side.")] = 5
+    dim: Annotated[int, Option("Learn vectors of N numbers.")] = 100
+    window: Annotated[int, Option("Look at N words on each side.")] = 5
     # skipgram: each context word predicts the centre; cbow: their mean or sum does
-    mode: Annotated[str, Option("skipgram or cbow.")] = "skipgram"
+    mode: Annotated[str, Option("Learn by skipgram or cbow.")] = "skipgram"
     # negative: against noise words, drawn once per window and shared; hierarchical: along the Huffman path
-    loss: Annotated[str, Option("negative or hierarchical.")] = "negative"
-    negatives: Annotated[int, Option("Noise words drawn per window.")] = 5
+    loss: Annotated[str, Option("Use the negative or hierarchical loss.")] = "negative"
+    negatives: Annotated[int, Option("Draw N noise words per window.")] = 5
     min_count: Annotated[int, Option("Drop words seen less often.")] = 5
     max_vocab: Annotated[int | None, Option("Keep only the N most frequent words.")] = None
     # t: keep a word of frequency f with probability √(t/f) + t/f
@@ -34,16 +34,18 @@ class Settings:
         float | None,
         Option("Thin out words more frequent than this; 0 keeps all. [default: 0.001, or 1 / vocabulary]"),
     ] = None
-    noise_exponent: Annotated[float, Option("Noise words are drawn by count to this power.")] = 0.75
+    noise_exponent: Annotated[float, Option("Draw noise words by their count to this power.")] = 0.75
     dynamic: Annotated[
         bool,
         Option("Draw each window's reach from 1 to --window, or always --window.", ("--dynamic/--fixed",)),
     ] = True
-    cbow: Annotated[str, Option("CBOW's input: mean or sum of the context.")] = "mean"
-    rate: Annotated[float | None, Option("First learning rate. [default: 0.025; cbow mean 0.075]")] = None
+    cbow: Annotated[str, Option("Give CBOW the mean or sum of the context.")] = "mean"
+    rate: Annotated[
+        float | None, Option("Set the first learning rate. [default: 0.025; cbow mean 0.075]")
+    ] = None
     min_rate: float = 1e-4
-    epochs: Annotated[int, Option("Passes over the text.")] = 5
-    seed: Annotated[int, Option("Of the first vectors and of every draw.")] = 0
+    epochs: Annotated[int, Option("Read the text N times.")] = 5
+    seed: Annotated[int, Option("Draw the first vectors and everything else with this seed.")] = 0
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {"dynamic": bool(self.dynamic)}

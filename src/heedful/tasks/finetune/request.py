@@ -18,18 +18,19 @@ class FinetuneRequest:
     task: Annotated[
         str | None,
         Option(
-            "classify, tag, answer, translate, summarize, similarity, rerank, complete, chat or read. "
-            "By default it follows from the file."
+            "Learn to classify, tag, answer, translate, summarize, similarity, rerank, complete, chat or "
+            "read. By default it follows from the file."
         ),
     ] = None
-    text: Annotated[str | None, Option("The column with the text (source, context, prompt).")] = None
+    text: Annotated[str | None, Option("Read the text (source, context, prompt) from this column.")] = None
     label: Annotated[
-        str | None, Option("The column with the answer (label, score, target, summary); several: a,b,c.")
+        str | None,
+        Option("Read the answer (label, score, target, summary) from this column; several: a,b,c."),
     ] = None
-    pair: Annotated[str | None, Option("The column with a second text, or the question.")] = None
+    pair: Annotated[str | None, Option("Read a second text, or the question, from this column.")] = None
     order: Annotated[
         str | None,
-        Option("The order of classes, as low,middle,high, or `numbers`: near ones are near misses."),
+        Option("Order the classes, as low,middle,high, or by `numbers`: near ones are near misses."),
     ] = None
     balance: Annotated[
         bool | None,
@@ -50,21 +51,26 @@ class FinetuneRequest:
         bool | None,
         Option("Train a small adapter or all weights; by default the size decides.", ("--lora/--full",)),
     ] = None
-    out: Annotated[str | None, Option("The folder to write. [default: FILE-MODEL]", ("--out", "-o"))] = None
-    epochs: Annotated[float | None, Option("Passes over the file.", minimum=0.0)] = None
-    lr: Annotated[float | None, Option("The highest learning rate.")] = None  # HEED_LR is of heed train
-    batch: Annotated[int | None, Option("Rows in a step.", minimum=1, variable="HEED_BATCH")] = None
+    out: Annotated[
+        str | None, Option("Write the model to this folder. [default: FILE-MODEL]", ("--out", "-o"))
+    ] = None
+    epochs: Annotated[float | None, Option("Read the file N times.", minimum=0.0)] = None
+    lr: Annotated[float | None, Option("Set the highest learning rate.")] = None  # HEED_LR is of heed train
+    batch: Annotated[int | None, Option("Take N rows per step.", minimum=1, variable="HEED_BATCH")] = None
     length: Annotated[
         int | None, Option("Cut texts after this many tokens.", minimum=8, variable="HEED_LENGTH")
     ] = None
     seed: Annotated[
-        int, Option("Seed of the split, the head and the order.", minimum=0, variable="HEED_SEED")
+        int, Option("Draw the split, the head and the order with this seed.", minimum=0, variable="HEED_SEED")
     ] = 0
-    device: Annotated[str, Option("auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")] = "auto"
+    device: Annotated[
+        str, Option("Compute on this device: auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")
+    ] = "auto"
     dtype: Annotated[
-        str | None, Option("float32 or bfloat16. [default: bfloat16 on a GPU]", variable="HEED_DTYPE")
+        str | None,
+        Option("Compute in float32 or bfloat16. [default: bfloat16 on a GPU]", variable="HEED_DTYPE"),
     ] = None
-    encoding: Annotated[str, Option("Encoding of the file: utf-8, cp1252, utf-16 …")] = "utf-8"
+    encoding: Annotated[str, Option("Read the file in this encoding: utf-8, cp1252, utf-16 …")] = "utf-8"
 
     @property
     def column_flags(self) -> dict[str, str | None]:
@@ -85,17 +91,15 @@ class EvaluationRequest:
     files: Annotated[
         Sequence[str], Option("A text, a table, or two files with parallel lines.", metavar="DATA…")
     ]
-    batch: Annotated[int, Option("Rows in a batch.", minimum=1)] = 16
-    length: Annotated[int | None, Option("Tokens in a row or window, or generated at most.", minimum=1)] = (
-        None
-    )
-    stride: Annotated[int | None, Option("Tokens by which perplexity's window moves.", minimum=1)] = None
+    batch: Annotated[int, Option("Read N rows at once.", minimum=1)] = 16
+    length: Annotated[int | None, Option("Limit a row, a window or an answer to N tokens.", minimum=1)] = None
+    stride: Annotated[int | None, Option("Move the window of perplexity by N tokens.", minimum=1)] = None
     limit: Annotated[int | None, Option("Read at most N batches (perplexity: tokens).", minimum=1)] = None
     options: Mapping[str, Any] = field(default_factory=dict)  # of the builder of the data, and of generation
     quiet: bool = True  # whether to show no progress bar
-    text: Annotated[str | None, Option("The column with the text, by name or number.")] = None
-    label: Annotated[str | None, Option("The column with the expected answer.")] = None
-    pair: Annotated[str | None, Option("The column with a second text, or the question.")] = None
+    text: Annotated[str | None, Option("Read the text from this column, given by name or number.")] = None
+    label: Annotated[str | None, Option("Read the expected answer from this column.")] = None
+    pair: Annotated[str | None, Option("Read a second text, or the question, from this column.")] = None
 
     @property
     def source(self) -> Any:

@@ -33,8 +33,8 @@ class TokenizerOptions:
 class DataSettings:
     """The settings that all kinds of data share; a builder has more of its own."""
 
-    length: Annotated[int, Option("Tokens in a row.", variable="HEED_LENGTH")] = 256
-    batch: Annotated[int, Option("Rows in a step.", variable="HEED_BATCH")] = 32
+    length: Annotated[int, Option("Put N tokens into a row.", variable="HEED_LENGTH")] = 256
+    batch: Annotated[int, Option("Take N rows per step.", variable="HEED_BATCH")] = 32
     holdout: float = 0.1  # the part that is kept for validation
 
     def __post_init__(self) -> None:
@@ -74,7 +74,9 @@ class Recipe:
     evaluate: Evaluation = Evaluation()
     start: str | None = None  # a trained model to begin with, instead of random weights
     teacher: str | None = None  # a trained model to distil
-    device: Annotated[str, Option("auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")] = "auto"
+    device: Annotated[
+        str, Option("Compute on this device: auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")
+    ] = "auto"
     parallel: str = "ddp"  # how several processes share the work: ddp, or fsdp (weights are shared out too)
 
     def __post_init__(self) -> None:

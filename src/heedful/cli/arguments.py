@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 import typer
 
 from heedful.cli.models import read_known
-from heedful.core.checks import Argument, Option, annotated_option, find_options
+from heedful.core.checks import Argument, Option, annotated_option, check_choice, find_options
 from heedful.core.errors import InputError, NotFound
 from heedful.core.files import missing_file, read_blocks, stem_path
 from heedful.core.progress import print_above, show_progress
@@ -245,7 +245,7 @@ def read_file(path: Path) -> str:
 
 
 Model = Annotated[str, Argument("A folder, a run, a .gguf file, an installed model or a hub id.")]
-Device = Annotated[str, Option("Compute on cpu, or on cuda (a GPU).")]
+Device = Annotated[str, Option("Compute on this device: auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")]
 Dtype = Annotated[
     str | None, Option("Compute in float32, bfloat16 or float16 instead of the file's own type.")
 ]
@@ -259,8 +259,8 @@ def names_model(word: str) -> bool:
 
     if not word or any(c.isspace() for c in word) or "://" in word:
         return False
-    known = read_known()
-    presets = {row[key] for row in known["presets"] for key in ("name", "family")}
+    listing = read_known()
+    presets = {row[key] for row in listing["presets"] for key in ("name", "family")}
     path = Path(word).expanduser()
     if word.lower() in {*BASES, *bundled_models(), *presets} or path.is_dir() or path.suffix == ".gguf":
         return True
@@ -293,10 +293,9 @@ def load_model(name: str, device: str, dtype: str | None) -> Any:
         from heedful.train.checkpoint import of_run
         from heedful.weights.loading import load
 
-        known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-        if dtype is not None and dtype not in known:
-            raise InputError(f"dtype={dtype!r} is unknown", hint=f"choose {', '.join(known)}")
-        wanted = None if dtype is None else known[dtype]
+        if dtype is not None:
+            check_choice("dtype", dtype, ("float32", "bfloat16", "float16"))
+        wanted = None if dtype is None else getattr(torch, dtype)
         return load(of_run(name), device=resolve_device(device), dtype=wanted)
 
 

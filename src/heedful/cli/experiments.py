@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heedful.cli.arguments import command_words
-from heedful.cli.output import Json, Quiet, as_json, console, make_table
+from heedful.cli.arguments import Device, command_words
+from heedful.cli.output import Json, Quiet, as_json, print_table
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError, NotFound
 from heedful.core.progress import show_progress
@@ -29,7 +29,6 @@ TextFiles = Annotated[
     list[str] | None, Argument("Texts to train on; by default a bundled one.", metavar="[FILE]…")
 ]
 Quick = Annotated[bool, Option("Train small models on little text: minutes on two cores.", ("--quick",))]
-Device = Annotated[str, Option("Compute on this device: auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")]
 
 
 def race_command(
@@ -106,11 +105,11 @@ def start_report(device: str, quick: bool, quiet: bool) -> tuple[torch.device, C
     """Return the device of a comparison and what shows a line of progress on stderr, or nothing if quiet."""
     from heedful.core.devices import resolve_device
 
-    found = resolve_device(device)
+    resolved = resolve_device(device)
     report = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
-    if not quick and found.type == "cpu":
+    if not quick and resolved.type == "cpu":
         report("note: without --quick this takes hours on a CPU; Ctrl-C keeps what was measured")
-    return found, report
+    return resolved, report
 
 
 def shown_command(context: typer.Context) -> str:
@@ -190,24 +189,24 @@ def verify_command(
     from heedful.classroom.experiments.verify import verify_row
 
     with show_progress(f"measuring {row}"):
-        found = verify_row(results, row)
-    reached = fail_under is None or found.now >= fail_under
+        result = verify_row(results, row)
+    reached = fail_under is None or result.now >= fail_under
     if json:
         as_json(
             {
-                "row": found.row, "claim": found.claim, "stored": found.stored, "now": found.now,
-                "difference": found.now - found.stored, "tolerance": found.tolerance,
-                "fail_under": fail_under, "same": found.same, "ok": found.same and reached,
-                "seconds": round(found.seconds, 1),
+                "row": result.row, "claim": result.claim, "stored": result.stored, "now": result.now,
+                "difference": result.now - result.stored, "tolerance": result.tolerance,
+                "fail_under": fail_under, "same": result.same, "ok": result.same and reached,
+                "seconds": round(result.seconds, 1),
             }
         )  # fmt: skip
     else:
-        print(found.claim)
-        print(f"stored {found.stored:g}   now {found.now:g}   may differ by {found.tolerance:g}")
-        print("the same" if found.same else f"differs by {found.now - found.stored:+g}")
+        print(result.claim)
+        print(f"stored {result.stored:g}   now {result.now:g}   may differ by {result.tolerance:g}")
+        print("the same" if result.same else f"differs by {result.now - result.stored:+g}")
         if not reached:
             print(f"below {fail_under:g}, which --fail-under asks for")
-    if not (found.same and reached):
+    if not (result.same and reached):
         raise typer.Exit(1)
 
 
@@ -224,14 +223,10 @@ def _print_results(results: Path, json: bool) -> None:
                 ]
             }
         )
-    from rich.text import Text
-
-    out = make_table("row", "again", "claim", "figure", unbroken=("row",))
-    for name, r in rows.items():
-        figure = format_figure(r["figure"])
-        out.add_row(
-            Text(name), "✓" if r.get("check") else "–", Text(r["claim"]),
-            Text(figure if len(figure) <= 40 else figure[:39] + "…"),
-        )  # fmt: skip
-    console().print(out)
+    cut = lambda text: text if len(text) <= 40 else text[:39] + "…"
+    cells = [
+        (name, "✓" if r.get("check") else "–", r["claim"], cut(format_figure(r["figure"])))
+        for name, r in rows.items()
+    ]
+    print_table(("row", "again", "claim", "figure"), cells, unbroken=("row",))
     return None

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heedful.cli.output import Json, as_json, console, format_metric, print_pairs, print_warnings
+from heedful.cli.arguments import Device
+from heedful.cli.output import Json, Quiet, as_json, console, format_metric, print_pairs, print_warnings
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import HeedfulError
 from heedful.core.files import write_text
@@ -30,7 +31,7 @@ USED_BY = {
 
 def finetune_command(
     request: FinetuneRequest,
-    quiet: Annotated[bool, Option("Show no progress.", ("--quiet", "-q"))] = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Fine-tune a trained model on a file. The last line printed is the Python that uses it.
@@ -97,9 +98,7 @@ def eval_command(
         list[str] | None,
         Option("Set a further option: pair=COLUMN, encoding=…, beams=… …", ("--set",), metavar="A=B"),
     ] = None,
-    device: Annotated[
-        str, Option("Compute on this device: auto, cpu, cuda …", variable="HEED_DEVICE")
-    ] = "auto",
+    device: Device = "auto",
     out: Annotated[Path | None, Option("Write the metrics to this file as JSON.")] = None,
     fail_under: Annotated[float | None, Option("Exit with 1 if the first metric is below this.")] = None,
     json: Json = False,
@@ -121,11 +120,11 @@ def eval_command(
     task = task or default_task(loaded, request.files)
     options = {one.path: one.value for one in map(parse_assignment, settings or [])}
     with print_warnings(), show_progress("evaluating"):
-        found = evaluate(loaded, task, replace(request, options=options, quiet=json))
-    first, metric = next((n, v) for n, v in found.items() if isinstance(v, int | float))  # not its interval
+        metrics = evaluate(loaded, task, replace(request, options=options, quiet=json))
+    first, metric = next((n, v) for n, v in metrics.items() if isinstance(v, int | float))  # not its interval
     below = fail_under is not None and metric < fail_under
     threshold = {} if fail_under is None else {"fail_under": fail_under, "ok": not below}
-    result: dict[str, Any] = {"model": model, "task": task, "data": request.files} | found | threshold
+    result: dict[str, Any] = {"model": model, "task": task, "data": request.files} | metrics | threshold
     if out is not None:
         import json as writer
 
@@ -133,8 +132,8 @@ def eval_command(
     if json:
         as_json(result)
     else:
-        example = found.pop("first", {})
-        print_pairs("metric", "value", {n: format_metric(v) for n, v in found.items()}, right=True)
+        example = metrics.pop("first", {})
+        print_pairs("metric", "value", {n: format_metric(v) for n, v in metrics.items()}, right=True)
         if example:
             console().print("\nthe first row")
         for name, value in example.items():

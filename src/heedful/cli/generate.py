@@ -83,8 +83,8 @@ def print_whole(stepper: Any, text: str, settings: dict[str, Any], about: dict[s
     from heedful.decode.loop import generate
 
     with show_progress("generating"):
-        found = generate(stepper, text, details=True, **settings)
-    texts = found if isinstance(found, list) else [found]
+        generated = generate(stepper, text, details=True, **settings)
+    texts = generated if isinstance(generated, list) else [generated]
     if json:
         rows = [{"text": g.text, "finish": g.finish, "score": g.score, "tokens": len(g.ids)} for g in texts]
         as_json({"model": about["model"], "prompt": text, "seed": about["seed"], "texts": rows})
@@ -267,7 +267,7 @@ class ChatSession:
 
     def set(self, name: str = "", value: str = "") -> None:
         """Change one option, or print which ones there are."""
-        known = {
+        kinds = {
             "temperature": float,
             "top_p": float,
             "top_k": int,
@@ -276,6 +276,6 @@ class ChatSession:
             "seed": int,
         }
         try:
-            self.settings[name] = known[name](value)
+            self.settings[name] = kinds[name](value)
         except (KeyError, ValueError):
-            print(f"set one of {', '.join(known)} to a number; got {name} {value}".rstrip(), file=sys.stderr)
+            print(f"set one of {', '.join(kinds)} to a number; got {name} {value}".rstrip(), file=sys.stderr)

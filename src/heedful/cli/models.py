@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from heedful.cli.output import Json, as_json, console, format_size, make_table, print_listing
+from heedful.cli.output import Json, as_json, console, format_size, print_listing, print_table
 from heedful.core.checks import Argument, Option
 from heedful.core.progress import show_progress
 
@@ -82,8 +82,8 @@ def _heading(name: str, model: Model, root: Node) -> Text:
 
     out = Text.assemble((name, "bold"), f"  ·  {model.family.paper}\n" if model.family.paper else "\n")
     config = _config(model)
-    known = ("layers", "dim", "heads", "kv_heads", "hidden", "context", "vocab", "head")
-    values = {k: config[k] for k in known if config.get(k) is not None}
+    names = ("layers", "dim", "heads", "kv_heads", "hidden", "context", "vocab", "head")
+    values = {k: config[k] for k in names if config.get(k) is not None}
     sizes = [f"{k} {v:,}" if isinstance(v, int) else f"{k} {v}" for k, v in values.items()]
     return out.append(f"{root.parameters:,} parameters  ·  {', '.join(sizes)}\n", "dim")
 
@@ -148,61 +148,41 @@ def _print_count(name: str, result: Count) -> None:
     from rich.text import Text
 
     out = console()
-    out.print(Text.assemble((name, "bold"), f"  ·  {result.parameters:,} parameters"))
-    parts = make_table("part", "parameters", "share", right=("parameters", "share"))
-    for part, size in result.components.items():
-        parts.add_row(part, f"{size:,}", f"{size / result.parameters:.2%}")
-    out.print()
-    out.print(parts)
+    out.print(Text.assemble((name, "bold"), f"  ·  {result.parameters:,} parameters\n"))
+    share = lambda size: f"{size / result.parameters:.2%}"
+    parts = [(part, f"{size:,}", share(size)) for part, size in result.components.items()]
+    print_table(("part", "parameters", "share"), parts, right=("parameters", "share"))
     if result.heads:
-        heads = make_table("task head", "adds", right=("adds",))
-        for kind, size in result.heads.items():
-            heads.add_row(kind, f"{size:,}")
         out.print()
-        out.print(heads)
-    out.print()
-    out.print(_costs(result))
-    out.print()
-    out.print(_accounts(result))
-
-
-def _costs(result: Count) -> object:
+        heads = [(kind, f"{size:,}") for kind, size in result.heads.items()]
+        print_table(("task head", "adds"), heads, right=("adds",))
     texts = f"{result.batch} × {result.length:,} tokens"
-    costs = make_table("cost", "value", "", right=("value",))
-    if result.active != result.parameters:
-        costs.add_row("active per token", f"{result.active:,}", "parameters that one token meets")
-    costs.add_row("weights", format_size(result.weight_bytes, "B"), "in bfloat16")
-    costs.add_row(
-        "forward, per token", format_size(result.flops_per_token, "FLOP"), f"at length {result.length:,}"
+    kv, source = result.kv_bytes_per_token, result.memory_bytes_per_token
+    bytes, flops = (lambda size: format_size(size, "B")), (lambda size: format_size(size, "FLOP"))
+    costs = [  # whether a row is shown, and the row
+        (result.active != result.parameters, "active per token", f"{result.active:,}", "parameters it meets"),
+        (True, "weights", bytes(result.weight_bytes), "in bfloat16"),
+        (True, "forward, per token", flops(result.flops_per_token), f"at length {result.length:,}"),
+        (True, "forward", flops(result.flops), texts),
+        (kv > 0, "memory, per token", bytes(kv), "what attention remembers"),
+        (source > 0, "memory, per source token", bytes(source), "what cross-attention remembers"),
+        (result.state_bytes > 0, "state", bytes(result.state_bytes), "however long the text is"),
+        (result.cache_bytes > 0, "memory", bytes(result.cache_bytes), texts),
+    ]
+    out.print()
+    print_table(("cost", "value", ""), [row for shown, *row in costs if shown], right=("value",))
+    # the true number of parameters, and those that papers and textbooks print
+    by_matrices = (
+        f"in {result.matrices:,} matrices: each head's apart, tied ones twice; no biases, norms, positions"
     )
-    costs.add_row("forward", format_size(result.flops, "FLOP"), texts)
-    if result.kv_bytes_per_token:
-        costs.add_row(
-            "memory, per token", format_size(result.kv_bytes_per_token, "B"), "what attention remembers"
-        )
-    if result.memory_bytes_per_token:
-        size = format_size(result.memory_bytes_per_token, "B")
-        costs.add_row("memory, per source token", size, "what cross-attention remembers")
-    if result.state_bytes:
-        costs.add_row("state", format_size(result.state_bytes, "B"), "however long the text is")
-    if result.cache_bytes:
-        costs.add_row("memory", format_size(result.cache_bytes, "B"), texts)
-    return costs
-
-
-def _accounts(result: Count) -> object:
-    """Return the true number of parameters beside the one that textbooks print."""
-    accounts = make_table("accounting", "parameters", "", right=("parameters",))
-    accounts.add_row("true", f"{result.parameters:,}", "every number that was trained, a shared one once")
-    accounts.add_row(
-        "without embeddings", f"{result.without_embeddings:,}",
-        "the size that scaling laws speak of: no embedding tables, no output matrix",
-    )  # fmt: skip
-    accounts.add_row(
-        "by matrices", f"{result.notes:,}",
-        f"in {result.matrices:,} matrices: each head's apart, tied ones twice; no biases, norms, positions",
-    )  # fmt: skip
-    return accounts
+    no_tables = "the size that scaling laws speak of: no embedding tables, no output matrix"
+    accounts = [
+        ("true", f"{result.parameters:,}", "every number that was trained, a shared one once"),
+        ("without embeddings", f"{result.without_embeddings:,}", no_tables),
+        ("by matrices", f"{result.notes:,}", by_matrices),
+    ]
+    out.print()
+    print_table(("accounting", "parameters", ""), accounts, right=("parameters",))
 
 
 # `heed ls`: all presets, and the trained models on this machine.
@@ -263,16 +243,16 @@ def find_trained_models() -> list[dict[str, Any]]:
     root = Path("models")
     folders = sorted(root.iterdir()) if root.is_dir() else []
     folders = [p for p in folders if (p / "config.json").is_file() or p.suffix == ".gguf"]
-    found = [("heedful", name, path) for name, path in bundled_models().items()]
-    found += [("package", name, path) for name, path in installed_models().items()]
-    found += [("./models", path.name, path) for path in folders]
+    trained = [("heedful", name, path) for name, path in bundled_models().items()]
+    trained += [("package", name, path) for name, path in installed_models().items()]
+    trained += [("./models", path.name, path) for path in folders]
     # of the tasks that a model does, the first one that the table names
     default_tasks = {model: task for task, model in reversed(read_known()["models"].items())}
     return [
         {"name": name, "path": str(path), "from": source}
         | {"bytes": sum(p.stat().st_size for p in (path, *path.rglob("*")) if p.is_file())}
         | read_card(path, default_tasks.get(name) if source != "./models" else None)
-        for source, name, path in found
+        for source, name, path in trained
     ]
 
 
@@ -300,10 +280,10 @@ def _head(path: Path) -> Mapping[str, Any]:
     if not text.startswith("---\n") or len(parts) < 2:
         return {}
     try:
-        found = yaml.safe_load(parts[0].removeprefix("---\n"))
+        head = yaml.safe_load(parts[0].removeprefix("---\n"))
     except yaml.YAMLError:
         return {}
-    return found if isinstance(found, Mapping) else {}
+    return head if isinstance(head, Mapping) else {}
 
 
 def _score(head: Mapping[str, Any]) -> str | None:
@@ -336,8 +316,8 @@ def read_known() -> dict[str, Any]:
 
     The model of a task is the one that is taken if none is named.
     """
-    known: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    return known
+    listing: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return listing
 
 
 def count_known() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,6 @@ from heedful.core.checks import Option
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 Quiet = Annotated[bool, Option("Show no progress.", ("--quiet", "-q"))]
 Json = Annotated[bool, Option("Print one JSON object on stdout.", ("--json",))]
@@ -30,30 +29,27 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
-def make_table(*columns: str, right: Container[str] = (), unbroken: Container[str] = ()) -> Table:
-    """Return a table without boxes, in which no cell is cut and `unbroken` columns are not wrapped."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *,
+    right: Container[str] = (), unbroken: Container[str] = (), out: Console | None = None,
+) -> None:  # fmt: skip
+    """Print a table without boxes, in which no cell is cut and `unbroken` columns are not wrapped."""
     from rich.table import Table
     from rich.text import Text
 
-    out = Table(box=None, pad_edge=False, padding=(0, COLUMN_GAP, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, COLUMN_GAP, 0, 0), header_style="bold")
     for column in columns:
-        out.add_column(
-            Text(column),
-            justify="right" if column in right else "left",
-            no_wrap=column in right or column in unbroken,
-            overflow="fold",
-        )
-    return out
+        justify: Any = "right" if column in right else "left"
+        no_wrap = column in right or column in unbroken
+        table.add_column(Text(column), justify=justify, no_wrap=no_wrap, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))  # as Text: a cell may have brackets, which rich takes for its markup
+    (out or console()).print(table)
 
 
 def print_pairs(first: str, second: str, rows: Mapping[str, str], *, right: bool = False) -> None:
     """Print rows of a name and a value below the names of both columns."""
-    from rich.text import Text
-
-    out = make_table(first, second, right=(second,) if right else ())
-    for name, value in rows.items():
-        out.add_row(Text(name), Text(value))
-    console().print(out)
+    print_table((first, second), list(rows.items()), right=(second,) if right else ())
 
 
 def print_listing(
@@ -70,7 +66,6 @@ def print_listing(
     each other, those in `optional` are left out, the first ones first.
     """
     from rich.cells import cell_len
-    from rich.text import Text
 
     names = list(rows[0]) if rows else []
     longest = {n: max(cell_len(n), *(cell_len(row[n]) for row in rows)) for n in names}
@@ -80,10 +75,8 @@ def print_listing(
         if needed() > out.width:
             names.remove(name)
     out.width = max(out.width, needed())  # then the terminal breaks the lines
-    listing = make_table(*names, right=right, unbroken=set(names) - set(min_widths))
-    for row in rows:
-        listing.add_row(*(Text(row[n]) for n in names))
-    out.print(listing)
+    cells = [[row[n] for n in names] for row in rows]
+    print_table(names, cells, right=right, unbroken=set(names) - set(min_widths), out=out)
 
 
 def as_json(value: dict[str, Any]) -> None:
@@ -118,25 +111,6 @@ def print_warnings() -> Iterator[None]:
         yield
     for warning in caught:
         print(f"warning: {warning.message}", file=sys.stderr)
-
-
-def write_results(
-    about: Row, results: Iterable[tuple[Any, list[Row]]], json: bool, draw: Callable[[str, list[Row]], str]
-) -> None:
-    """Print each text's results: one object per line, or what `draw` returns, below the text if several.
-
-    A pair of texts is {"text": …, "text_pair": …}.
-    """
-    rows = list(results)
-    if json:
-        for one, found in rows:
-            as_json(about | ({"text": one} if isinstance(one, str) else one) | {"results": found})
-        return
-    for number, (one, found) in enumerate(rows):
-        text = one if isinstance(one, str) else " | ".join(one.values())
-        if len(rows) > 1:
-            print_marked(("\n" if number else "") + text, "dim")
-        print_marked(draw(text, found))
 
 
 def print_marked(text: str, style: str = "") -> None:

@@ -88,6 +88,6 @@ def setting_words(path: str, name: str, value: str) -> str | None:
 
         of_models = set[str]().union(*(family.config.known() for family in FAMILIES.values()))
         names = {"train.": {f.name for f in fields(TrainConfig)}, "data.": of_data, "model.": of_models}
-        section = next((one for one, known in names.items() if name in known), None)
+        section = next((one for one, members in names.items() if name in members), None)
     typed = {"True": "true", "False": "false", "None": "null", "": "…"}.get(value, value)
     return None if section is None else f"--set {section}{name}={typed}"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from heedful.cli.arguments import (
     TableColumns,
-    TextColumn,
     Texts,
     few_threads,
     find_file,
@@ -20,8 +19,8 @@ from heedful.cli.arguments import (
     read_texts,
     text_or_file,
 )
-from heedful.cli.output import Json, Row, align_columns, as_json, print_warnings, write_results
-from heedful.cli.tasks import Device, Model, TopK, make_pipeline
+from heedful.cli.output import Row, align_columns, as_json, print_warnings
+from heedful.cli.tasks import TextOptions, TopK
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError
 from heedful.core.files import open_atomically
@@ -34,12 +33,9 @@ FORMATS = (".safetensors", ".csv")
 
 
 def embed_command(
+    common: TextOptions,
     text: Texts = None,
-    model: Model = None,
     out: Annotated[Path | None, Option("Write all vectors to this .safetensors or .csv file.")] = None,
-    column: TextColumn = None,
-    device: Device = "cpu",
-    json: Json = False,
 ) -> None:
     """Turn sentences into vectors that lie close together if the sentences mean the same.
 
@@ -47,21 +43,24 @@ def embed_command(
       heed embed "A hotel in Seattle" --json
       heed embed --out vectors.safetensors < sentences.txt
     """
-    texts = read_texts(text, TableColumns("embed", column, model=model))
+    texts = read_texts(text, common.columns("embed"))
     if out is not None and out.suffix not in FORMATS:
         raise InputError(f"{out} has no suffix of {' or '.join(FORMATS)}", hint="name a file that has")
     from heedful.tasks.feature_extraction import sentence_vectors
 
     with print_warnings(), show_progress("embedding"), few_threads(texts):
-        name, pipe = make_pipeline("sentence-similarity", model, device)
+        name, pipe = common.open("sentence-similarity")
         vectors = sentence_vectors(pipe, texts)
-    about: Row = {"task": "sentence-embedding", "model": name}
     if out is not None:
         save_vectors(out, texts, vectors)
-        written = about | {"path": str(out), "texts": len(texts), "size": vectors.shape[1]}
-        return as_json(written) if json else print(out)
+        written = {"task": "sentence-embedding", "model": name} | {
+            "path": str(out),
+            "texts": len(texts),
+            "size": vectors.shape[1],
+        }
+        return as_json(written) if common.json else print(out)
     rows = [[{"vector": vector.tolist()}] for vector in vectors]
-    return write_results(about, zip(texts, rows, strict=True), json, _format_vector)
+    return common.write("sentence-embedding", name, texts, rows, _format_vector)
 
 
 def _format_vector(text: str, results: list[Row]) -> str:
@@ -79,13 +78,10 @@ CandidateFile = Annotated[
 
 def similar_command(
     query: Annotated[str, Argument("The sentence that others are compared with.")],
+    common: TextOptions,
     text: Candidates = None,
     path: CandidateFile = None,
-    model: Model = None,
     top_k: TopK = 5,
-    column: TextColumn = None,
-    device: Device = "cpu",
-    json: Json = False,
 ) -> None:
     """List the sentences nearest in meaning, by the cosine of their vectors.
 
@@ -94,19 +90,16 @@ def similar_command(
       heed similar "Seattle motel" --in listings.txt --top-k 3
       cat listings.txt | heed similar "Seattle motel" --in - --json
     """
-    sentences = numbered_sentences(path, text, TableColumns("similar", column, model=model))
-    list_best("sentence-similarity", query, sentences, model, top_k, device, json)
+    sentences = numbered_sentences(path, text, common.columns("similar"))
+    list_best(common, "sentence-similarity", query, sentences, top_k)
 
 
 def rerank_command(
     query: Annotated[str, Argument("The question, or what is looked for.")],
+    common: TextOptions,
     text: Candidates = None,
     path: CandidateFile = None,
-    model: Model = None,
     top_k: TopK = 5,
-    column: TextColumn = None,
-    device: Device = "cpu",
-    json: Json = False,
 ) -> None:
     """List the texts that answer a query, the best first, by a cross-encoder that reads both together.
 
@@ -116,24 +109,23 @@ def rerank_command(
       heed rerank "how tall is Everest" passages.txt --model ./my-cross-encoder
       heed rerank "how tall is Everest" "It is 8,849 m high." "It lies in Asia." -m ./my-cross-encoder --json
     """
-    sentences = numbered_sentences(path, text, TableColumns("rerank", column, model=model))
-    list_best("rerank", query, sentences, model, top_k, device, json)
+    sentences = numbered_sentences(path, text, common.columns("rerank"))
+    list_best(common, "rerank", query, sentences, top_k)
 
 
 def list_best(
-    task: str, query: str, numbered: list[tuple[int, str]], model: str | None, top_k: int, device: str,
-    json: bool,
-) -> None:  # fmt: skip
+    common: TextOptions, task: str, query: str, numbered: list[tuple[int, str]], top_k: int
+) -> None:
     """Score texts, given with their lines, beside a query by a pipeline, and list the best."""
     query, texts = text_or_file(query), [text for _, text in numbered]
     with print_warnings(), show_progress("comparing"), few_threads(texts):
-        name, pipe = make_pipeline(task, model, device)
+        name, pipe = common.open(task)
         # One vector of the query serves all texts; a cross-encoder reads it anew beside each.
         scores = pipe(query if task == "sentence-similarity" else [query] * len(texts), texts)
     rows = [{"text": t, "score": s, "line": line} for (line, t), s in zip(numbered, scores, strict=True)]
     best = sorted(rows, key=lambda row: -row["score"])[:top_k]
     draw = lambda _, rows: align_columns([(f"{r['score']:.4f}", f"{r['line']}", r["text"]) for r in rows])
-    write_results({"task": task, "model": name}, [(query, best)], json, draw)
+    common.write(task, name, [query], [best], draw)
 
 
 def numbered_sentences(

@@ -7,10 +7,14 @@ results in Hugging Face's shape; several texts become JSON Lines. So do `heed an
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from heedful.cli.arguments import (
+    Device,
+    Input,
     TableColumns,
     TextColumn,
     Texts,
@@ -26,7 +30,7 @@ from heedful.cli.arguments import (
     read_texts,
     text_or_file,
 )
-from heedful.cli.output import Json, Row, align_columns, as_json, mark_spans, print_warnings, write_results
+from heedful.cli.output import Json, Row, align_columns, as_json, mark_spans, print_marked, print_warnings
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError
 from heedful.core.progress import show_progress
@@ -38,7 +42,7 @@ Model = Annotated[
         ("--model", "-m"),
     ),
 ]
-Device = Annotated[str, Option("Compute on cpu, or on cuda (a GPU).", variable="HEED_DEVICE")]
+Draw = Callable[[str, list[Row]], str]  # a text and its results → what the terminal shows
 TopK = Annotated[int, Option("Show the N best results.", minimum=1)]
 Lines = Annotated[bool, Option("Treat every line of stdin as a text of its own.", ("--lines",))]
 MaxTokens = Annotated[
@@ -47,14 +51,49 @@ MaxTokens = Annotated[
 Beams = Annotated[int | None, Option("Search with N beams.", ("--beams", "--num-beams"), minimum=1)]
 
 
-def make_pipeline(task: str, model: str | None, device: str, **defaults: Any) -> tuple[str, Any]:
-    """Return the name of the model that does a task, and the pipeline itself."""
-    name = default_model(task) if model is None else model
-    with show_progress(f"loading {name}"):
-        from heedful.tasks.registry import pipeline
-        from heedful.train.checkpoint import of_run
+@dataclass(frozen=True)
+class TaskOptions:
+    """Options of every command of a task, and what each of them does with these."""
 
-        return name, pipeline(task, None if model is None else of_run(model), device=device, **defaults)
+    model: Model = None
+    device: Device = "cpu"
+    json: Json = False
+
+    def open(self, task: str, **defaults: Any) -> tuple[str, Any]:
+        """Return the name of the model that does a task, and the pipeline itself."""
+        name = default_model(task) if self.model is None else self.model
+        with show_progress(f"loading {name}"):
+            from heedful.tasks.registry import pipeline
+            from heedful.train.checkpoint import of_run
+
+            source = None if self.model is None else of_run(self.model)
+            return name, pipeline(task, source, device=self.device, **defaults)
+
+    def write(
+        self, task: str, model: str, inputs: Iterable[Input], results: Iterable[list[Row]], draw: Draw
+    ) -> None:
+        """Print the results of each input: a JSON object per line, or what `draw` returns."""
+        rows = list(zip(inputs, results, strict=True))
+        for number, (one, answers) in enumerate(rows):
+            if self.json:
+                texts = {"text": one} if isinstance(one, str) else one
+                as_json({"task": task, "model": model} | texts | {"results": answers})
+                continue
+            text = one if isinstance(one, str) else " | ".join(one.values())
+            if len(rows) > 1:
+                print_marked(("\n" if number else "") + text, "dim")
+            print_marked(draw(text, answers))
+
+
+@dataclass(frozen=True)
+class TextOptions(TaskOptions):
+    """Options of every command of a task that reads texts, of which a table may have many."""
+
+    column: TextColumn = None
+
+    def columns(self, command: str) -> TableColumns:
+        """Return which columns of a table this command reads."""
+        return TableColumns(command, self.column, model=self.model)
 
 
 def split_commas(text: str) -> list[str]:
@@ -68,20 +107,17 @@ def given_options(**options: Any) -> Row:
 
 
 def classify_command(
+    common: TextOptions,
     text: Texts = None,
-    model: Model = None,
     labels: Annotated[
         str | None, Option("Choose among your own labels, as a,b,c (zero-shot: nothing is trained).")
     ] = None,
     template: Annotated[str | None, Option("Put your own labels into this sentence, at {}.")] = None,
     several: Annotated[bool, Option("Allow several of your own labels at once.", ("--several",))] = False,
     top_k: TopK = 1,
-    column: TextColumn = None,
     pair: Annotated[
         str | None, Option("Read the second text of a pair from this column.", metavar="COLUMN")
     ] = None,
-    device: Device = "cpu",
-    json: Json = False,
 ) -> None:
     """Classify texts by sentiment, by the model's own classes, or by your own labels.
 
@@ -91,22 +127,24 @@ def classify_command(
       heed classify --model ./my-intents --top-k 3 --json < questions.txt
       heed classify reviews.csv --text body --json
     """
-    own = None if labels is not None else model  # zero-shot reads one text, whatever the model learnt from
-    texts = read_inputs(text, TableColumns("classify", column, pair, own))
+    own = (
+        None if labels is not None else common.model
+    )  # zero-shot reads one text, whatever the model learnt from
+    texts = read_inputs(text, TableColumns("classify", common.column, pair, own))
     if labels is None and (template is not None or several):
         raise InputError("--template and --several are about your own labels", hint="give --labels a,b,c")
     if labels is not None and not split_commas(labels):
         raise InputError("--labels names no label", hint="separate them by commas: --labels a,b,c")
     task = "text-classification" if labels is None else "zero-shot-classification"
     with print_warnings(), show_progress("classifying"), few_threads(list(map(str, texts))):
-        name, pipe = make_pipeline(task, model, device)
+        name, pipe = common.open(task)
         if labels is None:
             results = pipe(texts, top_k=top_k, truncation=True)
         else:
             options = given_options(hypothesis_template=template or None)
             scored = pipe(texts, candidate_labels=split_commas(labels), multi_label=several, **options)
             results = [_label_rows(row)[:top_k] for row in scored]
-    write_results({"task": task, "model": name}, zip(texts, results, strict=True), json, _format_labels)
+    common.write(task, name, texts, results, _format_labels)
 
 
 def _label_rows(row: Row) -> list[Row]:
@@ -120,14 +158,11 @@ def _format_labels(text: str, results: list[Row]) -> str:
 
 
 def tag_command(
+    common: TextOptions,
     text: Texts = None,
-    model: Model = None,
     aggregation: Annotated[
         str, Option("Join token pieces into words by none, simple, first, average or max.")
     ] = "first",
-    column: TextColumn = None,
-    device: Device = "cpu",
-    json: Json = False,
 ) -> None:
     """Find the names of people, places and organisations in texts.
 
@@ -135,11 +170,11 @@ def tag_command(
       heed tag "Ada Lovelace met Charles Babbage in London."
       heed tag --json < news.txt
     """
-    texts, task = read_texts(text, TableColumns("tag", column, model=model)), "token-classification"
+    texts, task = read_texts(text, common.columns("tag")), "token-classification"
     with print_warnings(), show_progress("finding names"), few_threads(texts):
-        name, pipe = make_pipeline(task, model, device, aggregation_strategy=aggregation)
+        name, pipe = common.open(task, aggregation_strategy=aggregation)
         results = pipe(texts)
-    write_results({"task": task, "model": name}, zip(texts, results, strict=True), json, _format_entities)
+    common.write(task, name, texts, results, _format_entities)
 
 
 def _format_entities(text: str, results: list[Row]) -> str:
@@ -154,14 +189,11 @@ def _format_entities(text: str, results: list[Row]) -> str:
 
 
 def translate_command(
+    common: TextOptions,
     text: Texts = None,
     to: Annotated[str, Option("Translate to de or fr.")] = "de",
-    model: Model = None,
     beams: Beams = None,
     max_tokens: MaxTokens = None,
-    column: TextColumn = None,
-    device: Device = "cpu",
-    json: Json = False,
 ) -> None:
     """Translate English into German or French, line by line.
 
@@ -171,20 +203,17 @@ def translate_command(
       heed translate "Where is the station?" --model rnnsearch-en-de
     """
     options = given_options(num_beams=beams, max_new_tokens=max_tokens)
-    texts = read_texts(text, TableColumns("translate", column, model=model))
-    _generate_texts(f"translation_en_to_{to}", "translation_text", texts, model, device, json, options)
+    texts = read_texts(text, common.columns("translate"))
+    _generate_texts(common, f"translation_en_to_{to}", "translation_text", texts, options)
 
 
 def summarize_command(
+    common: TextOptions,
     text: Texts = None,
     file: Annotated[Path | None, Option("Read the text from this file.")] = None,
-    model: Model = None,
     beams: Beams = None,
     max_tokens: MaxTokens = None,
     lines: Lines = False,
-    column: TextColumn = None,
-    device: Device = "cpu",
-    json: Json = False,
 ) -> None:
     """Summarize a text or a dialogue in a sentence or two. All of stdin is one text.
 
@@ -195,36 +224,29 @@ def summarize_command(
     if file is not None and text:
         raise InputError("a text and --file were given", hint="give one of them")
     arguments = text if file is None else [str(file.absolute())]
-    texts = read_documents(arguments, lines and file is None, TableColumns("summarize", column, model=model))
+    texts = read_documents(arguments, lines and file is None, common.columns("summarize"))
     options = given_options(num_beams=beams, max_new_tokens=max_tokens)
-    _generate_texts("summarization", "summary_text", texts, model, device, json, options)
+    _generate_texts(common, "summarization", "summary_text", texts, options)
 
 
-def _generate_texts(
-    task: str, key: str, texts: list[str], model: str | None, device: str, json: bool, options: Row
-) -> None:
+def _generate_texts(common: TaskOptions, task: str, key: str, texts: list[str], options: Row) -> None:
     """Print one generated text per line and nothing else, so that a file in gives a file out."""
     with print_warnings(), show_progress("generating"):
-        name, pipe = make_pipeline(task, model, device)
+        name, pipe = common.open(task)
         results = pipe(texts, truncation=True, **options)
     rows = [one if isinstance(one, list) else [one] for one in results]
-    if json:
-        return write_results(
-            {"task": task, "model": name}, zip(texts, rows, strict=True), True, _format_labels
-        )
+    if common.json:
+        return common.write(task, name, texts, rows, _format_labels)
     for one in rows:
         print(one[0][key])
     return None
 
 
 def fill_command(
+    common: TextOptions,
     text: Texts = None,
-    model: Model = None,
     top_k: TopK = 5,
     targets: Annotated[str | None, Option("Choose among these words only, as a,b,c.")] = None,
-    column: TextColumn = None,
-    device: Device = "cpu",
-    json: Json = False,
 ) -> None:
     """Fill [MASK] in texts with the likeliest words and their probabilities; <mask> and ___ mean the same.
 
@@ -232,14 +254,14 @@ def fill_command(
       heed fill "The cat sat on the [MASK]."
       heed fill "The ___ barked." --targets dog,cat,tree
     """
-    texts = read_texts(text, TableColumns("fill", column, model=model))
+    texts = read_texts(text, common.columns("fill"))
     if targets is not None and not split_commas(targets):
         raise InputError("--targets names no word", hint="separate them by commas: --targets a,b,c")
     options = given_options(targets=None if targets is None else split_commas(targets))
     with print_warnings(), show_progress("filling in"), few_threads(texts):
-        name, pipe = make_pipeline("fill-mask", model, device)
+        name, pipe = common.open("fill-mask")
         results = [pipe(one, top_k=top_k, truncation=True, **options) for one in texts]
-    write_results({"task": "fill-mask", "model": name}, zip(texts, results, strict=True), json, _format_words)
+    common.write("fill-mask", name, texts, results, _format_words)
 
 
 def _format_words(text: str, results: list[Any]) -> str:
@@ -251,8 +273,8 @@ def _format_words(text: str, results: list[Any]) -> str:
 
 
 def complete_command(
+    common: TextOptions,
     text: Texts = None,
-    model: Model = None,
     max_tokens: MaxTokens = 40,
     temperature: Annotated[
         float | None, Option("Sample at this temperature; 1 is the model's own distribution.")
@@ -264,9 +286,6 @@ def complete_command(
     n: Annotated[int, Option("Generate N continuations.", minimum=1)] = 1,
     seed: Annotated[int | None, Option("Draw with this seed; the same one gives the same text.")] = None,
     lines: Lines = False,
-    column: TextColumn = None,
-    device: Device = "cpu",
-    json: Json = False,
 ) -> None:
     """Continue texts, greedily or by sampling (--temperature, --top-k, --top-p). All of stdin is one text.
 
@@ -274,14 +293,14 @@ def complete_command(
       heed complete "The capital of France is"
       heed complete "Once upon a time" --model prose --temperature 0.8 --n 3 --seed 0
     """
-    texts = read_documents(text, lines, TableColumns("complete", column, model=model))
+    texts = read_documents(text, lines, common.columns("complete"))
     options = given_options(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     sample = bool({"temperature", "top_k", "top_p"} & set(options)) or n > 1
     with print_warnings(), show_progress("generating"):
-        name, pipe = make_pipeline("text-generation", model, device)
+        name, pipe = common.open("text-generation")
         results = pipe(texts, max_new_tokens=max_tokens, do_sample=sample, num_return_sequences=n, **options)
     draw = lambda _, rows: ("\n" + "—" * 8 + "\n").join(row["generated_text"] for row in rows)
-    write_results({"task": "text-generation", "model": name}, zip(texts, results, strict=True), json, draw)
+    common.write("text-generation", name, texts, results, draw)
 
 
 # `heed answer`: a question answered from a text or a folder of texts, each answer shown in its context.
@@ -294,15 +313,13 @@ def answer_command(
     first: Annotated[
         str, Argument("The text or its file; or the question, if it comes alone.", metavar="TEXT")
     ],
+    common: TaskOptions,
     second: Annotated[str | None, Argument("The question.", metavar="QUESTION")] = None,
     context: Annotated[str | None, Option("Look for the answer in this text, or file.")] = None,
     file: Annotated[Path | None, Option("Look for the answer in this file.")] = None,
     folder: Annotated[Path | None, Option("Look for the answer in the texts of this folder.")] = None,
-    model: Model = None,
     top_k: TopK = 1,
     or_nothing: Annotated[bool, Option("Allow “no answer”.", ("--or-nothing",))] = False,
-    device: Device = "cpu",
-    json: Json = False,
 ) -> None:
     """Answer a question with words of a text.
 
@@ -320,8 +337,8 @@ def answer_command(
     if folder is not None:
         question = text_or_file(first)
         with print_warnings(), show_progress("looking for the answer"):
-            name, shown = answer_from_folder(question, folder, model, top_k, device)
-        return print_answers(name, {question: shown}, json)
+            name, shown = answer_from_folder(common, question, folder, top_k)
+        return print_answers(common, name, {question: shown})
     if file is not None or context is not None:
         text = read_file(file) if file is not None else text_or_file(context or "")
         questions = [text_or_file(first)]
@@ -330,13 +347,13 @@ def answer_command(
     check_texts([text])
     check_texts(questions)
     with print_warnings(), show_progress("looking for the answer"), few_threads([text]):
-        name, pipe = make_pipeline("question-answering", model, device)
-        found = {}
+        name, pipe = common.open("question-answering")
+        by_question = {}
         for question in questions:
             best = pipe(question=question, context=text, top_k=top_k, handle_impossible_answer=or_nothing)
             rows = best if isinstance(best, list) else [best]
-            found[question] = [row | {"passage": text, "at": row["start"]} for row in rows]
-    return print_answers(name, found, json)
+            by_question[question] = [row | {"passage": text, "at": row["start"]} for row in rows]
+    return print_answers(common, name, by_question)
 
 
 def read_text_and_questions(first: str, second: str | None) -> tuple[str, list[str]]:
@@ -353,24 +370,25 @@ def read_text_and_questions(first: str, second: str | None) -> tuple[str, list[s
     return read_stdin(wait=False, hint=hint).strip(), [first]
 
 
-def print_answers(model: str, found: dict[str, list[Row]], json: bool) -> None:
+def print_answers(common: TaskOptions, model: str, by_question: dict[str, list[Row]]) -> None:
     """Print the answers of each question in their context; JSON has no context that was given whole."""
     left_out = lambda row: ("at",) if "file" in row else ("at", "passage")
     plain = lambda row: {name: value for name, value in row.items() if name not in left_out(row)}
-    rows = {question: [plain(row) if json else row for row in answers] for question, answers in found.items()}
-    about = {"task": "question-answering", "model": model}
-    write_results(about, rows.items(), json, lambda _, answers: format_answers(answers))
+    rows = [[plain(row) if common.json else row for row in answers] for answers in by_question.values()]
+    draw = lambda _, answers: format_answers(answers)
+    common.write("question-answering", model, by_question, rows, draw)
 
 
-def answer_from_folder(
-    question: str, folder: Path, model: str | None, top_k: int, device: str
-) -> tuple[str, list[Row]]:
+def answer_from_folder(common: TaskOptions, question: str, folder: Path, top_k: int) -> tuple[str, list[Row]]:
     """Return the model's name and the answers in a folder's texts, each with its place in its passage."""
+    from heedful.core.devices import resolve_device
     from heedful.tasks.search import DEFAULT_MODEL, OpenDomain
     from heedful.weights.loading import load
 
-    name, reader = make_pipeline("question-answering", model, device)
-    domain = OpenDomain(folder, reader=reader, model=load(DEFAULT_MODEL, device=device))
+    name, reader = common.open("question-answering")
+    domain = OpenDomain(
+        folder, reader=reader, model=load(DEFAULT_MODEL, device=resolve_device(common.device))
+    )
     best = domain.answer(question, top_k=top_k)
     rows = best if isinstance(best, list) else [best]
     # the same words may stand in a file twice: the passage is the one the answer lies in
@@ -411,14 +429,12 @@ Figure = Annotated[
 
 
 def read_command(
+    common: TaskOptions,
     image: Images = None,
     draw: Annotated[str | None, Option("Draw this text as an image, and read that.")] = None,
-    model: Model = None,
     beams: Beams = None,
     max_tokens: MaxTokens = None,
     figure: Figure = None,
-    device: Device = "cpu",
-    json: Json = False,
 ) -> None:
     """Read the text in images, or say what is in them, as the model was taught: a line for each image.
 
@@ -440,7 +456,7 @@ def read_command(
     with print_warnings(), show_progress("reading"):
         from heedful.core.images import draw_for_model
 
-        name, pipe = make_pipeline(task, model, device)
+        name, pipe = common.open(task)
         shown: list[Any] = list(image or ())
         if not shown:
             drawn, notes = draw_for_model(draw or "", pipe.model.image_processor, pipe.tokenizer)
@@ -448,12 +464,12 @@ def read_command(
             for note in notes:
                 warnings.warn(note, stacklevel=1)
         results = pipe(shown, **options)
-    for one, found in zip(shown, results, strict=True):
-        if json:
+    for one, answers in zip(shown, results, strict=True):
+        if common.json:
             about = {"image": str(one)} if image else {"drawn": draw}
-            as_json({"task": task, "model": name, **about, "results": found})
+            as_json({"task": task, "model": name, **about, "results": answers})
         else:
-            print(found[0]["generated_text"])
+            print(answers[0]["generated_text"])
     if figure is not None:
         from heedful.classroom import figures as view
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,8 +19,8 @@ from heedful.classroom.exercises.student_record import (
     record_verdicts,
 )
 from heedful.cli.arguments import load_model, text_or_file
-from heedful.cli.output import Json, as_json, console, make_table
-from heedful.core.checks import Argument, Option
+from heedful.cli.output import Json, as_json, console, print_table
+from heedful.core.checks import Argument, Option, check_choice
 from heedful.core.errors import InputError
 from heedful.core.progress import show_progress
 
@@ -79,8 +79,7 @@ def explain_command(
         return as_json(derivation.to_dict())
     from heedful.classroom.arithmetic.render import FORMATS, render_text
 
-    if format not in FORMATS:
-        raise InputError(f"--format {format} is unknown", hint=f"choose {', '.join(FORMATS)}")
+    check_choice("format", format, FORMATS)
     if format == "text":
         columns = console().width if sys.stdout.isatty() else None
         return print(render_text(derivation, digits, max_columns or None, columns=columns))
@@ -125,18 +124,10 @@ def _print_examples(json: bool) -> None:
 
     if json:
         return as_json({"exercises": examples(), "sentences": sentences()})
-    from rich.text import Text
-
-    out = console()
-    exercises = make_table("exercise", "what it works out", unbroken=("exercise",))
-    for name, about in examples().items():
-        exercises.add_row(Text(name), Text(about))
-    out.print(exercises)
-    listing = make_table("sentence", "text", "look for", unbroken=("sentence",))
-    for name, row in sentences().items():
-        listing.add_row(Text(name), Text(row["text"]), Text(row["look"]))
-    out.print()
-    out.print(listing)
+    print_table(("exercise", "what it works out"), list(examples().items()), unbroken=("exercise",))
+    print()
+    texts = [(name, row["text"], row["look"]) for name, row in sentences().items()]
+    print_table(("sentence", "text", "look for"), texts, unbroken=("sentence",))
 
 
 # `heed exercise`: exercises with the numbers of one student, and stubs of code.
@@ -178,7 +169,7 @@ def exercise_command(
     if names and names[0] == "code":
         return exercise_code(names[1:], list_all=list_all, hint=hint, output=output, force=force, json=json)
     if list_all or not names:
-        return _print_number_exercises(json)
+        return print_number_exercises(json)
     if len(names) > 1:
         raise InputError(f"{names[1]!r} is one exercise too many", hint="write one at a time")
     if hint:
@@ -201,8 +192,7 @@ def _write_or_ask(
     if format is None and not key and not json and sys.stdin.isatty() and sys.stdout.isatty():
         return ask_in_terminal(problem)
     format = "json" if json else format or "text"
-    if format not in FORMATS:
-        raise InputError(f"--format {format} is unknown", hint=f"choose {', '.join(FORMATS)}")
+    check_choice("format", format, FORMATS)
     text = FORMATS[format](problem, key)
     if output is None:
         return print(text, end="")
@@ -214,25 +204,36 @@ def _write_or_ask(
     print(output)
 
 
-def _print_number_exercises(json: bool) -> None:
+def print_number_exercises(json: bool) -> None:
+    """Print the number exercises, and how far the student is."""
     from heedful.classroom.exercises.numbers.exercises import EXERCISES
 
-    progress = read_progress(list(EXERCISES))
-    states = describe_states(progress)
+    print_progress("task", {name: exercise.task for name, exercise in EXERCISES.items()}, json)
+    if not json:
+        print("heed exercise code --list names the functions to write.")
+
+
+def print_progress(what: str, exercises: Mapping[str, str], json: bool) -> None:
+    """Print exercises, given by name with their task or equation (`what`), and how far the student is."""
+    progress = read_progress(list(exercises))
+    states, following = describe_states(progress), next_exercise(progress)
     if json:
         rows = [
-            {"name": n, "task": EXERCISES[n].task, "state": states[n]} | vars(progress[n]) for n in EXERCISES
+            {"name": name, what: text, "state": states[name]} | vars(progress[name])
+            for name, text in exercises.items()
         ]
-        return as_json({"exercises": rows, "next": next_exercise(progress)})
-    from rich.text import Text
+        return as_json({"exercises": rows, "next": following})
+    hints = {name: str(entry.hints or "") for name, entry in progress.items()}
+    cells = [(name, states[name], hints[name], text) for name, text in exercises.items()]
+    print_table(("exercise", "state", "hints", what), cells, right=("hints",), unbroken=("exercise", "state"))
+    print(f"\n{format_done(progress)}")
 
-    table = make_table("exercise", "state", "task", unbroken=("exercise", "state"))
-    for name, exercise in EXERCISES.items():
-        table.add_row(Text(name), Text(states[name]), Text(exercise.task))
-    console().print(table)
-    done, following = count_done(progress.values()), next_exercise(progress)
-    print(f"\n{done} of {len(EXERCISES)} done" + (f"; next: {following}" if following else ""))
-    print("heed exercise code --list names the functions to write.")
+
+def format_done(progress: Mapping[str, Any]) -> str:
+    """Return how many exercises are done, and which one is next."""
+    following = next_exercise(progress)
+    done = f"{count_done(progress.values())} of {len(progress)} done"
+    return f"{done}; next: {following}" if following else done
 
 
 # `heed exercise code`: the code exercises: their list, their stubs in a file, their hints.
@@ -266,27 +267,8 @@ def exercise_code(
 
 
 def print_code_exercises(json: bool) -> None:
-    """Print the exercises with their equations, and how far the student is."""
-    progress = read_progress(list(stubs()))
-    states = describe_states(progress)
-    if json:
-        rows = [
-            {"name": name, "equation": summaries()[name], "state": states[name]} | vars(entry)
-            for name, entry in progress.items()
-        ]
-        return as_json({"exercises": rows, "next": next_exercise(progress)})
-    from rich.text import Text
-
-    out = console()
-    listing = make_table(
-        "exercise", "state", "hints", "equation", right=("hints",), unbroken=("exercise", "state")
-    )
-    for name, entry in progress.items():
-        listing.add_row(*map(Text, (name, states[name], str(entry.hints or ""), summaries()[name])))
-    out.print(listing)
-    following = next_exercise(progress)
-    done = f"{count_done(progress.values())} of {len(progress)} done"
-    out.print(f"\n{done}" + (f"; next: {following}" if following else ""))
+    """Print the code exercises with their equations, and how far the student is."""
+    print_progress("equation", {name: summaries()[name] for name in stubs()}, json)
 
 
 def print_hint(name: str, json: bool) -> None:
@@ -314,15 +296,20 @@ def ask_in_terminal(problem: Problem) -> None:
     grade, hints = run_quiz(problem, ask, print)
     taken = f", {hints} hint{'s' * (hints != 1)}" if hints else ""
     print(f"\n{grade.points:.4g} of {grade.total} points{taken}")
-    keep_progress(grade)
+    keep_sheet_progress(grade)
 
 
-def keep_progress(grade: SheetGrade) -> None:
-    """Count a try of the exercise; a folder that cannot be written costs no marks."""
+def keep_sheet_progress(grade: SheetGrade) -> None:
+    """Count a try of a number exercise."""
     from heedful.classroom.exercises.numbers.grading import is_passed
 
+    keep_progress({grade.problem.exercise.name: "right" if is_passed(grade) else "wrong"})
+
+
+def keep_progress(verdicts: Mapping[str, str]) -> None:
+    """Count a try of each exercise; a folder that cannot be written costs no marks."""
     try:
-        record_verdicts({grade.problem.exercise.name: "right" if is_passed(grade) else "wrong"})
+        record_verdicts(verdicts)
     except OSError as error:
         print(f"warning: progress could not be kept: {error.filename}: {error.strerror}", file=sys.stderr)
 
@@ -356,20 +343,18 @@ def grade_command(
     from heedful.classroom.exercises.numbers.sheets import read_sheet
 
     grade = grade_answers(*read_sheet(path))
-    keep_progress(grade)
+    keep_sheet_progress(grade)
     as_json(grade.to_dict()) if json else _print_grade(grade)
     if not is_passed(grade):
         raise typer.Exit(1)
 
 
 def _print_grade(grade: SheetGrade) -> None:
-    from rich.text import Text
-
-    table = make_table("", "step", "points", "", right=("points",))
+    rows = []
     for row in grade.questions:
-        said = row.verdict + (f": {row.message}" if row.message and row.verdict != "missing" else "")
-        table.add_row(str(row.question.number), Text(row.question.prompt), f"{row.points:.2g}", Text(said))
-    console().print(table)
+        verdict = row.verdict + (f": {row.message}" if row.message and row.verdict != "missing" else "")
+        rows.append((str(row.question.number), row.question.prompt, f"{row.points:.2g}", verdict))
+    print_table(("", "step", "points", ""), rows, right=("points",))
     first = grade.first_error
     where = (
         "" if first is None else f"; step {first.question.number}, {first.question.prompt}, went wrong first"
@@ -391,11 +376,9 @@ def grade_code(path: Path, names: Sequence[str] = (), *, json: bool = False) -> 
     from heedful.classroom.exercises.code.grading import grade_solution
 
     result = grade_solution(path, names or None)
-    tried = {grade.name: grade.verdict for grade in result.grades if grade.verdict in ("right", "wrong")}
-    try:
-        record_verdicts(tried)
-    except OSError as error:
-        print(f"warning: progress could not be kept: {error.filename}: {error.strerror}", file=sys.stderr)
+    keep_progress(
+        {grade.name: grade.verdict for grade in result.grades if grade.verdict in ("right", "wrong")}
+    )
     if json:
         as_json(result.to_dict())
     else:
@@ -405,12 +388,7 @@ def grade_code(path: Path, names: Sequence[str] = (), *, json: bool = False) -> 
         for note in result.notes:
             print(f"note: {note}")
         print(f"protected by: {', '.join(result.protections)}")
-        progress = read_progress(list(stubs()))
-        following = next_exercise(progress)
-        left = f"; next: {following}" if following else ""
-        print(
-            f"\n{result.right} right in {path}, {count_done(progress.values())} of {len(progress)} done{left}"
-        )
+        print(f"\n{result.right} right in {path}, {format_done(read_progress(list(stubs())))}")
     if any(grade.verdict == "wrong" for grade in result.grades):
         raise typer.Exit(1)
 
@@ -459,10 +437,8 @@ def course_command(
     from heedful.classroom.course import chapters, find_chapter, write_notebooks
 
     if listing:
-        table = make_table("chapter", "name", "what it is about", right=("chapter",), unbroken=("name",))
-        for one in chapters():
-            table.add_row(str(one.number), one.name, one.title)
-        return console().print(table)
+        rows = [(str(one.number), one.name, one.title) for one in chapters()]
+        return print_table(("chapter", "name", "about"), rows, right=("chapter",), unbroken=("name",))
     chosen = chapters() if chapter is None else [find_chapter(chapter)]
     for path in write_notebooks(folder, chosen, overwrite=force):
         print(path)

@@ -16,8 +16,8 @@ import typer
 
 import heedful
 from heedful.cli.arguments import Device, Dtype, Model, load_model, load_stepper, read_stdin, text_or_file
-from heedful.cli.output import Json, as_json, console, make_table, print_pairs
-from heedful.core.checks import Argument, Option
+from heedful.cli.output import Json, as_json, console, print_pairs, print_table
+from heedful.core.checks import Argument, Option, check_choice
 from heedful.core.errors import InputError
 from heedful.core.progress import show_progress
 
@@ -45,8 +45,7 @@ def export_command(
       heed export smollm2-135m-instruct --format gguf --quantize q4_k
       heed export runs/gpt2 ./gpt2 --format hf
     """
-    if format not in FORMATS:
-        raise InputError(f"format={format!r} is unknown", hint=f"choose {', '.join(FORMATS)}")
+    check_choice("format", format, FORMATS)
     endings = {"hf": "", "gguf": f"-{quantize}.gguf", "onnx": ".onnx"}
     name = Path(model).name.removesuffix(".gguf")
     where = out or Path(f"{name}{endings[format]}")
@@ -225,15 +224,12 @@ def tokenize_command(
     pieces = tokenizer.split(text, special=special)
     if json:
         return as_json({"model": model, "text": text, "tokens": [p._asdict() for p in pieces]})
-    rows = make_table("id", "token", "characters", "text", right=("id", "characters"))
-    from rich.text import Text
-
+    rows = []
     for p in pieces:
         span = f"{p.start}–{p.end}" if p.end > p.start else ""
-        rows.add_row(str(p.id), Text(p.token), span, Text(repr(text[p.start : p.end])[1:-1] if span else ""))
-    out = console()
-    out.print(rows)
-    out.print(f"\n{len(pieces)} tokens, {len(text)} characters", style="dim")
+        rows.append((str(p.id), p.token, span, repr(text[p.start : p.end])[1:-1] if span else ""))
+    print_table(("id", "token", "characters", "text"), rows, right=("id", "characters"))
+    console().print(f"\n{len(pieces)} tokens, {len(text)} characters", style="dim")
 
 
 def _load_tokenizer(name: str) -> Tokenizer:
@@ -251,17 +247,17 @@ def _load_tokenizer(name: str) -> Tokenizer:
         from heedful.text.from_gguf import from_gguf
         from heedful.weights.formats.gguf import GGUFFile
 
-        found = from_gguf(GGUFFile(where).metadata)
+        tokenizer = from_gguf(GGUFFile(where).metadata)
     else:
         from heedful.models.hf_config import read_config
         from heedful.text import load_tokenizer
 
-        found = load_tokenizer(where, read_config(where) if (where / "config.json").is_file() else {})
-    if found is None:
+        tokenizer = load_tokenizer(where, read_config(where) if (where / "config.json").is_file() else {})
+    if tokenizer is None:
         raise InputError(
             f"{name} has no tokenizer", hint="it needs a tokenizer.json, a vocab file or a .model"
         )
-    return found
+    return tokenizer
 
 
 # `heed env` and `heed version`.
@@ -293,15 +289,14 @@ def env_command(json: Json = False) -> None:
     }
     if json:
         return as_json(facts)
-    rows = make_table("what", "value")
+    rows: list[tuple[str, str]] = []
     for name, value in facts.items():
         if isinstance(value, dict):
-            rows.add_row("", "")
-            for key, inner in value.items():
-                rows.add_row(key, "–" if inner is None else str(inner))
+            rows.append(("", ""))
+            rows += [(key, "–" if inner is None else str(inner)) for key, inner in value.items()]
         else:
-            rows.add_row(name, str(value))
-    console().print(rows)
+            rows.append((name, str(value)))
+    print_table(("what", "value"), rows)
 
 
 def _version(name: str) -> str | None:

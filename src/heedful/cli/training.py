@@ -14,11 +14,10 @@ from heedful.cli.output import (
     Json,
     Quiet,
     as_json,
-    console,
     format_metric,
     format_size,
-    make_table,
     print_pairs,
+    print_table,
 )
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import ConfigError, HeedfulError, InputError, NotFound, nearest
@@ -115,12 +114,12 @@ def other_settings(settings: Sequence[str], files: list[str], valid: list[str]) 
     """Return the settings of --set, of the files to train on and of those to validate on."""
     from heedful.train.recipes.recipes import Setting, parse_assignment
 
-    found = [parse_assignment(text) for text in settings]
-    for one in found:
+    assignments = [parse_assignment(text) for text in settings]
+    for one in assignments:
         if one.path in ("train.folder", "train.resume"):
             raise ConfigError(f"--set cannot change {one.path}", hint="use --folder and --resume")
     data = {"files": files, "valid": valid}
-    return found + [Setting(name, value, "command line") for name, value in data.items() if value]
+    return assignments + [Setting(name, value, "command line") for name, value in data.items() if value]
 
 
 def reports_error(error: HeedfulError) -> bool:
@@ -161,10 +160,8 @@ def print_settings(settings: ResolvedSettings, json: bool) -> None:
     if json:
         listed = {path: {"value": value, "from": origin(path)} for path, value in values.items()}
         return as_json({"name": settings.name, "settings": listed})
-    rows = make_table("setting", "value", "from", unbroken=("setting",))
-    for path, value in values.items():
-        rows.add_row(path, str(value).replace("[", "\\["), origin(path))
-    console().print(rows)
+    rows = [(path, str(value), origin(path)) for path, value in values.items()]
+    print_table(("setting", "value", "from"), rows, unbroken=("setting",))
 
 
 def print_rehearsal(figures: dict[str, Any], json: bool) -> None:
@@ -217,12 +214,9 @@ def recipes_command(json: Json = False) -> None:
             for n, r in RECIPES.items()
         ]
         return as_json({"recipes": rows})
-    listing = make_table(
-        "recipe", "family", "objective", "steps", "what for", right=("steps",), unbroken=("recipe", "family")
-    )
-    for name, r in RECIPES.items():
-        listing.add_row(name, r.family, r.objective, f"{r.train.steps:,}", r.what)
-    console().print(listing)
+    columns = ("recipe", "family", "objective", "steps", "what for")
+    cells = [(name, r.family, r.objective, f"{r.train.steps:,}", r.what) for name, r in RECIPES.items()]
+    print_table(columns, cells, right=("steps",), unbroken=("recipe", "family"))
 
 
 recipe_command = CommandGroup("Copy a recipe to a file, to change it.")

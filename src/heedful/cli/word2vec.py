@@ -78,7 +78,7 @@ def train_vectors(
             raise InputError(f"{path} is a folder", hint=f"name a file in it, such as {path / output.name}")
         path.parent.mkdir(parents=True, exist_ok=True)
     with file_lock(output):
-        report = lambda found: typer.echo(f"phrases: {len(found.scores):,} pairs joined", err=True)
+        report = lambda joined: typer.echo(f"phrases: {len(joined.scores):,} pairs joined", err=True)
         text = join_phrases(Corpus(corpus, lowercase), phrases, report)
         trainer = Trainer.begin(text, settings, checkpoint, resume)
         counts = trainer.counts
@@ -234,12 +234,12 @@ def write_phrases(
     from heedful.word2vec.phrases import find_phrases
 
     with show_progress("counting pairs"):
-        found = find_phrases(Corpus(corpus, lowercase), min_count, threshold)
+        bigrams = find_phrases(Corpus(corpus, lowercase), min_count, threshold)
     joining = show_progress("joining phrases")
     with joining, open_atomically(output, "w", encoding="utf-8", newline="\n") as file:
-        for sentence in Corpus(corpus, lowercase, phrases=(found,)).sentences():
+        for sentence in Corpus(corpus, lowercase, phrases=(bigrams,)).sentences():
             file.write(" ".join(sentence) + "\n")
-    typer.echo(f"{len(found.scores):,} pairs joined", err=True)
+    typer.echo(f"{len(bigrams.scores):,} pairs joined", err=True)
     typer.echo(str(output))
 
 

@@ -113,7 +113,7 @@ def test_a_right_sheet_leaves_with_0_and_is_kept_as_done(
         (("exercise", "cat-sat", "dragons"), "one exercise too many"),
         (("exercise", "cat-sat", "--seed", ""), "no name of a student"),
         (("exercise", "cat-sat", "--digits", "0"), "choose 1"),
-        (("exercise", "cat-sat", "--format", "word"), "choose text, yaml"),
+        (("exercise", "cat-sat", "--format", "word"), "choose one of text, yaml"),
         (("exercise", "cat-sat", "--out", "sheet.doc"), "does not say its format"),
         (("exercise", "cat-sat", "--hint"), "type ?"),
         (("grade", "missing.yaml"), "missing.yaml"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-STATIC = ROOT / "src" / "heedful" / "studio" / "static"
+STATIC = ROOT / "src" / "heedful" / "classroom" / "studio" / "static"
 
 
 def test_the_page_is_at_most_150_kilobytes_compressed() -> None:

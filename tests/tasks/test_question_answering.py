@@ -11,8 +11,7 @@ import torch
 
 from heedful.core.errors import InputError
 from heedful.models.base import Model
-from heedful.tasks import Truncated
-from heedful.tasks import registry as pipeline
+from heedful.tasks import Truncated, pipeline
 from heedful.text.tokenizer import Tokenizer
 from tests.properties.tiny import tiny
 

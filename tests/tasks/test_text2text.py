@@ -10,8 +10,7 @@ import pytest
 import heedful
 from heedful.core.errors import InputError
 from heedful.models.base import Model
-from heedful.tasks import Truncated
-from heedful.tasks import registry as pipeline
+from heedful.tasks import Truncated, pipeline
 from heedful.tasks.generation import clean_text
 from heedful.tasks.text2text import split_into_sentences
 from tests.decode.toy import letters

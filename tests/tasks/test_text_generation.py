@@ -8,8 +8,7 @@ import pytest
 
 import heedful
 from heedful.core.errors import InputError
-from heedful.tasks import Truncated
-from heedful.tasks import registry as pipeline
+from heedful.tasks import Truncated, pipeline
 from heedful.tasks.conversational import Conversation
 from tests.decode.toy import letters
 from tests.properties.tiny import tiny

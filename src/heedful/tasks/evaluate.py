@@ -22,11 +22,13 @@ from heedful.data.tokenization import find_template
 from heedful.models.base import LM, Model, evaluation_mode
 from heedful.tasks.examples import MESSAGES, ColumnFlags, Examples, check_flags, infer_file_task, list_unused
 from heedful.tasks.finetune.request import EvaluationRequest
+from heedful.tasks.label_kinds import label_kind_of, merge_labels
 from heedful.tasks.metrics.perplexity import perplexity
 from heedful.tasks.metrics.scores import correlation_scores
 from heedful.tasks.registry import bind_task, trainable_tasks
 from heedful.tasks.task import TrainableTask
 from heedful.tasks.task_specification import TaskSpecification
+from heedful.tasks.text_classification import TextClassification
 from heedful.train.recipes.prepare import TrainingData
 from heedful.train.recipes.progress import LineReporter, ProgressReporter
 
@@ -41,13 +43,13 @@ def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, A
         known = [*MEASURES, *tasks]
         hint = nearest(task, known) or f"one of {', '.join(known)}"
         raise ConfigError(f"no task is called {task!r}", hint=hint)
-    kind = tasks[task].for_model(model)
+    kind = tasks[task]
     kind.check_model(model)
     settings, rows = dict(request.options), {"batch": request.batch}
     rows |= {} if request.length is None else {"length": request.length}
     learnt = TaskSpecification.of(model)
     learnt = learnt if learnt is not None and learnt.command == kind.command else None
-    examples, facts = read_examples(kind, request.files, settings, learnt)
+    examples, facts = read_examples(kind, model, request.files, settings, learnt)
     examples = examples.first(None if request.limit is None else request.limit * request.batch)
     lines = ProgressReporter() if request.quiet else LineReporter()
 
@@ -65,7 +67,7 @@ def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, A
 
 
 def read_examples(
-    task: type[TrainableTask], files: Sequence[str], settings: dict[str, Any],
+    task: type[TrainableTask], model: Model, files: Sequence[str], settings: dict[str, Any],
     learnt: TaskSpecification | None = None,
 ) -> tuple[Examples, dict[str, Any]]:  # fmt: skip
     """Return the examples of files, and which columns they come from; take the settings that name columns.
@@ -81,7 +83,7 @@ def read_examples(
         raise InputError(
             f"{task.command} reads one table or two files of lines", hint=f"got {len(files)} files"
         )
-    parts = [read_one_file(task, path, flags, encoding, learnt) for path in files]
+    parts = [read_one_file(task, model, path, flags, encoding, learnt) for path in files]
     examples = parts[0] if len(parts) == 1 else join_examples(parts)
     columns = {"columns": list(examples.columns.values())} if examples.columns else {}
     columns |= {"unused_columns": list(examples.unused)} if examples.unused else {}
@@ -127,8 +129,9 @@ def read_parallel_lines(files: Sequence[str], encoding: str) -> tuple[Examples, 
 
 
 def read_one_file(
-    task: type[TrainableTask], path: str, flags: ColumnFlags, encoding: str, learnt: TaskSpecification | None
-) -> Examples:
+    task: type[TrainableTask], model: Model, path: str, flags: ColumnFlags, encoding: str,
+    learnt: TaskSpecification | None,
+) -> Examples:  # fmt: skip
     """Return the examples of one file; columns are those learnt from, or found as in `heed finetune`."""
     named = [name for name in flags.values() if name is not None]
     if "lines" in task.file_kinds:
@@ -146,10 +149,13 @@ def read_one_file(
     check_flags(source, flags)
     if learnt is not None:
         flags = learnt.complete_flags(flags, source.columns, task.roles)
-    examples = task.read_examples(source, flags)
+    if issubclass(task, TextClassification):
+        examples = task.read_examples(source, flags, label_kind_of(model))
+    else:
+        examples = task.read_examples(source, flags)
     if learnt is not None:
         learnt.check_columns(path, examples.columns, task.roles)
-        examples = task.merge_labels(examples, learnt.labels) if learnt.merge_labels else examples
+        examples = merge_labels(examples, learnt.labels) if learnt.merge_labels else examples
     return replace(examples, unused=tuple(list_unused(source, examples.columns)))
 
 

@@ -16,6 +16,7 @@ from heedful.data.readers import column_hint
 from heedful.models.base import Model
 
 if TYPE_CHECKING:
+    from heedful.tasks.label_kinds import LabelKind
     from heedful.tasks.task import TrainableTask
 
 
@@ -37,6 +38,7 @@ class Examples:
     notes: tuple[str, ...] = ()
     path: str = ""
     unused: tuple[str, ...] = ()  # columns that play no role
+    label_kind: LabelKind | None = None  # of classification: how the labels are related
 
     def __len__(self) -> int:
         return len(self.items)

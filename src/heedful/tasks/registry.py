@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,9 @@ from heedful.tasks.task_specification import TaskSpecification
 from heedful.text import Tokenizer, load_tokenizer
 from heedful.weights.hub import at_hand, resolve
 from heedful.weights.loading import load
+
+if TYPE_CHECKING:
+    from heedful.tasks.label_kinds import LabelKind
 
 
 @dataclass(frozen=True)
@@ -144,12 +147,15 @@ def trainable_tasks() -> dict[str, type[TrainableTask]]:
     return {kind.command: kind for kind in kinds if issubclass(kind, TrainableTask)}
 
 
-def bind_task(kind: type[TrainableTask], model: Model) -> TrainableTask:
-    """Return the task bound to a model that has its head: its pipeline, in the form that `kind` is."""
-    wheres = [f"{one.__module__}:{one.__name__}" for one in kind.__mro__]
-    names = {entry.where: name for name, entry in TASKS.items()}
-    bound = pipeline(next(names[where] for where in wheres if where in names), model)
-    return kind(bound.task, bound.model, bound.tokenizer)
+def bind_task(kind: type[TrainableTask], model: Model, label_kind: LabelKind | None = None) -> TrainableTask:
+    """Return the task bound to a model that has its head: its pipeline.
+
+    `label_kind` is of classification; None: what the model has learnt.
+    """
+    where = f"{kind.__module__}:{kind.__name__}"
+    bound = pipeline(next(name for name, entry in TASKS.items() if entry.where == where), model)
+    assert isinstance(bound, TrainableTask)
+    return bound if label_kind is None else replace(bound, label_kind=label_kind)  # type: ignore[call-arg]
 
 
 def infer_task(model: Model) -> str:

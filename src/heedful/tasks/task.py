@@ -20,7 +20,7 @@ from torch import Tensor
 
 from heedful.core.checks import check_integer
 from heedful.core.devices import resolve_device
-from heedful.core.errors import ConfigError, InputError, nearest
+from heedful.core.errors import InputError, nearest
 from heedful.core.padding import pad_rows, valid_mask
 from heedful.core.progress import report_progress
 from heedful.data.batch_options import BatchOptions, TaskKeywords
@@ -223,33 +223,10 @@ class TrainableTask(Task):
     head_settings: ClassVar[Mapping[str, Any]] = {}  # of config.json, which say how its head is read
 
     @classmethod
-    def for_file(cls, source: InputFile, column_flags: ColumnFlags, order: str | None) -> type[TrainableTask]:
-        """Return the form of this task that the file is for; `order` names labels from low to high."""
-        if order is not None:
-            raise ConfigError(
-                f"--order {order}: it is about the classes of --task classify", hint="leave it out"
-            )
-        return cls
-
-    @classmethod
-    def for_examples(cls, examples: Examples, balance: bool | None) -> type[TrainableTask]:
-        """Return the form of this task that the examples are for; `balance` is about classes."""
-        return cls
-
-    @classmethod
-    def for_model(cls, model: Model) -> type[TrainableTask]:
-        """Return the form of this task that a trained model has learnt."""
-        return cls
-
-    @classmethod
     def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
         """Return the examples of a file: by default the rows of a table, parsed by `parse_cells`."""
         columns = infer_columns(source, cls.command, cls.roles, column_flags)
-        cells = lambda row: {role: cell_text(row.values.get(name)) for role, name in columns.items()}
-        hint = "read as " + ", ".join(f"{role} = {name!r}" for role, name in columns.items())
-        rows = ((row.where, cells(row)) for row in source.rows)
-        found = parse_rows(source.path, rows, cls.parse_cells, hint)
-        return Examples(found.items, found.locations, columns, found.notes, str(source.path))
+        return parse_table(source, columns, cls.parse_cells)
 
     @classmethod
     def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
@@ -257,16 +234,6 @@ class TrainableTask(Task):
         if empty := next((role for role, text in cells.items() if not text.strip()), None):
             raise UnusableRow(f"without a {empty}")
         return tuple(cells.values())
-
-    @classmethod
-    def label_notes(cls, examples: Examples) -> tuple[str, ...]:
-        """Return notes about labels that look like mistakes."""
-        return ()
-
-    @classmethod
-    def merge_labels(cls, examples: Examples, names: Sequence[str] = ()) -> Examples:
-        """Return examples in which a label has one spelling: that of `names`, or the most frequent."""
-        raise ConfigError("--merge-labels: it is about the classes of --task classify", hint="leave it out")
 
     @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
@@ -293,15 +260,6 @@ class TrainableTask(Task):
         return {}
 
     @classmethod
-    def best_guess(cls, train: Examples) -> str | None:
-        """Return the answer that is right most often without looking at the text; None: there is none."""
-        return None
-
-    def guess_answers(self, examples: Examples, guess: str) -> list[Any]:
-        """Return what `predict` would give if it answered every example alike."""
-        raise NotImplementedError
-
-    @classmethod
     def training_defaults(cls, train: Examples) -> TrainingDefaults:
         """Return the settings of training that suit these examples."""
         return cls.training
@@ -314,30 +272,6 @@ class TrainableTask(Task):
                 f"a {model.family.name} model has no {cls.head!r} head, which {cls.command} needs",
                 hint="take an encoder, such as all-minilm-l6-v2",
             )
-
-    @classmethod
-    def prefers_linear_head(cls, model: Model, examples: Examples) -> bool:
-        """Return whether a linear head on sentence vectors learns these few rows better than all weights."""
-        return False
-
-    @classmethod
-    def group_rows(cls, examples: Examples) -> list[int]:
-        """Return a number for every row; rows of the same number are held out together."""
-        return list(range(len(examples)))
-
-    @classmethod
-    def class_weights(cls, examples: Examples) -> list[float] | None:
-        """Return how much each class counts in the loss of a linear head; None: all alike."""
-        return None
-
-    @classmethod
-    def name_examples(cls, examples: Examples) -> Examples:
-        """Return examples whose texts are the names of classes, if these say something."""
-        return examples.select([])
-
-    def compare_logits(self, examples: Examples, logits: Tensor, trials: float) -> dict[str, Any]:
-        """Return the scores of logits, a row for each example, that count as so many independent answers."""
-        raise NotImplementedError
 
     @classmethod
     def label_order(cls, train: Examples) -> tuple[str, ...] | None:
@@ -414,6 +348,16 @@ def _count(inputs: Iterable[Any], report: Callable[[int], None]) -> Iterator[Any
     for number, one in enumerate(inputs, 1):
         yield one
         report(number)
+
+
+def parse_table(
+    source: InputFile, columns: dict[str, str], parse: Callable[[Mapping[str, str]], tuple[Any, ...]]
+) -> Examples:
+    """Return the rows of a table as examples: `parse` gets the cells of a row by their roles."""
+    cells = lambda row: {role: cell_text(row.values.get(name)) for role, name in columns.items()}
+    hint = "read as " + ", ".join(f"{role} = {name!r}" for role, name in columns.items())
+    parsed = parse_rows(source.path, ((row.where, cells(row)) for row in source.rows), parse, hint)
+    return Examples(parsed.items, parsed.locations, columns, parsed.notes, str(source.path))
 
 
 def row_keywords(options: BatchOptions) -> TaskKeywords:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from heedful import data
 from heedful.core.checks import check_choice, check_integer
-from heedful.core.errors import ConfigError, InputError
+from heedful.core.errors import InputError
 from heedful.data.batch_options import BatchOptions
-from heedful.data.batches import Batches
+from heedful.data.batches import BalancedOrder, Batches, CollatedRows
 from heedful.data.input_files import InputFile
 from heedful.models.base import LM, Model
 from heedful.tasks.examples import (
-    EMPTY_LABELS,
     INPUT_ROLES,
     LABEL,
     ColumnFlags,
@@ -30,17 +30,31 @@ from heedful.tasks.examples import (
     fold_label,
     infer_columns,
     is_numeric,
+    move_to_training,
     split_by_label,
+    split_randomly,
 )
 from heedful.tasks.feature_extraction import sentence_vectors
-from heedful.tasks.metrics.scores import class_scores
+from heedful.tasks.label_kinds import (
+    ONE_LABEL,
+    SEVERAL,
+    THRESHOLD,
+    LabelKind,
+    kind_of,
+    label_columns,
+    label_kind_of,
+    label_names,
+    labels_of,
+    parse_label_list,
+    with_label_lists,
+)
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, rename_options, truncates
-from heedful.tasks.task import Task, TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.task import Task, TrainableTask, TrainingDefaults, parse_table, row_keywords
 from heedful.tasks.task_specification import TaskSpecification
+from heedful.train.objectives import Objective
 
 MAX_CLASSES = 1000  # so many in a small file are no classes
 MANY_CLASSES = 10  # from which on learning is faster and longer
-UNEVEN = 4  # a class with so many times the rows of the middle one makes the classes unbalanced
 MAX_ROWS_PER_CLASS = 32  # in the mean; from more on training all weights does better (docs/finetuning.md)
 
 SCORE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -66,6 +80,7 @@ def parse_text_pair(example: Any) -> str | tuple[str, str]:
     return example["text"] if example.get("text_pair") is None else (example["text"], example["text_pair"])
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class TextClassification(TrainableTask):
     """p = softmax(u) over the labels, u the logits of the classifying head.
 
@@ -75,9 +90,11 @@ class TextClassification(TrainableTask):
 
     heads = ("classify",)
     needs = "a head that labels a whole text (classify)"
-    command, head, objective, metric = "classify", "classify", "classify", "accuracy"
+    command, head = "classify", "classify"
     training = TrainingDefaults(lr=5e-5, lora_lr=1e-3, epochs=4, length=256)
     roles: ClassVar[Mapping[str, Role]] = {**INPUT_ROLES["classify"], "label": Role("--label", LABEL)}
+
+    label_kind: LabelKind = None  # type: ignore[assignment]  # None: as the model's config.json says
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Return [{"label", "score"}]: the best label of a text; with `top_k` the best few (None: all)."""
@@ -130,56 +147,41 @@ class TextClassification(TrainableTask):
         sigmoid = problem == "multi_label_classification" or self.model.config.labels == 1
         return "sigmoid" if sigmoid else "softmax"
 
-    @classmethod
-    def for_file(cls, source: InputFile, column_flags: ColumnFlags, order: str | None) -> type[TrainableTask]:
-        """Lists of labels, or several columns of them, may hold at once; labels may have an order."""
-        from heedful.tasks.label_kinds import MultiLabelClassification, ordinal_classification
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "label_kind", self.label_kind or label_kind_of(self.model))
 
-        several = "," in (column_flags.get("--label") or "") and column_flags["--label"] not in source.columns
-        if several or cls.has_lists(source, column_flags):
-            if order is not None:
-                raise ConfigError(
-                    "--order is of rows with one label; here several may hold", hint="leave it out"
-                )
-            return MultiLabelClassification
-        return cls if order is None else ordinal_classification(order)
+    @property
+    def metric(self) -> str:  # type: ignore[override]
+        return self.label_kind.metric
+
+    @property
+    def objective(self) -> str | Objective:
+        return self.label_kind.objective
 
     @classmethod
-    def has_lists(cls, source: InputFile, column_flags: ColumnFlags) -> bool:
-        """Return whether the labels of a file are lists."""
-        column = infer_columns(source, cls.command, cls.roles, column_flags)["label"]
-        return any(isinstance(row.values.get(column), list) for row in source.rows)
+    def read_examples(
+        cls, source: InputFile, column_flags: ColumnFlags, label_kind: LabelKind | None = None
+    ) -> Examples:
+        """Return (text, label) or (text, pair, label) of every row; where several hold, label is a tuple.
 
-    @classmethod
-    def for_examples(cls, examples: Examples, balance: bool | None) -> type[TrainableTask]:
-        from heedful.tasks.label_kinds import UnbalancedClassification
-
-        counts = sorted(count_values([row[-1] for row in examples.items]).values())
-        uneven = len(counts) > 1 and counts[-1] > UNEVEN * counts[(len(counts) - 1) // 2]
-        return (
-            UnbalancedClassification
-            if cls is TextClassification and (balance or (balance is None and uneven))
-            else cls
-        )
-
-    @classmethod
-    def for_model(cls, model: Model) -> type[TrainableTask]:
-        from heedful.tasks.label_kinds import MultiLabelClassification, ordinal_classification
-
-        if model.hf_config.get("problem_type") == "multi_label_classification":
-            return MultiLabelClassification
-        return ordinal_classification(model.label_names) if model.hf_config.get("ordinal") else cls
-
-    @classmethod
-    def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
-        """Return (text, label) or (text, pair, label) of every row, which is of one class."""
-        examples = super().read_examples(source, column_flags)
-        column = examples.columns["label"]
-        for row in source.rows:
-            if isinstance(value := row.values.get(column), list | dict):
-                what = f"{source.path}, {row.where}: {column!r} is {str(value)[:60]}"
-                raise InputError(what, hint="a label is a text or a number, or in every row a list of them")
-        return examples
+        `label_kind` is that of other examples, or of a model; None: lists of labels tell that several hold.
+        """
+        named = column_flags.get("--label") or ""
+        several = label_columns(source, named) if label_kind is None or label_kind.several else []
+        label = named if several else infer_columns(source, cls.command, cls.roles, column_flags)["label"]
+        listed = next((row for row in source.rows if isinstance(row.values.get(label), list | dict)), None)
+        if label_kind is None:
+            has_lists = any(isinstance(row.values.get(label), list) for row in source.rows)
+            label_kind = SEVERAL if several or has_lists else ONE_LABEL
+        if label_kind.several:
+            source = with_label_lists(source, label, several)
+        elif listed is not None:
+            what = f"{source.path}, {listed.where}: {label!r} is {str(listed.values[label])[:60]}"
+            raise InputError(what, hint="a label is a text or a number, or in every row a list of them")
+        columns = infer_columns(source, cls.command, cls.roles, column_flags)
+        examples = parse_table(source, columns, parse_label_list if label_kind.several else cls.parse_cells)
+        return replace(examples, label_kind=label_kind)
 
     @classmethod
     def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
@@ -187,64 +189,46 @@ class TextClassification(TrainableTask):
         return (*texts, label.strip())
 
     @classmethod
-    def labels_of(cls, example: Any) -> tuple[str, ...]:
-        """Return the labels of an example, which are one or several."""
-        label = example[-1]
-        return (label,) if isinstance(label, str) else tuple(label)
-
-    @classmethod
-    def label_notes(cls, examples: Examples) -> tuple[str, ...]:
-        counts = count_values([label for row in examples.items for label in cls.labels_of(row)])
-        form = lambda labels: " and ".join(f"{label!r} ({counts[label]:,})" for label in labels)
-        alike: dict[str, list[str]] = {}
-        for label in counts:
-            alike.setdefault(fold_label(label), []).append(label)
-        empty = [label for label in counts if fold_label(label) in EMPTY_LABELS]
-        notes = [
-            f"the labels {form(labels)} differ only by case or white space; --merge-labels makes them one"
-            for folded, labels in alike.items() if len(labels) > 1 and folded not in EMPTY_LABELS
-        ]  # fmt: skip
-        if empty:
-            subject = f"labels {form(empty)} look" if len(empty) > 1 else f"label {form(empty)} looks"
-            notes.append(f"the {subject} empty; --merge-labels leaves such rows out")
-        return tuple(notes)
-
-    @classmethod
-    def merge_labels(cls, examples: Examples, names: Sequence[str] = ()) -> Examples:
-        """Write every label as the most frequent of its spellings is, or as in `names`; drop empty ones."""
-        counts = count_values([label for row in examples.items for label in cls.labels_of(row)])
-        spelling: dict[str, str] = {}
-        for label in (*names, *counts):
-            spelling.setdefault(fold_label(label), label)
-        items, kept = list(examples.items), list[int]()
-        for i, row in enumerate(examples.items):
-            folded = [fold_label(label) for label in cls.labels_of(row)]
-            merged = tuple(dict.fromkeys(spelling[one] for one in folded if one not in EMPTY_LABELS))
-            if merged or not isinstance(row[-1], str):
-                items[i] = (*row[:-1], merged[0] if isinstance(row[-1], str) else merged)
-                kept.append(i)
-        lost = len(items) - len(kept)
-        subject, verb = ("1 row", "is") if lost == 1 else (f"{lost:,} rows", "are")
-        notes = (f"{subject} whose label looks empty {verb} left out",) if lost else ()
-        return replace(replace(examples, items=items).select(kept), notes=(*examples.notes, *notes))
-
-    @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+        """Split with every label in proportion. Of several at once, split at random.
+
+        Rows with a label that only they have train, or it could not be learnt.
+        """
         check_classes(examples)
-        train, valid = split_by_label(examples, [row[-1] for row in examples.items], seed)
-        return train, valid, "drawn at random, every label in proportion"
+        if not kind_of(examples).several:
+            train, valid = split_by_label(examples, [row[-1] for row in examples.items], seed)
+            return train, valid, "drawn at random, every label in proportion"
+        train, valid = split_randomly(examples, seed)
+        learnt = {label for row in train.items for label in row[-1]}
+        rare = {i for i, row in enumerate(valid.items) if not set(row[-1]) <= learnt}
+        if len(rare) == len(valid):
+            what = "the rows are too few to hold some out: their labels differ too much"
+            raise InputError(what, hint="give --valid FILE")
+        return (*move_to_training(train, valid, rare), "drawn at random")
 
     @classmethod
     def check_examples(cls, train: Examples, valid: Examples) -> None:
-        if train.columns.keys() != valid.columns.keys():
+        kind = kind_of(train)
+        if kind.ordered:
+            for row, where in [
+                pair for part in (train, valid) for pair in zip(part.items, part.locations, strict=True)
+            ]:
+                if kind.order and row[-1] not in kind.order:
+                    hint = f"--order has {', '.join(kind.order)}"
+                    raise InputError(f"{where}: the label {row[-1]!r} has no place in the order", hint=hint)
+                if not kind.order and not is_numeric(row[-1]):
+                    hint = "name all: --order low,middle,high"
+                    raise InputError(f"{where}: the label {row[-1]!r} is no number", hint=hint)
+        if not kind.several and train.columns.keys() != valid.columns.keys():
             read = [", ".join(map(repr, part.columns.values())) for part in (train, valid)]
             raise InputError(
                 f"training has the columns {read[0]}, validation {read[1]}: one has a text more",
                 hint="name the columns with --text, --pair and --label",
             )
-        check_classes(replace(train, items=[*train.items, *valid.items]))
-        labels = [(row[-1], where) for row, where in zip(valid.items, valid.locations, strict=True)]
-        check_known("label", labels, count_values([row[-1] for row in train.items]))
+        check_classes(train if kind.several else replace(train, items=[*train.items, *valid.items]))
+        lines = zip(valid.items, valid.locations, strict=True)
+        used = [(label, where) for row, where in lines for label in labels_of(row)]
+        check_known("label", used, count_values([label for row in train.items for label in labels_of(row)]))
 
     @classmethod
     def identity_of(cls, example: Any) -> Any:
@@ -275,14 +259,11 @@ class TextClassification(TrainableTask):
 
     @classmethod
     def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
-        return {"labels": count_values([row[-1] for row in (*train.items, *valid.items)])}
-
-    @classmethod
-    def best_guess(cls, train: Examples) -> str | None:
-        return next(iter(count_values([row[-1] for row in train.items])))
-
-    def guess_answers(self, examples: Examples, guess: str) -> list[Any]:
-        return [{"label": guess}] * len(examples)
+        labels = [labels_of(row) for row in (*train.items, *valid.items)]
+        none = sum(not names for names in labels)
+        return {"labels": count_values([name for names in labels for name in names])} | (
+            {"rows without a label": none} if none else {}
+        )
 
     @classmethod
     def training_defaults(cls, train: Examples) -> TrainingDefaults:
@@ -301,15 +282,19 @@ class TextClassification(TrainableTask):
     @classmethod
     def prefers_linear_head(cls, model: Model, examples: Examples) -> bool:
         trained = cls.has_labels(model, examples) and not model.config.classifier_pooling
-        return isinstance(model, LM) and not trained and are_few([row[-1] for row in examples.items])
+        few = are_few(len(examples), [label for row in examples.items for label in labels_of(row)])
+        return isinstance(model, LM) and not trained and few
 
     @classmethod
     def name_examples(cls, examples: Examples) -> Examples:
         """Return an example more for every class, its name as a text, if the names are words.
 
-        "BookRestaurant" and "card_arrival" are; "0", "LABEL_3" and "B" are not. Two texts have no such name.
+        "BookRestaurant" and "card_arrival" are; "0", "LABEL_3" and "B" are not. Two texts have no such name,
+        and neither have several labels at once.
         """
-        labels = cls.label_order(examples)
+        if kind_of(examples).several:
+            return examples.select([])
+        labels = label_names(examples)
         names = [
             re.sub(r"(?<=[a-z])(?=[A-Z])", " ", re.sub(r"[\W_]+", " ", label)).strip() for label in labels
         ]
@@ -326,60 +311,97 @@ class TextClassification(TrainableTask):
 
     @classmethod
     def label_order(cls, train: Examples) -> tuple[str, ...]:
-        """Return the labels in order: as numbers if all are numbers, else by name."""
-        names = {str(row[-1]) for row in train.items}
-        return tuple(sorted(names, key=float if all(map(is_numeric, names)) else str))
+        return label_names(train)
 
     @classmethod
     def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
         if cls.has_labels(model, train):
             return model, f"its own head, of {len(model.label_names)} classes"
-        return super().attach_head(model, train, seed)
+        made, _ = super().attach_head(model, train, seed)
+        made.hf_config |= kind_of(train).head_settings
+        return made, f"a new head of {len(label_names(train))} {kind_of(train).unit}"
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
-        pair = len(examples.items[0]) == 3
-        return data.classify(
-            examples.table(options.length, 1 + pair), self.tokenizer, text=0, pair=1 if pair else None,
-            label=1 + pair, labels=self.labels, **row_keywords(options),
+        """Return batches of texts with extra["label"]: (B,), or (B, C) with 1 for each label that holds."""
+        pair, several = len(examples.items[0]) == 3, self.label_kind.several
+        # The builder takes one label for a row; several are put into the batches below.
+        rows = [(*row[:-1], self.labels[0]) if several else row for row in examples.items]
+        batches = data.classify(
+            replace(examples, items=rows).table(options.length, 1 + pair), self.tokenizer, text=0,
+            pair=1 if pair else None, label=1 + pair, labels=self.labels, **row_keywords(options),
         )  # fmt: skip
+        number = {name: i for i, name in enumerate(self.labels)}
+        if several:
+            truth = np.zeros((len(examples), len(number)), np.float32)
+            for i, row in enumerate(examples.items):
+                truth[i, [number[label] for label in row[-1]]] = 1
+            source = batches.source
+            assert isinstance(source, CollatedRows)
+            make = lambda row, epoch: {**source.make(row, epoch), "label": truth[row]}
+            return replace(batches, source=CollatedRows(source.count, make, source.pad))
+        if self.label_kind.balanced:
+            labels = np.array([number[row[-1]] for row in examples.items], np.int64)
+            order = BalancedOrder(range(len(labels)), labels, options.batch, options.seed)
+            return replace(batches, order=order, settings={**batches.settings, "balanced": True})
+        return batches
 
     def inputs(self, examples: Examples) -> tuple[Any, ...]:
         one = lambda row: row[0] if len(row) == 2 else {"text": row[0], "text_pair": row[1]}
         return ([one(row) for row in examples.items],)
 
+    def scoring_options(self, examples: Examples, **settings: Any) -> dict[str, Any]:
+        all_labels = {"top_k": None} if self.label_kind.several else {}
+        return all_labels | super().scoring_options(examples, **settings)
+
     def check_truth(self, examples: Examples) -> None:
         file = f"{examples.path}, " if examples.path else ""
         lines = zip(examples.items, examples.locations, strict=True)
-        check_labels(self.model, [(row[-1], f"{file}{where}") for row, where in lines])
+        check_labels(self.model, [(name, f"{file}{at}") for row, at in lines for name in labels_of(row)])
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
-        return self.label_scores(examples, [answer["label"] for answer in answers])
-
-    def label_scores(
-        self, examples: Examples, guesses: Sequence[str], trials: float | None = None
-    ) -> dict[str, Any]:
-        """Return the scores of labels; `trials` is how many independent ones they count as."""
-        return class_scores([row[-1] for row in examples.items], guesses, trials)
+        if self.label_kind.several:
+            guesses: list[Any] = [
+                {row["label"] for row in rows if row["score"] >= THRESHOLD} for rows in answers
+            ]
+        else:
+            guesses = [answer["label"] for answer in answers]
+        return self.label_kind.scores([row[-1] for row in examples.items], guesses, self.labels, None)
 
     def compare_logits(self, examples: Examples, logits: Tensor, trials: float) -> dict[str, Any]:
-        guesses = [self.labels[i] for i in logits.argmax(1).tolist()]
-        return self.label_scores(examples, guesses, trials)
+        """Return the scores of logits, a row for each example, that count as so many independent answers."""
+        if self.label_kind.several:
+            holding = logits.sigmoid() >= THRESHOLD
+            guesses: list[Any] = [
+                {self.labels[i] for i in row.nonzero().flatten().tolist()} for row in holding
+            ]
+        else:
+            guesses = [self.labels[i] for i in logits.argmax(1).tolist()]
+        return self.label_kind.scores([row[-1] for row in examples.items], guesses, self.labels, trials)
 
 
-def are_few(labels: Sequence[str]) -> bool:
-    """Return whether a linear head is the better choice for rows of these labels."""
-    return len(labels) <= MAX_ROWS_PER_CLASS * len(set(labels))
+def are_few(rows: int, labels: Sequence[str]) -> bool:
+    """Return whether a linear head is the better choice for so many rows of these labels."""
+    return rows <= MAX_ROWS_PER_CLASS * len(set(labels))
 
 
 def check_classes(examples: Examples) -> None:
-    """Raise InputError for labels that are no classes: all the same, or nearly all different."""
-    names = count_values([row[-1] for row in examples.items])
+    """Raise InputError for labels that tell nothing apart, or that are no classes: nearly all different."""
+    several, hint = kind_of(examples).several, "is it the right column?"
+    names = count_values([label for row in examples.items for label in labels_of(row)])
+    if several and not names:
+        raise InputError("no row has a label: there is nothing to tell apart", hint=hint)
+    if several and all(count == len(examples) for count in names.values()):
+        same = f"every row has {', '.join(map(repr, list(names)[:3]))}"
+        raise InputError(f"{same}: there is nothing to tell apart", hint=hint)
+    if several and len(names) > MAX_CLASSES:
+        raise InputError(f"the rows have {len(names):,} different labels", hint=hint)
+    if several:
+        return
     if len(names) < 2:
         only = f"every row has the label {next(iter(names))!r}"
-        raise InputError(f"{only}: there is nothing to tell apart", hint="is it the right column?")
+        raise InputError(f"{only}: there is nothing to tell apart", hint=hint)
     if len(names) > MAX_CLASSES or len(names) * 2 > len(examples) > 20:
         many = f"{len(names):,} different labels in {len(examples):,} rows"
-        hint = "is it the right column?"
         if all(map(is_numeric, names)):
             hint = "they are numbers: round them to a few classes, and say --order numbers"
         raise InputError(f"column {examples.columns['label']!r} has {many}", hint=hint)

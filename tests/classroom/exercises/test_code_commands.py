@@ -71,6 +71,7 @@ def test_a_grade_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(out)["grades"][0]["mistakes"] == ["first_of_ties"]
 
 
+@pytest.mark.slow
 def test_a_grade_is_told_even_where_progress_cannot_be_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

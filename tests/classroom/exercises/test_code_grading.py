@@ -73,6 +73,7 @@ def test_there_are_at_least_twenty_right_variants() -> None:
     assert len([name for name in found if name in stubs()]) >= 20
 
 
+@pytest.mark.slow
 def test_right_functions_stay_right_inside_their_models() -> None:
     result = grade_solution(HERE / "variants" / "plain.py")
     assert [one.verdict for one in result.grades] == ["right"] * 10
@@ -246,6 +247,7 @@ def test_messages_that_a_solution_forges_are_no_answer() -> None:
     assert "gave nothing that can be read" in found.message
 
 
+@pytest.mark.slow
 def test_a_right_function_may_print() -> None:
     source = (HERE / "variants" / "plain.py").read_text()
     talking = source.replace("    e = torch.exp(", "    print('x' * 400_000)\n    e = torch.exp(")

@@ -101,6 +101,7 @@ def test_the_active_protections_are_reported() -> None:
     assert any("against accidents only" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_a_process_that_was_ended_is_started_again_for_the_next_function() -> None:
     source = "import os\ndef softmax(x, dim): os._exit(3)\ndef bpe_merge(words): return 'there'\n"
     runs = run_submission(source, ["softmax", "bpe_merge"]).runs
@@ -132,7 +133,7 @@ READY_MADE = {
 
 
 @pytest.mark.parametrize(
-    "source", [pytest.param(s, marks=() if i < 2 else pytest.mark.slow) for i, s in enumerate(READY_MADE)]
+    "source", [pytest.param(s, marks=() if i < 1 else pytest.mark.slow) for i, s in enumerate(READY_MADE)]
 )
 def test_a_ready_made_function_is_noticed_by_whatever_name_it_is_called(source: str) -> None:
     header = "import torch\nimport torch.nn.functional as F\n"

@@ -400,9 +400,9 @@ def test_the_fit_is_the_minimum_that_scikit_learn_finds() -> None:
 
 
 def test_rows_are_few_by_their_classes() -> None:
-    assert are_few(["a", "b"] * 32)
-    assert not are_few(["a", "b"] * 33)
-    assert are_few([str(i % 100) for i in range(3200)])
+    assert are_few(64, ["a", "b"] * 32)
+    assert not are_few(66, ["a", "b"] * 33)
+    assert are_few(3200, [str(i % 100) for i in range(3200)])
 
 
 def test_rows_that_share_a_text_are_held_out_together() -> None:

@@ -16,7 +16,7 @@ from heedful.data.batch import Batch
 from heedful.tasks.examples import Examples
 from heedful.tasks.finetune.data import read_and_split
 from heedful.tasks.finetune.request import FinetuneRequest
-from heedful.tasks.label_kinds import MultiLabelClassification, ordinal_loss
+from heedful.tasks.label_kinds import merge_labels, ordinal_loss
 from heedful.tasks.metrics.scores import balanced_scores, multi_label_scores, ordinal_scores, quadratic_kappa
 from heedful.train.recipes.progress import ProgressReporter
 from tests.tasks.finetune import finetuning as toy
@@ -245,5 +245,5 @@ def test_several_labels_at_once_are_merged_each(tmp_path: Path) -> None:
     examples = Examples(
         [("a", ("Red", "big")), ("b", ("red", "null")), ("c", ("red", "RED"))], ["1", "2", "3"]
     )
-    merged = MultiLabelClassification.merge_labels(examples)
+    merged = merge_labels(examples)
     assert [row[-1] for row in merged.items] == [("red", "big"), ("red",), ("red",)]

@@ -6,11 +6,15 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from heedful.core.errors import ConfigError
 from heedful.data.input_files import InputFile, read_input_file
+from heedful.models.base import Model
 from heedful.tasks.examples import Examples, check_flags, infer_file_task, list_unused, move_to_training
 from heedful.tasks.finetune.request import FinetuneRequest
-from heedful.tasks.registry import trainable_tasks
+from heedful.tasks.label_kinds import choose_label_kind, label_names, label_notes, merge_labels
+from heedful.tasks.registry import bind_task, trainable_tasks
 from heedful.tasks.task import TrainableTask
+from heedful.tasks.text_classification import TextClassification
 from heedful.train.recipes.progress import ProgressReporter
 
 MAX_NAMED_COLUMNS = 40  # of those that are not used; the JSON object names all
@@ -27,18 +31,31 @@ class SplitExamples:
     facts: dict[str, Any]  # about the file
     split_method: str  # how the two parts came about
 
+    def bind(self, model: Model) -> TrainableTask:
+        """Return the task of the examples bound to a model that has its head."""
+        return bind_task(self.task, model, self.examples.label_kind)
+
 
 def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> SplitExamples:
     """Read the file, report what was found, and split off validation examples."""
     source, tasks = open_file(request, request.file), trainable_tasks()
-    named = tasks[infer_file_task(source, tasks, request.task, request.column_flags)]
+    task = tasks[infer_file_task(source, tasks, request.task, request.column_flags)]
     check_flags(source, request.column_flags)
-    form = named.for_file(source, request.column_flags, request.order)
-    examples = form.read_examples(source, request.column_flags)
-    if request.merge_labels:
-        examples = form.merge_labels(examples)
-    label_notes = form.label_notes(examples)
-    task = form.for_examples(examples, request.balance)
+    classes = task if issubclass(task, TextClassification) else None
+    if classes is None:
+        for option, given in (
+            (f"--order {request.order}", request.order),
+            ("--merge-labels", request.merge_labels),
+        ):
+            if given:
+                raise ConfigError(
+                    f"{option}: it is about the classes of --task classify", hint="leave it out"
+                )
+    examples, notes = task.read_examples(source, request.column_flags), tuple[str, ...]()
+    if classes is not None:
+        examples = merge_labels(examples) if request.merge_labels else examples
+        notes = label_notes(examples)
+        examples = choose_label_kind(examples, request.order, request.balance)
     if request.valid is None:
         train, valid, method = task.split_validation(examples, request.seed)
         method = f"{method} (seed {request.seed})"
@@ -48,9 +65,12 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
     else:
         other = open_file(request, request.valid)
         infer_file_task(other, tasks, task.command)
-        train, valid = examples, task.read_examples(other, request.column_flags)
-        if request.merge_labels:
-            valid = task.merge_labels(valid, task.label_order(train) or ())
+        train = examples
+        if classes is None:
+            valid = task.read_examples(other, request.column_flags)
+        else:
+            valid = classes.read_examples(other, request.column_flags, examples.label_kind)
+            valid = merge_labels(valid, label_names(train)) if request.merge_labels else valid
         same = repeated_examples(task, train, valid) if source.kind != "text" else set()
         shared = [f"{len(same):,} of them are in the training file too"] if same else []
         method = "; ".join([f"{len(valid):,} {task.unit} of {request.valid}", *shared, *valid.notes])
@@ -58,13 +78,13 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
     facts = task.facts(train, valid if request.valid is None else valid.select([]))
     for line in describe_file(task, source, examples, facts):
         reporter.report(line)
-    for note in label_notes:
+    for note in notes:
         reporter.report(f"note: {note}")
     found = {"file": str(source.path), "sha256": source.sha256, "kind": source.kind, "rows": len(examples)}
     unused = list_unused(source, examples.columns)
     columns = {"columns": list(source.columns), "read_as": examples.columns, "unused_columns": unused}
     found |= columns | {"left_out": list(examples.notes), **facts}
-    found |= {"label_notes": list(label_notes)} if label_notes else {}
+    found |= {"label_notes": list(notes)} if notes else {}
     return SplitExamples(task, examples, train, valid, found, method)
 
 

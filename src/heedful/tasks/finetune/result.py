@@ -84,14 +84,14 @@ def write_result(model: Model, result: FinetuneResult, request: FinetuneRequest)
     An adapter of a model that has a name is written alone, and so is a linear head of a large one; one that
     stands on a folder, with its weights.
     """
-    out, card = result.folder, make_card(result, request)
+    out = result.folder
     if (learnt := TaskSpecification.of(model)) is not None:
         score, interval = (result.scores.get(name) for name in (str(learnt.metric), f"{learnt.metric}_95"))
         ends = None if interval is None else tuple(interval)
-        merged = request.merge_labels
         replace(
-            learnt, merge_labels=merged, score=score, score_interval=ends, validation=card.validation
-        ).write(model)
+            learnt, merge_labels=request.merge_labels, score=score, score_interval=ends,
+            validation=validation_data(result, request),
+        ).write(model)  # fmt: skip
     try:
         with make_folder_atomically(out) as part:
             alone = result.settings["lora"] or (result.linear_head and result.parameters > MAX_WHOLE)
@@ -99,10 +99,17 @@ def write_result(model: Model, result: FinetuneResult, request: FinetuneRequest)
                 save_on_base(model, part, request.model, torch.float32)
             else:
                 save(model, part)
-            write_text(part / "README.md", card_text(card))
+            write_text(part / "README.md", card_text(result, request))
     except (OSError, SafetensorError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise HeedfulError(f"could not write {out}: {reason}", hint="nothing is left there") from None
+
+
+def validation_data(result: FinetuneResult, request: FinetuneRequest) -> str:
+    """Return what the scores were measured on. Paths stay out of a card: names and a hash identify data."""
+    file = Path(request.file).name
+    held_out = f"{result.folds}-fold cross-validation on {file}" if result.folds else f"held out of {file}"
+    return Path(request.valid).name if request.valid else held_out
 
 
 def score_lines(result: FinetuneResult, data: str) -> str:
@@ -116,35 +123,6 @@ def score_lines(result: FinetuneResult, data: str) -> str:
     if result.linear_head or not result.training.chosen:
         return f"{on}, from which nothing was learnt."
     return f"{on}, by which the best weights were chosen: a score on other data may be a little lower."
-
-
-def make_card(result: FinetuneResult, request: FinetuneRequest) -> Card:
-    """Return the card of a checkpoint. Paths stay out of it: names and a hash identify the data."""
-    file = Path(request.file).name
-    held = f"{result.folds}-fold cross-validation on {file}" if result.folds else f"held out of {file}"
-    validation = Path(request.valid).name if request.valid else held
-    steps, kept = result.training.steps, result.training.best_step
-    trained = f"{steps:,} steps" + (f", those of step {kept:,} kept" if kept else "")
-    if result.linear_head:
-        body = "frozen model's" if result.settings["way"] == "frozen" else "model's own, tuned"
-        how = "" if result.settings["way"] == "frozen" else f" ({result.settings['way']})"
-        trained = f"a linear head on the {body} sentence vectors{how}; transformers has no class for it"
-    return Card(
-        title=result.folder.name,
-        base=base_name(request.model),
-        task=result.pipeline,
-        use=result.use,
-        command=repeat_command(request),
-        data=file,
-        sha256=result.found["sha256"],
-        train_rows=result.train_rows,
-        validation=validation,
-        measured=score_lines(result, validation),
-        trained=trained,
-        scores=result.scores,
-        labels=list(result.labels),
-        settings=result.settings,
-    )
 
 
 def base_name(model: str) -> str:
@@ -183,69 +161,62 @@ METRICS = {
 COUNTS = ("rows", "questions", "sentences")
 
 
-@dataclass(frozen=True)
-class Card:
-    """The contents of a model card."""
-
-    title: str
-    base: str
-    task: str  # the pipeline's name
-    use: str  # the line of Python that uses it
-    command: str
-    data: str  # the file's name
-    sha256: str
-    train_rows: int
-    validation: str  # the data that were scored
-    measured: str  # how, as a sentence
-    trained: str  # by how many steps, or otherwise
-    scores: dict[str, Any]
-    settings: dict[str, Any] = field(default_factory=dict)
-    labels: list[str] = field(default_factory=list)
-
-
-def card_head(about: Card) -> str:
+def card_head(result: FinetuneResult, request: FinetuneRequest) -> str:
     """Return the YAML head: license, base_model, pipeline_tag, metrics, model-index."""
     import yaml
 
-    single = {n: v for n, v in about.scores.items() if isinstance(v, int | float) and n not in COUNTS}
-    results = [
+    single = {n: v for n, v in result.scores.items() if isinstance(v, int | float) and n not in COUNTS}
+    metrics = [
         {"type": METRICS.get(name, name), "name": name, "value": round(float(value), 4)}
         for name, value in single.items()
     ]
-    data = {"name": about.validation, "type": about.data}
-    result = {"task": {"type": about.task}, "dataset": data, "metrics": results}
+    data = {"name": validation_data(result, request), "type": Path(request.file).name}
+    measured = {"task": {"type": result.pipeline}, "dataset": data, "metrics": metrics}
     values = {
         "license": "unknown",
         "library_name": "heedful",
-        "base_model": about.base,
-        "pipeline_tag": about.task,
+        "base_model": base_name(request.model),
+        "pipeline_tag": result.pipeline,
         "metrics": list(dict.fromkeys(METRICS.get(name, name) for name in single if name != "loss")),
-        "model-index": [{"name": about.title, "results": [result]}],
-    }  # fmt: skip
+        "model-index": [{"name": result.folder.name, "results": [measured]}],
+    }
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-def card_text(about: Card) -> str:
+def card_text(result: FinetuneResult, request: FinetuneRequest) -> str:
     """Return the whole card: the head, how to use the model, what it scores, how it was trained."""
-    rows = "\n".join(f"| {name} | {format_score(value)} |" for name, value in about.scores.items())
-    settings = ", ".join(f"{name} {value}" for name, value in about.settings.items())
-    labels = f"\n## Labels\n\n{', '.join(f'`{name}`' for name in about.labels)}\n" if about.labels else ""
+    rows = "\n".join(f"| {name} | {format_score(value)} |" for name, value in result.scores.items())
+    settings = ", ".join(f"{name} {value}" for name, value in result.settings.items())
+    names = ", ".join(f"`{name}`" for name in result.labels)
+    labels = f"\n## Labels\n\n{names}\n" if names else ""
+    file, sha256 = Path(request.file).name, result.found["sha256"]
+    if result.linear_head:
+        way = result.settings["way"]
+        body = (
+            "frozen model's sentence vectors"
+            if way == "frozen"
+            else f"model's own, tuned sentence vectors ({way})"
+        )
+        trained = f"a linear head on the {body}; transformers has no class for it"
+    else:
+        best = result.training.best_step
+        trained = f"{result.training.steps:,} steps" + (f", those of step {best:,} kept" if best else "")
     return f"""---
-{card_head(about)}---
+{card_head(result, request)}---
 
-# {about.title}
+# {result.folder.name}
 
-`{about.base}`, fine-tuned for {about.task} with heedful.
+`{base_name(request.model)}`, fine-tuned for {result.pipeline} with heedful.
 
 ```python
 import heedful
 
-pipe = {about.use}
+pipe = {result.use}
 ```
 
 ## Scores
 
-{about.measured}
+{score_lines(result, validation_data(result, request))}
 
 | score | value |
 | --- | --- |
@@ -253,12 +224,12 @@ pipe = {about.use}
 {labels}
 ## Training
 
-- data: `{about.data}`, {about.train_rows:,} examples to learn from; sha256 of the file `{about.sha256}`
-- {about.trained}; {settings}
+- data: `{file}`, {result.train_rows:,} examples to learn from; sha256 of the file `{sha256}`
+- {trained}; {settings}
 - licence: not stated. It follows from those of the base model and of the data.
 
 ```
-{about.command}
+{repeat_command(request)}
 ```
 """
 

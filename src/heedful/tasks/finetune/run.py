@@ -39,7 +39,7 @@ from heedful.decode.request import context_length
 from heedful.models import FAMILIES, presets
 from heedful.models.base import LM, Model, evaluation_mode
 from heedful.nn.adapt import adapted_modules
-from heedful.tasks.examples import Examples, limit_characters
+from heedful.tasks.examples import Examples, count_values, limit_characters
 from heedful.tasks.feature_extraction import SentenceSimilarity
 from heedful.tasks.finetune.data import SplitExamples, read_and_split
 from heedful.tasks.finetune.request import FinetuneRequest
@@ -51,6 +51,7 @@ from heedful.tasks.finetune.result import (
     repeat_command,
     write_result,
 )
+from heedful.tasks.label_kinds import class_weights, kind_of, label_names
 from heedful.tasks.model_inputs import Truncated, smallest_limit
 from heedful.tasks.registry import bind_task
 from heedful.tasks.rerank import Rerank
@@ -115,7 +116,8 @@ def finetune(request: FinetuneRequest, *, quiet: bool = False) -> FinetuneResult
         split.task.check_model(model)
         # Few rows get a linear head, unless an option says how to train.
         free = request.lr is None and request.epochs is None and request.lora is None
-        if free and split.task.prefers_linear_head(model, split.examples):
+        classes = issubclass(split.task, TextClassification)
+        if free and classes and TextClassification.prefers_linear_head(model, split.examples):
             with show_progress("learning from few rows", quiet=quiet):
                 return finetune_linear_head(request, split, model, out, reporter, quiet)
         return finetune_weights(request, split, model, out, reporter, quiet)
@@ -180,32 +182,32 @@ def finetune_linear_head(
     began = time.perf_counter()
     examples, valid = split.examples, split.valid if request.valid else split.examples.select([])
     split.task.check_examples(examples, valid)
-    labels = split.task.label_order(examples) or ()
+    labels, kind = label_names(examples), kind_of(examples)
     model = put_linear_head(body, labels)
-    model.hf_config |= split.task.head_settings
-    task = bind_task(split.task, model)
+    model.hf_config |= kind.head_settings
+    task = split.bind(model)
+    assert isinstance(task, TextClassification)
     options = batch_options(replace(split, train=examples, valid=valid), model, request, reporter)
-    names = split.task.name_examples(examples)
+    names = task.name_examples(examples)
     learnt = replace(
         examples, items=[*examples.items, *names.items], locations=[*examples.locations, *names.locations]
     )
     batches = task.batches(learnt, options)
     TaskSpecification.of_training(task, examples.columns, batches.labels, options.length).write(model)
     # Rows of which several labels may hold have no pairs; of a large model the head is kept alone.
-    one_label = batches[0].extra["label"].dim() == 1
-    pairs = one_label and count_parameters(model) <= MAX_WHOLE
+    pairs = not kind.several and count_parameters(model) <= MAX_WHOLE
     reporter.report(
         f"model: {request.model} ({model.family.name}) with a linear head on the "
         f"{model.config.classifier_pooling} of its vectors"
     )
     way = "its blocks learn from pairs, then the head is fitted" if pairs else "the head alone is fitted"
-    few = f"{len(examples):,} rows of {len(labels)} {task.label_unit} are few"
+    few = f"{len(examples):,} rows of {len(labels)} {kind.unit} are few"
     reporter.report(f"training: {few}: {way}; --full or --lora trains the model itself")
     if len(names):
         shown = ", ".join(repr(text) for text, _ in names.items[:3])
         more = " …" if len(names) > 3 else ""
         reporter.report(f"names: the classes' own are texts to learn from, too: {shown}{more}")
-    groups = split.task.group_rows(examples)
+    groups = task.group_rows(examples)
 
     def score_held_out(checked: CrossValidation) -> dict[str, Any]:
         """Return the scores of rows by heads that had not seen them."""
@@ -220,7 +222,7 @@ def finetune_linear_head(
 
     checked, penalty = fit_linear_head(
         model, batches, request.seed, pairs=pairs, names=len(names),
-        class_weights=split.task.class_weights(examples), groups=np.array(groups),
+        class_weights=class_weights(examples), groups=np.array(groups),
         announce=None if quiet else report_frozen,
     )  # fmt: skip
     if request.valid:
@@ -312,7 +314,7 @@ def prepare_training(
         with torch.random.fork_rng():
             torch.manual_seed(request.seed)
             lora(model, rank=DEFAULT_RANK, train=split.task.trained_whole)
-    task, options = bind_task(split.task, model), batch_options(split, model, request, reporter)
+    task, options = split.bind(model), batch_options(split, model, request, reporter)
     batches = task.batches(split.train, options)
     TaskSpecification.of_training(task, split.examples.columns, batches.labels, options.length).write(model)
     config = schedule(split.task.training_defaults(split.train), len(batches), request, adapting, model)
@@ -507,12 +509,14 @@ def describe_base(setup: TrainingSetup, split: SplitExamples, body: Model, outlo
 
     A model that comes with the task's head is scored by the training loop, before its first step.
     """
-    task, metric = split.task, split.task.metric
+    task, metric = split.task, setup.task.metric
     scores = []
     if setup.has_head:
         return None
-    if (guess := task.best_guess(split.train)) is not None:
-        score = setup.task.compare(split.valid, setup.task.guess_answers(split.valid, guess))[metric]
+    classes = issubclass(task, TextClassification)
+    if classes and not kind_of(split.train).several:
+        guess = next(iter(count_values([row[-1] for row in split.train.items])))
+        score = setup.task.compare(split.valid, [{"label": guess}] * len(split.valid))[metric]
         scores.append(f"{score:.4f} by always saying {guess!r}")
     a_row = outlook.evaluation_seconds / max(len(split.valid), 1)
     seconds = max(BASE_SHARE * outlook.seconds, MIN_BASE_SECONDS)
@@ -520,8 +524,7 @@ def describe_base(setup: TrainingSetup, split: SplitExamples, body: Model, outlo
     valid = split.valid.select(spread(len(split.valid), rows))
     of_some = "" if len(valid) == len(split.valid) else f" on {len(valid):,} of them"
     if isinstance(body, LM):
-        classes = len(task.label_order(split.train) or ())
-        if issubclass(task, TextClassification) and rows >= MIN_BASE_ROWS * classes:
+        if classes and rows >= MIN_BASE_ROWS * len(label_names(split.train)):
             some = split.train.select(spread(len(split.train), rows))
             score = score_linear_head(setup, split, body, some, valid)
             scores.append(
@@ -552,14 +555,13 @@ def score_linear_head(
     setup: TrainingSetup, split: SplitExamples, body: Model, train: Examples, valid: Examples
 ) -> float:
     """Return the metric of a logistic regression on the vectors that the model gives already."""
-    labels = split.task.label_order(split.train) or ()
-    model = put_linear_head(body, labels)
-    model.hf_config |= split.task.head_settings
-    task = bind_task(split.task, model)
+    model = put_linear_head(body, label_names(split.train))
+    model.hf_config |= kind_of(split.train).head_settings
+    task = split.bind(model)
     vectors, targets = read_vectors(model, task.batches(train, setup.options).once())
     if targets.dim() == 2:
         targets = targets.to(vectors.dtype)
-    weights = split.task.class_weights(split.train)
+    weights = class_weights(split.train)
     fit_head(model, vectors, targets, PENALTY, None if weights is None else vectors.new_tensor(weights))
     return float(score_quietly(task, valid, setup.options)[task.metric])
 

@@ -122,27 +122,27 @@ def _figure(
 
 def _choose_heads(patterns: list[dict[str, Any]], layer: int | str, head: int | str) -> tuple[int, int | str]:
     """The place of a layer and the number of a head, as they were asked for."""
-    known = [p["name"] for p in patterns]
+    names = [p["name"] for p in patterns]
     if isinstance(layer, str):
         name = layer.removesuffix(".pattern")
-        if name not in known:
+        if name not in names:
             raise InputError(
-                f"no layer {layer!r}", hint=nearest(name, known) or "there are " + ", ".join(known)
+                f"no layer {layer!r}", hint=nearest(name, names) or "there are " + ", ".join(names)
             )
-        at = known.index(name)
+        at = names.index(name)
     else:
-        if not -len(known) <= layer < len(known):
+        if not -len(names) <= layer < len(names):
             raise InputError(
-                f"layer={layer} is outside 0 … {len(known) - 1}", hint=f"there are {', '.join(known)}"
+                f"layer={layer} is outside 0 … {len(names) - 1}", hint=f"there are {', '.join(names)}"
             )
-        at = layer % len(known)
+        at = layer % len(names)
     count = len(patterns[at]["values"])
     if isinstance(head, str):
         if head not in ("mean", "max"):
             raise InputError(f"head={head!r}: give a number, 'mean' or 'max'")
         return at, head
     if not -count <= head < count:
-        raise InputError(f"head={head} is outside 0 … {count - 1} of {known[at]}")
+        raise InputError(f"head={head} is outside 0 … {count - 1} of {names[at]}")
     return at, head % count
 
 
@@ -153,18 +153,18 @@ def _collect_patterns(
     if pattern is not None or tokens is not None:
         if pattern is None or tokens is None or model is not None:
             raise InputError("weights you have take both tokens= and pattern=, and no model")
-        found = given_patterns(tokens, keys, pattern, second)
-        return CollectedPatterns("", "", found, scores=_scores_alone(found) if with_scores else [])
+        patterns = given_patterns(tokens, keys, pattern, second)
+        return CollectedPatterns("", "", patterns, scores=_scores_alone(patterns) if with_scores else [])
     if model is None or text is None:
         raise InputError(
             "give a model and a text: view.attention(model, 'The cat sat')", hint="or tokens= and pattern="
         )
     if isinstance(model, Model):
         return _ours(model, text, target, only, with_scores)
-    found = attention_patterns(model, text, target, tokenizer)
-    said, scores = _captions(text, found[0]["keys"]), _scores_alone(found) if with_scores else []
+    patterns = attention_patterns(model, text, target, tokenizer)
+    caption, scores = _captions(text, patterns[0]["keys"]), _scores_alone(patterns) if with_scores else []
     pair = text if is_pair(text) else None
-    return CollectedPatterns(type(model).__name__, said, found, scores=scores, pair=pair)
+    return CollectedPatterns(type(model).__name__, caption, patterns, scores=scores, pair=pair)
 
 
 def _scores_alone(patterns: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -217,7 +217,7 @@ def _ours(
 ) -> CollectedPatterns:
     given = check_pattern(model, text, target)
     seen = attended(model, given, only=only)
-    found, note, mark = [], "", marks_of(model)
+    patterns, note, mark = [], "", marks_of(model)
     for pattern in seen.patterns.values():
         if pattern.heads > CHANNELS:
             note = f"The first {CHANNELS} of {pattern.heads:,} channels of each layer are kept."
@@ -227,19 +227,19 @@ def _ours(
             cross=pattern.cross, predicted_rows=pattern.written, window=window_of(part_at(model, path)),
             kind=pattern.kind, mark=mark, second=given.second,
         )  # fmt: skip
-        found.append(entry | {"leaves_out": pattern.leaves_out})
+        patterns.append(entry | {"leaves_out": pattern.leaves_out})
     states = {name: state.detach().float().cpu().flatten(1).numpy() for name, state in seen.states.items()}
     scores: list[dict[str, Any]] = []
-    if with_scores and found:
-        names = {p["name"] for p in found}
+    if with_scores and patterns:
+        names = {p["name"] for p in patterns}
         for score in head_scores(model, given):
             name = score.name.removesuffix(".pattern")
             if name in names and score.head < CHANNELS:
                 scores.append(score.to_dict() | {"name": name})
-    said = _captions(text, labels(model, given.ids))
+    caption = _captions(text, labels(model, given.ids))
     pair, read = text if is_pair(text) else None, labels(model, given.read)
     note = " ".join(filter(None, (note, seen.note)))
-    return CollectedPatterns(model.family.name, said, found, states, read, note, scores, pair)
+    return CollectedPatterns(model.family.name, caption, patterns, states, read, note, scores, pair)
 
 
 def check_pattern(model: Model, text: Text, target: Text = None) -> Input:
@@ -302,7 +302,7 @@ def image_attention(
         "panels": [panel], "pixels": shown_pixels(model.image_processor, image, given), "first": first,
         "grid": list(embed.grid),
     }  # fmt: skip
-    said = str(image) if isinstance(image, str | Path) else "image"
+    source = str(image) if isinstance(image, str | Path) else "image"
     said_of = lambda what, value: f"all {what}s" if value == "mean" else f"{what} {value}"
     which = f"{said_of('layer', layer)}, {said_of('head', head)}"
     name = name or model.family.name
@@ -310,8 +310,8 @@ def image_attention(
     learned = " and ".join(names[:first])
     note = f"{100 * off:.0f} % of all weight goes to {learned}, which belongs to no place in the image."
     named = "" if name == model.family.name else f", name={name!r}"
-    call = f"heedful.view.image_attention(model, {said!r}, layer={layer!r}, head={head!r}{named})"
-    about = {"model": name, "image": said, "layer": layer, "head": head}
+    call = f"heedful.view.image_attention(model, {source!r}, layer={layer!r}, head={head!r}{named})"
+    about = {"model": name, "image": source, "layer": layer, "head": head}
     return Figure("image_attention", title, about, data, note, call)
 
 

@@ -75,10 +75,10 @@ def beam_tree(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **setti
 
 def beam_trees(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings: Any) -> list[Tree]:
     """A tree for each prompt; they are searched side by side."""
-    known = stepper_for(model).model
+    searched = stepper_for(model).model
     wide = BeamSettings(beams, **{name: settings.pop(name) for name in SEARCH if name in settings})
     check_search(wide, beams, 1, None, settings)  # type: ignore[arg-type]
-    given, asked = encode_prompts(known, prompt), make_request(known, settings, samples=False)  # type: ignore[arg-type]
+    given, asked = encode_prompts(searched, prompt), make_request(searched, settings, samples=False)  # type: ignore[arg-type]
     stepper = choose_stepper(model, beams * len(given.ids), asked.max_tokens)
     return [build_tree(searches, wide) for searches in run_beam_search(stepper, given, asked, wide)]
 
@@ -86,10 +86,10 @@ def beam_trees(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **sett
 def build_tree(searches: Sequence[BeamState], width: BeamSettings) -> Tree:
     """What the groups of one search weighed, put together."""
     out: list[Branch] = []
-    found: list[int] = []
+    finished: list[int] = []
     for g, hunt in enumerate(searches):
         running: list[tuple[int, tuple[int, ...]]] = [(-1, ())]  # place and text of each that runs
-        kept = {tuple(ids) for _, ids in hunt.finished}
+        texts = {tuple(ids) for _, ids in hunt.finished}
         for t, tried in enumerate(hunt.steps):
             last, before, running = t + 1 == len(hunt.steps), running, []
             for rank, one in enumerate(tried):
@@ -99,12 +99,12 @@ def build_tree(searches: Sequence[BeamState], width: BeamSettings) -> Tree:
                     running.append((len(out), text))
                     fate = "left" if last else fate
                 elif fate == "ends":
-                    fate = "finished" if text in kept else "beaten"
-                    found += [len(out)] * (text in kept)
+                    fate = "finished" if text in texts else "beaten"
+                    finished += [len(out)] * (text in texts)
                 gain = one.score - (out[parent].score if parent >= 0 else 0.0)
                 out.append(Branch(parent, t + 1, g, rank, one.token, gain, one.score, fate, one.final))
-    found.sort(key=lambda i: -(out[i].final or 0.0))
-    return Tree(width, tuple(out), tuple(found))
+    finished.sort(key=lambda i: -(out[i].final or 0.0))
+    return Tree(width, tuple(out), tuple(finished))
 
 
 def tree_data(model: Model, candidates: Tree) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def tree_data(model: Model, candidates: Tree) -> dict[str, Any]:
     lives = {i for at in candidates.found for i in candidates.path(at)}
     best = set(candidates.path(candidates.found[0])) if candidates.found else set()
     tokenizer = model.tokenizer
-    said = lambda ids: tokenizer.decode(ids) if tokenizer is not None else " ".join(map(str, ids))
+    decode = lambda ids: tokenizer.decode(ids) if tokenizer is not None else " ".join(map(str, ids))
     branches = [
         {"name": name, "token": b.token, "parent": b.parent, "step": b.step, "group": b.group, "rank": b.rank,
          "logprob": b.logprob, "score": b.score, "final": b.final, "fate": b.fate, "lives": i in lives,
@@ -123,7 +123,7 @@ def tree_data(model: Model, candidates: Tree) -> dict[str, Any]:
     texts = [
         {
             "at": i,
-            "text": said(candidates.ids(i)),
+            "text": decode(candidates.ids(i)),
             "tokens": " · ".join(names[place] for place in candidates.path(i)),
             "score": candidates.branches[i].score,
             "final": candidates.branches[i].final,
@@ -146,24 +146,24 @@ def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any
     """
     if isinstance(text, Input):  # its ids, or the pixels of its image
         text = text.ids[0] if text.ids.is_floating_point() else text.ids[0].tolist()
-    found = beam_tree(model, text, beams=beams, **settings)
-    if len(found.branches) > SHOWN:
+    tree = beam_tree(model, text, beams=beams, **settings)
+    if len(tree.branches) > SHOWN:
         raise InputError(
-            f"the search weighed {len(found.branches):,} texts", hint="lower beams= or max_tokens= to draw it"
+            f"the search weighed {len(tree.branches):,} texts", hint="lower beams= or max_tokens= to draw it"
         )
-    data = tree_data(model, found)
-    said = cut_label(text) if isinstance(text, str) else cut_label(" ".join(labels(model, text)))  # type: ignore[arg-type]
+    data = tree_data(model, tree)
+    caption = cut_label(text) if isinstance(text, str) else cut_label(" ".join(labels(model, text)))  # type: ignore[arg-type]
     given = "".join(f", {k}={v!r}" for k, v in settings.items())
-    title = f"Beam search of {model.family.name}: {beams} beams, {len(found.branches):,} texts weighed"
+    title = f"Beam search of {model.family.name}: {beams} beams, {len(tree.branches):,} texts weighed"
     note = (
         "A score is log P of the text so far; one that ended is ranked by its score divided by its length "
-        f"to the power {found.wide.length_penalty:g}."
+        f"to the power {tree.wide.length_penalty:g}."
     )
     if len({row["text"] for row in data["texts"]}) < len(data["texts"]):
         note += (
             " Some of the texts found read the same: the search ranks sequences of tokens, and these "
             "cut one text into tokens in different ways."
         )
-    about = {"model": model.family.name, "text": said, "beams": beams}
+    about = {"model": model.family.name, "text": caption, "beams": beams}
     call = f"heedful.view.beams(model, {text_argument(text)}, beams={beams}{given})"
     return Figure("beams", title, about, data, note, call)

@@ -48,9 +48,9 @@ FLOOR = 1e-4  # the smallest share of the limit that a logarithmic scale still s
 @functools.cache
 def color_table(stops: tuple[str, ...]) -> np.ndarray:
     """256 colours (256, 3) between stops that stand at equal distances."""
-    known = np.array([list(bytes.fromhex(stop[1:])) for stop in stops], dtype=np.float64)
+    colours = np.array([list(bytes.fromhex(stop[1:])) for stop in stops], dtype=np.float64)
     at = np.linspace(0, len(stops) - 1, 256)
-    channels = [np.interp(at, np.arange(len(stops)), known[:, c]) for c in range(3)]
+    channels = [np.interp(at, np.arange(len(stops)), colours[:, c]) for c in range(3)]
     return np.stack(channels, -1).round().astype(np.uint8)
 
 

@@ -97,8 +97,8 @@ class Figure:
         return titled_scene(self.title, KINDS.get(self.kind, PANELS)[0](self.data))
 
     def _description(self) -> str:
-        said = " · ".join(f"{k}: {v}" for k, v in self.about.items() if v not in (None, ""))
-        return f"{said}. {self.note}".strip(". ")
+        subject = " · ".join(f"{k}: {v}" for k, v in self.about.items() if v not in (None, ""))
+        return f"{subject}. {self.note}".strip(". ")
 
     def with_labels(self, title: str | None = None, axes: tuple[str, str] | None = None) -> Figure:
         """The same figure under another title, with other names of its rows and columns."""
@@ -260,5 +260,5 @@ def count_weights(value: Any) -> int:
 
 def for_script(value: Any) -> str:
     """JSON that may stand in a <script>: no text in it can end the element or open a comment."""
-    said = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return said.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -111,18 +111,20 @@ def steering(
     method: Method = "add", *, value: float | None = None, count: int = 12,
 ) -> Figure:  # fmt: skip
     """The tokens that a steered value makes likelier and unlikelier after a text, in nats of log p."""
-    found = logit_change(model, text, steer(model, name, vector, strength, method, value=value))
+    change = logit_change(model, text, steer(model, name, vector, strength, method, value=value))
     panels = []
-    for title, listed in zip(("likelier", "unlikelier"), found.largest_changes(model, count), strict=True):
+    for title, listed in zip(("likelier", "unlikelier"), change.largest_changes(model, count), strict=True):
         names = [visible_text(n) for n in readable(model, [token for token, _ in listed])]
         panels.append(bars(title, [change for _, change in listed], names, axes=("token", "change of log p")))
-    said = cut_label(text if isinstance(text, str) else " ".join(readable(model, found.tokens)))
+    caption = cut_label(text if isinstance(text, str) else " ".join(readable(model, change.tokens)))
     more = "" if value is None else f", value={value}"
     call = (
         f"heedful.view.steering(model, {text_argument(text)}, {name!r}, vector, {strength}, {method!r}{more})"
     )
     note = "Among tokens of at least a thousandth of the likeliest one's probability, in either run."
-    about = {"model": model.family.name, "text": said, "value": name, "strength": strength, "method": method}
+    about = {
+        "model": model.family.name, "text": caption, "value": name, "strength": strength, "method": method
+    }  # fmt: skip
     title = f"{name} steered ({method}, {strength:g}): how the prediction of {model.family.name} changes"
     return Figure("steering", title, about, {"panels": panels}, note, call)
 
@@ -153,19 +155,19 @@ def features(
     count: int = 6, context: int = 6,
 ) -> Figure:  # fmt: skip
     """The tokens on which features of a sparse dictionary are strongest, in context."""
-    found = feature_examples(model, dictionary, texts, features, count=count, context=context)
+    strongest = feature_examples(model, dictionary, texts, features, count=count, context=context)
     show = lambda names: " ".join(visible_text(n) for n in readable(model, names))
     rows: list[list[float | str]] = []
     names: list[str] = []
-    for feature, examples in found.items():
+    for feature, examples in strongest.items():
         names += [f"feature {feature}"] * len(examples)
         rows += [[e.activation, show(e.before), show([e.token]), show(e.after)] for e in examples]
     columns = ["activation", "before", "token", "after"]
     panel = table("strongest tokens", rows, names, columns, axes=("feature", ""))
     name = dictionary.config.source
-    title = f"Features of a dictionary of {name}: {len(found)} of {dictionary.config.width:,}"
+    title = f"Features of a dictionary of {name}: {len(strongest)} of {dictionary.config.width:,}"
     about = {"model": model.family.name, "value": name, "texts": len(texts)}
-    call = f"heedful.view.features(model, dictionary, texts, {list(found)!r})"
+    call = f"heedful.view.features(model, dictionary, texts, {list(strongest)!r})"
     return Figure("features", title, about, {"panels": [panel]}, "", call)
 
 
@@ -174,17 +176,17 @@ def tuned_lens(model: Model, text: Text, lens: TunedLens, target: Text = None) -
     tuned = inspect_lens.tuned_lens(model, text, lens, target)
     plain = logit_lens(model, text, target)
     tokens = [visible_text(name) for name in readable(model, tuned.tokens)]
-    gaps = [inspect_lens.lens_divergence(found) for found in (tuned, plain)]
+    gaps = [inspect_lens.lens_divergence(one) for one in (tuned, plain)]
     panels = [
         matrix(f"KL to the last layer in nats, {name}", gap, tuned.layers, tokens, axes=("layer", "token"))
         for name, gap in zip(("tuned lens", "logit lens"), gaps, strict=True)
     ]
     best = [[visible_text(readable(model, [t[0][0]])[0]) for t in row] for row in tuned.top(1)]
     panels.append(table("likeliest token, tuned lens", best, tuned.layers, tokens, axes=("layer", "")))
-    said = cut_label(text if isinstance(text, str) else " ".join(tokens))
+    caption = cut_label(text if isinstance(text, str) else " ".join(tokens))
     title = f"Tuned lens of {model.family.name}"
     call = f"heedful.view.tuned_lens(model, {text_argument(text)}, lens)"
-    about = {"model": model.family.name, "text": said}
+    about = {"model": model.family.name, "text": caption}
     return Figure("tuned_lens", title, about, {"panels": panels}, "", call)
 
 
@@ -239,15 +241,15 @@ def head_catalogue(
     model: Model, texts: Texts, *, max_length: int = 128, repeats: int = 16, count: int = 5
 ) -> Figure:
     """What every head looks at, over many texts: a map of each score, and the heads with the highest ones."""
-    found = catalogue.catalogue_heads(model, texts, max_length=max_length, repeats=repeats)
+    heads = catalogue.catalogue_heads(model, texts, max_length=max_length, repeats=repeats)
     panels: list[Panel] = []
     rows: list[list[float | str]] = []
     names: list[str] = []
-    for score in found.values:
-        parts, means = found.by_part(score)
-        note = f"An even look has {found.chance[score]:.3f}."
+    for score in heads.values:
+        parts, means = heads.by_part(score)
+        note = f"An even look has {heads.chance[score]:.3f}."
         panels.append(matrix(score, means.nan_to_num(0.0), parts, axes=("part", "head"), note=note))
-        for entry in found.top(score, count):
+        for entry in heads.top(score, count):
             names.append(score)
             rows.append([f"{entry.name} head {entry.head}", entry.mean, entry.low, entry.high])
     columns = ["head", "mean", "from", "to"]
@@ -267,10 +269,10 @@ def find_heads(
     looks = catalogue.find_heads(model, text, from_token, to_token, target, count=count)
     names = [f"{look.name} head {look.head}" for look in looks]
     panel = bars("weight", [look.weight for look in looks], names, axes=("head", "weight"))
-    said = cut_label(text if isinstance(text, str) else str(text))
+    caption = cut_label(text if isinstance(text, str) else str(text))
     title = f"Heads of {model.family.name} that look from {from_token!r} at {to_token!r}"
     call = f"heedful.view.find_heads(model, {text_argument(text)}, {from_token!r}, {to_token!r})"
-    about = {"model": model.family.name, "text": said, "from": from_token, "to": to_token}
+    about = {"model": model.family.name, "text": caption, "from": from_token, "to": to_token}
     note = f"An even look gives {looks[0].chance:.3f}."
     return Figure("find_heads", title, about, {"panels": [panel]}, note, call)
 
@@ -288,14 +290,14 @@ def attribution_graph(graph: AttributionGraph) -> Figure:
         "panels": [table("edges", cells, rows, columns, axes=("sender", ""))],
         "nodes": list(graph.nodes), "edges": [list(edge) for edge in graph.edges],
     }  # fmt: skip
-    found = graph.all_edges
+    result = graph.all_edges
     title = f"The {len(graph.edges)} strongest edges that lead to the answer"
     note = (
-        f"A value is the share of the answer that an edge brings back, by {found.method}: d is "
-        f"{found.corrupt:.3f} in the corrupt run (0) and {found.clean:.3f} in the clean one (1). "
+        f"A value is the share of the answer that an edge brings back, by {result.method}: d is "
+        f"{result.corrupt:.3f} in the corrupt run (0) and {result.clean:.3f} in the clean one (1). "
         "Dashed edges take away."
     )
-    about = {"edges": len(graph.edges), "method": found.method}
+    about = {"edges": len(graph.edges), "method": result.method}
     return Figure("attribution_graph", title, about, data, note, "heedful.view.attribution_graph(graph)")
 
 
@@ -313,9 +315,9 @@ def attention_flow(
         bars("flow", flowed.numpy(), tokens, axes=("token", "the most that can flow")),
         bars("rollout", rolled.numpy(), tokens, axes=("token", "product of the layers")),
     ]
-    said = cut_label(text if isinstance(text, str) else " ".join(readable(model, names)))
+    caption = cut_label(text if isinstance(text, str) else " ".join(readable(model, names)))
     title = f"Attention flow of {model.family.name} into “{tokens[at]}”"
     call = f"heedful.view.attention_flow(model, {text_argument(text)}, position={position!r})"
-    about = {"model": model.family.name, "text": said, "position": at}
+    about = {"model": model.family.name, "text": caption, "position": at}
     note = "Attention alone: what values, matrices and feed-forward layers do is not in it."
     return Figure("attention_flow", title, about, {"panels": drawn}, note, call)

@@ -45,23 +45,23 @@ BRANCH_HEIGHT = 34.0
 
 def draw_attention(data: Data) -> Drawing:
     """Draw the heat map of one head, or of all together."""
-    found, pattern = select_pattern(data), data["patterns"][data["pattern"]]
+    shown, pattern = select_pattern(data), data["patterns"][data["pattern"]]
     return heat_map(
-        found.values, found.queries, found.keys, signed=pattern["kind"] == "effective", scale=data["scale"],
+        shown.values, shown.queries, shown.keys, signed=pattern["kind"] == "effective", scale=data["scale"],
         palette=data["palette"],
         axes="word written ↓   source →" if pattern["written"] else "query ↓   key →",
-        masked=found.masked,
+        masked=shown.masked,
     )  # fmt: skip
 
 
 def attention_rows(data: Data) -> Rows:
     """One row for each query and key."""
-    found = select_pattern(data)
+    shown = select_pattern(data)
     name, head = data["patterns"][data["pattern"]]["name"], data["head"]
     rows = (
-        [name, head, found.query_at[t], query, found.key_at[s], key, found.values[t, s]]
-        for t, query in enumerate(found.queries)
-        for s, key in enumerate(found.keys)
+        [name, head, shown.query_at[t], query, shown.key_at[s], key, shown.values[t, s]]
+        for t, query in enumerate(shown.queries)
+        for s, key in enumerate(shown.keys)
     )
     return ["layer", "head", "query_at", "query", "key_at", "key", "weight"], rows
 
@@ -164,12 +164,12 @@ def draw_beams(data: Data) -> Drawing:
             share = [k / 12 for k in range(13)] if y != py else [0.0, 1.0]
             line = [(start + (x - 5 - start) * s, py + (y - py) * (3 * s * s - 2 * s**3)) for s in share]
             out.append(Stroke(line, ink, bold, dash, 1.0 if b["lives"] else 0.6))
-        said = brief(b["score"]) if b["final"] is None else f"= {brief(b['final'])}"
+        score = brief(b["score"]) if b["final"] is None else f"= {brief(b['final'])}"
         if b["fate"] == "finished":
-            wide = max(width(short(b["name"])), width(said, 10)) + 10
+            wide = max(width(short(b["name"])), width(score, 10)) + 10
             out.append(Box(x - 5, y - 9, wide, 30, stroke=ink))
         out.append(TextLabel(x, y, short(b["name"]), 12, colour=ink, bold=b["best"]))
-        out.append(TextLabel(x, y + 13, said, 10, colour=ink))
+        out.append(TextLabel(x, y + 13, score, 10, colour=ink))
     steps = max((b["step"] for b in listed), default=1)
     out += [TextLabel(16 + t * column, 10, f"step {t + 1}", 10.5, colour=SOFT) for t in range(steps)]
     return out, 16 + steps * column, 34 + BRANCH_HEIGHT * (max(rows, default=0) + 1)

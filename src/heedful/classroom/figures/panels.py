@@ -114,8 +114,8 @@ def draw_panel(panel: Panel) -> Drawing:
             heights = [float(row[0]) for row in values]
             return bar_chart(rows, heights, [brief(v) for v in heights], note=panel["columnTitle"])
         case "table":
-            said = lambda cell: cell if isinstance(cell, str) else brief(float(cell))
-            cells = [[name, *map(said, row)] for name, row in zip(rows, values, strict=True)]
+            write = lambda cell: cell if isinstance(cell, str) else brief(float(cell))
+            cells = [[name, *map(write, row)] for name, row in zip(rows, values, strict=True)]
             return text_table([panel["rowTitle"], *columns], cells)
     axes = f"{panel['rowTitle']} ↓   {panel['columnTitle']} →"
     return heat_map(values, rows, columns, signed=panel["signed"], axes=axes, compact=True)
@@ -216,8 +216,8 @@ def heat_map(
         for (t, s), v in np.ndenumerate(values):
             x, y = left + (s + 0.5) * cell, top + (t + 0.5) * tall
             if v != 0 and not math.isnan(v):  # .41, −.2, 0
-                said = "0" if abs(v) < 0.005 else f"{v:.2f}".replace("0.", ".", 1).replace("-", "−")
-                shapes.append(TextLabel(x, y, said, 11, "middle", f"on {ramp} {paint[t, s]}"))
+                number = "0" if abs(v) < 0.005 else f"{v:.2f}".replace("0.", ".", 1).replace("-", "−")
+                shapes.append(TextLabel(x, y, number, 11, "middle", f"on {ramp} {paint[t, s]}"))
     bottom = top + T * tall + 16
     shapes += legend(left, bottom, limit, signed, scale, palette)
     right = max(left + S * cell + (wide * SIN if turned else 0.0), left + 240) + 16
@@ -267,8 +267,8 @@ def bar_chart(
     A mark is a line across the bar's row; a missing value (NaN) has no bar.
     """
     left = min(max(longest(names) + 30, 70), 150)
-    known = [v for v in (*values, *(marks or ())) if not math.isnan(v)]
-    low, high = min(known, default=0.0), max(known, default=0.0)
+    finite = [v for v in (*values, *(marks or ())) if not math.isnan(v)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
     unit = 330 / ((max(high, 0.0) - min(low, 0.0)) or 1.0)
     zero = left - min(low, 0.0) * unit
     shapes: list[Shape] = [TextLabel(left, 8, note, 11, colour=SOFT)] if note else []

@@ -206,11 +206,11 @@ def figure_entry(
     if not np.isfinite(array).all():
         raise InputError(f"{name} has entries that are no finite numbers", hint="mask with 0, not with nan")
     kind = kind or ("effective" if array.min(initial=0.0) < 0 else "softmax")
-    told = marks([*queries, *keys]) if mark is None else mark
+    mark = marks([*queries, *keys]) if mark is None else mark
     return {
         "name": name, "kind": kind, "cross": cross, "queries": list(queries), "keys": list(keys),
         "written": predicted_rows, "window": window, "values": array, "second": None if cross else second,
-        "query_words": group_words(queries, told), "key_words": group_words(keys, told),
+        "query_words": group_words(queries, mark), "key_words": group_words(keys, mark),
     }  # fmt: skip
 
 
@@ -241,13 +241,13 @@ def inputs_of(model: Any, text: Any, tokenizer: Any) -> dict[str, Any]:
     if isinstance(text, str) or is_pair(text):
         if tokenizer is None:
             raise InputError("a text needs the model's tokenizer: view.attention(model, text, tokenizer=tok)")
-        found = dict(tokenizer(*([text] if isinstance(text, str) else text), return_tensors="pt"))
-        if not found["input_ids"].numel():
+        inputs = dict(tokenizer(*([text] if isinstance(text, str) else text), return_tensors="pt"))
+        if not inputs["input_ids"].numel():
             raise InputError("the text is empty", hint="give at least one token")
     else:
-        found = {"input_ids": torch.atleast_2d(torch.as_tensor(text)).long()}
+        inputs = {"input_ids": torch.atleast_2d(torch.as_tensor(text)).long()}
     device = getattr(model, "device", torch.device("cpu"))
-    return {name: value.to(device) for name, value in found.items()}
+    return {name: value.to(device) for name, value in inputs.items()}
 
 
 def token_names(tokenizer: Any, ids: torch.Tensor) -> list[str]:
@@ -257,9 +257,9 @@ def token_names(tokenizer: Any, ids: torch.Tensor) -> list[str]:
     listed = ids[0].tolist()
     if tokenizer is None:
         return [str(i) for i in listed]
-    found = [str(t) for t in tokenizer.convert_ids_to_tokens(listed)]
+    names = [str(t) for t in tokenizer.convert_ids_to_tokens(listed)]
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
-    return [spell_token(t) for t in found] if type(decoder).__name__ == "ByteLevel" else found
+    return [spell_token(t) for t in names] if type(decoder).__name__ == "ByteLevel" else names
 
 
 def written_tokens(tokenizer: Any, decoder_input: torch.Tensor, logits: Any) -> list[str]:
@@ -291,7 +291,7 @@ def attention_patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> li
     inputs = inputs_of(model, text, tokenizer)
     both = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     source = token_names(tokenizer, inputs["input_ids"])
-    found: list[dict[str, Any]] = []
+    patterns: list[dict[str, Any]] = []
     with eager(model):
         if both:
             inputs["decoder_input_ids"] = decoder_ids(model, inputs, target, tokenizer)
@@ -302,15 +302,15 @@ def attention_patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> li
             token_names(tokenizer, read),
             written_tokens(tokenizer, read, getattr(out, "logits", None)),
         )
-        found += layers(getattr(out, "encoder_attentions", None), "encoder.{}", source, source)
-        found += layers(getattr(out, "decoder_attentions", None), "decoder.{}", mine, mine)
-        found += layers(
+        patterns += layers(getattr(out, "encoder_attentions", None), "encoder.{}", source, source)
+        patterns += layers(getattr(out, "decoder_attentions", None), "decoder.{}", mine, mine)
+        patterns += layers(
             getattr(out, "cross_attentions", None), "decoder.{}.cross", written, source, cross=True
         )
     else:
         second = list(tokenizer(*text).sequence_ids(0)).index(1) if is_pair(text) else None
-        found += layers(getattr(out, "attentions", None), "layers.{}", source, source, second=second)
-    if not found:
+        patterns += layers(getattr(out, "attentions", None), "layers.{}", source, source, second=second)
+    if not patterns:
         raise InputError(
             f"{type(model).__name__} gave no attentions",
             hint=(
@@ -318,7 +318,7 @@ def attention_patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> li
                 "view.attention(tokens=…, pattern=…)"
             ),
         )
-    return found
+    return patterns
 
 
 def layers(

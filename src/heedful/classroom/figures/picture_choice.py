@@ -65,34 +65,33 @@ def candidate_parts(model: Model, layer: int | str | None) -> Candidates:
 
     Where every channel is a head, the last part is searched alone: all their patterns would fill the memory.
     """
-    stack, number, paths = attending_parts(model, layer)
-    return stack, number, paths[-1:] if paths and isinstance(part_at(model, paths[-1]), S4 | Mamba) else paths
-
-
-def attending_parts(model: Model, layer: int | str | None) -> Candidates:
-    """Return the stack and the number of a layer, and the parts that attend: in the layer, or in all."""
     groups, stacks = attention_groups(model), stacks_of(model)
     main_stack = stack_of(model)[0]
     if layer is None:
-        paths = [path for g in over_source([g for g in groups if g.stack == main_stack]) for path in g.layers]
+        groups = over_source([g for g in groups if g.stack == main_stack])
+        paths = [path for g in groups for path in g.layers]
         expert_layers = {path.rpartition(".")[0] for path, part in parts_of(model) if isinstance(part, MoE)}
         paths = [path for path in paths if path.rpartition(".")[0] in expert_layers] or paths
         carrying = [part.path for part in recurrent_parts(model) if part.path.startswith(main_stack)]
         last = [f"{main_stack}.{len(stacks[main_stack]) - 1}", *carrying, *paths][-1]
-        return main_stack, int(last.split(".")[1]), paths
-    path = f"{main_stack}.{layer}" if isinstance(layer, int) else layer.removesuffix(".pattern")
-    stack, _, inner = path.partition(".")
-    number = inner.partition(".")[0]
-    if stack not in stacks or not number.isdigit() or int(number) >= len(stacks[stack]):
-        layers = ", ".join(f"{name}.0 … {name}.{len(s) - 1}" for name, s in stacks.items())
-        raise InputError(f"layer={layer!r} is no layer of this model", hint=f"there are {layers}")
-    part_at(model, path)
-    inside = lambda part: part == path or part.startswith(f"{path}.")
-    here = [g for g in groups if any(map(inside, g.layers))]
-    return stack, int(number), [part for g in over_source(here) for part in g.layers if inside(part)]
+        stack, number = main_stack, last.split(".")[1]
+    else:
+        path = f"{main_stack}.{layer}" if isinstance(layer, int) else layer.removesuffix(".pattern")
+        stack, _, inner = path.partition(".")
+        number = inner.partition(".")[0]
+        if stack not in stacks or not number.isdigit() or int(number) >= len(stacks[stack]):
+            layers = ", ".join(f"{name}.0 … {name}.{len(s) - 1}" for name, s in stacks.items())
+            raise InputError(f"layer={layer!r} is no layer of this model", hint=f"there are {layers}")
+        part_at(model, path)
+        inside = lambda part: part == path or part.startswith(f"{path}.")
+        groups = over_source([g for g in groups if any(map(inside, g.layers))])
+        paths = [part for g in groups for part in g.layers if inside(part)]
+    if paths and isinstance(part_at(model, paths[-1]), S4 | Mamba):
+        paths = paths[-1:]
+    return stack, int(number), paths
 
 
-def over_source(groups: Sequence[AttentionGroup]) -> Sequence[AttentionGroup]:
+def over_source(groups: list[AttentionGroup]) -> list[AttentionGroup]:
     """Return the groups that look at a source, if there are some; else all."""
     return [g for g in groups if g.cross] or groups
 

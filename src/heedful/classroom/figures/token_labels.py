@@ -95,8 +95,10 @@ def brief(value: float) -> str:
     size = abs(value)
     if size < 1e-3:
         return f"{value:.0e}" if value else "0"
-    said = f"{value / 1e6:.3g}M" if size >= 1e6 else f"{value / 1e3:.3g}k" if size >= 1e4 else f"{value:.0f}"
-    return (said if size >= 100 else f"{value:.3g}").replace("-", "−", 1)
+    written = (
+        f"{value / 1e6:.3g}M" if size >= 1e6 else f"{value / 1e3:.3g}k" if size >= 1e4 else f"{value:.0f}"
+    )
+    return (written if size >= 100 else f"{value:.3g}").replace("-", "−", 1)
 
 
 def percent(share: float) -> str:

@@ -52,9 +52,9 @@ def steps(subject: Any, text: Text = None, target: Text = None, **options: Any) 
         "rows": list(_rows(worked)),
         "text": worked.text(width=12).splitlines(),
     }
-    said = "".join(f", {k}={v!r}" for k, v in options.items())
+    arguments = "".join(f", {k}={v!r}" for k, v in options.items())
     call = (
-        f"heedful.view.steps(model, {cut_label(str(text))!r}{said})"
+        f"heedful.view.steps(model, {cut_label(str(text))!r}{arguments})"
         if ours
         else f"heedful.view.steps({subject!r})"
     )
@@ -77,18 +77,17 @@ def _rows(derivation: Derivation) -> Iterator[tuple[str, ...]]:
 
 def surprisal(model: Model, text: Text, target: Text = None) -> Figure:
     """How surprised the model is by each token it reads, −log₂ p in bits; a bar for each one predicted."""
-    found = lens.surprisal(model, text, target)
-    names = readable(model, found.tokens)
-    known = [i for i, bits in enumerate(found.bits) if bits is not None]
-    values, labelled = [found.bits[i] for i in known], [f"{i}: {names[i]}" for i in known]
+    surprise = lens.surprisal(model, text, target)
+    names = readable(model, surprise.tokens)
+    predicted = [i for i, bits in enumerate(surprise.bits) if bits is not None]
+    values, labelled = [surprise.bits[i] for i in predicted], [f"{i}: {names[i]}" for i in predicted]
     panel = panels.bars("surprisal", values, labelled, axes=("token", "bits"))
-    said = cut_label(text if isinstance(text, str) else " ".join(names))
-    title = (
-        f"Surprise of {model.family.name}: {found.mean:.2f} bits a token, perplexity {found.perplexity:.1f}"
-    )
-    call = f"heedful.view.surprisal(model, {said!r})"
+    caption = cut_label(text if isinstance(text, str) else " ".join(names))
+    title = f"Surprise of {model.family.name}: {surprise.mean:.2f} bits a token"
+    title += f", perplexity {surprise.perplexity:.1f}"
+    call = f"heedful.view.surprisal(model, {caption!r})"
     return Figure(
-        "surprisal", title, {"model": model.family.name, "text": said}, {"panels": [panel]}, "", call
+        "surprisal", title, {"model": model.family.name, "text": caption}, {"panels": [panel]}, "", call
     )
 
 
@@ -123,13 +122,13 @@ def next_token(
         "entropy": drawn.entropy(), "kept": drawn.candidates(), "sampling": chosen,
     }  # fmt: skip
     place = labels(model, given.read)[at]
-    said = cut_label(text if isinstance(text, str) else " ".join(labels(model, given.ids)))
+    caption = cut_label(text if isinstance(text, str) else " ".join(labels(model, given.ids)))
     after = f"{'after' if is_causal(model) else 'at'} “{place}”"
     set_ = {name: value for name, value in chosen.items() if value is not None} | {"seed": seed}
     kind = "Next token" if is_causal(model) else "Word"
     title = f"{kind} of {model.family.name} {after}: {', '.join(f'{k} {v}' for k, v in set_.items())}"
-    call = f"heedful.view.next_token(model, {said!r}, {', '.join(f'{k}={v}' for k, v in set_.items())})"
-    about = {"model": model.family.name, "text": said, "position": at, **set_}
+    call = f"heedful.view.next_token(model, {caption!r}, {', '.join(f'{k}={v}' for k, v in set_.items())})"
+    about = {"model": model.family.name, "text": caption, "position": at, **set_}
     share = f"{drawn.candidates():,} of {len(names):,} tokens may be drawn"
     note = f"{share}; the entropy is {drawn.entropy():.2f} bits."
     return Figure("next_token", title, about, data, note, call)
@@ -159,28 +158,28 @@ def embeddings(
     among all V vectors, never what the map shows. `method` "tsne" (scikit-learn) or "umap" (umap-learn) draws
     another map: `perplexity` is about how many neighbours count, and they begin as `seed` says.
     """
-    vectors, known, label = _vectors(subject, names, table)
-    chosen = _words(subject, known, words, count)
+    vectors, vocabulary, label = _vectors(subject, names, table)
+    chosen = _words(subject, vocabulary, words, count)
     if len(chosen) < 2:
         raise InputError("a map needs at least 2 words", hint=f"there are {len(chosen)}")
     X = vectors[chosen]
     made = project(X.numpy(), method, perplexity=perplexity, seed=seed)
     close = F.normalize(X, dim=-1) @ F.normalize(vectors, dim=-1).T
     close[torch.arange(len(chosen)), torch.tensor(chosen)] = -torch.inf
-    near = close.topk(min(neighbours, len(known) - 1), -1)
+    near = close.topk(min(neighbours, len(vocabulary) - 1), -1)
     used = sorted(set(near.indices.flatten().tolist()))
     place = {word: i for i, word in enumerate(used)}
-    shown = [known[i] for i in chosen]
+    shown = [vocabulary[i] for i in chosen]
     if select is not None and select not in shown:
         raise InputError(f"select={select!r} is not among the words drawn", hint="name it in words=")
     data = {
         "names": shown, "points": made.points.astype(np.float32), "explained": made.share,
         "axes": [made.axis(0), made.axis(1)],
-        "words": [known[i] for i in used], "cosines": near.values.float().numpy(),
+        "words": [vocabulary[i] for i in used], "cosines": near.values.float().numpy(),
         "near": np.array([[place[i] for i in row] for row in near.indices.tolist()], dtype=np.int32),
         "selected": None if select is None else shown.index(select),
     }  # fmt: skip
-    title = f"Vectors of {label}: {len(chosen)} of {len(known):,} words"
+    title = f"Vectors of {label}: {len(chosen)} of {len(vocabulary):,} words"
     note = f"On this map {made.note}. Neighbours are those of all {X.shape[1]} dimensions."
     about = {"model": label, "words": len(chosen), "dimensions": X.shape[1], "method": method}
     more = "" if method == "pca" else f", method={method!r}, perplexity={perplexity}, seed={seed}"
@@ -235,13 +234,13 @@ def training(run: str | Path | Sequence[str | Path], metric: str = "loss") -> Fi
     runs = [Path(r) for r in ([run] if isinstance(run, str | Path) else run)]
     if not runs:
         raise InputError("no run was named", hint="give the folder of one, or a list of them")
-    found = read_curves(runs, metric)
+    curves = read_curves(runs, metric)
     where = ", ".join(r.name for r in runs)
-    if not found:
+    if not curves:
         raise InputError(f"{where} logged no {metric!r}", hint="try loss, learning_rate or grad_norm")
     listed = [
         {"name": name, "x": np.array([x for x, _ in curve]), "y": np.array([y for _, y in curve])}
-        for name, curve in found.items()
+        for name, curve in curves.items()
     ]
     call = f"heedful.view.training({[str(r) for r in runs]!r}, metric={metric!r})"
     return Figure(
@@ -303,16 +302,16 @@ def project(
     rows = np.asarray(vectors, dtype=np.float64)
     if method == "pca":
         points, share = pca(rows, dims)
-        said = f"both axes hold {100 * sum(share[:2]):.1f} % of the variance"
-        return Projection(method, points, share, said)
+        note = f"both axes hold {100 * sum(share[:2]):.1f} % of the variance"
+        return Projection(method, points, share, note)
     if len(rows) < 4:
         raise InputError(f"{NAMES[method]} needs at least 4 vectors", hint=f"there are {len(rows)}: take pca")
     if perplexity <= 0:
         raise InputError(f"perplexity={perplexity} must be above 0", hint="5 to 50 is usual")
     near = min(perplexity, (len(rows) - 1) / 3)
     points = {"tsne": tsne, "umap": umap}[method](rows, dims, near, seed)
-    said = f"{near:g} neighbours count; how far groups are apart, and how large they are, says little"
-    return Projection(method, points, [], said)
+    note = f"{near:g} neighbours count; how far groups are apart, and how large they are, says little"
+    return Projection(method, points, [], note)
 
 
 def pca(rows: np.ndarray, dims: int) -> tuple[np.ndarray, list[float]]:
@@ -323,10 +322,10 @@ def pca(rows: np.ndarray, dims: int) -> tuple[np.ndarray, list[float]]:
     left, sizes, right = np.linalg.svd(centred, full_matrices=False)
     # A direction has two signs: take that of its greatest entry.
     signs = np.sign(right[np.arange(len(right)), np.abs(right).argmax(1)])
-    found = (left * sizes * signs)[:, :dims]
+    points = (left * sizes * signs)[:, :dims]
     share = (sizes[:dims] ** 2 / (float((sizes**2).sum()) or 1.0)).tolist()
-    missing = max(0, dims - found.shape[1])
-    return np.pad(found, ((0, 0), (0, missing))), share + [0.0] * missing
+    missing = max(0, dims - points.shape[1])
+    return np.pad(points, ((0, 0), (0, missing))), share + [0.0] * missing
 
 
 def tsne(rows: np.ndarray, dims: int, neighbours: float, seed: int) -> np.ndarray:
@@ -356,5 +355,5 @@ def package(module: str, name: str, purpose: str) -> Any:
 
 def methods() -> list[str]:
     """Those that can be used here."""
-    found = {"pca": True, "tsne": find_spec("sklearn") is not None, "umap": find_spec("umap") is not None}
-    return [name for name, there in found.items() if there]
+    installed = {"pca": True, "tsne": find_spec("sklearn") is not None, "umap": find_spec("umap") is not None}
+    return [name for name, there in installed.items() if there]

@@ -54,19 +54,19 @@ def tasks_of(model: Model | Word2Vec) -> list[str]:
         return ["neighbours", "analogy"]
     if model.tokenizer is None:
         return []
-    found = []
+    tasks = []
     for task, row in TASKS.items():
         module, _, name = row.where.partition(":")
         kind: type[Task] = getattr(importlib.import_module(module), name)
         # Any model gives vectors; the page offers that of those which are made for it.
         if kind.fits(model) and (kind.heads or model.config.head == "none"):
-            found.append(task)
+            tasks.append(task)
     left_out = {"rerank"}  # the page has no form for texts to rank
     if model.tokenizer.chat_template is None:
         left_out.add("conversational")
     if isinstance(model, Seq2Seq):
-        known = languages(model) is not None
-        left_out |= {"summarization", "text2text-generation"} if known else set()
+        translates = languages(model) is not None
+        left_out |= {"summarization", "text2text-generation"} if translates else set()
         left_out |= {"fill-mask"} if model.tokenizer.mask is None else set()
     first = [TASK_BY_HEAD.get(model.config.head, "text-generation")]
     if "task_prompt" in model.hf_config:
@@ -77,7 +77,7 @@ def tasks_of(model: Model | Word2Vec) -> list[str]:
         first = ["translation"]
     elif model.config.head == "none" and model.pooling is not None:
         first = ["sentence-similarity"]
-    return [t for t in dict.fromkeys([*first, *found]) if t in found and t not in left_out]
+    return [t for t in dict.fromkeys([*first, *tasks]) if t in tasks and t not in left_out]
 
 
 def context(model: Model) -> dict[str, int | None]:

@@ -67,8 +67,8 @@ def vectors_in(path: Path) -> Path | None:
         return path if path.suffix in VECTORS else None
     if not path.is_dir() or (path / "config.json").is_file() or has_adapter(path):
         return None
-    found = [p for p in sorted(path.iterdir()) if p.suffix in (".vec", ".glove", ".bin", ".safetensors")]
-    return found[0] if len(found) == 1 else None
+    files = [p for p in sorted(path.iterdir()) if p.suffix in (".vec", ".glove", ".bin", ".safetensors")]
+    return files[0] if len(files) == 1 else None
 
 
 def is_model(path: Path) -> bool:
@@ -134,15 +134,15 @@ class ModelRegistry:
 
     def entries(self) -> dict[str, Entry]:
         """Every model by its id; of equal names the first wins and the others get a number."""
-        found: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
         for entry in self._all():
             id, number = entry.id, 2
-            while id in found and found[id].path.resolve() != entry.path.resolve():
+            while id in entries and entries[id].path.resolve() != entry.path.resolve():
                 id, number = f"{entry.id}-{number}", number + 1
-            if id not in found:
+            if id not in entries:
                 fields = entry.__dict__ | {"id": id}
-                found[id] = Entry(**fields)
-        return found
+                entries[id] = Entry(**fields)
+        return entries
 
     def _all(self) -> Iterator[Entry]:
         from heedful.weights.hub import bundled_models, installed_models, resolve
@@ -167,10 +167,10 @@ class ModelRegistry:
                     yield entry_at(f"{run}@{int(step)}", "run", str(path), path, run)
 
     def entry(self, id: str) -> Entry:
-        known = self.entries()
-        if id in known:
-            return known[id]
-        close = nearest(id, known) or f"there are {', '.join(list(known)[:8]) or 'none'}"
+        entries = self.entries()
+        if id in entries:
+            return entries[id]
+        close = nearest(id, entries) or f"there are {', '.join(list(entries)[:8]) or 'none'}"
         raise ModelNotFound(f"no model {id[:80]!r} here", hint=close)
 
     def get(self, id: str) -> LoadedModel:

@@ -1,4 +1,4 @@
-"""What a request may be refused for: a status, a word for programs, a line and a hint for people."""
+"""What the studio answers with: errors, figures, tensors as bytes, and streams of events."""
 
 from __future__ import annotations
 

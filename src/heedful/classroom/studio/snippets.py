@@ -68,7 +68,7 @@ def script(entry: Entry, lines: str, imports: str = "") -> str:
 
 def call_text(function: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[str, str]:
     """Return the line that imports a function, and its call; options that are None are left out."""
-    said = [repr(a) for a in arguments] + [f"{k}={v!r}" for k, v in options.items() if v is not None]
+    written = [repr(a) for a in arguments] + [f"{k}={v!r}" for k, v in options.items() if v is not None]
     name = function.__name__
     if getattr(heedful, name, None) is function:
         imports, name = "", f"heedful.{name}"
@@ -76,7 +76,7 @@ def call_text(function: Callable[..., Any], *arguments: Any, **options: Any) -> 
         imports, name = "import heedful", f"heedful.view.{name}"
     else:
         imports = f"from {function.__module__} import {name}"
-    return imports, f"{name}({', '.join(said)})"
+    return imports, f"{name}({', '.join(written)})"
 
 
 def of_model(entry: Entry, function: Callable[..., Any], *arguments: Any, **options: Any) -> str:
@@ -98,18 +98,18 @@ def of_trace(trace: Trace, view_name: str, **options: Any) -> str:
 
 def of_call(trace: Trace, function: Callable[..., Any], suffix: str = "", **options: Any) -> str:
     """Return the lines that call `function(model, text, …)` on what a trace read, and print what is shown."""
-    known = inspect.signature(function).parameters
+    parameters = inspect.signature(function).parameters
     given, first, needs = input_code(trace)
     if options.pop("mean", None):
         options["mean"], more = mean_code(trace)
         needs += more
-    if any(p.kind is p.VAR_KEYWORD for p in known.values()):
-        kept = options
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        keywords = options
     else:
-        kept = {name: value for name, value in options.items() if name in known}
-    arguments = given if "target" in known else given[:1] if {"text", "image"} & set(known) else []
+        keywords = {name: value for name, value in options.items() if name in parameters}
+    arguments = given if "target" in parameters else given[:1] if {"text", "image"} & set(parameters) else []
     subject = Code("vectors" if trace.entry.vectors else "model")
-    imports, call = call_text(function, subject, *arguments, **kept)
+    imports, call = call_text(function, subject, *arguments, **keywords)
     return script(trace.entry, f"{first}seen = {call}\nprint(seen{suffix})", (needs + imports).strip())
 
 
@@ -127,8 +127,10 @@ def of_pass(
         options_said = {"heads": dict(edits.heads), "layers": list(edits.layers)} | (
             {"mean": usual} if usual is not None else {}
         )
-        said = ", ".join(f"{k}={v!r}" for k, v in options_said.items())
-        watch = f"watch = without(model, {said})\n" + (f"watch.names = {tuple(names)!r}\n" if names else "")
+        keywords = ", ".join(f"{k}={v!r}" for k, v in options_said.items())
+        watch = f"watch = without(model, {keywords})\n" + (
+            f"watch.names = {tuple(names)!r}\n" if names else ""
+        )
     run = f"logits = reading(model, {', '.join(map(repr, given))}).run(model{', watch' if watch else ''})\n"
     last = lines or PASSES[view_name].format(**{"position": -1, "name": ""} | options)
     return script(trace.entry, first + watch + run + last, (needs + imports).strip())

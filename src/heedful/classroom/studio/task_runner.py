@@ -54,8 +54,8 @@ def is_generating(task: str) -> bool:
 def form_inputs(task: str, inputs: Mapping[str, Any]) -> list[Any]:
     """Return what the pipeline is called with; texts are made fit to be written in UTF-8."""
     if task not in TASKS and task not in VECTOR_FIELDS:
-        known = ", ".join([*TASKS, *VECTOR_FIELDS])
-        raise InputError(f"no task is called {task[:60]!r}", hint=f"there are {known}")
+        tasks = ", ".join([*TASKS, *VECTOR_FIELDS])
+        raise InputError(f"no task is called {task[:60]!r}", hint=f"there are {tasks}")
     fields = VECTOR_FIELDS[task] if task in VECTOR_FIELDS else TASKS[task].load().fields
     if fields == ("image",) and not inputs.get("image"):
         fields = ("text",)  # which is drawn as an image
@@ -194,11 +194,11 @@ def cut_prompt(model: Model, ids: list[int]) -> tuple[list[int], list[str]]:
     if reach is None or len(ids) <= reach - (not isinstance(model, Seq2Seq)):
         return ids, []
     if isinstance(model, Seq2Seq):
-        kept, side = [*ids[: reach - 1], ids[-1]], "last"
+        shorter, side = [*ids[: reach - 1], ids[-1]], "last"
     else:
-        kept, side = ids[-max(1, reach - max(1, min(64, reach // 4))) :], "first"
+        shorter, side = ids[-max(1, reach - max(1, min(64, reach // 4))) :], "first"
     length = f"the text has {len(ids):,} tokens and this model reads {reach:,}"
-    return kept, [f"{length}: the {side} {len(ids) - len(kept):,} were cut"]
+    return shorter, [f"{length}: the {side} {len(ids) - len(shorter):,} were cut"]
 
 
 # Reading an image for the page Play: one that a visitor drew or opened, or a text that is drawn as one.
@@ -270,8 +270,8 @@ def search_beams(
 ) -> dict[str, Any]:
     """The text that was found and one tree for each part of it: a translation goes sentence by sentence."""
     if not is_generating(task):
-        known = ", ".join(filter(is_generating, TASKS))
-        raise InputError(f"{task} searches for no text", hint=f"choose one of {known}")
+        tasks = ", ".join(filter(is_generating, TASKS))
+        raise InputError(f"{task} searches for no text", hint=f"choose one of {tasks}")
     began, pipe, given = time.perf_counter(), open_pipeline(loaded_model, task), form_inputs(task, inputs)
     options = {k: v for k, v in pipeline_options(task, parameters).items() if k != "truncation"}
     how = plan_search(task, pipe.generator, options, parameters.get("temperature"))
@@ -280,12 +280,13 @@ def search_beams(
     if len(prompts) > MAX_BEAMS:
         notes.append(f"{len(prompts)} sentences were searched; the trees of the first {MAX_BEAMS} are shown")
     some = [prompts[i : i + GENERATION_BATCH_SIZE] for i in range(0, len(prompts), GENERATION_BATCH_SIZE)]
-    found = [tree for batch in some for tree in search_trees(pipe.generator, batch, how, ticket)]
-    best, ends = [tree.ids(tree.found[0]) for tree in found], eos_ids(pipe.generator, how.rules.get("eos"))
-    kept = [ids[:-1] if ids[-1] in ends else ids for ids in best]
-    texts = [decode_after(pipe.generator, *row) for row in zip(prompts, kept, strict=True)]
+    searched = [tree for batch in some for tree in search_trees(pipe.generator, batch, how, ticket)]
+    best = [tree.ids(tree.found[0]) for tree in searched]
+    ends = eos_ids(pipe.generator, how.rules.get("eos"))
+    written = [ids[:-1] if ids[-1] in ends else ids for ids in best]
+    texts = [decode_after(pipe.generator, *row) for row in zip(prompts, written, strict=True)]
     texts = texts if task == "text-generation" else [text.strip() for text in texts]
-    shown = zip(prompts[:MAX_BEAMS], found, strict=False)
+    shown = zip(prompts[:MAX_BEAMS], searched, strict=False)
     call = ", ".join([*map(repr, given), *(f"{k}={v!r}" for k, v in options.items())])
     lines = f"nlp = heedful.pipeline({task!r}, model=model)\nprint(nlp({call}))"
     trees = [

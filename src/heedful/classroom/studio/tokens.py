@@ -21,11 +21,11 @@ from heedful.word2vec.word_counts import WordCounts
 
 def tidy(text: str) -> tuple[str, list[str]]:
     """A text that can be written in UTF-8, and what was changed for it."""
-    kept = text.encode("utf-8", errors="replace").decode("utf-8")
-    if kept == text:
+    readable = text.encode("utf-8", errors="replace").decode("utf-8")
+    if readable == text:
         return text, []
     count = sum(0xD800 <= ord(c) < 0xE000 for c in text)
-    return kept, [f"{count} half characters (lone surrogates) were read as “?”"]
+    return readable, [f"{count} half characters (lone surrogates) were read as “?”"]
 
 
 def token_entries(model: Model, ids: Sequence[int]) -> list[dict[str, Any]]:
@@ -52,21 +52,21 @@ def token_positions(
     """
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer", hint="give ids in place of a text")
-    found = model.tokenizer.encoding(text, pair, special)
-    ids, spans = found.ids, found.offsets  # each is made anew when asked for
+    encoding = model.tokenizer.encoding(text, pair, special)
+    ids, spans = encoding.ids, encoding.offsets  # each is made anew when asked for
     marks, count = special_ids(model), len(ids)
-    kept = list(range(count))
+    listed = list(range(count))
     if max_tokens is not None and count > max_tokens:
-        kept = [*range(max_tokens - 1), count - 1] if ids[-1] in marks else list(range(max_tokens))
-    entries = token_entries(model, [ids[i] for i in kept])
+        listed = [*range(max_tokens - 1), count - 1] if ids[-1] in marks else list(range(max_tokens))
+    entries = token_entries(model, [ids[i] for i in listed])
     rows = [
         entry | {"start": spans[i][0], "end": spans[i][1], "special": ids[i] in marks}
-        for i, entry in zip(kept, entries, strict=True)
+        for i, entry in zip(listed, entries, strict=True)
     ]
     if pair is None:
         return rows, count
-    types, sides = found.type_ids, found.sequence_ids
-    return [row | {"type": types[i], "side": sides[i]} for i, row in zip(kept, rows, strict=True)], count
+    types, sides = encoding.type_ids, encoding.sequence_ids
+    return [row | {"type": types[i], "side": sides[i]} for i, row in zip(listed, rows, strict=True)], count
 
 
 def tokenize_text(model: Model, text: str, special: bool, max_tokens: int) -> dict[str, Any]:
@@ -119,14 +119,14 @@ def words_of(vectors: Word2Vec, text: str) -> list[dict[str, Any]]:
     for word in text.split():
         start = text.index(word, at)
         at = start + len(word)
-        found = word if word in vectors else word.lower() if word.lower() in vectors else None
+        entry = word if word in vectors else word.lower() if word.lower() in vectors else None
         token: dict[str, Any] = {
-            "id": -1 if found is None else vectors.index[found], "text": found or word,
+            "id": -1 if entry is None else vectors.index[entry], "text": entry or word,
             "shown": visible_token(word), "start": start, "end": at, "special": False,
-            "known": found is not None, "bytes": word.encode().hex(" ").upper(),
+            "known": entry is not None, "bytes": word.encode().hex(" ").upper(),
         }  # fmt: skip
-        if found is not None and counted is not None:
-            row = vectors.index[found]
+        if entry is not None and counted is not None:
+            row = vectors.index[entry]
             token |= {"count": int(counted.counts[row]), "keep": float(keep[row])}
             token |= {} if settings.hierarchical else {"noise": float(noise[row])}
         out.append(token)

@@ -48,15 +48,15 @@ def _words(loaded_model: LoadedModel, request: TraceRequest, id: str) -> Trace:
     vectors = loaded_model.vectors
     text, warnings = tokens.tidy(request["text"] or "")
     words = tokens.words_of(vectors, text)[:MOST]
-    known = [w["id"] for w in words if w["id"] >= 0]
-    if not known:
-        raise InputError("no word of this text is known to the vectors", hint="check the case")
-    if len(known) < len(words):
+    rows = [w["id"] for w in words if w["id"] >= 0]
+    if not rows:
+        raise InputError("no word of this text is rows to the vectors", hint="check the case")
+    if len(rows) < len(words):
         missing = [w["text"] for w in words if w["id"] < 0]
-        warnings.append(f"{len(missing)} words are not known and were left out: {', '.join(missing[:8])}")
+        warnings.append(f"{len(missing)} words are not rows and were left out: {', '.join(missing[:8])}")
     words = [w for w in words if w["id"] >= 0]
-    value = torch.from_numpy(np.array(vectors.input[known], dtype=np.float32))
-    given = Input(torch.tensor([known]), tuple(w["text"] for w in words))
+    value = torch.from_numpy(np.array(vectors.input[rows], dtype=np.float32))
+    given = Input(torch.tensor([rows]), tuple(w["text"] for w in words))
     trace = Trace(
         id, loaded_model.entry, text, given, Edits(), words, None, None, [], {"vectors": tuple(value.shape)},
         {"vectors": value}, None,
@@ -126,9 +126,9 @@ class TraceBuilder:
         heads, layers = self.request.get("heads") or {}, self.request.get("layers") or ()
         if not self.request.get("mean"):
             return Edits(heads, layers)
-        said = self.request.get("reference") or None
-        usual = inputs if said is None else reading(self.model, tokens.tidy(said)[0])
-        return Edits(heads, layers, usual, said)
+        reference = self.request.get("reference") or None
+        usual = inputs if reference is None else reading(self.model, tokens.tidy(reference)[0])
+        return Edits(heads, layers, usual, reference)
 
     def texts(self) -> tuple[str, ...]:
         """The text, or the two of a pair."""
@@ -150,9 +150,9 @@ class TraceBuilder:
     def target_tokens(self, inputs: Input, output: Tensor) -> list[dict[str, Any]]:
         """The word that each position of the target writes; its rows over the source carry it."""
         ids = written_ids(self.model, inputs, output[None])
-        found = tokens.tokens_of_ids(self.model, [i for i in ids if i is not None])
+        written = tokens.tokens_of_ids(self.model, [i for i in ids if i is not None])
         blank = {"id": -1, "text": OPEN, "shown": OPEN, "start": None, "end": None, "special": True}
-        return found if ids[-1] is not None else [*found, blank]
+        return written if ids[-1] is not None else [*written, blank]
 
     def limit(self, side: str) -> int:
         """How many tokens are read: the context's, and no more than a pattern of all heads has room for."""
@@ -168,26 +168,26 @@ class TraceBuilder:
             return self.draw()
         limit = self.limit("source" if isinstance(model, Seq2Seq) else "tokens")
         if given is not None:
-            found, count = tokens.tokens_of_ids(model, check_token_ids(model, given)[:limit]), len(given)
+            source, count = tokens.tokens_of_ids(model, check_token_ids(model, given)[:limit]), len(given)
         else:
-            found, count = self.encode_text(self.request.get("text") or "", limit)
-        if not found:
+            source, count = self.encode_text(self.request.get("text") or "", limit)
+        if not source:
             raise InputError("the text is empty", hint="give at least one token")
         if isinstance(model, Seq2Seq) and given is None:
-            found, count = self.add_special_tokens(found, count, limit)
+            source, count = self.add_special_tokens(source, count, limit)
         self.warn(count, limit, "text")
-        return found
+        return source
 
     def draw(self) -> list[dict[str, Any]]:
         """Draw the text as an image for a model that reads images; what it reads are patches."""
         if self.request.get("ids") is not None or self.request.get("tokens") or self.request.get("pair"):
             raise InputError("a patch of an image is no token", hint="change the text: it is drawn, and read")
-        text, said = tokens.tidy(self.request.get("text") or "")
+        text, changes = tokens.tidy(self.request.get("text") or "")
         if not text.strip():
             raise InputError("the text is empty", hint="give at least one letter, which is drawn as an image")
         processor = self.model.image_processor
         image, notes = draw_for_model(text, processor, self.model.tokenizer)
-        self.warnings += [*said, "this model reads images: the text was drawn as one", *notes]
+        self.warnings += [*changes, "this model reads images: the text was drawn as one", *notes]
         self.pixels = processor(image).to(self.model.device)
         return [
             {"id": i, "text": name, "shown": name, "start": None, "end": None, "special": name[0] == "["}
@@ -195,15 +195,15 @@ class TraceBuilder:
         ]
 
     def encode_text(self, text: str, limit: int) -> tuple[list[dict[str, Any]], int]:
-        text, said = tokens.tidy(text)
-        self.warnings += said
+        text, changes = tokens.tidy(text)
+        self.warnings += changes
         pair = self.request.get("pair")
         if not pair:
             return tokens.token_positions(self.model, text, max_tokens=limit)
         if not isinstance(self.model, LM) or self.model.causal:
             raise InputError("two texts at once are read by an encoder", hint="put both into one text")
-        pair, said = tokens.tidy(pair)
-        self.warnings += said
+        pair, changes = tokens.tidy(pair)
+        self.warnings += changes
         return tokens.token_positions(self.model, text, max_tokens=limit, pair=pair)
 
     def add_special_tokens(
@@ -221,8 +221,8 @@ class TraceBuilder:
         if count > limit:
             self.cut += count - limit
             who = "this model reads" if limit < MOST else "the studio traces"
-            said = f"the {sequence_name} has {count:,} tokens and {who} {limit:,}"
-            self.warnings.append(f"{said}: the last {count - limit:,} were cut")
+            length = f"the {sequence_name} has {count:,} tokens and {who} {limit:,}"
+            self.warnings.append(f"{length}: the last {count - limit:,} were cut")
 
     def replace_tokens(
         self, tokens_found: list[dict[str, Any]], edits: Mapping[str, int | str], side: str = "tokens"
@@ -242,25 +242,25 @@ class TraceBuilder:
 
     def target(self, ids: Sequence[int]) -> tuple[list[dict[str, Any]], int]:
         """What the decoder reads, with its start token, and how much of it was given."""
-        model, said = self.model, self.request.get("target")
+        model, target = self.model, self.request.get("target")
         assert isinstance(model, Seq2Seq)
         start = tokens.tokens_of_ids(model, [model.start_token])
-        if said is None:
+        if target is None:
             written = self.write(ids, self.request.get("generate") or WRITE)[: self.limit("target") - 1]
-            found, prompt = start + tokens.tokens_of_ids(model, written), 1
+            read, prompt = start + tokens.tokens_of_ids(model, written), 1
         else:
             limit = self.limit("target")
-            if isinstance(said, str):
-                found, count = self.encode_text(said, limit - 1)
-                found, count = start + found, count + 1
+            if isinstance(target, str):
+                read, count = self.encode_text(target, limit - 1)
+                read, count = start + read, count + 1
             else:
-                found, count = (
-                    tokens.tokens_of_ids(model, check_token_ids(model, said, "target")[:limit]),
-                    len(said),
+                read, count = (
+                    tokens.tokens_of_ids(model, check_token_ids(model, target, "target")[:limit]),
+                    len(target),
                 )
             self.warn(count, limit, "target")
-            prompt = len(found)
-        return self.replace_tokens(found, self.request.get("target_tokens") or {}, "target"), prompt
+            prompt = len(read)
+        return self.replace_tokens(read, self.request.get("target_tokens") or {}, "target"), prompt
 
     def write(self, ids: Sequence[int], count: int) -> list[int]:
         """Go on from these ids, as the settings say; greedily by default."""
@@ -291,10 +291,10 @@ class TraceBuilder:
         model = self.model
         read = torch.tensor([list(ids)], device=model.device) if self.pixels is None else self.pixels
         if target is None:
-            sides, told = [t.get("side") for t in source], [t.get("type", 0) for t in source]
+            sides, type_ids = [t.get("side") for t in source], [t.get("type", 0) for t in source]
             table = model.tables["tokens"].types
-            minds = table is not None and 0 < max(told) < table.num_embeddings
-            types = torch.tensor([told], device=model.device) if minds else None
+            minds = table is not None and 0 < max(type_ids) < table.num_embeddings
+            types = torch.tensor([type_ids], device=model.device) if minds else None
             second = sides.index(1) if 1 in sides else None
             return Input(read, names_of(model, ids), types=types, second=second)
         written = torch.tensor([[t["id"] for t in target]], device=model.device)

@@ -127,16 +127,17 @@ class Trace:
 
     def value(self, loaded_model: LoadedModel, name: str) -> Tensor:
         """A value by its name, computed again if it was not kept."""
-        kept = self.values.get(name)
-        if kept is not None:
-            return kept
+        if name in self.values:
+            return self.values[name]
         if name == "head.logits" and self.output is not None:
             return self.output
         if name not in self.shapes:
             close = nearest(name, self.shapes) or "GET /api/trace/{id} lists them under shapes"
             raise InputError(f"no value {name[:80]!r} in this trace", hint=close)
         model = loaded_model.sequence
-        value = self.values[name] = loaded_model.run(lambda: self.recompute(model, [name])[name])
+        value = loaded_model.run(lambda: self.recompute(model, [name])[name])
+        if self.bytes + size(value) <= LIMIT:
+            self.values[name] = value
         return value
 
     @torch.no_grad()
@@ -208,8 +209,7 @@ class Studio:
 
     def look_at_trace(self, id: str) -> Look:
         """A trace, and its model loaded again if it was put away."""
-        trace = self.traces.get(id)
-        return Look(self, trace)
+        return Look(self, self.traces.get(id))
 
 
 @dataclass(frozen=True)
@@ -234,13 +234,13 @@ class Look:
 
     def respond(self, function: Callable[..., Any], suffix: str = "", **options: Any) -> Response:
         """Answer with what such a call gives, and with the lines that make the same call."""
-        found = self.call(function, **options).to_dict()
-        return Json(found | {"python": snippets.of_call(self.trace, function, suffix, **options)})
+        result = self.call(function, **options).to_dict()
+        return Json(result | {"python": snippets.of_call(self.trace, function, suffix, **options)})
 
 
 def studio_of(request: Request) -> Studio:
-    found: Studio = request.app.state.studio
-    return found
+    studio: Studio = request.app.state.studio
+    return studio
 
 
 def look_at(id: str, request: Request) -> Look:

@@ -94,11 +94,11 @@ def _losses(body: Text, loaded_model: LoadedModel, ticket: Ticket) -> dict[str, 
         imports += "from heedful.interp.inputs import reading"
     else:
         raise InputError("an encoder-decoder is sure of a target", hint="give one")
-    found = loss_by_position(model, cut, checkpoint=ticket.check)
-    places = [t for t, v in enumerate(found.loss) if v is not None]
+    losses = loss_by_position(model, cut, checkpoint=ticket.check)
+    places = [t for t, v in enumerate(losses.loss) if v is not None]
     return {
-        "model": loaded_model.id, "position": places, "loss": [found.loss[t] for t in places],
-        "count": [found.count[t] for t in places], "windows": len(cut), "length": cut[0].read.shape[1],
+        "model": loaded_model.id, "position": places, "loss": [losses.loss[t] for t in places],
+        "count": [losses.count[t] for t in places], "windows": len(cut), "length": cut[0].read.shape[1],
         "hidden": not is_causal(model),
         "python": snippets.script(loaded_model.entry, f"print(loss_by_position(model, {source}))", imports),
     }  # fmt: skip
@@ -112,10 +112,10 @@ async def speed(id: str, request: Request, studio: Here) -> Response:
 
     def measure() -> dict[str, Any]:
         loaded_model = studio.registry.get(id)
-        found = loaded_model.run(
+        speeds = loaded_model.run(
             lambda: measure_speeds(loaded_model.sequence, checkpoint=ticket.check), ticket
         ).to_dict()
-        return {"model": id} | found | {"python": snippets.of_model(loaded_model.entry, measure_speeds)}
+        return {"model": id} | speeds | {"python": snippets.of_model(loaded_model.entry, measure_speeds)}
 
     return Json(await run_while_connected(request, ticket, measure))
 

@@ -39,8 +39,8 @@ def known_figures(entry: Entry) -> dict[str, Callable[..., view.Figure]]:
 @router.get("/api/models/{id}/figures")
 def list_figures(id: str, studio: Here) -> Response:
     """The names of the figures, and what each shows: its documentation up to the first empty line."""
-    known = known_figures(studio.registry.entry(id))
-    docs = {name: (inspect.getdoc(function) or "").split("\n\n")[0] for name, function in known.items()}
+    figures = known_figures(studio.registry.entry(id))
+    docs = {name: (inspect.getdoc(function) or "").split("\n\n")[0] for name, function in figures.items()}
     plain = str.maketrans({"\n": " ", "`": None})
     return Json({"figures": [{"name": name, "about": text.translate(plain)} for name, text in docs.items()]})
 
@@ -48,11 +48,11 @@ def list_figures(id: str, studio: Here) -> Response:
 @router.get("/api/trace/{id}/figures/{name}")
 def draw_figure(look: Seen, name: str, format: FigureFormat = "json") -> Response:
     """A figure as JSON, which the page draws whatever it is; or as a file that Python writes."""
-    trace, known = look.trace, known_figures(look.trace.entry)
-    if name not in known:
-        hint = nearest(name, known) or f"there are {', '.join(known)}"
+    trace, figures = look.trace, known_figures(look.trace.entry)
+    if name not in figures:
+        hint = nearest(name, figures) or f"there are {', '.join(figures)}"
         raise InputError(f"no figure {name[:80]!r} of {trace.entry.id}", hint=hint)
-    function = known[name]
+    function = figures[name]
     takes = inspect.signature(function).parameters
     drawn = trace.given.ids.is_floating_point()  # the text, as an image
     read = trace.given if trace.text is None or drawn else trace.text
@@ -96,8 +96,8 @@ def draw_picture(
         options, figure = first_picture(loaded_model)
     size = loaded_model.sequence.image_processor
     code = lambda value: snippets.Code(f"draw_text({value!r}, {size.height}, {size.width})")
-    said = {n: code(v) if size is not None and n in TEXTS else v for n, v in options.items()}
-    arguments = ", ".join(f"{name}={value!r}" for name, value in said.items())
+    values = {n: code(v) if size is not None and n in TEXTS else v for n, v in options.items()}
+    arguments = ", ".join(f"{name}={value!r}" for name, value in values.items())
     call = f"figure = heedful.view.model(model, {arguments}, name={loaded_model.id!r})"
     call += "\nfigure.save('model.html')"
     imports = "import heedful" + ("\nfrom heedful.core.images import draw_text" if size is not None else "")

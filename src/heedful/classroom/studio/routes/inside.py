@@ -32,8 +32,8 @@ MAX_LENS_BYTES = 400 * 2**20  # of the logits of every layer and position
 @router.get("/api/trace/{id}/lens")
 def lens(look: Seen, count: int = 5) -> Response:
     """What each layer would predict, at every position."""
-    found = look.run(lambda loaded_model: _lens(loaded_model, look.trace, max(1, min(count, 20))))
-    return Json(found | {"python": snippets.of_trace(look.trace, "lens")})
+    layers = look.run(lambda loaded_model: _lens(loaded_model, look.trace, max(1, min(count, 20))))
+    return Json(layers | {"python": snippets.of_trace(look.trace, "lens")})
 
 
 def _lens(loaded_model: LoadedModel, trace: Trace, count: int) -> dict[str, Any]:
@@ -46,19 +46,19 @@ def _lens(loaded_model: LoadedModel, trace: Trace, count: int) -> dict[str, Any]
     seen = logit_lens(model, trace.given)
     best = seen.log_probabilities.topk(min(count, seen.logits.shape[-1]), -1)
     entries = {t["id"]: t for t in tokens.token_entries(model, best.indices.unique().tolist())}
-    said = lambda ids, ps: [entries[i] | {"p": math.exp(p)} for i, p in zip(ids, ps, strict=True)]
+    candidates = lambda ids, ps: [entries[i] | {"p": math.exp(p)} for i, p in zip(ids, ps, strict=True)]
     rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     # The norm of each vector on its way up, and its cosine with the layer before.
-    kept = [trace.value(loaded_model, f"{name}.output").float() for name in seen.layers]
-    cosine: list[Any] = [[None] * len(kept[0])]
-    cosine += [F.cosine_similarity(a, b, dim=-1).tolist() for a, b in pairwise(kept)]
+    states = [trace.value(loaded_model, f"{name}.output").float() for name in seen.layers]
+    cosine: list[Any] = [[None] * len(states[0])]
+    cosine += [F.cosine_similarity(a, b, dim=-1).tolist() for a, b in pairwise(states)]
     names = list(seen.tokens)
     return {
         "layers": list(seen.layers), "tokens": names, "shown": visible_tokens(model, names),
-        "top": [[said(i, p) for i, p in zip(ids, ps, strict=True)] for ids, ps in rows],
+        "top": [[candidates(i, p) for i, p in zip(ids, ps, strict=True)] for ids, ps in rows],
         "entropy": seen.entropy(), "rank": seen.final_ranks(),
         "surprisal": [[*row, None] for row in seen.surprisal(trace.given.read[0]).tolist()],
-        "norms": [x.norm(dim=-1).tolist() for x in kept], "cosine": cosine,
+        "norms": [x.norm(dim=-1).tolist() for x in states], "cosine": cosine,
     }  # fmt: skip
 
 
@@ -76,8 +76,8 @@ def trace_states(look: Seen) -> Response:
             "word vectors have no states: one vector for each word", hint="choose a model that reads"
         )
     value = lambda name: trace.value(look.loaded_model, name)
-    found = look.run(lambda loaded_model: summarise_states(loaded_model.sequence, trace.shapes, value))
-    return Json(found | {"python": snippets.of_trace(trace, "states")})
+    summary = look.run(lambda loaded_model: summarise_states(loaded_model.sequence, trace.shapes, value))
+    return Json(summary | {"python": snippets.of_trace(trace, "states")})
 
 
 @router.get("/api/trace/{id}/neurons")
@@ -119,15 +119,15 @@ def order(look: Seen, seed: int = 0) -> Response:
     trace = look.trace
     if trace.output is None:
         return Json(_order_of_words(look))
-    model, found = look.loaded_model.sequence, look.call(shuffle_test, seed=seed)
-    at, token = changed_position(model, found.shuffled, found.change, found.before)
-    without = look.call(shuffle_without_positions, seed=seed) if found.over else None
+    model, test = look.loaded_model.sequence, look.call(shuffle_test, seed=seed)
+    at, token = changed_position(model, test.shuffled, test.change, test.before)
+    without = look.call(shuffle_without_positions, seed=seed) if test.over else None
     return Json({
-        "shuffled": list(found.shuffled.tokens), "over": found.over, "positions": len(found.change),
+        "shuffled": list(test.shuffled.tokens), "over": test.over, "positions": len(test.change),
         "position": at, "token": visible_tokens(model, [token])[0],
-        "kl": float(found.change.mean()) if found.over else None,
+        "kl": float(test.change.mean()) if test.over else None,
         "kl_without_positions": None if without is None else float(without.mean()),
-        "cosine": found.cosine, **tokens.matching_position(model, found.before, found.after, at, 10),
+        "cosine": test.cosine, **tokens.matching_position(model, test.before, test.after, at, 10),
         "python": snippets.of_call(trace, shuffle_test, ".change", seed=seed),
     })  # fmt: skip
 
@@ -206,10 +206,10 @@ def predict(body: Choice, studio: Here) -> Response:
 def _python(trace: Trace, body: Choice) -> str:
     """Return the lines that run the model and draw the token."""
     options = {n: getattr(body, n) for n in ("temperature", "top_k", "top_p", "min_p", "typical")}
-    said = ", ".join(f"{n}={v!r}" for n, v in options.items() if v is not None)
+    arguments = ", ".join(f"{n}={v!r}" for n, v in options.items() if v is not None)
     where = f"seed={body.seed}, step={body.step}"
     lines = [
-        f"drawn = draw_token(logits[0, {body.position}], Sampling({said}), {where})",
+        f"drawn = draw_token(logits[0, {body.position}], Sampling({arguments}), {where})",
         "print(model.tokenizer.tokens([drawn.token]))",
     ]
     imports = "from heedful.decode.sampling import Sampling\nfrom heedful.interp.prediction import draw_token"

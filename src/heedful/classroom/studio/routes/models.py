@@ -107,13 +107,15 @@ def list_examples() -> Response:
 def model_positions(id: str, studio: Here, length: int = 64) -> Response:
     loaded_model = studio.registry.get(id)
     if isinstance(loaded_model.model, Word2Vec):
-        found: dict[str, Any] = {
+        positions: dict[str, Any] = {
             "type": "none", "length": 0, "tensors": {}, "slopes": None, "buckets": None, "frequencies": None,
             "base": None, "note": NOTES["none"], "formula": "",
         }  # fmt: skip
-        return Json(found | {"python": snippets.script(loaded_model.entry, "print(vectors.dim)")})
-    found = loaded_model.run(lambda: describe_positions(loaded_model.sequence, length))
-    return Json(found | {"python": snippets.of_model(loaded_model.entry, position_tensors, found["length"])})
+        return Json(positions | {"python": snippets.script(loaded_model.entry, "print(vectors.dim)")})
+    positions = loaded_model.run(lambda: describe_positions(loaded_model.sequence, length))
+    return Json(
+        positions | {"python": snippets.of_model(loaded_model.entry, position_tensors, positions["length"])}
+    )
 
 
 @router.get("/api/models/{id}/positions/tensor")
@@ -121,11 +123,11 @@ def position_tensor(
     id: str, name: str, studio: Here, length: int = 64, dtype: Literal["f32", "f16", "u8"] = "f32"
 ) -> Response:
     loaded_model = studio.registry.get(id)
-    found = loaded_model.run(lambda: position_tensors(loaded_model.sequence, length))
-    if name not in found:
-        said = nearest(name, found) or f"there are {', '.join(found) or 'none'}"
-        raise InputError(f"{id} has no table {name!r} of positions", hint=said)
-    return tensor_response(found[name], dtype)
+    tables = loaded_model.run(lambda: position_tensors(loaded_model.sequence, length))
+    if name not in tables:
+        hint = nearest(name, tables) or f"there are {', '.join(tables) or 'none'}"
+        raise InputError(f"{id} has no table {name!r} of positions", hint=hint)
+    return tensor_response(tables[name], dtype)
 
 
 # Views worth opening, of the models that are here.
@@ -157,11 +159,13 @@ class Cut(BaseModel):
 @router.post("/api/tokenize")
 def tokenize(body: Cut, studio: Here) -> Response:
     text, warnings = tokens.tidy(body.text)
-    found = [_cut(studio.registry.get(id), text, body.special) for id in (body.model, body.other) if id]
-    for one in found:
-        if one["count"] > SHOWN:
-            warnings.append(f"{one['model']}: {one['count']:,} tokens; the first {SHOWN:,} are listed")
-    return Json({"tokenizers": found, "warnings": warnings})
+    tokenizers = [_cut(studio.registry.get(id), text, body.special) for id in (body.model, body.other) if id]
+    for tokenized in tokenizers:
+        if tokenized["count"] > SHOWN:
+            warnings.append(
+                f"{tokenized['model']}: {tokenized['count']:,} tokens; the first {SHOWN:,} are listed"
+            )
+    return Json({"tokenizers": tokenizers, "warnings": warnings})
 
 
 def _cut(loaded_model: LoadedModel, text: str, special: bool) -> dict[str, Any]:

@@ -40,16 +40,16 @@ def runs_in(root: Path) -> dict[str, Path]:
 def _folders(root: Path) -> dict[str, Path]:
     if not root.is_dir():
         return {}
-    found = sorted(p.parent for p in root.glob("**/metrics.jsonl") if len(p.relative_to(root).parts) <= 3)
-    return {("-".join(p.relative_to(root).parts) or root.resolve().name): p for p in found}
+    folders = sorted(p.parent for p in root.glob("**/metrics.jsonl") if len(p.relative_to(root).parts) <= 3)
+    return {("-".join(p.relative_to(root).parts) or root.resolve().name): p for p in folders}
 
 
 def run_at(root: Path, id: str) -> Path:
-    known = runs_in(root)
-    if id not in known:
-        close = nearest(id, known) or f"there are {', '.join(list(known)[:8]) or 'none'}"
+    runs = runs_in(root)
+    if id not in runs:
+        close = nearest(id, runs) or f"there are {', '.join(list(runs)[:8]) or 'none'}"
         raise RunNotFound(f"no run {id[:80]!r} in {root}", hint=close)
-    return known[id]
+    return runs[id]
 
 
 def checkpoints(id: str, folder: Path) -> list[dict[str, Any]]:
@@ -83,14 +83,14 @@ def run_details(id: str, folder: Path) -> dict[str, Any]:
     lines, skipped, end = read_lines(folder / "metrics.jsonl")
     samples, _, _ = read_lines(folder / "samples.jsonl")
     config = folder / "config.yaml"
-    said = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else None
+    settings = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else None
     return {
         "id": id, "path": str(folder), "metrics": metric_curves(line for _, line in lines),
         "skipped": skipped, "end": end,
         "samples": [{"step": line.get(STEP), "text": str(line.get("text", ""))} for _, line in samples],
-        "checkpoints": checkpoints(id, folder), "config": said, "live": is_live(folder),
+        "checkpoints": checkpoints(id, folder), "config": settings, "live": is_live(folder),
         "example": is_example(folder),
-        "command": None if said is None else EXAMPLE_COMMAND if is_example(folder)
+        "command": None if settings is None else EXAMPLE_COMMAND if is_example(folder)
         else f"heed train {config} --resume --folder {folder}",
         "python": f"import heedful\n\nheedful.view.training({str(folder)!r}).save('training.html')",
     }  # fmt: skip
@@ -117,8 +117,8 @@ def follow(id: str, folder: Path, start: int, reported_steps: set[int]) -> tuple
 
 @router.get("/api/runs")
 def runs(studio: Here) -> Response:
-    found = [overview(id, folder) for id, folder in runs_in(studio.runs).items()]
-    return Json({"runs": sorted(found, key=lambda r: -r["updated"]), "folder": str(studio.runs)})
+    rows = [overview(id, folder) for id, folder in runs_in(studio.runs).items()]
+    return Json({"runs": sorted(rows, key=lambda r: -r["updated"]), "folder": str(studio.runs)})
 
 
 @router.get("/api/runs/{id}")
@@ -133,15 +133,15 @@ def follow_run(
 ) -> Response:  # fmt: skip
     """Lines as they are written, from where the page stopped reading."""
     folder = run_at(studio.runs, id)
-    said = last_event_id if last_event_id is not None and last_event_id.isdigit() else None
-    start = int(said) if said is not None else after or 0
+    reached = last_event_id if last_event_id is not None and last_event_id.isdigit() else None
+    start = int(reached) if reached is not None else after or 0
 
     async def lines() -> AsyncIterator[str]:
         at, waited = start, 0.0
-        known = {one["step"] for one in checkpoints(id, folder)}
+        reported_steps = {one["step"] for one in checkpoints(id, folder)}
         yield "retry: 2000\n\n"
         while not studio.stopping() and not await request.is_disconnected():
-            events, at = await asyncio.to_thread(follow, id, folder, at, known)
+            events, at = await asyncio.to_thread(follow, id, folder, at, reported_steps)
             for event in events:
                 yield event
             waited = 0.0 if events else waited + LOOK
@@ -159,16 +159,16 @@ def follow_run(
 
 def reports_in(root: Path) -> dict[str, Path]:
     """Return every report below the folder of runs by its name there, the newest first."""
-    found = sorted(root.glob("*/report.json"), key=lambda p: -p.stat().st_mtime) if root.is_dir() else []
-    return {path.parent.name: path for path in found}
+    files = sorted(root.glob("*/report.json"), key=lambda p: -p.stat().st_mtime) if root.is_dir() else []
+    return {path.parent.name: path for path in files}
 
 
 def read_report(path: Path) -> dict[str, Any]:
     """Return a report as it was written; raise CorruptFile for a file that is none."""
-    found: dict[str, Any] = read_json(path)
-    if not isinstance(found.get("title"), str) or not isinstance(found.get("sections"), list):
+    report: dict[str, Any] = read_json(path)
+    if not isinstance(report.get("title"), str) or not isinstance(report.get("sections"), list):
         raise CorruptFile(f"{path} is no report", hint="run the comparison again")
-    return found
+    return report
 
 
 @router.get("/api/reports")
@@ -180,8 +180,8 @@ def list_reports(studio: Here) -> Response:
 @router.get("/api/reports/{id}")
 def one_report(id: str, studio: Here) -> Response:
     """One report: its sentences, and each section's figure as the page draws it."""
-    known = reports_in(studio.runs)
-    if id not in known:
-        hint = nearest(id, known) or f"there are {', '.join(list(known)[:8]) or 'none'}"
+    reports = reports_in(studio.runs)
+    if id not in reports:
+        hint = nearest(id, reports) or f"there are {', '.join(list(reports)[:8]) or 'none'}"
         raise RunNotFound(f"no report {id[:80]!r} in {studio.runs}", hint=hint)
-    return Json(read_report(known[id]) | {"id": id, "path": str(known[id].parent / "report.html")})
+    return Json(read_report(reports[id]) | {"id": id, "path": str(reports[id].parent / "report.html")})

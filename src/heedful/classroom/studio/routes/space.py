@@ -104,8 +104,8 @@ def space_map(
             maps.pop(next(iter(maps)))
         return maps[key]
 
-    found = loaded_model.run(make if method == "pca" else make_once)
-    choice = repr([p["text"] for p in found["points"]])
+    points_map = loaded_model.run(make if method == "pca" else make_once)
+    choice = repr([p["text"] for p in points_map["points"]])
     if not chosen and len(whole_words(rows)) > 2:
         choice = f"[vectors.words[row] for row in whole_words(vectors)[:{count}]]"
     options = f"{method!r}, {dims}, perplexity={perplexity}, seed={seed}"
@@ -114,7 +114,7 @@ def space_map(
         "from heedful.interp.word_vectors import unit_rows, whole_words\n"
         "from heedful.classroom.figures.value_figures import project"
     )
-    return Json(found | {"table": table, "python": _python(loaded_model, table, lines, imports)})
+    return Json(points_map | {"table": table, "python": _python(loaded_model, table, lines, imports)})
 
 
 @router.get("/api/models/{id}/space/neighbours")
@@ -124,17 +124,17 @@ def nearest_words(
 ) -> Response:  # fmt: skip
     loaded_model = studio.registry.get(id)
     rows = embedding_table(loaded_model, table)
-    found = find_word(rows, word)
+    token = find_word(rows, word)
     count = max(1, min(count, 200))
-    call, imports = f"vectors.neighbours({found!r}, {count})", ""
-    find: Callable[[], Sequence[tuple[str, float]]] = lambda: rows.neighbours(found, count)
+    call, imports = f"vectors.neighbours({token!r}, {count})", ""
+    find: Callable[[], Sequence[tuple[str, float]]] = lambda: rows.neighbours(token, count)
     if metric == "euclid":  # smaller is nearer
-        call = f"nearest_by_distance(vectors, {found!r}, {count})"
+        call = f"nearest_by_distance(vectors, {token!r}, {count})"
         imports = "from heedful.interp.word_vectors import nearest_by_distance"
-        find = lambda: nearest_by_distance(rows, found, count)
+        find = lambda: nearest_by_distance(rows, token, count)
     near = ranked_words(loaded_model, loaded_model.run(find))
     return Json({
-        "word": found, "shown": shown_word(loaded_model, found), "metric": metric,
+        "word": token, "shown": shown_word(loaded_model, token), "metric": metric,
         "near": near, "python": _python(loaded_model, table, f"print({call})", imports),
     })  # fmt: skip
 
@@ -151,17 +151,17 @@ def analogy(
     rows = embedding_table(loaded_model, table)
     three = [find_word(rows, w) for w in (a, b, c)]
     count = max(1, min(count, 200))
-    found = loaded_model.run(lambda: rows.analogy(three[0], three[1], three[2], count, method))
+    answers = loaded_model.run(lambda: rows.analogy(three[0], three[1], three[2], count, method))
     mixed = rows.unit(three[1]) - rows.unit(three[0]) + rows.unit(three[2])
     allowed = loaded_model.run(lambda: rows.neighbours(mixed, 5))
     formula = "b − a + c" if method == "add" else "cos(x, b) cos(x, c) / (cos(x, a) + ε)"
     call = f"print(vectors.analogy({three[0]!r}, {three[1]!r}, {three[2]!r}, {count}, {method!r}))"
-    fourth = find_word(rows, d) if d else found[0][0] if found else ""
+    fourth = find_word(rows, d) if d else answers[0][0] if answers else ""
     plane = analogy_plane(rows, three[0], three[1], three[2], fourth) if fourth else None
     return Json({
         "formula": formula, "words": three, "plane": None if plane is None else plane.to_dict(),
-        "near": ranked_words(loaded_model, found),
-        "excluded": list(found.excluded),
+        "near": ranked_words(loaded_model, answers),
+        "excluded": list(answers.excluded),
         "with_inputs": ranked_words(loaded_model, allowed),
         "method": method, "python": _python(loaded_model, table, call),
     })  # fmt: skip
@@ -179,8 +179,8 @@ class Meaning(BaseModel):
 def contextual_map(body: Meaning, studio: Here) -> Response:
     loaded_model = studio.registry.get(body.model)
     sentences = [tidy(sentence)[0] for sentence in body.sentences]
-    found = loaded_model.run(lambda: contextual_vectors(loaded_model.sequence, body.word, sentences))
-    found["map"] = [pca(vectors, 2)[0].tolist() for vectors in found.pop("vectors")]
+    contexts = loaded_model.run(lambda: contextual_vectors(loaded_model.sequence, body.word, sentences))
+    contexts["map"] = [pca(vectors, 2)[0].tolist() for vectors in contexts.pop("vectors")]
     return Json(
-        found | {"python": snippets.of_model(loaded_model.entry, contextual_vectors, body.word, sentences)}
+        contexts | {"python": snippets.of_model(loaded_model.entry, contextual_vectors, body.word, sentences)}
     )

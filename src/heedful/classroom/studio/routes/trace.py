@@ -165,8 +165,8 @@ def search_heads(look: Seen, query: str, key: str, count: int = 12) -> Response:
         "to_token": key.strip(),
         "count": max(1, min(count, 1000)),
     }
-    found = [head.to_dict() for head in look.call(find_heads, **options)]
-    return Json({"heads": found, "python": snippets.of_call(look.trace, find_heads, **options)})
+    heads = [head.to_dict() for head in look.call(find_heads, **options)]
+    return Json({"heads": heads, "python": snippets.of_call(look.trace, find_heads, **options)})
 
 
 @router.get("/api/trace/{id}/rollout")
@@ -195,15 +195,15 @@ def _effects(
     key = (group.name, mean)
     if key not in trace.effects:
         heads = {path: trace.shapes[f"{path}.pattern"][0] for path in group.layers}
-        found: dict[str, list[float]] = {path: [] for path in heads}
+        changes: dict[str, list[float]] = {path: [] for path in heads}
         of, usual = sum(heads.values()), trace.given if mean else None
         each = each_head_effect(
             loaded_model.sequence, trace.given, heads, mean=usual, checkpoint=ticket.check
         )
         for done, effect in enumerate(each, 1):
-            found[effect.path].append(effect.change)
+            changes[effect.path].append(effect.change)
             report({"event": "progress", "done": done, "of": of})
-        trace.effects[key] = found
+        trace.effects[key] = changes
     python = snippets.of_trace(trace, "effects", mean=mean)
     return {"event": "done", "effects": trace.effects[key], "python": python}
 
@@ -220,9 +220,9 @@ def top_tokens(look: Seen, position: int = -1, count: int = 10) -> Response:
     model, output = look.loaded_model.sequence, _output(look)
     if not -len(output) <= position < len(output):
         raise InputError(f"position {position} is outside 0 … {len(output) - 1}")
-    found = tokens.prediction_at(model, output, position, max(1, min(count, 1000)))
-    view = "next_token" if found["kind"] == "words" else "output"
-    return Json(found | {"python": snippets.of_pass(look.trace, view, position=position)})
+    prediction = tokens.prediction_at(model, output, position, max(1, min(count, 1000)))
+    view = "next_token" if prediction["kind"] == "words" else "output"
+    return Json(prediction | {"python": snippets.of_pass(look.trace, view, position=position)})
 
 
 def _output(look: Look) -> Tensor:

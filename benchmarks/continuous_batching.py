@@ -19,7 +19,6 @@ import json
 import random
 import statistics
 import time
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,8 +26,9 @@ import torch
 import heedful
 from gpu_timing import synchronise
 from heedful.decode.continuous import ContinuousBatch, GenerationTask, choose_slots, run_tasks
-from heedful.decode.loop import Piece
 from heedful.decode.request import make_request
+from heedful.decode.rows import Piece
+from heedful.decode.settings import GenerationSettings
 
 TINY = {"vocab": 64, "dim": 32, "layers": 2, "heads": 4, "hidden": 64, "context": 1024}
 
@@ -57,7 +57,7 @@ class Ours:
 
     def run(self, prompts: list[list[int]], new: int) -> dict[str, float]:
         """Write `new` tokens behind every prompt, all of them asked for at once."""
-        request = replace(make_request(self.model, {"max_tokens": new, "eos": ()}), scored=False)
+        request = make_request(self.model, GenerationSettings(max_tokens=new, eos=()), scored=False)
         times: dict[int, list[float]] = {i: [] for i in range(len(prompts))}
 
         def task(i: int) -> GenerationTask:

@@ -111,7 +111,7 @@ def test_recurrent_models_have_no_longest_prompt() -> None:
 
 @pytest.mark.parametrize("family", ENCODERS)
 def test_an_encoder_asked_to_generate_says_what_to_load(family: str) -> None:
-    with pytest.raises(InputError, match="cannot generate; load a decoder"):
+    with pytest.raises(InputError, match="cannot generate; take a decoder"):
         heedful.generate(tiny(family), [5, 6])
 
 

@@ -80,7 +80,7 @@ def test_an_answer_that_fills_the_context_says_so(
     heed: Heed, talker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     typed(monkeypatch, "hello")
-    _, _, err = heed("chat", talker, "--max-tokens", "200")
+    _, _, err = heed("chat", talker, "--max-tokens", "200", "--seed", "0")
     assert "the conversation fills the model's context" in err
 
 
@@ -104,7 +104,7 @@ def test_an_answer_that_fails_does_not_end_the_conversation(
 ) -> None:
     saved = tmp_path / "talk.json"
     typed(
-        monkeypatch, "one", "/set top_p 7", "two", "/set top_p 0.9", "x" * 500, "/save /no/such/place",
+        monkeypatch, "one", "/set top_p 7", "/set top_p 0.9", "x" * 500, "/save /no/such/place",
         "three", f"/save {saved}",
     )  # fmt: skip
     code, _, err = heed("chat", talker, "--max-tokens", "4", "--seed", "0")

@@ -15,9 +15,11 @@ from heedful.decode.continuous import ContinuousBatch, GenerationTask, NotANumbe
 from heedful.decode.engines.fallback import UnsupportedPart
 from heedful.decode.engines.numba_slots import NumbaSlots
 from heedful.decode.engines.static_slots import StaticSlots
-from heedful.decode.loop import Piece, stream
+from heedful.decode.loop import stream
 from heedful.decode.quantize import quantize
 from heedful.decode.request import make_request
+from heedful.decode.rows import Piece
+from heedful.decode.settings import GenerationSettings
 from heedful.decode.slots import EagerSlots
 from heedful.models.base import Model
 from tests.properties.tiny import GENERATORS, ids, tiny
@@ -29,8 +31,7 @@ PROMPTS = [[5, 6, 7], [8, 9], [5, 6, 7, 8, 9, 10, 11, 12], [3] * 20, [4]]
 def task_of(model: Model, prompt: list[int], **settings: Any) -> tuple[GenerationTask, list[Any]]:
     """A task, and the pieces or errors it will have been told."""
     found: list[Any] = []
-    n = settings.pop("n", 1)
-    request = make_request(model, {"eos": (), "max_tokens": 12, **settings}, n=n)
+    request = make_request(model, GenerationSettings(**{"eos": (), "max_tokens": 12, **settings}))
     return GenerationTask(request, [prompt], found.append), found
 
 

@@ -9,7 +9,6 @@ import copy
 import gc
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,17 +17,16 @@ from torch import Tensor
 
 import heedful
 from heedful.core.errors import InputError
-from heedful.decode.bursts import decode_bursts
 from heedful.decode.engines.graph_stepper import GraphStepper, rounded_capacity
 from heedful.decode.engines.recordings import RECORDINGS
 from heedful.decode.engines.static_state import all_tensors
 from heedful.decode.fast import choose_stepper, fast
-from heedful.decode.loop import make_rows
+from heedful.decode.loop import decode_bursts
 from heedful.decode.quantize import quantize
-from heedful.decode.request import GenerationSettings, encode_prompts, make_request
-from heedful.decode.sampling import Sampling
+from heedful.decode.request import encode_prompts, make_request
+from heedful.decode.rows import GeneratedRow, TokenChooser
+from heedful.decode.settings import GenerationSettings
 from heedful.decode.stepper import EagerStepper
-from heedful.decode.token_choice import TokenChooser
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
 from tests.properties.tiny import DECODERS, GENERATORS, ids, source_ids, tiny
@@ -36,7 +34,7 @@ from tests.properties.tiny import DECODERS, GENERATORS, ids, source_ids, tiny
 # Libraries of the device warn of what they like; only results count here.
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 DEVICE = os.environ.get("HEED_TEST_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
-GREEDY = Sampling()
+GREEDY = GenerationSettings()
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "beams": {"beams": 3, "n": 2},
@@ -246,13 +244,13 @@ def test_weights_that_are_replaced_are_used(family: str) -> None:
 @pytest.mark.parametrize("drawn", [{}, {"temperature": 0.9, "top_p": 0.95, "top_k": 40, "seed": 3}])
 @pytest.mark.parametrize("family", ["gpt2", "t5", "lstm"])
 def test_bursts_write_what_steps_write_when_rows_end_at_different_times(
-    family: str, drawn: GenerationSettings
+    family: str, drawn: dict[str, Any]
 ) -> None:
     model = on_device(family)
-    settings: GenerationSettings = {"max_tokens": 23, "eos": [7, 11, 30], **drawn}
-    request = replace(make_request(model, settings), scored=False)
+    settings: dict[str, Any] = {"max_tokens": 23, "eos": [7, 11, 30], **drawn}
+    request = make_request(model, GenerationSettings(**settings), scored=False)
     stepper, prompts = GraphStepper(model), encode_prompts(model, given(model))
-    rows = make_rows(model, prompts, request)
+    rows = [GeneratedRow(model, request, row, i, 0) for i, row in enumerate(prompts.ids)]
     choose = TokenChooser(model, request, rows)
     pieces = list(decode_bursts(stepper, rows, prompts.prefill(stepper, 1, 32), choose))
     found = [[p.token for p in pieces if p.row == number] for number in range(3)]
@@ -265,9 +263,9 @@ def test_a_burst_ends_where_a_row_reaches_its_context() -> None:
     model = on_device("gpt2")
     context = model.config.context  # type: ignore[attr-defined]
     texts = [ids(model, 1, context - 3)[0].tolist(), ids(model, 1, 4)[0].tolist()]
-    request = replace(make_request(model, GenerationSettings(max_tokens=12, eos=[])), scored=False)
+    request = make_request(model, GenerationSettings(max_tokens=12, eos=[]), scored=False)
     stepper, prompts = GraphStepper(model), encode_prompts(model, texts)
-    rows = make_rows(model, prompts, request)
+    rows = [GeneratedRow(model, request, row, i, 0) for i, row in enumerate(prompts.ids)]
     choose, logits = TokenChooser(model, request, rows), prompts.prefill(stepper, 1, context)
     pieces = list(decode_bursts(stepper, rows, logits, choose))
     found = [[p.token for p in pieces if p.row == number] for number in range(2)]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.decode.loop import Generation, Piece
+from heedful.decode.rows import Generation, Piece
 from heedful.decode.stepper import EagerStepper
 from heedful.models.base import Model, Seq2Seq
 from tests.decode.toy import letters, speller

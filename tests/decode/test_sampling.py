@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heedful.core.errors import InputError
 from heedful.decode import sampling as S
-from heedful.decode.sampling import Sampling
+from heedful.decode.settings import GenerationSettings
 
 V = 50
 
@@ -66,11 +66,11 @@ def test_all_rules_together_come_in_the_order_of_transformers(logits: Tensor, to
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=V))
     model._prepare_special_tokens(config, device="cpu")
     chain = model._get_logits_processor(config, input_ids_seq_length=20)
-    mine = Sampling(
+    mine = GenerationSettings(
         temperature=0.7, top_k=20, top_p=0.9, min_p=0.02, typical=0.9, repetition=1.2, no_repeat=2,
         bias={3: 1.5},
     )  # fmt: skip
-    got = mine.warp(mine.apply_penalties(logits, tokens))
+    got = S.warp(mine, S.apply_penalties(mine, logits, tokens))
     torch.testing.assert_close(got, chain(tokens, logits.clone()), rtol=1e-5, atol=1e-5)
 
 
@@ -112,14 +112,14 @@ def test_frequency_counts_and_presence_does_not(logits: Tensor) -> None:
 
 def test_frequency_and_presence_look_only_at_what_was_written(logits: Tensor) -> None:
     seen = torch.tensor([[5, 5, 9]]).expand(4, -1)
-    changed = Sampling(frequency=0.5).apply_penalties(logits, seen, new_tokens=1) != logits
+    changed = S.apply_penalties(GenerationSettings(frequency=0.5), logits, seen, new_tokens=1) != logits
     assert changed.nonzero()[:, 1].unique().tolist() == [9]
 
 
 def test_every_penalty_asked_for_is_applied(logits: Tensor) -> None:
     seen = torch.tensor([[5, 5, 9]]).expand(4, -1)
-    rules = Sampling(frequency=0.5, presence=0.25, bias={1: 2.0})
-    change = (rules.apply_penalties(logits, seen, new_tokens=2) - logits)[:, [5, 9, 1, 0]]
+    rules = GenerationSettings(frequency=0.5, presence=0.25, bias={1: 2.0})
+    change = (S.apply_penalties(rules, logits, seen, new_tokens=2) - logits)[:, [5, 9, 1, 0]]
     assert torch.allclose(change, torch.tensor([-0.75, -0.75, 2.0, 0.0]), atol=1e-5)
 
 
@@ -140,13 +140,13 @@ def test_every_penalty_asked_for_is_applied(logits: Tensor) -> None:
 def test_only_penalties_look_back_and_only_they_and_biases_change_the_most_likely_token(
     rules: dict[str, Any], looks_back: bool, changes: bool, forbids: bool
 ) -> None:
-    found = Sampling(**rules)
+    found = GenerationSettings(**rules)
     assert (found.looks_back, found.changes, found.forbids) == (looks_back, changes, forbids)
 
 
 def test_only_temperature_zero_is_greedy() -> None:
-    assert Sampling().greedy
-    assert not Sampling(temperature=0.1).greedy
+    assert GenerationSettings().greedy
+    assert not GenerationSettings(temperature=0.1).greedy
 
 
 def test_a_row_without_any_token_left_is_an_error() -> None:
@@ -160,8 +160,10 @@ def test_a_row_without_any_token_left_is_an_error() -> None:
 def test_rules_that_look_back_do_not_see_padding(logits: Tensor, tokens: Tensor) -> None:
     short = tokens[:, 12:]
     padded = torch.cat((torch.full((4, 12), -1), short), 1)
-    rules = Sampling(repetition=1.3, frequency=0.2, presence=0.1, no_repeat=2)
-    assert torch.equal(rules.apply_penalties(logits, padded, 8), rules.apply_penalties(logits, short, 8))
+    rules = GenerationSettings(repetition=1.3, frequency=0.2, presence=0.1, no_repeat=2)
+    assert torch.equal(
+        S.apply_penalties(rules, logits, padded, 8), S.apply_penalties(rules, logits, short, 8)
+    )
 
 
 def test_two_paddings_are_no_repeated_pair(logits: Tensor) -> None:
@@ -227,10 +229,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("values", "said"), BAD, ids=lambda v: str(v) if isinstance(v, dict) else "")
 def test_a_value_that_cannot_be_is_named(values: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        Sampling(**values)
+        GenerationSettings(**values)
 
 
 def test_the_values_at_the_ends_of_each_range_are_allowed(logits: Tensor) -> None:
     ends = [{"top_k": 1}, {"top_p": 1.0}, {"typical": 1.0}, {"min_p": 0.0}, {"min_p": 1.0}, {"no_repeat": 1}]
     for values in ends:
-        assert Sampling(temperature=1.0, **values).warp(logits).isfinite().any(-1).all()
+        assert S.warp(GenerationSettings(temperature=1.0, **values), logits).isfinite().any(-1).all()

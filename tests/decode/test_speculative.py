@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import heedful
-from heedful.decode.sampling import Sampling, draw, generator
+from heedful.decode.sampling import draw, generator
+from heedful.decode.settings import GenerationSettings
 from heedful.decode.speculative import LookUp, accept_guesses, distribution
 from heedful.models.base import Model
 from tests.properties.tiny import GENERATORS, by_kinds, source_ids, tiny
@@ -127,7 +128,7 @@ def two_words(model: Model, draft: Model | None, count: int) -> torch.Tensor:
 @pytest.mark.parametrize("family", ["gpt2", "gru"])
 def test_a_model_with_a_draft_draws_from_its_own_distribution(family: str) -> None:
     model, draft = (tiny(family, seed=s, std=0.6, vocab=8) for s in (0, 1))
-    rules = Sampling(temperature=1.0)
+    rules = GenerationSettings(temperature=1.0)
     with torch.no_grad():
         p0 = distribution(model(torch.tensor([[5]]))[:, -1], rules, [], 0)[0]
         p1 = torch.cat([distribution(model(torch.tensor([[5, v]]))[:, -1], rules, [], 0) for v in range(8)])

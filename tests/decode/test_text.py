@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 
 import heedful
-from heedful.decode.detokenizer import HALF, Detokenizer, overlap
+from heedful.decode.rows import HALF, Detokenizer, overlap
 from heedful.text import load_tokenizer
 from heedful.text.tokenizer import Tokenizer
 from tests.decode.toy import letters, speller

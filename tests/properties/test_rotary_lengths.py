@@ -19,6 +19,7 @@ from heedful.decode.continuous import ContinuousBatch, GenerationTask, run_tasks
 from heedful.decode.engines.graph_stepper import GraphStepper
 from heedful.decode.engines.static_slots import StaticSlots
 from heedful.decode.request import make_request
+from heedful.decode.settings import GenerationSettings
 from heedful.decode.slots import EagerSlots
 from heedful.decode.stepper import EagerStepper
 from heedful.models import FAMILIES
@@ -158,7 +159,7 @@ def test_every_engine_writes_the_same_text_past_every_length(family: str, kind: 
     for kind_of_slots in (EagerSlots, StaticSlots):
         slots = kind_of_slots(model, 3, 64)
         slots.chunk = 8
-        batch, request = ContinuousBatch(slots), make_request(model, settings)
+        batch, request = ContinuousBatch(slots), make_request(model, GenerationSettings(**settings))
         for prompt, text in zip(prompts, expected, strict=True):
             pieces: list[Any] = []
             run_tasks(batch, [GenerationTask(request, [prompt], pieces.append)])

@@ -14,6 +14,7 @@ import torch
 import heedful
 from heedful.decode.continuous import GenerationTask
 from heedful.decode.request import make_request
+from heedful.decode.settings import GenerationSettings
 from heedful.serve import served_model, streams
 from heedful.serve.engine import Engine
 from heedful.serve.guard import Json
@@ -131,7 +132,7 @@ def test_a_full_queue_counts_only_requests_that_have_to_wait(models: Models) -> 
 
         server.engine.submit(work=block())
         assert await asyncio.to_thread(begun.wait, 10)
-        request = make_request(models.decoder, {"max_tokens": 2})
+        request = make_request(models.decoder, GenerationSettings(max_tokens=2))
         for _ in range(6):
             server.engine.submit(batch=batch, task=GenerationTask(request, [[5]]))
         with pytest.raises(OpenAIError, match="2 requests are waiting already, which is the most"):

@@ -29,6 +29,7 @@ from fastapi.testclient import TestClient
 import heedful
 from heedful.decode.continuous import ContinuousBatch, GenerationTask, choose_slots, run_tasks
 from heedful.decode.request import make_request
+from heedful.decode.settings import GenerationSettings
 from heedful.serve.openai_app import Server, create_openai_app
 from heedful.serve.served_model import make_served_model
 from tests.serve.asking import Caller, events, run_async, said, until
@@ -97,7 +98,7 @@ def test_sixty_four_texts_of_the_bundled_gpt_are_those_they_are_alone() -> None:
     prompts = [model.tokenizer.encode(text) for text in ("The old man", "In the garden", "Why", "At last")]
     alone = [heedful.generate(model, ids, max_tokens=30, eos=()) for ids in prompts]
     found: list[list[Any]] = [[] for _ in range(64)]
-    request = make_request(model, {"max_tokens": 30, "eos": ()})
+    request = make_request(model, GenerationSettings(max_tokens=30, eos=()))
     batch = ContinuousBatch(choose_slots(model, 64))
     for i, pieces in enumerate(found):
         batch.add(GenerationTask(request, [prompts[i % 4]], pieces.append))

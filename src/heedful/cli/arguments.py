@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 import typer
 
 from heedful.cli.models import read_known
-from heedful.core.checks import Argument, Option, annotated_option, check_choice, find_options
+from heedful.core.checks import Argument, Only, Option, annotated_option, check_choice, find_options
 from heedful.core.errors import InputError, NotFound
 from heedful.core.files import missing_file, read_blocks, stem_path
 from heedful.core.progress import print_above, show_progress
@@ -358,11 +358,16 @@ def as_typer_command(function: Callable[..., Any]) -> Callable[..., Any]:
             options = [typer_parameter(name, kind, option, None) for name, (kind, option) in table.items()]
             given = lambda **values: {name: value for name, value in values.items() if value is not None}
             made[parameter.name] = [one.name for one in options], given
-        elif isinstance(hint, type) and is_dataclass(hint):
-            defaults = {f.name: f.default for f in fields(hint)}
+        elif is_dataclass(kind := getattr(hint, "__origin__", hint)) and isinstance(kind, type):
+            defaults = {f.name: f.default for f in fields(kind)}
+            only = next(
+                (note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Only)), defaults
+            )
             defaults = defaults if own is parameter.empty else {name: getattr(own, name) for name in defaults}
-            options = [typer_parameter(*row, defaults[row[0]]) for row in find_options(hint)]
-            made[parameter.name] = [one.name for one in options], hint
+            options = [
+                typer_parameter(*row, defaults[row[0]]) for row in find_options(kind) if row[0] in only
+            ]
+            made[parameter.name] = [one.name for one in options], kind
         elif (option := annotated_option(hint)) is not None:
             options = [typer_parameter(parameter.name, hint.__origin__, option, own)]
         else:

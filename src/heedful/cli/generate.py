@@ -21,18 +21,20 @@ from heedful.cli.arguments import (
     text_or_file,
 )
 from heedful.cli.output import Json, as_json
-from heedful.core.checks import Argument, Option
+from heedful.core.checks import Argument, Only, Option
 from heedful.core.errors import InputError
 from heedful.core.files import write_text
 from heedful.core.progress import show_progress
-from heedful.decode.generation_options import GenerationOptions, SamplingOptions
+from heedful.decode.settings import NUMERIC_FIELDS, GenerationSettings
 
 if TYPE_CHECKING:
-    from heedful.decode.loop import Piece
+    from heedful.decode.rows import Piece
+
+SAMPLING = Only(("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition", "stop", "seed"))
 
 
 def generate_command(
-    options: GenerationOptions,
+    settings: Annotated[GenerationSettings, Only((*SAMPLING, "beams", "n", "regex"))],
     model: Annotated[
         str | None, Argument("A name of heed ls, a folder, a run, a .gguf file or a hub id.", metavar="MODEL")
     ] = None,
@@ -62,12 +64,12 @@ def generate_command(
     else:
         text = text_or_file(prompt)
     model = default_model("text-generation") if model is None else model
-    rows = max(options.n or 1, options.beams or 1)
-    stepper = load_stepper(model, device, dtype, rows, options.max_tokens)
-    seed = secrets.randbits(31) if options.seed is None else options.seed  # can be printed and used again
-    settings = replace(options, seed=seed).settings()
+    rows = max(settings.samples, settings.beams or 1)
+    stepper = load_stepper(model, device, dtype, rows, settings.max_tokens)
+    seed = secrets.randbits(31) if settings.seed is None else settings.seed  # can be printed and used again
+    settings = replace(settings, seed=seed)
     start = time.perf_counter()
-    if options.beams is not None or options.n is not None or json:
+    if settings.beams is not None or settings.n is not None or json:
         first, count = 0.0, print_whole(stepper, text, settings, {"model": model, "seed": seed}, json)
     else:
         first, count = print_stream(stepper, text, settings)
@@ -78,12 +80,14 @@ def generate_command(
         print(f"tokens={count} {first_token}tokens_per_second={rate:.1f} seed={seed}", file=sys.stderr)
 
 
-def print_whole(stepper: Any, text: str, settings: dict[str, Any], about: dict[str, Any], json: bool) -> int:
+def print_whole(
+    stepper: Any, text: str, settings: GenerationSettings, about: dict[str, Any], json: bool
+) -> int:
     """Generate whole texts, then print them; return how many tokens they have."""
     from heedful.decode.loop import generate
 
     with show_progress("generating"):
-        generated = generate(stepper, text, details=True, **settings)
+        generated = generate(stepper, text, details=True, **vars(settings))
     texts = generated if isinstance(generated, list) else [generated]
     if json:
         rows = [{"text": g.text, "finish": g.finish, "score": g.score, "tokens": len(g.ids)} for g in texts]
@@ -91,7 +95,7 @@ def print_whole(stepper: Any, text: str, settings: dict[str, Any], about: dict[s
     for number, g in enumerate(() if json else texts, 1):
         print(f"--- {number}\n{g.text}" if len(texts) > 1 else g.text)
     if full := [len(g.ids) for g in texts if g.finish == "context"]:
-        print_context_note(stepper.model, max(full), settings["max_tokens"])
+        print_context_note(stepper.model, max(full), settings.max_tokens)
     return sum(len(g.ids) for g in texts)
 
 
@@ -104,18 +108,18 @@ def after_prompt(pieces: Iterator[Piece]) -> Iterator[Piece]:
     yield from pieces
 
 
-def print_stream(stepper: Any, text: str, settings: dict[str, Any]) -> tuple[float, int]:
+def print_stream(stepper: Any, text: str, settings: GenerationSettings) -> tuple[float, int]:
     """Print a text while it is generated; return the seconds to its first token, and the number of tokens."""
     from heedful.decode.loop import stream
 
     start, first, count, finish = time.perf_counter(), 0.0, 0, None
-    for piece in after_prompt(stream(stepper, text, **settings)):
+    for piece in after_prompt(stream(stepper, text, **vars(settings))):
         first, count = first or time.perf_counter() - start, count + 1
         print(piece.text, end="", flush=True)
         finish = piece.finish
     print()
     if finish == "context":
-        print_context_note(stepper.model, count, settings["max_tokens"])
+        print_context_note(stepper.model, count, settings.max_tokens)
     return first, count
 
 
@@ -139,14 +143,14 @@ HELP = """/system TEXT   set the system message           /set NAME VALUE   temp
 \"\"\"            begins and ends a text of several lines; Ctrl-C stops an answer"""
 
 
-CHAT_OPTIONS = SamplingOptions(max_tokens=512, temperature=0.7, top_p=0.95)
+CHAT_SETTINGS = GenerationSettings(max_tokens=512, temperature=0.7, top_p=0.95)
 
 
 def chat_command(
     model: Annotated[
         str | None, Argument("A name of heed ls, a folder, a .gguf file or a hub id.", metavar="MODEL")
     ] = None,
-    options: SamplingOptions = CHAT_OPTIONS,
+    settings: Annotated[GenerationSettings, SAMPLING] = CHAT_SETTINGS,
     system: Annotated[str | None, Option("Begin with this system message, or the text of this file.")] = None,
     device: Device = "cpu",
     dtype: Dtype = None,
@@ -160,15 +164,12 @@ def chat_command(
     """
     system = None if system is None else text_or_file(system)
     model = default_model("conversational") if model is None else model
-    stepper = load_stepper(model, device, dtype, tokens=10 * options.max_tokens)  # a few answers
+    stepper = load_stepper(model, device, dtype, tokens=10 * settings.max_tokens)  # a few answers
     tokenizer = stepper.model.tokenizer
     if tokenizer is None or tokenizer.chat_template is None:
         raise InputError(
             f"{model} has no chat template", hint="use heed generate, or a model made for conversation"
         )
-    settings = options.settings()
-    if options.temperature == 0:
-        settings.pop("top_p", None)
     session = ChatSession(stepper, settings, system)
     if sys.stdin.isatty():
         print("/help lists the commands", file=sys.stderr)
@@ -205,7 +206,7 @@ def read_message() -> str | None:
 class ChatSession:
     """The messages so far, the model that answers them and its sampling options."""
 
-    def __init__(self, stepper: Any, settings: dict[str, Any], system: str | None) -> None:
+    def __init__(self, stepper: Any, settings: GenerationSettings, system: str | None) -> None:
         self.stepper, self.settings = stepper, settings
         self.messages: list[dict[str, str]] = (
             [] if system is None else [{"role": "system", "content": system}]
@@ -221,8 +222,7 @@ class ChatSession:
         question = {"role": "user", "content": message}
         tokenizer = self.stepper.model.tokenizer
         prompt = tokenizer.encode(tokenizer.chat([*self.messages, question]), special=False)
-        options = {name: value for name, value in self.settings.items() if value is not None}
-        answer = stream(self.stepper, prompt, **options)
+        answer = stream(self.stepper, prompt, **vars(self.settings))
         words, finish = [], None
         try:
             for piece in after_prompt(answer):
@@ -267,15 +267,16 @@ class ChatSession:
 
     def set(self, name: str = "", value: str = "") -> None:
         """Change one option, or print which ones there are."""
-        kinds = {
-            "temperature": float,
-            "top_p": float,
-            "top_k": int,
-            "min_p": float,
-            "max_tokens": int,
-            "seed": int,
-        }
+        kinds = {field: int if int in kinds else float for field, kinds, _ in NUMERIC_FIELDS}
+        names = [field for field in SAMPLING if field in kinds]
         try:
-            self.settings[name] = kinds[name](value)
-        except (KeyError, ValueError):
-            print(f"set one of {', '.join(kinds)} to a number; got {name} {value}".rstrip(), file=sys.stderr)
+            number: Any = kinds[name](value) if name in names else None
+        except ValueError:
+            number = None
+        if number is None:
+            print(f"set one of {', '.join(names)} to a number; got {name} {value}".rstrip(), file=sys.stderr)
+            return
+        try:
+            self.settings = replace(self.settings, **{name: number})
+        except InputError as error:
+            print(f"error: {error}", file=sys.stderr)

@@ -38,8 +38,9 @@ def check_number(
         raise error("must be a number", argument=name, value=value)
     if not math.isfinite(value):
         raise error("must be a finite number", argument=name, value=value)
-    if above is not None and value <= above:
-        raise error(f"must be above {above:g}", argument=name, value=value)
+    if above is not None and (value <= above or (maximum is not None and not value <= maximum)):
+        upper = "" if maximum is None else f" and at most {maximum:g}"
+        raise error(f"must be above {above:g}{upper}", argument=name, value=value)
     _check_bounds(name, value, minimum, maximum, error)
     return float(value)
 
@@ -81,12 +82,17 @@ class Option:
     flags: tuple[str, ...] = ()  # its spellings; by default --NAME
     minimum: float | None = None
     maximum: float | None = None
+    above: float | None = None  # a minimum that is not allowed itself
     variable: str | None = None  # of the environment
     metavar: str | None = None
 
 
 class Argument(Option):
     """An option that is given by its place, although it has a default."""
+
+
+class Only(tuple[str, ...]):
+    """The fields of a dataclass that are options of one command: Annotated[Settings, Only(("seed", …))]."""
 
 
 def find_options(kind: type) -> Iterator[tuple[str, Any, Option]]:

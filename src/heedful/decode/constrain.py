@@ -1,14 +1,17 @@
 """Text that must have a form: one of several strings, what a regular expression matches, JSON of a schema.
 
-A guide says which tokens may come next. Its states are values: a beam keeps one beside each hypothesis.
-Expressions and schemas are compiled by llguidance, token by token over the whole vocabulary.
+A program that reads a model's answer needs JSON, not nearly JSON. So every token that would break the form
+gets the probability zero before a token is chosen, and the model chooses among the rest: the result always
+has the form, and the model decides only what the form leaves open. A guide says which tokens may come next.
+Its states are values: a beam keeps one beside each hypothesis. Expressions and schemas are compiled by
+llguidance, token by token over the whole vocabulary.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,6 +20,7 @@ import torch
 from torch import Tensor
 
 from heedful.core.errors import InputError, MissingPackage
+from heedful.decode.settings import CONSTRAINTS, GenerationSettings
 from heedful.models.base import Model
 
 
@@ -176,23 +180,14 @@ class PieceTokenizer:
         return ids
 
 
-def constrain(
-    model: Model,
-    eos: frozenset[int],
-    choices: Sequence[str] | None,
-    regex: str | None,
-    schema: Mapping[str, Any] | str | None,
-) -> Guide | None:
-    """The guide that was asked for; None if none was."""
-    given = {"choices": choices, "regex": regex, "schema": schema}
-    asked = [name for name, value in given.items() if value is not None]
-    if not asked:
-        return None
-    if len(asked) > 1:
-        raise InputError(f"{' and '.join(asked)} cannot both be kept", hint="give one of them")
+def constrain(model: Model, eos: frozenset[int], settings: GenerationSettings) -> Guide:
+    """Return the guide of the form that the settings ask for."""
+    given = [name for name in CONSTRAINTS if getattr(settings, name) is not None]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)} cannot both be kept", hint="give one of them")
     if model.tokenizer is None:
-        raise InputError(f"{asked[0]} is about text, and this model has no tokenizer")
-    vocab = model.config.vocab
+        raise InputError(f"{given[0]} is about text, and this model has no tokenizer")
+    vocab, choices, regex, schema = model.config.vocab, settings.choices, settings.regex, settings.schema
     if choices is not None:
         if isinstance(choices, str) or not choices:
             raise InputError(f"choices={choices!r} must be a list of texts, at least one")
@@ -207,6 +202,6 @@ def constrain(
         grammar = matcher.grammar_from_json_schema(text, defaults=JSON_STYLE)
     except (TypeError, ValueError) as error:  # half a surrogate too, which is no text
         raise InputError(
-            f"{asked[0]} is no {'expression' if regex is not None else 'JSON'}: {error}"
+            f"{given[0]} is no {'expression' if regex is not None else 'JSON'}: {error}"
         ) from None
     return Grammar(model.tokenizer, grammar, vocab, eos, "schema")

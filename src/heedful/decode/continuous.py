@@ -1,7 +1,7 @@
 """Continuous batching: texts of many requests in one batch that each joins and leaves at any step.
 
     batch = ContinuousBatch(choose_slots(model, max_rows=64))
-    batch.add(GenerationTask(make_request(model, {"max_tokens": 32}), prompts, on_piece=print))
+    batch.add(GenerationTask(make_request(model, GenerationSettings(max_tokens=32)), prompts, on_piece=print))
     while batch.busy:
         batch.step()
 
@@ -25,10 +25,9 @@ from heedful.core.devices import one_thread
 from heedful.core.errors import HeedfulError
 from heedful.decode.engines.fallback import UnsupportedPart
 from heedful.decode.engines.static_slots import StaticSlots
-from heedful.decode.loop import GeneratedRow, Piece
 from heedful.decode.request import Request
+from heedful.decode.rows import GeneratedRow, Piece, choose_for_rows
 from heedful.decode.slots import POSITIONS_AHEAD, EagerSlots, Slot, SlotStepper
-from heedful.decode.token_choice import choose_for_rows
 from heedful.models.base import LM, Seq2Seq
 
 MAX_STATIC_ROWS = 8  # of a step on a CPU, which computes as many even for one text
@@ -52,7 +51,7 @@ class GenerationTask:
     left: int = field(init=False)  # texts that are not finished
 
     def __post_init__(self) -> None:
-        self.left = len(self.prompts) * self.request.n
+        self.left = len(self.prompts) * self.request.settings.samples
 
     @property
     def is_done(self) -> bool:
@@ -90,7 +89,7 @@ class ContinuousBatch:
 
     def add(self, task: GenerationTask) -> None:
         """Put a task's texts behind those that wait."""
-        samples = range(task.request.n)
+        samples = range(task.request.settings.samples)
         self.waiting += [(task, number, sample) for number in range(len(task.prompts)) for sample in samples]
 
     def remove(self, task: GenerationTask) -> None:

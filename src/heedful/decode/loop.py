@@ -4,142 +4,124 @@
     generate(model, ["one", "two"], temperature=0.8, top_p=0.95, seed=0)        two texts
     generate(model, source, beams=5, length_penalty=1.0, n=3)                   the three best
 
-The settings are those of `decode.request.GenerationSettings`. Without any, the likeliest token is taken.
-A row's text depends on its prompt, the seed and its place in the batch, never on its neighbours.
+A model writes one token at a time: it reads the prompt once, a token is chosen from the logits, the model
+reads that token, and so on. It keeps what it computed for earlier positions (the state; for attention the
+keys and values), so a step costs one token and not the whole text. The settings are those of
+`decode/settings.py`. A row's text depends on its prompt, the seed and its place in the batch, never on its
+neighbours. On a GPU the next steps are launched before the host reads the tokens, so that the device never
+waits for Python.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Unpack
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from heedful.core.errors import InputError
 from heedful.core.progress import report_progress
-from heedful.decode.beam import BeamSettings, run_beam_search
-from heedful.decode.bursts import copy_to_host, decode_bursts
-from heedful.decode.contrastive import search_contrastively
-from heedful.decode.detokenizer import Detokenizer, decode_after
 from heedful.decode.engines.fallback import FastStepper
 from heedful.decode.fast import choose_stepper
-from heedful.decode.request import (
-    GenerationSettings,
-    Prompt,
-    Prompts,
-    Request,
-    check_types,
-    encode_prompts,
-    make_request,
-    max_new_tokens,
-    prefix_ids,
-)
-from heedful.decode.sampling import generator
+from heedful.decode.request import Prompt, Prompts, Request, encode_prompts, make_request
+from heedful.decode.rows import GeneratedRow, Generation, Piece, TokenChooser
+from heedful.decode.search import search
+from heedful.decode.settings import FIELD_OPTIONS, GenerationSettings, read_settings
 from heedful.decode.speculative import speculate
-from heedful.decode.stepper import EagerStepper, Stepper, stepper_for
-from heedful.decode.token_choice import UNIFORMS_AT_ONCE, TokenChooser
-from heedful.models.base import Model, Seq2Seq
+from heedful.decode.stepper import MAX_BURST, EagerStepper, Stepper, stepper_for
+from heedful.models.base import Model
 
-Finish = Literal["end", "stop", "length", "context"]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+BURST_SECONDS = 0.004  # of steps that the device takes before the host looks
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One token of one row.
+def name_settings(function: Function) -> Function:
+    """Show every setting in the signature and the documentation of a function that takes `**settings`."""
+    own = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    more = [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
+        for f in fields(GenerationSettings)
+    ]
+    function.__signature__ = inspect.Signature([*own, *more])  # type: ignore[attr-defined]
+    lines = [f"    {name}: {option.help}" for name, option in FIELD_OPTIONS.items()]
+    function.__doc__ = "\n".join([(function.__doc__ or "").rstrip(), "", "    Settings:", *lines])
+    return function
 
-    `text` is the text that became certain with it: none while a character is incomplete or a stop string
-    possible. `logprob` is the model's own, before any rule. `finish` stands on a row's last piece: "end" if
-    the model ended the text, "stop" if it wrote a stop string, "length" after max_tokens, "context" if the
-    model's context was full before that. Recurrent and state-space models have no longest text.
+
+def prepare(
+    model: Model | Stepper, prompt: Prompt, settings: GenerationSettings, *, fast: bool, scored: bool = True
+) -> tuple[Stepper, Prompts, Request]:
+    """Check prompts and settings, and choose the stepper: the eager one if somebody watches the passes."""
+    eager = stepper_for(model)
+    prompts = encode_prompts(eager.model, prompt)
+    request = make_request(eager.model, settings, scored=scored)
+    if settings.watch is not None:
+        return EagerStepper(eager.model, watch=settings.watch), prompts, request
+    if not fast:
+        return eager, prompts, request
+    rows = len(prompts.ids) * max(settings.samples, settings.beams or 1)
+    stepper = choose_stepper(model, rows, settings.max_tokens)
+    if isinstance(stepper, FastStepper) and stepper is not model:
+        stepper.is_checked = True  # its text begins now: the model need not be looked at a second time
+    return stepper, prompts, request
+
+
+@name_settings
+def stream(model: Model | Stepper, prompt: Prompt, *, fast: bool = True, **settings: Any) -> Iterator[Piece]:
+    """Yield a text token by token; `row` and `sample` tell several prompts and samples apart.
+
+    A model is stepped by the fast path where that pays (see decode/fast.py); `fast=False` steps it plainly.
+    To choose for yourself, give a stepper in its place. A `watch` sees the prompt's pass and every step, all
+    plain ones; its rows are those of the prompts, n of each.
     """
-
-    text: str
-    token: int
-    logprob: float
-    row: int = 0
-    sample: int = 0
-    finish: Finish | None = None
-    top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens and their logprobs, if asked for
+    chosen = read_settings(settings)
+    if chosen.searches:
+        raise InputError("a search has no text before its end", hint="call heedful.generate")
+    return decode_tokens(*prepare(model, prompt, chosen, fast=fast))
 
 
-@dataclass(frozen=True)
-class Generation:
-    """One finished text, without the end token; `score` is its log-probability, or what a search ranks by.
+@name_settings
+def generate(
+    model: Model | Stepper, prompt: Prompt, *, details: bool = False, fast: bool = True, **settings: Any
+) -> Any:
+    """Return a finished text: a string for a string, ids for ids, a list for a list; with n=… a list each.
 
-    `finish` says why it ended, as in `Piece`. "context": before max_tokens, because the context was full.
+    `beams` searches for the likeliest text, `contrastive` for one that does not repeat itself
+    (decode/search.py); neither draws. `details` gives a Generation instead of the bare text: it also says why
+    the text ended. A model is stepped by the fast path where that pays, as `stream` says; a `watch` of a
+    search sees the beams as they stand.
     """
-
-    text: str
-    ids: list[int]
-    finish: Finish
-    score: float
-    logprobs: list[float]
-
-
-class GeneratedRow:
-    """One text while it is generated."""
-
-    def __init__(self, model: Model, request: Request, prompt: list[int], number: int, sample: int) -> None:
-        self.request, self.prompt, self.number, self.sample = request, prompt, number, sample
-        self.before, self.limit = prefix_ids(model, prompt), max_new_tokens(model, request, len(prompt))
-        self.text = Detokenizer(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt, request.stop)
-        self.guided = None if request.guide is None else request.guide.start()
-        self.random = generator(request.seed, number, sample)
-        self.ids: list[int] = []
-        self.finish: Finish | None = None
-        self.uniforms: list[float] = []
-
-    def uniform(self) -> float:
-        """Return the random number of the next token: those that TokenChooser draws for the row."""
-        if len(self.ids) % UNIFORMS_AT_ONCE == 0:
-            drawn = torch.rand(UNIFORMS_AT_ONCE, generator=self.random, dtype=torch.float64)
-            self.uniforms = drawn.tolist()
-        return self.uniforms[len(self.ids) % UNIFORMS_AT_ONCE]
-
-    @property
-    def last(self) -> bool:
-        """Whether the next token is the last that may follow."""
-        return len(self.ids) + 1 >= self.limit
-
-    def take(
-        self, token: int, logprob: float = math.nan, top: Sequence[int] = (), logprobs: Sequence[float] = ()
-    ) -> Piece:
-        """Append one token and return the piece of text that is certain now."""
-        self.ids.append(token)
-        text = "" if token in self.request.eos else self.text.push(token)
-        guide = self.request.guide
-        if guide is not None:
-            self.guided = guide.next(self.guided, token)
-        if self.text.stopped:
-            self.finish = "stop"
-        elif token in self.request.eos or (guide is not None and guide.complete(self.guided)):
-            self.finish = "end"
-        elif len(self.ids) >= self.limit:
-            self.finish = "length" if len(self.ids) >= self.request.max_tokens else "context"
-        if self.finish is not None and self.finish != "stop":
-            text += self.text.finish()
-            self.finish = "stop" if self.text.stopped else self.finish
-        beside = tuple(zip(top, logprobs, strict=True))
-        return Piece(text, token, logprob, self.number, self.sample, self.finish, beside)
-
-
-def make_rows(model: Model, prompts: Prompts, request: Request) -> list[GeneratedRow]:
-    """Begin the n texts of every prompt."""
-    samples = range(request.n)
-    return [GeneratedRow(model, request, ids, i, s) for i, ids in enumerate(prompts.ids) for s in samples]
+    chosen = read_settings(settings)
+    stepper, prompts, request = prepare(model, prompt, chosen, fast=fast, scored=details)
+    if chosen.searches:
+        texts = search(stepper, prompts, request)
+    else:
+        pieces: list[list[list[Piece]]] = [[[] for _ in range(chosen.samples)] for _ in prompts.ids]
+        for piece in decode_tokens(stepper, prompts, request):
+            pieces[piece.row][piece.sample].append(piece)
+        texts = [[Generation.join(sample, request.eos) for sample in row] for row in pieces]
+    form: Callable[[Generation], Any] = lambda g: g if details else g.text if prompts.text else g.ids
+    several = [[form(g) for g in row] if chosen.n is not None else form(row[0]) for row in texts]
+    return several[0] if prompts.single else several
 
 
 def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Iterator[Piece]:
-    """Choose a token for every row, yield it, step; rows that are done leave the batch.
-
-    On a GPU the next step is launched before the host reads the tokens, so that it never waits for Python.
-    """
-    rows = make_rows(stepper.model, prompts, request)
+    """Choose a token for every row, yield it, step; rows that are done leave the batch."""
+    model, samples = stepper.model, request.settings.samples
+    rows = [
+        GeneratedRow(model, request, ids, i, s) for i, ids in enumerate(prompts.ids) for s in range(samples)
+    ]
+    if request.settings.draft is not None or request.settings.lookup is not None:
+        yield from (piece for row in rows for piece in speculate(stepper, row))
+        return
     length = max(len(row.before) for row in rows) + max(row.limit for row in rows)
-    logits = prompts.prefill(stepper, request.n, length)
-    choose, ahead = TokenChooser(stepper.model, request, rows), logits.device.type == "cuda"
+    logits = prompts.prefill(stepper, samples, length)
+    choose, ahead = TokenChooser(model, request, rows), logits.device.type == "cuda"
     if ahead and isinstance(stepper, FastStepper) and request.needs_only_logits:
         yield from decode_bursts(stepper, rows, logits, choose)
         return
@@ -166,162 +148,61 @@ def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Itera
             logits = stepper.step(tokens)
 
 
-def stream(
-    model: Model | Stepper,
-    prompt: Prompt,
-    *,
-    n: int = 1,
-    fast: bool = True,
-    **settings: Unpack[GenerationSettings],
+def copy_to_host(tensors: tuple[Tensor, ...]) -> Callable[[], list[list[Any]]]:
+    """Start copying to the host and return a call that waits for the copy, not for later launches."""
+    if tensors[0].device.type != "cuda":
+        return lambda: [t.tolist() for t in tensors]
+    pinned = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
+    copies = [p.copy_(t, non_blocking=True) for p, t in zip(pinned, tensors, strict=True)]
+    copied = torch.cuda.Event()
+    copied.record()
+
+    def wait() -> list[list[Any]]:
+        copied.synchronize()
+        return [c.tolist() for c in copies]
+
+    return wait
+
+
+def decode_bursts(
+    stepper: EagerStepper, rows: list[GeneratedRow], logits: Tensor, choose: TokenChooser
 ) -> Iterator[Piece]:
-    """Yield a text token by token; `row` and `sample` tell several prompts and samples apart.
+    """Yield the tokens that every row gets after `logits` (B, V); rows that are done leave the batch.
 
-    A model is stepped by the fast path where that pays (see decode/fast.py); `fast=False` steps it plainly.
-    To choose oneself, give a stepper in its place. A `watch` sees the prompt's pass and every step, all plain
-    ones; its rows are those of the prompts, n of each, and with beams the beams as they stand.
+    The host launches some steps, and the next before it reads them: as many as take BURST_SECONDS. What a
+    row wrote after its end is dropped; none is stepped beyond its limit.
     """
-    known = stepper_for(model).model
-    prompts, request = encode_prompts(known, prompt), make_request(known, settings, n=n)
-    stepper = stepper_of_request(model, len(prompts.ids) * n, request, fast=fast)
-    return decode_pieces(stepper, prompts, request)
+    (tokens,), size, began = choose(logits), 1, time.perf_counter()
+    launched, steps = [copy_to_host((tokens[:, None],))], 1  # what is not read yet; tokens of each row so far
+    while True:
+        more = min(size, min(row.limit for row in rows) - steps)
+        if more > 0:
+            written = choose.choose_ahead(stepper, tokens, more)
+            tokens, steps = written[:, -1], steps + more
+            launched.append(copy_to_host((written,)))
+        if more > 0 and len(launched) == 1:  # after a row left: launch the next before this one is read
+            continue
+        texts: list[list[int]] = launched.pop(0)()[0]
+        for column in zip(*texts, strict=True):
+            for row, token in zip(rows, column, strict=True):
+                if row.finish is None:
+                    yield row.take(token)
+        alive = [i for i, row in enumerate(rows) if row.finish is None]
+        if not alive:
+            return
+        if len(alive) < len(rows):
+            rows, index = [rows[i] for i in alive], torch.tensor(alive, device=tokens.device)
+            stepper.reorder(index)
+            choose.keep(rows, index)
+            tokens = tokens[index]
+            launched = [select_rows(copied, alive) for copied in launched]
+        now = time.perf_counter()
+        seconds, began = (now - began) / len(texts[0]), now
+        size = max(1, min(MAX_BURST, int(BURST_SECONDS / max(seconds, 1e-6))))
 
 
-def stepper_of_request(model: Model | Stepper, rows: int, request: Request, *, fast: bool) -> Stepper:
-    """Return the stepper of a call: the plain one if somebody watches, or if no fast one is wanted."""
-    if request.watch is not None:
-        return EagerStepper(stepper_for(model).model, watch=request.watch)
-    if not fast:
-        return stepper_for(model)
-    stepper = choose_stepper(model, rows, request.max_tokens)
-    if isinstance(stepper, FastStepper) and stepper is not model:
-        stepper.is_checked = True  # its text begins now: the model need not be looked at a second time
-    return stepper
-
-
-def decode_pieces(stepper: Stepper, prompts: Prompts, request: Request) -> Iterator[Piece]:
-    """Decode step by step, or speculatively if a draft model or lookup is given."""
-    if request.draft is None and request.lookup is None:
-        return decode_tokens(stepper, prompts, request)
-    rows = make_rows(stepper.model, prompts, request)
-    return (piece for row in rows for piece in speculate(stepper, row, request))
-
-
-def generate(
-    model: Model | Stepper,
-    prompt: Prompt,
-    *,
-    n: int | None = None,
-    beams: int | None = None,
-    length_penalty: float = 1.0,
-    early_stopping: bool | Literal["never"] = False,
-    groups: int = 1,
-    diversity: float = 0.0,
-    coverage: float = 0.0,
-    contrastive: float | None = None,
-    details: bool = False,
-    fast: bool = True,
-    **settings: Unpack[GenerationSettings],
-) -> Any:
-    """Return a finished text: a string for a string, ids for ids, a list for a list; with n=… a list each.
-
-    `beams` searches for the likeliest text (see decode/beam.py), `contrastive` for one that does not repeat
-    itself (decode/contrastive.py); neither draws. `details` gives a Generation instead of the bare text: it
-    also says why the text ended.
-    A model is stepped by the fast path where that pays, as `stream` says.
-    """
-    known = stepper_for(model).model
-    samples = 1 if n is None else n
-    check_types({"n": samples, "beams": 1 if beams is None else beams, "groups": groups})
-    beam_settings = BeamSettings(
-        1 if beams is None else beams, length_penalty, early_stopping, groups, diversity, coverage
-    )
-    searches = check_search(beam_settings, beams, samples, contrastive, settings)
-    prompts = encode_prompts(known, prompt)
-    request = make_request(known, settings, n=samples, samples=not searches)
-    rows = len(prompts.ids) * max(samples, beam_settings.width)
-    stepper = stepper_of_request(model, rows, request, fast=fast)
-    if searches:
-        found = run_search(stepper, prompts, request, beam_settings, contrastive)
-    else:
-        found = collect_generations(stepper, prompts, replace(request, scored=details))
-    form: Callable[[Generation], Any] = lambda g: g if details else g.text if prompts.text else g.ids
-    several = [[form(g) for g in row] if n is not None else form(row[0]) for row in found]
-    return several[0] if prompts.single else several
-
-
-def collect_generations(stepper: Stepper, prompts: Prompts, request: Request) -> list[list[Generation]]:
-    """Return the n texts of each prompt that `stream` would yield in pieces."""
-    found: list[list[list[Piece]]] = [[[] for _ in range(request.n)] for _ in prompts.ids]
-    for piece in decode_pieces(stepper, prompts, request):
-        found[piece.row][piece.sample].append(piece)
-
-    def join(pieces: list[Piece]) -> Generation:
-        ids, logprobs = [p.token for p in pieces if p.token not in request.eos], [p.logprob for p in pieces]
-        finish = pieces[-1].finish
-        assert finish is not None
-        return Generation("".join(p.text for p in pieces), ids, finish, sum(logprobs), logprobs)
-
-    return [[join(sample) for sample in row] for row in found]
-
-
-def check_search(
-    beam_settings: BeamSettings,
-    beams: int | None,
-    n: int,
-    contrastive: float | None,
-    settings: GenerationSettings,
-) -> bool:
-    """Return whether this is a search; raise an error for settings that do not go together."""
-    if beams is None and contrastive is None:
-        if beam_settings != BeamSettings(1):
-            raise InputError("length_penalty, early_stopping, groups, diversity and coverage need beams=…")
-        return False
-    if beams is not None and contrastive is not None:
-        raise InputError("beams and contrastive are two ways to search", hint="give one of them")
-    what = "beams" if beams is not None else "contrastive"
-    own = () if beams is not None else ("top_k",)
-    for name in ("temperature", "top_k", "top_p", "min_p", "typical"):
-        value = settings.get(name)
-        if name not in own and value is not None and (name, value) != ("temperature", 0):
-            raise InputError(
-                f"{what} searches and never draws", hint=f"{name}={value} is for drawing: leave one out"
-            )
-    for name in ("stop", "draft", "lookup", "logprobs", *(() if beams is not None else ("watch",))):
-        if settings.get(name):
-            raise InputError(f"{what} does not go with {name}", hint="leave one of them out")
-    if n > (beams or 1):
-        raise InputError(f"n={n} is more than {what} keeps, {beams or 1}", hint="ask for fewer")
-    return True
-
-
-def run_search(
-    stepper: Stepper,
-    prompts: Prompts,
-    request: Request,
-    beam_settings: BeamSettings,
-    contrastive: float | None,
-) -> list[list[Generation]]:
-    """Search and return the n best texts of each prompt."""
-    model = stepper.model
-    if contrastive is not None:
-        found = search_contrastively(stepper, prompts, request, contrastive)
-    else:
-        searches = run_beam_search(stepper, prompts, request, beam_settings)
-        texts_of = lambda row: [found for group in row for found in group.finished]
-        found = [sorted(texts_of(row), key=lambda text: -text[0]) for row in searches]
-    out = []
-    for prompt, best in zip(prompts.ids, found, strict=True):
-        texts = []
-        if not best:
-            raise InputError(
-                "bias, no_repeat and the constraint together leave no text", hint="loosen one of them"
-            )
-        for score, ids in best[: request.n]:
-            ended = bool(ids) and ids[-1] in request.eos
-            kept = ids[:-1] if ended else ids
-            full = len(ids) >= max_new_tokens(model, request, len(prompt))
-            finish: Finish = "length" if len(ids) >= request.max_tokens else "context" if full else "end"
-            finish = "end" if ended else finish
-            texts.append(Generation(decode_after(model, prompt, kept), kept, finish, score, []))
-        out.append(texts)
-    return out
+def select_rows(
+    copy_rows: Callable[[], list[list[Any]]], indices: list[int]
+) -> Callable[[], list[list[Any]]]:
+    """Return the same call for some of its rows."""
+    return lambda: [[rows[i] for i in indices] for rows in copy_rows()]

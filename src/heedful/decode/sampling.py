@@ -1,4 +1,10 @@
-"""How the next token is chosen: each rule a function over logits (B, V), in one order, and then a draw.
+"""How the next token is chosen: rules over logits (B, V) in a fixed order, then a draw.
+
+A model's probabilities have a long tail: each unlikely token is rare, but all of them together are drawn
+every few words, and one bad token leads the rest of the text astray. So the tail is cut off before the draw.
+top_k keeps a fixed number of tokens, top_p as many as hold a share of the probability (few where the model is
+sure, many where it is not), min_p those within a factor of the likeliest. Penalties lower what was written
+before, because a likely text tends to repeat itself.
 
     bias → repetition → frequency → presence → no-repeat n-gram          change what is likely
     → temperature → top-k → top-p → min-p → typical                      only when sampling: narrow it down
@@ -11,13 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from heedful.core.errors import InputError
+from heedful.decode.settings import GenerationSettings
 
 
 def add_bias(logits: Tensor, bias: Mapping[int, float]) -> Tensor:
@@ -114,115 +120,52 @@ def typical(logits: Tensor, mass: float) -> Tensor:
     return logits.masked_fill(far > furthest(far, chances, mass), -math.inf)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sampling:
-    """The changes to the logits before a token is chosen. Temperature 0 is greedy: the likeliest, no draw.
+def apply_penalties(
+    settings: GenerationSettings, logits: Tensor, tokens: Tensor | None, new_tokens: int = 0
+) -> Tensor:
+    """Apply the first line of the order; the last `new_tokens` columns of `tokens` are the model's own.
 
     Repetition and n-grams count the prompt and what was written; frequency and presence only the latter.
     """
-
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical: float | None = None
-    repetition: float = 1.0
-    presence: float = 0.0
-    frequency: float = 0.0
-    no_repeat: int | None = None
-    bias: Mapping[int, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        T = self.temperature
-        if not (T >= 0 and math.isfinite(T)):
-            raise InputError(
-                f"temperature={T} must be 0 (the likeliest token) or above", hint="1 changes nothing"
-            )
-        if self.top_k is not None and self.top_k < 1:
-            raise InputError(f"top_k={self.top_k} keeps no token", hint="give at least 1, or leave it out")
-        for name in ("top_p", "typical"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value <= 1:
-                raise InputError(f"{name}={value} must be above 0 and at most 1", hint="1 keeps every token")
-        if self.min_p is not None and not 0 <= self.min_p <= 1:
-            raise InputError(f"min_p={self.min_p} must lie between 0 (keeps every token) and 1")
-        if not (self.repetition > 0 and math.isfinite(self.repetition)):
-            raise InputError(
-                f"repetition={self.repetition} must be above 0", hint="1 changes nothing, 1.1 is mild"
-            )
-        for name in ("presence", "frequency"):
-            if not math.isfinite(getattr(self, name)):
-                raise InputError(
-                    f"{name}={getattr(self, name)} must be a finite number", hint="0 changes nothing"
-                )
-        if self.no_repeat is not None and self.no_repeat < 1:
-            raise InputError(f"no_repeat={self.no_repeat} must be a length of at least 1, or None")
-        if any(math.isnan(b) or b == math.inf for b in self.bias.values()):
-            raise InputError("bias must be finite, or -inf to forbid a token")
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the likeliest token is taken."""
-        return self.temperature == 0
-
-    @property
-    def looks_back(self) -> bool:
-        """Whether a rule needs the tokens so far."""
-        return self.repetition != 1 or self.presence != 0 or self.frequency != 0 or self.no_repeat is not None
-
-    @property
-    def forbids(self) -> bool:
-        """Whether a rule can leave no token at all."""
-        return self.no_repeat is not None or -math.inf in self.bias.values()
-
-    @property
-    def changes(self) -> bool:
-        """Whether any rule would change which token is likeliest."""
-        return self.looks_back or bool(self.bias)
-
-    @property
-    def drawing(self) -> tuple[float | None, ...]:
-        """The values that a draw depends on: rows that have the same can be drawn together."""
-        return (self.temperature, self.top_k, self.top_p, self.min_p, self.typical)
-
-    def choose(self, logits: Tensor, u: Tensor | None) -> Tensor:
-        """(B,): the likeliest token of logits (B, V), or the one that the random numbers u (B,) draw."""
-        if self.greedy:
-            return logits.argmax(-1)
-        assert u is not None
-        return draw(self.warp(logits.float()), u)
-
-    def apply_penalties(self, logits: Tensor, tokens: Tensor | None, new_tokens: int = 0) -> Tensor:
-        """The first line of the order; the last `new_tokens` columns of `tokens` are the model's own."""
-        if self.bias:
-            logits = add_bias(logits, self.bias)
-        if not self.looks_back:
-            return logits
-        assert tokens is not None
-        own = tokens[:, tokens.shape[1] - new_tokens :]
-        if self.repetition != 1:
-            logits = repetition(logits, tokens, self.repetition)
-        if self.frequency:
-            logits = frequency(logits, own, self.frequency)
-        if self.presence:
-            logits = presence(logits, own, self.presence)
-        if self.no_repeat is not None:
-            logits = no_repeat(logits, tokens, self.no_repeat)
+    if settings.bias:
+        logits = add_bias(logits, settings.bias)
+    if not settings.looks_back:
         return logits
+    assert tokens is not None
+    own = tokens[:, tokens.shape[1] - new_tokens :]
+    if settings.repetition != 1:
+        logits = repetition(logits, tokens, settings.repetition)
+    if settings.frequency:
+        logits = frequency(logits, own, settings.frequency)
+    if settings.presence:
+        logits = presence(logits, own, settings.presence)
+    if settings.no_repeat is not None:
+        logits = no_repeat(logits, tokens, settings.no_repeat)
+    return logits
 
-    def warp(self, logits: Tensor) -> Tensor:
-        """The second line of the order; greedy choice needs none of it."""
-        if self.temperature != 1:
-            logits = apply_temperature(logits, self.temperature)
-        if self.top_k is not None:
-            logits = top_k(logits, self.top_k)
-        if self.top_p is not None and self.top_p < 1:
-            logits = top_p(logits, self.top_p)
-        if self.min_p:
-            logits = min_p(logits, self.min_p)
-        if self.typical is not None and self.typical < 1:
-            logits = typical(logits, self.typical)
-        return logits
+
+def warp(settings: GenerationSettings, logits: Tensor) -> Tensor:
+    """Apply the second line of the order; greedy choice needs none of it."""
+    assert settings.temperature is not None
+    if settings.temperature != 1:
+        logits = apply_temperature(logits, settings.temperature)
+    if settings.top_k is not None:
+        logits = top_k(logits, settings.top_k)
+    if settings.top_p is not None and settings.top_p < 1:
+        logits = top_p(logits, settings.top_p)
+    if settings.min_p:
+        logits = min_p(logits, settings.min_p)
+    if settings.typical is not None and settings.typical < 1:
+        logits = typical(logits, settings.typical)
+    return logits
+
+
+def choose_token(settings: GenerationSettings, logits: Tensor, u: Tensor | None) -> Tensor:
+    """(B,): the likeliest token of logits (B, V), or the one that the random numbers u (B,) draw."""
+    if settings.greedy:
+        return logits.argmax(-1)
+    assert u is not None
+    return draw(warp(settings, logits.float()), u)
 
 
 def check_tokens_left(logits: Tensor, new_tokens: int) -> None:
@@ -241,8 +184,8 @@ def draw(logits: Tensor, u: Tensor) -> Tensor:
     float64: in float32 the tail of a large vocabulary would be lost to rounding.
     """
     below = logits.softmax(-1).double().cumsum(-1)
-    found = torch.searchsorted(below, u[:, None] * below[:, -1:], right=True)[:, 0]
-    return found.clamp_(max=logits.shape[1] - 1)
+    tokens = torch.searchsorted(below, u[:, None] * below[:, -1:], right=True)[:, 0]
+    return tokens.clamp_(max=logits.shape[1] - 1)
 
 
 def generator(seed: int, row: int = 0, sample: int = 0) -> torch.Generator:

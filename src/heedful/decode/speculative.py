@@ -1,5 +1,11 @@
 """Speculative decoding: guess several tokens cheaply, check them in one pass (Leviathan et al. 2023).
 
+A large model takes about as long to read a few tokens as to read one, because most of the time goes into
+fetching its weights. So something cheap guesses the next tokens, and the model reads all guesses at once.
+Where it agrees, several tokens cost one pass. The text is exactly what the model would have written alone:
+greedy decoding keeps a guess only if it is the likeliest token, and for a draw the rule below keeps the
+distribution.
+
 A guess x from q is kept with probability min(1, p(x) / q(x)); the first that is not is replaced by a draw
 from max(0, p − q), normalised: what comes out is distributed as p (Leviathan et al., A.1). Guesses come from
 a smaller model, or from what followed the same tokens earlier (Saxena 2023), where q is 1 for the guess.
@@ -8,20 +14,19 @@ a smaller model, or from what followed the same tokens earlier (Saxena 2023), wh
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.decode.fast import choose_stepper
-from heedful.decode.request import Request, check_prompt, free_context, prefix_ids, vocab_size
-from heedful.decode.sampling import Sampling, check_tokens_left, draw
+from heedful.decode.request import check_prompt, free_context, prefix_ids
+from heedful.decode.rows import GeneratedRow, Piece
+from heedful.decode.sampling import apply_penalties, check_tokens_left, draw, warp
+from heedful.decode.settings import GenerationSettings
 from heedful.decode.stepper import EagerStepper, Stepper
 from heedful.models.base import State
-
-if TYPE_CHECKING:
-    from heedful.decode.loop import GeneratedRow, Piece
 
 
 def accept_guesses(p: Tensor, q: Tensor, guesses: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,9 +72,9 @@ class LookUp:
 class Draft:
     """A smaller model with the same vocabulary, drawing by the same rules."""
 
-    def __init__(self, stepper: Stepper, prompt: list[int], request: Request, more: int) -> None:
-        self.stepper, self.sampling = stepper, request.sampling
-        self.rewind = Rewind(stepper, request.propose)
+    def __init__(self, stepper: Stepper, prompt: list[int], settings: GenerationSettings, more: int) -> None:
+        self.stepper, self.settings = stepper, settings
+        self.rewind = Rewind(stepper, settings.propose)
         self.prompt = prompt = check_prompt(stepper.model, prompt)
         tokens = torch.tensor([prompt], device=stepper.model.device)
         self.written: list[int] = []  # what it has read after the prompt
@@ -91,8 +96,8 @@ class Draft:
         chances: list[Tensor] = []
         while True:
             so_far = [*ids, *guesses]
-            chances.append(distribution(self.logits, self.sampling, so_far, len(new) + len(guesses)))
-            guesses.append(int(pick(chances[-1], self.sampling, u)))
+            chances.append(distribution(self.logits, self.settings, so_far, len(new) + len(guesses)))
+            guesses.append(int(pick(chances[-1], self.settings, u)))
             if len(guesses) == count:
                 return guesses, torch.cat(chances)
             self.logits = self.stepper.step(torch.tensor(guesses[-1:], device=self.logits.device))
@@ -127,20 +132,20 @@ class Rewind:
         return logits
 
 
-def distribution(logits: Tensor, sampling: Sampling, ids: list[int], new_tokens: int) -> Tensor:
+def distribution(logits: Tensor, settings: GenerationSettings, ids: list[int], new_tokens: int) -> Tensor:
     """Return the probabilities (1, V) after every rule; greedy puts all on the likeliest token."""
-    seen = torch.tensor([ids], device=logits.device) if sampling.looks_back else None
-    z = sampling.apply_penalties(logits.float(), seen, new_tokens) if sampling.changes else logits.float()
-    if sampling.forbids:
+    seen = torch.tensor([ids], device=logits.device) if settings.looks_back else None
+    z = apply_penalties(settings, logits.float(), seen, new_tokens) if settings.changes else logits.float()
+    if settings.forbids:
         check_tokens_left(z, new_tokens)
-    if sampling.greedy:
+    if settings.greedy:
         return F.one_hot(z.argmax(-1), z.shape[-1]).float()
-    return sampling.warp(z).softmax(-1)
+    return warp(settings, z).softmax(-1)
 
 
-def pick(chances: Tensor, sampling: Sampling, u: torch.Generator) -> Tensor:
+def pick(chances: Tensor, settings: GenerationSettings, u: torch.Generator) -> Tensor:
     """Choose one token (1,) of the distribution (1, V)."""
-    if sampling.greedy:
+    if settings.greedy:
         return chances.argmax(-1)
     return draw(chances.log(), torch.rand(1, generator=u, dtype=torch.float64).to(chances.device))
 
@@ -152,15 +157,15 @@ def verify_guesses(
     q: Tensor,
     ids: list[int],
     new_tokens: int,
-    sampling: Sampling,
+    settings: GenerationSettings,
     u: torch.Generator,
 ) -> list[int]:
     """Return the tokens of one pass, at least one; each is chosen from its logits (k + 1, V)."""
     p = torch.cat([
-        distribution(logits[i : i + 1], sampling, ids + guesses[:i], new_tokens + i)
+        distribution(logits[i : i + 1], settings, ids + guesses[:i], new_tokens + i)
         for i in range(len(guesses) + 1)
     ])  # fmt: skip
-    if sampling.greedy:
+    if settings.greedy:
         best = p.argmax(-1).tolist()
         right = next((i for i, g in enumerate(guesses) if g != best[i]), len(guesses))
         return [*guesses[:right], best[right]]
@@ -170,32 +175,31 @@ def verify_guesses(
     return [*guesses[: int(kept)], int(token)]
 
 
-def speculate(stepper: Stepper, row: GeneratedRow, request: Request) -> Iterator[Piece]:
+def speculate(stepper: Stepper, row: GeneratedRow) -> Iterator[Piece]:
     """Yield one row's text: the same as without guesses when greedy, the same distribution when not."""
-    model, u, proposals = stepper.model, row.random, request.propose
+    model, u, settings = stepper.model, row.random, row.request.settings
     source: Guesser
-    if request.lookup is not None:
-        source = LookUp(request.lookup, vocab_size(model), model.device)
+    if settings.lookup is not None:
+        source = LookUp(settings.lookup, model.config.vocab, model.device)
     else:
-        assert request.draft is not None
-        source = Draft(choose_stepper(request.draft, 1, row.limit), row.prompt, request, row.limit)
+        source = Draft(choose_stepper(settings.draft, 1, row.limit), row.prompt, settings, row.limit)
     start, prompt = row.before, torch.tensor([row.prompt], device=model.device)
     after = stepper.prefill(prompt, length=len(start) + row.limit).float()  # (1, V)
-    rewind, read, out = Rewind(stepper, proposals), list[int](), list[int]()
+    rewind, read, out = Rewind(stepper, settings.propose), list[int](), list[int]()
     rewind.to(read, 0, read, after)
     guesses: list[int] = []
     q = after.new_zeros(0, after.shape[1])
     while True:
-        new = verify_guesses(after, guesses, q, start + out, len(out), request.sampling, u)
+        new = verify_guesses(after, guesses, q, start + out, len(out), settings, u)
         logs = after[: len(new)].log_softmax(-1)
         for i, token in enumerate(new):
-            top = logs[i].topk(request.logprobs)
+            top = logs[i].topk(settings.logprobs)
             yield row.take(token, float(logs[i, token]), top.indices.tolist(), top.values.tolist())
             if row.finish is not None:
                 return
         out += new
         # All but the newest token were read already, and perhaps guesses that did not hold.
         rewind.to(read, len(out) - 1, out[:-1], after)
-        guesses, q = source.guess(start + out, min(proposals, row.limit - len(out) - 1), u)
+        guesses, q = source.guess(start + out, min(settings.propose, row.limit - len(out) - 1), u)
         after = stepper.extend(torch.tensor([[out[-1], *guesses]], device=model.device))[0].float()
         read = [*out, *guesses]

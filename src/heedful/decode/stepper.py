@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from heedful.core.errors import InputError
-from heedful.decode.sampling import Sampling
+from heedful.decode.sampling import choose_token
+from heedful.decode.settings import GenerationSettings
 from heedful.models.base import LM, Model, Seq2Seq, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
 from heedful.nn.state import FixedState, RecurrentState, SlidingKV, StateGroup
@@ -137,17 +138,16 @@ class EagerStepper:
 
     @torch.no_grad()
     def step_ahead(
-        self, tokens: Tensor, count: int, sampling: Sampling, uniforms: Tensor | None = None
+        self, tokens: Tensor, count: int, settings: GenerationSettings, uniforms: Tensor | None = None
     ) -> Tensor:
         """Append tokens (B,), choose the next and go on with it, `count` times; return those, (B, count).
 
-        `uniforms` (B, count) are the random numbers, if `sampling` draws; it has no penalties.
+        `uniforms` (B, count) are the random numbers, if `settings` draw; they have no penalties.
         """
         chosen = [tokens]
         for i in range(count):
-            chosen.append(
-                sampling.choose(self.step(chosen[-1]), None if uniforms is None else uniforms[:, i])
-            )
+            u = None if uniforms is None else uniforms[:, i]
+            chosen.append(choose_token(settings, self.step(chosen[-1]), u))
         return torch.stack(chosen[1:], 1)
 
     def reorder(self, index: Tensor) -> None:

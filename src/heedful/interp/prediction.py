@@ -18,6 +18,7 @@ from torch import Tensor
 
 from heedful.core.errors import InputError
 from heedful.decode import sampling as rules
+from heedful.decode.settings import GenerationSettings
 from heedful.interp.inputs import Input, label_names, written_names
 from heedful.models.base import LM, Model, Seq2Seq
 
@@ -127,19 +128,19 @@ class DrawnToken:
         return float(torch.special.entr(self.chances[rule]).sum() / math.log(2))
 
 
-def draw_token(logits: Tensor, sampling: rules.Sampling, *, seed: int = 0, step: int = 0) -> DrawnToken:
+def draw_token(logits: Tensor, settings: GenerationSettings, *, seed: int = 0, step: int = 0) -> DrawnToken:
     """Draw the token that `heedful.generate(…, seed=seed)` draws at a step from these logits (V,)."""
     chances = lambda z: z.double().softmax(-1)[0]
     z = logits.float()[None]
-    if sampling.greedy:
+    if settings.greedy:
         one = F.one_hot(z.argmax(-1), z.shape[1]).double()[0]
         after = dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "final"), one)
         return DrawnToken(int(z.argmax()), None, {"p": chances(z)} | after)
     u = rules.uniforms([rules.generator(seed)], step + 1)[:, -1]
-    token = int(rules.draw(sampling.warp(z), u)[0])
+    token = int(rules.draw(rules.warp(settings, z), u)[0])
     found, applied = {"p": chances(z)}, dict[str, Any]()
     for rule in ("temperature", "top_k", "top_p", "min_p"):
-        applied[rule] = getattr(sampling, rule)
-        found[rule] = chances(rules.Sampling(**applied).warp(z))
-    found["final"] = chances(sampling.warp(z))
+        applied[rule] = getattr(settings, rule)
+        found[rule] = chances(rules.warp(GenerationSettings(**applied), z))
+    found["final"] = chances(rules.warp(settings, z))
     return DrawnToken(token, float(u), found)

@@ -20,7 +20,7 @@ from typing import Any
 
 from heedful.core.errors import HeedfulError
 from heedful.decode.continuous import ContinuousBatch, GenerationTask
-from heedful.decode.loop import Piece
+from heedful.decode.rows import Piece
 from heedful.serve.metrics import Metrics
 from heedful.serve.openai_errors import as_openai_error, queue_full, shutting_down, slow_reader
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,20 +63,15 @@ def make_generation_job(
     """Check the settings, compile the constraint if there is one, and return the work."""
     if not limit:
         return GenerationJob(served_model, prompts, completion, limit, echo)
-    settings: dict[str, Any] = {
-        "max_tokens": limit,
-        "logprobs": completion.logprobs or 0,
-        **completion.settings,
-    }
+    settings = replace(completion.settings, max_tokens=limit, logprobs=completion.logprobs or 0)
     try:
-        request = make_request(served_model.model, settings, n=completion.n)  # type: ignore[arg-type]
+        request = make_request(served_model.model, settings, scored=completion.logprobs is not None)
     except MissingPackage as error:
         raise unsupported_parameter("response_format", str(error)) from None
     except InputError as error:
-        constrained = {"schema", "regex", "choices"} & settings.keys()
-        raise invalid("response_format" if constrained else None, " ".join(str(error).split())) from None
-    task = GenerationTask(replace(request, scored=completion.logprobs is not None), prompts)
-    return GenerationJob(served_model, prompts, completion, limit, echo, task)
+        parameter = "response_format" if settings.is_constrained else None
+        raise invalid(parameter, " ".join(str(error).split())) from None
+    return GenerationJob(served_model, prompts, completion, limit, echo, GenerationTask(request, prompts))
 
 
 def score_prompts(job: GenerationJob) -> Iterator[TokenResult]:

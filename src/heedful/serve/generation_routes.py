@@ -78,11 +78,9 @@ def read_chat(server: Server, fields: RequestFields) -> GenerationJob:
 
 
 def check_rows(prompts: int, request: CompletionRequest, max_rows: int) -> None:
-    if prompts * request.n > max_rows:
-        raise invalid(
-            "n",
-            f"{prompts} prompts of n={request.n} are {prompts * request.n} texts; {max_rows} are the most",
-        )
+    n = request.settings.samples
+    if prompts * n > max_rows:
+        raise invalid("n", f"{prompts} prompts of n={n} are {prompts * n} texts; {max_rows} are the most")
 
 
 async def generate_response(

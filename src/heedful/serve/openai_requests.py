@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from heedful.decode.settings import GenerationSettings
 from heedful.serve.openai_errors import OpenAIError, invalid, unsupported_parameter
 
 STOPS = 4  # stop strings, as OpenAI allows
@@ -24,6 +25,12 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "web_search_options": (), "store": (False,), "suffix": ("",), "best_of": (1,),
     "use_beam_search": (False,), "prompt_logprobs": (), "truncate_prompt_tokens": (),
     "guided_grammar": (), "continue_final_message": (False,),
+}  # fmt: skip
+# OpenAI's or vLLM's name of a number → the setting that it is, its least and its largest value.
+OPENAI_NAMES: dict[str, tuple[str, float, float]] = {
+    "temperature": ("temperature", 0, 2), "top_p": ("top_p", 0, 1), "min_p": ("min_p", 0, 1),
+    "presence_penalty": ("presence", -2, 2), "frequency_penalty": ("frequency", -2, 2),
+    "repetition_penalty": ("repetition", 0.01, 100),
 }  # fmt: skip
 # Known, and of no effect on what is written.
 NO_EFFECT = {
@@ -149,42 +156,38 @@ def check_range(name: str, value: Any, low: float, high: float) -> float:
 class CompletionRequest:
     """The fields that completions and conversations share: how to write, and how to send it."""
 
-    n: int
-    settings: dict[str, Any]  # of heedful.stream, max_tokens left out
+    settings: GenerationSettings  # max_tokens and logprobs left out
     max_tokens: int | None
     logprobs: int | None  # None: not asked for
     stream: bool
     usage: bool  # a last event with the counts
 
 
-def read_sampling(fields: RequestFields, max_tokens: int) -> CompletionRequest:
+def read_sampling(fields: RequestFields, max_texts: int) -> CompletionRequest:
     """Return the settings under heedful's names. The temperature is 1 by default, as OpenAI's is."""
-    top_p, top_k = fields.number("top_p", 0, 1), fields.integer("top_k", -1)
-    temperature = fields.number("temperature", 0, 2)
-    settings = {
-        "temperature": 1.0 if temperature is None else temperature,
-        "top_p": None if top_p is None else max(top_p, 1e-9),  # 0 keeps the likeliest
-        "top_k": top_k if top_k is not None and top_k > 0 else None,
-        "min_p": fields.number("min_p", 0, 1),
-        "presence": fields.number("presence_penalty", -2, 2),
-        "frequency": fields.number("frequency_penalty", -2, 2),
-        "repetition": fields.number("repetition_penalty", 0.01, 100),
-        "bias": fields.bias(),
-        "stop": fields.stops() or None,
-        "seed": fields.integer("seed", -(2**63), 2**64 - 1),
-        **read_constraint(fields),
-    }
-    n = fields.integer("n", 1, max_tokens) or 1
-    if n > 1 and temperature == 0:
+    numbers = {ours: fields.number(name, low, high) for name, (ours, low, high) in OPENAI_NAMES.items()}
+    if numbers["temperature"] is None:
+        numbers["temperature"] = 1.0
+    if numbers["top_p"] == 0:
+        numbers["top_p"] = 1e-9  # OpenAI's 0 keeps the likeliest token
+    top_k, n = fields.integer("top_k", -1), fields.integer("n", 1, max_texts) or 1
+    if n > 1 and numbers["temperature"] == 0:
         raise invalid("n", f"n={n} with temperature=0 gives the same text {n} times; raise the temperature")
+    settings = GenerationSettings(
+        **numbers,  # type: ignore[arg-type]
+        n=n,
+        top_k=top_k if top_k is not None and top_k > 0 else None,  # vLLM's 0 and -1 keep every token
+        bias=fields.bias(),
+        stop=fields.stops(),
+        seed=fields.integer("seed", -(2**63), 2**64 - 1),
+        **read_constraint(fields),
+    )
     stream = fields.boolean("stream")
     how = fields.get("stream_options")
     if how is not None and (not isinstance(how, dict) or not stream):
         raise invalid("stream_options", "stream_options must be an object, and goes with stream=true only")
     usage = RequestFields(how or {}).boolean("include_usage")
-    return CompletionRequest(
-        n, {k: v for k, v in settings.items() if v is not None}, None, None, stream, usage
-    )
+    return CompletionRequest(settings, None, None, stream, usage)
 
 
 ANY_OBJECT = {"type": "object"}  # what response_format json_object asks for

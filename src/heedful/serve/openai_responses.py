@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 import heedful
-from heedful.decode.loop import Piece
+from heedful.decode.rows import Piece
 from heedful.serve.generation_jobs import GenerationJob, TokenResult, TokenScore
 from heedful.serve.served_model import ServedModel
 
@@ -146,7 +146,7 @@ class ResponseBuilder:
 
     def __init__(self, form: ResponseShape, task: GenerationJob) -> None:
         self.form, self.task = form, task
-        self.choices = [ChoiceState() for _ in range(len(task.prompts) * task.request.n)]
+        self.choices = [ChoiceState() for _ in range(len(task.prompts) * task.request.settings.samples)]
         self.tokens = 0
         self.head = {
             "id": form.prefix + secrets.token_hex(12), "object": form.object_name,
@@ -166,7 +166,7 @@ class ResponseBuilder:
 
     def parts(self, item: Piece | TokenResult) -> list[ChoiceDelta]:
         """Yield what one token, or a prompt that is sent back, adds to the choices."""
-        n = self.task.request.n
+        n = self.task.request.settings.samples
         if isinstance(item, TokenResult):
             text = self.task.served.text(self.task.prompts[item.row])
             end = None if self.task.limit else "length"

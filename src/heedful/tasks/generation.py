@@ -10,7 +10,7 @@ import copy
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -22,8 +22,10 @@ from heedful.core.errors import InputError, nearest
 from heedful.core.progress import report_progress
 from heedful.data.tokenization import find_template
 from heedful.decode.fast import choose_stepper
-from heedful.decode.loop import Generation, generate
+from heedful.decode.loop import generate
 from heedful.decode.request import context_length, eos_ids
+from heedful.decode.rows import Generation
+from heedful.decode.settings import BEAM_SETTINGS, NARROWING, GenerationSettings
 from heedful.decode.stepper import Stepper
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.tasks.model_inputs import Truncated, truncates
@@ -31,23 +33,22 @@ from heedful.tasks.task import Task
 
 GENERATION_BATCH_SIZE = 8
 
-# transformers' name → that of `generate`; a value that switches its rule off is left out.
-RULE_NAMES = {
+# transformers' name → that of the setting.
+HUGGINGFACE_NAMES = {
     "repetition_penalty": "repetition", "no_repeat_ngram_size": "no_repeat", "eos_token_id": "eos",
-    "stop_strings": "stop", "seed": "seed",
+    "stop_strings": "stop", "seed": "seed", "num_return_sequences": "n", "temperature": "temperature",
+    "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "typical_p": "typical", "num_beams": "beams",
+    "length_penalty": "length_penalty", "early_stopping": "early_stopping", "num_beam_groups": "groups",
+    "diversity_penalty": "diversity", "penalty_alpha": "contrastive",
 }  # fmt: skip
-SAMPLING_NAMES = {"temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
-           "typical_p": "typical"}  # fmt: skip
-BEAM_NAMES = {"length_penalty": "length_penalty", "early_stopping": "early_stopping",
-             "num_beam_groups": "groups", "diversity_penalty": "diversity"}  # fmt: skip
-LENGTH_OPTIONS = ("max_new_tokens", "max_length", "min_new_tokens", "min_length")
 DISABLED_VALUES = {"top_k": 0, "top_p": 1.0, "typical_p": 1.0, "no_repeat_ngram_size": 0, "min_p": 0.0}
-OTHER_OPTIONS = ("num_beams", "do_sample", "num_return_sequences", "penalty_alpha")
+DRAWING = ("temperature", *NARROWING)
+LENGTH_OPTIONS = ("max_new_tokens", "max_length", "min_new_tokens", "min_length")
 IGNORED_GENERATION_OPTIONS = (
     "use_cache", "pad_token_id", "bos_token_id", "decoder_start_token_id", "return_dict_in_generate",
     "output_scores", "tokenizer",
 )  # fmt: skip
-GENERATION_OPTIONS = (*RULE_NAMES, *SAMPLING_NAMES, *BEAM_NAMES, *LENGTH_OPTIONS, *OTHER_OPTIONS)
+GENERATION_OPTIONS = (*HUGGINGFACE_NAMES, *LENGTH_OPTIONS, "do_sample")
 
 
 def merge_options(
@@ -64,25 +65,24 @@ def merge_options(
         published,
         {k: v for k, v in options.items() if v is not None and k not in IGNORED_GENERATION_OPTIONS},
     ]
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for layer in layers:
         for end in ("max", "min"):  # either name says how long; the nearer layer's counts
             if any(name in layer for name in LENGTH_OPTIONS if name.startswith(end)):
-                found = {k: v for k, v in found.items() if not (k in LENGTH_OPTIONS and k.startswith(end))}
-        found |= layer
-    sampled = any(options.get(name) is not None for name in SAMPLING_NAMES)
+                merged = {k: v for k, v in merged.items() if not (k in LENGTH_OPTIONS and k.startswith(end))}
+        merged |= layer
+    drawn = any(v is not None and HUGGINGFACE_NAMES.get(name) in DRAWING for name, v in options.items())
     several = (options.get("num_return_sequences") or 1) > 1  # drawn, they differ
-    found.setdefault(
-        "do_sample", (sampled or several) and found.get("num_beams", 1) == 1 and "penalty_alpha" not in found
-    )
-    return found
+    searches = merged.get("num_beams", 1) > 1 or "penalty_alpha" in merged
+    merged.setdefault("do_sample", (drawn or several) and not searches)
+    return merged
 
 
 @dataclass(frozen=True)
 class GenerationPlan:
-    """Keywords of `generate`, and the longest and shortest text; both may count the prompt too."""
+    """The settings of a task, and the longest and shortest text; both lengths may count the prompt too."""
 
-    rules: dict[str, Any]
+    settings: GenerationSettings
     max_tokens: int
     min_tokens: int
     max_counts_prompt: bool
@@ -104,38 +104,38 @@ class GenerationPlan:
 
 
 def plan_generation(options: Mapping[str, Any]) -> GenerationPlan:
-    """Return transformers' options as keywords of `generate`."""
-    on = {
-        k: v
-        for k, v in options.items()
-        if v is not None and not (k in DISABLED_VALUES and DISABLED_VALUES[k] == v)
+    """Return transformers' options as settings; those of a method that is not used are left out."""
+    chosen = {
+        HUGGINGFACE_NAMES[name]: value
+        for name, value in options.items()
+        if name in HUGGINGFACE_NAMES and value is not None and DISABLED_VALUES.get(name) != value
     }
-    rules: dict[str, Any] = {RULE_NAMES[k]: v for k, v in on.items() if k in RULE_NAMES}
-    beams = options.get("num_beams", 1)
-    if beams < 1:
-        raise InputError(f"num_beams={beams} searches nothing", hint="give at least 1")
-    if options.get("penalty_alpha"):
-        rules |= {"contrastive": options["penalty_alpha"], "top_k": options.get("top_k", 4)}
+    beams, n = check_integer("num_beams", chosen.pop("beams", 1)), chosen.setdefault("n", 1)
+    if chosen.get("contrastive"):
+        unused = [*BEAM_SETTINGS, *(name for name in DRAWING if name != "top_k")]
     elif options["do_sample"]:
         if beams > 1:
             raise InputError(
                 f"num_beams={beams} searches and do_sample=True draws", hint="leave one of them out"
             )
-        # A rule switched off by its value stays off; only a silent caller gets the usual 50.
-        rules |= {"temperature": 1.0} | ({} if "top_k" in options else {"top_k": 50})
-        rules |= {SAMPLING_NAMES[k]: v for k, v in on.items() if k in SAMPLING_NAMES}
+        unused = [*BEAM_SETTINGS, "contrastive"]
+        chosen.setdefault("temperature", 1.0)
+        if "top_k" not in options:  # switched off by its value it stays off; only a silent caller gets 50
+            chosen["top_k"] = 50
     elif beams > 1:
-        rules |= {"beams": beams} | {BEAM_NAMES[k]: v for k, v in on.items() if k in BEAM_NAMES}
-    elif options.get("num_return_sequences", 1) > 1:
+        unused, chosen["beams"] = [*DRAWING, "contrastive"], beams
+    elif n > 1:
         raise InputError(
-            f"num_return_sequences={options['num_return_sequences']} would be the same text each time",
+            f"num_return_sequences={n} would be the same text each time",
             hint="pass do_sample=True or num_beams=",
         )
+    else:
+        unused = [*BEAM_SETTINGS, *DRAWING, "contrastive"]
+    settings = GenerationSettings(**{name: value for name, value in chosen.items() if name not in unused})
     new, fresh = "max_new_tokens" in options, "min_new_tokens" in options
     most = options["max_new_tokens"] if new else options.get("max_length", 128)
     least = options["min_new_tokens"] if fresh else options.get("min_length", 0)
-    rules["n"] = options.get("num_return_sequences", 1)
-    return GenerationPlan(rules, most, least, not new, not fresh)
+    return GenerationPlan(settings, most, least, not new, not fresh)
 
 
 class MinLengthStepper:
@@ -180,14 +180,14 @@ def generate_texts(
             alike = [count(ids) == count(some[0]) for ids in some]
             some = some[: alike.index(False)] if False in alike else some
         most, least = plan.token_range(count(some[0]))
-        rules = plan.rules | {"max_tokens": most}
-        if "seed" in rules:
-            rules["seed"] += len(out)  # otherwise the first rows of all batches would draw the same
+        settings = replace(plan.settings, max_tokens=most)
+        if settings.seed is not None:  # otherwise the first rows of all batches would draw the same
+            settings = replace(settings, seed=settings.seed + len(out))
         by: Model | Stepper = model
-        if least > 0 and "contrastive" not in rules:
-            inner = choose_stepper(model, len(some) * max(rules["n"], rules.get("beams", 1)), most)
-            by = cast(Stepper, MinLengthStepper(inner, sorted(eos_ids(model, rules.get("eos"))), least))
-        out += generate(by, some, details=True, **rules)
+        if least > 0 and settings.contrastive is None:
+            inner = choose_stepper(model, len(some) * max(settings.samples, settings.beams or 1), most)
+            by = cast(Stepper, MinLengthStepper(inner, sorted(eos_ids(model, settings.eos)), least))
+        out += generate(by, some, details=True, **vars(settings))
         report_progress("texts", len(out), len(prompts))
     if full := sum(text.finish == "context" for texts in out for text in texts):
         which = "the text ends" if full == 1 else f"{full:,} texts end"

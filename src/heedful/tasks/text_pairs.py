@@ -20,13 +20,7 @@ from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.head import PretrainHead
 from heedful.tasks.examples import Examples, limit_characters
 from heedful.tasks.feature_extraction import pair_texts
-from heedful.tasks.generation import (
-    BEAM_NAMES,
-    GENERATION_BATCH_SIZE,
-    RULE_NAMES,
-    SAMPLING_NAMES,
-    GeneratingTask,
-)
+from heedful.tasks.generation import GENERATION_BATCH_SIZE, HUGGINGFACE_NAMES, GeneratingTask
 from heedful.tasks.model_inputs import BATCH_SIZE, input_limit, map_inputs, truncate_text
 from heedful.tasks.task import Task, TrainableTask, row_keywords
 
@@ -34,10 +28,7 @@ MAX_WRITTEN_TOKENS = 128  # for each text that is scored
 MAX_SCORED_ROWS = 200  # validation rows for which the finished model writes
 BLANK = "{text}"  # in a prompt: where the text goes
 # The names of `generate` → transformers' own.
-OPTION_NAMES = {
-    ours: theirs for names in (RULE_NAMES, SAMPLING_NAMES, BEAM_NAMES) for theirs, ours in names.items()
-}
-OPTION_NAMES |= {"beams": "num_beams", "max_tokens": "max_new_tokens", "n": "num_return_sequences"}
+OPTION_NAMES = {ours: theirs for theirs, ours in HUGGINGFACE_NAMES.items()} | {"max_tokens": "max_new_tokens"}
 
 
 class TrainableGeneration(GeneratingTask, TrainableTask):

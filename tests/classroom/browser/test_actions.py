@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import heedful
-from heedful.decode.sampling import Sampling, draw, generator, uniforms
+from heedful.decode.sampling import draw, generator, uniforms, warp
+from heedful.decode.settings import GenerationSettings
 from tests.classroom.browser.conftest import Visitor
 
 TEXT = "the cat sat on"
@@ -196,10 +197,10 @@ def chosen_by_python(models: Path, text: str, rules: dict[str, Any], seed: int) 
     assert model.tokenizer is not None
     with torch.no_grad():
         logits = model(torch.tensor([model.tokenizer.encode(text)]))[:, -1].float()
-    sampling = Sampling(**rules)
-    if sampling.greedy:
+    settings = GenerationSettings(**rules)
+    if settings.greedy:
         return int(logits.argmax())
-    return int(draw(sampling.warp(logits), uniforms([generator(seed)], 1)[:, 0]))
+    return int(draw(warp(settings, logits), uniforms([generator(seed)], 1)[:, 0]))
 
 
 RULES: list[tuple[dict[str, Any], str]] = [

@@ -14,7 +14,7 @@ import heedful
 from heedful.classroom.studio import task_runner
 from heedful.classroom.studio.model_registry import Ticket
 from heedful.classroom.studio.traces import Studio
-from heedful.decode.beam import run_beam_search
+from heedful.decode.search import run_beam_search
 from heedful.serve.guard import RequestRefused
 from tests.classroom.studio.conftest import TEXT
 
@@ -155,7 +155,7 @@ def test_one_search_gives_the_text_of_the_pipeline_and_its_tree(
         return run_beam_search(*arguments)
 
     monkeypatch.setattr(import_module("heedful.classroom.figures.beams"), "run_beam_search", counted)
-    monkeypatch.setattr("heedful.decode.beam.run_beam_search", counted)
+    monkeypatch.setattr("heedful.decode.search.run_beam_search", counted)
     task = "text-generation" if kind == "decoder" else "translation"
     parameters = {"max_tokens": 6, "beams": 3}
     body = {"model": kind, "task": task, "inputs": {"text": "the cat sat"}, "parameters": parameters}

@@ -12,7 +12,8 @@ import torch
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.decode.sampling import Sampling, draw, generator, uniforms
+from heedful.decode.sampling import draw, generator, uniforms, warp
+from heedful.decode.settings import GenerationSettings
 from tests.classroom.studio.conftest import get, tensor, traced
 
 SETTINGS: list[dict[str, Any]] = [
@@ -55,13 +56,13 @@ def by_the_page(z: np.ndarray, how: dict[str, Any], u: float) -> int:
 def test_server_library_and_page_choose_one_token(client: TestClient, kind: str, how: dict[str, Any]) -> None:
     found = traced(client, kind)
     logits = tensor(client, f"/api/trace/{found['id']}/logits", position=-1).astype(np.float32)
-    sampling = Sampling(**how)
+    settings = GenerationSettings(**how)
     for seed in range(3):
         answer = client.post("/api/predict", json={"trace": found["id"], "seed": seed, **how}).json()
         (u,) = get(client, "/api/draw", seed=seed, count=1)["u"]
         z = torch.from_numpy(logits)[None]
         drawn = (
-            draw(sampling.warp(z), uniforms([generator(seed)], 1)[:, 0])
+            draw(warp(settings, z), uniforms([generator(seed)], 1)[:, 0])
             if how["temperature"]
             else z.argmax(-1)
         )

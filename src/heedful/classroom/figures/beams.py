@@ -1,6 +1,6 @@
 """beams: the search for the likeliest text as a tree, every continuation that was weighed with its score.
 
-The tree is read from the search itself (decode/beam.py keeps what each step weighed).
+The tree is read from the search itself (decode/search.py keeps what each step weighed).
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from typing import Any
 from heedful.classroom.figures.figure import Figure
 from heedful.classroom.figures.token_labels import cut_label, labels, text_argument
 from heedful.core.errors import InputError
-from heedful.decode.beam import BeamSettings, BeamState, run_beam_search
 from heedful.decode.fast import choose_stepper
-from heedful.decode.loop import check_search
 from heedful.decode.request import Prompt, encode_prompts, make_request
+from heedful.decode.search import BeamState, run_beam_search
+from heedful.decode.settings import GenerationSettings, read_settings
 from heedful.decode.stepper import Stepper, stepper_for
 from heedful.interp.inputs import Input
 from heedful.models.base import Model
 
-SEARCH = ("length_penalty", "early_stopping", "groups", "diversity", "coverage")  # fields of BeamSettings
 SHOWN = 4000  # branches that can still be drawn
 
 
@@ -49,7 +48,7 @@ class Branch:
 class Tree:
     """Every branch of one search; `found` are the places of the finished texts, best first."""
 
-    wide: BeamSettings
+    settings: GenerationSettings
     branches: tuple[Branch, ...]
     found: tuple[int, ...]
 
@@ -75,15 +74,13 @@ def beam_tree(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **setti
 
 def beam_trees(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings: Any) -> list[Tree]:
     """A tree for each prompt; they are searched side by side."""
-    searched = stepper_for(model).model
-    wide = BeamSettings(beams, **{name: settings.pop(name) for name in SEARCH if name in settings})
-    check_search(wide, beams, 1, None, settings)  # type: ignore[arg-type]
-    given, asked = encode_prompts(searched, prompt), make_request(searched, settings, samples=False)  # type: ignore[arg-type]
-    stepper = choose_stepper(model, beams * len(given.ids), asked.max_tokens)
-    return [build_tree(searches, wide) for searches in run_beam_search(stepper, given, asked, wide)]
+    known, chosen = stepper_for(model).model, read_settings({**settings, "beams": beams})
+    prompts, request = encode_prompts(known, prompt), make_request(known, chosen)
+    stepper = choose_stepper(model, beams * len(prompts.ids), chosen.max_tokens)
+    return [build_tree(groups, chosen) for groups in run_beam_search(stepper, prompts, request)]
 
 
-def build_tree(searches: Sequence[BeamState], width: BeamSettings) -> Tree:
+def build_tree(searches: Sequence[BeamState], settings: GenerationSettings) -> Tree:
     """What the groups of one search weighed, put together."""
     out: list[Branch] = []
     finished: list[int] = []
@@ -104,7 +101,7 @@ def build_tree(searches: Sequence[BeamState], width: BeamSettings) -> Tree:
                 gain = one.score - (out[parent].score if parent >= 0 else 0.0)
                 out.append(Branch(parent, t + 1, g, rank, one.token, gain, one.score, fate, one.final))
     finished.sort(key=lambda i: -(out[i].final or 0.0))
-    return Tree(width, tuple(out), tuple(finished))
+    return Tree(settings, tuple(out), tuple(finished))
 
 
 def tree_data(model: Model, candidates: Tree) -> dict[str, Any]:
@@ -130,10 +127,9 @@ def tree_data(model: Model, candidates: Tree) -> dict[str, Any]:
         }
         for i in candidates.found
     ]
-    beams = candidates.wide
     return {
-        "width": beams.width,
-        "length_penalty": beams.length_penalty,
+        "width": candidates.settings.beams,
+        "length_penalty": candidates.settings.length_penalty,
         "branches": branches,
         "texts": texts,
     }
@@ -157,7 +153,7 @@ def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any
     title = f"Beam search of {model.family.name}: {beams} beams, {len(tree.branches):,} texts weighed"
     note = (
         "A score is log P of the text so far; one that ended is ranked by its score divided by its length "
-        f"to the power {tree.wide.length_penalty:g}."
+        f"to the power {tree.settings.length_penalty:g}."
     )
     if len({row["text"] for row in data["texts"]}) < len(data["texts"]):
         note += (

@@ -23,7 +23,8 @@ from heedful.classroom.figures.figure import Figure
 from heedful.classroom.figures.panels import Axes
 from heedful.classroom.figures.token_labels import cut_label, labels, readable
 from heedful.core.errors import InputError, MissingPackage
-from heedful.decode.sampling import Sampling, generator, uniforms
+from heedful.decode.sampling import generator, uniforms
+from heedful.decode.settings import GenerationSettings
 from heedful.interp import lens
 from heedful.interp.inputs import Input, position_of, token_id, word_head
 from heedful.interp.prediction import default_position, draw_token, is_causal
@@ -102,14 +103,14 @@ def next_token(
     The rules and the random number are those of `heedful.generate`. Of an encoder it is the word at
     `position`, by default the first masked one; of an encoder-decoder without a target the first word.
     """
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    settings = GenerationSettings(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     word_head(model)
     if isinstance(model, Seq2Seq) and target is None:
         target = [model.start_token]
     given = check_pattern(model, text, target)
     at = _position(model, given, position)
     logits = given.run(model)[0, at].float().cpu()
-    drawn = draw_token(logits, sampling, seed=seed)
+    drawn = draw_token(logits, settings, seed=seed)
     names = labels(model, range(len(logits)))
     shown = logits.topk(min(count, len(names))).indices.tolist()
     shown += [drawn.token] * (drawn.token not in shown)

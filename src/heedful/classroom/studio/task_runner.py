@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from torch import Tensor
@@ -21,10 +22,10 @@ from heedful.classroom.studio.model_registry import LoadedModel, Ticket
 from heedful.classroom.studio.tokens import tidy
 from heedful.core.errors import InputError
 from heedful.core.images import draw_for_model, open_image
-from heedful.decode.detokenizer import decode_after
 from heedful.decode.fast import choose_stepper
 from heedful.decode.loop import stream
 from heedful.decode.request import context_length, eos_ids
+from heedful.decode.rows import decode_after
 from heedful.decode.stepper import Stepper
 from heedful.interp.word_vectors import find_word
 from heedful.models.base import Model, Seq2Seq
@@ -282,7 +283,7 @@ def search_beams(
     some = [prompts[i : i + GENERATION_BATCH_SIZE] for i in range(0, len(prompts), GENERATION_BATCH_SIZE)]
     searched = [tree for batch in some for tree in search_trees(pipe.generator, batch, how, ticket)]
     best = [tree.ids(tree.found[0]) for tree in searched]
-    ends = eos_ids(pipe.generator, how.rules.get("eos"))
+    ends = eos_ids(pipe.generator, how.settings.eos)
     written = [ids[:-1] if ids[-1] in ends else ids for ids in best]
     texts = [decode_after(pipe.generator, *row) for row in zip(prompts, written, strict=True)]
     texts = texts if task == "text-generation" else [text.strip() for text in texts]
@@ -312,27 +313,27 @@ def plan_search(
             hint="set it to 0, or beams to 1",
         )
     plan = plan_generation(merge_options(task, model, options, DEFAULT_OPTIONS))
-    if not 2 <= plan.rules.get("beams", 1) <= MAX_BEAMS:
+    if not 2 <= (plan.settings.beams or 1) <= MAX_BEAMS:
         raise InputError(f"a search keeps 2 to {MAX_BEAMS} texts", hint="give beams")
     return plan
 
 
-def search_trees(
-    model: Model, prompts: list[list[int]], settings: GenerationPlan, ticket: Ticket
-) -> list[Tree]:
+def search_trees(model: Model, prompts: list[list[int]], plan: GenerationPlan, ticket: Ticket) -> list[Tree]:
     """The trees of some prompts, side by side; so many tokens at most and at least as the pipeline takes."""
     ticket.check()
-    most, least = settings.token_range(
+    most, least = plan.token_range(
         1 if isinstance(model, Seq2Seq) else len(prompts[0])
     )  # a decoder reads one
-    rules = {k: v for k, v in settings.rules.items() if k != "n"} | {"max_tokens": most}
-    inner = choose_stepper(model, rules["beams"] * len(prompts), most)
-    ends = sorted(eos_ids(model, rules.get("eos")))
-    return beam_trees(SearchListener(inner, ends, max(least, 0), ticket), prompts, **rules)
+    chosen = replace(plan.settings, max_tokens=most, n=None)
+    inner = choose_stepper(model, (chosen.beams or 1) * len(prompts), most)
+    ends = sorted(eos_ids(model, chosen.eos))
+    return beam_trees(SearchListener(inner, ends, max(least, 0), ticket), prompts, **vars(chosen))
 
 
-def search_snippet(loaded_model: LoadedModel, ids: list[int], settings: GenerationPlan) -> str:
+def search_snippet(loaded_model: LoadedModel, ids: list[int], plan: GenerationPlan) -> str:
     """The lines that draw one tree."""
-    rules = {k: v for k, v in settings.rules.items() if k != "n"} | {"max_tokens": settings.max_tokens}
-    call = f"heedful.view.beams(model, {ids!r}, {', '.join(f'{k}={v!r}' for k, v in rules.items())})"
+    chosen = replace(plan.settings, max_tokens=plan.max_tokens, n=None)
+    given = {f.name: getattr(chosen, f.name) for f in fields(chosen) if getattr(chosen, f.name) != f.default}
+    given.pop("temperature")  # 0 in a search
+    call = f"heedful.view.beams(model, {ids!r}, {', '.join(f'{k}={v!r}' for k, v in given.items())})"
     return snippets.script(loaded_model.entry, f"{call}.save('beams.html')", "import heedful")

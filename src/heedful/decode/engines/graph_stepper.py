@@ -25,7 +25,8 @@ from heedful.decode.engines.recordings import recordings_of
 from heedful.decode.engines.static_state import StaticState
 from heedful.decode.engines.step_fusion import FusedOperators
 from heedful.decode.engines.step_parts import step_by_operators
-from heedful.decode.sampling import Sampling
+from heedful.decode.sampling import choose_token
+from heedful.decode.settings import GenerationSettings
 from heedful.decode.stepper import MAX_BURST, erasable
 from heedful.models.base import LM, Model, Seq2Seq, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
@@ -90,19 +91,21 @@ class Recording:
             self.launch(model, count)
         return self.logits[count]
 
-    def choose(self, sampling: Sampling) -> None:
+    def choose(self, settings: GenerationSettings) -> None:
         """Choose a token for every row from the last logits: it is written, and what the next step reads."""
         if self.cursor.device.type != "cuda":
-            return self.launch_choice(sampling)
-        if sampling.drawing not in self.choices:
+            return self.launch_choice(settings)
+        if settings.drawing not in self.choices:
             if len(self.choices) == MAX_CHOICES:
                 self.choices.pop(next(iter(self.choices)))
             changed = [self.buffer(1), self.cursor]
-            self.choices[sampling.drawing] = self.record(lambda: self.launch_choice(sampling), changed)
-        return self.choices[sampling.drawing]()
+            self.choices[settings.drawing] = self.record(lambda: self.launch_choice(settings), changed)
+        return self.choices[settings.drawing]()
 
-    def launch_choice(self, sampling: Sampling) -> None:
-        chosen = sampling.choose(self.logits[1][:, -1], self.uniforms.index_select(1, self.cursor)[:, 0])
+    def launch_choice(self, settings: GenerationSettings) -> None:
+        chosen = choose_token(
+            settings, self.logits[1][:, -1], self.uniforms.index_select(1, self.cursor)[:, 0]
+        )
         self.written.index_copy_(1, self.cursor, chosen[:, None])
         self.buffer(1).copy_(chosen[:, None])
         self.cursor.add_(1)
@@ -224,10 +227,10 @@ class GraphStepper(FastStepper):
 
     @torch.no_grad()
     def step_ahead(
-        self, tokens: Tensor, count: int, sampling: Sampling, uniforms: Tensor | None = None
+        self, tokens: Tensor, count: int, settings: GenerationSettings, uniforms: Tensor | None = None
     ) -> Tensor:
         if not self.can_step_fast(None) or not self.prepare(len(tokens), count, ahead=True):
-            return super().step_ahead(tokens, count, sampling, uniforms)
+            return super().step_ahead(tokens, count, settings, uniforms)
         assert self.recording is not None
         recording = self.recording
         recording.buffer(1)[: self.rows].copy_(tokens[:, None])
@@ -237,7 +240,7 @@ class GraphStepper(FastStepper):
         with evaluation_mode(self.model):
             for _ in range(count):
                 recording.run(self.model)
-                recording.choose(sampling)
+                recording.choose(settings)
         self.count(count)
         return recording.written[: self.rows, :count].clone()
 

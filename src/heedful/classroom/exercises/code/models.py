@@ -27,7 +27,8 @@ from heedful.classroom.exercises.code.exercise import Function, Output
 from heedful.core.errors import InputError
 from heedful.data.batches import Batches
 from heedful.data.language_modeling import next_token
-from heedful.decode.loop import Generation, generate
+from heedful.decode.loop import generate
+from heedful.decode.rows import Generation
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.additive import Additive, Score
 from heedful.nn.attend import BACKENDS, Call

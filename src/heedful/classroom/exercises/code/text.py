@@ -208,7 +208,7 @@ def merge_cases() -> list[Case]:
 def beam_search(
     log_probs: Callable[[list[int]], Tensor], end: int, width: int, max_length: int, penalty: float = 1.0
 ) -> Beam:
-    """Keep the `width` best beginnings at each step; decode/beam.py also has groups and coverage."""
+    """Keep the `width` best beginnings at each step; decode/search.py also has groups and coverage."""
     beams: list[Beam] = [([], 0.0)]
     finished: list[Beam] = []
     for _ in range(max_length):

@@ -16,7 +16,8 @@ from heedful.classroom.studio import snippets, tokens
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.traces import Here, Look, Seen, Trace
 from heedful.core.errors import InputError
-from heedful.decode.sampling import Sampling, generator, uniforms
+from heedful.decode.sampling import generator, uniforms
+from heedful.decode.settings import GenerationSettings
 from heedful.interp.gradients import attribution, gradient_by_distance
 from heedful.interp.inputs import stack_of
 from heedful.interp.lens import logit_lens, neighbours, surprisal
@@ -159,8 +160,8 @@ class Choice(BaseModel):
     step: int = Field(default=0, ge=0, lt=4096)
     count: int = Field(default=50, ge=1, le=1000)
 
-    def sampling(self) -> Sampling:
-        return Sampling(
+    def settings(self) -> GenerationSettings:
+        return GenerationSettings(
             temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p,
             typical=self.typical,
         )  # fmt: skip
@@ -181,9 +182,9 @@ def predict(body: Choice, studio: Here) -> Response:
         raise InputError(
             f"{look.trace.entry.id} is a table of vectors and predicts no words", hint="choose a model"
         )
-    model, sampling = look.loaded_model.sequence, body.sampling()
+    model, settings = look.loaded_model.sequence, body.settings()
     logits = words_at(model, look.trace.output, body.position)
-    drawn = draw_token(logits, sampling, seed=body.seed, step=body.step)
+    drawn = draw_token(logits, settings, seed=body.seed, step=body.step)
     below = drawn.chances["final"].cumsum(-1)
     below = below / below[-1]
     ids = list(dict.fromkeys([*logits.topk(min(body.count, len(logits))).indices.tolist(), drawn.token]))
@@ -193,7 +194,7 @@ def predict(body: Choice, studio: Here) -> Response:
         for i, row in zip(ids, tokens.token_entries(model, ids), strict=True)
     ]  # fmt: skip
     return Json({
-        "token": tokens.token_entries(model, [drawn.token])[0], "u": drawn.u, "greedy": sampling.greedy,
+        "token": tokens.token_entries(model, [drawn.token])[0], "u": drawn.u, "greedy": settings.greedy,
         "kept": drawn.candidates(), "table": table,
         "counts": {"all": len(logits)}
         | {rule: drawn.candidates(rule) for rule in ("top_k", "top_p", "min_p", "final")},
@@ -209,8 +210,11 @@ def _python(trace: Trace, body: Choice) -> str:
     arguments = ", ".join(f"{n}={v!r}" for n, v in options.items() if v is not None)
     where = f"seed={body.seed}, step={body.step}"
     lines = [
-        f"drawn = draw_token(logits[0, {body.position}], Sampling({arguments}), {where})",
+        f"drawn = draw_token(logits[0, {body.position}], GenerationSettings({arguments}), {where})",
         "print(model.tokenizer.tokens([drawn.token]))",
     ]
-    imports = "from heedful.decode.sampling import Sampling\nfrom heedful.interp.prediction import draw_token"
+    imports = (
+        "from heedful.decode.settings import GenerationSettings\n"
+        "from heedful.interp.prediction import draw_token"
+    )
     return snippets.of_pass(trace, lines="\n".join(lines), imports=imports)

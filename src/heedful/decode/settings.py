@@ -61,12 +61,15 @@ class GenerationSettings:
     bias: Annotated[
         Mapping[int, float] | None, Option("Add these numbers to the logits of these tokens.")
     ] = None
-    stop: Annotated[Sequence[str], Option("Stop before this text; may be repeated.", metavar="TEXT")] = ()
+    stop: Annotated[
+        Sequence[str],
+        Option("Stop before this text; give it several times for several texts.", metavar="TEXT"),
+    ] = ()
     eos: Annotated[
         int | Sequence[int] | None,
         Option("Stop after these tokens: by default the model's own, with () never."),
     ] = None
-    seed: Annotated[int | None, Option("The same seed gives the same text.")] = None
+    seed: Annotated[int | None, Option("Draw with this seed; the same one gives the same text.")] = None
     logprobs: Annotated[int, Option("Report the N likeliest tokens beside each chosen one.", minimum=0)] = 0
     choices: Annotated[Sequence[str] | None, Option("Generate one of these texts.")] = None
     regex: Annotated[str | None, Option("Generate only text that matches this expression.")] = None
@@ -77,10 +80,8 @@ class GenerationSettings:
     ] = None
     propose: Annotated[int, Option("Propose N tokens at once.", minimum=1)] = 4
     watch: Annotated[Any, Option("Let this heedful.Watch see every pass.")] = None
-    n: Annotated[int | None, Option("Number of texts.", minimum=1)] = None
-    beams: Annotated[int | None, Option("Width of beam search.", ("--beams", "--num-beams"), minimum=1)] = (
-        None
-    )
+    n: Annotated[int | None, Option("Generate N texts.", minimum=1)] = None
+    beams: Annotated[int | None, Option("Search with N beams.", ("--beams", "--num-beams"), minimum=1)] = None
     length_penalty: Annotated[
         float, Option("Divide the score of a text by its length to this power; 0 leaves scores alone.")
     ] = 1.0

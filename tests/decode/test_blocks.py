@@ -71,6 +71,15 @@ def test_a_product_with_blocks_equals_the_product_with_their_values(kind: str) -
     assert (out - wanted).abs().max() < 1e-4 * wanted.abs().max()
 
 
+@pytest.mark.parametrize("kind", SIZES)
+def test_any_number_of_vectors_times_blocks_is_the_product_with_their_values(kind: str) -> None:
+    weight = BlockTensor(random_blocks(kind), kind)
+    for shape in ((3,), (2, 9), (51,), (200,)):
+        x = torch.randn(*shape, 512, generator=torch.Generator().manual_seed(0))
+        wanted = F.linear(x, reference_widen(weight.blocks, kind))
+        assert torch.allclose(F.linear(x, weight), wanted, rtol=1e-5, atol=1e-5 * float(wanted.abs().max()))
+
+
 @pytest.fixture(scope="module", params=["f16", "q8_0", "q4_0", "q4_k"])
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Model]:
     """A small model written in one of the schemes, and read back."""
@@ -130,6 +139,13 @@ def test_a_block_tensor_has_gradients_like_its_values(matrix: nn.Parameter) -> N
         F.embedding(torch.tensor([3, 3, 5]), weight).sum().backward()
     assert matrix.grad is not None
     assert torch.allclose(matrix.grad, values.grad)
+
+
+def test_a_vector_gets_its_gradient_through_frozen_blocks(matrix: nn.Parameter) -> None:
+    x = torch.randn(9, 512, requires_grad=True)
+    F.linear(x, matrix.requires_grad_(False)).sum().backward()
+    assert x.grad is not None
+    assert torch.allclose(x.grad, matrix.widen().sum(0).expand(9, 512), atol=1e-4)
 
 
 def test_what_is_written_to_a_block_tensor_stays_and_leaves_copies_alone(matrix: nn.Parameter) -> None:

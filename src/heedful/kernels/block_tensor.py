@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, cast
@@ -28,6 +28,7 @@ SIZES = {
 }  # fmt: skip
 MIN_VALUES = 1 << 16  # a smaller matrix is widened when it is read: it would gain nothing
 SLAB_VALUES = 1 << 20  # that are widened at once for a product
+TILED_VECTORS = range(8, 193)  # how many of them are faster multiplied block by block than with widened rows
 MIN_THREAD_VALUES = 1 << 18  # that a thread of its own widens
 
 
@@ -112,14 +113,17 @@ class BlockTensor(Tensor):
         kwargs = kwargs or {}
         if func in (F.linear, F.embedding) and len(args) > 1 and isinstance(args[1], BlockTensor):
             x, weight, *rest = args
-            if weight.dense is None and not (weight.requires_grad and torch.is_grad_enabled()):
+            if weight.dense is None and not (torch.is_grad_enabled() and weight.requires_grad):
                 if func is F.embedding:  # the rows that are looked up, each once
                     rows, x = x.unique(return_inverse=True)
                     return F.embedding(x, widen(weight.blocks[rows], weight.kind))
                 bias = rest[0] if rest else kwargs.get("bias")
-                count = max(1, SLAB_VALUES // weight.shape[1])  # rows at a time, which stay in the cache
-                slabs = [F.linear(x, widen(rows, weight.kind)) for rows in weight.blocks.split(count)]
-                product = slabs[0] if len(slabs) == 1 else torch.cat(slabs, -1)
+                if can_tile(x, weight.shape[1]):
+                    product = multiply(x, weight)
+                else:
+                    count = max(1, SLAB_VALUES // weight.shape[1])  # rows at a time, which stay in the cache
+                    slabs = [F.linear(x, widen(rows, weight.kind)) for rows in weight.blocks.split(count)]
+                    product = slabs[0] if len(slabs) == 1 else torch.cat(slabs, -1)
                 return product if bias is None else product + bias
         with torch._C.DisableTorchFunctionSubclass():  # results are ordinary tensors
             return func(*args, **kwargs)
@@ -158,18 +162,52 @@ def widen(blocks: Tensor, kind: str) -> Tensor:
     count, kernel = blocks.numel() // stored, values_kernel(kind)
     blocks = blocks.contiguous()
     out = torch.empty(len(blocks), count // max(len(blocks), 1) * size)
-    pieces = min(torch.get_num_threads(), -(-count * size // MIN_THREAD_VALUES))
-
-    def run(i: int) -> None:
-        low, high = i * count // pieces, (i + 1) * count // pieces
-        source, target = blocks.data_ptr() + stored * low, out.data_ptr() + 4 * size * low
-        widen_blocks(kernel, source, high - low, target)
-
-    others = widening_threads(os.getpid()).map(run, range(1, pieces)) if pieces > 1 else ()
-    if pieces:
-        run(0)
-    list(others)
+    share_among_threads(
+        lambda low, high: widen_blocks(
+            kernel, blocks.data_ptr() + stored * low, high - low, out.data_ptr() + 4 * size * low
+        ),
+        count,
+        count * size // MIN_THREAD_VALUES,
+    )
     return out
+
+
+def can_tile(x: Tensor, size: int) -> bool:
+    """Whether `multiply` may take these vectors; torch does not see what it computes."""
+    ordinary = type(x) is Tensor and x.device.type == "cpu" and x.dtype == torch.float32
+    seen = torch.jit.is_tracing() or (torch.is_grad_enabled() and x.requires_grad)
+    return ordinary and not seen and x.shape[-1] == size and math.prod(x.shape[:-1]) in TILED_VECTORS
+
+
+def multiply(x: Tensor, weight: BlockTensor) -> Tensor:
+    """Return x Wᵀ for up to some hundred vectors x; a block is widened in the cache, where it is used."""
+    from heedful.kernels.cpu_blocks import TILE_ROWS, multiply_blocks, values_kernel
+
+    (rows, row_bytes), size = weight.blocks.shape, x.shape[-1]
+    kernel, block = values_kernel(weight.kind), SIZES[weight.kind][0]
+    vectors = x.reshape(-1, size)
+    count = -(-len(vectors) // 16) * 16
+    transposed = x.new_zeros(size, count)
+    transposed[:, : len(vectors)] = vectors.t()
+    out, tiles = x.new_zeros(rows + TILE_ROWS, count), -(-rows // TILE_ROWS)
+    share_among_threads(
+        lambda low, high: multiply_blocks(
+            kernel, weight.blocks.data_ptr(), row_bytes, size, block, low * TILE_ROWS,
+            min(high * TILE_ROWS, rows), transposed.data_ptr(), count, out.data_ptr(),
+        ),
+        tiles,
+        rows * size // MIN_THREAD_VALUES,
+    )  # fmt: skip
+    return out[:rows, : len(vectors)].t().contiguous().view(*x.shape[:-1], rows)
+
+
+def share_among_threads(run: Callable[[int, int], None], count: int, most: int) -> None:
+    """Call `run(low, high)` for pieces of 0 … count, at most so many, each in a thread of its own."""
+    pieces = max(1, min(torch.get_num_threads(), most))
+    bounds = [i * count // pieces for i in range(pieces + 1)]
+    others = widening_threads(os.getpid()).map(run, bounds[1:-1], bounds[2:]) if pieces > 1 else ()
+    run(0, bounds[1])
+    list(others)
 
 
 @cache

@@ -20,6 +20,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import llvmlite.binding  # type: ignore[import-untyped]
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -40,6 +41,7 @@ I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 HALF, FLOAT = ir.HalfType(), ir.FloatType()
 BYTES, LANES = ir.VectorType(I8, GROUP), ir.VectorType(FLOAT, 16)
 FAST = ("nnan", "nsz", "contract", "reassoc")
+TILE_VALUES = 256  # of a row of weights that are widened at once; a whole number of blocks of every format
 
 
 def vector(element: Any, count: int) -> Any:
@@ -153,6 +155,7 @@ FEATURES = llvmlite.binding.get_host_cpu_features() if PAUSE else {}
 MULTIPLY_ADD = (16, "llvm.x86.avx2.pmadd.wd") if FEATURES.get("avx2") else (0, "")
 if FEATURES.get("avx512bw"):
     MULTIPLY_ADD = (32, "llvm.x86.avx512.pmaddw.d.512")
+TILE_ROWS = 8 if FEATURES.get("avx512f") else 4  # of weights, whose sums all stay in registers
 VNNI = bool(FEATURES.get("avx512vnni") and FEATURES.get("avx512vl"))
 DOT_BYTES = "llvm.x86.avx512.vpdpbusd.256"
 
@@ -475,3 +478,74 @@ def call_kernel(typingctx: Any, address: Any, numbers: Any) -> tuple[Any, Callab
 def widen_blocks(kernel: Int, weight: Int, blocks: Int, out: Int) -> None:
     """Put the values of blocks to `out`, in float32, without the interpreter's lock."""
     call_kernel(kernel, (weight, blocks, out))
+
+
+@literal_intrinsic
+def multiply_tile(
+    typingctx: Any, vectors: Any, weight: Any, size: Any, x: Any, stride: Any, out: Any
+) -> tuple[Any, Callable]:
+    """out_rt += Σ_k w_rk x_kt for TILE_ROWS rows of weights in float32 and a constant number of vectors.
+
+    Each row of weights begins TILE_VALUES after the one before, each row of x and out `stride` bytes after.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, weight, size, x, stride, out = args
+        e, rows, parts = Emitter(builder), range(TILE_ROWS), range(vectors.literal_value // 16)
+        places = [
+            builder.add(out, builder.add(builder.mul(stride, e.number(r)), e.number(64 * part)))
+            for r in rows
+            for part in parts
+        ]
+        totals = [zeroed(builder, LANES) for _ in places]
+        with cgutils.for_range(builder, size) as loop:
+            at = builder.add(x, builder.mul(loop.index, stride))
+            factors = [e.load(at, 64 * part, LANES) for part in parts]
+            value = builder.add(weight, builder.mul(loop.index, e.number(4)))
+            for r in rows:
+                w = e.splat(e.load(value, 4 * TILE_VALUES * r, FLOAT), 16)
+                for part in parts:
+                    e.accumulate(w, factors[part], totals[r * len(parts) + part])
+        for place, total in zip(places, totals, strict=True):
+            result = builder.fadd(e.load(place, 0, LANES), builder.load(total), flags=FAST)
+            builder.store(result, builder.inttoptr(place, LANES.as_pointer())).align = 4
+        return context.get_dummy_value()
+
+    return types.void(vectors, *[types.int64] * 5), codegen
+
+
+@compile_cached
+def multiply_blocks(
+    kernel: Int,
+    weight: Int,
+    row_bytes: Int,
+    size: Int,
+    block: Int,
+    low: Int,
+    high: Int,
+    x: Int,
+    count: Int,
+    out: Int,
+) -> None:
+    """out (N, count) += W xᵀ in float32, rows low … high of W, with x transposed (K, count).
+
+    A few rows of W are widened, 256 values each, and stay in the nearest cache for all vectors. `size` is K,
+    `block` the numbers of a block, `count` a multiple of 16; `out` has room for TILE_ROWS more than `high`.
+    """
+    wide = np.empty((TILE_ROWS, TILE_VALUES), np.float32)
+    wide_at, stored, stride = wide.ctypes.data, row_bytes // (size // block), 4 * count
+    for row in range(low, high, TILE_ROWS):
+        for start in range(0, size, TILE_VALUES):
+            length = min(TILE_VALUES, size - start)
+            for r in range(min(TILE_ROWS, high - row)):
+                source = weight + (row + r) * row_bytes + start // block * stored
+                call_kernel(kernel, (source, length // block, wide_at + 4 * TILE_VALUES * r))
+            t = 0
+            while t < count:
+                x_at, to = x + start * stride + 4 * t, out + row * stride + 4 * t
+                if count - t >= 32:
+                    multiply_tile(32, wide_at, length, x_at, stride, to)
+                    t += 32
+                else:
+                    multiply_tile(16, wide_at, length, x_at, stride, to)
+                    t += 16

@@ -268,6 +268,7 @@ def test_the_translation_command_takes_a_file_of_pairs(
     assert capsys.readouterr().out == "runs/translation-race/report.html\n"
 
 
+@pytest.mark.slow  # a time, which a busy machine may miss
 def test_time_grows_faster_with_the_length_in_attention_than_in_a_recurrence() -> None:
     lengths = (2048, 4096, 8192)  # processor time of one thread: other work on the machine does not count
     exponent = {

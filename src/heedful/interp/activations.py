@@ -9,7 +9,7 @@ token, next to the token's id, text and position. A pass stops after the last la
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from heedful.core.errors import InputError
 from heedful.core.padding import pad_rows, valid_mask
-from heedful.interp.inputs import Input, Text, reading, word_head
+from heedful.interp.inputs import Input, Report, Text, reading, with_progress, word_head
 from heedful.interp.prediction import is_causal, predicts, special_ids
 from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
 from heedful.models.calls import ForwardOptions
@@ -27,7 +27,6 @@ from heedful.nn.context import Watch
 from heedful.nn.head import NoHead
 from heedful.nn.watch import LAYER_OUTPUT, WILDCARD, Axes
 
-Report = Callable[[int, int], None]  # how many are done, and of how many; may raise to stop
 Texts = Sequence[Text | Input]
 
 MAX_TOKENS = 512  # of all rows of one batch, padding included
@@ -76,9 +75,9 @@ class InputBatch:
         bare = isinstance(model.head, NoHead)
         with evaluation_mode(model):
             if isinstance(model, Seq2Seq):
-                target, known = self.read
+                target, real = self.read
                 decode = model.hidden if bare else model
-                return cast(Tensor, decode(self.ids, target, valid=valid, target_valid=known, watch=watch))
+                return cast(Tensor, decode(self.ids, target, valid=valid, target_valid=real, watch=watch))
             types = [t for i in self.inputs if (t := i.types) is not None]
             options: ForwardOptions = {"valid": valid, "watch": watch}
             if types:
@@ -176,11 +175,9 @@ def collect_activations(
             raise InputError(f"{name} has a row for each key, whose number differs", hint="choose a vector")
     source_only = all(name.startswith(SOURCE_SIDE) for name in names)
     inputs = read_texts(model, texts, max_length=max_length, source_only=source_only)
-    found: dict[str, dict[int, tuple[Tensor, ...]]] = {name: {} for name in names}  # by number of the text
-    done = 0
-    for batch in make_batches(inputs, max_tokens):
-        if report is not None:
-            report(done, len(inputs))
+    by_text: dict[str, dict[int, tuple[Tensor, ...]]] = {name: {} for name in names}
+    batches = make_batches(inputs, max_tokens)
+    for batch in with_progress(batches, len(inputs), report, lambda batch: len(batch.inputs)):
         watch = EarlyWatch(*names, detach=True)
         with contextlib.suppress(EndPass):
             batch.run(model, watch)
@@ -193,11 +190,8 @@ def collect_activations(
             number = torch.tensor(batch.index)[text.cpu()]
             columns = rows[valid].float().cpu(), ids[valid].cpu(), number, position.cpu()
             parts = zip(*(column.split(valid.sum(1).tolist()) for column in columns), strict=True)
-            found[name].update(zip(batch.index, parts, strict=True))
-        done += len(batch.inputs)
-    if report is not None:
-        report(done, len(inputs))
-    in_order = {name: [parts[number] for number in range(len(inputs))] for name, parts in found.items()}
+            by_text[name].update(zip(batch.index, parts, strict=True))
+    in_order = {name: [parts[number] for number in range(len(inputs))] for name, parts in by_text.items()}
     joined = {name: map(torch.cat, zip(*parts, strict=True)) for name, parts in in_order.items()}
     return {name: Activations(name, *columns) for name, columns in joined.items()}
 
@@ -220,14 +214,11 @@ def mean_loss(
     """Return the mean −log p of the next token over all tokens of many texts, in nats."""
     check_predicts_next(model)
     inputs = read_texts(model, texts, max_length=max_length)
-    total, count, done = 0.0, 0, 0
-    for batch in make_batches(inputs):
-        if report is not None:
-            report(done, len(inputs))
+    total, count = 0.0, 0
+    for batch in with_progress(make_batches(inputs), len(inputs), report, lambda batch: len(batch.inputs)):
         logp, (ids, valid) = F.log_softmax(batch.run(model, watch)[:, :-1].float(), -1), batch.read
         losses = -logp.gather(-1, ids[:, 1:, None])[..., 0][valid[:, 1:]]
         total, count = total + float(losses.double().sum()), count + len(losses)
-        done += len(batch.inputs)
     if not count:
         raise InputError("no token is predicted", hint="give texts of at least two tokens")
     return total / count

@@ -104,18 +104,18 @@ def _silence(path: str, which: Sequence[int], mean: Tensor | None) -> Edit:
 
 
 def _skip(path: str, mean: Tensor | None) -> dict[str, Edit]:
-    held: list[Tensor] = []
+    given: list[Tensor] = []
 
     def remember(x: Tensor) -> Tensor:
-        held[:] = [x]
+        given[:] = [x]
         return x
 
     def put_back(x: Tensor) -> Tensor:
-        if not held or held[0].shape != x.shape:
+        if not given or given[0].shape != x.shape:
             raise InputError(
                 f"{path} turns vectors of one size into another", hint="such a layer cannot be skipped"
             )
-        return held[0] if mean is None else held[0] + mean
+        return given[0] if mean is None else given[0] + mean
 
     return {f"{path}.input": remember, f"{path}.output": put_back}
 
@@ -188,9 +188,13 @@ def _is(model: Model, path: str, part: nn.Module) -> bool:
 
 
 def _shrunk(part: nn.Module, path: str, which: Sequence[int]) -> nn.Module:
-    plain = type(part) in (Attention, KeptHeads, CrossAttention) and not _norms_all_heads(part)
-    found = {n: _dequantised_linear(getattr(part, n)) for n in "qkvo"} if plain else {}
-    matrices = {n: m for n, m in found.items() if m is not None}
+    # Where queries are normalised over all heads together, each head depends on all others.
+    norm = part.q_norm if isinstance(part, Attention) else None
+    separate = norm is None or norm_size(norm) == cast(Attention, part).head_dim
+    matrices = {}
+    if type(part) in (Attention, KeptHeads, CrossAttention) and separate:
+        linears = {n: _dequantised_linear(getattr(part, n)) for n in "qkvo"}
+        matrices = {n: m for n, m in linears.items() if m is not None}
     if len(matrices) < 4:
         raise InputError(
             f"{path} is a {type(part).__name__} and cannot lose single heads: only plain attention with "
@@ -211,18 +215,16 @@ def _shrunk(part: nn.Module, path: str, which: Sequence[int]) -> nn.Module:
         new.kv_heads = len(groups)
     if isinstance(new, KeptHeads):
         new.kept = tuple(part.kept[h] for h in left) if isinstance(part, KeptHeads) else tuple(left)
-    for name, kept in (("q", left), ("k", groups), ("v", groups)):
-        setattr(new, name, _rows(matrices[name], kept, part.head_dim))
-    new.o = _columns(matrices["o"], left, part.head_dim)
-    for name, kept in (("q_norm", left), ("k_norm", groups)):
+    rows = lambda heads: torch.cat([torch.arange(part.head_dim) + h * part.head_dim for h in heads])
+    for name, heads in (("q", left), ("k", groups), ("v", groups)):
+        matrix, index = matrices[name], rows(heads)
+        bias = None if matrix.bias is None else matrix.bias[index]
+        setattr(new, name, _linear(matrix.weight[index], bias))
+    new.o = _linear(matrices["o"].weight[:, rows(left)], matrices["o"].bias)
+    for name, heads in (("q_norm", left), ("k_norm", groups)):
         if isinstance(norm := new._modules.get(name), HeadLayerNorm):
-            setattr(new, name, norm.select_heads(kept))
+            setattr(new, name, norm.select_heads(heads))
     return new
-
-
-def _norms_all_heads(part: nn.Module) -> bool:
-    """Whether queries are normalised over all heads together: each then depends on all."""
-    return isinstance(part, Attention) and part.q_norm is not None and norm_size(part.q_norm) != part.head_dim
 
 
 def _without_matrices(part: Attention) -> Attention:
@@ -253,16 +255,6 @@ def _dequantised_linear(layer: nn.Module) -> nn.Linear | None:
     if isinstance(layer, Quantised):
         return _linear(layer.dequantise(layer.scale.dtype), layer.bias)
     return layer if type(layer) is nn.Linear else None
-
-
-def _rows(linear: nn.Linear, heads: Sequence[int], size: int) -> nn.Linear:
-    index = torch.cat([torch.arange(h * size, (h + 1) * size) for h in heads])
-    return _linear(linear.weight[index], None if linear.bias is None else linear.bias[index])
-
-
-def _columns(linear: nn.Linear, heads: Sequence[int], size: int) -> nn.Linear:
-    index = torch.cat([torch.arange(h * size, (h + 1) * size) for h in heads])
-    return _linear(linear.weight[:, index], linear.bias)
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
@@ -344,8 +336,8 @@ def head_effects(
     """Return how far predictions move, in nats, when each head alone is switched off, or says its mean."""
     given = reading(model, text, target)
     patterns = attention(model, given).patterns
-    found: dict[str, list[float]] = {name.removesuffix(".pattern"): [] for name in patterns}
     counts = {name.removesuffix(".pattern"): pattern.heads for name, pattern in patterns.items()}
+    effects: dict[str, list[float]] = {path: [] for path in counts}
     for effect in each_head_effect(model, given, counts, mean=mean):
-        found[effect.path].append(effect.change)
-    return found
+        effects[effect.path].append(effect.change)
+    return effects

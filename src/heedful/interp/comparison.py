@@ -18,7 +18,18 @@ import torch
 from torch import Tensor
 
 from heedful.core.errors import InputError, nearest
-from heedful.interp.inputs import Input, Result, Text, answer_id, choices, position_of, reading, stack_of
+from heedful.interp.inputs import (
+    Input,
+    Report,
+    Result,
+    Text,
+    answer_id,
+    choices,
+    position_of,
+    reading,
+    stack_of,
+    with_progress,
+)
 from heedful.models.base import LM, Model, State, evaluation_mode
 from heedful.models.calls import advance, positions
 from heedful.nn.block import NamedParts, Stack
@@ -75,11 +86,11 @@ class Comparison:
         position = position_of(first.names, position)
         plain, other = (choices(model, x.run(model), position) for x in (first, second))
         ids = [None if a is None else answer_id(model, a, plain.shape[-1]) for a in (right, wrong)]
-        found = cls(model, first, second, cast(int, ids[0]), ids[1], position, 0.0, 0.0)
-        best, worst = float(found.gap(plain)[0]), float(found.gap(other)[0])
+        both = cls(model, first, second, cast(int, ids[0]), ids[1], position, 0.0, 0.0)
+        best, worst = float(both.gap(plain)[0]), float(both.gap(other)[0])
         if best == worst:
             raise InputError("both inputs answer alike", hint="choose two that differ in what they predict")
-        return replace(found, best=best, worst=worst)
+        return replace(both, best=best, worst=worst)
 
     def gap(self, choices: Tensor) -> Tensor:
         """d for each row of what a head chooses from, (B, C) → (B,)."""
@@ -137,8 +148,8 @@ class PatchingResult(Result):
     def top(self, count: int = 5) -> list[tuple[str, str, float]]:
         """Return the patches that move the answer most: name of the value, column, how much they restore."""
         flat, wide = self.values.flatten(), len(self.columns)
-        known = flat.isnan().logical_not().nonzero()[:, 0]  # a row may have fewer columns than others
-        best = known[flat[known].abs().topk(min(count, len(known))).indices].tolist()
+        filled = flat.isnan().logical_not().nonzero()[:, 0]  # a row may have fewer columns than others
+        best = filled[flat[filled].abs().topk(min(count, len(filled))).indices].tolist()
         return [(self.names[i // wide], self.columns[i % wide], float(flat[i])) for i in best]
 
 
@@ -170,12 +181,18 @@ def _part_names(path: str, stack: Stack, layer: int, kind: str) -> list[str]:
         attends = [name for name, part in parts.items() if part.pattern_kind is not None]
         bare = [f"{path}.{word}"] * (not parts and block.pattern_kind is not None)
         return [*(f"{path}.{name}.{word}" for name in attends), *bare]
-    mixes = lambda name: name != "ffn"
-    return [f"{path}.{name}.output" for name in parts if mixes(name) == (kind == "attention")]
+    return [f"{path}.{name}.output" for name in parts if (name == "ffn") == (kind == "mlp")]
 
 
-def all_patches(watch: Watch, names: Sequence[str], *, heads: bool, by_position: bool) -> Iterator[Patch]:
-    """Yield every patch of the values called `names`, value by value."""
+def all_patches(
+    watch: Watch, names: Sequence[str], kind: str, by_position: bool | None = None
+) -> Iterator[Patch]:
+    """Yield every patch of the values called `names`, value by value.
+
+    By default a value is patched at each position alone, but a head at all of them together.
+    """
+    heads = kind in HEAD_VALUES
+    by_position = not heads if by_position is None else by_position
     for name in names:
         axis = watch.positions[name]
         length = None if axis is None else watch[name].shape[axis]
@@ -213,7 +230,6 @@ def collect(
 # causal model, the tokens before it, whose state is cached.
 
 Edit = Callable[[Tensor], Tensor]
-Report = Callable[[int, int], None]  # how many are done, and of how many; may raise to stop
 
 MAX_TOKENS = {"cpu": 96, "cuda": 4096}  # of all rows of one batch: more would begin too far below its changes
 ONWARD = ("input", "output", "heads", "hidden", "q")  # what a cached step shows of its own tokens alone
@@ -239,9 +255,7 @@ class InterventionRunner:
         given = comparison.corrupt
         self.tokens, self.head = given.read.shape[1], cast(Head, self.model.head)
         self.entries: list[Tensor | None] = [None] * len(self.stack)
-        if isinstance(
-            self.model, LM
-        ):  # an encoder-decoder's decoder starts from its encoder: it is run whole
+        if isinstance(self.model, LM):  # an encoder-decoder is run whole: its decoder starts from its encoder
             seen = Watch(f"{self.where}.*.input")
             given.run(self.model, seen)
             self.entries = [seen.values.get(f"{self.where}.{i}.input") for i in range(len(self.stack))]
@@ -254,15 +268,11 @@ class InterventionRunner:
         """Return how much of the clean answer each change brings back."""
         causal = isinstance(self.model, LM) and self.model.causal and self.head.positions is not None
         self.continues = causal and all(change.name.rpartition(".")[2] in ONWARD for change in changes)
-        found, done = torch.zeros(len(changes), dtype=torch.float64), 0
-        for batch in self._batches(changes):
-            if report is not None:
-                report(done, len(changes))
-            found[batch] = self.comparison.restored_share(self._run_batch([changes[i] for i in batch])).cpu()
-            done += len(batch)
-        if report is not None:
-            report(done, len(changes))
-        return found
+        restored = torch.zeros(len(changes), dtype=torch.float64)
+        for batch in with_progress(self._batches(changes), len(changes), report, len):
+            gap = self._run_batch([changes[i] for i in batch])
+            restored[batch] = self.comparison.restored_share(gap).cpu()
+        return restored
 
     def _batches(self, changes: Sequence[Intervention]) -> Iterator[list[int]]:
         """Yield numbers of changes that share a first token and stand in layers near each other."""

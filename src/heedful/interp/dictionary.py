@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -27,7 +27,6 @@ from heedful.core.errors import CorruptFile, InputError
 from heedful.core.files import missing_file, open_atomically
 from heedful.interp.activations import (
     Activations,
-    Report,
     Texts,
     collect_activations,
     content_tokens,
@@ -35,7 +34,7 @@ from heedful.interp.activations import (
     mean_loss,
     token_rows,
 )
-from heedful.interp.inputs import Result, names_of
+from heedful.interp.inputs import Report, Result, names_of, with_progress
 from heedful.models.base import Model
 from heedful.nn.context import Watch
 from heedful.nn.watch import Axes
@@ -86,8 +85,8 @@ class Dictionary(nn.Module):
         f = F.relu(self.encoder((x.float() - self.mean) / self.scale))
         if self.config.kind == "l1":
             return f
-        kept = f.topk(min(self.config.k, f.shape[-1]), -1)
-        return torch.zeros_like(f).scatter(-1, kept.indices, kept.values)
+        largest = f.topk(min(self.config.k, f.shape[-1]), -1)
+        return torch.zeros_like(f).scatter(-1, largest.indices, largest.values)
 
     def decode(self, f: Tensor) -> Tensor:
         """Return the target's values (…, E) that features stand for."""
@@ -123,9 +122,9 @@ def train_dictionary(
     number of steps done and of all, and may raise to stop.
     """
     names = list(dict.fromkeys((source, target or source)))
-    found = collect_activations(model, texts, names, max_length=max_length)
-    keep = content_tokens(model, found[source])
-    x, y = found[source].values[keep], found[target or source].values[keep]
+    activations = collect_activations(model, texts, names, max_length=max_length)
+    keep = content_tokens(model, activations[source])
+    x, y = activations[source].values[keep], activations[target or source].values[keep]
     return fit_dictionary(
         x.to(model.device), y.to(model.device), source, target or source, width=width, kind=kind, k=k, l1=l1,
         steps=steps, batch=batch, learning_rate=learning_rate, revive_every=revive_every, seed=seed,
@@ -160,13 +159,12 @@ def fit_dictionary(
     dictionary.target_mean, dictionary.target_scale = y.mean(0), rms(y)
     dictionary.outlier = torch.tensor(bound, device=x.device)
     x, y = (x - dictionary.mean) / dictionary.scale, (y - dictionary.target_mean) / dictionary.target_scale
-    trainer = _Trainer(dictionary, x, y, seed)
-    trainer.run(steps, batch, learning_rate, revive_every, report)
+    _Trainer(dictionary, x, y, seed).run(steps, batch, learning_rate, revive_every, report)
     return dictionary
 
 
 class _Trainer:
-    """Adam on batches of tokens; what no token used since the last look is begun anew."""
+    """Adam on batches of tokens; features that no token has used lately are reset."""
 
     def __init__(self, dictionary: Dictionary, x: Tensor, y: Tensor, seed: int) -> None:
         self.dictionary, self.x, self.y = dictionary, x, y  # both centred and scaled
@@ -192,9 +190,7 @@ class _Trainer:
     def run(self, steps: int, batch: int, rate: float, revive_every: int, report: Report | None) -> None:
         config = self.dictionary.config
         optimiser = torch.optim.Adam(self.dictionary.parameters(), lr=rate)
-        for step in range(steps):
-            if report is not None:
-                report(step, steps)
+        for step in with_progress(range(steps), steps, report):
             for group in optimiser.param_groups:  # warmed up, and down in the last fifth
                 group["lr"] = rate * min(1.0, (step + 1) / 20, 5 * (steps - step) / steps)
             rows = torch.randint(len(self.x), (min(batch, len(self.x)),), generator=self.draw)
@@ -210,8 +206,6 @@ class _Trainer:
                 self.used |= (f > 0).any(0)
                 if revive_every and (step + 1) % revive_every == 0 and step + 1 < 0.8 * steps:
                     self._revive(optimiser)
-        if report is not None:
-            report(steps, steps)
 
     def _features(self, x: Tensor) -> Tensor:
         return self.dictionary.encode(x * self.dictionary.scale + self.dictionary.mean)
@@ -231,11 +225,8 @@ class _Trainer:
         share = 0.2 if self.dictionary.config.kind == "l1" else 1.0
         used = self.dictionary.encoder.weight.norm(dim=1)[was_used]
         self._begin(dead, weights, share * float(used.mean()) if len(used) else 1.0)
-        for parameter in (
-            self.dictionary.encoder.weight,
-            self.dictionary.encoder.bias,
-            self.dictionary.decoder,
-        ):
+        encoder = self.dictionary.encoder
+        for parameter in (encoder.weight, encoder.bias, self.dictionary.decoder):
             for moment in ("exp_avg", "exp_avg_sq"):
                 optimiser.state[parameter][moment][dead] = 0.0
 
@@ -318,10 +309,10 @@ def _check_features(dictionary: Dictionary, features: Sequence[int]) -> list[int
 def dictionary_activations(model: Model, dictionary: Dictionary, texts: Texts) -> Activations:
     """Return the features (N, M) of every token of texts, and where each stands."""
     name = dictionary.config.source
-    found = collect_activations(model, texts, [name])[name]
+    read = collect_activations(model, texts, [name])[name]
     with torch.no_grad():
-        parts = [dictionary.encode(x.to(dictionary.decoder.device)).cpu() for x in found.values.split(4096)]
-    return Activations(found.name, torch.cat(parts), found.ids, found.text, found.position)
+        parts = [dictionary.encode(x.to(dictionary.decoder.device)).cpu() for x in read.values.split(4096)]
+    return replace(read, values=torch.cat(parts))
 
 
 # How good a dictionary is, and what its features stand for: the tokens, in context, where each is strongest.
@@ -348,7 +339,7 @@ class DictionaryScores(Result):
 
     @property
     def loss_recovered_from_mean(self) -> float:
-        """The share of the loss recovered beside the value's mean in place of zero, which is stricter."""
+        """The share of the loss recovered, starting from the value's mean and not from zero: stricter."""
         return (self.loss_mean - self.loss_replaced) / (self.loss_mean - self.loss)
 
 
@@ -359,10 +350,11 @@ def score_dictionary(
     """Return how sparse a dictionary is and what a model loses that computes with it."""
     config = dictionary.config
     names = list(dict.fromkeys((config.source, config.target)))
-    found = collect_activations(model, texts, names, max_length=max_length)
-    keep = content_tokens(model, found[config.source])
-    keep &= found[config.source].values.norm(dim=1) <= float(dictionary.outlier)
-    x, y = (found[name].values[keep].to(dictionary.decoder.device) for name in (config.source, config.target))
+    activations = collect_activations(model, texts, names, max_length=max_length)
+    keep = content_tokens(model, activations[config.source])
+    keep &= activations[config.source].values.norm(dim=1) <= float(dictionary.outlier)
+    device = dictionary.decoder.device
+    x, y = (activations[name].values[keep].to(device) for name in (config.source, config.target))
     f = torch.cat([dictionary.encode(rows) for rows in x.split(4096)])
     error = (dictionary.decode(f) - y).square().sum()
     middle = dictionary.target_mean
@@ -396,27 +388,27 @@ def feature_examples(
     count: int = 8, context: int = 6,
 ) -> dict[int, list[FeatureExample]]:  # fmt: skip
     """Return the tokens on which each feature is strongest, in context; by default of the ten strongest."""
-    found = dictionary_activations(model, dictionary, texts)
-    values = torch.where(content_tokens(model, found)[:, None], found.values, 0.0)
+    features_of = dictionary_activations(model, dictionary, texts)
+    values = torch.where(content_tokens(model, features_of)[:, None], features_of.values, 0.0)
     if features is None:
         features = values.amax(0).topk(min(10, values.shape[1])).indices.tolist()
     out: dict[int, list[FeatureExample]] = {}
     for feature in features:
         best = values[:, feature].topk(min(count, len(values)))
         rows = [(int(i), float(a)) for i, a in zip(best.indices, best.values, strict=True) if float(a) > 0]
-        out[feature] = [_example(model, found, feature, i, a, context) for i, a in rows]
+        out[feature] = [_example(model, features_of, feature, i, a, context) for i, a in rows]
     return out
 
 
 def _example(
-    model: Model, found: Activations, feature: int, row: int, activation: float, context: int
+    model: Model, tokens: Activations, feature: int, row: int, activation: float, context: int
 ) -> FeatureExample:
-    own = (found.text == found.text[row]).nonzero()[:, 0]  # the rows of the text stand in order
+    own = (tokens.text == tokens.text[row]).nonzero()[:, 0]  # the rows of the text stand in order
     at = int((own == row).nonzero()[0, 0])
-    names = names_of(model, found.ids[own[max(0, at - context) : at + context + 1]])
+    names = names_of(model, tokens.ids[own[max(0, at - context) : at + context + 1]])
     middle = min(at, context)
     before, after = names[:middle], names[middle + 1 :]
-    number, position = int(found.text[row]), int(found.position[row])
+    number, position = int(tokens.text[row]), int(tokens.position[row])
     return FeatureExample(feature, activation, before, names[middle], after, number, position)
 
 

@@ -10,7 +10,6 @@ gradient survives d tokens back: it vanishes or explodes in a recurrence, and ha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -65,7 +64,7 @@ def attribution(
     steps: int = MAX_STEPS,
     baseline: Text | Input = "mean",
 ) -> Attribution:
-    """Return what each token adds to the logit of `answer` at `position`; by default the likeliest answer's.
+    """Return what each token adds to the logit of `answer` at `position`; by default the most likely.
 
     An answer is a token, by its id or its text, or a label of a classifier, by its number or its name; a head
     that gives one answer for the whole text has no positions.
@@ -108,18 +107,14 @@ def _baseline_vectors(
     if baseline == "zero":
         return {name: torch.zeros_like(x) for name, x in vectors.items()}
     tables = {"embed.token": "tokens", "target_embed.token": "target"}
-    found = {name: token_vectors(model.tables[tables[name]]).detach() for name in vectors}
+    rows = {name: token_vectors(model.tables[tables[name]]).detach() for name in vectors}
     if baseline == "mean":
-        return {name: found[name].mean(0).expand_as(x) for name, x in vectors.items()}
+        return {name: rows[name].mean(0).expand_as(x) for name, x in vectors.items()}
     token = getattr(model.tokenizer, baseline, None)
     if token is None:
         hint = "choose mean or zero, or give a text as the baseline"
         raise InputError(f"this model has no token for {baseline!r}", hint=hint)
-    return {name: found[name][token].expand_as(x) for name, x in vectors.items()}
-
-
-def _instead(value: Tensor, _: Tensor) -> Tensor:
-    return value
+    return {name: rows[name][token].expand_as(x) for name, x in vectors.items()}
 
 
 @dataclass(frozen=True)
@@ -134,7 +129,8 @@ class _Target:
     def value(self, vectors: dict[str, Tensor]) -> Tensor:
         """F for a batch of vectors (N, T, D): (N,)."""
         count = len(next(iter(vectors.values())))
-        watch = Watch(edit={name: partial(_instead, value) for name, value in vectors.items()})
+        instead = lambda value: lambda _: value  # an edit that ignores what the model computed
+        watch = Watch(edit={name: instead(value) for name, value in vectors.items()})
         logits = self.given.run(self.model, watch, repeat=count)
         return choices(self.model, logits, self.position)[:, self.answer]
 
@@ -242,7 +238,7 @@ def gradient_by_distance(
 
     h_T is the last hidden state, x the embedding. In a recurrence it is a product of d Jacobians, which fades
     or bursts (Bengio et al. 1994; Pascanu et al. 2013); attention has a path of length one to every token.
-    Without a text, on random tokens. Of an encoder-decoder, the encoder.
+    Without a text, it reads random tokens. An encoder-decoder is measured on its encoder.
     """
     draw, types = torch.Generator().manual_seed(seed), None
     if text is None:
@@ -253,11 +249,11 @@ def gradient_by_distance(
         types = given.types if isinstance(given, Input) else None
     assert isinstance(model, (LM, Seq2Seq))
     with torch.enable_grad(), evaluation_mode(model):
-        held: list[Tensor] = []
+        leaves: list[Tensor] = []
 
         def leaf(x: Tensor) -> Tensor:
-            held[:] = [x.detach().requires_grad_()]
-            return held[0]
+            leaves[:] = [x.detach().requires_grad_()]
+            return leaves[0]
 
         watch = Watch(edit={"embed.output": leaf})
         if isinstance(model, LM):
@@ -265,10 +261,12 @@ def gradient_by_distance(
         else:
             hidden = model.encode(ids, watch=watch)
         last = hidden[0, -1]
-        total = torch.zeros(held[0].shape[1], dtype=torch.float64)  # an image has more patches than channels
+        total = torch.zeros(
+            leaves[0].shape[1], dtype=torch.float64
+        )  # an image has more patches than channels
         for _ in range(samples):
             u = torch.randn(last.shape, generator=draw).to(last)
-            (grad,) = torch.autograd.grad(last @ (u / u.norm()), held, retain_graph=True)
+            (grad,) = torch.autograd.grad(last @ (u / u.norm()), leaves, retain_graph=True)
             total += grad[0].double().square().sum(-1).cpu()
     norms = (total / samples).sqrt().flip(0)
     return GradientByDistance(tuple(range(len(norms))), tuple(norms.tolist()))

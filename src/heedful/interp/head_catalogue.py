@@ -30,9 +30,19 @@ from torch import Tensor
 from heedful.core.errors import InputError, nearest
 from heedful.core.files import Paths
 from heedful.data.tagging import conll
-from heedful.interp.activations import InputBatch, Report, Texts, make_batches, read_texts
+from heedful.interp.activations import InputBatch, Texts, make_batches, read_texts
 from heedful.interp.attention import attention, shares
-from heedful.interp.inputs import Input, Result, Text, attends_to_source, names_of, part_at, position_of
+from heedful.interp.inputs import (
+    Input,
+    Report,
+    Result,
+    Text,
+    attends_to_source,
+    names_of,
+    part_at,
+    position_of,
+    with_progress,
+)
 from heedful.interp.prediction import special_ids
 from heedful.interp.probes import word_pieces
 from heedful.models.base import LM, Model, Seq2Seq
@@ -95,11 +105,11 @@ class HeadCatalogue(Result):
         """Return the heads with the highest mean of a score, or those whose interval is above a bound."""
         mean, low, high = self.interval(score)
         order = mean.argsort(descending=True).tolist()
-        found = [
+        entries = [
             CatalogueEntry(part, head, score, float(mean[i]), float(low[i]), float(high[i]))
             for i in order for part, head in (self.heads[i],) if above is None or float(low[i]) > above
         ]  # fmt: skip
-        return found if above is not None else found[:count]
+        return entries if above is not None else entries[:count]
 
     def by_part(self, score: str) -> tuple[list[str], Tensor]:
         """Return the parts and the means of a score as (parts, heads), nan where a part has fewer heads."""
@@ -126,27 +136,23 @@ def catalogue_heads(
     if not inputs:
         raise InputError("no text has two tokens", hint="give longer texts")
     twice = repeated_tokens(model, repeats, repeat_length, seed) if repeats and isinstance(model, LM) else []
-    total, done = len(inputs) + len(twice), 0
     rows: dict[str, list[list[Tensor]]] = {score: [] for score in SCORES}
     chances: dict[str, list[float]] = {score: [] for score in SCORES}
     heads: tuple[tuple[str, int], ...] = ()
-    for kind, given in (("text", inputs), ("repeated", twice)):
-        for batch in make_batches(given, MAX_TOKENS):
-            if report is not None:
-                report(done, total)
-            patterns = _patterns(model, batch)
-            heads = tuple((part, h) for part, p in patterns.items() for h in range(p.shape[1]))
-            for row, one in enumerate(batch.inputs):
-                for score, found in _score_row(model, one, patterns, row, kind == "text").items():
-                    rows[score].append([values for values, _ in found])
-                    chances[score].append(math.fsum(c for _, c in found) / len(found))
-            done += len(batch.inputs)
-    if report is not None:
-        report(done, total)
+    batches = [(is_text, batch) for is_text, given in ((True, inputs), (False, twice))
+               for batch in make_batches(given, MAX_TOKENS)]  # fmt: skip
+    total = len(inputs) + len(twice)
+    for is_text, batch in with_progress(batches, total, report, lambda item: len(item[1].inputs)):
+        patterns = _patterns(model, batch)
+        heads = tuple((part, h) for part, p in patterns.items() for h in range(p.shape[1]))
+        for row, one in enumerate(batch.inputs):
+            for score, by_part in _score_row(model, one, patterns, row, is_text).items():
+                rows[score].append([values for values, _ in by_part])
+                chances[score].append(math.fsum(c for _, c in by_part) / len(by_part))
     values = {score: torch.stack([torch.cat(r) for r in listed]) for score, listed in rows.items() if listed}
-    known = {score: v for score, v in values.items() if not bool(v.isnan().all())}
+    measured = {score: v for score, v in values.items() if not bool(v.isnan().all())}
     mean = lambda listed: math.fsum(c for c in listed if c == c) / max(1, sum(c == c for c in listed))
-    return HeadCatalogue(heads, known, {score: mean(chances[score]) for score in known}, seed)
+    return HeadCatalogue(heads, measured, {score: mean(chances[score]) for score in measured}, seed)
 
 
 def _patterns(model: Model, batch: InputBatch) -> dict[str, Tensor]:
@@ -164,7 +170,7 @@ def _score_row(
     model: Model, inputs: Input, patterns: dict[str, Tensor], row: int, is_text: bool
 ) -> dict[str, list[tuple[Tensor, float]]]:
     """Return scores of one sequence: for each part those of its heads (H,), and the score of chance."""
-    found: dict[str, list[tuple[Tensor, float]]] = {}
+    scores: dict[str, list[tuple[Tensor, float]]] = {}
     for path, several in patterns.items():
         ids = inputs.ids[0] if path.startswith("encoder") else inputs.read[0]
         T = len(ids)
@@ -174,8 +180,8 @@ def _score_row(
         if not looks_ahead:
             keys.pop("next", None)
         for score, (queries, looked) in keys.items():
-            found.setdefault(score, []).append(_share(p, queries, looked, looks_ahead))
-    return found
+            scores.setdefault(score, []).append(_share(p, queries, looked, looks_ahead))
+    return scores
 
 
 def _share(p: Tensor, queries: Tensor, keys: Tensor, looks_ahead: bool) -> tuple[Tensor, float]:
@@ -265,7 +271,7 @@ def find_heads(
     seen = attention(model, text, target)
     if not seen.patterns:
         raise InputError(seen.note)
-    found, missing = list[HeadLook](), list[InputError]()
+    looks, missing = list[HeadLook](), list[InputError]()
     for name, pattern in seen.patterns.items():
         try:
             i, j = position_of(pattern.queries, from_token), position_of(pattern.keys, to_token)
@@ -274,13 +280,13 @@ def find_heads(
             continue
         weights = shares(pattern.values)[:, i]
         visible = int((pattern.values[:, i] != 0).any(0).sum())
-        found += [
+        looks += [
             HeadLook(name.removesuffix(".pattern"), h, w, 1 / max(1, visible), i, j)
             for h, w in enumerate(weights[:, j].tolist())
         ]
-    if not found:
+    if not looks:
         raise missing[0]
-    return sorted(found, key=lambda look: -look.weight)[:count]
+    return sorted(looks, key=lambda look: -look.weight)[:count]
 
 
 # Heads that find a word's syntactic head (Clark et al. 2019 §4.2, arXiv 1906.04341). A head answers with the
@@ -334,9 +340,7 @@ def syntax_heads(
     right: dict[tuple[str, str], Tensor] = {}
     offsets: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
     heads: list[tuple[str, int]] = []
-    for number, sentence in enumerate(sentences):
-        if report is not None:
-            report(number, len(sentences))
+    for sentence in with_progress(sentences, len(sentences), report):
         ids, pieces = word_pieces(model, sentence.words, max_length)
         seen = attention(model, ids)
         if not seen.patterns:
@@ -350,8 +354,6 @@ def syntax_heads(
             if ahead or j < i:
                 right[key] = (answers[:, i] == j).long() + right.get(key, 0)
                 offsets[key][j - i] += 1
-    if report is not None:
-        report(len(sentences), len(sentences))
     out = []
     for (relation, direction), hits in right.items():
         count = offsets[relation, direction].total()
@@ -360,7 +362,7 @@ def syntax_heads(
             offset, most = offsets[relation, direction].most_common(1)[0]
             share = float(hits[best]) / count
             out.append(SyntaxHead(relation, direction, *heads[best], share, most / count, offset, count))
-    return sorted(out, key=lambda found: found.baseline - found.accuracy)
+    return sorted(out, key=lambda best: best.baseline - best.accuracy)
 
 
 def _pairs(sentence: ParsedSentence, words: set[int]) -> Iterator[tuple[tuple[str, str], int, int]]:

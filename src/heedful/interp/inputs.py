@@ -7,9 +7,9 @@ things by their names: a token by its text, an answer by its label, a part by it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +31,9 @@ Text = str | tuple[str, str] | Sequence[int] | Tensor | Any
 
 @dataclass(frozen=True)
 class Input:
-    """One sequence for a model; an encoder-decoder has a target beside it, as its decoder reads it.
+    """One sequence for a model; an encoder-decoder also has a target, as its decoder reads it.
 
-    Of an image the tokens are its patches, by row and column.
+    The tokens of an image are its patches, by row and column.
     """
 
     ids: Tensor  # (1, S); of an image its pixels, (1, C, H, W)
@@ -115,15 +115,14 @@ def pair(model: Model, first: str, second: str) -> Input:
     """Two texts as one sequence, with the types that tell them apart where the model has a table of them."""
     if not isinstance(model, LM) or model.causal or model.tokenizer is None:
         raise InputError("two texts at once are for an encoder with a tokenizer", hint="join them into one")
-    found = model.tokenizer.encoding(first, second)
-    if 1 not in found.sequence_ids or 0 not in found.sequence_ids:
+    encoding = model.tokenizer.encoding(first, second)
+    if 1 not in encoding.sequence_ids or 0 not in encoding.sequence_ids:
         raise InputError("one of the two texts is empty", hint="give a word to each, or one text alone")
-    ids = torch.tensor([found.ids], device=model.device)
-    known = 0 if model.embed.types is None else model.embed.types.num_embeddings
-    has_types = 0 < max(found.type_ids) < known
-    types = torch.tensor([found.type_ids], device=model.device) if has_types else None
-    begins = found.sequence_ids.index(1)
-    return Input(ids, names_of(model, ids), types=types, second=begins)
+    ids = torch.tensor([encoding.ids], device=model.device)
+    type_count = 0 if model.embed.types is None else model.embed.types.num_embeddings
+    has_types = 0 < max(encoding.type_ids) < type_count
+    types = torch.tensor([encoding.type_ids], device=model.device) if has_types else None
+    return Input(ids, names_of(model, ids), types=types, second=encoding.sequence_ids.index(1))
 
 
 def ids_of(model: Model, text: Text) -> Tensor:
@@ -134,10 +133,10 @@ def ids_of(model: Model, text: Text) -> Tensor:
                 "this model has no tokenizer",
                 hint="give it ids such as [5, 9, 2], or put a tokenizer.json or vocabulary into its folder",
             )
-        found = model.tokenizer.encode(text)
-        if not found:
+        encoded = model.tokenizer.encode(text)
+        if not encoded:
             raise InputError("the text is empty", hint="give at least one token")
-        return torch.tensor([found], device=model.device)
+        return torch.tensor([encoded], device=model.device)
     ids = torch.as_tensor(text, device=model.device)
     ids = ids[None] if ids.dim() == 1 else ids
     if ids.dim() != 2 or len(ids) != 1:
@@ -147,7 +146,7 @@ def ids_of(model: Model, text: Text) -> Tensor:
 
 @torch.no_grad()
 def _write(model: Seq2Seq, ids: Tensor, length: int) -> Tensor:
-    """The likeliest token at each step, until the end token, `length` or the end of the context."""
+    """The most likely token at each step, until the end token, `length` or the end of the context."""
     if isinstance(model.head, NoHead):
         raise InputError("a model without a head writes nothing", hint="give a target")
     end, context = getattr(model.tokenizer, "eos", None), model.decoder_embed.context
@@ -183,8 +182,8 @@ def token_id(model: Model, token: int | str) -> int:
         return token
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer", hint=f"give the id of {token!r}")
-    found = model.tokenizer.id(token)
-    if found is None:
+    number = model.tokenizer.id(token)
+    if number is None:
         pieces = model.tokenizer.encode(token, special=False)
         if len(pieces) != 1:
             spaced = f" {token}"
@@ -192,8 +191,8 @@ def token_id(model: Model, token: int | str) -> int:
             way = f"name one, such as {spaced!r} with the space before it" if one else "name one"
             cut = " ".join(names_of(model, pieces[:8])) + (" …" if len(pieces) > 8 else "")
             raise InputError(f"{token!r} is {len(pieces)} tokens of this model, {cut}", hint=way)
-        found = pieces[0]
-    return int(found)
+        number = pieces[0]
+    return int(number)
 
 
 def label_names(model: Model) -> list[str] | None:
@@ -248,9 +247,9 @@ def position_of(names: Sequence[str], token: int | str) -> int:
             raise InputError(f"position {token} is outside 0 … {len(names) - 1}")
         return token % len(names)
     plain = [name.lstrip("Ġ▁").removeprefix("##").removesuffix("</w>") for name in names]
-    for found, name in ((list(names), token), (plain, token), (plain, token.lower())):
-        if name in found:
-            return found.index(name)
+    for spelled, name in ((list(names), token), (plain, token), (plain, token.lower())):
+        if name in spelled:
+            return spelled.index(name)
     raise InputError(f"no token {token!r} here", hint=nearest(token, plain) or "there are " + " ".join(names))
 
 
@@ -263,8 +262,8 @@ def part_at(model: Model, path: str) -> Part:
             continue
         children = dict(module.named_children())
         if word not in children:
-            known = [str(i) for i in range(len(module))] if isinstance(module, Stack) else list(children)
-            close = nearest(word, known) or f"there are {', '.join(known[:8]) or 'none'}"
+            words = [str(i) for i in range(len(module))] if isinstance(module, Stack) else list(children)
+            close = nearest(word, words) or f"there are {', '.join(words[:8]) or 'none'}"
             if isinstance(module, Stack) and word.isdigit():
                 close = f"they are 0 … {len(module) - 1}"
             raise InputError(f"no part {path!r}: there is no {word!r}", hint=close)
@@ -311,7 +310,7 @@ def key_side(path: str, part: nn.Module, *, has_target: bool) -> Side:
 
 def written_ids(model: Model, inputs: Input, output: Tensor | None) -> list[int | None]:
     """Return the word each target position writes: the next one of the target, and at the last position the
-    likeliest by `output`, the logits (1, T, V); None there if the head predicts no words.
+    most likely by `output`, the logits (1, T, V); None there if the head predicts no words.
     """
     following: list[int | None] = inputs.read[0, 1:].tolist()
     try:
@@ -324,6 +323,38 @@ def written_ids(model: Model, inputs: Input, output: Tensor | None) -> list[int 
 def written_names(model: Model, inputs: Input, output: Tensor | None) -> tuple[str, ...]:
     """Return the names of `written_ids` in the vocabulary."""
     return tuple(OPEN if i is None else names_of(model, [i])[0] for i in written_ids(model, inputs, output))
+
+
+def layer_names(model: Model, *, predicting: bool = False) -> list[str]:
+    """Return the names of the outputs of the embedding and of every layer that reads the text.
+
+    With `predicting`, those of the side that predicts: an encoder-decoder's decoder.
+    """
+    if predicting and isinstance(model, Seq2Seq):
+        return ["target_embed.output", *(f"decoder.{i}.output" for i in range(len(model.decoder)))]
+    where = "encoder" if isinstance(model, Seq2Seq) else "blocks"
+    count = len(cast(Stack, model.get_submodule(where)))
+    return ["embed.output", *(f"{where}.{i}.output" for i in range(count))]
+
+
+# Long computations report their progress in the same way.
+
+Report = Callable[[int, int], None]  # how many are done, and of how many; may raise to stop
+Item = TypeVar("Item")
+
+
+def with_progress(
+    items: Iterable[Item], total: int, report: Report | None, size: Callable[[Item], int] = lambda _: 1
+) -> Iterator[Item]:
+    """Yield the items, and report how much is done before each of them and at the end."""
+    count = 0
+    for item in items:
+        if report is not None:
+            report(count, total)
+        yield item
+        count += size(item)
+    if report is not None:
+        report(count, total)
 
 
 # All results of this package become JSON in the same way.

@@ -21,12 +21,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.core.errors import InputError
-from heedful.interp.activations import Report, Texts, check_predicts_next, make_batches, read_texts
+from heedful.interp.activations import Texts, check_predicts_next, make_batches, read_texts
 from heedful.interp.dictionary import load_module, save_module
-from heedful.interp.inputs import Input, Result, Text, names_of, reading, stack_of, token_vectors, word_head
+from heedful.interp.inputs import (
+    Input,
+    Report,
+    Result,
+    Text,
+    layer_names,
+    names_of,
+    reading,
+    stack_of,
+    token_vectors,
+    with_progress,
+    word_head,
+)
 from heedful.interp.prediction import divergence
 from heedful.models.base import LM, Model, Seq2Seq
-from heedful.nn.block import Stack
 from heedful.nn.context import Context, Mask, Watch
 
 
@@ -45,7 +56,7 @@ class Lens:
         return self.logits.float().log_softmax(-1)
 
     def top(self, count: int = 5) -> list[list[list[tuple[str, float]]]]:
-        """The likeliest tokens and their probabilities, by layer and position."""
+        """The most likely tokens and their probabilities, by layer and position."""
         best = self.log_probabilities.topk(min(count, self.logits.shape[-1]), -1)
         values, indices = best.values.exp().tolist(), best.indices.tolist()
         return [
@@ -54,11 +65,11 @@ class Lens:
         ]
 
     def ranks(self, token: int) -> Tensor:
-        """The rank of a token at every layer and position, 0 the likeliest: (L, T)."""
+        """The rank of a token at every layer and position, 0 for the most likely: (L, T)."""
         return (self.logits > self.logits[..., token, None]).sum(-1)
 
     def final_ranks(self) -> Tensor:
-        """The rank that each layer gives to what the last one finds likeliest: (L, T)."""
+        """The rank that each layer gives to the most likely token of the last one: (L, T)."""
         final = self.logits[-1].argmax(-1).expand(len(self.logits), -1)[..., None]
         return (self.logits > self.logits.gather(-1, final)).sum(-1)
 
@@ -75,23 +86,24 @@ class Lens:
         return {"layers": list(self.layers), "tokens": list(self.tokens), "top": self.top(count)}
 
 
+def _read_out(model: Model, x: Tensor) -> Tensor:
+    """head(norm(x)): logits of vectors (B, T, D)."""
+    pos = torch.arange(x.shape[1], device=x.device)[None]
+    return cast(Tensor, word_head(model)(stack_of(model)[1].finish(x), Context(pos, pos, Mask())))
+
+
 @torch.no_grad()
 def logit_lens(model: Model, text: Text | Input, target: Text | None = None) -> Lens:
     """head(norm(x_l)) of every layer l: the model's own last norm and head on what each layer hands on
 
     (nostalgebraist 2020.) A layer whose vectors have another width than the last one's is left out.
     """
-    given, (where, stack), head = reading(model, text, target), stack_of(model), word_head(model)
-    start = "target_embed" if isinstance(model, Seq2Seq) else "embed"
-    names = [f"{start}.output", *(f"{where}.{i}.output" for i in range(len(stack)))]
+    given, names = reading(model, text, target), layer_names(model, predicting=True)
     watch = Watch(*names)
     given.run(model, watch)
     width = watch[names[-1]].shape[-1]
     names = [name for name in names if watch[name].shape[-1] == width]
-    pos = torch.arange(given.read.shape[1], device=model.device)[None]
-    ctx = Context(pos, pos, Mask())
-    every = torch.cat([watch[name] for name in names])  # a row for each layer
-    logits = cast(Tensor, head(stack.finish(every), ctx))
+    logits = _read_out(model, torch.cat([watch[name] for name in names]))  # a row for each layer
     return Lens(model, tuple(n.removesuffix(".output") for n in names), given.names, logits)
 
 
@@ -106,8 +118,8 @@ class Surprisal(Result):
 
     @property
     def mean(self) -> float:
-        known = [b for b in self.bits if b is not None]
-        return math.fsum(known) / max(1, len(known))
+        predicted = [b for b in self.bits if b is not None]
+        return math.fsum(predicted) / max(1, len(predicted))
 
     @property
     def perplexity(self) -> float:
@@ -245,20 +257,11 @@ def load_tuned_lens(path: str | Path, device: str | torch.device = "cpu") -> Tun
     return load_module(path, FORMAT, lambda settings: TunedLens(**settings), device, "TunedLens.save")
 
 
-def _layer_values(model: Model) -> tuple[list[str], Stack]:
-    """The values that a lens reads: of the embedding and of every layer but the last."""
-    where, stack = stack_of(model)
-    start = "target_embed" if isinstance(model, Seq2Seq) else "embed"
-    names = [f"{start}.output", *(f"{where}.{i}.output" for i in range(len(stack) - 1))]
+def _layer_values(model: Model) -> list[str]:
+    """The values that a tuned lens reads: of the embedding and of every layer but the last."""
+    *names, last = layer_names(model, predicting=True)
     shapes = model.names()
-    width = shapes[f"{where}.{len(stack) - 1}.output"][-1]
-    return [name for name in names if shapes[name][-1] == width], stack
-
-
-def _read_out(model: Model, stack: Stack, x: Tensor) -> Tensor:
-    """head(norm(x)): logits of vectors (B, T, D)."""
-    pos = torch.arange(x.shape[1], device=x.device)[None]
-    return cast(Tensor, word_head(model)(stack.finish(x), Context(pos, pos, Mask())))
+    return [name for name in names if shapes[name][-1] == shapes[last][-1]]
 
 
 def train_tuned_lens(
@@ -270,16 +273,14 @@ def train_tuned_lens(
     `report` is called with the number of steps done and of all, and may raise to stop.
     """
     check_predicts_next(model)
-    names, stack = _layer_values(model)
+    names = _layer_values(model)
     if not names:
         raise InputError(f"no layer of this {model.family.name} is as wide as its last")
     lens = TunedLens(names, int(model.names()[names[-1]][-1])).to(model.device)
     batches = list(make_batches(read_texts(model, texts, max_length=max_length), max_tokens))
     order = torch.Generator().manual_seed(seed)
     optimiser = torch.optim.Adam(lens.parameters(), lr=learning_rate)
-    for step in range(steps):
-        if report is not None:
-            report(step, steps)
+    for step in with_progress(range(steps), steps, report):
         batch = batches[int(torch.randint(len(batches), (), generator=order))]
         watch = Watch(*names, detach=True)
         with torch.no_grad():
@@ -289,30 +290,22 @@ def train_tuned_lens(
             group["lr"] = learning_rate * (1 - step / steps)
         optimiser.zero_grad()
         for layer, name in enumerate(names):  # one after another: logits of all at once are many
-            mine = _read_out(model, stack, lens.translate(layer, watch[name])).float().log_softmax(-1)
+            mine = _read_out(model, lens.translate(layer, watch[name])).float().log_softmax(-1)
             gap = (final.exp() * (final - mine)).sum(-1)[valid].mean()
-            _add_gradients(gap, lens)
+            gradients = torch.autograd.grad(gap, (lens.weight, lens.bias))  # the model gets none
+            for parameter, gradient in zip((lens.weight, lens.bias), gradients, strict=True):
+                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         optimiser.step()
-    if report is not None:
-        report(steps, steps)
     return lens.requires_grad_(False)
-
-
-def _add_gradients(loss: Tensor, lens: TunedLens) -> None:
-    """Add the gradients of the lens alone: the model gets none."""
-    for parameter, gradient in zip(
-        (lens.weight, lens.bias), torch.autograd.grad(loss, (lens.weight, lens.bias)), strict=True
-    ):
-        parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
 
 @torch.no_grad()
 def tuned_lens(model: Model, text: Text | Input, lens: TunedLens, target: Text | None = None) -> Lens:
     """Return what each layer would predict through a tuned lens; the last row is the model's own prediction.
 
-    The result is that of `logit_lens`: likeliest tokens, ranks and entropies by layer and position.
+    The result is that of `logit_lens`: the most likely tokens, ranks and entropies by layer and position.
     """
-    names, stack = _layer_values(model)
+    names = _layer_values(model)
     if names != lens.names or lens.dim != int(model.names()[names[-1]][-1]):
         raise InputError(
             f"the lens was trained on {len(lens.names)} layers of {lens.dim} entries",
@@ -320,9 +313,9 @@ def tuned_lens(model: Model, text: Text | Input, lens: TunedLens, target: Text |
         )
     inputs, watch = reading(model, text, target), Watch(*names)
     final = inputs.run(model, watch)
-    logits = [_read_out(model, stack, lens.translate(i, watch[name]))[0] for i, name in enumerate(names)]
-    where, _ = stack_of(model)
-    layers = (*(n.removesuffix(".output") for n in names), f"{where}.{len(stack) - 1}")
+    logits = [_read_out(model, lens.translate(i, watch[name]))[0] for i, name in enumerate(names)]
+    last = layer_names(model, predicting=True)[-1]
+    layers = tuple(name.removesuffix(".output") for name in (*names, last))
     return Lens(model, layers, inputs.names, torch.stack([*logits, final[0]]))
 
 

@@ -130,13 +130,13 @@ def attention_groups(model: Model) -> list[AttentionGroup]:
 
     A hybrid's layers may have one word for parts of both kinds: then the kind is part of the group's name.
     """
-    found: dict[tuple[str, str, str], list[tuple[str, Part]]] = {}
+    groups: dict[tuple[str, str, str], list[tuple[str, Part]]] = {}
     for path, part in parts_of(model):
         if part.pattern_kind is not None:
             stack, _, *rest = path.split(".")
-            found.setdefault((stack, ".".join(rest) or "look", part.pattern_kind), []).append((path, part))
-    out, words = [], Counter((stack, word) for stack, word, _ in found)
-    for (stack, word, kind), parts in found.items():
+            groups.setdefault((stack, ".".join(rest) or "look", part.pattern_kind), []).append((path, part))
+    out, words = [], Counter((stack, word) for stack, word, _ in groups)
+    for (stack, word, kind), parts in groups.items():
         path, part = parts[0]
         cross, has_target = attends_to_source(part), isinstance(model, Seq2Seq)
         name = f"{stack}.{word}" if words[stack, word] == 1 else f"{stack}.{word}.{kind}"
@@ -219,27 +219,24 @@ def position_parts(model: Model) -> dict[str, nn.Module]:
     added = {side: embed.position for side, embed in model.tables.items() if embed.position is not None}
     kinds = Rotary | ALiBi | BucketBias | Distances
     scored = {name: part for name, part in model.named_modules() if isinstance(part, kinds)}
-    found: dict[str, nn.Module] = {}
-    known: set[tuple[Any, ...]] = set()
+    first_alike: dict[tuple[Any, ...], tuple[str, nn.Module]] = {}
     for where, part in (added | scored).items():
         alike: tuple[Any, ...] = (id(part),)
         if isinstance(part, Sinusoidal):
             alike = (part.dim, part.base, part.layout)
         elif isinstance(part, Rotary):
             alike = ("rotary", part.dim, part.base, part.scaling)
-        if alike not in known:
-            found[where] = part
-        known.add(alike)
-    return found
+        first_alike.setdefault(alike, (where, part))
+    return dict(first_alike.values())
 
 
 def main_part(model: Model) -> nn.Module | None:
     """Return the part to look at: the last table, else the last bias (a decoder's), else a rotation."""
     parts = position_parts(model).values()
     for kinds in (Learned | Sinusoidal, ALiBi | BucketBias, Rotary):
-        found = [part for part in parts if isinstance(part, kinds)]
-        if found:
-            return found[0] if kinds is Rotary else found[-1]
+        matching = [part for part in parts if isinstance(part, kinds)]
+        if matching:
+            return matching[0] if kinds is Rotary else matching[-1]
     return None
 
 
@@ -257,27 +254,21 @@ def rotary_note(model: Model) -> str:
     entries: set[tuple[int, int]] = set()  # of a head: those turned, and all
     for path, part in parts_of(model):
         if isinstance(part, Attention):
-            layers.setdefault(None if part.rotary is None else part.rotary.base, []).append(
-                path.split(".")[1]
-            )
+            base = None if part.rotary is None else part.rotary.base
+            layers.setdefault(base, []).append(path.split(".")[1])
             entries |= set() if part.rotary is None else {(part.rotary.dim, part.head_dim)}
     listed = lambda base: f"layer{'s' * (len(layers[base]) > 1)} {', '.join(layers[base])}"
-    said = (
-        [f"{listed(base)}: base {base:,.0f}" for base in layers if base is not None]
-        if len(layers) > 1
-        else []
-    )
-    said += [f"{listed(None)}: no rotation"] if None in layers else []
-    said += (
-        [f"the angles shown are those of base {shown.base:,.0f}"]
-        if len(layers) - (None in layers) > 1
-        else []
-    )
-    said += [
-        f"the first {dim} of {size} entries of a head turn" for dim, size in sorted(entries) if dim < size
-    ]
-    said += ["the frequencies are rescaled for longer texts"] if shown.scaling is not None else []
-    return "; ".join(said)
+    bases = [base for base in layers if base is not None]
+    notes = [f"{listed(base)}: base {base:,.0f}" for base in bases] if len(layers) > 1 else []
+    if None in layers:
+        notes.append(f"{listed(None)}: no rotation")
+    if len(bases) > 1:
+        notes.append(f"the angles shown are those of base {shown.base:,.0f}")
+    partial = [(dim, size) for dim, size in sorted(entries) if dim < size]
+    notes += [f"the first {dim} of {size} entries of a head turn" for dim, size in partial]
+    if shown.scaling is not None:
+        notes.append("the frequencies are rescaled for longer texts")
+    return "; ".join(notes)
 
 
 @torch.no_grad()
@@ -305,7 +296,7 @@ def position_tensors(model: Model, length: int = 64) -> dict[str, Tensor]:
 
 
 def describe_positions(model: Model, length: int = 64) -> dict[str, Any]:
-    """Return what can be said of a model's positions beside `position_tensors`."""
+    """Describe a model's positions: their kind, formula and settings, and the shapes of the tensors."""
     kind, tensors, part = position_type(model), position_tensors(model, length), main_part(model)
     length = min(length, getattr(part, "context", None) or length)
     rotary = next((p for p in position_parts(model).values() if isinstance(p, Rotary)), None)

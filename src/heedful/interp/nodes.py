@@ -81,16 +81,16 @@ class NodeTable:
 
     def head_reads(self, projection: str) -> list[Node]:
         """Return what each head's queries, keys or values are made of, as reads."""
-        found = []
+        reads = []
         for write in self.writes[1:]:
             if isinstance(part_at(self.model, write.name), Attention):
                 norm = self._read_of(write)
                 count = self._heads(write.name, projection)
-                found += [
+                reads += [
                     norm._replace(name=f"{write.name}.{projection} head {h}", head=h, projection=projection)
                     for h in range(count)
                 ]
-        return found
+        return reads
 
     def find_writes(self, names: Sequence[str] | str | None) -> list[Node]:
         """Return the writes of these names: all parts by default, all heads for "heads"."""
@@ -98,8 +98,7 @@ class NodeTable:
             return list(self.writes)
         if names == "heads":
             return self.head_writes()
-        known = {node.name: node for node in (*self.writes, *self.head_writes())}
-        return [_find(name, known) for name in ([names] if isinstance(names, str) else names)]
+        return _find(names, [*self.writes, *self.head_writes()])
 
     def find_reads(self, names: Sequence[str] | str | None) -> list[Node]:
         """Return the reads of these names: all parts and the logits by default; "q", "k", "v" of heads."""
@@ -107,8 +106,7 @@ class NodeTable:
             return list(self.reads)
         if names in PROJECTIONS:
             return self.head_reads(names)
-        known = {n.name: n for n in (*self.reads, *(n for p in PROJECTIONS for n in self.head_reads(p)))}
-        return [_find(name, known) for name in ([names] if isinstance(names, str) else names)]
+        return _find(names, [*self.reads, *(node for p in PROJECTIONS for node in self.head_reads(p))])
 
     def _read_of(self, write: Node) -> Node:
         """The read of the part that writes: its own, or its block's if all parts share one."""
@@ -150,8 +148,11 @@ class NodeTable:
         return wrote
 
 
-def _find(name: str, nodes: dict[str, Node]) -> Node:
-    if name not in nodes:
-        hint = nearest(name, nodes) or f"there are {', '.join(list(nodes)[:6])} …"
-        raise InputError(f"no node {name!r}", hint=hint)
-    return nodes[name]
+def _find(names: Sequence[str] | str, nodes: Sequence[Node]) -> list[Node]:
+    by_name = {node.name: node for node in nodes}
+    wanted = [names] if isinstance(names, str) else names
+    for name in wanted:
+        if name not in by_name:
+            hint = nearest(name, by_name) or f"there are {', '.join(list(by_name)[:6])} …"
+            raise InputError(f"no node {name!r}", hint=hint)
+    return [by_name[name] for name in wanted]

@@ -19,8 +19,8 @@ from torch import Tensor
 from heedful.core.checks import check_integer
 from heedful.core.errors import InputError
 from heedful.interp.comparison import (
-    HEAD_VALUES,
     Comparison,
+    Edit,
     Intervention,
     InterventionRunner,
     Patch,
@@ -36,8 +36,6 @@ from heedful.interp.inputs import Input, Result, Text, choices, reading
 from heedful.interp.nodes import Node, NodeTable
 from heedful.models.base import Model
 from heedful.nn.context import Watch
-
-Edit = Callable[[Tensor], Tensor]
 
 
 @torch.no_grad()
@@ -59,8 +57,15 @@ def carry(
 
 
 def _replace_positions(name: str, watch: Watch, positions: Sequence[int] | None) -> Edit:
-    value, axis = watch[name], watch.positions[name]
-    where = None if positions is None else _indices(name, value, axis, positions)
+    value, axis, where = watch[name], watch.positions[name], None
+    if positions is not None:
+        if axis is None:
+            raise InputError(f"{name} has no positions: it is of the whole text", hint="leave positions out")
+        length = value.shape[axis]
+        bad = [t for t in positions if not -length <= t < length]
+        if bad:
+            raise InputError(f"{name} has positions 0 … {length - 1}", hint=f"there is no position {bad[0]}")
+        where = torch.tensor([t % length for t in positions], device=value.device)
 
     def edit(now: Tensor) -> Tensor:
         _check_shape(name, value, now)
@@ -75,16 +80,6 @@ def _check_shape(name: str, value: Tensor, now: Tensor) -> None:
     if now.shape[1:] != value.shape[1:]:
         sizes = f"{name} is {tuple(value.shape)} in one and {tuple(now.shape)} in the other"
         raise InputError("the two inputs must have as many tokens", hint=sizes)
-
-
-def _indices(name: str, value: Tensor, axis: int | None, positions: Sequence[int]) -> Tensor:
-    if axis is None:
-        raise InputError(f"{name} has no positions: it is of the whole text", hint="leave positions out")
-    length = value.shape[axis]
-    bad = [t for t in positions if not -length <= t < length]
-    if bad:
-        raise InputError(f"{name} has positions 0 … {length - 1}", hint=f"there is no position {bad[0]}")
-    return torch.tensor([t % length for t in positions], device=value.device)
 
 
 @torch.no_grad()
@@ -121,16 +116,14 @@ def activation_patching(
     comparison = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
     names = value_names(model, comparison.clean, what)
     clean_values, corrupt_values = comparison.values(names)
-    heads = what in HEAD_VALUES
-    each = not heads if by_position is None else by_position
-    patches = list(all_patches(clean_values, names, heads=heads, by_position=each))
+    patches = list(all_patches(clean_values, names, what, by_position))
     run = [i for i, one in enumerate(patches) if _differs(clean_values, corrupt_values, one)]
     change = lambda one: Intervention(one.name, one.position, _patch_writer(clean_values, one))
-    found = torch.zeros(len(patches), dtype=torch.float64)
+    restored = torch.zeros(len(patches), dtype=torch.float64)
     skipped = len(patches) - len(run)
     counted = None if report is None else lambda done, count: report(done + skipped, count + skipped)
-    found[run] = InterventionRunner(comparison, rows).run([change(patches[i]) for i in run], counted)
-    return collect(what, "exact", comparison, patches, found)
+    restored[run] = InterventionRunner(comparison, rows).run([change(patches[i]) for i in run], counted)
+    return collect(what, "exact", comparison, patches, restored)
 
 
 def _differs(clean: Watch, corrupt: Watch, patch: Patch) -> bool:
@@ -160,8 +153,8 @@ def causal_trace(
 
     Lists of `activation_patching` of every layer's output, by its name.
     """
-    found = activation_patching(model, clean, corrupt, right, wrong, target=target)
-    return dict(zip(found.names, found.values.tolist(), strict=True))
+    result = activation_patching(model, clean, corrupt, right, wrong, target=target)
+    return dict(zip(result.names, result.values.tolist(), strict=True))
 
 
 # Path patching: a patch changes what one part reads from one other part, while everything between stays as
@@ -197,11 +190,12 @@ def path_patching(
         )
     first, second = comparison.values(table.value_names(sends))
     change = {node.name: table.output_change(node, first, second)[0] for node in sends}
-    interventions = [_direct(s, r, change[s.name]) for s, r in pairs if not r.projection]
-    interventions += _through_projections(comparison, [p for p in pairs if p[1].projection], change)
-    order = [p for p in pairs if not p[1].projection] + [p for p in pairs if p[1].projection]
-    found = InterventionRunner(comparison, rows).run(interventions, report)
-    return edge_result("exact", comparison, sends, receives, order, found)
+    direct = [(s, r) for s, r in pairs if not r.projection]
+    projected = [(s, r) for s, r in pairs if r.projection]
+    interventions = [_direct(r, change[s.name]) for s, r in direct]
+    interventions += _through_projections(comparison, projected, change)
+    restored = InterventionRunner(comparison, rows).run(interventions, report)
+    return edge_result("exact", comparison, sends, receives, direct + projected, restored)
 
 
 def edge_result(
@@ -218,7 +212,7 @@ def edge_result(
     )
 
 
-def _direct(sender: Node, receiver: Node, change: Tensor) -> Intervention:
+def _direct(receiver: Node, change: Tensor) -> Intervention:
     """Let a norm read the stream with the sender's change in it."""
 
     def write(row: Tensor, first: int) -> None:
@@ -231,8 +225,9 @@ def _through_projections(
     comparison: Comparison, pairs: Sequence[tuple[Node, Node]], change: dict[str, Tensor]
 ) -> list[Intervention]:
     """Put into one head the queries, keys or values that it would have if it read the changed stream."""
+    projection = lambda receiver: receiver.name.partition(" ")[0]  # "blocks.1.attn.q head 2" → its value
     made: dict[tuple[str, str], Tensor] = {}
-    wanted = list(dict.fromkeys((s.name, r.value, _projection_name(r)) for s, r in pairs))
+    wanted = list(dict.fromkeys((s.name, r.value, projection(r)) for s, r in pairs))
     for value, name in dict.fromkeys((v, n) for _, v, n in wanted):
         these = [s for s, v, n in wanted if (v, n) == (value, name)]
         for start in range(0, len(these), ROWS):
@@ -241,19 +236,16 @@ def _through_projections(
             watch = Watch(name, edit={value: partial(torch.add, added)})
             comparison.corrupt.run(comparison.model, watch, repeat=len(some))
             made |= {(s, name): row for s, row in zip(some, watch[name], strict=True)}
-    put = lambda s, r, name: Intervention(name, None, _put_head(made[s.name, name], r))
-    return [put(s, r, _projection_name(r)) for s, r in pairs]
 
+    def put_head(sender: Node, receiver: Node) -> Intervention:
+        values = made[sender.name, projection(receiver)]
 
-def _projection_name(receiver: Node) -> str:
-    return receiver.name.partition(" ")[0]
+        def write(row: Tensor, first: int) -> None:
+            row[receiver.head] = values[receiver.head, first:]
 
+        return Intervention(projection(receiver), None, write)
 
-def _put_head(values: Tensor, receiver: Node) -> Callable[[Tensor, int], None]:
-    def write(row: Tensor, first: int) -> None:
-        row[receiver.head] = values[receiver.head, first:]
-
-    return write
+    return [put_head(sender, receiver) for sender, receiver in pairs]
 
 
 # Attribution patching: a gradient estimates every patch, or every edge, to first order. A few passes replace
@@ -279,13 +271,11 @@ def attribution_patching(
     with torch.no_grad():
         first, second = comparison.values(names)
     slopes = mean_gradients(comparison, names, steps)
-    heads = what in HEAD_VALUES
-    each = not heads if by_position is None else by_position
-    patches = list(all_patches(first, names, heads=heads, by_position=each))
+    patches = list(all_patches(first, names, what, by_position))
     moved = {name: ((first[name] - second[name]) * slopes[name])[0].double() for name in names}
     shares = [float(select_entries(moved[p.name], p, first.positions[p.name]).sum()) for p in patches]
-    found = torch.tensor(shares, dtype=torch.float64) / (comparison.best - comparison.worst)
-    return collect(what, _method(steps), comparison, patches, found)
+    restored = torch.tensor(shares, dtype=torch.float64) / (comparison.best - comparison.worst)
+    return collect(what, _method(steps), comparison, patches, restored)
 
 
 def edge_attribution(
@@ -308,8 +298,8 @@ def edge_attribution(
     slopes = mean_gradients(comparison, [node.value for node in receives], steps)
     pairs = [(s, r) for r in receives for s in sends if s.depth < r.depth]
     shares = [float((change[s.name] * slopes[r.value][0].double()).sum()) for s, r in pairs]
-    found = torch.tensor(shares, dtype=torch.float64) / (comparison.best - comparison.worst)
-    return edge_result(_method(steps), comparison, sends, receives, pairs, found)
+    restored = torch.tensor(shares, dtype=torch.float64) / (comparison.best - comparison.worst)
+    return edge_result(_method(steps), comparison, sends, receives, pairs, restored)
 
 
 def _method(steps: int) -> str:
@@ -366,26 +356,26 @@ def attribution_graph(
     every head that writes; a part then reads for all its heads.
     """
     check_integer("edges", edges, minimum=1)
-    found = edge_attribution(
+    every = edge_attribution(
         model, clean, corrupt, right, wrong, senders, steps=steps, target=target, position=position
     )
-    values = found.values.nan_to_num(0.0)
-    strength, kept = values.abs(), list[tuple[str, str, float]]()
-    readers = {column: j for j, column in enumerate(found.columns)}
-    open_columns = torch.zeros(len(found.columns), dtype=torch.bool)
+    values = every.values.nan_to_num(0.0)
+    strength, strongest = values.abs(), list[tuple[str, str, float]]()
+    readers = {column: j for j, column in enumerate(every.columns)}
+    open_columns = torch.zeros(len(every.columns), dtype=torch.bool)
     open_columns[readers["logits"]] = True
-    while len(kept) < edges:
+    while len(strongest) < edges:
         best = int(strength.where(open_columns, 0.0).argmax())
-        i, j = divmod(best, len(found.columns))
+        i, j = divmod(best, len(every.columns))
         if strength[i, j] == 0 or not open_columns[j]:
             break
-        kept.append((found.names[i], found.columns[j], float(values[i, j])))
+        strongest.append((every.names[i], every.columns[j], float(values[i, j])))
         strength[i, j] = 0.0
-        part = found.names[i].partition(" ")[0]  # that writes: it reads itself, or its block for all parts
+        part = every.names[i].partition(" ")[0]  # that writes: it reads itself, or its block for all parts
         for name in (part, part.rpartition(".")[0]):
             if name in readers:
                 open_columns[readers[name]] = True
                 break
-    used = {name for sender, receiver, _ in kept for name in (sender, receiver)}
-    order = [name for name in dict.fromkeys((*found.names, *found.columns[:-1], "logits")) if name in used]
-    return AttributionGraph(tuple(order), tuple(kept), found)
+    used = {name for sender, receiver, _ in strongest for name in (sender, receiver)}
+    order = [name for name in dict.fromkeys((*every.names, *every.columns[:-1], "logits")) if name in used]
+    return AttributionGraph(tuple(order), tuple(strongest), every)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,10 +23,9 @@ from torch import Tensor
 from heedful.core.errors import InputError
 from heedful.data.batches import seeded_generator
 from heedful.data.tagging import Sentence
-from heedful.interp.activations import Report, collect_activations
-from heedful.interp.inputs import Result
-from heedful.models.base import Model, Seq2Seq
-from heedful.nn.block import Stack
+from heedful.interp.activations import collect_activations
+from heedful.interp.inputs import Report, Result, layer_names, with_progress
+from heedful.models.base import Model
 from heedful.train.linear_head import fit_logistic
 
 Tagged = Sentence | tuple[Sequence[str], Sequence[str]]
@@ -57,13 +57,6 @@ class ProbeResult(Result):
         return self.accuracy.mean(1) - self.control.mean(1)
 
 
-def layer_names(model: Model) -> list[str]:
-    """Return the names of the outputs of the embedding and of every layer that reads the text."""
-    where = "encoder" if isinstance(model, Seq2Seq) else "blocks"
-    count = len(cast(Stack, model.get_submodule(where)))
-    return ["embed.output", *(f"{where}.{i}.output" for i in range(count))]
-
-
 def linear_probes(
     model: Model, sentences: Sequence[Tagged], names: Sequence[str] | None = None, *, folds: int = 5,
     penalty: float = 1.0, max_length: int = 128, seed: int = 0, report: Report | None = None,
@@ -79,7 +72,7 @@ def linear_probes(
     encoded = [_encode(model, sentence, max_length) for sentence in sentences]
     if len(encoded) < folds:
         raise InputError(f"{len(encoded)} sentences cannot be parted into {folds} folds", hint="give more")
-    found = collect_activations(model, [ids for ids, _, _, _ in encoded], chosen)
+    activations = collect_activations(model, [ids for ids, _, _, _ in encoded], chosen)
     words = [w.lower() for _, _, listed, _ in encoded for w in listed]
     labels = sorted({tag for *_, tags in encoded for tag in tags})
     if len(labels) < 2:
@@ -87,17 +80,12 @@ def linear_probes(
         raise InputError(f"every word has the tag {only}", hint="give two or more tags")
     truth = np.array([labels.index(tag) for *_, tags in encoded for tag in tags])
     group = np.repeat(np.arange(len(encoded)), [len(tags) for *_, tags in encoded])
-    held = assign_group_folds(group, folds, seed)
+    fold_of = assign_group_folds(group, folds, seed)
     tasks = torch.from_numpy(truth), torch.from_numpy(control_labels(words, truth, seed))
     accuracies: list[Tensor] = []
-    for name in chosen:
-        x = _word_vectors(found[name].values, found[name].text, encoded)
-        for task in tasks:
-            if report is not None:
-                report(len(accuracies), 2 * len(chosen))
-            accuracies.append(_held_out_accuracy(x, task, len(labels), held, penalty))
-    if report is not None:
-        report(len(accuracies), 2 * len(chosen))
+    for name, task in with_progress(product(chosen, tasks), 2 * len(chosen), report):
+        x = _word_vectors(activations[name].values, activations[name].text, encoded)
+        accuracies.append(_held_out_accuracy(x, task, len(labels), fold_of, penalty))
     majority = float(np.bincount(truth).max() / len(truth))
     real, control = torch.stack(accuracies[::2]), torch.stack(accuracies[1::2])
     return ProbeResult(tuple(chosen), real, control, majority, tuple(labels), len(truth))
@@ -126,8 +114,8 @@ def _encode(model: Model, sentence: Tagged, max_length: int) -> Encoded:
     last = {word: at for at, word in enumerate(pieces) if word is not None}
     if len(ids) == max_length and last:
         last.pop(max(last))  # it may go on
-    kept = sorted(last)
-    return ids, [last[w] for w in kept], [words[w] for w in kept], [tags[w] for w in kept]
+    whole = sorted(last)
+    return ids, [last[w] for w in whole], [words[w] for w in whole], [tags[w] for w in whole]
 
 
 def _pair(sentence: Any) -> tuple[Sequence[str], Sequence[str]]:
@@ -171,8 +159,8 @@ def _held_out_accuracy(
     """(F,): the share of right answers in each fold by a probe that did not see it."""
     out = []
     for fold in range(int(folds.max()) + 1):
-        held = torch.from_numpy(folds == fold)
-        weights = fit_logistic(x[~held], labels[~held], classes, penalty, iterations=ITERATIONS)
-        right = F.linear(x[held], *weights).argmax(1) == labels[held]
+        test = torch.from_numpy(folds == fold)
+        weights = fit_logistic(x[~test], labels[~test], classes, penalty, iterations=ITERATIONS)
+        right = F.linear(x[test], *weights).argmax(1) == labels[test]
         out.append(right.double().mean())
     return torch.stack(out)

@@ -19,14 +19,13 @@ from torch import Tensor
 from heedful.core.errors import InputError
 from heedful.decode.loop import generate
 from heedful.interp.activations import (
-    Report,
     Texts,
     collect_activations,
     content_tokens,
     from_token_rows,
     token_rows,
 )
-from heedful.interp.inputs import Input, Result, Text, choices, names_of, reading
+from heedful.interp.inputs import Input, Report, Result, Text, choices, names_of, reading
 from heedful.interp.prediction import default_position
 from heedful.models.base import Model
 from heedful.nn.context import Watch
@@ -46,26 +45,27 @@ def steering_vector(
     of a causal model do not count, if the text has others. A value of several heads, such as
     "blocks.3.attn.heads", gives one vector for all of them.
     """
-    texts = [*_check_texts(positive_texts, "positive"), *_check_texts(negative_texts, "negative")]
-    found = collect_activations(model, texts, [name], report=report)[name]
-    content = content_tokens(model, found)
+    for side, listed in (("positive texts", positive_texts), ("negative texts", negative_texts)):
+        _check_texts(listed, side)
+    texts = [*positive_texts, *negative_texts]
+    activations = collect_activations(model, texts, [name], report=report)[name]
+    content = content_tokens(model, activations)
     means = []
     for number in range(len(texts)):
-        own = found.text == number
-        rows = found.values[own & content if bool((own & content).any()) else own]
+        own = activations.text == number
+        rows = activations.values[own & content if bool((own & content).any()) else own]
         means.append(rows[-1] if tokens == "last" else rows.mean(0))
     count = len(positive_texts)
     return torch.stack(means[:count]).mean(0) - torch.stack(means[count:]).mean(0)
 
 
-def _check_texts(texts: Texts, side: str) -> Texts:
+def _check_texts(texts: Texts, role: str) -> None:
     if isinstance(texts, str | Tensor) or not len(texts):
-        raise InputError(f"the {side} texts are no list of texts", hint='give several: ["…", "…"]')
-    return texts
+        raise InputError(f"the {role} are no list of texts", hint='give several: ["…", "…"]')
 
 
 class SteeringWatch(Watch):
-    """A watch that changes one value along a direction, whatever the axis of its tokens."""
+    """A watch that changes one value along a direction, on any axis of tokens."""
 
     def __init__(self, name: str, change: Callable[[Tensor], Tensor]) -> None:
         super().__init__(edit={name: self._steer})
@@ -100,7 +100,12 @@ def steer(
     v̂ is v at length 1. Every token is steered, those of the prompt too; strength 0 changes nothing. `name` is
     a watched value, such as "blocks.12.output", or a pattern of several of one width: "blocks.*.output".
     """
-    _check_method(method, value)
+    if method not in ("add", "ablate", "clamp"):
+        raise InputError(f"method={method!r} is no way to steer", hint="choose add, ablate or clamp")
+    if method == "clamp" and value is None:
+        raise InputError(f"method={method!r} needs a value", hint="clamp sets a coordinate to value=…")
+    if method != "clamp" and value is not None:
+        raise InputError(f"method={method!r} takes no value", hint="only clamp takes one")
     push = torch.as_tensor(vector).detach().float().flatten().to(model.device)
     if not bool(torch.isfinite(push).all()) or not float(push.norm()) > 0:
         raise InputError("the vector is zero or not finite", hint="give a direction to steer along")
@@ -120,16 +125,6 @@ def steer(
     return SteeringWatch(name, change)
 
 
-def _check_method(method: str, value: float | None) -> None:
-    if method not in ("add", "ablate", "clamp"):
-        raise InputError(f"method={method!r} is no way to steer", hint="choose add, ablate or clamp")
-    if (method == "clamp") != (value is not None):
-        hint = "clamp sets a coordinate to value=…" if method == "clamp" else "only clamp takes one"
-        raise InputError(
-            f"method={method!r} {'needs a value' if method == 'clamp' else 'takes no value'}", hint=hint
-        )
-
-
 @dataclass(frozen=True)
 class LogitChange(Result):
     """The log probabilities of what a head chooses from, (V,), at one position without and with a watch."""
@@ -142,7 +137,7 @@ class LogitChange(Result):
     def largest_changes(self, model: Model, count: int = 10) -> tuple[TokenChanges, TokenChanges]:
         """Return the tokens that rose most and those that fell most, with the change of log p in nats.
 
-        Among those that either run gives at least a thousandth of its likeliest token's probability.
+        Among those that either run gives at least a thousandth of its most likely token's probability.
         """
         both = torch.maximum(self.before - self.before.max(), self.after - self.after.max())
         likely = (both > -6.9).nonzero()[:, 0]
@@ -178,8 +173,7 @@ def continuations(model: Model, prompts: Sequence[str], watch: Watch, **settings
     All prompts are one batch. Both texts are computed step by step in the same way, so that they differ by
     what the watch does alone.
     """
-    if isinstance(prompts, str) or not len(prompts):
-        raise InputError("the prompts are no list of texts", hint='give several: ["…", "…"]')
+    _check_texts(prompts, "prompts")
     plain = generate(model, list(prompts), fast=False, **settings)
     steered = generate(model, list(prompts), watch=watch, **settings)
     return [Continuation(*texts) for texts in zip(prompts, plain, steered, strict=True)]

@@ -20,8 +20,7 @@ from torch import nn
 
 from heedful.core.errors import InputError, NotFound
 from heedful.decode.request import context_length
-from heedful.interp.inputs import Result, reading, word_head
-from heedful.interp.mixing import stacks_of
+from heedful.interp.inputs import Result, layer_names, reading, word_head
 from heedful.interp.prediction import special_ids
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
@@ -143,8 +142,7 @@ def contextual_vectors(model: Model, word: str, sentences: Sequence[str]) -> dic
     items: list[dict[str, Any]] = []
     rows: list[list[np.ndarray]] = []
     sums, tokens_read = [np.zeros(1)], 0
-    stack_name, stack = next(iter(stacks_of(model).items()))
-    names = ["embed.output", *(f"{stack_name}.{i}.output" for i in range(len(stack)))]
+    names = layer_names(model)
     special, most = special_ids(model), context_length(model, source=True)
     for s, text in enumerate(sentences):
         found = model.tokenizer.encoding(text)

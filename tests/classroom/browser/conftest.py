@@ -31,15 +31,18 @@ SETTLED = """() => {
 }"""
 
 
+CORE = ("test_bundle.py", "test_pages.py")  # a page takes seconds to open; `make browser` runs the others
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test with several parameters, the core run has the first; a page takes seconds to open."""
+    """Mark as slow what the core run leaves out: other files, and all but the first parameters of a test."""
     begun: set[str] = set()
     for item in items:
-        name, repeated, _ = item.nodeid.partition("[")
-        if not repeated or "slow" in item.keywords or "browser" not in item.path.parts:
+        if "slow" in item.keywords or "browser" not in item.path.parts:
             continue
-        if name in begun:
+        name, repeated, _ = item.nodeid.partition("[")
+        if item.path.name not in CORE or (repeated and name in begun):
             item.add_marker(pytest.mark.slow)
         begun.add(name)
 

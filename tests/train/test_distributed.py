@@ -39,8 +39,8 @@ def job(name: str, family: str = "gpt2", purpose: str = "next_token", **more: An
 
 # Odd rows fall unevenly on two processes; of a batch of one row, one process has nothing at all.
 EQUAL = [
-    job("double"),
-    job("single", double=False),
+    job("double", settings={"steps": 12}),
+    job("single", double=False, settings={"steps": 12}),
     job("translate", "transformer", "translate", batch=7, settings={"steps": 6, "accumulate": 3}),
     job("experts", "deepseek-v2", batch=5, settings={"steps": 4}),
     job("two terms", "bert", "masked_and_next", batch=7, settings={"steps": 4}),

@@ -176,10 +176,10 @@ def head_scores(
         keys = cast(Tensor, ids[side])
         listed = keys[0].tolist() if keys.dim() == 2 else pattern.keys  # of an image the names of patches
         marks = torch.tensor([token in special for token in listed])
-        found = pattern_scores(name, pattern.values, same_tokens=not pattern.cross, marks=marks)
+        scores = pattern_scores(name, pattern.values, same_tokens=not pattern.cross, marks=marks)
         more = repeated.get(name)
         out += [
-            score if more is None else replace(score, induction=float(more[score.head])) for score in found
+            score if more is None else replace(score, induction=float(more[score.head])) for score in scores
         ]
     return out
 
@@ -193,15 +193,15 @@ def pattern_scores(
     """
     p = shares(pattern).cpu()
     T, S = p.shape[-2:]
-    found: dict[str, Tensor] = {"entropy": torch.special.entr(p).sum(-1).mean(-1) / math.log(2)}
+    measures: dict[str, Tensor] = {"entropy": torch.special.entr(p).sum(-1).mean(-1) / math.log(2)}
     if same_tokens:
-        found["distance"] = (p * (torch.arange(T)[:, None] - torch.arange(S)).abs()).sum(-1).mean(-1)
-        found["diagonal"] = p.diagonal(0, -2, -1).mean(-1)
+        measures["distance"] = (p * (torch.arange(T)[:, None] - torch.arange(S)).abs()).sum(-1).mean(-1)
+        measures["diagonal"] = p.diagonal(0, -2, -1).mean(-1)
     if same_tokens and S > 1:
-        found |= {"previous": p.diagonal(-1, -2, -1).mean(-1), "first": p[:, 1:, 0].mean(-1)}
+        measures |= {"previous": p.diagonal(-1, -2, -1).mean(-1), "first": p[:, 1:, 0].mean(-1)}
     if marks is not None:
-        found["special"] = p[..., marks].sum(-1).mean(-1)
-    values = {score: tensor.tolist() for score, tensor in found.items()}
+        measures["special"] = p[..., marks].sum(-1).mean(-1)
+    values = {score: tensor.tolist() for score, tensor in measures.items()}
     return [HeadScore(name, h, **{score: row[h] for score, row in values.items()}) for h in range(len(p))]
 
 

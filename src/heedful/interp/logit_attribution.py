@@ -110,9 +110,9 @@ def logit_attribution(
 ) -> LogitAttribution:  # fmt: skip
     """Return what each part adds by itself to the logit of `answer`, or to its lead over `wrong`
 
-    (Elhage et al. 2021; nostalgebraist 2020.) At `position`, by default the last; without an answer, of the
-    likeliest. Only the direct path counts: what a part does through later parts is in their shares. Norms are
-    frozen: each divides by what it divided by in this run. The shares sum to the logit for every block: parts
+    (Elhage et al. 2021; nostalgebraist 2020.) `position` is by default the last, and `answer` the most likely
+    one. Only the direct path counts: what a part does through later parts is in their shares. Norms are
+    frozen: each divides by the scale it had in this run. The shares sum to the logit for every block: parts
     side by side, experts, state spaces; where layers do not add up, as in an LSTM, the last has all.
     `watch` may change the run, as `without(model, heads)` does; a part whose heads it edits is not split by
     tokens.
@@ -301,7 +301,7 @@ class _DirectPath:
         """Return the shares, from the first part to the last."""
         names = [*reversed(self.shares), "bias"]
         values = torch.tensor([*(self.shares[n] for n in names[:-1]), self.bias], dtype=torch.float64)
-        order = lambda found: dict(reversed(found.items()))
+        order = lambda shares: dict(reversed(shares.items()))
         source = self.given.tokens if isinstance(self.model, Seq2Seq) else ()
         return LogitAttribution(
             self.answer, self.wrong, self.position, self.given.names, source, tuple(names), values,
@@ -343,7 +343,7 @@ def _output_matrix(head: Head) -> nn.Module:
 
 
 def _pull_back(module: object, direction: Tensor, x: Tensor) -> tuple[Tensor, float]:
-    """direction · W in float64 and direction · b of module(x) = W x + b, whatever the module is made of."""
+    """direction · W in float64 and direction · b of module(x) = W x + b, for any module that is affine."""
     run = cast(nn.Module, module)
     d = direction.to(x.dtype)
     with torch.enable_grad():

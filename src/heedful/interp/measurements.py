@@ -101,8 +101,8 @@ def measure_speeds(model: Model, *, checkpoint: Checkpoint = lambda: None) -> Sp
             write.rate.append(
                 WRITTEN_TOKENS / min(time_writing(model, row.tolist(), checkpoint) for _ in range(4))
             )
-    found = write if write.length else None
-    return Speeds(read, found, torch.get_num_threads(), str(model.device))
+    written = write if write.length else None
+    return Speeds(read, written, torch.get_num_threads(), str(model.device))
 
 
 def time_writing(model: Model, ids: list[int], checkpoint: Checkpoint) -> float:

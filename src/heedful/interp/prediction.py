@@ -111,7 +111,7 @@ def divergence(logits: Tensor, other_logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class DrawnToken:
-    """A token, the number in [0, 1) that chose it (None if it is the likeliest), and the probabilities (V,)
+    """A token, the number in [0, 1) that chose it (None if it is the most likely), and the probabilities (V,)
     after each rule of sampling, in the order they are applied: p, temperature, top_k, top_p, min_p, final.
     """
 

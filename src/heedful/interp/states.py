@@ -99,8 +99,8 @@ def summarise_states(
             continue
         # A state space has a few numbers for each channel, (T, F, N); a gate of heads is (H, T, 1).
         values = {
-            word: (found.transpose(0, 1) if word in ("beta", "log_decay") else found).flatten(1)
-            for word, found in ((word, value(name).float()) for word, name in names.items())
+            word: (series.transpose(0, 1) if word in ("beta", "log_decay") else series).flatten(1)
+            for word, series in ((word, value(name).float()) for word, name in names.items())
         }
         parts.append({
             "path": cell.path, "cell": cell.cell, "side": "target" if cell.side == "target" else "tokens",
@@ -144,9 +144,9 @@ def cache_size(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str,
     size = lambda n: 4 * math.prod(shapes[n])
     each = whole = 0
     for group in (g for g in attention_groups(model) if g.kind == "softmax" and g.stack != "encoder"):
-        kept = [n for layer in group.layers for n in (f"{layer}.k", f"{layer}.v") if n in shapes]
-        whole += sum(map(size, kept))
-        each += 0 if group.cross else sum(size(n) // shapes[n][-2] for n in kept)
+        cached = [n for layer in group.layers for n in (f"{layer}.k", f"{layer}.v") if n in shapes]
+        whole += sum(map(size, cached))
+        each += 0 if group.cross else sum(size(n) // shapes[n][-2] for n in cached)
     return {"bytes_per_token": each, "bytes": whole} if each else None
 
 

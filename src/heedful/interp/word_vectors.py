@@ -145,8 +145,8 @@ def contextual_vectors(model: Model, word: str, sentences: Sequence[str]) -> dic
     names = layer_names(model)
     special, most = special_ids(model), context_length(model, source=True)
     for s, text in enumerate(sentences):
-        found = model.tokenizer.encoding(text)
-        ids, spans = found.ids[:most], found.offsets
+        encoding = model.tokenizer.encoding(text)
+        ids, spans = encoding.ids[:most], encoding.offsets
         is_word = lambda i, text=text, ids=ids, spans=spans: (
             ids[i] not in special and text[slice(*spans[i])].strip().lower() == word.strip().lower()
         )

@@ -102,7 +102,7 @@ def score_analogies(
     index = _rows_by_lowercase(vectors, first)
     sections = []
     for name, questions in read_analogies(Path(path)).items():
-        rows = [found for question in questions if (found := _find_rows(index, question)) is not None]
+        rows = [four for question in questions if (four := _find_rows(index, question)) is not None]
         correct = _count_correct(vectors, np.array(rows, dtype=np.int64).reshape(-1, 4), first, method)
         sections.append(AnalogyResult(name, correct, len(rows), len(questions) - len(rows)))
     groups = {
@@ -135,10 +135,10 @@ def score_similarity(vectors: Word2Vec, path: str | Path) -> SimilarityResult:
     """Return Spearman's ρ over the pairs whose words are both known."""
     path, index = Path(path), _rows_by_lowercase(vectors)
     pairs = read_judgements(path)
-    known = [(rows, score) for a, b, score in pairs if (rows := _find_rows(index, (a, b))) is not None]
-    cosines = [vectors.similarity(*rows) for rows, _ in known]
-    rho = spearman(cosines, [score for _, score in known]) if known else float("nan")
-    return SimilarityResult(path.name.split(".")[0], rho, len(known), len(pairs) - len(known))
+    scored = [(rows, score) for a, b, score in pairs if (rows := _find_rows(index, (a, b))) is not None]
+    cosines = [vectors.similarity(*rows) for rows, _ in scored]
+    rho = spearman(cosines, [score for _, score in scored]) if scored else float("nan")
+    return SimilarityResult(path.name.split(".")[0], rho, len(scored), len(pairs) - len(scored))
 
 
 def evaluate(

@@ -1,4 +1,4 @@
-"""The settings of a training run and their options: frozen, checked once, saved beside the vectors."""
+"""The settings of a training run and their options: frozen, checked once, saved with the vectors."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ class Settings:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Settings:
         """Build settings from names and values; an unknown name is an error that names the nearest one."""
-        known = {field.name for field in fields(cls)}
+        settings = {field.name for field in fields(cls)}
         for name in values:
-            if name not in known:
-                hint = nearest(name, known) or f"choose from {', '.join(sorted(known))}"
+            if name not in settings:
+                hint = nearest(name, settings) or f"choose from {', '.join(sorted(settings))}"
                 raise ConfigError(f"unknown setting {name}={values[name]!r:.80}", hint=hint)
         return cls(**values)

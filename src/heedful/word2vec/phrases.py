@@ -64,11 +64,11 @@ def find_phrases(
 
 
 def join_phrases(
-    corpus: Corpus, passes: int, report: Callable[[Phrases], None] = lambda found: None
+    corpus: Corpus, passes: int, report: Callable[[Phrases], None] = lambda phrases: None
 ) -> Corpus:
     """Return the corpus with the phrases of `passes` passes joined; `report` is given those of each."""
     for _ in range(check_integer("phrases", passes, 0, error=ConfigError)):
-        found = find_phrases(corpus)
-        report(found)
-        corpus = replace(corpus, phrases=(*corpus.phrases, found))
+        phrases = find_phrases(corpus)
+        report(phrases)
+        corpus = replace(corpus, phrases=(*corpus.phrases, phrases))
     return corpus

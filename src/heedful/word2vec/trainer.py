@@ -139,7 +139,7 @@ class Trainer:
             if value != getattr(first, name):
                 raise ConfigError(
                     f"{path} began with {name}={getattr(first, name)} and cannot continue with {value}",
-                    hint="give the same settings or start anew",
+                    hint="give the same settings, or start from scratch",
                 )
         state = TrainingState(losses=tensors["losses"], examples=tensors["examples"], **saved["cursor"])
         tables = Tables(tensors["input"], tensors["output"], unpack_tree(path, tensors))
@@ -167,7 +167,7 @@ class Trainer:
         if self.digest and text.digest != self.digest:
             raise InputError(
                 "the corpus is not the one this checkpoint began with: its words differ",
-                hint="give the same text, or start anew",
+                hint="give the same text, or start from scratch",
             )
         if not text.has_pairs:
             raise InputError(

@@ -36,8 +36,8 @@ def explain(
     if isinstance(subject, Model):
         if text is None:
             raise InputError("explain(model, text) needs a text or ids")
-        known = sentences()
-        text = known[text]["text"] if isinstance(text, str) and text in known else text
+        topics = sentences()
+        text = topics[text]["text"] if isinstance(text, str) and text in topics else text
         return explain_model(subject, text, target, **options)
     if text is not None or target is not None or options:
         raise InputError("a file or an exercise says itself what to work out", hint="leave out the rest")
@@ -66,9 +66,9 @@ def read_exercise(name: str | Path) -> dict[str, Any]:
         if not path.is_file():
             raise NotFound(f"there is no file {path}")
         return _parse_yaml(path, str(path))
-    known = examples()
-    if str(name) not in known:
-        close = nearest(str(name), known) or f"there are {', '.join(known)}"
+    bundled = examples()
+    if str(name) not in bundled:
+        close = nearest(str(name), bundled) or f"there are {', '.join(bundled)}"
         raise NotFound(f"no exercise {str(name)!r}", hint=close)
     return _parse_yaml(files("heedful.classroom.arithmetic") / "examples" / f"{name}.yaml", str(name))
 
@@ -86,12 +86,12 @@ def _parse_yaml(path: Any, name: str) -> dict[str, Any]:
     WordLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(true|false)$"), list("tf"))
     try:
         text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if name.endswith(".json") else yaml.load(text, WordLoader)
+        values = json.loads(text) if name.endswith(".json") else yaml.load(text, WordLoader)
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"{name} cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise InputError(f"{name} must hold names and values, such as topic: attention")
-    return found
+    return values
 
 
 def explain_values(values: Mapping[str, Any]) -> Derivation:

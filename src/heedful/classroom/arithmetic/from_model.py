@@ -211,7 +211,7 @@ def lstm(subject: Subject) -> Derivation:
 
 
 def prediction(subject: Subject, temperature: float = 1.0, count: int = 8) -> Derivation:
-    """The softmax over the likeliest words after the token, at a temperature."""
+    """The softmax over the most likely words after the token, at a temperature."""
     logits = subject.watch["head.logits"]
     if logits.dim() != 3:
         raise InputError("this head gives no logits for each token")

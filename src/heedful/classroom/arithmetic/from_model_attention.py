@@ -226,14 +226,14 @@ def target_word(s: Subject, at: int, logits: Tensor) -> int:
     """The id of the word whose loss is taken at a position."""
     word_head(s.model)  # an error where the model predicts no words
     follows = isinstance(s.model, Seq2Seq) or (isinstance(s.model, LM) and s.model.causal)
-    found = written_ids(s.model, s.given, logits)[at] if follows else int(s.given.read[0, at])
-    if found is None:
+    word = written_ids(s.model, s.given, logits)[at] if follows else int(s.given.read[0, at])
+    if word is None:
         raise InputError("this model predicts no word here", hint="choose another token")
-    return found
+    return word
 
 
 def cross_entropy_gradient(s: Subject, count: int = 8) -> Derivation:
-    """p = exp(z − ln Σ exp z), L = −ln p_y, dz = p − y, for the likeliest words and the right one"""
+    """p = exp(z − ln Σ exp z), L = −ln p_y, dz = p − y, for the most likely words and the right one"""
     logits = s.watch["head.logits"]
     if logits.dim() != 3:
         raise InputError("this head gives no logits for each token")
@@ -273,8 +273,8 @@ def gradients_of(s: Subject, at: int) -> dict[str, Tensor]:
         right = target_word(s, at, logits)
         loss = F.cross_entropy(logits[0, at][None], torch.tensor([right], device=logits.device))
         values = [leaves["q"], watch[f"{s.path}.pattern"], watch[f"{s.path}.heads"]]
-        found = torch.autograd.grad(loss, values)
-    return dict(zip(("q", "pattern", "heads"), (value[0] for value in found), strict=True))
+        gradients = torch.autograd.grad(loss, values)
+    return dict(zip(("q", "pattern", "heads"), (value[0] for value in gradients), strict=True))
 
 
 def attention_gradient(subject: Subject) -> Derivation:

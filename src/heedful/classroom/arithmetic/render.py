@@ -63,8 +63,8 @@ class Style:
             return self.scalar(number(value, self.digits))
         if self.width is None or len(value) <= self.width:
             return self.row([self.value(v) for v in value])
-        kept = max(1, self.width // 2)
-        first, last = ([self.value(v) for v in part] for part in (value[:kept], value[-kept // 2 :]))
+        ends = max(1, self.width // 2)
+        first, last = ([self.value(v) for v in part] for part in (value[:ends], value[-ends // 2 :]))
         return self.row([*first, "…", *last]) + f"({len(value)})"
 
     def cells(self, line: Line) -> tuple[str, str, str | None, str]:

@@ -58,12 +58,12 @@ class Subject:
         """The encoder's output that the decoder reads (1, S, D), if there is one."""
         if self.given.target is None:
             return None
-        found = [self.watch.values.get(f"encoder.{name}") for name in ("norm.output", "output")]
+        outputs = [self.watch.values.get(f"encoder.{name}") for name in ("norm.output", "output")]
         layers = [
             n for n in self.watch if n.startswith("encoder.") and n.endswith(".output") and n.count(".") == 2
         ]
         return next(
-            (value for value in found if value is not None), self.watch[layers[-1]] if layers else None
+            (value for value in outputs if value is not None), self.watch[layers[-1]] if layers else None
         )
 
     @property

@@ -16,12 +16,12 @@ Array = np.ndarray
 def similarity(vectors: Mapping[str, Array], pairs: Sequence[tuple[str, str]]) -> Derivation:
     """a·b and cos(a, b) = a·b / (‖a‖ ‖b‖)"""
     sheet = Sheet()
-    known = {word: sheet.add_given(word, "a", vector) for word, vector in vectors.items()}
+    given = {word: sheet.add_given(word, "a", vector) for word, vector in vectors.items()}
     for first, second in pairs:
         part = Sheet()
-        a, b = known[first], known[second]
+        a, b = given[first], given[second]
         dot = part.line(f"{first} · {second}", "a·b", op("·", a, b))
-        sizes = [part.line(f"length of {word}", "‖a‖", op("norm", known[word])) for word in (first, second)]
+        sizes = [part.line(f"length of {word}", "‖a‖", op("norm", given[word])) for word in (first, second)]
         part.line(f"cosine of {first}, {second}", "a·b / (‖a‖ ‖b‖)", op("/", dot, op("×", *sizes)))
         sheet.section(part.finish(f"{first} and {second}"))
     return sheet.finish("how alike two words are")

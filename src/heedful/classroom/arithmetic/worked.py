@@ -194,9 +194,9 @@ def tree_dict(tree: Tree, width: int | None = None) -> Any:
         return tree_dict(frozen(evaluate_tree(tree)), width)
     if isinstance(tree, Operation):
         most = len(tree.args) if width is None else 4 * min(width, MATRIX_WIDTH)
-        kept = [tree_dict(a, width) for a in tree.args[:most]]
+        arguments = [tree_dict(a, width) for a in tree.args[:most]]
         more = [f"… {len(tree.args) - most} more …"] if len(tree.args) > most else []  # a sum over many keys
-        return {"op": tree.name, "of": [*kept, *more]}
+        return {"op": tree.name, "of": [*arguments, *more]}
     if not isinstance(tree, tuple):
         tree = cast(float, tree)
         return tree if math.isfinite(tree) else str(tree)
@@ -244,8 +244,10 @@ class Derivation:
         for line in self.walk():
             if line.label == label:
                 return line.value
-        known = [line.label for line in self.walk() if line.label]
-        raise InputError(f"no line {label!r}", hint=nearest(label, known) or "there are " + ", ".join(known))
+        labels = [line.label for line in self.walk() if line.label]
+        raise InputError(
+            f"no line {label!r}", hint=nearest(label, labels) or "there are " + ", ".join(labels)
+        )
 
     def to_dict(self, width: int | None = None) -> dict[str, Any]:
         """Return it for JSON; `width` shortens vectors with more entries than that."""

@@ -1,16 +1,13 @@
-"""Comparisons of systems: each claim about them as a measurement that anyone can take again.
+"""Comparisons of systems: every claim about them is a measurement that anyone can repeat.
 
-system_race.py  race_settings.py      language models of one size on one text (`heed race`)
-systems.py                            which systems there are; the width at which one has so many parameters
-layer_times.py  generation_cost.py    time of a layer by length and width; time and memory of one more token
-gradient_flow.py                      how far back a loss reaches
+system_race.py  systems.py            language models of one size on one text (`heed race`), and their widths
+layer_times.py                        time of a layer by length and width; time and memory of one more token
+gradient_flow.py                      how far back a loss reaches; lines and rates with intervals
 recall_tasks.py                       copy, recall, induction, needle: accuracy by distance
 translation_race.py                   translators on the same pairs, by length (`heed race --translation`)
-translation_data.py                   pairs joined, split, and put into buckets by length
-scale_sweep.py  loss_surface.py       a sweep over size and data, its fit, what it foretells (`heed scale`)
-fits.py  measurement_store.py         exponents and rates with intervals; measurements on disk
-sample_text.py                        texts that come along
-worker_processes.py                   systems measured in processes of their own, in one folder
-experiment.py  report.py              measured until the end or Ctrl-C; written as HTML, Markdown, CSV
-race_report.py  scale_report.py  translation_report.py    what each report says, from its numbers alone
+translation_data.py                   pairs joined, split, and put into buckets by length; bundled texts
+scale_sweep.py  loss_surface.py       a sweep over size and data, its fit, and its predictions (`heed scale`)
+measurement_store.py                  measurements on disk, taken in several processes
+report.py  race_report.py             reports as HTML, Markdown and CSV, written from the numbers alone
+ledger.py  verify.py                  the published figures, and the commands that measure them again
 """

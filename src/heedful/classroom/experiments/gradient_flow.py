@@ -24,9 +24,8 @@ from heedful.nn.context import Watch
 from heedful.nn.recurrent import Recurrence
 from heedful.weights.loading import build
 
-NEAREST = (
-    4  # distances below are left out of the fit: there the loss still sees the token through its own path
-)
+# Smaller distances are left out of the fit: there the loss still sees the token through its own path.
+NEAREST = 4
 SMALLEST = 1e-30  # a gradient below is rounding, and its logarithm says nothing
 
 
@@ -52,7 +51,7 @@ def loss_gradient_by_distance(model: LM, tokens: Tensor, labels: Tensor) -> Grad
 def fit_rate(gradient: GradientByDistance, nearest: int = NEAREST) -> LineFit:
     """Fit ln ‖∂L_T/∂x_{T−k}‖ = c + rate · k, up to where the gradient drowns in rounding.
 
-    The first input of a text is left out too: attention's first token has a part of its own.
+    The first input of a text is also left out, because attention treats the first token differently.
     """
     norms = np.asarray(gradient.norms[nearest:-1])
     drowned = np.flatnonzero(norms <= SMALLEST * 1e3)
@@ -70,7 +69,7 @@ def exploding_rates(
     """
     draw = torch.Generator().manual_seed(seed)
     tokens, labels = (torch.randint(0, vocab, (rows, length), generator=draw) for _ in range(2))
-    found = []
+    curves = []
     for gain in gains:
         model = build("rnn", vocab=vocab, dim=dim, layers=1, dropout=0.0, seed=seed)
         assert isinstance(model, LM)
@@ -79,12 +78,11 @@ def exploding_rates(
                 if isinstance(part, Recurrence):
                     part.h.weight.mul_(gain)
         curve = loss_gradient_by_distance(model, tokens, labels)
-        found.append({"gain": gain, "norms": curve.norms, "rate": fit_rate(curve).to_dict()})
-    return found
+        curves.append({"gain": gain, "norms": curve.norms, "rate": fit_rate(curve).to_dict()})
+    return curves
 
 
 # Straight lines through measurements: exponents of power laws and rates of exponentials, with intervals.
-
 
 # The 0.975 quantile of Student's t with 1, 2, … degrees of freedom; 1.96 beyond.
 STUDENT = (

@@ -40,22 +40,22 @@ def shortest_seconds(call: Callable[[], object], device: torch.device, seconds: 
     count; on a GPU the time between two events around the call.
     """
     call()
-    found: list[float] = []
+    times: list[float] = []
     now = time.perf_counter if device.type == "cuda" else time.thread_time
     began = now()
-    while len(found) < MIN_REPEATS or (len(found) < MAX_REPEATS and now() - began < seconds):
+    while len(times) < MIN_REPEATS or (len(times) < MAX_REPEATS and now() - began < seconds):
         if device.type == "cuda":
             events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
             events[0].record()
             call()
             events[1].record()
             torch.cuda.synchronize(device)
-            found.append(events[0].elapsed_time(events[1]) / 1e3)
+            times.append(events[0].elapsed_time(events[1]) / 1e3)
         else:
             start = time.thread_time()
             call()
-            found.append(time.thread_time() - start)
-    return min(found)
+            times.append(time.thread_time() - start)
+    return min(times)
 
 
 @dataclass(frozen=True)
@@ -142,11 +142,11 @@ class RepeatedBatch:
 
 def layer_call(system: System, dim: int, length: int, device: torch.device) -> Callable[[], object]:
     """Return a call of the mixing part of one layer on one text of `length` tokens."""
-    known = find_config(system.family)[1].known()
+    options = find_config(system.family)[1].known()
     sizes: dict[str, Any] = {**system.options, "layers": 1 + 2 * system.more_layers, "dim": dim}
-    if "heads" in known:
+    if "heads" in options:
         sizes["heads"] = 1
-    if "context" in known:
+    if "context" in options:
         sizes["context"] = length
     model = build(system.family, vocab=VOCAB, seed=0, device=device, **sizes).eval()
     assert isinstance(model, LM)
@@ -178,13 +178,13 @@ def measure_generation(
     room = max(contexts) + 64
     sizes = {"context": room} if "context" in sized_system.model else {}
     model = build_system(sized_system, vocab=vocab, device=device, **sizes).eval()
-    found: dict[str, Any] = {"contexts": list(contexts), "step": [], "whole": [], "bytes": []}
+    costs: dict[str, Any] = {"contexts": list(contexts), "step": [], "whole": [], "bytes": []}
     with one_thread():
         for context in contexts:
             tokens = torch.arange(context, device=device)[None] % vocab
             state = model.start(tokens, length=room)
             step, whole = partial(model.step, tokens[:, :1], state), partial(model, tokens)
-            found["step"].append(shortest_seconds(step, device))
-            found["whole"].append(shortest_seconds(whole, device))
-            found["bytes"].append(count(model, length=context, width=FLOAT_BYTES).cache_bytes)
-    return found
+            costs["step"].append(shortest_seconds(step, device))
+            costs["whole"].append(shortest_seconds(whole, device))
+            costs["bytes"].append(count(model, length=context, width=FLOAT_BYTES).cache_bytes)
+    return costs

@@ -47,8 +47,8 @@ def hardware() -> str:
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     about = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*:\s*(.+)", about.read_text()) if about.is_file() else None
-    return f"{os.cpu_count()} cores {found[1].strip() if found else platform.machine()}"
+    processor = re.search(r"model name\s*:\s*(.+)", about.read_text()) if about.is_file() else None
+    return f"{os.cpu_count()} cores {processor[1].strip() if processor else platform.machine()}"
 
 
 def row(claim: str, figure: Any, command: str, **more: Any) -> dict[str, Any]:
@@ -64,9 +64,9 @@ def row(claim: str, figure: Any, command: str, **more: Any) -> dict[str, Any]:
 
 def record_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Add rows to a file of results; a row with the same claim and hardware replaces the old one."""
-    known = {(r["claim"], r["hardware"]): r for r in (read_rows(path) if path.is_file() else [])}
-    known |= {(r["claim"], r["hardware"]): dict(r) for r in rows}
-    write_text(path, json.dumps(list(known.values()), indent=2, ensure_ascii=False) + "\n")
+    recorded = {(r["claim"], r["hardware"]): r for r in (read_rows(path) if path.is_file() else [])}
+    recorded |= {(r["claim"], r["hardware"]): dict(r) for r in rows}
+    write_text(path, json.dumps(list(recorded.values()), indent=2, ensure_ascii=False) + "\n")
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -85,12 +85,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 def rows_by_name(folder: Path) -> dict[str, dict[str, Any]]:
     """Return every row of a folder by its name: the file's, with a number where there are several."""
-    found: dict[str, dict[str, Any]] = {}
+    by_name: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
         rows = read_rows(path)
         for number, one in enumerate(rows, 1):
-            found[row_name(path, number, len(rows))] = one
-    return found
+            by_name[row_name(path, number, len(rows))] = one
+    return by_name
 
 
 def row_name(path: Path, number: int, count: int) -> str:

@@ -56,12 +56,12 @@ def log_kaplan(theta: Array, log_n: Array, log_d: Array) -> Array:
 
 def start_chinchilla(log_n: Array, log_d: Array, loss: Array) -> list[Array]:
     """Return first guesses: for some α and β the E, A and B that least squares give."""
-    found = []
+    guesses = []
     for alpha, beta in product((0.2, 0.4, 0.7), repeat=2):
         columns = np.stack([np.ones_like(log_n), np.exp(-alpha * log_n), np.exp(-beta * log_d)], axis=1)
         values = np.maximum(np.linalg.lstsq(columns, loss, rcond=None)[0], 1e-3)
-        found.append(np.array([*np.log(values), alpha, beta]))
-    return found
+        guesses.append(np.array([*np.log(values), alpha, beta]))
+    return guesses
 
 
 def start_kaplan(log_n: Array, log_d: Array, loss: Array) -> list[Array]:
@@ -178,8 +178,8 @@ def fit_surface(
         rows: NDArray[np.intp], guesses: Sequence[Array], iterations: int = MAX_ITERATIONS
     ) -> tuple[Array, float]:
         n, d, l = log_n[rows], log_d[rows], log_l[rows]
-        found = [minimise(lambda theta: model(theta, n, d) - l, guess, iterations) for guess in guesses]
-        return min(found, key=lambda one: one[1])
+        fits = [minimise(lambda theta: model(theta, n, d) - l, guess, iterations) for guess in guesses]
+        return min(fits, key=lambda one: one[1])
 
     everything = np.arange(len(points))
     theta, cost = best_fit(everything, starts(log_n, log_d, np.exp(log_l)))
@@ -192,40 +192,41 @@ def fit_surface(
 
 
 def foretelling_errors(points: Sequence[ScalePoint], forms: Sequence[str] = tuple(FORMS)) -> dict[str, float]:
-    """Return how far off each form foretells the dearest quarter of the runs from the others.
+    """Return how far off each form predicts the most expensive quarter of the runs from the others.
 
-    That is what a fit is for, and it is known before any larger run: the form with the smallest error is the
-    one to foretell with. Root mean square of ln(predicted / measured); of too few runs that of the fit.
+    Predicting larger runs is the purpose of a fit, and this error is available before any larger run: use the
+    form with the smallest one. It is the root mean square of ln(predicted / measured). With too few runs it
+    is the error of the fit.
     """
     ordered = sorted(points, key=lambda p: p.compute)
     dear = ordered[len(ordered) - len(ordered) // 4 :]
     cheap = ordered[: len(ordered) - len(dear)]
-    found = {}
+    errors = {}
     for form in forms:
         try:
             fit = fit_surface(cheap, form, draws=0)
         except InputError:
-            found[form] = fit_surface(points, form, draws=0).error
+            errors[form] = fit_surface(points, form, draws=0).error
             continue
         left = [math.log(fit.predict(p.parameters, p.tokens) / p.loss) for p in dear]
-        found[form] = math.sqrt(sum(x * x for x in left) / len(left))
-    return found
+        errors[form] = math.sqrt(sum(x * x for x in left) / len(left))
+    return errors
 
 
 def efficient_points(points: Sequence[ScalePoint]) -> list[ScalePoint]:
     """Return the runs that no cheaper run equals, by rising compute."""
-    found: list[ScalePoint] = []
+    efficient: list[ScalePoint] = []
     for point in sorted(points, key=lambda p: (p.compute, p.loss)):
-        if not found or point.loss < found[-1].loss:
-            found.append(point)
-    return found
+        if not efficient or point.loss < efficient[-1].loss:
+            efficient.append(point)
+    return efficient
 
 
 def extend_line(points: Sequence[ScalePoint], compute: float) -> float:
     """Return the loss at a compute on the line through the last two efficient runs, ln L over ln C."""
-    known = efficient_points(points)
-    if len(known) < 2:
-        raise InputError("a line needs two runs of which the dearer one is better")
-    a, b = known[-2:]
+    efficient = efficient_points(points)
+    if len(efficient) < 2:
+        raise InputError("a line needs two runs of which the more expensive one is better")
+    a, b = efficient[-2:]
     slope = math.log(b.loss / a.loss) / math.log(b.compute / a.compute)
     return b.loss * (compute / b.compute) ** slope

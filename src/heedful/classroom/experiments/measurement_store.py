@@ -29,26 +29,26 @@ class MeasurementStore:
     def take(self, name: str, settings: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
         """Return the value of a measurement: the one on disk if its settings are the same, else a new one."""
         path, plain = self.folder / f"{name}.json", json.loads(json.dumps(to_plain(settings)))
-        found = self._load(path)
-        if found is None or found["settings"] != plain:
-            found = {"settings": plain, "value": to_plain(measure())}
-            write_text(path, json.dumps(found, indent=1) + "\n")
-            found = json.loads(json.dumps(found))  # a new value has the types of one that was read
-        return found["value"]
+        record = self._load(path)
+        if record is None or record["settings"] != plain:
+            record = {"settings": plain, "value": to_plain(measure())}
+            write_text(path, json.dumps(record, indent=1) + "\n")
+            record = json.loads(json.dumps(record))  # a new value has the types of one that was read
+        return record["value"]
 
     def _load(self, path: Path) -> dict[str, Any] | None:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            record = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None  # half a file of a process that was killed is measured again
-        return found if isinstance(found, dict) and {"settings", "value"} <= found.keys() else None
+        return record if isinstance(record, dict) and {"settings", "value"} <= record.keys() else None
 
     def values(self, prefix: str) -> dict[str, Any]:
         """Return all measurements whose name is `prefix-…`, by the rest of their names."""
-        found = {
+        records = {
             p.stem.removeprefix(f"{prefix}-"): self._load(p) for p in self.folder.glob(f"{prefix}-*.json")
         }
-        return {name: one["value"] for name, one in sorted(found.items()) if one is not None}
+        return {name: one["value"] for name, one in sorted(records.items()) if one is not None}
 
 
 # What all comparisons share: measured until the end or Ctrl-C, and reported either way.

@@ -24,8 +24,8 @@ def race_sections(store: MeasurementStore) -> list[Section]:
     makers = (
         size_section, loss_section, layer_section, generation_section, position_section, gradient_section,
     )  # fmt: skip
-    found = [make_section(store) for make_section in makers]
-    return [*(section for section in found if section is not None), *task_sections(store)]
+    sections = [make_section(store) for make_section in makers]
+    return [*(section for section in sections if section is not None), *task_sections(store)]
 
 
 def measurements_of(store: MeasurementStore, kind: str) -> dict[str, Any]:
@@ -53,10 +53,10 @@ def rate_text(fit: Values) -> str:
 
 def size_section(store: MeasurementStore) -> Section | None:
     """Return the table of systems: parameters, layers, width, path length."""
-    found = measurements_of(store, "size")
-    if not found:
+    sizes = measurements_of(store, "size")
+    if not sizes:
         return None
-    distances = list(next(iter(found.values()))["paths"])
+    distances = list(next(iter(sizes.values()))["paths"])
     paths = [f"path, {k} back" for k in distances]
     columns = ["mixes by", "parameters", "layers", "width", "learning rate", *paths]
     rows = [
@@ -64,59 +64,61 @@ def size_section(store: MeasurementStore) -> Section | None:
             v["mixing"], f"{v['parameters']:,}", str(v["model"]["layers"]), str(v["model"]["dim"]),
             f"{v['lr']:g}", *(str(v["paths"][k]) for k in distances),
         ]
-        for v in found.values()
+        for v in sizes.values()
     ]  # fmt: skip
     text = [
         "All systems have about as many parameters, and read the same tokens in the same order. The path is "
-        "the number of parts that a gradient passes, one after another, on its way to the input so many "
-        "tokens back."
+        "the number of parts that a gradient passes, one after another, on its way to the input that "
+        "many tokens back."
     ]
-    return Section("sizes", "The systems", text, tables=[system_table("systems", rows, found, columns)])
+    return Section("sizes", "The systems", text, tables=[system_table("systems", rows, sizes, columns)])
 
 
 def loss_section(store: MeasurementStore) -> Section | None:
     """Return validation loss over tokens and over seconds, and the speed of training."""
-    found, steps = measurements_of(store, "training"), measurements_of(store, "speed")
-    found = {name: value for name, value in found.items() if name in steps}
-    if not found:
+    losses, steps = measurements_of(store, "training"), measurements_of(store, "speed")
+    losses = {name: value for name, value in losses.items() if name in steps}
+    if not losses:
         return None
-    tokens = max((v["tokens"] for v in found.values()), key=len)
-    speed = {name: steps[name]["tokens"] / steps[name]["seconds"] for name in found}
-    seconds = {name: np.array(v["tokens"]) / speed[name] for name, v in found.items()}
+    tokens = max((v["tokens"] for v in losses.values()), key=len)
+    speed = {name: steps[name]["tokens"] / steps[name]["seconds"] for name in losses}
+    seconds = {name: np.array(v["tokens"]) / speed[name] for name, v in losses.items()}
     clock = np.linspace(0, max(s[-1] for s in seconds.values()), 49)[1:]
-    over = lambda x, at, name: np.interp(x, at, found[name]["loss"], left=np.nan, right=np.nan)
-    by_tokens = np.array([over(tokens, v["tokens"], name) for name, v in found.items()])
-    by_seconds = np.array([over(clock, seconds[name], name) for name in found])
-    best, fastest = min(found, key=lambda n: found[n]["loss"][-1]), max(speed, key=lambda n: speed[n])
-    rows = [[f"{v['loss'][-1]:.3f}", f"{speed[n]:,.0f}", f"{seconds[n][-1]:.1f}"] for n, v in found.items()]
+    over = lambda x, at, name: np.interp(x, at, losses[name]["loss"], left=np.nan, right=np.nan)
+    by_tokens = np.array([over(tokens, v["tokens"], name) for name, v in losses.items()])
+    by_seconds = np.array([over(clock, seconds[name], name) for name in losses])
+    best, fastest = min(losses, key=lambda n: losses[n]["loss"][-1]), max(speed, key=lambda n: speed[n])
+    rows = [[f"{v['loss'][-1]:.3f}", f"{speed[n]:,.0f}", f"{seconds[n][-1]:.1f}"] for n, v in losses.items()]
     text = [
         f"After {tokens[-1]:,} tokens {best} has the lowest validation loss, "
-        f"{found[best]['loss'][-1]:.3f} nats per token; {fastest} trains fastest, "
+        f"{losses[best]['loss'][-1]:.3f} nats per token; {fastest} trains fastest, "
         f"{speed[fastest]:,.0f} tokens a second.",
         "Seconds are those of the shortest of several training steps, on a CPU the processor time of one "
         "thread, so that other work on the machine does not count.",
     ]
     axes = ("validation loss", "tokens"), ("validation loss", "seconds of training")
     drawn = [
-        panels.lines("loss over tokens", by_tokens, list(found), tokens, axes=axes[0]),
-        panels.lines("loss over seconds", by_seconds, list(found), [f"{t:.3f}" for t in clock], axes=axes[1]),
+        panels.lines("loss over tokens", by_tokens, list(losses), tokens, axes=axes[0]),
+        panels.lines(
+            "loss over seconds", by_seconds, list(losses), [f"{t:.3f}" for t in clock], axes=axes[1]
+        ),
     ]
     columns = ["last loss", "tokens a second", "seconds"]
-    table = system_table("speed", rows, found, columns)
+    table = system_table("speed", rows, losses, columns)
     return Section("loss", "Loss against tokens and seconds", text, drawn, [table])
 
 
 def layer_section(store: MeasurementStore) -> Section | None:
     """Return the time of a layer over length and width, with the exponents."""
-    found = measurements_of(store, "layer")
-    if not found:
+    measured = measurements_of(store, "layer")
+    if not measured:
         return None
-    first = next(iter(found.values()))
-    table = [[slope_text(v["length_exponent"]), slope_text(v["dim_exponent"])] for v in found.values()]
-    lengths = sorted({n for v in found.values() for n in v["lengths"]})
-    seconds = [dict(zip(v["lengths"], v["by_length"], strict=True)) for v in found.values()]
+    first = next(iter(measured.values()))
+    table = [[slope_text(v["length_exponent"]), slope_text(v["dim_exponent"])] for v in measured.values()]
+    lengths = sorted({n for v in measured.values() for n in v["lengths"]})
+    seconds = [dict(zip(v["lengths"], v["by_length"], strict=True)) for v in measured.values()]
     by_length = np.log10(np.array([[one.get(n, np.nan) for n in lengths] for one in seconds]))
-    by_dim = np.log10(np.array([v["by_dim"] for v in found.values()]))
+    by_dim = np.log10(np.array([v["by_dim"] for v in measured.values()]))
     logs = lambda values: [f"{np.log10(v):.4f}" for v in values]
     text = [
         f"One layer's mixing part, forward, width {first['dim']} for the lengths and length "
@@ -128,28 +130,28 @@ def layer_section(store: MeasurementStore) -> Section | None:
     ]
     length_axes, dim_axes = ("log₁₀ seconds", "log₁₀ tokens"), ("log₁₀ seconds", "log₁₀ width")
     drawn = [
-        panels.lines("time over length", by_length, list(found), logs(lengths), axes=length_axes),
-        panels.lines("time over width", by_dim, list(found), logs(first["dims"]), axes=dim_axes),
+        panels.lines("time over length", by_length, list(measured), logs(lengths), axes=length_axes),
+        panels.lines("time over width", by_dim, list(measured), logs(first["dims"]), axes=dim_axes),
     ]
-    exponents = system_table("exponents", table, found, ["of the length n", "of the width d"])
+    exponents = system_table("exponents", table, measured, ["of the length n", "of the width d"])
     return Section("layers", "Time of one layer", text, drawn, [exponents])
 
 
 def generation_section(store: MeasurementStore) -> Section | None:
     """Return time and memory of one more token over the length of the context."""
-    found = measurements_of(store, "generation")
-    if not found:
+    measured = measurements_of(store, "generation")
+    if not measured:
         return None
-    contexts = next(iter(found.values()))["contexts"]
+    contexts = next(iter(measured.values()))["contexts"]
     x = [f"{np.log10(n):.4f}" for n in contexts]
-    grows = {n: v["bytes"][-1] / max(v["bytes"][0], 1) for n, v in found.items()}
+    grows = {n: v["bytes"][-1] / max(v["bytes"][0], 1) for n, v in measured.items()}
     fixed = [n for n, g in grows.items() if g < 1.01]
     table = [
         [
             f"{1e3 * v['step'][0]:.2f}", f"{1e3 * v['step'][-1]:.2f}", f"{1e3 * v['whole'][-1]:.2f}",
             f"{v['bytes'][0]:,}", f"{v['bytes'][-1]:,}",
         ]
-        for v in found.values()
+        for v in measured.values()
     ]  # fmt: skip
     short, long = f"{contexts[0]:,}", f"{contexts[-1]:,}"
     text = [
@@ -158,71 +160,71 @@ def generation_section(store: MeasurementStore) -> Section | None:
     ]
     columns = [f"ms, {short} tokens", f"ms, {long} tokens", f"ms, {long}, no cache"]
     columns += [f"bytes, {short}", f"bytes, {long}"]
-    seconds = np.array([v["step"] for v in found.values()])
-    kilobytes = np.array([v["bytes"] for v in found.values()]) / 1e3
+    seconds = np.array([v["step"] for v in measured.values()])
+    kilobytes = np.array([v["bytes"] for v in measured.values()]) / 1e3
     axis = "log₁₀ tokens before it"
     drawn = [
-        panels.lines("time with a cache", seconds * 1e3, list(found), x, axes=("milliseconds", axis)),
-        panels.lines("memory", kilobytes, list(found), x, axes=("kilobytes", axis)),
+        panels.lines("time with a cache", seconds * 1e3, list(measured), x, axes=("milliseconds", axis)),
+        panels.lines("memory", kilobytes, list(measured), x, axes=("kilobytes", axis)),
     ]
-    tables = [system_table("one token", table, found, columns)]
+    tables = [system_table("one token", table, measured, columns)]
     return Section("generation", "One more token", text, drawn, tables)
 
 
 def position_section(store: MeasurementStore) -> Section | None:
     """Return the loss by position in the context."""
-    found = measurements_of(store, "position")
-    if not found:
+    measured = measurements_of(store, "position")
+    if not measured:
         return None
-    length = min(len(v["loss"]) for v in found.values())
-    values = np.array([v["loss"][:length] for v in found.values()])
+    length = min(len(v["loss"]) for v in measured.values())
+    values = np.array([v["loss"][:length] for v in measured.values()])
     width = max(1, length // 8)
     parts = values[:, : length // width * width].reshape(len(values), -1, width).mean(2)
-    gains = {n: float(p[0] - p[-1]) for n, p in zip(found, parts, strict=True)}
+    gains = {n: float(p[0] - p[-1]) for n, p in zip(measured, parts, strict=True)}
     most = max(gains, key=lambda n: gains[n])
     text = [
         f"A model that uses its context gets surer along it. From the first {width} positions to the last "
         f"{width} the loss of {most} falls most, by {gains[most]:.2f} nats."
     ]
     middle = [f"{(i + 0.5) * width:.1f}" for i in range(parts.shape[1])]
-    panel = panels.lines("loss by position", parts, list(found), middle, axes=("loss", "position"))
-    rows = [[f"{p[0]:.3f}", f"{p[-1]:.3f}", f"{gains[n]:+.3f}"] for n, p in zip(found, parts, strict=True)]
+    panel = panels.lines("loss by position", parts, list(measured), middle, axes=("loss", "position"))
+    rows = [[f"{p[0]:.3f}", f"{p[-1]:.3f}", f"{gains[n]:+.3f}"] for n, p in zip(measured, parts, strict=True)]
     columns = [f"first {width}", f"last {width}", "gain"]
-    table = system_table("loss", rows, found, columns)
+    table = system_table("loss", rows, measured, columns)
     return Section("positions", "Loss by position", text, [panel], [table])
 
 
 def gradient_section(store: MeasurementStore) -> Section | None:
     """Return gradients over distance with their rates, and the RNN whose gradients explode."""
-    found, gains = measurements_of(store, "gradient"), store.values("gains").get("rnn")
-    if not found or gains is None:
+    measured, gains = measurements_of(store, "gradient"), store.values("gains").get("rnn")
+    if not measured or gains is None:
         return None
-    rows = [[rate_text(v["trained"]["rate"]), rate_text(v["untrained"]["rate"])] for v in found.values()]
-    distances = list(range(min(len(v["trained"]["norms"]) for v in found.values())))
+    rows = [[rate_text(v["trained"]["rate"]), rate_text(v["untrained"]["rate"])] for v in measured.values()]
+    distances = list(range(min(len(v["trained"]["norms"]) for v in measured.values())))
     logs = lambda norms: np.log10(np.array([n[: len(distances)] for n in norms]))
     sign = lambda rate: "explodes" if rate["low"] > 0 else "vanishes" if rate["high"] < 0 else "neither"
     scaled = [[rate_text(g["rate"]), sign(g["rate"])] for g in gains]
-    steepest = min(found, key=lambda n: found[n]["trained"]["rate"]["slope"])
+    steepest = min(measured, key=lambda n: measured[n]["trained"]["rate"]["slope"])
     text = [
         "ln ‖∂L/∂x‖ of the loss at the last position with respect to the input k steps back is fitted by a "
         "line: its slope is the rate per step. 0 is flat, below 0 the gradient vanishes exponentially, above "
         "0 it explodes.",
         f"Of the trained models {steepest} forgets fastest: by a factor of "
-        f"{np.exp(-found[steepest]['trained']['rate']['slope']):.2f} with every step.",
+        f"{np.exp(-measured[steepest]['trained']['rate']['slope']):.2f} with every step.",
         "An RNN whose recurrent matrix is an orthogonal one times a gain shows both: its gradient vanishes "
         "below 1 and explodes above.",
     ]
-    trained, by_gain = logs([v["trained"]["norms"] for v in found.values()]), [g["norms"] for g in gains]
+    trained, by_gain = logs([v["trained"]["norms"] for v in measured.values()]), [g["norms"] for g in gains]
     names, axes = [f"{g['gain']:g}" for g in gains], ("log₁₀ of the gradient's norm", "steps back")
     drawn = [
-        panels.lines("trained", trained, list(found), distances, axes=axes),
+        panels.lines("trained", trained, list(measured), distances, axes=axes),
         panels.lines(
             "RNNs of different gains, untrained", np.log10(np.array(by_gain)), [f"gain {n}" for n in names],
             list(range(len(by_gain[0]))), axes=axes,
         ),
     ]  # fmt: skip
     tables = [
-        system_table("rates", rows, found, ["trained", "untrained"]),
+        system_table("rates", rows, measured, ["trained", "untrained"]),
         panels.table("gains", scaled, names, ["rate", "its gradient"], axes=("gain of the RNN", "")),
     ]
     return Section("gradients", "How far back the loss reaches", text, drawn, tables)
@@ -274,7 +276,7 @@ def task_section(task: str, values: Values) -> Section:
 
 def accuracy_text(shares: Sequence[float] | np.ndarray, count: int) -> str:
     """Return the mean of the seeds' accuracies with its interval: over the seeds, and no narrower than that
-    of so many answers.
+    of `count` answers.
     """
     mean, *between_seeds = mean_interval([float(s) for s in shares])
     ends = [*interval(mean, count), *(end for end in between_seeds if not math.isnan(end))]

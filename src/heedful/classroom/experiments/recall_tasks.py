@@ -149,8 +149,8 @@ def score_task(
         guess = model(torch.from_numpy(whole[:, :-1]).to(model.device)).argmax(-1).cpu().numpy()
     right, back = (guess == whole[:, 1:])[back[:, 1:] > 0], back[back > 0]
     ends = 2 ** np.floor(np.log2(back)).astype(int)
-    found = sorted(set(ends.tolist()))
+    distances = sorted(set(ends.tolist()))
     return {
-        "distance": found, "right": [int(right[ends == d].sum()) for d in found],
-        "count": [int((ends == d).sum()) for d in found],
+        "distance": distances, "right": [int(right[ends == d].sum()) for d in distances],
+        "count": [int((ends == d).sum()) for d in distances],
     }  # fmt: skip

@@ -72,9 +72,9 @@ class Report:
 
     def to_html(self) -> str:
         """Return one page that fetches nothing: text, tables, and drawings for light and dark screens."""
-        said = " · ".join(f"{k}: {v}" for k, v in self.about.items())
+        details = " · ".join(f"{k}: {v}" for k, v in self.about.items())
         body = [
-            f"<h1>{html.escape(self.title)}</h1>", f'<p class="soft">{html.escape(said)}</p>',
+            f"<h1>{html.escape(self.title)}</h1>", f'<p class="soft">{html.escape(details)}</p>',
             f"<p><code>{html.escape(self.command)}</code></p>",
         ]  # fmt: skip
         for section in self.sections:
@@ -141,8 +141,8 @@ def machine_name(device: torch.device) -> str:
 
 def table_cells(table: Panel) -> tuple[list[str], list[list[str]]]:
     """Return the head and the rows of a table as texts."""
-    said = lambda v: v if isinstance(v, str) else f"{v:.4g}"
-    rows = [[name, *map(said, values)] for name, values in zip(table["rows"], table["values"], strict=True)]
+    cell = lambda v: v if isinstance(v, str) else f"{v:.4g}"
+    rows = [[name, *map(cell, values)] for name, values in zip(table["rows"], table["values"], strict=True)]
     return [table["rowTitle"], *table["columns"]], rows
 
 

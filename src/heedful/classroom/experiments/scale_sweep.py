@@ -69,10 +69,10 @@ class ScaleSettings:
             "heads": self.heads,
             "context": self.length,
         }
-        known = find_config(self.family)[1].known()
-        sizes |= {"hidden": 8 * dim // 3} if "kv_heads" in known else {"hidden": 4 * dim}
-        sizes |= {n: v for n, v in (("tied", True), ("dropout", 0.0)) if n in known}
-        return {n: v for n, v in sizes.items() if n in known}
+        options = find_config(self.family)[1].known()
+        sizes |= {"hidden": 8 * dim // 3} if "kv_heads" in options else {"hidden": 4 * dim}
+        sizes |= {n: v for n, v in (("tied", True), ("dropout", 0.0)) if n in options}
+        return {n: v for n, v in sizes.items() if n in options}
 
     def learning_rate(self, dim: int) -> float:
         """Return the highest learning rate of a model of this width."""
@@ -161,12 +161,12 @@ class ScaleSweep:
         """Return the validation loss of a finished run's last step; None if it is not finished."""
         if not (folder / "metrics.jsonl").is_file():
             return None
-        found = [
+        losses = [
             x["eval/loss"]
             for x in read_metrics(folder)
             if x.get("train/global_step") == steps and "eval/loss" in x
         ]
-        return found[-1] if found else None
+        return losses[-1] if losses else None
 
     def sweep(self) -> Iterator[ScalePoint]:
         """Train every size on every amount of data, the cheapest first."""
@@ -182,17 +182,17 @@ class ScaleSweep:
         path, s = self.folder / "predictions.json", self.settings
         fitted = [[p.parameters, p.tokens, p.loss] for p in points]
         if path.is_file():
-            known = json.loads(path.read_text(encoding="utf-8"))
-            if known["fitted"] == fitted and known["held_out"] == [list(one) for one in s.held_out]:
-                return list(known["predictions"])
-        found, errors = [], foretelling_errors(points)
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            if saved["fitted"] == fitted and saved["held_out"] == [list(one) for one in s.held_out]:
+                return list(saved["predictions"])
+        predictions, errors = [], foretelling_errors(points)
         for dim, tokens in s.held_out:
             n, d = (
                 self.parameters(dim),
                 self.run_settings(dim, tokens).recipe.train.steps * s.batch * s.length,
             )
             compute = ScalePoint(n, d, 0.0).compute
-            found.append({
+            predictions.append({
                 "dim": dim, "parameters": n, "tokens": d, "compute": compute,
                 "compute_factor": compute / max(p.compute for p in points),
                 "line": extend_line(points, compute), "best_form": min(errors, key=lambda form: errors[form]),
@@ -200,11 +200,11 @@ class ScaleSweep:
                 **{f.form: {"loss": f.predict(n, d), "interval": f.predict_interval(n, d)} for f in fits},
             })  # fmt: skip
         text = {
-            "written": time.time(), "fitted": fitted, "held_out": s.held_out, "predictions": found,
+            "written": time.time(), "fitted": fitted, "held_out": s.held_out, "predictions": predictions,
             "held_out_trained_already": (self.folder / "held-out").is_dir(),
         }  # fmt: skip
         write_text(path, json.dumps(text, indent=1) + "\n")
-        return list(json.loads(json.dumps(found)))
+        return list(json.loads(json.dumps(predictions)))
 
     def measure(self) -> None:
         """Train the sweep, fit it, predict, and train the held-out runs; what is done so far stays here."""
@@ -242,19 +242,19 @@ def scale_sections(
     budget: float | None,
 ) -> list[Section]:
     """Return a section for everything that is there so far."""
-    found = [point_section(points)]
+    sections = [point_section(points)]
     if fits:
-        found += [fit_section(points, fits), iso_flop_section(points, fits[0], budget)]
+        sections += [fit_section(points, fits), iso_flop_section(points, fits[0], budget)]
     if predictions:
-        found.insert(1, prediction_section(predictions, held_out))
-    return found
+        sections.insert(1, prediction_section(predictions, held_out))
+    return sections
 
 
 def point_section(points: Sequence[ScalePoint]) -> Section:
     """Return the loss of every run: rows are sizes, columns amounts of data."""
     sizes, amounts = (sorted({getattr(p, n) for p in points}) for n in ("parameters", "tokens"))
-    known = {(p.parameters, p.tokens): p.loss for p in points}
-    values = np.array([[known.get((n, d), np.nan) for d in amounts] for n in sizes])
+    losses = {(p.parameters, p.tokens): p.loss for p in points}
+    values = np.array([[losses.get((n, d), np.nan) for d in amounts] for n in sizes])
     rows, x = [f"{n:,} parameters" for n in sizes], [f"{np.log10(d):.4f}" for d in amounts]
     drawn = panels.lines("loss over data", values, rows, x, axes=("validation loss", "log₁₀ tokens"))
     cells = [["" if np.isnan(v) else f"{v:.4f}" for v in row] for row in values]

@@ -219,8 +219,8 @@ class Race:
         def measure() -> dict[str, Any]:
             model, valid = self.load_trained(competitor)
             rows = [row[None] for batch in (valid[i] for i in range(8)) for row in batch.tokens]
-            found = loss_by_position(model, [r.to(self.device) for r in rows[:POSITION_ROWS]])
-            return {"loss": [x for x in found.loss if x is not None], "rows": len(rows[:POSITION_ROWS])}
+            by_position = loss_by_position(model, [r.to(self.device) for r in rows[:POSITION_ROWS]])
+            return {"loss": [x for x in by_position.loss if x is not None], "rows": len(rows[:POSITION_ROWS])}
 
         self.take(f"position-{competitor.system.family}", self.training_settings(competitor), measure)
 
@@ -234,12 +234,12 @@ class Race:
             new = build_system(
                 competitor, vocab=len(self.tokenizer), seed=self.settings.seed, device=self.device
             )
-            found: dict[str, Any] = {}
+            curves: dict[str, Any] = {}
             for name, one in (("trained", model), ("untrained", new)):
                 assert batch.labels is not None
                 curve = loss_gradient_by_distance(one, batch.tokens[rows], batch.labels[rows].clamp(min=0))
-                found[name] = {"norms": curve.norms, "rate": fit_rate(curve).to_dict()}
-            return found
+                curves[name] = {"norms": curve.norms, "rate": fit_rate(curve).to_dict()}
+            return curves
 
         options = self.training_settings(competitor) | {"rows": self.settings.gradient_rows}
         self.take(f"gradient-{competitor.system.family}", options, measure)
@@ -265,8 +265,8 @@ class Race:
             return scores | {"parameters": small.parameters, "table_std": table_std}
 
         def choose_start(task: str) -> dict[str, Any]:
-            found = [measure(task, t.pilot_seed, std) for std in t.table_stds]
-            shares = [sum(one["right"]) / sum(one["count"]) for one in found]
+            scores = [measure(task, t.pilot_seed, std) for std in t.table_stds]
+            shares = [sum(one["right"]) / sum(one["count"]) for one in scores]
             return {"shares": shares, "table_std": t.table_stds[shares.index(max(shares))]}
 
         options = {n: v for n, v in asdict(t).items() if n not in ("systems", "names", "seeds")}

@@ -112,14 +112,14 @@ def size_system(system: System, parameters: int, *, vocab: int, layers: int, con
     Where the width must be a multiple of something, the MLP's width makes up for what is missing.
     """
     family, config = find_config(system.family)
-    known = config.known()
+    options = config.known()
     fixed: dict[str, Any] = {"layers": layers * system.depth + system.more_layers, **system.options}
-    if "context" in known:
+    if "context" in options:
         fixed["context"] = context
     ratio = HIDDEN_RATIO.get(system.family)
 
     def at_width(dim: int, hidden: int | None = None) -> tuple[dict[str, Any], int]:
-        sizes = fixed | {"dim": dim} | ({"table_dim": dim} if "table_dim" in known else {})
+        sizes = fixed | {"dim": dim} | ({"table_dim": dim} if "table_dim" in options else {})
         if ratio is not None:
             sizes["hidden"] = hidden or max(1, round(ratio * dim))
         return sizes, parameter_count(family, config.change(vocab=vocab, **sizes))
@@ -130,8 +130,8 @@ def size_system(system: System, parameters: int, *, vocab: int, layers: int, con
         low, high = (
             (middle, high) if at_width(middle * system.multiple)[1] <= parameters else (low, middle - 1)
         )
-    found = [at_width(m * system.multiple) for m in (low, low + 1)]
-    best = min(found, key=lambda one: abs(one[1] - parameters))
+    nearest = [at_width(m * system.multiple) for m in (low, low + 1)]
+    best = min(nearest, key=lambda one: abs(one[1] - parameters))
     if ratio is not None:
         dim, hidden = best[0]["dim"], best[0]["hidden"]
         each = at_width(dim, hidden + 1)[1] - best[1]
@@ -175,12 +175,12 @@ def shared_tokenizer(
     folder: Path, kind: str, files: Sequence[str], vocab: int, special: Sequence[str] | None = None
 ) -> Tokenizer:
     """Return the tokenizer in a folder, or train it there: all models of a comparison share one."""
-    found = load_tokenizer(folder, {}) if folder.is_dir() else None
-    if found is None:
-        found = train_tokenizer(kind, list(files), vocab, special=special)
+    tokenizer = load_tokenizer(folder, {}) if folder.is_dir() else None
+    if tokenizer is None:
+        tokenizer = train_tokenizer(kind, list(files), vocab, special=special)
         folder.mkdir(parents=True, exist_ok=True)
-        save_tokenizer(found, folder)
-    return found
+        save_tokenizer(tokenizer, folder)
+    return tokenizer
 
 
 def mixing_part(model: LM) -> Part:

@@ -37,11 +37,11 @@ def read_pairs(files: Sequence[str]) -> Pairs:
 
 def join_pairs(pairs: Sequence[tuple[str, str]], max_joined: int, seed: int) -> Pairs:
     """Return as many pairs, each of 1 to `max_joined` consecutive ones joined."""
-    rng, found = random.Random(seed), []
+    rng, joined = random.Random(seed), []
     for start in range(len(pairs)):
         some = pairs[start : start + rng.randint(1, max_joined)]
-        found.append((" ".join(s for s, _ in some), " ".join(t for _, t in some)))
-    return found
+        joined.append((" ".join(s for s, _ in some), " ".join(t for _, t in some)))
+    return joined
 
 
 def split_pairs(pairs: Sequence[tuple[str, str]], seed: int) -> tuple[Pairs, Pairs]:
@@ -53,9 +53,9 @@ def split_pairs(pairs: Sequence[tuple[str, str]], seed: int) -> tuple[Pairs, Pai
     shuffled = list(pairs)
     random.Random(seed).shuffle(shuffled)
     sources = list(dict.fromkeys(source for source, _ in shuffled))
-    held = set(sources[max(1, round(len(sources) * (1 - HELD_OUT))) :])
-    unseen = {source: (source, target) for source, target in reversed(shuffled) if source in held}
-    return [pair for pair in shuffled if pair[0] not in held], list(unseen.values())
+    validation = set(sources[max(1, round(len(sources) * (1 - HELD_OUT))) :])
+    unseen = {source: (source, target) for source, target in reversed(shuffled) if source in validation}
+    return [pair for pair in shuffled if pair[0] not in validation], list(unseen.values())
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ def find_texts(files: Sequence[str], folder: Path) -> tuple[list[str], str]:
     That one is written into the folder of the comparison, so that it stays the same when it is continued.
     """
     if files:
-        found = expand_paths(list(files))
-        return [str(path) for path in found], name_files(found)
+        paths = expand_paths(list(files))
+        return [str(path) for path in paths], name_files(paths)
     path = folder / "text.txt"
     return [str(path if path.is_file() else write_sample_text(path))], TEXT_NAME
 

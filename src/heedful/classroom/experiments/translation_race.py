@@ -161,7 +161,7 @@ class TranslationRace:
         """
         model, around = self.load_trained(competitor), find_template(self.tokenizer, end=True)
         end = cast(int, self.tokenizer.eos)
-        found: dict[str, Any] = {n: [] for n in ("words", "bleu", "interval", "ratio", "rows", "texts")}
+        scores: dict[str, Any] = {n: [] for n in ("words", "bleu", "interval", "ratio", "rows", "texts")}
         for words, pairs in self.data.test.items():
             sources = [
                 [*around.before, *self.tokenizer.encode(s, special=False), *around.after] for s, _ in pairs
@@ -169,13 +169,13 @@ class TranslationRace:
             written = generate(model, sources, max_tokens=2 * max(map(len, sources)) + 8, eos=(end,))
             texts = [self.tokenizer.decode([i for i in ids if i != end]) for ids in written]
             truths = [t for _, t in pairs]
-            found["words"].append(words)
-            found["bleu"].append(bleu(truths, texts)["bleu"])
-            found["interval"].append(bleu_interval(truths, texts))
-            found["ratio"].append(len(" ".join(texts).split()) / len(" ".join(truths).split()))
-            found["rows"].append(len(pairs))
-            found["texts"].append(texts)
-        return found
+            scores["words"].append(words)
+            scores["bleu"].append(bleu(truths, texts)["bleu"])
+            scores["interval"].append(bleu_interval(truths, texts))
+            scores["ratio"].append(len(" ".join(texts).split()) / len(" ".join(truths).split()))
+            scores["rows"].append(len(pairs))
+            scores["texts"].append(texts)
+        return scores
 
     def align(self, competitor: SizedSystem) -> Mapping[str, Any] | None:
         """Return the scores and weights with which a target looks at its source, averaged over heads."""
@@ -212,12 +212,14 @@ class TranslationRace:
 def translation_sections(store: MeasurementStore) -> list[Section]:
     """Return a section for everything that was measured so far."""
     values = {kind: store.values(kind) for kind in ("training", "bleu", "alignment")}
-    known = lambda kind: {TRANSLATORS[n].label: values[kind][n] for n in TRANSLATORS if values[kind].get(n)}
+    by_label = lambda kind: {
+        TRANSLATORS[n].label: values[kind][n] for n in TRANSLATORS if values[kind].get(n)
+    }
     sections = []
-    if known("bleu"):
-        sections.append(bleu_section(known("bleu"), known("training")))
-    if known("alignment"):
-        sections += [alignment_section(known("alignment")), score_section(known("alignment"))]
+    if by_label("bleu"):
+        sections.append(bleu_section(by_label("bleu"), by_label("training")))
+    if by_label("alignment"):
+        sections += [alignment_section(by_label("alignment")), score_section(by_label("alignment"))]
     return sections
 
 
@@ -226,11 +228,11 @@ def bleu_section(results: dict[str, Any], training: dict[str, Any]) -> Section:
     words = next(iter(results.values()))["words"]
     values = np.array([v["bleu"] for v in results.values()])
     best = {name: int(row.argmax()) for name, row in zip(results, values, strict=True)}
-    kept = {n: v["bleu"][-1] / max(v["bleu"][best[n]], 1e-9) for n, v in results.items()}
-    least, most = (choose(kept, key=lambda n: kept[n]) for choose in (min, max))
+    shares = {n: v["bleu"][-1] / max(v["bleu"][best[n]], 1e-9) for n, v in results.items()}
+    least, most = (choose(shares, key=lambda n: shares[n]) for choose in (min, max))
     text = [
-        f"Of its best BLEU {least} keeps {kept[least]:.0%} on sources of up to {words[-1]} words, {most} "
-        f"{kept[most]:.0%}. Test texts are joined from sources that no model has seen; in brackets stand "
+        f"Of its best BLEU {least} keeps {shares[least]:.0%} on sources of up to {words[-1]} words, {most} "
+        f"{shares[most]:.0%}. Test texts are joined from sources that no model has seen; in brackets stand "
         "where 95 % of the BLEUs of texts drawn with replacement lie.",
         "A model that stops too early writes fewer words than the references have: the second table.",
     ]
@@ -239,7 +241,7 @@ def bleu_section(results: dict[str, Any], training: dict[str, Any]) -> Section:
         [
             f"{training[n]['parameters']:,}" if n in training else "",
             *(f"{b:.1f} [{i[0]:.1f}, {i[1]:.1f}]" for b, i in zip(v["bleu"], v["interval"], strict=True)),
-            f"{kept[n]:.0%}",
+            f"{shares[n]:.0%}",
         ]
         for n, v in results.items()
     ]

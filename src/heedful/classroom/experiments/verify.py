@@ -107,10 +107,10 @@ def read_check(row: Mapping[str, Any], name: str) -> Check:
         raise Unavailable(
             f"row {name!r} has no check that runs by itself", hint=f"its figure came from: {row['command']}"
         )
-    known = {f.name for f in fields(Check)}
-    if not isinstance(given, Mapping) or set(given) - known or not {"steps", "tolerance"} <= set(given):
+    names = {f.name for f in fields(Check)}
+    if not isinstance(given, Mapping) or set(given) - names or not {"steps", "tolerance"} <= set(given):
         raise CorruptFile(
-            f"row {name!r}: a check has steps and tolerance, and may have {', '.join(sorted(known))}"
+            f"row {name!r}: a check has steps and tolerance, and may have {', '.join(sorted(names))}"
         )
     steps = given["steps"]
     is_command = lambda step: isinstance(step, list) and step and all(isinstance(word, str) for word in step)
@@ -168,11 +168,11 @@ def last_object(output: str, name: str) -> Mapping[str, Any]:
     for line in reversed(output.splitlines()):
         if line.lstrip().startswith("{"):
             try:
-                found = json.loads(line)
+                value = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(found, dict):
-                return found
+            if isinstance(value, dict):
+                return value
     raise CommandFailed(f"the command of row {name!r} printed no JSON object with a figure")
 
 

@@ -29,6 +29,7 @@ APPLY = {
     "min": torch.min,
     "max": torch.max,
     "ceil": torch.ceil,
+    "floor": torch.floor,
     "relu": torch.relu,
     "relu2": lambda x: torch.relu(x) ** 2,
     "gelu": torch.nn.functional.gelu,

@@ -81,9 +81,9 @@ class AttentionResult:
 
     def __getitem__(self, name: str) -> Pattern:
         """A pattern by its name, with or without `.pattern`."""
-        for known in (name, f"{name}.pattern"):
-            if known in self.patterns:
-                return self.patterns[known]
+        for full_name in (name, f"{name}.pattern"):
+            if full_name in self.patterns:
+                return self.patterns[full_name]
         if not self.patterns:
             raise InputError(self.note)
         close = nearest(name, self.patterns) or f"there are {', '.join(self.patterns)}"

@@ -138,9 +138,9 @@ def draw_token(logits: Tensor, settings: GenerationSettings, *, seed: int = 0, s
         return DrawnToken(int(z.argmax()), None, {"p": chances(z)} | after)
     u = rules.uniforms([rules.generator(seed)], step + 1)[:, -1]
     token = int(rules.draw(rules.warp(settings, z), u)[0])
-    found, applied = {"p": chances(z)}, dict[str, Any]()
+    by_rule, applied = {"p": chances(z)}, dict[str, Any]()
     for rule in ("temperature", "top_k", "top_p", "min_p"):
         applied[rule] = getattr(settings, rule)
-        found[rule] = chances(rules.warp(GenerationSettings(**applied), z))
-    found["final"] = chances(rules.warp(settings, z))
-    return DrawnToken(token, float(u), found)
+        by_rule[rule] = chances(rules.warp(GenerationSettings(**applied), z))
+    by_rule["final"] = chances(rules.warp(settings, z))
+    return DrawnToken(token, float(u), by_rule)

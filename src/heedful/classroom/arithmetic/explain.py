@@ -47,8 +47,8 @@ def explain(
 def examples() -> dict[str, str]:
     """The exercises that are shipped, and what each is about."""
     folder = files("heedful.classroom.arithmetic") / "examples"
-    found = (f.name for f in folder.iterdir() if f.name.endswith(".yaml"))
-    names = sorted(name for name in found if name != "sentences.yaml")
+    yaml_files = (f.name for f in folder.iterdir() if f.name.endswith(".yaml"))
+    names = sorted(name for name in yaml_files if name != "sentences.yaml")
     return {name.removesuffix(".yaml"): str(_parse_yaml(folder / name, name)["about"]) for name in names}
 
 

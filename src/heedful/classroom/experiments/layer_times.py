@@ -117,13 +117,13 @@ def measure_step(
     rows = torch.arange(batch * length).reshape(batch, length) % vocab
     order = ShuffledOrder(1 << 20, batch, 0, shuffle=False)
     batches = Batches(RepeatedBatch(Batch(rows, rows.roll(-1, 1))), order, "repeated")
-    found, now = [], time.perf_counter if device.type == "cuda" else time.thread_time
+    timed, now = [], time.perf_counter if device.type == "cuda" else time.thread_time
     with one_thread():
         began = now()
         for step in fit(model, "next_token", batches, TrainConfig(steps=steps, dtype=dtype)):
-            found.append((step.loss, now() - began))  # the loss waits for the device
+            timed.append((step.loss, now() - began))  # the loss waits for the device
             began = now()
-    return {"seconds": min(seconds for _, seconds in found[1:]), "tokens": batch * length}
+    return {"seconds": min(seconds for _, seconds in timed[1:]), "tokens": batch * length}
 
 
 @dataclass(frozen=True)

@@ -183,22 +183,19 @@ def multiply(x: Tensor, weight: BlockTensor) -> Tensor:
     """Return x Wᵀ for up to some hundred vectors x; a block is widened in the cache, where it is used."""
     from heedful.kernels.cpu_blocks import TILE_ROWS, multiply_blocks, values_kernel
 
-    (rows, row_bytes), size = weight.blocks.shape, x.shape[-1]
+    (rows, row_bytes), start = weight.blocks.shape, weight.blocks.data_ptr()
     kernel, block = values_kernel(weight.kind), SIZES[weight.kind][0]
-    vectors = x.reshape(-1, size)
-    count = -(-len(vectors) // 16) * 16
-    transposed = x.new_zeros(size, count)
-    transposed[:, : len(vectors)] = vectors.t()
-    out, tiles = x.new_zeros(rows + TILE_ROWS, count), -(-rows // TILE_ROWS)
+    vectors = x.detach().reshape(-1, x.shape[-1]).contiguous().numpy()
+    out = torch.empty(*x.shape[:-1], rows)
+    to = out.numpy().reshape(-1, rows)
     share_among_threads(
         lambda low, high: multiply_blocks(
-            kernel, weight.blocks.data_ptr(), row_bytes, size, block, low * TILE_ROWS,
-            min(high * TILE_ROWS, rows), transposed.data_ptr(), count, out.data_ptr(),
+            kernel, start, row_bytes, block, low * TILE_ROWS, min(high * TILE_ROWS, rows), vectors, to
         ),
-        tiles,
-        rows * size // MIN_THREAD_VALUES,
-    )  # fmt: skip
-    return out[:rows, : len(vectors)].t().contiguous().view(*x.shape[:-1], rows)
+        -(-rows // TILE_ROWS),
+        rows * x.shape[-1] // MIN_THREAD_VALUES,
+    )
+    return out
 
 
 def share_among_threads(run: Callable[[int, int], None], count: int, most: int) -> None:

@@ -29,6 +29,7 @@ from numba.core.ccallback import CFunc
 from heedful.kernels.numba_intrinsics import (
     PAUSE,
     SOURCE_STAMP,
+    Array,
     Int,
     compile_cached,
     intrinsic,
@@ -516,36 +517,37 @@ def multiply_tile(
 
 @compile_cached
 def multiply_blocks(
-    kernel: Int,
-    weight: Int,
-    row_bytes: Int,
-    size: Int,
-    block: Int,
-    low: Int,
-    high: Int,
-    x: Int,
-    count: Int,
-    out: Int,
+    kernel: Int, weight: Int, row_bytes: Int, block: Int, low: Int, high: Int, x: Array, out: Array
 ) -> None:
-    """out (N, count) += W xᵀ in float32, rows low … high of W, with x transposed (K, count).
+    """out (T, N) = x Wᵀ in float32 for rows low … high of W, whose blocks have `block` numbers each.
 
-    A few rows of W are widened, 256 values each, and stay in the nearest cache for all vectors. `size` is K,
-    `block` the numbers of a block, `count` a multiple of 16; `out` has room for TILE_ROWS more than `high`.
+    A few rows of W are widened, 256 values each, and stay in the nearest cache for all vectors of x.
     """
+    vectors, size = x.shape
+    count, stored = -(-vectors // 16) * 16, row_bytes // (size // block)
+    turned, sums = np.zeros((size, count), np.float32), np.empty((TILE_ROWS, count), np.float32)
+    for t in range(vectors):
+        for k in range(size):
+            turned[k, t] = x[t, k]
     wide = np.empty((TILE_ROWS, TILE_VALUES), np.float32)
-    wide_at, stored, stride = wide.ctypes.data, row_bytes // (size // block), 4 * count
+    wide_at, stride = wide.ctypes.data, 4 * count
     for row in range(low, high, TILE_ROWS):
+        rows = min(TILE_ROWS, high - row)
+        sums[:] = 0
         for start in range(0, size, TILE_VALUES):
             length = min(TILE_VALUES, size - start)
-            for r in range(min(TILE_ROWS, high - row)):
+            for r in range(rows):
                 source = weight + (row + r) * row_bytes + start // block * stored
                 call_kernel(kernel, (source, length // block, wide_at + 4 * TILE_VALUES * r))
             t = 0
             while t < count:
-                x_at, to = x + start * stride + 4 * t, out + row * stride + 4 * t
+                x_at, to = turned.ctypes.data + start * stride + 4 * t, sums.ctypes.data + 4 * t
                 if count - t >= 32:
                     multiply_tile(32, wide_at, length, x_at, stride, to)
                     t += 32
                 else:
                     multiply_tile(16, wide_at, length, x_at, stride, to)
                     t += 16
+        for t in range(vectors):
+            for r in range(rows):
+                out[t, row + r] = sums[r, t]

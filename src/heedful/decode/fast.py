@@ -25,7 +25,7 @@ from heedful.models.base import Model
 
 # Weights × tokens that make up for getting the machine code ready (docs/generation-speed.md): a quarter of a
 # second to read what an earlier process compiled, some ten to compile it the first time.
-MIN_WORK_CACHED, MIN_WORK_COMPILED = 4e9, 4e10
+MIN_WORK_CACHED, MIN_WORK_COMPILED = 2e9, 4e10
 MIN_TOKENS_RECORDED = 12  # tokens that make up for recording a step, which costs a few
 NUMBA_KERNELS = "heedful.kernels.team"
 

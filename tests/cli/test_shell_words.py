@@ -46,9 +46,6 @@ def heed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
         ("translate x --to xx", "give --model"),
         ("translate x --to fr -m translate-en-de", "give --model"),
         ("generate prose x --dtype float8", "--dtype float8 is unknown"),
-        ("generate prose x --top-p 3", "--top-p 3.0 must be above 0"),
-        ("generate prose x --top-k 0", "--top-k 0 keeps no token"),
-        ("generate prose x --max-tokens 0", "--max-tokens 0 asks for no text"),
         ("generate prose x --n 3 --temperature 0", "--n 3 with --temperature 0"),
         ("complete x -m prose --top-p 3", "--top-p 3.0"),
         ("complete x -m masked", "needs a decoder"),
@@ -79,6 +76,21 @@ def test_what_to_do_is_said_in_the_words_of_the_shell(line: str, said: str, heed
     assert (code, out) == (3, "")
     assert said in err
     assert not PYTHON.search(err), err
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        ("--top-p 3", "less than or equal to 1"),
+        ("--top-k 0", "greater than or equal to 1"),
+        ("--max-tokens 0", "greater than or equal to 1"),
+    ],
+)
+def test_a_number_outside_its_range_is_wrong_usage(words: str, allowed: str, heed: Any) -> None:
+    code, out, err = heed(f"generate prose x {words}")
+    assert (code, out) == (2, "")
+    assert words.split()[0] in err
+    assert allowed in err
 
 
 @pytest.mark.parametrize(

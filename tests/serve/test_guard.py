@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,6 +16,12 @@ from heedful.serve.guard import AccessRules, Guard, RequestRefused, replay_body
 
 HOST = (b"host", b"127.0.0.1")
 OURS = AccessRules(max_body_bytes=10)
+
+
+def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine in a thread of its own: a browser of other tests may have a loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 def ask(
@@ -52,7 +59,7 @@ def ask(
         "query_string": query,
         "headers": [HOST, *headers],
     }
-    asyncio.run(Guard(application, rules, render)(scope, receive, send))
+    run(Guard(application, rules, render)(scope, receive, send))
     if not sent:
         return 0, {}, b"", seen
     carried = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
@@ -92,7 +99,7 @@ def test_a_body_that_does_not_come_is_refused_in_time(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(guard, "BODY_TIMEOUT_SECONDS", 0.01)
     with pytest.raises(RequestRefused, match=r"not sent in 0.01 s") as refusal:
-        asyncio.run(guard.read_body(never, 10, "POST"))
+        run(guard.read_body(never, 10, "POST"))
     assert (refusal.value.status, refusal.value.headers) == (408, {"connection": "close"})
 
 
@@ -101,8 +108,8 @@ def test_a_body_is_given_once_more_and_then_what_comes_after_it() -> None:
         return {"type": "http.disconnect"}
 
     again = replay_body(b"abc", later)
-    assert asyncio.run(again()) == {"type": "http.request", "body": b"abc", "more_body": False}
-    assert asyncio.run(again()) == {"type": "http.disconnect"}
+    assert run(again()) == {"type": "http.request", "body": b"abc", "more_body": False}
+    assert run(again()) == {"type": "http.disconnect"}
 
 
 @pytest.mark.parametrize(
@@ -220,7 +227,7 @@ def test_what_is_no_request_goes_through() -> None:
         seen.append(scope["type"])
 
     none: Any = None
-    asyncio.run(Guard(application, OURS, none)({"type": "lifespan"}, none, none))
+    run(Guard(application, OURS, none)({"type": "lifespan"}, none, none))
     assert seen == ["lifespan"]
 
 

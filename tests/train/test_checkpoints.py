@@ -73,7 +73,7 @@ def test_checkpoints_are_sorted_by_number_not_by_letters(tmp_path: Path) -> None
     ]
 
 
-CRASHES = [f"heedful.train.checkpoint.{name}" for name in ("optimiser_tensors", "write_text", "save_file")]
+CRASHES = [f"heedful.train.checkpoint.{name}" for name in ("optimiser_tensors", "write_text", "save_tensors")]
 CRASHES += ["heedful.core.files.sync", "shutil.rmtree"]
 
 

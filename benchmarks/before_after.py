@@ -104,7 +104,7 @@ def measure_studio(environment: dict[str, str]) -> dict[str, float]:
     assert server.stdout is not None
     try:
         found = next(filter(None, (re.search(r"http://\S+", line) for line in server.stdout)))
-        address, _, token = found[0].partition("/?token=")
+        address, _, token = found[0].rstrip("/").partition("/?token=")
         used = []
         for start in ("the cat", "a dog"):
             body = json.dumps({"model": "prose", "text": f"{start} sat " + "on the mat " * 13}).encode()

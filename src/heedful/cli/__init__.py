@@ -45,7 +45,7 @@ COMMANDS = {
     "verify": Command("experiments", "Measure a published result again.", "Training"),
     "plot": Command("training", "Plot training curves.", "Training"),
     "race": Command("experiments", "Compare RNNs, Transformers and others of one size.", "Training"),
-    "scale": Command("experiments", "Fit loss by size and data, and foretell larger models.", "Training"),
+    "scale": Command("experiments", "Fit a scaling law and predict the loss of larger models.", "Training"),
     "tokenizer": Command("training", "Train a tokenizer on text.", "Training"),
     "recipes": Command("training", "List the training recipes.", "Training"),
     "recipe": Command("training", "Copy a recipe to a file, to change it.", "Training"),

@@ -119,7 +119,7 @@ def shown_command(context: typer.Context) -> str:
     return " ".join(["heed", context.info_name or "", *words])
 
 
-# `heed scale`: loss by size, data and compute, fitted, and foretold for a larger model.
+# `heed scale`: the loss by size, data and compute is fitted, and predicted for a larger model.
 
 
 def scale_command(
@@ -136,7 +136,7 @@ def scale_command(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Train models of several sizes on several amounts of text, fit the loss, and foretell larger models.
+    """Train models of several sizes on several amounts of text, fit the loss and predict larger models.
 
     The predictions are written down before the larger models are trained. The last line printed is the path
     of the report. Ctrl-C keeps every finished run, and the same command continues.

@@ -314,8 +314,8 @@ def mixing(part: nn.Module, length: int, probe: Probe) -> int:
     sizes = state_numbers(part, length, probe)
     if isinstance(part.new_state(1, 1), RecurrentState) and "source" not in sizes:
         return 4 * sizes.get("fixed", 0)
-    heads, kv_heads = (getattr(part, name, 1) for name in ("heads", "kv_heads"))
-    shared = heads // kv_heads if hasattr(part, "kv_heads") else 1
+    kv_heads = getattr(part, "kv_heads", None)
+    shared = 1 if kv_heads is None else getattr(part, "heads", 1) // kv_heads
     numbers = sizes.get("fixed", 0) + length * (sizes.get("token", 0) + sizes.get("source", 0))
     return 2 * numbers * shared
 

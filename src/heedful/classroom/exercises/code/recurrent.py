@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from heedful.classroom.exercises.code import models as models
+from heedful.classroom.exercises.code import models
 from heedful.classroom.exercises.code.exercise import Case, CodeExercise, mistakes
 from heedful.classroom.exercises.code.transformer import random_tensors
 from heedful.decode.engines.step_operators import Definitions

@@ -16,7 +16,7 @@ from operator import itemgetter
 import torch
 from torch import Tensor
 
-from heedful.classroom.exercises.code import models as models
+from heedful.classroom.exercises.code import models
 from heedful.classroom.exercises.code.exercise import Case, CodeExercise, mistakes
 from heedful.text.bpe import merge_pair
 

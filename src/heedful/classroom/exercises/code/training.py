@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from heedful.classroom.exercises.code import models as models
+from heedful.classroom.exercises.code import models
 from heedful.classroom.exercises.code.exercise import Case, CodeExercise, mistakes
 from heedful.classroom.exercises.code.transformer import random_tensors
 from heedful.train.config import TrainConfig

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from heedful.classroom.exercises.code import models as models
+from heedful.classroom.exercises.code import models
 from heedful.classroom.exercises.code.exercise import Case, CodeExercise, mistakes
 from heedful.decode.engines.step_operators import Definitions, Norm
 from heedful.nn.attend import Call, masked_softmax, reference

@@ -83,11 +83,11 @@ def heedful_calls(folder: Path, clean: Any, corrupt: Any) -> dict[str, Callable[
     import torch
 
     import heedful
-    from heedful.interp.change import head_effects
-    from heedful.interp.lens import logit_lens
-    from heedful.interp.logit_attribution import logit_attribution
-    from heedful.interp.patching import activation_patching, attribution_patching
-    from heedful.interp.steering import steer
+    from heedful.interp.intervene.ablation import head_effects
+    from heedful.interp.intervene.patching import activation_patching, attribution_patching
+    from heedful.interp.intervene.steering import steer
+    from heedful.interp.observe.lens import logit_lens
+    from heedful.interp.observe.logit_attribution import logit_attribution
 
     model = heedful.load(folder)
     last = f"blocks.{len(model.blocks) - 1}.attn.pattern"

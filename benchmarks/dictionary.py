@@ -21,7 +21,7 @@ import heedful
 from heedful.classroom.figures.token_labels import readable, visible_text
 from heedful.core.files import read_lines
 from heedful.interp.activations import collect_activations, content_tokens
-from heedful.interp.dictionary import feature_examples, fit_dictionary, score_dictionary
+from heedful.interp.learn.dictionary import feature_examples, fit_dictionary, score_dictionary
 from heedful.models.base import Model
 
 

@@ -7,7 +7,7 @@
 Random weights, bfloat16, a prompt (or source) of 32 tokens, 256 written; a rate counts the whole call, the
 prompt's reading included, and is the best of three. "first s" is the first call, "first +s" what it takes
 more than a plain one. "plain" is `generate(model, fast=False)`, "graph" the model's own parts recorded,
-"default" what `generate(model)` chooses: the same with the kernels of kernels/gpu_step.py; "sampled" draws.
+"default" what `generate(model)` chooses: the same with the kernels of kernels/gpu/step.py; "sampled" draws.
 The last line is JSON.
 """
 

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 import heedful
-from heedful.interp.comparison import Comparison
 from heedful.interp.inputs import choices
-from heedful.interp.logit_attribution import logit_attribution
-from heedful.interp.patching import activation_patching, attribution_patching, carry, path_patching
+from heedful.interp.intervene.comparison import Comparison
+from heedful.interp.intervene.patching import activation_patching, attribution_patching, carry, path_patching
+from heedful.interp.observe.logit_attribution import logit_attribution
 
 CLEAN = "When Mary and John went to the store, John gave a drink to"
 CORRUPT = "When Mary and John went to the store, Mary gave a drink to"

@@ -40,7 +40,7 @@ import heedful
 from heedful import data
 from heedful.classroom.experiments import ledger
 from heedful.models.base import Model
-from heedful.nn.attention import Attention, CrossAttention
+from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.tasks.metrics.generated import bleu
 from heedful.train.checkpoint import list_checkpoints, read_pointer
 from heedful.train.stopping import EarlyStopping, average_checkpoints

@@ -38,7 +38,7 @@ from heedful.data.batch_options import BatchOptions
 from heedful.data.readers import Table
 from heedful.tasks.examples import Examples
 from heedful.tasks.metrics.generated import rouge
-from heedful.tasks.text2text import Summarization
+from heedful.tasks.pipelines.text2text import Summarization
 from heedful.weights.saving import save_on_base
 from tasks import lead3
 

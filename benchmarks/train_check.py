@@ -20,11 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.data.batch import IGNORE, Batch
-from heedful.kernels import float8_product as float8
-from heedful.kernels import gelu
-from heedful.kernels import linear_group as columns
-from heedful.kernels.float8_product import BACKWARD, FORWARD, GELU, PLAIN, SLOPE
-from heedful.kernels.gpu_crossentropy import loss_and_slope
+from heedful.kernels.gpu import float8_product as float8
+from heedful.kernels.gpu import gelu
+from heedful.kernels.gpu import linear_group as columns
+from heedful.kernels.gpu.crossentropy import loss_and_slope
+from heedful.kernels.gpu.float8_product import BACKWARD, FORWARD, GELU, PLAIN, SLOPE
 from heedful.train import float8 as swapping
 from heedful.train.crossentropy import linear_cross_entropy
 from heedful.train.float8 import fuse

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.data.batch import IGNORE
-from heedful.kernels import gpu_crossentropy as crossentropy
+from heedful.kernels.gpu import crossentropy as crossentropy
 from heedful.train.loss import attention_kernels
 
 VOCAB, WIDE, DIM, HEADS, ROWS, LENGTH, LAYERS = 50257, 50304, 768, 12, 65536, 1024, 12
@@ -238,8 +238,8 @@ def product(K: int, N: int) -> dict[str, Any]:
 
 def visits() -> dict[str, Any]:
     """The kernels that visit memory once in bfloat16: GELU forward and back, and three gradients joined."""
-    from heedful.kernels import gelu
-    from heedful.kernels import linear_group as columns
+    from heedful.kernels.gpu import gelu
+    from heedful.kernels.gpu import linear_group as columns
 
     u = torch.randn(ROWS, 4 * DIM, device="cuda", dtype=torch.bfloat16)
     up, parts = torch.randn_like(u), [torch.randn(ROWS, DIM, device="cuda", dtype=torch.bfloat16)] * 3
@@ -257,8 +257,8 @@ def visits() -> dict[str, Any]:
 
 def roundings() -> dict[str, Any]:
     """Rounding to float8 both ways, plain and through a GELU and its slope, in several tiles."""
-    from heedful.kernels import float8_product as float8
-    from heedful.kernels import gpu_float8
+    from heedful.kernels.gpu import float8 as gpu_float8
+    from heedful.kernels.gpu import float8_product as float8
 
     x = torch.randn(ROWS, 4 * DIM, device="cuda", dtype=torch.bfloat16)
     up, weight = torch.randn_like(x) * 1e-5, torch.randn(4 * DIM, DIM, device="cuda")

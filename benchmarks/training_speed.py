@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from heedful.data.batch import Batch
-from heedful.nn.scan import selective
-from heedful.nn.selective import fast_selective
+from heedful.nn.state_space.scan import selective
+from heedful.nn.state_space.selective import fast_selective
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
 from heedful.weights.loading import build
@@ -256,7 +256,7 @@ def scan_times(a: argparse.Namespace) -> list[dict[str, Any]]:
         found.append({"errors": errors})
     if a.device != "cuda":
         return found
-    import heedful.kernels.gpu_selective as kernels
+    import heedful.kernels.gpu.selective as kernels
 
     for rows, T in SHAPES:
         D, N = 1536, 16

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bundle import everyday_texts
 from bundle import vocabulary as v
-from heedful.data.answer_spans import Question
+from heedful.data.examples.answer_spans import Question
 
 YEARS = tuple(str(year) for year in range(1890, 2024))
 # The kind of word behind each letter; two letters of a kind are two different words.

@@ -19,7 +19,7 @@ import torch
 from bundle import SCRATCH, contexts, names
 from bundle.cards import Card
 from heedful import data
-from heedful.data.answer_spans import Question
+from heedful.data.examples.answer_spans import Question
 from heedful.models.base import Model
 from heedful.tasks.evaluate import evaluate
 from heedful.tasks.finetune.request import EvaluationRequest

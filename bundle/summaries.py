@@ -31,7 +31,7 @@ from heedful.classroom.experiments import ledger
 from heedful.data.batch_options import BatchOptions
 from heedful.tasks.examples import Examples
 from heedful.tasks.metrics.generated import rouge_l, rouge_n, words
-from heedful.tasks.text2text import Summarization
+from heedful.tasks.pipelines.text2text import Summarization
 from heedful.weights.saving import save_on_base
 
 BASE = "smollm2-135m-instruct"

@@ -14,8 +14,8 @@ from heedful.data.batches import Batches
 from heedful.data.tokenization import find_template
 from heedful.models.base import Model
 from heedful.tasks.examples import Examples
+from heedful.tasks.pipelines.text2text import Summarization
 from heedful.tasks.registry import bind_task
-from heedful.tasks.text2text import Summarization
 
 
 def summariser(model: Model) -> Summarization:

@@ -156,7 +156,7 @@ def picture(family: Any) -> str:
 
 def tree_text(family: Any) -> str:
     """Return the assembled parts of the family's smallest model, one line each."""
-    from heedful.interp.show import model_tree
+    from heedful.interp.observe.show import model_tree
 
     def lines(node: Any, indent: str) -> Iterator[str]:
         for child in node.children:

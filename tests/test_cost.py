@@ -49,7 +49,8 @@ def test_classifying_imports_no_task_but_its_own() -> None:
         "import sys\nfrom heedful.cli import main\n"
         "try: main(['classify', 'Great fun.'])\nexcept SystemExit as end: assert not end.code\n"
         "rare = ('torch._dynamo', 'numba', 'yaml', 'rich.progress', 'heedful.decode.loop', 'heedful.view',"
-        " 'heedful.tasks.likelihood', 'heedful.tasks.text_generation', 'heedful.tasks.question_answering')\n"
+        " 'heedful.tasks.likelihood', 'heedful.tasks.pipelines.text_generation',"
+        " 'heedful.tasks.pipelines.question_answering')\n"
         "print([m for m in rare if m in sys.modules])"
     )
     assert python(code).splitlines()[-1] == "[]"

@@ -92,10 +92,8 @@ def test_a_layer_imports_only_what_stands_below_it() -> None:
 
 def test_parts_know_no_engine() -> None:
     """No part chooses a kernel of a decoding step or looks at a state's class to find out who asks."""
-    engine = re.compile(
-        r"heedful\.decode|kernels\.(gpu_step|gpu_products|gpu_attend|gpu_states)|Static\w*(KV|State)"
-    )
-    for path in (ROOT / "nn").glob("*.py"):
+    engine = re.compile(r"heedful\.decode|kernels\.gpu\.(step|products|attend|states)|Static\w*(KV|State)")
+    for path in (ROOT / "nn").rglob("*.py"):
         assert not engine.search(path.read_text()), path
 
 
@@ -138,7 +136,7 @@ def words(path: Path) -> set[str]:
 def test_no_part_knows_a_model_by_name() -> None:
     names = {piece for family in FAMILIES for piece in family.replace("-", "_").split("_")} - OWN_NAMES
     names -= {"v2", "v3", "transformer", "xlm"}
-    for path in (ROOT / "nn").glob("*.py"):
+    for path in (ROOT / "nn").rglob("*.py"):
         assert not words(path) & (names - {"seq2seq"}), f"{path.name}: {words(path) & names}"
 
 

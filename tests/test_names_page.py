@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from heedful.interp.show import ValueRow, value_rows
+from heedful.interp.observe.show import ValueRow, value_rows
 from heedful.models import FAMILIES
 from heedful.models.value_names import MEANINGS, value_meaning
 from heedful.weights.loading import assemble

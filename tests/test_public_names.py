@@ -2,7 +2,7 @@
 
 public_names.txt has one line for each. New lines are added by `python -m tests.test_public_names`, which
 keeps the old ones; a line is taken out by hand only. README.md and docs/ name nothing that is not public;
-a name of a module below a package, such as heedful.interp.lens.surprisal, is listed by hand.
+a name of a module below a package, such as heedful.interp.observe.lens.surprisal, is listed by hand.
 """
 
 from __future__ import annotations

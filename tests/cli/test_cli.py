@@ -13,7 +13,7 @@ import pytest
 import heedful
 from heedful.cli import COMMANDS, main
 from heedful.cli.models import count_known, read_known
-from heedful.interp.show import label
+from heedful.interp.observe.show import label
 from heedful.models import presets
 from heedful.weights.hub import at_hand
 

@@ -13,7 +13,7 @@ import pytest
 from heedful import data
 from heedful.core.errors import InputError
 from heedful.data.batch_options import BatchOptions
-from heedful.data.language_modeling import completion
+from heedful.data.examples.language_modeling import completion
 from tests.data.toy import Words
 
 BUILDERS = (*data.FROM_TEXT.values(), data.parallel, data.classify, data.regress, data.contrast, data.tag)

@@ -9,7 +9,7 @@ import pytest
 
 from heedful.core.errors import InputError
 from heedful.data.batch import IGNORE
-from heedful.data.language_modeling import completion
+from heedful.data.examples.language_modeling import completion
 from tests.data.toy import Letters
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from heedful.core.errors import ConfigError, InputError
-from heedful.data import corruption as corrupt
 from heedful.data.batch import IGNORE
-from heedful.data.corruption import Masking, Noise
+from heedful.data.examples import corruption as corrupt
+from heedful.data.examples.corruption import Masking, Noise
 from tests.refusal import refused
 
 V, MASK = 1000, 3

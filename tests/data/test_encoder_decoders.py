@@ -11,12 +11,12 @@ import torch
 from heedful import data
 from heedful.core.errors import InputError
 from heedful.data import IGNORE
-from heedful.data import corruption as corrupt
 from heedful.data.batch import Row, collate
-from heedful.data.masking import decoder_row
+from heedful.data.examples import corruption as corrupt
+from heedful.data.examples.masking import decoder_row
+from heedful.data.examples.translation import PairRows
 from heedful.data.token_cache import ragged_array
 from heedful.data.tokenization import Template
-from heedful.data.translation import PairRows
 from tests.data.toy import Letters, Words
 from tests.refusal import refused
 

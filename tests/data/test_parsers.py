@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from heedful.core.errors import HeedfulError
-from heedful.data.answer_spans import Question, locate_answer, squad
+from heedful.data.examples.answer_spans import Question, locate_answer, squad
+from heedful.data.examples.tagging import Sentence, conll, to_bio
 from heedful.data.readers import Table
-from heedful.data.tagging import Sentence, conll, to_bio
 
 quick = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

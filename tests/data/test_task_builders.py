@@ -13,8 +13,8 @@ import torch
 from heedful import data
 from heedful.core.errors import InputError
 from heedful.data import IGNORE
-from heedful.data.answer_spans import Question, locate_answer
-from heedful.data.tagging import encode_words, to_bio
+from heedful.data.examples.answer_spans import Question, locate_answer
+from heedful.data.examples.tagging import encode_words, to_bio
 from tests.data.toy import Letters, Words
 from tests.refusal import refused
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import heedful
 from heedful.decode.engines.numba_stepper import NumbaStepper
 from heedful.decode.stepper import EagerStepper
-from heedful.kernels.block_tensor import SIZES, BlockTensor, reference_widen, widen
+from heedful.kernels.cpu.block_tensor import SIZES, BlockTensor, reference_widen, widen
 from heedful.models.base import Model
 from heedful.weights.exporting import export_gguf
 
@@ -47,8 +47,8 @@ def test_values_of_blocks_are_those_of_the_gguf_library(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_a_product_with_blocks_equals_the_product_with_their_values(kind: str) -> None:
-    from heedful.kernels import cpu_rows as R
-    from heedful.kernels.cpu_blocks import GROUP, dot_kernel
+    from heedful.kernels.cpu import rows as R
+    from heedful.kernels.cpu.blocks import GROUP, dot_kernel
 
     blocks, size = random_blocks(kind), 512
     x, out = torch.randn(size, generator=torch.Generator().manual_seed(0)), torch.zeros(len(blocks))

@@ -20,7 +20,7 @@ from heedful.decode.engines.fallback import (
 from heedful.decode.fast import NumbaStepper
 from heedful.decode.quantize import quantize
 from heedful.decode.stepper import EagerStepper
-from heedful.interp.change import prune as prune_heads
+from heedful.interp.intervene.ablation import prune as prune_heads
 from heedful.models.base import LM
 from heedful.nn.adapt import recompute
 from heedful.nn.ffn import MLP, GatedMLP

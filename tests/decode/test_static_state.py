@@ -14,10 +14,9 @@ from heedful.decode.engines.step_fusion import FusedOperators
 from heedful.decode.engines.step_operators import Definitions
 from heedful.decode.engines.step_parts import STEP_PARTS, step_by_operators, stepping_copy
 from heedful.models.base import LM, Model, Seq2Seq, State
-from heedful.nn.attention import Attention
+from heedful.nn.attention.multi_head import Attention
 from heedful.nn.norm import RMSNorm
-from heedful.nn.position import Rotary
-from heedful.nn.rope import NTKScaling
+from heedful.nn.position import NTKScaling, Rotary
 from heedful.weights.adapters import lora
 from tests.properties.tiny import GENERATORS, ids, source_ids, tiny
 

@@ -29,7 +29,7 @@ needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter computes
 
 
 def kernels() -> Any:
-    from heedful.kernels.gpu_step import Kernels
+    from heedful.kernels.gpu.step import Kernels
 
     return Kernels()
 

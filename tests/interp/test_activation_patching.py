@@ -8,9 +8,9 @@ from torch import Tensor
 
 from heedful import Watch
 from heedful.core.errors import InputError
-from heedful.interp.comparison import Comparison, PatchingResult
 from heedful.interp.inputs import Input, choices, reading
-from heedful.interp.patching import activation_patching, patch
+from heedful.interp.intervene.comparison import Comparison, PatchingResult
+from heedful.interp.intervene.patching import activation_patching, patch
 from heedful.models.base import Model, Seq2Seq
 from tests.properties.tiny import ALL, ids, source_ids, tiny
 

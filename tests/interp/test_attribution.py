@@ -11,7 +11,7 @@ from heedful.core.errors import InputError
 from heedful.decode.quantize import quantize
 from heedful.interp.gradients import attribution, gradient_by_distance
 from heedful.interp.inputs import reading, token_vectors
-from heedful.interp.lens import neighbours
+from heedful.interp.observe.lens import neighbours
 from heedful.models.base import Model, Seq2Seq
 from tests.properties.tiny import ALL, ids, source_ids, tiny
 

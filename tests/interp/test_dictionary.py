@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import heedful
 from heedful import Watch
 from heedful.core.errors import CorruptFile, InputError, NotFound
-from heedful.interp.dictionary import (
+from heedful.interp.learn.dictionary import (
     ablate_features,
     dictionary_activations,
     feature_examples,

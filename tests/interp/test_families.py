@@ -9,13 +9,13 @@ from torch import nn
 import heedful
 from heedful import Watch
 from heedful.core.errors import InputError
-from heedful.interp.attention import attention, head_scores, rollout
-from heedful.interp.change import ablate, prune
 from heedful.interp.gradients import attribution, gradient_by_distance
 from heedful.interp.inputs import Input, part_at, reading
-from heedful.interp.lens import logit_lens
+from heedful.interp.intervene.ablation import ablate, prune
+from heedful.interp.observe.attention import attention, head_scores, rollout
+from heedful.interp.observe.lens import logit_lens
 from heedful.models.base import Model, Seq2Seq
-from heedful.nn.attention import Attention, CrossAttention, SinkAttention
+from heedful.nn.attention.multi_head import Attention, CrossAttention, SinkAttention
 from tests.properties.tiny import ALL, ids, source_ids, tiny
 
 # Norms taken head by head pass near zero on the way: completeness takes thousands of points.

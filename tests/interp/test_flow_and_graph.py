@@ -8,10 +8,10 @@ import torch
 
 import heedful
 from heedful.core.errors import InputError
-from heedful.interp.attention import FlowNetwork, attention_flow, mixed_layers, rollout
 from heedful.interp.gradients import attribution
 from heedful.interp.inputs import reading
-from heedful.interp.patching import attribution_graph
+from heedful.interp.intervene.patching import attribution_graph
+from heedful.interp.observe.attention import FlowNetwork, attention_flow, mixed_layers, rollout
 from tests.interp.test_activation_patching import answers, two
 from tests.properties.tiny import ids, tiny
 

@@ -7,8 +7,7 @@ import torch
 
 from heedful import Watch
 from heedful.core.errors import InputError
-from heedful.interp.attention import attention, head_scores
-from heedful.interp.head_catalogue import (
+from heedful.interp.learn.head_catalogue import (
     SCORES,
     HeadCatalogue,
     catalogue_heads,
@@ -16,6 +15,7 @@ from heedful.interp.head_catalogue import (
     is_punctuation,
     repeated_tokens,
 )
+from heedful.interp.observe.attention import attention, head_scores
 from tests.decode.toy import letters
 from tests.properties.tiny import ALL, tiny
 

@@ -9,10 +9,10 @@ import torch
 
 import heedful
 from heedful.core.errors import HeedfulError
-from heedful.interp.attention import attention
 from heedful.interp.inputs import reading
-from heedful.interp.logit_attribution import logit_attribution
-from heedful.interp.patching import activation_patching, attribution_patching, carry, path_patching
+from heedful.interp.intervene.patching import activation_patching, attribution_patching, carry, path_patching
+from heedful.interp.observe.attention import attention
+from heedful.interp.observe.logit_attribution import logit_attribution
 from heedful.models.base import Model
 
 CLEAN = "When Mary and John went to the store, John gave a drink to"

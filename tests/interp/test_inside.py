@@ -18,11 +18,11 @@ import heedful
 from heedful.cli import main
 from heedful.core.errors import InputError
 from heedful.decode.quantize import quantize
-from heedful.interp.attention import attention, head_scores, rollout
-from heedful.interp.change import ablate, causal_trace, head_effects, patch, prune
 from heedful.interp.gradients import attribution, gradient_by_distance
 from heedful.interp.inputs import part_at, reading, token_id
-from heedful.interp.lens import logit_lens, neighbours, surprisal
+from heedful.interp.intervene.ablation import ablate, causal_trace, head_effects, patch, prune
+from heedful.interp.observe.attention import attention, head_scores, rollout
+from heedful.interp.observe.lens import logit_lens, neighbours, surprisal
 from heedful.nn.context import Watch
 from tests.properties.tiny import ids, source_ids, tiny
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from heedful import Watch
 from heedful.core.errors import InputError
 from heedful.decode.quantize import quantize
-from heedful.interp.change import without
 from heedful.interp.inputs import Input, part_at, reading
-from heedful.interp.logit_attribution import logit_attribution
+from heedful.interp.intervene.ablation import without
+from heedful.interp.observe.logit_attribution import logit_attribution
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.block import Block, ParallelBlock
 from tests.properties.tiny import ALL, ids, source_ids, tiny

@@ -11,8 +11,8 @@ from torch import Tensor
 import heedful
 from heedful import Watch
 from heedful.core.errors import InputError
-from heedful.interp.change import causal_trace, patch
 from heedful.interp.inputs import Input, reading
+from heedful.interp.intervene.ablation import causal_trace, patch
 from heedful.models.base import Model, Seq2Seq
 from tests.properties.tiny import ids, source_ids, tiny
 

@@ -8,9 +8,14 @@ from torch import Tensor
 
 from heedful import Watch
 from heedful.core.errors import InputError
-from heedful.interp.comparison import PatchingResult
 from heedful.interp.inputs import Input, reading, stack_of
-from heedful.interp.patching import activation_patching, attribution_patching, edge_attribution, path_patching
+from heedful.interp.intervene.comparison import PatchingResult
+from heedful.interp.intervene.patching import (
+    activation_patching,
+    attribution_patching,
+    edge_attribution,
+    path_patching,
+)
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.block import Block, ParallelBlock
 from tests.interp.test_activation_patching import answers, two

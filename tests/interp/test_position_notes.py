@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from heedful.interp.mixing import describe_positions
+from heedful.interp.observe.mixing import describe_positions
 from tests.properties.tiny import tiny
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from heedful.core.errors import InputError
-from heedful.data.tagging import Sentence
-from heedful.interp.probes import assign_group_folds, control_labels, layer_names, linear_probes
+from heedful.data.examples.tagging import Sentence
+from heedful.interp.learn.probes import assign_group_folds, control_labels, layer_names, linear_probes
 from tests.decode.toy import letters
 from tests.properties.tiny import ALL, by_kinds, tiny
 

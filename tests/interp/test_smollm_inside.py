@@ -11,11 +11,11 @@ import pytest
 from heedful.core.files import read_lines
 from heedful.data import conll
 from heedful.interp.activations import mean_loss
-from heedful.interp.change import without
-from heedful.interp.dictionary import score_dictionary, train_dictionary
-from heedful.interp.head_catalogue import catalogue_heads, read_parsed, repeated_tokens, syntax_heads
-from heedful.interp.probes import linear_probes
-from heedful.interp.steering import continuations, steer, steering_vector
+from heedful.interp.intervene.ablation import without
+from heedful.interp.intervene.steering import continuations, steer, steering_vector
+from heedful.interp.learn.dictionary import score_dictionary, train_dictionary
+from heedful.interp.learn.head_catalogue import catalogue_heads, read_parsed, repeated_tokens, syntax_heads
+from heedful.interp.learn.probes import linear_probes
 from tests.tasks.real import smol
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from heedful import Watch
 from heedful.core.errors import InputError
 from heedful.interp.activations import collect_activations
 from heedful.interp.inputs import stack_of
-from heedful.interp.steering import logit_change, steer, steering_vector
+from heedful.interp.intervene.steering import logit_change, steer, steering_vector
 from tests.properties.tiny import ALL, GENERATORS, by_kinds, source_ids, tiny
 
 LISTS = [[5, 9, 2, 7], [6, 8, 3]], [[11, 12, 6], [7, 7, 10, 4, 9]]

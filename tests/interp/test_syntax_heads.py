@@ -9,7 +9,7 @@ import torch
 
 from heedful import Watch
 from heedful.core.errors import InputError
-from heedful.interp.head_catalogue import ParsedSentence, read_parsed, syntax_heads
+from heedful.interp.learn.head_catalogue import ParsedSentence, read_parsed, syntax_heads
 from tests.decode.toy import letters
 from tests.properties.tiny import tiny
 

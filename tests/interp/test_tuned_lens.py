@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from heedful.core.errors import CorruptFile, InputError, NotFound
-from heedful.interp.dictionary import save_module
-from heedful.interp.lens import (
+from heedful.interp.learn.dictionary import save_module
+from heedful.interp.observe.lens import (
     FORMAT,
     TunedLens,
     lens_divergence,

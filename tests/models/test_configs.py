@@ -14,7 +14,7 @@ from heedful.core.errors import ConfigError
 from heedful.models import FAMILIES
 from heedful.models.base import Config
 from heedful.models.hf_config import config_from, read_rope
-from heedful.nn.rope import YarnScaling
+from heedful.nn.position import YarnScaling
 from heedful.weights.loading import assemble
 from tests.refusal import refused
 

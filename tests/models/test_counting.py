@@ -16,7 +16,7 @@ from heedful.cli.output import format_size
 from heedful.models import FAMILIES, presets
 from heedful.models.base import LM, Config
 from heedful.models.counting import Probe, mixing
-from heedful.nn.attention import Attention, join_heads, split_heads
+from heedful.nn.attention.multi_head import Attention, join_heads, split_heads
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.init import initialise
 from heedful.nn.moe import MoE

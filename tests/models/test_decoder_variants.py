@@ -17,15 +17,14 @@ from heedful.decode.engines.static_state import StaticState
 from heedful.decode.fast import NumbaStepper
 from heedful.decode.quantize import quantize
 from heedful.decode.stepper import EagerStepper
-from heedful.interp.logit_attribution import logit_attribution
+from heedful.interp.observe.logit_attribution import logit_attribution
 from heedful.models.base import LM
-from heedful.nn.attention import Attention
+from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import ParallelBlock
 from heedful.nn.context import Context, Mask
 from heedful.nn.ffn import MLP
 from heedful.nn.norm import LayerNorm
-from heedful.nn.position import ALiBi, RoundedALiBi
-from heedful.nn.rope import LongScaling, frequencies
+from heedful.nn.position import ALiBi, LongScaling, RoundedALiBi, frequencies
 from heedful.weights.ops import Pairs, PerHead
 from tests.properties.tiny import ids, tiny
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import heedful
 from heedful.models.base import Seq2Seq
-from heedful.nn.attention import Attention, CrossAttention
+from heedful.nn.attention.multi_head import Attention, CrossAttention
 
 SIZES = dict(vocab=50, dim=24, layers=2, decoder_layers=3, heads=3, hidden=40)
 

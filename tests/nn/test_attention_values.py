@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from heedful.core.errors import InputError
-from heedful.nn.attend import BACKENDS, Call, attend, blocked, reference
-from heedful.nn.attention import Attention, SinkAttention
+from heedful.nn.attention.attend import BACKENDS, Call, attend, blocked, reference
+from heedful.nn.attention.multi_head import Attention, SinkAttention
 from heedful.nn.context import Context, Mask, Watch
 from heedful.nn.norm import OffsetRMSNorm, RMSNorm
 from heedful.nn.watch import Axes
@@ -146,7 +146,7 @@ def test_a_call_with_many_scores_never_holds_them(monkeypatch: pytest.MonkeyPatc
             BACKENDS, name, lambda c, ctx, name=name, run=backend: asked.append(name) or run(c, ctx)
         )
     attend(c, context())
-    monkeypatch.setattr("heedful.nn.attend.MAX_HELD_SCORES", 0)
+    monkeypatch.setattr("heedful.nn.attention.attend.MAX_HELD_SCORES", 0)
     attend(c, context())
     assert asked == ["reference", "blocked"]
 
@@ -157,7 +157,7 @@ def test_a_call_with_many_scores_never_holds_them(monkeypatch: pytest.MonkeyPatc
 def test_scores_are_many_if_there_are_more_than_the_limit(
     monkeypatch: pytest.MonkeyPatch, limit: int, name: str
 ) -> None:
-    monkeypatch.setattr("heedful.nn.attend.MAX_HELD_SCORES", limit)
+    monkeypatch.setattr("heedful.nn.attention.attend.MAX_HELD_SCORES", limit)
     monkeypatch.setitem(BACKENDS, name, lambda c, ctx: torch.tensor(7.0))
     assert attend(call(0.7, None), context()) == 7
 

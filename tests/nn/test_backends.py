@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from heedful.core.errors import InputError
-from heedful.nn.attend import BACKENDS, Call, attend, blocked, reference
+from heedful.nn.attention.attend import BACKENDS, Call, attend, blocked, reference
 from heedful.nn.context import Context, Mask
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12, torch.bfloat16: 2e-2}

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from heedful.nn.attention import Attention
+from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import SandwichBlock
 from heedful.nn.context import Context, Mask
 from heedful.nn.ffn import MLP

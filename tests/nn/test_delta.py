@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.nn import delta
 from heedful.nn.context import Watch
-from heedful.nn.delta import GatedDeltaNet, delta_pattern, delta_scan, fast_delta
+from heedful.nn.state_space import delta
+from heedful.nn.state_space.delta import GatedDeltaNet, delta_pattern, delta_scan, fast_delta
 from tests.nn.test_linear import context, make
 
 

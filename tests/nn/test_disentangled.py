@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from heedful.core.errors import ConfigError
+from heedful.nn.attention.disentangled import DisentangledAttention, Distances, Neighbours, log_bucket
 from heedful.nn.context import Context, Mask, Watch
-from heedful.nn.disentangled import DisentangledAttention, Distances, Neighbours, log_bucket
 from heedful.nn.init import initialise
 
 D, H, T = 12, 3, 9

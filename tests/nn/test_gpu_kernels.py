@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from heedful.nn.chunked import decayed_scores, decayed_scores_backward
 from heedful.nn.context import Context, Mask
-from heedful.nn.scan import selective
-from heedful.nn.selective import block_backward, block_forward
-from heedful.nn.ssm import Mamba
+from heedful.nn.state_space.chunked import decayed_scores, decayed_scores_backward
+from heedful.nn.state_space.scan import selective
+from heedful.nn.state_space.selective import block_backward, block_forward
+from heedful.nn.state_space.ssm import Mamba
 from heedful.train import float8 as fused
 
 pytest.importorskip("triton")
@@ -33,8 +33,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def test_the_selective_scan_by_lanes_is_that_in_blocks(
     rows: int, length: int, channels: int, states: int, forgets: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from heedful.kernels import gpu_selective
-    from heedful.kernels.gpu_selective import launch_backward, launch_forward
+    from heedful.kernels.gpu import selective as gpu_selective
+    from heedful.kernels.gpu.selective import launch_backward, launch_forward
 
     monkeypatch.setattr(gpu_selective, "BUSY", 2)  # the longest text is cut in two
     torch.manual_seed(0)
@@ -60,7 +60,7 @@ def test_the_gated_scan_and_its_gradients_are_the_definition(
     length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Softplus, the skip and the gate inside the kernels; what they read are columns of wider rows."""
-    from heedful.kernels import gpu_selective as kernels
+    from heedful.kernels.gpu import selective as kernels
 
     monkeypatch.setattr(kernels, "BUSY", 2)
     torch.manual_seed(0)
@@ -90,7 +90,7 @@ def test_the_gated_scan_and_its_gradients_are_the_definition(
 
 @pytest.mark.parametrize("length", [1, 37, 70])
 def test_the_convolution_with_its_silu_is_the_definition(length: int) -> None:
-    from heedful.kernels.gpu_conv import launch_conv, launch_conv_backward
+    from heedful.kernels.gpu.conv import launch_conv, launch_conv_backward
 
     torch.manual_seed(0)
     D = 40
@@ -133,7 +133,7 @@ def test_mamba_by_one_operator_is_as_near_to_float32_as_the_plain_part(
 
 @pytest.mark.parametrize(("size", "channels"), [(16, 96), (8, 5)])
 def test_decayed_scores_and_their_gradients_are_the_definition(size: int, channels: int) -> None:
-    from heedful.kernels.gpu_decayed import launch_scores, launch_scores_backward
+    from heedful.kernels.gpu.decayed import launch_scores, launch_scores_backward
 
     torch.manual_seed(0)
     q, k, log = (torch.randn(2, size, channels) for _ in range(3))

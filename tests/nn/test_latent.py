@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from heedful.nn.attention.latent import LatentAttention
 from heedful.nn.context import Context, Mask, Watch
-from heedful.nn.latent import LatentAttention
-from heedful.nn.position import Rotary
-from heedful.nn.rope import NTKScaling, Scaling
+from heedful.nn.position import NTKScaling, Rotary, Scaling
 from heedful.nn.state import KV
 
 DIM, ROPE = 20, 4

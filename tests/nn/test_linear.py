@@ -10,18 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.nn import chunked
-from heedful.nn.chunked import fast_linear
 from heedful.nn.context import Context, Mask, Part, Watch
-from heedful.nn.delta import GatedDeltaNet
-from heedful.nn.linear import (
+from heedful.nn.state_space import chunked
+from heedful.nn.state_space.chunked import fast_linear
+from heedful.nn.state_space.delta import GatedDeltaNet
+from heedful.nn.state_space.linear_attention import (
     GatedConv,
     GatedLinearAttention,
     LinearAttention,
     elu_features,
     taylor_features,
 )
-from heedful.nn.scan import linear_pattern, linear_scan
+from heedful.nn.state_space.scan import linear_pattern, linear_scan
 
 LENGTH = 70
 KINDS = ["linear", "gla", "taylor", "conv", "delta"]

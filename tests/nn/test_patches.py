@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from heedful.core.errors import ConfigError, InputError
 from heedful.nn.context import Context, Mask
-from heedful.nn.patches import PatchEmbedding, split_patches
+from heedful.nn.embedding import PatchEmbedding, split_patches
 from tests.refusal import refused
 
 

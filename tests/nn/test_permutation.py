@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from heedful.models.base import LM
-from heedful.nn.attention import Attention
+from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP

@@ -9,13 +9,18 @@ import torch
 
 from heedful.core.errors import ConfigError
 from heedful.nn.context import Context, Mask
-from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, RoundedALiBi, Sinusoidal
-from heedful.nn.rope import (
+from heedful.nn.position import (
+    ALiBi,
+    BucketBias,
+    Learned,
     LinearScaling,
     Llama3Scaling,
     LongScaling,
     NTKScaling,
+    Rotary,
+    RoundedALiBi,
     Scaling,
+    Sinusoidal,
     YarnScaling,
     frequencies,
 )

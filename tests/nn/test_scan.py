@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.nn.scan import selective
-from heedful.nn.selective import fast_selective, selective_scan
+from heedful.nn.state_space.scan import selective
+from heedful.nn.state_space.selective import fast_selective, selective_scan
 
 
 def coefficients() -> tuple[Tensor, ...]:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 from heedful.nn.context import Context, Mask, Watch
-from heedful.nn.scan import BLOCK, doubling_scan, scan, selective
-from heedful.nn.selective import fast_selective, selective_pattern, selective_states
-from heedful.nn.ssd import Mamba2
-from heedful.nn.ssm import S4, Mamba, joint_products
+from heedful.nn.state_space.scan import BLOCK, doubling_scan, scan, selective
+from heedful.nn.state_space.selective import fast_selective, selective_pattern, selective_states
+from heedful.nn.state_space.ssd import Mamba2
+from heedful.nn.state_space.ssm import S4, Mamba, joint_products
 
 LENGTH = 2 * BLOCK + 5
 

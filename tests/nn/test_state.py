@@ -8,12 +8,11 @@ from torch import Tensor
 
 from heedful.core.errors import InputError
 from heedful.models.base import LM, State
-from heedful.nn.attention import Attention
+from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Context, Mask, PartState, Watch
 from heedful.nn.norm import LayerNorm
-from heedful.nn.position import ALiBi, Rotary
-from heedful.nn.rope import NTKScaling
+from heedful.nn.position import ALiBi, NTKScaling, Rotary
 from heedful.nn.state import KV, SlidingKV, StateGroup
 from tests.properties.tiny import ids, tiny
 from tests.refusal import refused

@@ -11,7 +11,7 @@ from torch import Tensor
 import heedful
 from heedful import Watch
 from heedful.core.errors import InputError
-from heedful.interp.attention import attention
+from heedful.interp.observe.attention import attention
 from heedful.models.base import Model
 from tests.properties.tiny import ids, run, source_ids, tiny
 from tests.refusal import refused

@@ -15,7 +15,7 @@ from heedful.core.errors import ConfigError, NotFound
 from heedful.models import by_model_type, find_config
 from heedful.models.base import Config
 from heedful.models.hf_config import config_from, config_to
-from heedful.nn.rope import LinearScaling, LongScaling, YarnScaling
+from heedful.nn.position import LinearScaling, LongScaling, YarnScaling
 from tests.refusal import refused
 
 Keys = dict[str, Any]

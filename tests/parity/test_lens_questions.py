@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.interp.logit_attribution import logit_attribution
-from heedful.interp.patching import activation_patching, path_patching
+from heedful.interp.intervene.patching import activation_patching, path_patching
+from heedful.interp.observe.logit_attribution import logit_attribution
 from heedful.models.base import Model
 from tests.parity.lens_bridge import load_both
 

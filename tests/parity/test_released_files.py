@@ -14,7 +14,7 @@ from torch import Tensor
 
 import heedful
 from heedful.core.errors import ConfigError, UnexpectedTensor
-from heedful.models.decoders.deepseek import DEEPSEEK_V3
+from heedful.models.decoders.llama_lineage.deepseek import DEEPSEEK_V3
 from heedful.nn.init import initialise
 from heedful.weights.loading import assemble
 from tests.parity.cases import BERT, find_case

@@ -19,10 +19,10 @@ from heedful.decode import fast as choosing
 from heedful.decode.engines.graph_stepper import GraphStepper
 from heedful.decode.fast import fast
 from heedful.decode.stepper import EagerStepper, Stepper
-from heedful.interp.change import prune
+from heedful.interp.intervene.ablation import prune
 from heedful.models import FAMILIES
 from heedful.models.base import Model
-from heedful.nn.attention import Attention
+from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Stack
 from heedful.nn.context import Part
 from heedful.nn.norm import norm_size

@@ -24,8 +24,15 @@ from heedful.decode.slots import EagerSlots
 from heedful.decode.stepper import EagerStepper
 from heedful.models import FAMILIES
 from heedful.models.base import LM
-from heedful.nn.position import Rotary
-from heedful.nn.rope import LinearScaling, Llama3Scaling, LongScaling, NTKScaling, Scaling, YarnScaling
+from heedful.nn.position import (
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    NTKScaling,
+    Rotary,
+    Scaling,
+    YarnScaling,
+)
 from tests.properties.tiny import ALL, DECODERS, ids, tiny
 
 SWITCH = 12  # n₀

@@ -12,10 +12,10 @@ import heedful
 from heedful import Watch
 from heedful.core.errors import InputError
 from heedful.models.base import Model
-from heedful.nn.attention import SinkAttention
+from heedful.nn.attention.disentangled import ConvBlock
+from heedful.nn.attention.multi_head import SinkAttention
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.context import Part
-from heedful.nn.disentangled import ConvBlock
 from tests.properties.tiny import (
     ALL,
     GENERATORS,

@@ -12,11 +12,11 @@ import torch
 import heedful
 from heedful.core.errors import InputError
 from heedful.data.input_files import UnusableRow, read_input_file
-from heedful.tasks.conversational import read_messages
 from heedful.tasks.evaluate import default_task
 from heedful.tasks.examples import infer_file_task
 from heedful.tasks.finetune import finetune
 from heedful.tasks.finetune.request import FinetuneRequest
+from heedful.tasks.pipelines.conversational import read_messages
 from heedful.tasks.registry import trainable_tasks
 from tests.refusal import refused
 from tests.tasks.finetune.finetuning import SENTENCES, models

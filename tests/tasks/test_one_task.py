@@ -18,9 +18,9 @@ from heedful.data.input_files import read_input_file
 from heedful.tasks.examples import TEXT, Examples, Role
 from heedful.tasks.metrics.scores import correlation_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
+from heedful.tasks.pipelines.text_pairs import ScoredByPerplexity
 from heedful.tasks.registry import TASKS, TaskEntry, bind_task, trainable_tasks
 from heedful.tasks.task import Task, TrainableTask, TrainingDefaults, row_keywords
-from heedful.tasks.text_pairs import ScoredByPerplexity
 from tests import image_toy
 from tests.tasks.finetune import finetuning as toy
 from tests.tasks.finetune.conftest import Heed

@@ -12,7 +12,7 @@ from heedful.core.errors import InputError
 from heedful.models.base import Model
 from heedful.tasks import Truncated, pipeline
 from heedful.tasks.generation import clean_text
-from heedful.tasks.text2text import split_into_sentences
+from heedful.tasks.pipelines.text2text import split_into_sentences
 from tests.decode.toy import letters
 from tests.properties.tiny import tiny
 from tests.tasks.real import scribbler, smol

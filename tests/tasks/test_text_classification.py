@@ -12,7 +12,7 @@ import torch
 from heedful import pipeline
 from heedful.core.errors import InputError
 from heedful.tasks import Truncated
-from heedful.tasks.text_classification import TextClassification
+from heedful.tasks.pipelines.text_classification import TextClassification
 from heedful.weights.hub import installed_models
 from tests.tasks.conftest import NLI, Tiny
 

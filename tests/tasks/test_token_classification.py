@@ -13,7 +13,12 @@ from heedful import pipeline
 from heedful.core.errors import InputError
 from heedful.tasks import Truncated
 from heedful.tasks.model_inputs import tokenize
-from heedful.tasks.token_classification import ScoredToken, group_entities, merge_words, scored_tokens
+from heedful.tasks.pipelines.token_classification import (
+    ScoredToken,
+    group_entities,
+    merge_words,
+    scored_tokens,
+)
 from heedful.weights.loading import with_head
 from tests.tasks.conftest import TAGS, Tiny
 
@@ -180,7 +185,7 @@ def test_a_beginning_starts_a_new_entity_and_an_inside_goes_on() -> None:
     ("strategy", "expected"), [("first", [0.6, 0.4]), ("average", [0.35, 0.65]), ("max", [0.1, 0.9])]
 )
 def test_a_word_of_two_pieces_is_scored_as_the_strategy_says(strategy: str, expected: list[float]) -> None:
-    from heedful.tasks.token_classification import WORD_STRATEGIES
+    from heedful.tasks.pipelines.token_classification import WORD_STRATEGIES
 
     pieces = [
         ScoredToken("lon", torch.tensor([0.6, 0.4]), 0, 3, 1),

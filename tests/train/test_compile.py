@@ -17,11 +17,11 @@ from torch._functorch.aot_autograd import make_boxed_func
 from heedful.data.batch import Batch
 from heedful.models import FAMILIES
 from heedful.nn.context import Context, Mask, Part
-from heedful.nn.delta import GatedDeltaNet
-from heedful.nn.linear import GatedLinearAttention, LinearAttention, elu_features
 from heedful.nn.recurrent import LSTM, GatedUnit
-from heedful.nn.ssd import Mamba2
-from heedful.nn.ssm import S4, Mamba
+from heedful.nn.state_space.delta import GatedDeltaNet
+from heedful.nn.state_space.linear_attention import GatedLinearAttention, LinearAttention, elu_features
+from heedful.nn.state_space.ssd import Mamba2
+from heedful.nn.state_space.ssm import S4, Mamba
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
 from heedful.train.loss import LossModule

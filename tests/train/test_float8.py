@@ -10,8 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.kernels import float8_product as float8
-from heedful.kernels.float8_product import BACKWARD, FORWARD, Float8Linear, product_reference, round_float8
+from heedful.kernels.gpu import float8_product as float8
+from heedful.kernels.gpu.float8_product import (
+    BACKWARD,
+    FORWARD,
+    Float8Linear,
+    product_reference,
+    round_float8,
+)
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
 from heedful.train.float8 import MLP8, Attention8, use_float8

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
-from heedful.kernels import gelu
-from heedful.kernels import linear_group as columns
-from heedful.kernels.gelu import gelu_mlp
-from heedful.kernels.linear_group import linear_group
+from heedful.kernels.gpu import gelu
+from heedful.kernels.gpu import linear_group as columns
+from heedful.kernels.gpu.gelu import gelu_mlp
+from heedful.kernels.gpu.linear_group import linear_group
 from heedful.nn.context import Context, Mask, Watch
-from heedful.nn.ssm import Mamba
+from heedful.nn.state_space.ssm import Mamba
 from heedful.train import float8 as parts
 from heedful.train.float8 import FusedAttention, FusedMamba, FusedMLP, fuse
 from tests.train import toys

@@ -22,9 +22,9 @@ from torch import Tensor
 from heedful import data
 from heedful.models import FAMILIES
 from heedful.models.base import Model
-from heedful.nn.chunked import fast_linear
-from heedful.nn.scan import linear_scan, selective
-from heedful.nn.selective import fast_selective
+from heedful.nn.state_space.chunked import fast_linear
+from heedful.nn.state_space.scan import linear_scan, selective
+from heedful.nn.state_space.selective import fast_selective
 from heedful.train.config import TrainConfig
 from heedful.train.crossentropy import cross_entropy_reference, linear_cross_entropy
 from heedful.train.distributed import DistributedProcesses, Processes

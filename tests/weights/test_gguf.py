@@ -14,7 +14,7 @@ import torch
 import heedful
 from heedful.core.errors import CorruptFile, MissingPackage, NotFound, WeightsError
 from heedful.models import FAMILIES
-from heedful.nn.rope import (
+from heedful.nn.position import (
     LinearScaling,
     Llama3Scaling,
     LongScaling,

@@ -16,7 +16,7 @@ from heedful.cli import app
 from heedful.core.errors import ConfigError, InputError, MissingPackage
 from heedful.models import FAMILIES
 from heedful.models.base import Model
-from heedful.nn.rope import LinearScaling, Llama3Scaling, NTKScaling, Scaling, YarnScaling
+from heedful.nn.position import LinearScaling, Llama3Scaling, NTKScaling, Scaling, YarnScaling
 from heedful.text.to_gguf import gguf_tokenizer
 from heedful.weights.exporting import export_gguf
 from heedful.weights.formats.gguf import GGUFFile
@@ -157,7 +157,7 @@ def test_an_output_matrix_is_written_where_llama_cpp_wants_one(
 
 
 def test_what_a_file_would_say_falsely_is_refused(tmp_path: Path) -> None:
-    from heedful.interp.change import prune
+    from heedful.interp.intervene.ablation import prune
 
     path = tmp_path / "m.gguf"
     with refused(ConfigError, "output matrix", "gemma", hint="tie"):

@@ -11,7 +11,7 @@ import torch
 import heedful
 from heedful.models import FAMILIES
 from heedful.models.base import Model
-from heedful.nn.rope import LongScaling
+from heedful.nn.position import LongScaling
 from heedful.weights.names import published_tensors
 from tests.properties.tiny import ids, tiny
 

@@ -66,9 +66,9 @@ class TableColumns:
         """Return the texts of a table, each with its line."""
         from heedful.data.input_files import cell_text, parse_rows, read_input_file
         from heedful.tasks.examples import COUNT_HINT, INPUT_ROLES, infer_columns, list_columns
+        from heedful.tasks.pipelines.text_generation import TextGeneration
         from heedful.tasks.task import TrainableTask
         from heedful.tasks.task_specification import TaskSpecification
-        from heedful.tasks.text_generation import TextGeneration
         from heedful.train.checkpoint import of_run
 
         flags = {"--text": self.text, "--pair": self.pair}
@@ -126,7 +126,7 @@ def read_numbered(argument: str, columns: TableColumns) -> list[tuple[int, Input
     if suffix in TABLES:
         return columns.read(path)
     if suffix in SENTENCES:
-        from heedful.data.tagging import conll
+        from heedful.data.examples.tagging import conll
 
         return list(enumerate((" ".join(sentence.words) for sentence in conll(path)), 1))
     lines = enumerate(read_file(path).split("\n"), 1)

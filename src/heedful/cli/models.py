@@ -15,7 +15,7 @@ from heedful.core.progress import show_progress
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from heedful.interp.show import Node
+    from heedful.interp.observe.show import Node
     from heedful.models.base import Model
     from heedful.models.counting import Count
 
@@ -37,7 +37,7 @@ def show_command(
       heed show ./my-model --json
     """
     with show_progress(f"assembling {model}"):
-        from heedful.interp.show import model_tree, node_to_dict
+        from heedful.interp.observe.show import model_tree, node_to_dict
         from heedful.weights.loading import skeleton
 
         outline = skeleton(model)
@@ -58,7 +58,7 @@ def _show_names(model: Model, json: bool) -> None:
     """Print the names that a Watch takes: B is the batch, T the length, S that of a source."""
     from rich.text import Text
 
-    from heedful.interp.show import value_rows
+    from heedful.interp.observe.show import value_rows
 
     if json:
         return as_json({name: list(shape) for name, shape in model.names().items()})

@@ -46,7 +46,7 @@ def embed_command(
     texts = read_texts(text, common.columns("embed"))
     if out is not None and out.suffix not in FORMATS:
         raise InputError(f"{out} has no suffix of {' or '.join(FORMATS)}", hint="name a file that has")
-    from heedful.tasks.feature_extraction import sentence_vectors
+    from heedful.tasks.pipelines.feature_extraction import sentence_vectors
 
     with print_warnings(), show_progress("embedding"), few_threads(texts):
         name, pipe = common.open("sentence-similarity")

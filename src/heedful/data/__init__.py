@@ -24,18 +24,18 @@ from collections.abc import Callable
 from typing import Any
 
 from heedful.core.errors import InputError, nearest
-from heedful.data.answer_spans import answer, squad
 from heedful.data.batch import IGNORE, Batch
 from heedful.data.batches import Batches
-from heedful.data.chats import chats
-from heedful.data.classification import classify, contrast, regress
-from heedful.data.image_text import image_text
-from heedful.data.language_modeling import next_token
-from heedful.data.masking import denoise, masked, pairs, replaced, spans
+from heedful.data.examples.answer_spans import answer, squad
+from heedful.data.examples.chats import chats
+from heedful.data.examples.classification import classify, contrast, regress
+from heedful.data.examples.image_text import image_text
+from heedful.data.examples.language_modeling import next_token
+from heedful.data.examples.masking import denoise, masked, pairs, replaced, spans
+from heedful.data.examples.tagging import conll, tag
+from heedful.data.examples.translation import parallel
 from heedful.data.readers import Documents, Source, Table, column, documents, from_hub, texts
-from heedful.data.tagging import conll, tag
 from heedful.data.tokenization import TokenizerProtocol as Tokenizer
-from heedful.data.translation import parallel
 
 __all__ = [
     "IGNORE",

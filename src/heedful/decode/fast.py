@@ -27,7 +27,7 @@ from heedful.models.base import Model
 # second to read what an earlier process compiled, some ten to compile it the first time.
 MIN_WORK_CACHED, MIN_WORK_COMPILED = 2e9, 4e10
 MIN_TOKENS_RECORDED = 12  # tokens that make up for recording a step, which costs a few
-NUMBA_KERNELS = "heedful.kernels.team"
+NUMBA_KERNELS = "heedful.kernels.cpu.team"
 
 
 def choose_stepper(model: Model | Stepper, rows: int, tokens: int, *, exact: bool = True) -> Stepper:

@@ -20,7 +20,7 @@ from torch import Tensor
 from heedful.core.errors import InputError
 from heedful.core.padding import pad_rows, valid_mask
 from heedful.interp.inputs import Input, Report, Text, reading, with_progress, word_head
-from heedful.interp.prediction import is_causal, predicts, special_ids
+from heedful.interp.observe.prediction import is_causal, predicts, special_ids
 from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
 from heedful.models.calls import ForwardOptions
 from heedful.nn.context import Watch

@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from heedful.core.errors import InputError, nearest
 from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
 from heedful.models.calls import ForwardOptions
-from heedful.nn.attention import CrossAttention
-from heedful.nn.attentive import Decoding
+from heedful.nn.attention.attentive import Decoding
+from heedful.nn.attention.multi_head import CrossAttention
 from heedful.nn.block import Stack
 from heedful.nn.context import Part, Watch
-from heedful.nn.embedding import Embedding
+from heedful.nn.embedding import Embedding, PatchEmbedding
 from heedful.nn.head import Head, NoHead
-from heedful.nn.patches import PatchEmbedding
 
 # Two texts are read by encoders, as one sequence. A model that reads images is given a path, or any image.
 Text = str | tuple[str, str] | Sequence[int] | Tensor | Any

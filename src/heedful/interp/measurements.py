@@ -21,7 +21,7 @@ from heedful.data.tokenization import find_template
 from heedful.decode.loop import stream
 from heedful.decode.request import context_length
 from heedful.interp.inputs import Input, Result, Text, names_of, probe_input, reading
-from heedful.interp.prediction import default_position, divergence, is_causal, predicts, special_ids
+from heedful.interp.observe.prediction import default_position, divergence, is_causal, predicts, special_ids
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Watch
 

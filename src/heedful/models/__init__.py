@@ -64,24 +64,24 @@ from typing import Any
 
 from heedful.core.errors import NotFound, nearest
 from heedful.models.base import Config, Family
-from heedful.models.decoders.bloom import BLOOM
-from heedful.models.decoders.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
-from heedful.models.decoders.falcon import FALCON
-from heedful.models.decoders.gemma import GEMMA, GEMMA2, GEMMA3
-from heedful.models.decoders.gpt import GPT, GPT2, GPT3
-from heedful.models.decoders.gpt_oss import GPT_OSS
-from heedful.models.decoders.gptj import GPTJ
-from heedful.models.decoders.llama import LLAMA, MISTRAL
-from heedful.models.decoders.mixtral import MIXTRAL
-from heedful.models.decoders.neox import NEOX
-from heedful.models.decoders.olmo import OLMO, OLMO2
-from heedful.models.decoders.opt import OPT
-from heedful.models.decoders.palm import PALM
-from heedful.models.decoders.phi import PHI, PHI3
-from heedful.models.decoders.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
-from heedful.models.decoders.smollm3 import SMOLLM3
-from heedful.models.decoders.stablelm import STABLELM
-from heedful.models.decoders.starcoder2 import STARCODER2
+from heedful.models.decoders.gpt_lineage.bloom import BLOOM
+from heedful.models.decoders.gpt_lineage.falcon import FALCON
+from heedful.models.decoders.gpt_lineage.gpt import GPT, GPT2, GPT3
+from heedful.models.decoders.gpt_lineage.gptj import GPTJ
+from heedful.models.decoders.gpt_lineage.neox import NEOX
+from heedful.models.decoders.gpt_lineage.opt import OPT
+from heedful.models.decoders.gpt_lineage.palm import PALM
+from heedful.models.decoders.llama_lineage.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from heedful.models.decoders.llama_lineage.gemma import GEMMA, GEMMA2, GEMMA3
+from heedful.models.decoders.llama_lineage.gpt_oss import GPT_OSS
+from heedful.models.decoders.llama_lineage.llama import LLAMA, MISTRAL
+from heedful.models.decoders.llama_lineage.mixtral import MIXTRAL
+from heedful.models.decoders.llama_lineage.olmo import OLMO, OLMO2
+from heedful.models.decoders.llama_lineage.phi import PHI, PHI3
+from heedful.models.decoders.llama_lineage.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
+from heedful.models.decoders.llama_lineage.smollm3 import SMOLLM3
+from heedful.models.decoders.llama_lineage.stablelm import STABLELM
+from heedful.models.decoders.llama_lineage.starcoder2 import STARCODER2
 from heedful.models.encoder_decoders.bart import BART, MARIAN
 from heedful.models.encoder_decoders.t5 import MT5, T5
 from heedful.models.encoder_decoders.transformer import TRANSFORMER

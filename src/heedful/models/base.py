@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.core.errors import ConfigError, InputError
-from heedful.kernels.block_tensor import widen_parameters
+from heedful.kernels.cpu.block_tensor import widen_parameters
 from heedful.models.calls import (
     ForwardOptions,
     State,
@@ -25,7 +25,7 @@ from heedful.models.calls import (
 )
 from heedful.models.family import Config, Family, Tokenizer, derived, from_zero
 from heedful.models.value_names import Shape, value_names
-from heedful.nn.attentive import Bridge
+from heedful.nn.attention.attentive import Bridge
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, Mask, PartState, Watch
 from heedful.nn.embedding import Embedding
@@ -285,7 +285,7 @@ class LM(Model):
         """Let a state remember its tokens as those of texts of other `lengths`, (B, 1) or one number.
 
         longrope gives every position another angle in a text of more than n₀ tokens, so that the keys and
-        values of all layers are other ones (see nn/rope.py). Nobody watches this pass.
+        values of all layers are other ones (see nn/position.py). Nobody watches this pass.
         """
         assert state.tokens is not None
         again = self.new_state(len(state.tokens), state.past)

@@ -46,7 +46,7 @@ class State:
     logits: Tensor | None = None  # (B, V) for the next token, after `start`
     runs: frozenset[int] = frozenset()  # of the watches that have seen all of it: see Watch.begin
     prompt: int | Tensor = 0  # tokens that were or will be read as one text; (B, 1) if rows were padded
-    # Lengths past which all that was read must be read again (nn/rope.py), and the tokens (B, past) to do so.
+    # Lengths past which all that was read is read again (nn/position.py), and the tokens (B, past) for that.
     reread_lengths: tuple[int, ...] = ()
     tokens: Tensor | None = None
     is_stale: bool = False  # it was cropped to a length at which its tokens must be read again

@@ -34,15 +34,15 @@ from torch import Tensor, nn
 from heedful.core.errors import ConfigError, InputError, NotFound, OutOfMemory
 from heedful.models import FAMILIES, IMAGE_FAMILIES, find_config
 from heedful.models.base import LM, Config, Family, Model, Seq2Seq
-from heedful.nn.attention import Attention, CrossAttention
-from heedful.nn.attentive import Decoding, InputFeeding
+from heedful.nn.attention.attentive import Decoding, InputFeeding
+from heedful.nn.attention.disentangled import DisentangledAttention
+from heedful.nn.attention.latent import LatentAttention
+from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, Mask, Part, PartState
-from heedful.nn.disentangled import DisentangledAttention
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import LMHead, Pooler
 from heedful.nn.init import outline
-from heedful.nn.latent import LatentAttention
 from heedful.nn.moe import Experts, MoE, SigmoidRouter
 from heedful.nn.recurrent import Recurrence
 from heedful.nn.state import FixedState, RecurrentState, SlidingKV, StateGroup

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 from heedful.core.errors import ConfigError, nearest
-from heedful.nn.attention import head_size
+from heedful.nn.attention.multi_head import head_size
 from heedful.weights.names import Row
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from heedful.core.errors import ConfigError
 from heedful.models.base import Family
 from heedful.models.family import Config
 from heedful.models.hf_config import write_rope
-from heedful.nn.rope import (
+from heedful.nn.position import (
     LinearScaling,
     Llama3Scaling,
     LongScaling,

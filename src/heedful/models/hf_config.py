@@ -12,7 +12,7 @@ import torch
 from heedful.core.errors import ConfigError, HeedfulError, NotFound, WeightsError
 from heedful.core.files import read_json
 from heedful.models.family import Config, Family, check_value
-from heedful.nn.rope import (
+from heedful.nn.position import (
     LinearScaling,
     Llama3Scaling,
     LongScaling,

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from heedful.nn.attention import Attention
+from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, PartState
 

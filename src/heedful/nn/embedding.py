@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.core.errors import ConfigError, InputError
 from heedful.nn.context import Context
 from heedful.nn.norm import show_norm
 from heedful.nn.position import Learned, Sinusoidal
@@ -78,3 +79,78 @@ class Embedding(nn.Module):
         if not x.is_meta and torch.is_autocast_enabled(x.device.type):  # the residual stream too is narrow
             x = x.to(torch.get_autocast_dtype(x.device.type))
         return ctx.see("output", F.dropout(x, self.dropout, self.training))
+
+
+# From pixels to vectors: an image as a sequence of patches.
+
+
+def split_patches(pixels: Tensor, size: int) -> Tensor:
+    """(B, C, H, W) → (B, H/P · W/P, C·P·P), the patches row by row."""
+    rows = pixels.unfold(2, size, size).unfold(3, size, size)  # (B, C, H/P, W/P, P, P)
+    return rows.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+
+
+class PatchEmbedding(Embedding):
+    """x = drop([first; E · patch_1; …; E · patch_N] + position)   (Dosovitskiy et al. 2021, eq. 1)
+
+    A patch is a square of `patch` × `patch` pixels with all its channels, E one matrix for all of them. The
+    `first` vectors are learned and belong to no patch: the class token, and perhaps one for distillation.
+    """
+
+    def __init__(
+        self,
+        image: tuple[int, int],
+        patch: int,
+        channels: int,
+        dim: int,
+        *,
+        first: int = 1,
+        dropout: float = 0.0,
+    ) -> None:
+        height, width = image
+        if height % patch or width % patch:
+            raise ConfigError(
+                f"patches of {patch} pixels do not fill an image of {height} × {width}",
+                hint="both sides must be multiples of the patch",
+            )
+        grid = (height // patch, width // patch)
+        super().__init__(1, dim, position=Learned(first + grid[0] * grid[1], dim), dropout=dropout)
+        self.token = nn.Linear(channels * patch * patch, dim)  # type: ignore[assignment]
+        self.first = nn.ParameterList([nn.Parameter(torch.zeros(dim)) for _ in range(first)])
+        self.image, self.patch, self.channels, self.grid = image, patch, channels, grid
+        self.count = first + grid[0] * grid[1]  # vectors of an image
+
+    @property
+    def vocab(self) -> int:
+        """None: pixels are no tokens."""
+        return 0
+
+    def check_pixels(self, pixels: Tensor) -> None:
+        """One clear error for what is no batch of images of the size that the positions are for."""
+        size = (self.channels, *self.image)
+        if not isinstance(pixels, Tensor) or pixels.dim() != 4 or not pixels.is_floating_point():
+            got = f"{tuple(pixels.shape)} of {pixels.dtype}" if isinstance(pixels, Tensor) else repr(pixels)
+            raise InputError(
+                f"this model reads images, (B, {', '.join(map(str, size))}) tensors; got {got:.60}",
+                hint="model.image_processor makes one of an image",
+            )
+        if tuple(pixels.shape[1:]) != size:
+            raise InputError(
+                f"an image is {' × '.join(map(str, pixels.shape[1:]))} (channels, height, width)",
+                hint=f"this model reads {' × '.join(map(str, size))}: model.image_processor resizes",
+            )
+
+    def patch_names(self) -> tuple[str, ...]:
+        """A name for every vector: the class token, then each patch by its row and column, from 1."""
+        names = ["[CLS]", "[DISTIL]"][: len(self.first)]
+        rows, columns = self.grid
+        return (*names, *(f"{r},{c}" for r in range(1, rows + 1) for c in range(1, columns + 1)))
+
+    def blank(self, batch: int, length: int) -> Tensor:
+        """`batch` images of one colour."""
+        return torch.zeros(batch, self.channels, *self.image, device=self.table.device)
+
+    def vectors(self, tokens: Tensor) -> Tensor:
+        """[first; E · patch_1; …] of pixels (B, C, H, W): (B, first + N, D)."""
+        x = self.token(split_patches(tokens.to(self.token.weight.dtype), self.patch))  # (B, N, D)
+        return torch.cat((*(vector.expand(len(x), 1, -1).to(x.dtype) for vector in self.first), x), 1)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.core.errors import ConfigError, InputError
-from heedful.nn.attend import bend_scores
+from heedful.nn.attention.attend import bend_scores
 from heedful.nn.context import Context
 from heedful.nn.ffn import Activation
 

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch import is_grad_enabled as grads
 
 from heedful.core.errors import ConfigError
-from heedful.nn.additive import Additive
-from heedful.nn.attention import Attention, CrossAttention
-from heedful.nn.attentive import FromBack, Maxout
+from heedful.nn.attention.additive import Additive
+from heedful.nn.attention.attentive import FromBack, Maxout
+from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, GatedMLP
 from heedful.nn.head import LMHead
 from heedful.nn.recurrent import GatedUnit
-from heedful.nn.ssm import Mamba
+from heedful.nn.state_space.ssm import Mamba
 
 KINDS = ("int8", "int4")
 GROUP = 32

@@ -19,8 +19,8 @@ from heedful.serve.openai_server import Server, parse_request
 from heedful.serve.served_model import ServedModel
 from heedful.serve.streams import following
 from heedful.tasks.model_inputs import TokenizedText, tokenize, truncate_text
+from heedful.tasks.pipelines.rerank import check_query
 from heedful.tasks.registry import pipeline
-from heedful.tasks.rerank import check_query
 
 MAX_DOCUMENTS = 2048  # texts of one request
 

@@ -14,7 +14,7 @@ from heedful.decode.request import check_prompt, context_length, encode_prompt, 
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.serve.openai_errors import invalid, model_cannot, too_long
 from heedful.serve.openai_requests import CompletionRequest
-from heedful.tasks.rerank import Rerank
+from heedful.tasks.pipelines.rerank import Rerank
 from heedful.text.bpe import is_byte_level, token_bytes
 from heedful.text.chat_templates import render_chat
 

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 _WHERE = {
-    "Conversation": "conversational",
+    "Conversation": "pipelines.conversational",
     "FewShot": "likelihood",
     "OpenDomain": "search",
     "Pipeline": "task",
@@ -23,13 +23,13 @@ _WHERE = {
 }
 
 if TYPE_CHECKING:
-    from heedful.tasks.conversational import Conversation as Conversation
     from heedful.tasks.likelihood import FewShot as FewShot
     from heedful.tasks.likelihood import few_shot as few_shot
     from heedful.tasks.likelihood import infill as infill
     from heedful.tasks.likelihood import log_probability as log_probability
     from heedful.tasks.likelihood import rank as rank
     from heedful.tasks.model_inputs import Truncated as Truncated
+    from heedful.tasks.pipelines.conversational import Conversation as Conversation
     from heedful.tasks.registry import TASKS as TASKS
     from heedful.tasks.registry import pipeline as pipeline
     from heedful.tasks.search import OpenDomain as OpenDomain

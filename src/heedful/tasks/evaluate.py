@@ -25,10 +25,10 @@ from heedful.tasks.finetune.request import EvaluationRequest
 from heedful.tasks.label_kinds import label_kind_of, merge_labels
 from heedful.tasks.metrics.perplexity import perplexity
 from heedful.tasks.metrics.scores import correlation_scores
+from heedful.tasks.pipelines.text_classification import TextClassification
 from heedful.tasks.registry import bind_task, trainable_tasks
 from heedful.tasks.task import TrainableTask
 from heedful.tasks.task_specification import TaskSpecification
-from heedful.tasks.text_classification import TextClassification
 from heedful.train.recipes.prepare import TrainingData
 from heedful.train.recipes.progress import LineReporter, ProgressReporter
 

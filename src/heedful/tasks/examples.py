@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.core.errors import ConfigError, InputError, nearest
 from heedful.data.batches import seeded_generator
-from heedful.data.classification import LabelNames
+from heedful.data.examples.classification import LabelNames
 from heedful.data.input_files import InputFile, MemoryTable
 from heedful.data.readers import column_hint
 from heedful.models.base import Model

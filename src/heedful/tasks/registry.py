@@ -46,28 +46,38 @@ class TaskEntry:
 
 TASKS: dict[str, TaskEntry] = {
     "text-classification": TaskEntry(
-        "heedful.tasks.text_classification:TextClassification", "sentiment", ("sentiment-analysis",)
+        "heedful.tasks.pipelines.text_classification:TextClassification", "sentiment", ("sentiment-analysis",)
     ),
-    "zero-shot-classification": TaskEntry("heedful.tasks.text_classification:ZeroShot", "all-minilm-l6-v2"),
+    "zero-shot-classification": TaskEntry(
+        "heedful.tasks.pipelines.text_classification:ZeroShot", "all-minilm-l6-v2"
+    ),
     "token-classification": TaskEntry(
-        "heedful.tasks.token_classification:TokenClassification", "entities", ("ner",)
+        "heedful.tasks.pipelines.token_classification:TokenClassification", "entities", ("ner",)
     ),
-    "question-answering": TaskEntry("heedful.tasks.question_answering:QuestionAnswering", "answers"),
-    "fill-mask": TaskEntry("heedful.tasks.fill_mask:FillMask", "fill-mask"),
+    "question-answering": TaskEntry(
+        "heedful.tasks.pipelines.question_answering:QuestionAnswering", "answers"
+    ),
+    "fill-mask": TaskEntry("heedful.tasks.pipelines.fill_mask:FillMask", "fill-mask"),
     "next-sentence": TaskEntry(
-        "heedful.tasks.text_pairs:NextSentence", "masked", ("next-sentence-prediction",)
+        "heedful.tasks.pipelines.text_pairs:NextSentence", "masked", ("next-sentence-prediction",)
     ),
-    "feature-extraction": TaskEntry("heedful.tasks.feature_extraction:FeatureExtraction", "all-minilm-l6-v2"),
+    "feature-extraction": TaskEntry(
+        "heedful.tasks.pipelines.feature_extraction:FeatureExtraction", "all-minilm-l6-v2"
+    ),
     "sentence-similarity": TaskEntry(
-        "heedful.tasks.feature_extraction:SentenceSimilarity", "all-minilm-l6-v2"
+        "heedful.tasks.pipelines.feature_extraction:SentenceSimilarity", "all-minilm-l6-v2"
     ),
-    "rerank": TaskEntry("heedful.tasks.rerank:Rerank", "", ("text-ranking",)),
-    "text-generation": TaskEntry("heedful.tasks.text_generation:TextGeneration", "smollm2-135m-instruct"),
-    "conversational": TaskEntry("heedful.tasks.conversational:Conversational", "smollm2-135m-instruct"),
-    "text2text-generation": TaskEntry("heedful.tasks.text2text:Text2Text", "smollm2-135m-instruct"),
-    "summarization": TaskEntry("heedful.tasks.text2text:Summarization", "summaries"),
-    "translation": TaskEntry("heedful.tasks.text2text:Translation", "translate-en-de"),
-    "image-to-text": TaskEntry("heedful.tasks.image_to_text:ImageToText", "digits"),
+    "rerank": TaskEntry("heedful.tasks.pipelines.rerank:Rerank", "", ("text-ranking",)),
+    "text-generation": TaskEntry(
+        "heedful.tasks.pipelines.text_generation:TextGeneration", "smollm2-135m-instruct"
+    ),
+    "conversational": TaskEntry(
+        "heedful.tasks.pipelines.conversational:Conversational", "smollm2-135m-instruct"
+    ),
+    "text2text-generation": TaskEntry("heedful.tasks.pipelines.text2text:Text2Text", "smollm2-135m-instruct"),
+    "summarization": TaskEntry("heedful.tasks.pipelines.text2text:Summarization", "summaries"),
+    "translation": TaskEntry("heedful.tasks.pipelines.text2text:Translation", "translate-en-de"),
+    "image-to-text": TaskEntry("heedful.tasks.pipelines.image_to_text:ImageToText", "digits"),
 }
 
 TRANSLATORS = {"en_to_de": "translate-en-de", "en_to_fr": "translate-en-fr"}

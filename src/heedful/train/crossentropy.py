@@ -16,15 +16,15 @@ from torch import Tensor
 from torch.autograd import Function
 
 from heedful.data.batch import IGNORE
-from heedful.kernels.float8_product import (
+from heedful.kernels.gpu.crossentropy import loss_and_slope
+from heedful.kernels.gpu.float8_product import (
     BACKWARD,
     float8_product,
     long_product,
     round_matrix,
     transpose_float8,
 )
-from heedful.kernels.float8_product import ROWS as ROWS8
-from heedful.kernels.gpu_crossentropy import loss_and_slope
+from heedful.kernels.gpu.float8_product import ROWS as ROWS8
 
 ROWS = 8192  # positions in a chunk: large enough for full speed, small enough to be forgotten
 

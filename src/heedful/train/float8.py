@@ -1,4 +1,4 @@
-"""Which parts of a model multiply in float8 while it is trained (products: `kernels/float8_product.py`)."""
+"""Which parts of a model multiply in float8 in training (products: `kernels/gpu/float8_product.py`)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.kernels.float8_product import ROWS, Float8Linear, Head8, fits_float8, linear8, mlp8
-from heedful.kernels.gelu import gelu_mlp
-from heedful.kernels.linear_group import linear_group
-from heedful.kernels.mamba_mix import mamba_mix
-from heedful.nn.attention import Attention
+from heedful.kernels.gpu.float8_product import ROWS, Float8Linear, Head8, fits_float8, linear8, mlp8
+from heedful.kernels.gpu.gelu import gelu_mlp
+from heedful.kernels.gpu.linear_group import linear_group
+from heedful.kernels.gpu.mamba_mix import mamba_mix
+from heedful.nn.attention.multi_head import Attention
 from heedful.nn.context import Context, PartState
 from heedful.nn.ffn import MLP, gelu_tanh
 from heedful.nn.head import LMHead, MLMHead
-from heedful.nn.scan import to_float32
-from heedful.nn.selective import fits_kernels
-from heedful.nn.ssm import Mamba, ShortConv, autocasts, is_unhooked
+from heedful.nn.state_space.scan import to_float32
+from heedful.nn.state_space.selective import fits_kernels
+from heedful.nn.state_space.ssm import Mamba, ShortConv, autocasts, is_unhooked
 
 WORDS = True  # whether the word head's products join in
 
@@ -95,7 +95,7 @@ class FusedMLP(MLP):
 
 
 class FusedMamba(Mamba):
-    """Mamba whose work between its two large products is one operator (`kernels/mamba_mix.py`)."""
+    """Mamba whose work between its two large products is one operator (`kernels/gpu/mamba_mix.py`)."""
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         if not self.fits_operator(x, ctx, state):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from heedful.core.errors import InputError, nearest
 from heedful.data.batch import IGNORE, Batch
-from heedful.kernels.float8_product import Head8
+from heedful.kernels.gpu.float8_product import Head8
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.nn.head import LMHead, PretrainHead

@@ -31,7 +31,7 @@ from heedful.core.errors import (
     nearest,
 )
 from heedful.core.progress import report_progress
-from heedful.kernels.block_tensor import BlockTensor, widened
+from heedful.kernels.cpu.block_tensor import BlockTensor, widened
 from heedful.weights.formats.tensor_files import TensorEntry, TensorSource
 from heedful.weights.ops import SAME, Op
 

@@ -124,7 +124,7 @@ READY_MADE = {
     "def softmax(x, dim): return next(map(torch.log_softmax, [x], [dim])).exp()": "log_softmax",
     "def softmax(x, dim): return torch.nn.Softmax(dim)(x)": "softmax",
     "def softmax(x, dim): return torch.ops.aten.softmax.int(x, dim)": "softmax",
-    "from heedful.nn.attend import masked_softmax as softmax": "heedful.masked_softmax",
+    "from heedful.nn.attention.attend import masked_softmax as softmax": "heedful.masked_softmax",
     "def layer_norm(x, gamma, *rest): return F.layer_norm(x, gamma.shape, gamma, *rest)": "layer_norm",
     "attention = F.scaled_dot_product_attention": "scaled_dot_product_attention",
     "def lstm_step(x, h, c, W, U, b): return torch.lstm_cell(x, (h, c), W, U, b, b)": "lstm_cell",

@@ -14,8 +14,8 @@ import torch
 import heedful
 from heedful.classroom import figures as view
 from heedful.classroom.figures.figure import Figure
-from heedful.interp.attention import attention
 from heedful.interp.inputs import reading
+from heedful.interp.observe.attention import attention
 from heedful.models.base import Model
 from tests.properties.tiny import tiny
 

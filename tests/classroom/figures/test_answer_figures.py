@@ -13,9 +13,9 @@ import torch
 from heedful.classroom import figures as view
 from heedful.classroom.figures import canvas
 from heedful.core.errors import InputError
-from heedful.interp.comparison import PatchingResult
-from heedful.interp.logit_attribution import logit_attribution
-from heedful.interp.patching import activation_patching, path_patching
+from heedful.interp.intervene.comparison import PatchingResult
+from heedful.interp.intervene.patching import activation_patching, path_patching
+from heedful.interp.observe.logit_attribution import logit_attribution
 from tests.properties.tiny import tiny
 
 CLEAN, CORRUPT = [5, 9, 2, 7, 11], [5, 3, 2, 7, 11]

@@ -19,10 +19,10 @@ from heedful.classroom.figures.figure import Figure, for_script, pack, unpack
 from heedful.classroom.figures.panels import ticks
 from heedful.classroom.figures.token_labels import brief, percent, spell_token, visible_text
 from heedful.core.errors import ConfigError, InputError, MissingPackage, NotFound
-from heedful.interp.attention import attention as attended
-from heedful.interp.dictionary import Dictionary, fit_dictionary
-from heedful.interp.lens import surprisal, train_tuned_lens
-from heedful.interp.probes import ProbeResult
+from heedful.interp.learn.dictionary import Dictionary, fit_dictionary
+from heedful.interp.learn.probes import ProbeResult
+from heedful.interp.observe.attention import attention as attended
+from heedful.interp.observe.lens import surprisal, train_tuned_lens
 from tests.properties.tiny import ALL, tiny
 
 IDS = [5, 9, 2, 7, 11]

@@ -11,8 +11,8 @@ import pytest
 from heedful.classroom import figures as view
 from heedful.classroom.figures.model_drawing import layer_rows
 from heedful.core.errors import InputError
-from heedful.interp.attention import attention_flow
-from heedful.interp.patching import attribution_graph
+from heedful.interp.intervene.patching import attribution_graph
+from heedful.interp.observe.attention import attention_flow
 from tests.interp.test_activation_patching import answers, two
 from tests.properties.tiny import tiny
 

@@ -14,7 +14,7 @@ from heedful.core.errors import InputError
 from heedful.interp.inputs import Input, part_at, reading
 from heedful.models import FAMILIES
 from heedful.models.base import Model
-from heedful.nn.attention import SinkAttention
+from heedful.nn.attention.multi_head import SinkAttention
 from tests.properties.tiny import by_parts, tiny
 from tests.refusal import refused
 

@@ -14,8 +14,8 @@ from fastapi.testclient import TestClient
 import heedful
 from heedful.classroom import figures as view
 from heedful.core.errors import InputError
-from heedful.interp.attention import head_scores
-from heedful.interp.mixing import mixers_of
+from heedful.interp.observe.attention import head_scores
+from heedful.interp.observe.mixing import mixers_of
 from tests.classroom.studio.conftest import get, tensor, traced
 from tests.properties.tiny import ALL, tiny
 

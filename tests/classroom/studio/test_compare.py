@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 
 import heedful
 from heedful.interp.inputs import Input
-from heedful.interp.lens import loss_by_position
+from heedful.interp.observe.lens import loss_by_position
 from tests.classroom.browser.conftest import Server
 from tests.classroom.studio.conftest import SEQUENCES, TEXT, get
 
@@ -58,7 +58,7 @@ def test_an_encoder_hides_each_token_and_an_encoder_decoder_needs_a_target(clien
 
 
 def test_losses_of_one_text_are_its_surprise(models: Path) -> None:
-    from heedful.interp.lens import surprisal
+    from heedful.interp.observe.lens import surprisal
 
     model = heedful.load(models / "decoder")
     bits = surprisal(model, TEXT).bits

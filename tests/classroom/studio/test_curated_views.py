@@ -188,7 +188,7 @@ def test_the_model_keeps_what_the_caption_promises(bundled: TestClient, id: str)
 
 
 def test_the_plane_of_an_analogy_keeps_what_it_says_of_the_space() -> None:
-    from heedful.interp.word_vectors import analogy_plane
+    from heedful.interp.observe.word_vectors import analogy_plane
     from heedful.word2vec import Word2Vec
 
     rows = np.array([[1, 0, 0, 1], [0, 1, 0, 1], [1, 0, 1, 1], [0, 1, 1, 1]], dtype=np.float32)
@@ -264,7 +264,7 @@ def test_without_positions_only_a_mask_tells_the_order(
 
 
 def test_whole_words_have_no_marks_and_are_no_pieces() -> None:
-    from heedful.interp.word_vectors import whole_words
+    from heedful.interp.observe.word_vectors import whole_words
     from heedful.word2vec import Word2Vec
 
     words = ["the", '"no,', "world.", "well-known", "it’s", "##ing", "[MASK]", "mr.", "42", "château"]

@@ -13,7 +13,7 @@ import heedful
 from heedful.classroom.studio.studio_app import create_studio_app
 from heedful.interp.inputs import part_at
 from heedful.models.base import Model
-from heedful.nn.attention import SinkAttention
+from heedful.nn.attention.multi_head import SinkAttention
 from tests.classroom.studio.conftest import get, tensor, traced
 from tests.properties.tiny import ALL, tiny
 

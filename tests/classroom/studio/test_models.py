@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 import heedful
 from heedful.classroom.studio.studio_app import create_studio_app
-from heedful.interp.attention import attention
+from heedful.interp.observe.attention import attention
 from heedful.weights.adapters import save_adapter
 from tests.classroom.studio.conftest import KINDS, TEXT, get
 

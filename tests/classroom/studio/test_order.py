@@ -11,8 +11,8 @@ from fastapi.testclient import TestClient
 
 import heedful
 from heedful.classroom.studio.studio_app import create_studio_app
-from heedful.interp.change import Ablation
 from heedful.interp.inputs import Input
+from heedful.interp.intervene.ablation import Ablation
 from tests.classroom.studio.conftest import TEXT, get, traced
 
 LONG = "the quick brown fox jumps over the lazy dog"

@@ -12,7 +12,7 @@ from heedful.classroom.studio.routes.figures import (
     prepare_first_picture,
 )
 from heedful.classroom.studio.traces import Studio
-from heedful.interp.attention import attention
+from heedful.interp.observe.attention import attention
 from tests.classroom.studio.conftest import SEQUENCES, TEXT, get
 from tests.classroom.studio.test_snippets import ran
 

@@ -14,11 +14,11 @@ import heedful
 from heedful.classroom.studio.trace_builder import check_token_ids
 from heedful.classroom.studio.traces import Studio
 from heedful.core.errors import InputError
-from heedful.interp.attention import attention, head_scores, rollout
-from heedful.interp.change import ablate, head_effects
 from heedful.interp.gradients import attribution, gradient_by_distance
 from heedful.interp.inputs import reading
-from heedful.interp.lens import logit_lens, neighbours, surprisal
+from heedful.interp.intervene.ablation import ablate, head_effects
+from heedful.interp.observe.attention import attention, head_scores, rollout
+from heedful.interp.observe.lens import logit_lens, neighbours, surprisal
 from heedful.models.base import Model
 from tests.classroom.studio.conftest import SEQUENCES, TEXT, events, get, tensor, traced
 

@@ -23,8 +23,8 @@ from heedful.tasks.examples import Examples
 from heedful.tasks.finetune import run
 from heedful.tasks.finetune.request import EvaluationRequest
 from heedful.tasks.metrics.scores import class_scores
+from heedful.tasks.pipelines.text_classification import TextClassification, are_few
 from heedful.tasks.registry import bind_task
-from heedful.tasks.text_classification import TextClassification, are_few
 from heedful.train import linear_head
 from heedful.train.linear_head import (
     TEMPERATURE,

@@ -436,7 +436,7 @@ def alpaca(path: Path, context: str = "input") -> Path:
 @pytest.mark.parametrize("context", ["input", "context"])
 def test_the_input_of_an_instruction_is_part_of_its_prompt(tmp_path: Path, context: str) -> None:
     from heedful.data.input_files import read_input_file
-    from heedful.tasks.text_generation import TextGeneration
+    from heedful.tasks.pipelines.text_generation import TextGeneration
 
     source = read_input_file(str(alpaca(tmp_path / "alpaca.csv", context)))
     examples = TextGeneration.read_examples(source, {})

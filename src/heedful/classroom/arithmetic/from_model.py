@@ -29,9 +29,9 @@ from heedful.classroom.arithmetic.worked import Derivation, Sheet, op
 from heedful.core.errors import InputError
 from heedful.interp.inputs import Input, Text, names_of, part_at, reading
 from heedful.models.base import Model
-from heedful.nn.additive import Additive, Concat
-from heedful.nn.attention import Attention, CrossAttention
-from heedful.nn.attentive import AttentiveUnit, Decoding, InputFeeding
+from heedful.nn.attention.additive import Additive, Concat
+from heedful.nn.attention.attentive import AttentiveUnit, Decoding, InputFeeding
+from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.ffn import ACTIVATIONS, MLP, GatedMLP
 from heedful.nn.norm import RMSNorm, gain_and_shift

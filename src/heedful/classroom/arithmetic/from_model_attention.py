@@ -32,10 +32,10 @@ from heedful.classroom.arithmetic.worked import (
     op,
 )
 from heedful.core.errors import InputError
-from heedful.interp.change import KeptHeads
 from heedful.interp.inputs import names_of, part_at, row_side, word_head, written_ids
+from heedful.interp.intervene.ablation import KeptHeads
 from heedful.models.base import LM, Seq2Seq
-from heedful.nn.attention import Attention, CrossAttention
+from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.context import Watch
 

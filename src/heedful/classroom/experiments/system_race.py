@@ -30,7 +30,7 @@ from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
 from heedful.core.files import sha256
 from heedful.data.batches import Batches
-from heedful.interp.lens import loss_by_position
+from heedful.interp.observe.lens import loss_by_position
 from heedful.models.base import LM
 from heedful.train.checkpoint import of_run
 from heedful.train.config import TrainConfig

@@ -17,12 +17,12 @@ from heedful.classroom.figures.patterns import SIDES, attention_patterns, figure
 from heedful.classroom.figures.token_labels import cut_label, labels, readable
 from heedful.core.errors import InputError, nearest
 from heedful.core.images import ImageProcessor, open_image
-from heedful.interp.attention import attention as attended
-from heedful.interp.attention import head_scores, pattern_scores
 from heedful.interp.inputs import Input, ids_of, is_pair, part_at, reading
-from heedful.interp.mixing import window_of
+from heedful.interp.observe.attention import attention as attended
+from heedful.interp.observe.attention import head_scores, pattern_scores
+from heedful.interp.observe.mixing import window_of
 from heedful.models.base import Model, Seq2Seq
-from heedful.nn.patches import PatchEmbedding
+from heedful.nn.embedding import PatchEmbedding
 
 LONGEST = 4096  # tokens whose patterns are drawn at all
 WEIGHTS = 1 << 27  # and how many weights together

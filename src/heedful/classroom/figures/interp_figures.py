@@ -14,23 +14,23 @@ from heedful.classroom.figures.figure import Figure
 from heedful.classroom.figures.panels import Panel, bars, lines, matrix, table
 from heedful.classroom.figures.token_labels import cut_label, readable, text_argument, visible_text
 from heedful.core.errors import InputError
-from heedful.interp import attention as flows
-from heedful.interp import head_catalogue as catalogue
-from heedful.interp import lens as inspect_lens
 from heedful.interp.activations import Texts
-from heedful.interp.attention import rollout
-from heedful.interp.comparison import PatchingResult
-from heedful.interp.dictionary import Dictionary, feature_examples
 from heedful.interp.inputs import position_of
-from heedful.interp.lens import TunedLens, logit_lens
-from heedful.interp.logit_attribution import LogitAttribution
-from heedful.interp.mixing import order_note, position_parts
-from heedful.interp.patching import AttributionGraph
-from heedful.interp.probes import ProbeResult
-from heedful.interp.steering import Method, logit_change, steer
+from heedful.interp.intervene.comparison import PatchingResult
+from heedful.interp.intervene.patching import AttributionGraph
+from heedful.interp.intervene.steering import Method, logit_change, steer
+from heedful.interp.learn import head_catalogue as catalogue
+from heedful.interp.learn.dictionary import Dictionary, feature_examples
+from heedful.interp.learn.probes import ProbeResult
+from heedful.interp.observe import attention as flows
+from heedful.interp.observe import lens as inspect_lens
+from heedful.interp.observe.attention import rollout
+from heedful.interp.observe.lens import TunedLens, logit_lens
+from heedful.interp.observe.logit_attribution import LogitAttribution
+from heedful.interp.observe.mixing import order_note, position_parts
 from heedful.models.base import Model
+from heedful.nn.attention.disentangled import Distances
 from heedful.nn.context import Context, Mask
-from heedful.nn.disentangled import Distances
 from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, Sinusoidal
 
 MAX_POSITIONS = 2048  # a map of all pairs has four million cells then
@@ -145,7 +145,7 @@ def probes(result: ProbeResult) -> Figure:
     best = int(result.selectivity.argmax())
     title = f"Probes of {len(result.labels)} labels, {result.words:,} words: best at {result.names[best]}"
     about = {"words": result.words, "labels": len(result.labels), "folds": result.accuracy.shape[1]}
-    call = "heedful.view.probes(heedful.interp.probes.linear_probes(model, sentences))"
+    call = "heedful.view.probes(heedful.interp.learn.probes.linear_probes(model, sentences))"
     note = "The control task gives each word a random label; accuracy is that on sentences held out."
     return Figure("probes", title, about, {"panels": [drawn, numbers]}, note, call)
 
@@ -283,7 +283,7 @@ def find_heads(
 def attribution_graph(graph: AttributionGraph) -> Figure:
     """The strongest edges between parts that lead to an answer, from the embedding up to the logits."""
     if not isinstance(graph, AttributionGraph):
-        raise InputError("give what heedful.interp.patching.attribution_graph returned")
+        raise InputError("give what heedful.interp.intervene.patching.attribution_graph returned")
     rows, columns = [sender for sender, _, _ in graph.edges], ["receiver", "value"]
     cells: list[list[float | str]] = [[receiver, value] for _, receiver, value in graph.edges]
     data = {

@@ -33,7 +33,7 @@ from heedful.classroom.figures.panels import (
 )
 from heedful.classroom.figures.patterns import select_pattern
 from heedful.classroom.figures.token_labels import brief, percent, short, visible_text, width
-from heedful.interp.attention import pool_pattern
+from heedful.interp.observe.attention import pool_pattern
 
 Data = Mapping[str, Any]
 Rows = tuple[list[str], Iterator[list[Any]]]  # names of columns, rows

@@ -10,19 +10,19 @@ from torch import Tensor, nn
 
 from heedful.classroom.figures.part_equations import equations_of, title_of
 from heedful.classroom.figures.picture_choice import HeadChoice, check_head, strongest_look
-from heedful.interp.attention import Pattern
 from heedful.interp.inputs import Input, Result, Side, attends_to_source, stack_of
-from heedful.interp.mixing import AttentionGroup, attention_groups, mixer_of, stacks_of, window_of
+from heedful.interp.observe.attention import Pattern
+from heedful.interp.observe.mixing import AttentionGroup, attention_groups, mixer_of, stacks_of, window_of
 from heedful.models.base import Model
-from heedful.nn.attention import Attention, CrossAttention
-from heedful.nn.attentive import AttentiveUnit, Decoding, InputFeeding
+from heedful.nn.attention.attentive import AttentiveUnit, Decoding, InputFeeding
+from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.block import Block, NamedParts
 from heedful.nn.context import Part, Watch
-from heedful.nn.delta import GatedDeltaNet
 from heedful.nn.moe import MoE
 from heedful.nn.recurrent import Bidirectional, Recurrence
-from heedful.nn.ssd import Mamba2
-from heedful.nn.ssm import S4, Mamba
+from heedful.nn.state_space.delta import GatedDeltaNet
+from heedful.nn.state_space.ssd import Mamba2
+from heedful.nn.state_space.ssm import S4, Mamba
 
 LABELS = {
     "q": "query", "k": "key", "v": "value", "heads": "weighted sum", "h": "state h", "c": "cell c",

@@ -19,10 +19,16 @@ from heedful.classroom.figures.part_equations import equations_of, title_of
 from heedful.classroom.figures.picture_choice import candidate_parts, choose_layer_and_head
 from heedful.classroom.figures.token_labels import cut_label, readable, short, text_argument, visible_text
 from heedful.core.errors import InputError
-from heedful.interp.attention import patterns_of
 from heedful.interp.inputs import Input, Result, Text, attends_to_source, names_of, reading, written_names
-from heedful.interp.mixing import parts_of, position_type, stacks_of
-from heedful.interp.prediction import answer_chances, answer_names, default_position, is_causal, predicts
+from heedful.interp.observe.attention import patterns_of
+from heedful.interp.observe.mixing import parts_of, position_type, stacks_of
+from heedful.interp.observe.prediction import (
+    answer_chances,
+    answer_names,
+    default_position,
+    is_causal,
+    predicts,
+)
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.nn.head import Head, NoHead

@@ -12,12 +12,12 @@ from typing import Any
 
 from torch import nn
 
-from heedful.nn.additive import Additive, Concat, Dot, General
-from heedful.nn.attention import Attention, CrossAttention
-from heedful.nn.attentive import AttentiveUnit, InputFeeding, Maxout
+from heedful.nn.attention.additive import Additive, Concat, Dot, General
+from heedful.nn.attention.attentive import AttentiveUnit, InputFeeding, Maxout
+from heedful.nn.attention.disentangled import ConvBlock, DisentangledAttention, Neighbours
+from heedful.nn.attention.latent import LatentAttention
+from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.block import Block, ParallelBlock, SandwichBlock
-from heedful.nn.delta import GatedDeltaNet
-from heedful.nn.disentangled import ConvBlock, DisentangledAttention, Neighbours
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import ACTIVATIONS, MLP, GatedMLP
 from heedful.nn.head import (
@@ -32,14 +32,14 @@ from heedful.nn.head import (
     SpanHead,
     TagHead,
 )
-from heedful.nn.latent import LatentAttention
-from heedful.nn.linear import GatedConv, GatedLinearAttention, LinearAttention
 from heedful.nn.moe import MoE, SigmoidRouter
 from heedful.nn.norm import GroupRMSNorm, OffsetRMSNorm, RMSNorm
 from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, Sinusoidal
 from heedful.nn.recurrent import GRU, LSTM, RNN, Bidirectional, GatedUnit
-from heedful.nn.ssd import Mamba2
-from heedful.nn.ssm import S4, Mamba
+from heedful.nn.state_space.delta import GatedDeltaNet
+from heedful.nn.state_space.linear_attention import GatedConv, GatedLinearAttention, LinearAttention
+from heedful.nn.state_space.ssd import Mamba2
+from heedful.nn.state_space.ssm import S4, Mamba
 
 Equations = list[str]
 # The first word of a config that means a function names it: relu, gelu, silu.

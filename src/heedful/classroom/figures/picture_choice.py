@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from heedful.core.errors import InputError
-from heedful.interp.attention import Pattern, shares
 from heedful.interp.inputs import Input, part_at, position_of, stack_of
-from heedful.interp.mixing import AttentionGroup, attention_groups, parts_of, stacks_of
-from heedful.interp.prediction import default_position, is_causal, special_ids
-from heedful.interp.states import recurrent_parts
+from heedful.interp.observe.attention import Pattern, shares
+from heedful.interp.observe.mixing import AttentionGroup, attention_groups, parts_of, stacks_of
+from heedful.interp.observe.prediction import default_position, is_causal, special_ids
+from heedful.interp.observe.states import recurrent_parts
 from heedful.models.base import Model
 from heedful.nn.moe import MoE
-from heedful.nn.ssm import S4, Mamba
+from heedful.nn.state_space.ssm import S4, Mamba
 
 Candidates = tuple[str, int, list[str]]  # a stack, a layer of it, the paths of the parts to search
 

@@ -25,10 +25,10 @@ from heedful.classroom.figures.token_labels import cut_label, labels, readable
 from heedful.core.errors import InputError, MissingPackage
 from heedful.decode.sampling import generator, uniforms
 from heedful.decode.settings import GenerationSettings
-from heedful.interp import lens
 from heedful.interp.inputs import Input, position_of, token_id, word_head
-from heedful.interp.prediction import default_position, draw_token, is_causal
-from heedful.interp.word_vectors import frequent_words
+from heedful.interp.observe import lens
+from heedful.interp.observe.prediction import default_position, draw_token, is_causal
+from heedful.interp.observe.word_vectors import frequent_words
 from heedful.models.base import Model, Seq2Seq
 from heedful.word2vec.vectors import Word2Vec
 

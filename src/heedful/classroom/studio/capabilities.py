@@ -14,9 +14,15 @@ from heedful.classroom.studio.model_registry import Entry, LoadedModel
 from heedful.core.errors import HeedfulError
 from heedful.decode.request import context_length
 from heedful.interp.inputs import probe_input
-from heedful.interp.mixing import AttentionGroup, attention_groups, mixers_of, position_type, stacks_of
-from heedful.interp.prediction import answer_names, predicts
-from heedful.interp.states import recurrent_parts
+from heedful.interp.observe.mixing import (
+    AttentionGroup,
+    attention_groups,
+    mixers_of,
+    position_type,
+    stacks_of,
+)
+from heedful.interp.observe.prediction import answer_names, predicts
+from heedful.interp.observe.states import recurrent_parts
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.nn.head import NoHead
@@ -47,8 +53,8 @@ def heads_of(model: Model) -> dict[str, int]:
 
 def tasks_of(model: Model | Word2Vec) -> list[str]:
     """The tasks of heedful.pipeline that this model can do, that which it is for first."""
+    from heedful.tasks.pipelines.text2text import languages
     from heedful.tasks.registry import TASK_BY_HEAD, TASKS
-    from heedful.tasks.text2text import languages
 
     if isinstance(model, Word2Vec):
         return ["neighbours", "analogy"]

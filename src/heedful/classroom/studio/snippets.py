@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import heedful
 from heedful.classroom import figures as view
 from heedful.classroom.studio.model_registry import Entry
-from heedful.interp.attention import attention, head_scores, rollout
-from heedful.interp.change import ablate, head_effects
 from heedful.interp.gradients import attribution, gradient_by_distance
-from heedful.interp.lens import logit_lens, neighbours, surprisal
-from heedful.interp.states import states
+from heedful.interp.intervene.ablation import ablate, head_effects
+from heedful.interp.observe.attention import attention, head_scores, rollout
+from heedful.interp.observe.lens import logit_lens, neighbours, surprisal
+from heedful.interp.observe.states import states
 
 if TYPE_CHECKING:
     from heedful.classroom.studio.traces import Trace
@@ -123,7 +123,7 @@ def of_pass(
     watch = f"watch = heedful.Watch({', '.join(map(repr, names))})\n" if names else ""
     if edits.any:
         usual, more = mean_code(trace) if edits.mean is not None else (None, "")
-        needs += "from heedful.interp.change import without\n" + more
+        needs += "from heedful.interp.intervene.ablation import without\n" + more
         options_said = {"heads": dict(edits.heads), "layers": list(edits.layers)} | (
             {"mean": usual} if usual is not None else {}
         )

@@ -27,7 +27,7 @@ from heedful.decode.loop import stream
 from heedful.decode.request import context_length, eos_ids
 from heedful.decode.rows import decode_after
 from heedful.decode.stepper import Stepper
-from heedful.interp.word_vectors import find_word
+from heedful.interp.observe.word_vectors import find_word
 from heedful.models.base import Model, Seq2Seq
 from heedful.tasks.generation import (
     GENERATION_BATCH_SIZE,

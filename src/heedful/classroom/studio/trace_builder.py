@@ -21,13 +21,13 @@ from heedful.core.errors import InputError
 from heedful.core.images import draw_for_model
 from heedful.data.tokenization import find_template
 from heedful.decode.loop import stream
-from heedful.interp.attention import divides_by_root
-from heedful.interp.change import Ablation
 from heedful.interp.inputs import OPEN, Input, names_of, part_at, reading, token_id, written_ids
-from heedful.interp.mixing import attention_groups
-from heedful.interp.prediction import changed_position, default_position
+from heedful.interp.intervene.ablation import Ablation
+from heedful.interp.observe.attention import divides_by_root
+from heedful.interp.observe.mixing import attention_groups
+from heedful.interp.observe.prediction import changed_position, default_position
 from heedful.models.base import LM, Model, Seq2Seq
-from heedful.nn.attention import SinkAttention
+from heedful.nn.attention.multi_head import SinkAttention
 from heedful.word2vec import Word2Vec
 
 MOST = 1024  # tokens that are traced

@@ -23,9 +23,9 @@ from torch import Tensor
 from heedful.classroom.studio import snippets
 from heedful.classroom.studio.model_registry import Clients, Entry, LoadedModel, ModelRegistry, Ticket
 from heedful.core.errors import InputError, nearest
-from heedful.interp.change import without
 from heedful.interp.inputs import Input
-from heedful.interp.mixing import AttentionGroup
+from heedful.interp.intervene.ablation import without
+from heedful.interp.observe.mixing import AttentionGroup
 from heedful.models.base import Model
 from heedful.nn.context import Watch
 from heedful.serve.guard import Json, RequestRefused

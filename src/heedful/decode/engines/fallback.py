@@ -20,19 +20,18 @@ from torch.nn.modules import module as torch_module
 from torch.utils.hooks import RemovableHandle
 
 from heedful.decode.stepper import EagerStepper
-from heedful.kernels.block_tensor import BlockTensor
+from heedful.kernels.cpu.block_tensor import BlockTensor
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.adapt import KeptHeads
-from heedful.nn.attention import Attention
+from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, ParallelBlock, Stack
 from heedful.nn.context import Watch
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, GatedMLP
 from heedful.nn.head import LMHead
 from heedful.nn.norm import LayerNorm, RMSNorm
-from heedful.nn.position import ALiBi, Learned, Rotary, Sinusoidal
+from heedful.nn.position import ALiBi, Learned, Rotary, Scaling, Sinusoidal
 from heedful.nn.quantised import Int4Linear, Int8Embedding, Int8Linear, TiedLinear
-from heedful.nn.rope import Scaling
 
 # The classes that fast steppers know, and the tensors each has. One may still lack a kernel (Unknown).
 KNOWN_PARTS: dict[type[nn.Module], tuple[str, ...]] = {

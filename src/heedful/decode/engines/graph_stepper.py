@@ -62,7 +62,7 @@ class Recording:
         self.choices: dict[object, Callable[[], None]] = {}  # of a token for every row, by how it is chosen
         self.operators: FusedOperators | None = None
         if device.type == "cuda" and HAS_TRITON and kernels and not compiled:
-            from heedful.kernels.gpu_step import Kernels
+            from heedful.kernels.gpu.step import Kernels
 
             self.operators = FusedOperators(Kernels())
         self.operator_error: str | None = None  # why the step is recorded without them
@@ -175,7 +175,7 @@ class GraphStepper(FastStepper):
         self.recording: Recording | None = None
         self.lease: weakref.finalize[..., object] | None = None
         self.rows = self.length = self.longest = 0
-        self.steps_left = math.inf  # steps before a row must be read again (nn/rope.py)
+        self.steps_left = math.inf  # steps before a row must be read again (nn/position.py)
         self.uses: dict[int, int] = {}
         self.check_model()
 

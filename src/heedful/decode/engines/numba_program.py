@@ -1,7 +1,7 @@
 """A decoder's step on a CPU as one call: a list of instructions, written from the model's parts.
 
 A `Program` knows parts, not models. A part it does not know, or a matrix it cannot read, and there is no
-list: the plain step is used. What the instructions mean is in `kernels/cpu_rows.py`.
+list: the plain step is used. What the instructions mean is in `kernels/cpu/rows.py`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.decode.engines.fallback import UnsupportedPart
-from heedful.kernels import cpu_activations as A
-from heedful.kernels import cpu_rows as R
-from heedful.kernels.block_tensor import SIZES, BlockTensor
-from heedful.kernels.cpu_blocks import GROUP, dot_kernel, values_kernel
-from heedful.kernels.team import Team
+from heedful.kernels.cpu import activations as A
+from heedful.kernels.cpu import rows as R
+from heedful.kernels.cpu.block_tensor import SIZES, BlockTensor
+from heedful.kernels.cpu.blocks import GROUP, dot_kernel, values_kernel
+from heedful.kernels.cpu.team import Team
 from heedful.models.base import LM
 from heedful.nn.adapt import KeptHeads
-from heedful.nn.attention import Attention
+from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding

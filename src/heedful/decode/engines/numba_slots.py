@@ -18,7 +18,7 @@ from heedful.decode.engines.fallback import UnsupportedPart, find_fallback_reaso
 from heedful.decode.engines.numba_program import RowProgram
 from heedful.decode.engines.numba_stepper import kv_caches
 from heedful.decode.slots import EagerSlots, Slot
-from heedful.kernels.team import Team
+from heedful.kernels.cpu.team import Team
 from heedful.models.base import LM, Seq2Seq
 from heedful.nn.state import KV, SlidingKV
 

@@ -17,7 +17,7 @@ from heedful.nn.state import KV, SlidingKV, StateGroup
 
 if TYPE_CHECKING:
     from heedful.decode.engines.numba_program import RowProgram
-    from heedful.kernels.team import Team
+    from heedful.kernels.cpu.team import Team
 
 MAX_ROWS = 4  # beyond it, a product over all rows at once is faster
 
@@ -63,7 +63,7 @@ class NumbaStepper(FastStepper):
     def prepare(self, count: int) -> bool:
         """Write the instructions for this number of rows, if missing; False if this step must be plain."""
         from heedful.decode.engines.numba_program import RowProgram
-        from heedful.kernels.team import Team
+        from heedful.kernels.cpu.team import Team
 
         held, end = kv_caches(self.state.parts), self.state.past + 1
         if held is None:

@@ -89,7 +89,7 @@ class StaticSlots(EagerSlots):
             slot.state, slot.reusable = State(None), 0
 
     def read_again(self, slot: Slot) -> None:
-        """Write a text into its seat as the beginning of one that is a token longer (see nn/rope.py)."""
+        """Write a text into its seat as the beginning of one that is a token longer (see nn/position.py)."""
         assert isinstance(self.model, LM)
         assert self.recording is not None
         state = self.model.new_state(1, slot.past)

@@ -1,6 +1,6 @@
 """What parts compute in one step of decoding, as operators: a definition in plain torch each, and a kernel.
 
-`Definitions` defines them; kernels/gpu_step.py has the same functions as Triton kernels. Rows of the table in
+`Definitions` defines them; kernels/gpu/step.py has the same functions as Triton kernels. Rows of the table in
 step_parts.py call them, and step_fusion.py, which launches products with the norm, the activation and the sum
 beside them. States are written over in place.
 """
@@ -82,7 +82,7 @@ class Newest:
 
 
 class Operators(Protocol):
-    """The functions of `Definitions`, or of kernels/gpu_step.py."""
+    """The functions of `Definitions`, or of kernels/gpu/step.py."""
 
     def products(
         self, x: Tensor, norm: Norm | None, products: list[Product], residual: Tensor | None,

@@ -25,7 +25,7 @@ from heedful.decode.engines.static_state import (
 from heedful.decode.engines.step_operators import Newest, Product
 from heedful.models.base import LM, Seq2Seq
 from heedful.nn.adapt import KeptHeads
-from heedful.nn.attention import (
+from heedful.nn.attention.multi_head import (
     Attention,
     CrossAttention,
     SinkAttention,
@@ -34,14 +34,14 @@ from heedful.nn.attention import (
     split_heads,
 )
 from heedful.nn.context import Context, PartState
-from heedful.nn.delta import GatedDeltaNet
-from heedful.nn.linear import GatedConv, GatedLinearAttention
 from heedful.nn.norm import RMSNorm
 from heedful.nn.quantised import Int4Linear, Int8Linear, Quantised, TiedLinear
 from heedful.nn.recurrent import GRU, LSTM, RNN, Carry, Recurrence, See
-from heedful.nn.scan import to_float32
-from heedful.nn.ssd import Mamba2
-from heedful.nn.ssm import Mamba, NarrowRMSNorm, ShortConv
+from heedful.nn.state_space.delta import GatedDeltaNet
+from heedful.nn.state_space.linear_attention import GatedConv, GatedLinearAttention
+from heedful.nn.state_space.scan import to_float32
+from heedful.nn.state_space.ssd import Mamba2
+from heedful.nn.state_space.ssm import Mamba, NarrowRMSNorm, ShortConv
 
 if TYPE_CHECKING:
     from heedful.decode.engines.step_fusion import FusedOperators

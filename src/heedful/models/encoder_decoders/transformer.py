@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from heedful.models.base import Config, Family, Seq2Seq, derived, from_zero
 from heedful.models.recurrent.language_models import same_keys, same_names
-from heedful.nn.attention import Attention, CrossAttention
+from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation

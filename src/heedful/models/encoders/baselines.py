@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.models.recurrent.language_models import same_keys, same_names
+from heedful.nn.attention.disentangled import Neighbours
 from heedful.nn.block import Block, Stack
-from heedful.nn.disentangled import Neighbours
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import ClassifyHead, Head, MeanTokens, MLMHead, NoHead, TagHead, choose_head

@@ -16,7 +16,7 @@ from heedful.models.base import LM, Config, Family, derived
 from heedful.models.family import no_token_ids
 from heedful.models.gguf_config import FUSED_QKV, gguf_keys, gguf_names
 from heedful.models.hf_config import read_local_layers, read_rope, write_layer_types, write_rope
-from heedful.nn.attention import Attention, head_size
+from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
@@ -31,8 +31,7 @@ from heedful.nn.head import (
     mean_token,
 )
 from heedful.nn.norm import LayerNorm
-from heedful.nn.position import Rotary
-from heedful.nn.rope import Scaling
+from heedful.nn.position import Rotary, Scaling
 from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.names import Row
 from heedful.weights.ops import Fused

@@ -13,14 +13,13 @@ from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.models.encoders.bert import out_names
 from heedful.models.gguf_config import FUSED_QKV, gguf_keys
 from heedful.models.hf_config import read_rope, write_rope
-from heedful.nn.attention import Attention, head_size
+from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
 from heedful.nn.head import MLMHead, Pooler, choose_head, encoder_heads
 from heedful.nn.norm import LayerNorm
-from heedful.nn.position import Rotary
-from heedful.nn.rope import Scaling
+from heedful.nn.position import Rotary, Scaling
 from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.names import Row
 from heedful.weights.ops import Fused

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from heedful.core.errors import ConfigError
 from heedful.models.base import Config, Family, Seq2Seq, derived, from_zero
 from heedful.models.recurrent.language_models import same_keys, same_names
-from heedful.nn.additive import Additive, Concat, Dot, General, Score
-from heedful.nn.attentive import AttentiveUnit, FromBack, InputFeeding, LayerByLayer, Maxout
+from heedful.nn.attention.additive import Additive, Concat, Dot, General, Score
+from heedful.nn.attention.attentive import AttentiveUnit, FromBack, InputFeeding, LayerByLayer, Maxout
 from heedful.nn.block import Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import Head, LMHead, NoHead, choose_head

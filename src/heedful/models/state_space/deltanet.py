@@ -13,7 +13,7 @@ from torch import nn
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived
-from heedful.models.decoders.llama import (
+from heedful.models.decoders.llama_lineage.llama import (
     NAMES,
     build_decoder,
     llama_attention,
@@ -21,12 +21,12 @@ from heedful.models.decoders.llama import (
     llama_norm,
     llama_rotary,
 )
-from heedful.models.decoders.olmo import OLMO2, OLMO_KEYS, TINY, Olmo2Config
+from heedful.models.decoders.llama_lineage.olmo import OLMO2, OLMO_KEYS, TINY, Olmo2Config
 from heedful.models.family import no_token_ids
 from heedful.models.hf_config import read_local_layers, read_rope, write_layer_types, write_rope
 from heedful.nn.block import Block, SandwichBlock
-from heedful.nn.delta import GatedDeltaNet
 from heedful.nn.norm import RMSNorm
+from heedful.nn.state_space.delta import GatedDeltaNet
 from heedful.weights.names import Row
 from heedful.weights.ops import Concatenation
 

@@ -14,21 +14,21 @@ from typing import Any
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.models.recurrent.language_models import same_keys, same_names
-from heedful.nn.attention import Attention, head_size
+from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, GatedMLP, activation
 from heedful.nn.head import Head, LMHead, NoHead, choose_head
-from heedful.nn.linear import (
+from heedful.nn.norm import LayerNorm, RMSNorm
+from heedful.nn.position import Rotary, Sinusoidal
+from heedful.nn.state_space.linear_attention import (
     GatedConv,
     GatedLinearAttention,
     LinearAttention,
     elu_features,
     taylor_features,
 )
-from heedful.nn.norm import LayerNorm, RMSNorm
-from heedful.nn.position import Rotary, Sinusoidal
 
 
 @dataclass(frozen=True, kw_only=True)

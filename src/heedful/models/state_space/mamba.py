@@ -14,7 +14,7 @@ from heedful.models.base import LM, Config, Family, derived
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import LMHead, NoHead, choose_head
-from heedful.nn.ssm import Mamba, NarrowRMSNorm, Widen
+from heedful.nn.state_space.ssm import Mamba, NarrowRMSNorm, Widen
 from heedful.weights.names import Row
 from heedful.weights.ops import Fused, NegatedExp, Reshape
 

@@ -20,12 +20,12 @@ from heedful.models.state_space.mamba import (
     gguf_limits,
     gguf_state_keys,
 )
-from heedful.nn.attention import head_size
+from heedful.nn.attention.multi_head import head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import LMHead, NoHead, choose_head
-from heedful.nn.ssd import Mamba2
-from heedful.nn.ssm import NarrowRMSNorm, Widen
+from heedful.nn.state_space.ssd import Mamba2
+from heedful.nn.state_space.ssm import NarrowRMSNorm, Widen
 from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.names import Row
 from heedful.weights.ops import Fused, NegatedExp, Reshape

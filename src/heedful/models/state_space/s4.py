@@ -16,7 +16,7 @@ from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import LMHead, NoHead, choose_head
 from heedful.nn.norm import LayerNorm
-from heedful.nn.ssm import S4
+from heedful.nn.state_space.ssm import S4
 
 
 @dataclass(frozen=True, kw_only=True)

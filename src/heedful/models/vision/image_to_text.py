@@ -18,14 +18,13 @@ from torch import Tensor, nn
 from heedful.core.errors import ConfigError, InputError
 from heedful.core.images import ImageProcessor
 from heedful.models.base import Config, Family, Seq2Seq, State, derived, from_zero
-from heedful.nn.attention import Attention, CrossAttention, head_size
+from heedful.nn.attention.multi_head import Attention, CrossAttention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Context, Mask, Watch
-from heedful.nn.embedding import Embedding
+from heedful.nn.embedding import Embedding, PatchEmbedding
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import Head, LMHead, Pooler, choose_head
 from heedful.nn.norm import LayerNorm
-from heedful.nn.patches import PatchEmbedding
 from heedful.nn.position import Learned, Sinusoidal
 from heedful.weights.names import Row
 from heedful.weights.ops import Fused, Reshape, Transposed

@@ -12,9 +12,9 @@ from heedful.models.base import Model
 from heedful.tasks.examples import Examples, check_flags, infer_file_task, list_unused, move_to_training
 from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.tasks.label_kinds import choose_label_kind, label_names, label_notes, merge_labels
+from heedful.tasks.pipelines.text_classification import TextClassification
 from heedful.tasks.registry import bind_task, trainable_tasks
 from heedful.tasks.task import TrainableTask
-from heedful.tasks.text_classification import TextClassification
 from heedful.train.recipes.progress import ProgressReporter
 
 MAX_NAMED_COLUMNS = 40  # of those that are not used; the JSON object names all

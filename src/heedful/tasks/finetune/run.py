@@ -40,7 +40,6 @@ from heedful.models import FAMILIES, presets
 from heedful.models.base import LM, Model, evaluation_mode
 from heedful.nn.adapt import adapted_modules
 from heedful.tasks.examples import Examples, count_values, limit_characters
-from heedful.tasks.feature_extraction import SentenceSimilarity
 from heedful.tasks.finetune.data import SplitExamples, read_and_split
 from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.tasks.finetune.result import (
@@ -53,11 +52,12 @@ from heedful.tasks.finetune.result import (
 )
 from heedful.tasks.label_kinds import class_weights, kind_of, label_names
 from heedful.tasks.model_inputs import Truncated, smallest_limit
+from heedful.tasks.pipelines.feature_extraction import SentenceSimilarity
+from heedful.tasks.pipelines.rerank import Rerank
+from heedful.tasks.pipelines.text_classification import TextClassification
 from heedful.tasks.registry import bind_task
-from heedful.tasks.rerank import Rerank
 from heedful.tasks.task import TrainableTask, TrainingDefaults, load_trained
 from heedful.tasks.task_specification import TaskSpecification
-from heedful.tasks.text_classification import TextClassification
 from heedful.train.checkpoint import newest
 from heedful.train.config import TrainConfig
 from heedful.train.fit import DivergedError, Step

@@ -1,7 +1,7 @@
 """GGUF files: weights, often quantised, with their config and vocabulary in one file or in several parts.
 
 The header is read in gguf_header.py. With `keep_blocks` matrices stay as they are stored
-(kernels/block_tensor.py). All else comes out in float32, as the `gguf` library dequantises it.
+(kernels/cpu/block_tensor.py). All else comes out in float32, as the `gguf` library dequantises it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from heedful.core.errors import CorruptFile, MissingPackage, NotFound, WeightsError
-from heedful.kernels.block_tensor import BlockTensor, can_keep
+from heedful.kernels.cpu.block_tensor import BlockTensor, can_keep
 from heedful.weights.formats.gguf_header import MAGIC, Header, TensorInfo, read_header
 from heedful.weights.formats.tensor_files import TensorEntry
 from heedful.weights.formats.tensor_layout import check_fetched

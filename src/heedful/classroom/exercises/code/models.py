@@ -26,12 +26,12 @@ from torch.optim import Optimizer
 from heedful.classroom.exercises.code.exercise import Function, Output
 from heedful.core.errors import InputError
 from heedful.data.batches import Batches
-from heedful.data.language_modeling import next_token
+from heedful.data.examples.language_modeling import next_token
 from heedful.decode.loop import generate
 from heedful.decode.rows import Generation
 from heedful.models.base import Model, Seq2Seq
-from heedful.nn.additive import Additive, Score
-from heedful.nn.attend import BACKENDS, Call
+from heedful.nn.attention.additive import Additive, Score
+from heedful.nn.attention.attend import BACKENDS, Call
 from heedful.nn.block import NamedParts
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.norm import LayerNorm

@@ -17,7 +17,7 @@ from heedful.classroom.exercises.code import models
 from heedful.classroom.exercises.code.exercise import Case, CodeExercise, mistakes
 from heedful.classroom.exercises.code.transformer import random_tensors
 from heedful.decode.engines.step_operators import Definitions
-from heedful.nn.additive import Additive
+from heedful.nn.attention.additive import Additive
 
 Names = frozenset[str]
 
@@ -144,7 +144,7 @@ def lstm_cases() -> list[Case]:
 
 
 def bahdanau_score(query: Tensor, memory: Tensor, W: Tensor, U: Tensor, v: Tensor) -> Tensor:
-    """The library's additive score (`nn/additive.py:Additive`)."""
+    """The library's additive score (`nn/attention/additive.py:Additive`)."""
     score = Additive(W.shape[1], U.shape[1], len(v))
     weights = {"q.weight": W, "k.weight": U, "v.weight": v[None]}
     scores: Tensor = functional_call(score, weights, (query, F.linear(memory, U)))

@@ -14,7 +14,7 @@ from torch import Tensor
 from heedful.classroom.exercises.code import models
 from heedful.classroom.exercises.code.exercise import Case, CodeExercise, mistakes
 from heedful.decode.engines.step_operators import Definitions, Norm
-from heedful.nn.attend import Call, masked_softmax, reference
+from heedful.nn.attention.attend import Call, masked_softmax, reference
 from heedful.nn.context import Context, Mask
 from heedful.nn.position import Sinusoidal
 
@@ -261,7 +261,7 @@ def softmax_cases() -> list[Case]:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The library's definition of attention (`nn/attend.py:reference`)."""
+    """The library's definition of attention (`nn/attention/attend.py:reference`)."""
     heads = lambda t: t.reshape(1, -1, *t.shape[-2:])
     bias = None if mask is None else torch.zeros(mask.shape).masked_fill(~mask, -math.inf)
     bias = None if bias is None else heads(bias.expand(*q.shape[:-1], k.shape[-2]))

@@ -16,11 +16,11 @@ from heedful.classroom.studio.routes.trace import Edit, Run, run_trace
 from heedful.classroom.studio.tokens import tidy
 from heedful.classroom.studio.traces import Client, Here, Studio, Trace
 from heedful.core.errors import InputError
-from heedful.interp.change import Ablation
 from heedful.interp.inputs import reading
-from heedful.interp.lens import loss_by_position
+from heedful.interp.intervene.ablation import Ablation
 from heedful.interp.measurements import measure_speeds, text_windows
-from heedful.interp.prediction import changed_position, is_causal, predicts
+from heedful.interp.observe.lens import loss_by_position
+from heedful.interp.observe.prediction import changed_position, is_causal, predicts
 from heedful.models.base import Seq2Seq
 from heedful.serve.guard import Json
 
@@ -85,7 +85,7 @@ async def losses(body: Text, request: Request, studio: Here) -> Response:
 def _losses(body: Text, loaded_model: LoadedModel, ticket: Ticket) -> dict[str, Any]:
     """Mean −log p by place, in nats, over the windows of a text; of an encoder-decoder over its target."""
     model, text = loaded_model.sequence, tidy(body.text)[0]
-    imports = "from heedful.interp.lens import loss_by_position\n"
+    imports = "from heedful.interp.observe.lens import loss_by_position\n"
     if not isinstance(model, Seq2Seq):
         cut, source = text_windows(model, text, body.window), f"text_windows(model, {text!r}, {body.window})"
         imports += "from heedful.interp.measurements import text_windows"

@@ -19,7 +19,7 @@ from heedful.classroom.studio.traces import Here, Seen, Studio
 from heedful.core.errors import HeedfulError, InputError, nearest
 from heedful.core.images import draw_text
 from heedful.decode.request import context_length
-from heedful.interp.prediction import is_causal
+from heedful.interp.observe.prediction import is_causal
 from heedful.models.base import Model, Seq2Seq
 from heedful.serve.guard import Json
 

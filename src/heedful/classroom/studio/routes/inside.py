@@ -20,10 +20,10 @@ from heedful.decode.sampling import generator, uniforms
 from heedful.decode.settings import GenerationSettings
 from heedful.interp.gradients import attribution, gradient_by_distance
 from heedful.interp.inputs import stack_of
-from heedful.interp.lens import logit_lens, neighbours, surprisal
 from heedful.interp.measurements import shuffle_test, shuffle_without_positions
-from heedful.interp.prediction import changed_position, draw_token, words_at
-from heedful.interp.states import summarise_states, top_neurons
+from heedful.interp.observe.lens import logit_lens, neighbours, surprisal
+from heedful.interp.observe.prediction import changed_position, draw_token, words_at
+from heedful.interp.observe.states import summarise_states, top_neurons
 from heedful.serve.guard import Json
 
 router = APIRouter()
@@ -87,7 +87,7 @@ def neurons(look: Seen, name: str, count: int = 10) -> Response:
     value = look.trace.value(look.loaded_model, name).float()
     if value.dim() != 2:
         raise InputError(f"{name} has the shape {tuple(value.shape)}", hint="neurons are (tokens, neurons)")
-    imports = "from heedful.interp.states import top_neurons"
+    imports = "from heedful.interp.observe.states import top_neurons"
     lines = f"print(top_neurons(watch[{name!r}][0], {count}))"
     python = snippets.of_pass(look.trace, "tensor", lines, imports, name=name)
     return Json({"name": name, "neurons": top_neurons(value, count), "python": python})
@@ -215,6 +215,6 @@ def _python(trace: Trace, body: Choice) -> str:
     ]
     imports = (
         "from heedful.decode.settings import GenerationSettings\n"
-        "from heedful.interp.prediction import draw_token"
+        "from heedful.interp.observe.prediction import draw_token"
     )
     return snippets.of_pass(trace, lines="\n".join(lines), imports=imports)

@@ -19,7 +19,7 @@ from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.tokens import tidy
 from heedful.classroom.studio.traces import Here
 from heedful.core.errors import InputError
-from heedful.interp.word_vectors import (
+from heedful.interp.observe.word_vectors import (
     along_axis,
     analogy_plane,
     contextual_vectors,
@@ -60,7 +60,7 @@ def _python(loaded_model: LoadedModel, table: str, lines: str, imports: str = ""
     if not loaded_model.entry.vectors or table != "input":
         source = "vectors" if loaded_model.entry.vectors else "model"
         lines = f"vectors = vector_table({source}, {table!r})\n{lines}"
-        imports = f"from heedful.interp.word_vectors import vector_table\n{imports}".strip()
+        imports = f"from heedful.interp.observe.word_vectors import vector_table\n{imports}".strip()
     return snippets.script(loaded_model.entry, lines, imports)
 
 
@@ -111,7 +111,7 @@ def space_map(
     options = f"{method!r}, {dims}, perplexity={perplexity}, seed={seed}"
     lines = f"print(project(unit_rows(vectors, {choice}), {options}).points)"
     imports = (
-        "from heedful.interp.word_vectors import unit_rows, whole_words\n"
+        "from heedful.interp.observe.word_vectors import unit_rows, whole_words\n"
         "from heedful.classroom.figures.value_figures import project"
     )
     return Json(points_map | {"table": table, "python": _python(loaded_model, table, lines, imports)})
@@ -130,7 +130,7 @@ def nearest_words(
     find: Callable[[], Sequence[tuple[str, float]]] = lambda: rows.neighbours(token, count)
     if metric == "euclid":  # smaller is nearer
         call = f"nearest_by_distance(vectors, {token!r}, {count})"
-        imports = "from heedful.interp.word_vectors import nearest_by_distance"
+        imports = "from heedful.interp.observe.word_vectors import nearest_by_distance"
         find = lambda: nearest_by_distance(rows, token, count)
     near = ranked_words(loaded_model, loaded_model.run(find))
     return Json({

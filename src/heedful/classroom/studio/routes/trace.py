@@ -23,11 +23,17 @@ from heedful.classroom.studio.responses import (
 from heedful.classroom.studio.trace_builder import build_trace
 from heedful.classroom.studio.traces import Client, Here, Look, Seen, Studio, Trace
 from heedful.core.errors import InputError
-from heedful.interp.attention import head_scores, pool_pattern, rollout, unscaled_pattern, value_effects
-from heedful.interp.change import each_head_effect
-from heedful.interp.head_catalogue import find_heads
-from heedful.interp.mixing import AttentionGroup
-from heedful.interp.prediction import words_at
+from heedful.interp.intervene.ablation import each_head_effect
+from heedful.interp.learn.head_catalogue import find_heads
+from heedful.interp.observe.attention import (
+    head_scores,
+    pool_pattern,
+    rollout,
+    unscaled_pattern,
+    value_effects,
+)
+from heedful.interp.observe.mixing import AttentionGroup
+from heedful.interp.observe.prediction import words_at
 from heedful.serve.guard import Json
 
 router = APIRouter()

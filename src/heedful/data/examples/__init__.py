@@ -1,0 +1,1 @@
+"""One module per kind of example: how it is read, cut into rows and made into batches."""

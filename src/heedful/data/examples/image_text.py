@@ -1,0 +1,99 @@
+"""Batches of images and what is to be written for each."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+
+from heedful.core.errors import InputError
+from heedful.core.images import ImageProcessor, is_image
+from heedful.data.batch import Batch
+from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
+from heedful.data.batches import Batches, Indices, join_fingerprints
+from heedful.data.examples.translation import shift_right, valid_rows, wrap_rows
+from heedful.data.token_cache import RaggedArray, encode_texts
+from heedful.data.tokenization import (
+    Template,
+    TokenizerProtocol,
+    find_template,
+    pad_id,
+    start_token_id,
+    tokenizer_signature,
+)
+
+Draw = Callable[[int, int], Any]  # row, epoch → an image
+
+
+@dataclass(frozen=True)
+class ImageRows:
+    """The image to read and the text to write, for each row."""
+
+    draw: Draw
+    texts: RaggedArray
+    processor: ImageProcessor
+    template: Template
+    length: int
+    start: int
+    pad: int
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def batch(self, rows: Indices, epochs: Indices) -> Batch:
+        pairs = zip(rows.tolist(), epochs.tolist(), strict=True)
+        pixels = self.processor([self.draw(row, epoch) for row, epoch in pairs])
+        written = wrap_rows(self.texts, rows, self.template, self.length, self.pad)
+        target, labels, lengths = shift_right(*written, self.start, self.pad)
+        return Batch(
+            pixels, torch.from_numpy(labels), target=torch.from_numpy(target),
+            target_valid=valid_rows(lengths, target.shape[1]), extra={"row": torch.from_numpy(rows)},
+        )  # fmt: skip
+
+
+@takes_options(TaskKeywords)
+def image_text(
+    images: Sequence[Any] | Draw, texts: Sequence[str], tokenizer: TokenizerProtocol,
+    processor: ImageProcessor, *, start: int | None = None, **keywords: Unpack[TaskKeywords],
+) -> Batches:  # fmt: skip
+    """Images and the text that is to be written for each: a model's `image_processor` makes them its input.
+
+    `images` are paths, arrays or Pillow's images, opened when their batch is made; or a function (row, epoch)
+    that draws one. `start` is the token that the decoder reads first. extra["row"] is the image's number.
+    """
+    options = BatchOptions(**keywords)
+    if callable(images):
+        draw, known = images, [getattr(images, "__name__", "drawn")]
+    else:
+        held: Sequence[Any] = images
+        draw, known = (lambda row, epoch: held[row]), [_image_name(image) for image in held]
+        if len(held) != len(texts):
+            raise InputError(f"{len(held)} images and {len(texts)} texts", hint="give a text for each")
+    found = encode_texts(texts, tokenizer, "the texts")
+    template = find_template(tokenizer, end=True)
+    if len(found) and not found.lengths.min():
+        empty = int(found.lengths.argmin())
+        raise InputError(f"the text of image {empty} is empty", hint="leave it out")
+    notes = options.check_lengths(found.lengths + template.single_count, "texts", "the texts")
+    first = start_token_id(tokenizer, start, ("bos", "pad", "eos"))
+    names = hashlib.sha256("\n".join(known).encode()).hexdigest()
+    settings = options.settings(
+        "image_text", tokenizer=tokenizer_signature(tokenizer), start=first, processor=repr(processor)
+    )
+    pad = pad_id(tokenizer)
+    rows = ImageRows(draw, found, processor, template, options.length, first, pad)
+    data = join_fingerprints(found.fingerprint, names)
+    return Batches(rows, options.shuffle(len(found), "the table"), data, settings, notes=notes, pad=pad)
+
+
+def _image_name(image: Any) -> str:
+    """Return what tells images apart: the path and its size in bytes, or the pixels themselves."""
+    if isinstance(image, str | Path):
+        path = Path(image)
+        return f"{path} {path.stat().st_size if path.is_file() else 'missing'}"
+    return hashlib.sha256(np.asarray(image).tobytes()).hexdigest() if is_image(image) else repr(image)

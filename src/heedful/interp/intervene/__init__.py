@@ -1,0 +1,1 @@
+"""Change what happens inside a model, and measure what follows: ablation, patching, steering."""

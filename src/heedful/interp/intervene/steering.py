@@ -1,0 +1,179 @@
+"""Steering: find a direction in a model's vectors, and push along it while the model writes.
+
+The difference between the mean vectors of two lists of texts, such as loving and hateful ones, points from
+one idea to the other. Adding it to a layer makes the model write more like the first list (Turner et al.
+2023, arXiv 2308.10248; Rimsky et al. 2024). Removing the direction takes away what depends on it (Arditi et
+al. 2024, arXiv 2406.11717). If the text changes as expected, the direction is not only correlated with the
+idea: the model uses it. A strength that is too large breaks the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from heedful.core.errors import InputError
+from heedful.decode.loop import generate
+from heedful.interp.activations import (
+    Texts,
+    collect_activations,
+    content_tokens,
+    from_token_rows,
+    token_rows,
+)
+from heedful.interp.inputs import Input, Report, Result, Text, choices, names_of, reading
+from heedful.interp.observe.prediction import default_position
+from heedful.models.base import Model
+from heedful.nn.context import Watch
+from heedful.nn.watch import Axes, matches
+
+TokenChanges = list[tuple[str, float]]  # tokens, and by how much log p changed
+Method = Literal["add", "ablate", "clamp"]
+
+
+def steering_vector(
+    model: Model, positive_texts: Texts, negative_texts: Texts, name: str, *,
+    tokens: Literal["all", "last"] = "all", report: Report | None = None,
+) -> Tensor:  # fmt: skip
+    """v = mean over positive texts − mean over negative texts of the value called `name`, (W,)
+
+    Each text counts once: by the mean of its tokens, or by its last one. Special tokens and the first token
+    of a causal model do not count, if the text has others. A value of several heads, such as
+    "blocks.3.attn.heads", gives one vector for all of them.
+    """
+    for side, listed in (("positive texts", positive_texts), ("negative texts", negative_texts)):
+        _check_texts(listed, side)
+    texts = [*positive_texts, *negative_texts]
+    activations = collect_activations(model, texts, [name], report=report)[name]
+    content = content_tokens(model, activations)
+    means = []
+    for number in range(len(texts)):
+        own = activations.text == number
+        rows = activations.values[own & content if bool((own & content).any()) else own]
+        means.append(rows[-1] if tokens == "last" else rows.mean(0))
+    count = len(positive_texts)
+    return torch.stack(means[:count]).mean(0) - torch.stack(means[count:]).mean(0)
+
+
+def _check_texts(texts: Texts, role: str) -> None:
+    if isinstance(texts, str | Tensor) or not len(texts):
+        raise InputError(f"the {role} are no list of texts", hint='give several: ["…", "…"]')
+
+
+class SteeringWatch(Watch):
+    """A watch that changes one value along a direction, on any axis of tokens."""
+
+    def __init__(self, name: str, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(edit={name: self._steer})
+        self.change = change
+        self._name, self._axis = name, cast(int | None, -2)
+
+    def show(self, name: str, value: Tensor, axes: Axes) -> Tensor:
+        self.note(name, axes)
+        return self.visit(name, value)
+
+    def note(self, name: str, axes: Axes) -> None:
+        super().note(name, axes)
+        if matches(name, self._name):
+            self._axis = axes.positions
+
+    def _steer(self, value: Tensor) -> Tensor:
+        axis = self._axis
+        rows = token_rows(value, axis, self._name)
+        return from_token_rows(self.change(rows), value.shape, cast(int, axis))
+
+
+def steer(
+    model: Model, name: str, vector: Tensor | Sequence[float], strength: float = 1.0,
+    method: Method = "add", *, value: float | None = None,
+) -> Watch:  # fmt: skip
+    """Return a watch that steers any call that takes it: `generate(model, prompt, watch=steer(…))`.
+
+        add      x + strength · v
+        ablate   x − strength · (x·v̂) v̂              1 takes the direction away
+        clamp    x + strength · (value − x·v̂) v̂      1 sets the coordinate to `value`
+
+    v̂ is v at length 1. Every token is steered, those of the prompt too; strength 0 changes nothing. `name` is
+    a watched value, such as "blocks.12.output", or a pattern of several of one width: "blocks.*.output".
+    """
+    if method not in ("add", "ablate", "clamp"):
+        raise InputError(f"method={method!r} is no way to steer", hint="choose add, ablate or clamp")
+    if method == "clamp" and value is None:
+        raise InputError(f"method={method!r} needs a value", hint="clamp sets a coordinate to value=…")
+    if method != "clamp" and value is not None:
+        raise InputError(f"method={method!r} takes no value", hint="only clamp takes one")
+    push = torch.as_tensor(vector).detach().float().flatten().to(model.device)
+    if not bool(torch.isfinite(push).all()) or not float(push.norm()) > 0:
+        raise InputError("the vector is zero or not finite", hint="give a direction to steer along")
+    unit = push / push.norm()
+
+    def change(rows: Tensor) -> Tensor:  # (B, T, W)
+        if rows.shape[-1] != len(push):
+            raise InputError(f"{name} has {rows.shape[-1]} entries and the vector {len(push)}")
+        x = rows.float()
+        if method == "add":
+            moved = strength * push
+        else:
+            goal = 0.0 if value is None else value
+            moved = strength * (goal - x @ unit)[..., None] * unit
+        return (x + moved).to(rows.dtype)
+
+    return SteeringWatch(name, change)
+
+
+@dataclass(frozen=True)
+class LogitChange(Result):
+    """The log probabilities of what a head chooses from, (V,), at one position without and with a watch."""
+
+    tokens: tuple[str, ...]
+    position: int
+    before: Tensor
+    after: Tensor
+
+    def largest_changes(self, model: Model, count: int = 10) -> tuple[TokenChanges, TokenChanges]:
+        """Return the tokens that rose most and those that fell most, with the change of log p in nats.
+
+        Among those that either run gives at least a thousandth of its most likely token's probability.
+        """
+        both = torch.maximum(self.before - self.before.max(), self.after - self.after.max())
+        likely = (both > -6.9).nonzero()[:, 0]
+        change = (self.after - self.before)[likely]
+        order = change.argsort(descending=True).tolist()
+        listed = [(names_of(model, likely[i : i + 1])[0], float(change[i])) for i in order]
+        return [x for x in listed[:count] if x[1] > 0], [x for x in listed[::-1][:count] if x[1] < 0]
+
+
+@torch.no_grad()
+def logit_change(
+    model: Model, text: Text | Input, watch: Watch, target: Text | None = None, *, position: int | None = None
+) -> LogitChange:
+    """Return what a watch that steers does to the prediction at a position, by default the last."""
+    given = reading(model, text, target)
+    at = default_position(model, given) if position is None else position
+    logp = [choices(model, given.run(model, w), at)[0].float().log_softmax(-1).cpu() for w in (None, watch)]
+    return LogitChange(given.names, at, *logp)
+
+
+@dataclass(frozen=True)
+class Continuation(Result):
+    """The texts that a model writes after a prompt without and with steering."""
+
+    prompt: str
+    plain: str
+    steered: str
+
+
+def continuations(model: Model, prompts: Sequence[str], watch: Watch, **settings: Any) -> list[Continuation]:
+    """Return what a model writes after each prompt, plainly and with a watch; settings are `generate`'s.
+
+    All prompts are one batch. Both texts are computed step by step in the same way, so that they differ by
+    what the watch does alone.
+    """
+    _check_texts(prompts, "prompts")
+    plain = generate(model, list(prompts), fast=False, **settings)
+    steered = generate(model, list(prompts), watch=watch, **settings)
+    return [Continuation(*texts) for texts in zip(prompts, plain, steered, strict=True)]

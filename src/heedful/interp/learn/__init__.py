@@ -1,0 +1,1 @@
+"""Learn from activations: probes, dictionaries of features, a catalogue of heads."""

@@ -1,0 +1,1 @@
+"""Read what happens inside a model without changing it: attention, lenses, attribution, states."""

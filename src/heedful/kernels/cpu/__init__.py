@@ -1,0 +1,1 @@
+"""Fast code for processors, compiled by Numba when it is first used."""

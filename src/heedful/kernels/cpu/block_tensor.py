@@ -1,0 +1,232 @@
+"""A matrix of float32 values that stays in memory as a GGUF file stores it: in blocks, or in 16 bits.
+
+To PyTorch it is a float32 tensor of the matrix's shape. Looking up rows widens these rows, every other
+operation computes with `widen()`, and an operation that writes to it makes it an ordinary matrix inside.
+The decoder for CPUs multiplies with the blocks themselves (kernels/cpu/blocks.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+# Numbers and bytes of a block; floats are taken in blocks, too, since kernels read 32 at a time.
+SIZES = {
+    "F16": (32, 64), "BF16": (32, 64), "Q8_0": (32, 34), "Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22),
+    "Q5_1": (32, 24), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
+}  # fmt: skip
+MIN_VALUES = 1 << 16  # a smaller matrix is widened when it is read: it would gain nothing
+SLAB_VALUES = 1 << 20  # that are widened at once for a product
+TILED_VECTORS = range(8, 193)  # how many of them are faster multiplied block by block than with widened rows
+MIN_THREAD_VALUES = 1 << 18  # that a thread of its own widens
+
+
+def can_keep(kind: str, shape: Sequence[int]) -> bool:
+    """Whether a tensor of this kind and shape can stay as it is stored: there are kernels that read it."""
+    known = kind in SIZES and len(shape) == 2 and shape[1] % SIZES[kind][0] == 0
+    return known and math.prod(shape) >= MIN_VALUES and has_numba()
+
+
+@cache
+def has_numba() -> bool:
+    return importlib.util.find_spec("numba") is not None
+
+
+class BlockTensor(Tensor):
+    """W (N, K) in float32 for whoever computes with it; `blocks` (N, bytes of a row) is what is held."""
+
+    blocks: Tensor
+    kind: str
+    dense: Tensor | None  # its values, once something was written to it
+
+    @staticmethod
+    def __new__(cls, blocks: Tensor, kind: str) -> BlockTensor:
+        size, stored = SIZES[kind]
+        shape = (blocks.shape[0], blocks.shape[1] // stored * size)
+        cpu = torch.device("cpu")
+        made: BlockTensor = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32, device=cpu)
+        made.blocks, made.kind, made.dense = blocks, kind, None
+        return made
+
+    def widen(self) -> Tensor:
+        """Return the values as an ordinary float32 tensor of its own memory."""
+        return widen(self.blocks, self.kind) if self.dense is None else self.dense
+
+    def take_rows(self, order: Tensor) -> BlockTensor:
+        """Return these rows as a matrix of blocks; rows that follow each other are not copied."""
+        rows, low = order.numpy(), int(order[0])
+        follow = np.array_equal(rows, np.arange(low, low + len(rows)))
+        taken = self.blocks.numpy()[low : low + len(rows)] if follow else self.blocks.numpy()[rows]
+        return BlockTensor(torch.from_numpy(taken), self.kind)
+
+    def data_ptr(self) -> int:
+        return (self.blocks if self.dense is None else self.dense).data_ptr()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        return self.widen().numpy(force=force)
+
+    def tolist(self) -> Any:
+        return self.widen().tolist()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"{type(self).__name__}({self.kind}, {tuple(self.shape)})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if id(self) not in memo:
+            same = self.detach() if self.dense is None else self.dense.clone()
+            memo[id(self)] = (
+                nn.Parameter(same, self.requires_grad) if isinstance(self, nn.Parameter) else same
+            )
+        found: Tensor = memo[id(self)]
+        return found
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle and torch.save keep the values, which every other program can read."""
+        dense = self.widen()
+        dense = nn.Parameter(dense, self.requires_grad) if isinstance(self, nn.Parameter) else dense
+        return dense.__reduce_ex__(protocol)
+
+    def as_parameter(self) -> nn.Parameter:
+        """Make it a parameter: what `nn.Parameter` does, without its detour over torch's dispatcher.
+
+        The first call that goes through it imports torch.distributed, which takes longer than all of loading.
+        """
+        self.requires_grad_()
+        self._is_param = True
+        return cast(nn.Parameter, self)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (F.linear, F.embedding) and len(args) > 1 and isinstance(args[1], BlockTensor):
+            x, weight, *rest = args
+            if weight.dense is None and not (torch.is_grad_enabled() and weight.requires_grad):
+                if func is F.embedding:  # the rows that are looked up, each once
+                    rows, x = x.unique(return_inverse=True)
+                    return F.embedding(x, widen(weight.blocks[rows], weight.kind))
+                bias = rest[0] if rest else kwargs.get("bias")
+                if can_tile(x, weight.shape[1]):
+                    product = multiply(x, weight)
+                else:
+                    count = max(1, SLAB_VALUES // weight.shape[1])  # rows at a time, which stay in the cache
+                    slabs = [F.linear(x, widen(rows, weight.kind)) for rows in weight.blocks.split(count)]
+                    product = slabs[0] if len(slabs) == 1 else torch.cat(slabs, -1)
+                return product if bias is None else product + bias
+        with torch._C.DisableTorchFunctionSubclass():  # results are ordinary tensors
+            return func(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        aten, kwargs = torch.ops.aten, kwargs or {}
+        first: Any = args[0] if args else None
+        if func in (aten.detach.default, aten.alias.default) and first.dense is None:
+            return BlockTensor(first.blocks, first.kind)
+        written: dict[int, BlockTensor] = {}
+        if func._schema.is_mutable:
+            for name, value in zip(func._schema.arguments, args, strict=False):
+                if name.alias_info is not None and name.alias_info.is_write:
+                    for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                        if isinstance(tensor, BlockTensor):
+                            tensor.dense = tensor.widen()
+                            tensor.blocks = tensor.blocks[:0]
+                            written[id(tensor.dense)] = tensor
+        result = func(*tree_map(widened, args), **tree_map(widened, kwargs))
+        return written.get(id(result), result)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Return a tensor that holds its values as they are: the same one, unless it is a BlockTensor."""
+    return tensor.widen() if isinstance(tensor, BlockTensor) else tensor
+
+
+def widen(blocks: Tensor, kind: str) -> Tensor:
+    """Return the values of rows of blocks in float32."""
+    from heedful.kernels.cpu.blocks import values_kernel, widen_blocks
+
+    size, stored = SIZES[kind]
+    count, kernel = blocks.numel() // stored, values_kernel(kind)
+    blocks = blocks.contiguous()
+    out = torch.empty(len(blocks), count // max(len(blocks), 1) * size)
+    share_among_threads(
+        lambda low, high: widen_blocks(
+            kernel, blocks.data_ptr() + stored * low, high - low, out.data_ptr() + 4 * size * low
+        ),
+        count,
+        count * size // MIN_THREAD_VALUES,
+    )
+    return out
+
+
+def can_tile(x: Tensor, size: int) -> bool:
+    """Whether `multiply` may take these vectors; torch does not see what it computes."""
+    ordinary = type(x) is Tensor and x.device.type == "cpu" and x.dtype == torch.float32
+    seen = torch.jit.is_tracing() or (torch.is_grad_enabled() and x.requires_grad)
+    return ordinary and not seen and x.shape[-1] == size and math.prod(x.shape[:-1]) in TILED_VECTORS
+
+
+def multiply(x: Tensor, weight: BlockTensor) -> Tensor:
+    """Return x Wᵀ for up to some hundred vectors x; a block is widened in the cache, where it is used."""
+    from heedful.kernels.cpu.blocks import TILE_ROWS, multiply_blocks, values_kernel
+
+    (rows, row_bytes), start = weight.blocks.shape, weight.blocks.data_ptr()
+    kernel, block = values_kernel(weight.kind), SIZES[weight.kind][0]
+    vectors = x.detach().reshape(-1, x.shape[-1]).contiguous().numpy()
+    out = torch.empty(*x.shape[:-1], rows)
+    to = out.numpy().reshape(-1, rows)
+    share_among_threads(
+        lambda low, high: multiply_blocks(
+            kernel, start, row_bytes, block, low * TILE_ROWS, min(high * TILE_ROWS, rows), vectors, to
+        ),
+        -(-rows // TILE_ROWS),
+        rows * x.shape[-1] // MIN_THREAD_VALUES,
+    )
+    return out
+
+
+def share_among_threads(run: Callable[[int, int], None], count: int, most: int) -> None:
+    """Call `run(low, high)` for pieces of 0 … count, at most so many, each in a thread of its own."""
+    pieces = max(1, min(torch.get_num_threads(), most))
+    bounds = [i * count // pieces for i in range(pieces + 1)]
+    others = widening_threads(os.getpid()).map(run, bounds[1:-1], bounds[2:]) if pieces > 1 else ()
+    run(0, bounds[1])
+    list(others)
+
+
+@cache
+def widening_threads(process: int) -> ThreadPoolExecutor:
+    """Threads that share the widening of a matrix; a forked process has its own."""
+    return ThreadPoolExecutor(os.cpu_count(), "heedful-widen")
+
+
+def reference_widen(blocks: Tensor, kind: str) -> Tensor:
+    """The definition of `widen`, by the `gguf` library."""
+    from gguf import GGMLQuantizationType, quants
+
+    values = quants.dequantize(blocks.numpy(), GGMLQuantizationType[kind])
+    return torch.from_numpy(np.ascontiguousarray(values, np.float32))
+
+
+def widen_parameters(model: nn.Module) -> None:
+    """Make ordinary float32 parameters of those that are held in blocks; shared ones stay shared."""
+    widened: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if isinstance(parameter, BlockTensor):
+                if id(parameter) not in widened:
+                    widened[id(parameter)] = nn.Parameter(parameter.widen(), parameter.requires_grad)
+                module._parameters[name] = widened[id(parameter)]

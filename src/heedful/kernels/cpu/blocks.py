@@ -1,0 +1,553 @@
+"""Products with matrices that stay as a GGUF file stores them, and their values in float32, as vector code.
+
+A block holds groups of 32 whole numbers n with a scale s and, in some formats, an offset m for each group:
+
+    w = s (n − z) + m        so that        w · x = Σ over groups of s (n · x) + (m − s z) Σ x
+
+x is rounded to 16 bits beforehand (`round_row_int16`), so n · x is whole-number arithmetic. A processor with
+VNNI multiplies bytes, four at a time, and x is taken as 256 hi + lo; elsewhere two products of 16 bits and
+their sum are one instruction (pmaddwd on x86). Each format is described by one `unpack_…` function, which
+writes the instructions for one block; products and values are both made from it. The definition of a format
+is `dequantize` of the `gguf` library, and tests compare the two. Floats of 16 bits are multiplied with x as
+it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import llvmlite.binding  # type: ignore[import-untyped]
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.ccallback import CFunc
+
+from heedful.kernels.cpu.numba_intrinsics import (
+    PAUSE,
+    SOURCE_STAMP,
+    Array,
+    Int,
+    compile_cached,
+    intrinsic,
+    literal_intrinsic,
+    load_at,
+)
+
+GROUP = 32
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+HALF, FLOAT = ir.HalfType(), ir.FloatType()
+BYTES, LANES = ir.VectorType(I8, GROUP), ir.VectorType(FLOAT, 16)
+FAST = ("nnan", "nsz", "contract", "reassoc")
+TILE_VALUES = 256  # of a row of weights that are widened at once; a whole number of blocks of every format
+
+
+def vector(element: Any, count: int) -> Any:
+    return ir.VectorType(element, count)
+
+
+@dataclass
+class Emitter:
+    """LLVM's builder, with the few vector operations that formats are written in.
+
+    `lanes` is how many sums the products of a group are kept in, and so how often a scale is repeated.
+    """
+
+    builder: Any
+    lanes: int = 16
+
+    def number(self, value: int) -> Any:
+        return ir.Constant(I64, value)
+
+    def load(self, address: Any, offset: int, kind: Any) -> Any:
+        return load_at(self.builder, self.builder.add(address, self.number(offset)), kind, 1)
+
+    def half(self, address: Any, offset: int) -> Any:
+        """The float16 there, as float32.
+
+        It goes through an ordinary register, which the empty line of assembly enforces: LLVM would insert the
+        two bytes into any vector register there is, and so make a scale wait for the sum before it.
+        """
+        bits = self.builder.zext(self.load(address, offset, I16), I32)
+        return self.builder.extract_element(self.halves(bits), ir.Constant(I32, 0))
+
+    def halves(self, bits: Any) -> Any:
+        """The two float16 that 32 bits are, as float32; see `half`."""
+        b, zeros = self.builder, ir.Constant(vector(I32, 4), None)
+        bits = b.asm(ir.FunctionType(I32, [I32]), "", "=r,0", [bits], False)
+        eight = b.bitcast(b.insert_element(zeros, bits, ir.Constant(I32, 0)), vector(HALF, 8))
+        return self.part(b.fpext(self.part(eight, 0, 4), vector(FLOAT, 4)), 0, 2)
+
+    def two_words(self, blocks: Sequence[Any], offset: int) -> Any:
+        """The 16 bits there of two blocks, in 32."""
+        low, high = (self.builder.zext(self.load(block, offset, I16), I32) for block in blocks)
+        return self.builder.or_(low, self.builder.shl(high, ir.Constant(I32, 16)))
+
+    def every(self, kind: Any, value: int) -> Any:
+        """A vector of one constant."""
+        return ir.Constant(kind, [value] * kind.count)
+
+    def shuffle(self, a: Any, b: Any, order: list[int]) -> Any:
+        return self.builder.shuffle_vector(a, b, ir.Constant(vector(I32, len(order)), order))
+
+    def join(self, a: Any, b: Any) -> Any:
+        return self.shuffle(a, b, list(range(a.type.count + b.type.count)))
+
+    def part(self, a: Any, start: int, count: int) -> Any:
+        return self.shuffle(a, a, list(range(start, start + count)))
+
+    def splat(self, scalar: Any, count: int) -> Any:
+        first = self.builder.insert_element(
+            ir.Constant(vector(scalar.type, count), ir.Undefined), scalar, ir.Constant(I32, 0)
+        )
+        return self.shuffle(first, first, [0] * count)
+
+    def nibbles(self, low_bytes: Any) -> tuple[Any, Any]:
+        """The low and the high four bits of bytes."""
+        low = self.builder.and_(low_bytes, self.every(low_bytes.type, 15))
+        return low, self.builder.lshr(low_bytes, self.every(low_bytes.type, 4))
+
+    def call(self, name: str, result: Any, *args: Any) -> Any:
+        kind = ir.FunctionType(result, [a.type for a in args])
+        function = self.builder.module.globals.get(name) or ir.Function(self.builder.module, kind, name)
+        return self.builder.call(function, args)
+
+    def accumulate(self, a: Any, b: Any, total: Any) -> None:
+        """total += a b"""
+        product = self.builder.fmul(a, b, flags=FAST)
+        self.builder.store(self.builder.fadd(product, self.builder.load(total), flags=FAST), total)
+
+    def dot_group(self, n: Any, zero: int, x: Any, digits: Any) -> Any:
+        """Sums of products of 32 numbers with x, in 32 bits; with VNNI `zero` is left to the caller."""
+        b = self.builder
+        if VNNI:
+            kind, factor = vector(I32, 8), lambda bytes_: b.bitcast(bytes_, vector(I32, 8))
+            high, low = (factor(self.load(digits, at, BYTES)) for at in (0, GROUP))
+            upper = self.call(DOT_BYTES, kind, ir.Constant(kind, None), factor(n), high)
+            return self.call(DOT_BYTES, kind, b.shl(upper, self.every(kind, 8)), factor(n), low)
+        words = vector(I16, GROUP)
+        n, x = b.sub(b.zext(n, words), self.every(words, zero)), self.load(x, 0, words)
+        width, name = MULTIPLY_ADD
+        if name:
+            parts = [
+                self.call(name, vector(I32, width // 2), self.part(n, i, width), self.part(x, i, width))
+                for i in range(0, GROUP, width)
+            ]
+            return parts[0] if len(parts) == 1 else self.join(*parts)
+        wide = vector(I32, GROUP)
+        products = b.mul(b.sext(n, wide), b.sext(x, wide))
+        even, odd = (self.shuffle(products, products, list(range(i, GROUP, 2))) for i in range(2))
+        return b.add(even, odd)
+
+    def sum(self, a: Any) -> Any:
+        kind = a.type
+        name = f"llvm.vector.reduce.fadd.v{kind.count}f32"
+        function = self.builder.module.globals.get(name) or ir.Function(
+            self.builder.module, ir.FunctionType(FLOAT, [FLOAT, kind]), name
+        )
+        return self.builder.call(function, [ir.Constant(FLOAT, 0.0), a], fastmath=FAST)
+
+
+FEATURES = llvmlite.binding.get_host_cpu_features() if PAUSE else {}
+# How many 16-bit factors x86's instruction for sums of two products takes, and its name.
+MULTIPLY_ADD = (16, "llvm.x86.avx2.pmadd.wd") if FEATURES.get("avx2") else (0, "")
+if FEATURES.get("avx512bw"):
+    MULTIPLY_ADD = (32, "llvm.x86.avx512.pmaddw.d.512")
+TILE_ROWS = 8 if FEATURES.get("avx512f") else 4  # of weights, whose sums all stay in registers
+VNNI = bool(FEATURES.get("avx512vnni") and FEATURES.get("avx512vl"))
+DOT_BYTES = "llvm.x86.avx512.vpdpbusd.256"
+
+
+class Block(NamedTuple):
+    """What a format's function gives of a block: groups of 32 bytes n without a sign, and what they mean."""
+
+    numbers: list[Any]
+    scales: list[Any]  # of each group, a vector of `lanes`, or None: 1
+    zero: int = 0  # the n that stands for 0
+    offsets: Any = None  # a vector with one for each group, or None
+
+
+Unpack = Callable[[Emitter, Any], Block]
+
+
+def unpack_int8(e: Emitter, block: Any) -> Block:
+    """w = n − 128; the scale of a row is left to the caller"""
+    return Block([e.builder.xor(e.load(block, 0, BYTES), e.every(BYTES, 128))], [None], 128)
+
+
+def unpack_q8_0(e: Emitter, block: Any) -> Block:
+    """w = d (n − 128)"""
+    n = e.builder.xor(e.load(block, 2, BYTES), e.every(BYTES, 128))  # a sign becomes a distance from 128
+    return Block([n], [e.splat(e.half(block, 0), e.lanes)], 128)
+
+
+class Nibbles(NamedTuple):
+    """The layout of Q4_0, Q4_1, Q5_0 and Q5_1: w = d (n − zero) + m, at these bytes of a block."""
+
+    stored: int
+    nibbles: int
+    fifths: int = 0  # 32 bits, the fifth of each n; 0: there are none
+    zero: int = 0
+    has_offset: bool = False  # m follows d
+
+    def unpack(self, e: Emitter, block: Any) -> Block:
+        """Give the one group of a block."""
+        n = e.join(*e.nibbles(e.load(block, self.nibbles, vector(I8, 16))))
+        if self.fifths:
+            n = e.builder.or_(n, sixteens(e, e.load(block, self.fifths, I32)))
+        offsets = e.splat(e.half(block, 2), 1) if self.has_offset else None
+        return Block([n], [e.splat(e.half(block, 0), e.lanes)], self.zero, offsets)
+
+    def accumulate_pair(
+        self, e: Emitter, blocks: Sequence[Any], x: Any, gain: Any, sum_x: Any, to: Any
+    ) -> None:
+        """Add the products of two blocks at once: x has its digits for two groups together.
+
+        The low bits of both are one vector and the high ones another, so that a sum of four products belongs
+        to one block, and what there is to do beside products is done once for two blocks.
+        """
+        b, kind = e.builder, vector(I32, 8)
+        both = e.join(*(e.load(block, self.nibbles, vector(I8, 16)) for block in blocks))
+        numbers, total = list(e.nibbles(both)), ir.Constant(kind, None)
+        if self.fifths:
+            words = [e.two_words(blocks, self.fifths + 2 * half) for half in range(2)]
+            numbers = [b.or_(n, sixteens(e, word)) for n, word in zip(numbers, words, strict=True)]
+        for digit in range(2):
+            for half, n in enumerate(numbers):
+                factors = b.bitcast(e.load(x, 64 * digit + 32 * half, BYTES), kind)
+                total = e.call(DOT_BYTES, kind, total, b.bitcast(n, kind), factors)
+            total = b.shl(total, e.every(kind, 8)) if digit == 0 else total
+        scales = e.halves(e.two_words(blocks, 0))
+        each = b.fmul(scales, gain, flags=FAST)
+        e.accumulate(b.sitofp(total, vector(FLOAT, 8)), e.shuffle(each, each, [0] * 4 + [1] * 4), to[0])
+        if self.zero:
+            scales = b.fmul(scales, ir.Constant(scales.type, [-float(self.zero)] * 2), flags=FAST)
+            e.accumulate(scales, sum_x, to[1])
+        if self.has_offset:
+            e.accumulate(e.halves(e.two_words(blocks, 2)), sum_x, to[1])
+
+
+def sixteens(e: Emitter, bits: Any) -> Any:
+    """16 for each of 32 bits that is set, else 0."""
+    chosen = e.builder.bitcast(bits, vector(ir.IntType(1), GROUP))
+    return e.builder.select(chosen, e.every(BYTES, 16), e.every(BYTES, 0))
+
+
+def six_bits(e: Emitter, block: Any) -> tuple[list[Any], Any]:
+    """d s and −e m for the eight groups of Q4_K and Q5_K; s and m have six bits each in twelve bytes."""
+    b = e.builder
+    of_scales, of_mins, last = (e.load(block, at, I32) for at in (4, 8, 12))
+    right = lambda word, count: b.lshr(word, ir.Constant(I32, count))
+    mask = lambda word, bits: b.and_(word, ir.Constant(I32, bits * 0x01010101))
+    found = []
+    for word, lower, unit in ((of_scales, last, 0), (of_mins, right(last, 4), 2)):
+        first, upper = mask(word, 63), b.shl(mask(right(word, 6), 3), ir.Constant(I32, 4))
+        second = b.or_(mask(lower, 15), upper)
+        both = b.or_(b.zext(first, I64), b.shl(b.zext(second, I64), e.number(32)))
+        six = b.uitofp(b.zext(b.bitcast(both, vector(I8, 8)), vector(I32, 8)), vector(FLOAT, 8))
+        found.append(b.fmul(six, e.splat(e.half(block, unit), 8)))
+    return [e.shuffle(found[0], found[0], [i] * e.lanes) for i in range(8)], b.fneg(found[1])
+
+
+def unpack_q4_k(e: Emitter, block: Any) -> Block:
+    """w = d s n − e m in eight groups"""
+    scales, offsets = six_bits(e, block)
+    numbers = [n for i in range(4) for n in e.nibbles(e.load(block, 16 + 32 * i, BYTES))]
+    return Block(numbers, scales, 0, offsets)
+
+
+def unpack_q5_k(e: Emitter, block: Any) -> Block:
+    """w = d s n − e m in eight groups; bit i of 32 bytes is the fifth bit of group i"""
+    scales, offsets = six_bits(e, block)
+    b, fifth, one = e.builder, e.load(block, 16, BYTES), e.every(BYTES, 1)
+    lower = [n for i in range(4) for n in e.nibbles(e.load(block, 48 + 32 * i, BYTES))]
+    bits = [b.and_(b.lshr(fifth, e.every(BYTES, i)), one) for i in range(8)]
+    numbers = [b.or_(n, b.shl(bit, e.every(BYTES, 4))) for n, bit in zip(lower, bits, strict=True)]
+    return Block(numbers, scales, 0, offsets)
+
+
+def unpack_q6_k(e: Emitter, block: Any) -> Block:
+    """w = d s (n − 32), one s of 8 bits for each 16 numbers"""
+    b, numbers, scales = e.builder, [], []
+    units = b.sitofp(b.sext(e.load(block, 192, vector(I8, 16)), vector(I32, 16)), vector(FLOAT, 16))
+    units = b.fmul(units, e.splat(e.half(block, 208), 16))
+    for i in range(8):
+        half, quarter = divmod(i, 4)
+        lower = e.nibbles(e.load(block, 64 * half + 32 * (quarter % 2), BYTES))[quarter // 2]
+        upper = b.lshr(e.load(block, 128 + 32 * half, BYTES), e.every(BYTES, 2 * quarter))
+        numbers.append(b.or_(lower, b.shl(b.and_(upper, e.every(BYTES, 3)), e.every(BYTES, 4))))
+        pair = [2 * i] * (e.lanes // 2) + [2 * i + 1] * (e.lanes // 2)
+        scales.append(e.shuffle(units, units, pair))
+    return Block(numbers, scales, 32)
+
+
+@dataclass(frozen=True)
+class Format:
+    """How many numbers a block has, how many bytes, and what they mean; floats of 16 bits are no blocks."""
+
+    size: int
+    stored: int
+    unpack: Unpack | None = None
+    nibbles: Nibbles | None = None  # the layout of one whose blocks can be multiplied in pairs
+
+
+NIBBLES = {
+    "Q4_0": Nibbles(18, 2, zero=8), "Q4_1": Nibbles(20, 4, has_offset=True),
+    "Q5_0": Nibbles(22, 6, fifths=2, zero=16), "Q5_1": Nibbles(24, 8, fifths=4, has_offset=True),
+}  # fmt: skip
+FORMATS = {
+    "F16": Format(GROUP, 64), "BF16": Format(GROUP, 64), "I8": Format(GROUP, GROUP, unpack_int8),
+    "Q8_0": Format(32, 34, unpack_q8_0), "Q4_K": Format(256, 144, unpack_q4_k),
+    "Q5_K": Format(256, 176, unpack_q5_k), "Q6_K": Format(256, 210, unpack_q6_k),
+} | {name: Format(32, layout.stored, layout.unpack, layout) for name, layout in NIBBLES.items()}  # fmt: skip
+
+
+def sixteen_floats(e: Emitter, name: str, block: Any, part: int) -> Any:
+    """16 floats of 16 bits, in 32."""
+    if name == "F16":
+        return e.builder.fpext(e.load(block, 32 * part, vector(HALF, 16)), LANES)
+    bits = e.builder.zext(e.load(block, 32 * part, vector(I16, 16)), vector(I32, 16))
+    return e.builder.bitcast(e.builder.shl(bits, e.every(bits.type, 16)), LANES)
+
+
+def emit_dot(e: Emitter, name: str, row: Any, x: Any, gains: Any, blocks: Any) -> Any:
+    """Write w · x of one row: x in whole numbers with gains and sums, or in float32 where w is a float."""
+    b, form = e.builder, FORMATS[name]
+    groups, lanes = form.size // GROUP, vector(FLOAT, e.lanes)
+    few = vector(FLOAT, groups)
+    totals, offsets = [zeroed(b, lanes), zeroed(b, lanes)], zeroed(b, few)
+    sums = b.add(gains, b.mul(blocks, e.number(4 * groups)))
+    digits = b.add(x, b.mul(blocks, e.number(2 * form.size)))
+    start = e.number(0)
+    if VNNI and form.nibbles is not None:
+        pairs, of_pairs = b.lshr(blocks, e.number(1)), b.add(digits, b.mul(blocks, e.number(2 * form.size)))
+        two = vector(FLOAT, 2)
+        offsets_of_pairs = zeroed(b, two)
+        with cgutils.for_range(b, pairs) as loop:
+            after = lambda address, count: b.add(address, b.mul(loop.index, e.number(count)))
+            first = after(row, 2 * form.stored)
+            gain, sum_x = (e.load(after(at, 8), 0, two) for at in (gains, sums))
+            to, both = (totals[0], offsets_of_pairs), (first, b.add(first, e.number(form.stored)))
+            form.nibbles.accumulate_pair(e, both, after(of_pairs, 128), gain, sum_x, to)
+        start = b.shl(pairs, e.number(1))
+    with cgutils.for_range(b, b.sub(blocks, start)) as loop:
+        index = b.add(start, loop.index)
+        after = lambda address, count: b.add(address, b.mul(index, e.number(count)))
+        stored = after(row, form.stored)
+        if form.unpack is None:
+            for part, total in enumerate(totals):
+                factors = e.load(after(x, 4 * form.size), 64 * part, lanes)
+                e.accumulate(sixteen_floats(e, name, stored, part), factors, total)
+        else:
+            block = form.unpack(e, stored)
+            gain, sum_x = (e.load(after(at, 4 * groups), 0, few) for at in (gains, sums))
+            for i, (n, scale) in enumerate(zip(block.numbers, block.scales, strict=True)):
+                at = [b.add(after(start, 2 * form.size), e.number(2 * GROUP * i)) for start in (x, digits)]
+                whole = e.dot_group(n, block.zero, *at)
+                if VNNI and block.zero and groups > 1:  # the scale changes within a group: sums do not help
+                    whole = b.sub(whole, e.dot_group(e.every(BYTES, block.zero), 0, *at))
+                each = e.shuffle(gain, gain, [i] * e.lanes)
+                each = each if scale is None else b.fmul(each, scale, flags=FAST)
+                e.accumulate(b.sitofp(whole, lanes), each, totals[i % 2])
+            if VNNI and block.zero and groups == 1:
+                zero, scale = ir.Constant(few, [-float(block.zero)]), block.scales[0]
+                zero = zero if scale is None else b.fmul(zero, e.part(scale, 0, 1), flags=FAST)
+                e.accumulate(zero, sum_x, offsets)
+            if block.offsets is not None:
+                e.accumulate(block.offsets, sum_x, offsets)
+    result = e.sum(b.fadd(*(b.load(total) for total in totals), flags=FAST))
+    if VNNI and form.nibbles is not None:
+        result = b.fadd(result, e.sum(b.load(offsets_of_pairs)), flags=FAST)
+    return b.fadd(result, e.sum(b.load(offsets)), flags=FAST)
+
+
+def zeroed(builder: Any, kind: Any) -> Any:
+    """Room for a sum, which is 0 where this is written."""
+    place = cgutils.alloca_once(builder, kind)
+    builder.store(ir.Constant(kind, None), place)
+    return place
+
+
+def emit_values(e: Emitter, name: str, block: Any) -> list[Any]:
+    """Write the values of a block, 16 floats at a time."""
+    b, unpack = e.builder, FORMATS[name].unpack
+    if unpack is None:
+        return [sixteen_floats(e, name, block, part) for part in range(2)]
+    values, (numbers, scales, zero, offsets) = [], unpack(e, block)
+    whole = vector(I32, 16)
+    for i, (n, scale) in enumerate(zip(numbers, scales, strict=True)):
+        for half in range(2):
+            wide = b.sub(b.zext(e.part(n, 16 * half, 16), whole), e.every(whole, zero))
+            value = b.sitofp(wide, vector(FLOAT, 16))
+            if scale is not None:
+                value = b.fmul(value, e.shuffle(scale, scale, [8 * half + j // 2 for j in range(16)]))
+            if offsets is not None:
+                value = b.fadd(value, e.shuffle(offsets, offsets, [i] * 16))
+            values.append(value)
+    return values
+
+
+@literal_intrinsic
+def dot_rows(
+    typingctx: Any, name: Any, weight: Any, rows: Any, blocks: Any, x: Any, gains: Any, out: Any
+) -> tuple[Any, Callable]:
+    """out_r = w_r · x for rows of blocks; `name` is a constant, the others are addresses and counts."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, weight, rows, blocks, x, gains, out = args
+        form = FORMATS[name.literal_value]
+        e = Emitter(builder, 8 if VNNI and form.unpack is not None else 16)
+        length = builder.mul(blocks, e.number(form.stored))
+        with cgutils.for_range(builder, rows) as loop:  # two rows at once confuse the processor's prefetching
+            row = builder.add(weight, builder.mul(loop.index, length))
+            place = builder.add(out, builder.mul(loop.index, e.number(4)))
+            result = emit_dot(e, name.literal_value, row, x, gains, blocks)
+            builder.store(result, builder.inttoptr(place, FLOAT.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(name, *[types.int64] * 6), codegen
+
+
+@literal_intrinsic
+def values(typingctx: Any, name: Any, weight: Any, blocks: Any, out: Any) -> tuple[Any, Callable]:
+    """Put the values of blocks to `out`, in float32."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, weight, blocks, out = args
+        e, form = Emitter(builder), FORMATS[name.literal_value]
+        with cgutils.for_range(builder, blocks) as loop:
+            block = builder.add(weight, builder.mul(loop.index, e.number(form.stored)))
+            to = builder.add(out, builder.mul(loop.index, e.number(4 * form.size)))
+            for i, value in enumerate(emit_values(e, name.literal_value, block)):
+                place = builder.inttoptr(builder.add(to, e.number(64 * i)), LANES.as_pointer())
+                builder.store(value, place).align = 4
+        return context.get_dummy_value()
+
+    return types.void(name, *[types.int64] * 3), codegen
+
+
+def compile_pointer(function: Callable[..., None], count: int) -> int:
+    """Return the address of the machine code of a function of `count` whole numbers; it is kept on disk."""
+    compiled: Any = CFunc(function, ((types.int64,) * count, types.void), {}, {"nopython": True})
+    compiled.enable_caching()
+    compiled._cache._cache_file._source_stamp = SOURCE_STAMP
+    compiled.compile()
+    KERNELS.append(compiled)
+    return int(compiled.address)
+
+
+KERNELS: list[Any] = []  # that addresses are of
+
+
+@cache
+def dot_kernel(name: str) -> int:
+    """Return the address of a format's product: (weight, rows, blocks of a row, x, gains, out)."""
+
+    def kernel(weight: int, rows: int, blocks: int, x: int, gains: int, out: int) -> None:
+        dot_rows(name, weight, rows, blocks, x, gains, out)
+
+    return compile_pointer(kernel, 6)
+
+
+@cache
+def values_kernel(name: str) -> int:
+    """Return the address of what widens a format: (weight, blocks, out)."""
+
+    def kernel(weight: int, blocks: int, out: int) -> None:
+        values(name, weight, blocks, out)
+
+    return compile_pointer(kernel, 3)
+
+
+@intrinsic
+def call_kernel(typingctx: Any, address: Any, numbers: Any) -> tuple[Any, Callable]:
+    """Call the machine code at an address with a tuple of whole numbers."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [I64] * numbers.count)
+        given = [builder.extract_value(args[1], i) for i in range(numbers.count)]
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), given)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.UniTuple(types.int64, numbers.count)), codegen
+
+
+@compile_cached
+def widen_blocks(kernel: Int, weight: Int, blocks: Int, out: Int) -> None:
+    """Put the values of blocks to `out`, in float32, without the interpreter's lock."""
+    call_kernel(kernel, (weight, blocks, out))
+
+
+@literal_intrinsic
+def multiply_tile(
+    typingctx: Any, vectors: Any, weight: Any, size: Any, x: Any, stride: Any, out: Any
+) -> tuple[Any, Callable]:
+    """out_rt += Σ_k w_rk x_kt for TILE_ROWS rows of weights in float32 and a constant number of vectors.
+
+    Each row of weights begins TILE_VALUES after the one before, each row of x and out `stride` bytes after.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, weight, size, x, stride, out = args
+        e, rows, parts = Emitter(builder), range(TILE_ROWS), range(vectors.literal_value // 16)
+        places = [
+            builder.add(out, builder.add(builder.mul(stride, e.number(r)), e.number(64 * part)))
+            for r in rows
+            for part in parts
+        ]
+        totals = [zeroed(builder, LANES) for _ in places]
+        with cgutils.for_range(builder, size) as loop:
+            at = builder.add(x, builder.mul(loop.index, stride))
+            factors = [e.load(at, 64 * part, LANES) for part in parts]
+            value = builder.add(weight, builder.mul(loop.index, e.number(4)))
+            for r in rows:
+                w = e.splat(e.load(value, 4 * TILE_VALUES * r, FLOAT), 16)
+                for part in parts:
+                    e.accumulate(w, factors[part], totals[r * len(parts) + part])
+        for place, total in zip(places, totals, strict=True):
+            result = builder.fadd(e.load(place, 0, LANES), builder.load(total), flags=FAST)
+            builder.store(result, builder.inttoptr(place, LANES.as_pointer())).align = 4
+        return context.get_dummy_value()
+
+    return types.void(vectors, *[types.int64] * 5), codegen
+
+
+@compile_cached
+def multiply_blocks(
+    kernel: Int, weight: Int, row_bytes: Int, block: Int, low: Int, high: Int, x: Array, out: Array
+) -> None:
+    """out (T, N) = x Wᵀ in float32 for rows low … high of W, whose blocks have `block` numbers each.
+
+    A few rows of W are widened, 256 values each, and stay in the nearest cache for all vectors of x.
+    """
+    vectors, size = x.shape
+    count, stored = -(-vectors // 16) * 16, row_bytes // (size // block)
+    turned, sums = np.zeros((size, count), np.float32), np.empty((TILE_ROWS, count), np.float32)
+    for t in range(vectors):
+        for k in range(size):
+            turned[k, t] = x[t, k]
+    wide = np.empty((TILE_ROWS, TILE_VALUES), np.float32)
+    wide_at, stride = wide.ctypes.data, 4 * count
+    for row in range(low, high, TILE_ROWS):
+        rows = min(TILE_ROWS, high - row)
+        sums[:] = 0
+        for start in range(0, size, TILE_VALUES):
+            length = min(TILE_VALUES, size - start)
+            for r in range(rows):
+                source = weight + (row + r) * row_bytes + start // block * stored
+                call_kernel(kernel, (source, length // block, wide_at + 4 * TILE_VALUES * r))
+            t = 0
+            while t < count:
+                x_at, to = turned.ctypes.data + start * stride + 4 * t, sums.ctypes.data + 4 * t
+                if count - t >= 32:
+                    multiply_tile(32, wide_at, length, x_at, stride, to)
+                    t += 32
+                else:
+                    multiply_tile(16, wide_at, length, x_at, stride, to)
+                    t += 16
+        for t in range(vectors):
+            for r in range(rows):
+                out[t, row + r] = sums[r, t]

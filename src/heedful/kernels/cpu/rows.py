@@ -1,0 +1,394 @@
+"""One step of a decoder on a CPU, as a short list of instructions over rows of memory.
+
+With one token at a time every weight is read once and used once: a step can be as fast as memory is read, if
+nothing else costs anything. So it is one call, the weights stay where they are, and the threads share rows.
+With many rows every weight is read once for all of them. Each row stands at a position of its own and has its
+own cache; what is computed for it depends on nothing else, to the bit, if the products are TILED:
+
+    EMBED    x = scale · table[token] + position          NORM     y = γ (x − mean) / √(var + ε) + β, or RMS
+    ROUND    y = x in whole numbers, for int8 products    LINEAR   y = act(W x + b), or added, or multiplied
+    TURN     rotary q and k; k and v go to the cache      ATTEND   y = softmax(q kᵀ · scale + bias) v by heads
+
+The definition is the model itself: `decode/engines/numba_program.py` writes the list from its parts, and a
+test compares. `kernels/cpu/team.py` runs it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray
+
+from heedful.kernels.cpu.activations import activate, exp
+from heedful.kernels.cpu.blocks import call_kernel
+from heedful.kernels.cpu.numba_intrinsics import (
+    Array,
+    Float,
+    Int,
+    bytes_at,
+    compile_cached,
+    floats_at,
+    nibbles_at,
+    shorts_at,
+)  # fmt: skip
+
+EMBED, NORM, ROUND, LINEAR, TURN, ATTEND = range(6)
+# Fields of an instruction. Addresses are of memory; places are offsets into a row of the workspace.
+OP, CHUNKS, TO, FROM, IN, OUT, WEIGHT, BIAS, SCALE, KIND, MODE, ACT, GROUP, GAIN, HEAD = range(15)
+JOINED, KERNEL, ROW_BYTES, ROW_BLOCKS = range(15, 19)  # KERNEL: the address of code that reads blocks
+Q, KEY, VALUE, HEADS, KV_HEADS, SIZE, LAYER, WINDOW, SLOPES, COS, SIN, TURNED = range(3, 15)
+FIELDS = 19  # JOINED: how many products, from this one on, are shared out together
+FLOAT32, INT8, INT4, FLOAT16, BLOCKS = range(5)  # KIND of a matrix
+SET, ADD, TIMES = range(3)  # MODE of a product
+# Fields of `now`: only the first ASKED rows need logits, the HEAD's output.
+ROWS, STRIDE, WORK, SHORTS, SHORT_STRIDE, TILED, ASKED = range(7)
+TOKEN, PAST, FIRST = range(3)  # of a row: what it reads, positions before it, the first that is no padding
+KEYS, VALUES, ROOM = range(3)  # of a row's cache in a layer: two addresses, and how many positions fit
+
+Code = Array  # int64 (n, FIELDS)
+Reals = Array  # float32 (n,): ε, or the scale of scores or embeddings
+Now = Array  # int64 (8,)
+Rows = Array  # int64 (B, 3)
+Caches = Array  # int64 (layers, B, 3)
+
+
+@compile_cached
+def embed_row(line: Code, scale: Float, now: Now, row: Int, token: Int, position: Int) -> None:
+    """x = scale · table[token] (+ positions[position]); a table of int8 has a scale for each row."""
+    size, place = line[IN], now[WORK] + 4 * (row * now[STRIDE] + line[TO])
+    y = carray(floats_at(place), (size,))
+    if line[KIND] >= FLOAT16:
+        call_kernel(line[KERNEL], (line[WEIGHT] + token * line[ROW_BYTES], line[ROW_BLOCKS], place))
+        for i in range(size):
+            y[i] *= scale
+    elif line[KIND] == INT8:
+        small = carray(bytes_at(line[WEIGHT] + token * size), (size,))
+        gain = scale * carray(floats_at(line[SCALE] + 4 * token), (1,))[0]
+        for i in range(size):
+            y[i] = gain * np.float32(small[i])
+    else:
+        table = carray(floats_at(line[WEIGHT] + 4 * token * size), (size,))
+        for i in range(size):
+            y[i] = scale * table[i]
+    if line[BIAS]:
+        where = carray(floats_at(line[BIAS] + 4 * position * size), (size,))
+        for i in range(size):
+            y[i] += where[i]
+
+
+@compile_cached
+def norm_row(line: Code, eps: Float, now: Now, row: Int) -> None:
+    """KIND 0: γ (x − mean) / √(var + ε) + β;  1: γ x / √(mean x² + ε)"""
+    size, base = line[IN], now[WORK] + 4 * row * now[STRIDE]
+    x, y = carray(floats_at(base + 4 * line[FROM]), (size,)), carray(floats_at(base + 4 * line[TO]), (size,))
+    mean, square = np.float32(0.0), np.float32(0.0)
+    if line[KIND] == 0:
+        for i in range(size):
+            mean += x[i]
+        mean /= np.float32(size)
+    for i in range(size):
+        square += (x[i] - mean) * (x[i] - mean)
+    gain = np.float32(1.0) / np.sqrt(square / np.float32(size) + eps)
+    weight = carray(floats_at(line[WEIGHT]), (size,))
+    for i in range(size):
+        y[i] = weight[i] * ((x[i] - mean) * gain)
+    if line[BIAS]:
+        bias = carray(floats_at(line[BIAS]), (size,))
+        for i in range(size):
+            y[i] += bias[i]
+
+
+@compile_cached
+def round_row_int16(line: Code, now: Now, row: Int) -> None:
+    """y = round(x · m / max |x|) with the maximum over each group of x, and its digits: y = 256 hi + lo.
+
+    Its last place is far finer than that of the weights. GAIN in the workspace is where the gains of groups,
+    max |x| / m, are kept; the sums of gain · y over groups follow them. The digits follow y, for each group
+    first hi and then lo; m is the largest number that has two of them. Then they follow once more for every
+    two groups together: each digit of both first halves, and of both second halves.
+    """
+    size, base, group = line[IN], now[WORK] + 4 * row * now[STRIDE], line[GROUP]
+    count = -(-size // group)
+    gains = carray(floats_at(base + 4 * line[GAIN]), (2 * count,))
+    shorts, most = now[SHORTS] + 2 * row * now[SHORT_STRIDE], np.float32(127 * 256 + 127)
+    for g in range(count):
+        start, length = g * group, min(group, size - g * group)
+        x = carray(floats_at(base + 4 * (line[FROM] + start)), (length,))
+        y = carray(shorts_at(shorts + 2 * start), (length,))
+        digits = carray(bytes_at(shorts + 2 * size + 2 * start), (2 * length,))
+        top, total = np.float32(1e-30), np.int32(0)
+        for i in range(length):
+            top = max(top, abs(x[i]))
+        gain = most / top
+        for i in range(length):
+            y[i] = np.int16(np.floor(x[i] * gain + np.float32(0.5)))
+        for i in range(length):
+            high = np.int32(np.int32(y[i]) + np.int32(128)) >> np.int32(8)
+            digits[i], digits[length + i] = (
+                np.int8(high),
+                np.int8(np.int32(y[i]) - np.int32(high << np.int32(8))),
+            )
+            total = np.int32(total + np.int32(y[i]))
+        if length == 32:
+            pairs = carray(bytes_at(shorts + 4 * size + 128 * (g // 2) + 16 * (g % 2)), (112,))
+            for i in range(16):
+                for part in range(4):
+                    pairs[32 * part + i] = digits[16 * part + i]
+        gains[g], gains[count + g] = top / most, np.float32(total) * (top / most)
+
+
+@compile_cached
+def dot_float32(weight: Int, x: Array, size: Int) -> Float:
+    w, total = carray(floats_at(weight), (size,)), np.float32(0.0)
+    for i in range(size):
+        total += w[i] * x[i]
+    return total
+
+
+@compile_cached
+def dot_rows_float32(weight: Int, x: Array, size: Int, out: Array) -> None:
+    """out_r = w_r · x"""
+    for r in range(len(out)):
+        w, total = carray(floats_at(weight + 4 * r * size), (size,)), np.float32(0.0)
+        for i in range(size):
+            total += w[i] * x[i]
+        out[r] = total
+
+
+@compile_cached
+def dot_tile_float32(weight: Int, vectors: Int, stride: Int, rows: Int, size: Int, out: Array) -> None:
+    """out_br = w_r · x_b for at most four vectors at `vectors`, each `stride` bytes after the one before.
+
+    There are always four: the last stands in for those that are missing. So the sum for a vector is the same
+    whatever stands beside it. Two rows of weights at once, so that what is loaded is used several times.
+    """
+    count, last = out.shape[1], rows - 1
+    x0, x1 = carray(floats_at(vectors), (size,)), carray(floats_at(vectors + min(1, last) * stride), (size,))
+    x2 = carray(floats_at(vectors + min(2, last) * stride), (size,))
+    x3 = carray(floats_at(vectors + min(3, last) * stride), (size,))
+    for r in range(0, count, 2):
+        other = min(r + 1, count - 1)
+        w, v = (
+            carray(floats_at(weight + 4 * r * size), (size,)),
+            carray(floats_at(weight + 4 * other * size), (size,)),
+        )
+        a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = np.float32(0.0)
+        for i in range(size):
+            wi, vi = w[i], v[i]
+            a0 += wi * x0[i]
+            a1 += wi * x1[i]
+            a2 += wi * x2[i]
+            a3 += wi * x3[i]
+            b0 += vi * x0[i]
+            b1 += vi * x1[i]
+            b2 += vi * x2[i]
+            b3 += vi * x3[i]
+        out[0, r], out[1, r], out[2, r], out[3, r] = a0, a1, a2, a3
+        out[0, other], out[1, other], out[2, other], out[3, other] = b0, b1, b2, b3
+
+
+@compile_cached
+def dot_rows_int8(weight: Int, x: Array, gains: Array, size: Int, group: Int, out: Array) -> None:
+    """out_r = Σ over groups of gain Σ n x"""
+    for r in range(len(out)):
+        result = np.float32(0.0)
+        for g in range(len(gains)):
+            length = min(group, size - g * group)
+            w, total = carray(bytes_at(weight + r * size + g * group), (length,)), np.int32(0)
+            for i in range(length):  # plain += counts in 64 bits
+                total = np.int32(total + np.int32(np.int32(w[i]) * np.int32(x[g * group + i])))
+            result += gains[g] * np.float32(total)
+        out[r] = result
+
+
+@compile_cached
+def dot_rows_int4(
+    weight: Int, scales: Int, x: Array, gains: Array, sums: Array, group: Int, out: Array
+) -> None:
+    """out_r = Σ over groups of gain s Σ n x + m Σ x; the low bits of the bytes are a group's first half."""
+    half, groups = group // 2, len(gains)
+    for r in range(len(out)):
+        scale, result = carray(floats_at(scales + 8 * r * groups), (2 * groups,)), np.float32(0.0)
+        for g in range(groups):
+            w, total = carray(nibbles_at(weight + (r * groups + g) * half), (half,)), np.int32(0)
+            low, high = x[g * group : g * group + half], x[g * group + half : (g + 1) * group]
+            for i in range(half):
+                total = np.int32(total + np.int32(np.int32(w[i] & 15) * np.int32(low[i])))
+                total = np.int32(total + np.int32(np.int32(w[i] >> 4) * np.int32(high[i])))
+            result += gains[g] * scale[2 * g] * np.float32(total) + scale[2 * g + 1] * sums[g]
+        out[r] = result
+
+
+@compile_cached
+def dot_rows(line: Code, base: Int, shorts: Int, low: Int, out: Array) -> None:
+    """Rows of W x from row `low` on, by the kind of W."""
+    size, group, kind = line[IN], line[GROUP], line[KIND]
+    if kind == FLOAT32:
+        x = carray(floats_at(base + 4 * line[FROM]), (size,))
+        dot_rows_float32(line[WEIGHT] + 4 * low * size, x, size, out)
+        return
+    gains_at = base + 4 * line[GAIN]
+    if line[KERNEL]:
+        x_at = base + 4 * line[FROM] if kind == FLOAT16 else shorts
+        weight = line[WEIGHT] + low * line[ROW_BYTES]
+        call_kernel(line[KERNEL], (weight, len(out), line[ROW_BLOCKS], x_at, gains_at, out.ctypes.data))
+    else:
+        count = -(-size // group)
+        whole, gains = carray(shorts_at(shorts), (size,)), carray(floats_at(gains_at), (count,))
+        if kind == INT8:
+            dot_rows_int8(line[WEIGHT] + low * size, whole, gains, size, group, out)
+        else:
+            sums, scales = carray(floats_at(gains_at + 4 * count), (count,)), line[SCALE] + 8 * low * count
+            dot_rows_int4(line[WEIGHT] + low * (size // 2), scales, whole, gains, sums, group, out)
+    if kind == INT8:
+        scale = carray(floats_at(line[SCALE] + 4 * low), (len(out),))
+        for r in range(len(out)):
+            out[r] *= scale[r]
+
+
+@compile_cached
+def linear_rows(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
+    """Rows low … high of y = act(scale · W x + b), for every row of the batch while the weights are near."""
+    tile = 4 if line[KIND] == FLOAT32 and now[TILED] else 1
+    out, rows = np.empty((tile, high - low), np.float32), now[ASKED] if line[HEAD] else now[ROWS]
+    for row in range(0, rows, tile):
+        base = now[WORK] + 4 * row * now[STRIDE]
+        count = min(tile, rows - row)
+        if tile == 4:
+            x, weight = base + 4 * line[FROM], line[WEIGHT] + 4 * low * line[IN]
+            dot_tile_float32(weight, x, 4 * now[STRIDE], count, line[IN], out)
+        else:
+            dot_rows(line, base, now[SHORTS] + 2 * row * now[SHORT_STRIDE], low, out[0])
+        for b in range(count):
+            put_row(line, scale, base + 4 * b * now[STRIDE], low, out[b])
+
+
+@compile_cached
+def put_row(line: Code, scale: Float, base: Int, low: Int, out: Array) -> None:
+    """y = act(scale · out + b) from entry `low` on, added to what is there, or multiplied with it."""
+    count = len(out)
+    if line[BIAS]:
+        bias = carray(floats_at(line[BIAS] + 4 * low), (count,))
+        for r in range(count):
+            out[r] = scale * out[r] + bias[r]
+    elif scale != 1.0:
+        for r in range(count):
+            out[r] = scale * out[r]
+    activate(out, line[ACT])
+    y = carray(floats_at(base + 4 * (line[TO] + low)), (count,))
+    if line[MODE] == SET:
+        for r in range(count):
+            y[r] = out[r]
+    elif line[MODE] == ADD:
+        for r in range(count):
+            y[r] += out[r]
+    else:
+        for r in range(count):
+            y[r] *= out[r]
+
+
+@compile_cached
+def rotate_and_cache(line: Code, now: Now, row: Int, past: Int, position: Int, cache: Array) -> None:
+    """Turn the pairs (x_i, x_{i+K/2}) of q and k by their angles; put k and v into the cache.
+
+    A cache of a window has no padding, and its slots are taken again and again.
+    """
+    size, base, half = line[SIZE], now[WORK] + 4 * row * now[STRIDE], line[TURNED] // 2
+    if half:
+        cos = carray(floats_at(line[COS] + 4 * position * half), (half,))
+        sin = carray(floats_at(line[SIN] + 4 * position * half), (half,))
+        for h in range(line[HEADS] + line[KV_HEADS]):
+            start = line[Q] + h * size if h < line[HEADS] else line[KEY] + (h - line[HEADS]) * size
+            a = carray(floats_at(base + 4 * start), (half,))
+            b = carray(floats_at(base + 4 * (start + half)), (half,))
+            for i in range(half):
+                left, right = a[i], b[i]
+                a[i] = left * cos[i] - right * sin[i]
+                b[i] = right * cos[i] + left * sin[i]
+    into = position % cache[ROOM] if line[WINDOW] else past
+    for g in range(line[KV_HEADS]):
+        slot = 4 * size * (g * cache[ROOM] + into)
+        for source, where in ((line[KEY], cache[KEYS]), (line[VALUE], cache[VALUES])):
+            new = carray(floats_at(base + 4 * (source + g * size)), (size,))
+            held = carray(floats_at(where + slot), (size,))
+            for i in range(size):
+                held[i] = new[i]
+
+
+@compile_cached
+def attend_head(
+    line: Code, scale: Float, now: Now, row: Int, h: Int, end: Int, first: Int, cache: Array
+) -> None:
+    """One head over the cache: y = Σ_j softmax_j(q · k_j scale − m (i − j)) v_j, j from the first seen."""
+    size, base, room = line[SIZE], now[WORK] + 4 * row * now[STRIDE], cache[ROOM]
+    slot = first
+    if line[WINDOW]:
+        begin, first = first, max(first, end - line[WINDOW])
+        slot = (first - begin) % room
+    slope = carray(floats_at(line[SLOPES] + 4 * h), (1,))[0] if line[SLOPES] else np.float32(0.0)
+    place = (h * line[KV_HEADS] // line[HEADS]) * room
+    q = carray(floats_at(base + 4 * (line[Q] + h * size)), (size,))
+    y = carray(floats_at(base + 4 * (line[TO] + h * size)), (size,))
+    scores, top = np.empty(end - first, np.float32), np.float32(-3e38)
+    j, at = first, slot
+    while j < end:  # up to where the slots begin again
+        count = min(end - j, room - at)
+        dot_keys(cache[KEYS] + 4 * size * (place + at), q, size, scores[j - first : j - first + count])
+        j, at = j + count, 0
+    for j in range(end - first):
+        scores[j] = scores[j] * scale - slope * np.float32(end - 1 - first - j)
+        top = max(top, scores[j])
+    total = np.float32(0.0)
+    for j in range(end - first):
+        scores[j] = exp(scores[j] - top)
+        total += scores[j]
+    for i in range(size):
+        y[i] = np.float32(0.0)
+    j, at = first, slot
+    while j < end:
+        count = min(end - j, room - at)
+        add_values(cache[VALUES] + 4 * size * (place + at), scores[j - first : j - first + count], size, y)
+        j, at = j + count, 0
+    for i in range(size):
+        y[i] /= total
+
+
+@compile_cached
+def dot_keys(keys: Int, q: Array, size: Int, scores: Array) -> None:
+    """s_j = q · k_j, four keys at a time"""
+    count, j = len(scores), 0
+    while j + 4 <= count:
+        k0 = carray(floats_at(keys + 4 * j * size), (size,))
+        k1 = carray(floats_at(keys + 4 * (j + 1) * size), (size,))
+        k2 = carray(floats_at(keys + 4 * (j + 2) * size), (size,))
+        k3 = carray(floats_at(keys + 4 * (j + 3) * size), (size,))
+        s0 = s1 = s2 = s3 = np.float32(0.0)
+        for i in range(size):
+            s0 += q[i] * k0[i]
+            s1 += q[i] * k1[i]
+            s2 += q[i] * k2[i]
+            s3 += q[i] * k3[i]
+        scores[j], scores[j + 1], scores[j + 2], scores[j + 3] = s0, s1, s2, s3
+        j += 4
+    while j < count:
+        scores[j] = dot_float32(keys + 4 * j * size, q, size)
+        j += 1
+
+
+@compile_cached
+def add_values(values: Int, weights: Array, size: Int, y: Array) -> None:
+    """y += Σ_j w_j v_j, four values at a time"""
+    count, j = len(weights), 0
+    while j + 4 <= count:
+        v0 = carray(floats_at(values + 4 * j * size), (size,))
+        v1 = carray(floats_at(values + 4 * (j + 1) * size), (size,))
+        v2 = carray(floats_at(values + 4 * (j + 2) * size), (size,))
+        v3 = carray(floats_at(values + 4 * (j + 3) * size), (size,))
+        w0, w1, w2, w3 = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
+        for i in range(size):
+            y[i] += w0 * v0[i] + w1 * v1[i] + w2 * v2[i] + w3 * v3[i]
+        j += 4
+    while j < count:
+        v = carray(floats_at(values + 4 * j * size), (size,))
+        for i in range(size):
+            y[i] += weights[j] * v[i]
+        j += 1

@@ -1,0 +1,1 @@
+"""Fast code for graphics cards, written in Triton."""

@@ -1,0 +1,102 @@
+"""All of Mamba between its two large products as one operator on a GPU, forward and back.
+
+    u = silu(conv(x)),  [low B C] = u W,  Δ = softplus(low W_Δ + b),  out = (scan(u, Δ, B, C) + D u) silu(z)
+
+[x z] is one product's output and gets one gradient: kernels read and write its halves where they lie, so that
+nothing is split, copied or joined. What is between two kernels and no product is made inside them.
+`heedful.nn.state_space.ssm.Mamba` is the definition.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@torch.library.custom_op("heedful::mamba_mix", mutates_args=())
+def mamba_mix(
+    xz: Tensor, conv: Tensor, conv_bias: Tensor, project: Tensor, delta: Tensor, delta_bias: Tensor,
+    A: Tensor, skip: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """out; and what the gradient needs: u, low B C, B C in float32, what Δ is made of, the states"""
+    from heedful.kernels.gpu.conv import launch_conv
+    from heedful.kernels.gpu.selective import Gate, launch_scan, shared_orders
+
+    x, z = xz.chunk(2, -1)
+    rank = delta.shape[1]
+    u = launch_conv(x, conv, conv_bias)
+    joint = F.linear(u, project)
+    # Of matrices: for columns of a wider tensor of three dimensions torch adds the bias in a pass of its own.
+    raw = torch.addmm(delta_bias, joint.flatten(0, 1)[:, :rank], delta.t()).view_as(u)
+    bc = shared_orders(joint[..., rank:])
+    out, _, states = launch_scan(u, raw, A, bc, None, A.new_zeros(len(xz), *A.shape), Gate(z, skip))
+    return out, u, joint, bc, raw, states
+
+
+@mamba_mix.register_fake
+def _(
+    xz: Tensor, conv: Tensor, conv_bias: Tensor, project: Tensor, delta: Tensor, delta_bias: Tensor,
+    A: Tensor, skip: Tensor,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    (rows, T, _), D = xz.shape, len(A)
+    u, joint, bc = (
+        xz.new_empty(rows, T, D),
+        xz.new_empty(rows, T, len(project)),
+        A.new_empty(rows, T, 4, 2, 16),
+    )
+    return torch.empty_like(u), u, joint, bc, torch.empty_like(u), A.new_empty(rows, -(-T // 8), D, 16)
+
+
+@torch.library.custom_op("heedful::mamba_mix_back", mutates_args=())
+def mamba_mix_backward(
+    dout: Tensor, xz: Tensor, conv: Tensor, conv_bias: Tensor, project: Tensor, delta: Tensor, A: Tensor,
+    skip: Tensor, u: Tensor, joint: Tensor, bc: Tensor, raw: Tensor, states: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of everything `mamba_mix` takes"""
+    from heedful.kernels.gpu.conv import launch_conv_backward
+    from heedful.kernels.gpu.selective import Gate, launch_slopes
+
+    dxz, nothing, rank = torch.empty_like(xz), A.new_zeros(len(xz), *A.shape), delta.shape[1]
+    (x, z), (dx, dz) = xz.chunk(2, -1), dxz.chunk(2, -1)
+    slopes = launch_slopes(dout.contiguous(), nothing, u, raw, A, bc, None, states, Gate(z, skip), dz)
+    du, draw, dbc = (t.flatten(0, 1) for t in (slopes.u, slopes.raw, slopes.bc))
+    djoint = torch.cat((draw @ delta, dbc.to(draw.dtype)), 1)
+    du.addmm_(djoint, project)
+    dconv, dconv_bias = launch_conv_backward(slopes.u, x, conv, conv_bias, dx)
+    dproject = djoint.t() @ u.flatten(0, 1)
+    ddelta = draw.t() @ joint.flatten(0, 1)[:, :rank]
+    dskip, ddelta_bias = slopes.parts.unbind()
+    return (
+        dxz,
+        dconv,
+        dconv_bias,
+        dproject,
+        ddelta,
+        ddelta_bias.to(delta.dtype),
+        slopes.A,
+        dskip.clone(),
+    )
+
+
+@mamba_mix_backward.register_fake
+def _(
+    dout: Tensor, xz: Tensor, conv: Tensor, conv_bias: Tensor, project: Tensor, delta: Tensor, A: Tensor,
+    skip: Tensor, u: Tensor, joint: Tensor, bc: Tensor, raw: Tensor, states: Tensor,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    same = [torch.empty_like(t) for t in (xz, conv, conv_bias, project, delta)]
+    return *same, delta.new_empty(len(delta)), torch.empty_like(A), torch.empty_like(skip)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+    xz, conv, conv_bias, project, delta, _, A, skip = inputs
+    ctx.save_for_backward(xz, conv, conv_bias, project, delta, A, skip, *output[1:])
+
+
+def _backward(ctx: Any, dout: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
+    return mamba_mix_backward(dout, *ctx.saved_tensors)
+
+
+mamba_mix.register_autograd(_backward, setup_context=_save)

@@ -1,0 +1,137 @@
+"""GPT-NeoX (Black et al. 2022, arXiv 2204.06745) and Pythia (Biderman et al. 2023, arXiv 2304.01373).
+
+From GPT-2:  learned positions → rotary, in a quarter of each head   an output matrix of its own
+             attention and feed-forward side by side, each with a norm of its own
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from heedful.models.base import LM, Config, Family, derived
+from heedful.models.decoders.llama_lineage.partial_rotary import (
+    READS,
+    check_rope_dim,
+    partial_rotary,
+    read_partial_rope,
+    write_partial_rope,
+)
+from heedful.models.family import published_heads
+from heedful.models.gguf_config import FUSED_QKV, gguf_keys, gguf_names
+from heedful.nn.attention.multi_head import Attention, head_size
+from heedful.nn.block import Block, ParallelBlock, Stack
+from heedful.nn.embedding import Embedding
+from heedful.nn.ffn import MLP, activation
+from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
+from heedful.nn.norm import LayerNorm
+from heedful.nn.position import Scaling
+from heedful.weights.formats.gguf import GGUFFile
+from heedful.weights.names import Row
+from heedful.weights.ops import PerHead
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeoXConfig(Config):
+    vocab: int = 50432
+    dim: int = 6144
+    layers: int = 44
+    heads: int = 64
+    hidden: int = derived(lambda c: 4 * c.dim)
+    context: int = 2048
+    act: str = "gelu"
+    rope_dim: int = derived(lambda c: head_size(c.dim, c.heads) // 4)  # entries of a head that are turned
+    rope_base: float = 10000.0
+    rope_scaling: Scaling | None = None
+    norm_eps: float = 1e-5
+    bias: bool = True  # of the attention's matrices
+    parallel: bool = True  # attention and feed-forward side by side
+    dropout: float = 0.0
+    tied: bool = False
+
+    @property
+    def head_dim(self) -> int:
+        return head_size(self.dim, self.heads)
+
+    def check(self) -> None:
+        check_rope_dim(self.rope_dim, self.head_dim)
+
+
+def neox(c: NeoXConfig) -> LM:
+    rotary = partial_rotary(c)
+    norm = lambda: LayerNorm(c.dim, c.norm_eps)
+    attn = lambda: Attention(c.dim, c.heads, bias=c.bias, rotary=rotary, dropout=c.dropout)
+    parts = lambda: {"attn": attn(), "ffn": MLP(c.dim, c.hidden, activation(c.act))}
+    block = lambda: (
+        ParallelBlock(norm, c.dropout, separate=True, **parts())
+        if c.parallel
+        else Block(norm, "pre", c.dropout, **parts())
+    )
+    head = choose_head(
+        c.head,
+        lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied),
+        span=lambda: SpanHead(c.dim),
+        **decoder_heads(c.dim, c.labels, c.dropout),
+    )
+    embed = Embedding(c.vocab, c.dim, dropout=c.dropout)
+    return LM(embed, Stack([block() for _ in range(c.layers)], norm()), head)
+
+
+QKV = ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v")
+
+
+def neox_names(c: NeoXConfig) -> list[Row]:
+    theirs = "gpt_neox.layers.*"
+    return [
+        ("gpt_neox.embed_in", "embed.token"),
+        (f"{theirs}.attention.query_key_value", QKV, PerHead(c.heads)),
+        (f"{theirs}.attention.dense", "blocks.*.attn.o"),
+        (f"{theirs}.mlp.{{dense_h_to_4h,dense_4h_to_h}}", "blocks.*.ffn.{up,down}"),
+        (f"{theirs}.{{input,post_attention}}_layernorm", "blocks.*.{attn,ffn}_norm"),
+        ("gpt_neox.final_layer_norm", "blocks.norm"),
+        ("{embed_out,score,classifier,qa_outputs}", "head.{out,label,tag,span}"),
+    ]
+
+
+def read_gguf(source: GGUFFile) -> dict[str, Any]:
+    return {"bias": "blk.0.attn_qkv.bias" in source.entries}
+
+
+KEYS = {
+    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
+    "num_attention_heads": "heads", "intermediate_size": "hidden", "max_position_embeddings": "context",
+    "hidden_act": "act", "layer_norm_eps": "norm_eps", "attention_bias": "bias",
+    "use_parallel_residual": "parallel", "hidden_dropout": "dropout", "attention_dropout": "dropout",
+    "tie_word_embeddings": "tied",
+}  # fmt: skip
+PYTHIA: dict[str, tuple[int, int, int]] = {  # dim, layers, heads
+    "14m": (128, 6, 4), "31m": (256, 6, 8), "70m": (512, 6, 8), "160m": (768, 12, 12),
+    "410m": (1024, 24, 16), "1b": (2048, 16, 8), "1.4b": (2048, 24, 16), "2.8b": (2560, 32, 32),
+    "6.9b": (4096, 32, 32), "12b": (5120, 36, 40),
+}  # fmt: skip
+VOCABULARIES = {"6.9b": 50432, "12b": 50688}  # padded further, the larger the model
+
+
+def pythia(size: str) -> NeoXConfig:
+    dim, layers, heads = PYTHIA[size]
+    return NeoXConfig(vocab=VOCABULARIES.get(size, 50304), dim=dim, layers=layers, heads=heads)
+
+
+NEOX = Family(
+    "gpt-neox", NeoXConfig, neox, neox_names, KEYS,
+    presets={
+        "gpt-neox-20b": NeoXConfig(act="gelu_fast"), **{f"pythia-{size}": pythia(size) for size in PYTHIA}
+    },
+    tiny=NeoXConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="next_token",
+    prefix="gpt_neox", model_types=("gpt_neox",),
+    heads=published_heads("GPTNeoX"),
+    read=partial(read_partial_rope, default=0.25), write=write_partial_rope, reads=READS,
+    absent={"max_position_embeddings": 2048, "hidden_size": 6144, "num_attention_heads": 64},
+    copies={"lm_head.weight": "embed_out.weight", "embed_out.weight": "gpt_neox.embed_in.weight",
+            "output.weight": "token_embd.weight"},
+    drop=("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"),
+    gguf="gptneox", gguf_names=partial(gguf_names, own=[FUSED_QKV]), gguf_read=read_gguf,
+    gguf_keys=gguf_keys("gptneox", NeoXConfig),
+    paper="Black et al. 2022, arXiv 2204.06745",
+)  # fmt: skip

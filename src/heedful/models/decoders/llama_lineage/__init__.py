@@ -1,0 +1,1 @@
+"""Decoders that follow LLaMA: rotary positions, RMS norms, gated feed-forwards, often experts."""

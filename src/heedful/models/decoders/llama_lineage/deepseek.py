@@ -1,0 +1,249 @@
+"""DeepSeek-V2 (DeepSeek-AI 2024, arXiv 2405.04434) and V3 (DeepSeek-AI 2024, arXiv 2412.19437).
+
+From LLaMA:   keys and values in one latent per position   after the first layers, experts instead of one MLP
+From V2 to V3:  softmax router → sigmoid router, balanced by a bias instead of a loss
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from heedful.core.errors import ConfigError
+from heedful.models.base import LM, Config, Family, from_zero
+from heedful.models.hf_config import read_rope, write_rope
+from heedful.nn.attention.latent import LatentAttention
+from heedful.nn.block import Block, Stack
+from heedful.nn.embedding import Embedding
+from heedful.nn.ffn import GatedMLP, activation
+from heedful.nn.head import LMHead, choose_head, decoder_heads
+from heedful.nn.moe import Experts, MoE, Router, SigmoidRouter, SoftmaxRouter
+from heedful.nn.norm import RMSNorm
+from heedful.nn.position import Rotary, Scaling, YarnScaling, yarn_gain
+from heedful.weights.names import Row
+from heedful.weights.ops import SAME, Pairs, Stacked
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSeekV2Config(Config):
+    vocab: int = 102400
+    dim: int = 5120
+    layers: int = 60
+    heads: int = 128
+    rank: int = 512  # of the latent that holds keys and values
+    q_rank: int = from_zero(1536)  # of the queries' latent; 0: straight from x
+    head_dim: int = 128  # of a query or key, without its rotary part
+    rope_dim: int = 64  # the rotary part
+    value_dim: int = 128
+    hidden: int = 12288  # of the dense layers
+    dense: int = from_zero(1)  # how many first layers have no experts
+    experts: int = 160
+    active: int = 6  # experts per token
+    shared: int = 2  # experts that every token visits
+    expert_hidden: int = 1536
+    groups: int = 8  # of experts
+    groups_kept: int = 3  # how many of them a token may visit
+    route_scale: float = 16.0  # of the experts' weights
+    normalise: bool = False  # whether the experts' weights sum to 1
+    context: int = 163840
+    act: str = "silu"
+    rope_base: float = 10000.0
+    rope_scaling: Scaling | None = None
+    interleaved: bool = True  # how published rotary pairs are stored; ours stand half a head apart
+    norm_eps: float = 1e-6
+    bias: bool = False  # of the attention's down projections and its output
+    ffn_bias: bool = False
+    dropout: float = 0.0  # of the attention's weights
+    tied: bool = False
+    mtp: int = from_zero(0)  # further layers in the published file that predict later tokens; not built
+
+    def check(self) -> None:
+        if self.rope_dim < 2 or self.rope_dim % 2:
+            raise ConfigError(f"rope_dim={self.rope_dim} must be even and at least 2: it holds rotary pairs")
+        if not 0 <= self.dense <= self.layers:
+            raise ConfigError(f"dense={self.dense} must lie between 0 and layers={self.layers}")
+
+    @property
+    def scale(self) -> float:
+        """1/√(K + Kr), times YaRN's gain squared where the checkpoint gives one for all entries of a head."""
+        yarn, gain = self.rope_scaling, 1.0
+        if isinstance(yarn, YarnScaling) and yarn.mscale_all_dim:
+            gain = yarn_gain(yarn.factor, yarn.mscale_all_dim)
+        return float((self.head_dim + self.rope_dim) ** -0.5 * gain**2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSeekV3Config(DeepSeekV2Config):
+    vocab: int = 129280
+    dim: int = 7168
+    layers: int = 61
+    hidden: int = 18432
+    dense: int = from_zero(3)
+    experts: int = 256
+    active: int = 8
+    shared: int = 1
+    expert_hidden: int = 2048
+    groups_kept: int = 4
+    route_scale: float = 2.5
+    normalise: bool = True
+
+
+def deepseek_mlp(c: DeepSeekV2Config, hidden: int) -> GatedMLP:
+    return GatedMLP(c.dim, hidden, activation(c.act), bias=c.ffn_bias)
+
+
+def moe(c: DeepSeekV2Config, router: type[Router]) -> MoE:
+    return MoE(
+        router(
+            c.dim, c.experts, c.active, groups=c.groups, groups_kept=c.groups_kept, scale=c.route_scale,
+            normalise=c.normalise,
+        ),
+        Experts(c.experts, c.dim, c.expert_hidden, activation(c.act)),
+        deepseek_mlp(c, c.shared * c.expert_hidden) if c.shared else None,
+    )  # fmt: skip
+
+
+def deepseek(c: DeepSeekV2Config, router: type[Router]) -> LM:
+    rotary = Rotary(c.rope_dim, c.rope_base, c.rope_scaling)
+    norm = lambda: RMSNorm(c.dim, c.norm_eps)
+    attn = lambda: LatentAttention(
+        c.dim, c.heads, rank=c.rank, q_rank=c.q_rank, head_dim=c.head_dim, rope_dim=c.rope_dim,
+        value_dim=c.value_dim, rotary=rotary, bias=c.bias, scale=c.scale, dropout=c.dropout,
+    )  # fmt: skip
+    ffn = lambda i: deepseek_mlp(c, c.hidden) if i < c.dense else moe(c, router)
+    block = lambda i: Block(norm, attn=attn(), ffn=ffn(i))
+    embed, blocks = Embedding(c.vocab, c.dim), Stack([block(i) for i in range(c.layers)], norm())
+    words = lambda: LMHead(c.dim, c.vocab, tied=c.tied)
+    return LM(embed, blocks, choose_head(c.head, lm=words, **decoder_heads(c.dim, c.labels)))
+
+
+def deepseek_names(c: DeepSeekV2Config) -> list[Row]:
+    """The rotary entries come last in every query head and in the shared key."""
+    queries = Pairs(c.heads, c.rope_dim) if c.interleaved else SAME
+    key = Pairs(1, c.rope_dim) if c.interleaved else SAME
+    theirs, ours, each = "model.layers.*.self_attn", "blocks.*.attn", "{gate,up,down}"
+    return [
+        ("model.embed_tokens", "embed.token"),
+        (theirs + ".{q,q_b}_proj", ours + ".{q,q_up}", queries),
+        (theirs + ".kv_a_proj_with_mqa", ours + ".kv_down", key),
+        (theirs + ".{q_a,kv_b,o}_proj", ours + ".{q_down,kv_up,o}"),
+        (theirs + ".{q,kv}_a_layernorm", ours + ".{q,kv}_norm"),
+        (f"model.layers.*.mlp.{each}_proj", f"blocks.*.ffn.{each}"),
+        ("model.layers.*.mlp.gate.weight", "blocks.*.ffn.router.score.weight"),
+        ("model.layers.*.mlp.gate.e_score_correction_bias", "blocks.*.ffn.router.bias"),
+        (f"model.layers.*.mlp.experts.*.{each}_proj.weight", f"blocks.*.ffn.experts.{each}", Stacked()),
+        (f"model.layers.*.mlp.shared_experts.{each}_proj", f"blocks.*.ffn.shared.{each}"),
+        ("model.layers.*.{input,post_attention}_layernorm", "blocks.*.{attn,ffn}_norm"),
+        ("model.norm", "blocks.norm"),
+        ("lm_head", "head.out"),
+        ("score", "head.label"),
+        ("score", "head.tag"),
+    ]
+
+
+KEYS = {
+    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
+    "num_attention_heads": "heads", "kv_lora_rank": "rank", "qk_nope_head_dim": "head_dim",
+    "qk_rope_head_dim": "rope_dim", "v_head_dim": "value_dim", "intermediate_size": "hidden",
+    "first_k_dense_replace": "dense", "n_routed_experts": "experts", "num_experts_per_tok": "active",
+    "n_shared_experts": "shared", "moe_intermediate_size": "expert_hidden",
+    "routed_scaling_factor": "route_scale", "norm_topk_prob": "normalise",
+    "max_position_embeddings": "context", "rms_norm_eps": "norm_eps", "attention_bias": "bias",
+    "attention_dropout": "dropout", "tie_word_embeddings": "tied", "hidden_act": "act",
+}  # fmt: skip
+V2_KEYS = {**KEYS, "mlp_bias": "ffn_bias"}
+V3_KEYS = {
+    **KEYS, "n_group": "groups", "topk_group": "groups_kept", "rope_interleave": "interleaved",
+    "num_nextn_predict_layers": "mtp",
+}  # fmt: skip
+
+
+def read_deepseek(hf_config: dict[str, Any]) -> dict[str, Any]:
+    heads, kv_heads = hf_config.get("num_attention_heads"), hf_config.get("num_key_value_heads")
+    if kv_heads is not None and kv_heads != heads:
+        raise ConfigError(
+            f"config.json has num_key_value_heads={kv_heads} and num_attention_heads={heads}",
+            hint="latent attention has no groups of heads, so they must be equal",
+        )
+    base, scaling = read_rope(hf_config, hf_config.get("max_position_embeddings", 4096))
+    return {"rope_base": base, "rope_scaling": scaling, "q_rank": hf_config.get("q_lora_rank", 1536) or 0}
+
+
+def read_deepseek_v2(hf_config: dict[str, Any]) -> dict[str, Any]:
+    limited = hf_config.get("topk_method") == "group_limited_greedy"
+    groups, kept = ((hf_config.get(key) or 1) if limited else 1 for key in ("n_group", "topk_group"))
+    return {**read_deepseek(hf_config), "groups": groups, "groups_kept": kept}
+
+
+def write_deepseek(c: DeepSeekV2Config) -> dict[str, Any]:
+    return {
+        "q_lora_rank": c.q_rank or None, "num_key_value_heads": c.heads,
+        "rope_parameters": write_rope(c.rope_base, c.rope_scaling),
+    }  # fmt: skip
+
+
+def write_deepseek_v2(c: DeepSeekV2Config) -> dict[str, Any]:
+    method = "group_limited_greedy" if c.groups > 1 else "greedy"
+    return {**write_deepseek(c), "topk_method": method, "n_group": c.groups, "topk_group": c.groups_kept}
+
+
+def write_v3(c: DeepSeekV3Config) -> dict[str, Any]:
+    return {**write_deepseek(c), "num_nextn_predict_layers": 0}  # such layers are not built, nor written
+
+
+def drop(c: DeepSeekV2Config) -> list[str]:
+    """Layers after the last one, which predict later tokens (V3 §2.2), and old tables of angles."""
+    return ["*.rotary_emb.inv_freq", *(f"model.layers.{c.layers + i}.*" for i in range(c.mtp))]
+
+
+TINY: dict[str, Any] = dict(
+    vocab=128, dim=32, layers=2, heads=4, rank=12, head_dim=8, rope_dim=4, value_dim=6, hidden=48, experts=8,
+    active=2, shared=1, expert_hidden=16, dense=1, groups=4, groups_kept=2, context=64,
+)  # fmt: skip
+YARN_V2 = YarnScaling(40.0, 4096, mscale=0.707, mscale_all_dim=0.707)
+YARN_V3 = YarnScaling(40.0, 4096, mscale=1.0, mscale_all_dim=1.0)
+
+DEEPSEEK_V2 = Family(
+    "deepseek-v2", DeepSeekV2Config, partial(deepseek, router=SoftmaxRouter), deepseek_names, V2_KEYS,
+    presets={
+        "deepseek-v2": DeepSeekV2Config(rope_scaling=YARN_V2),
+        "deepseek-v2-lite": DeepSeekV2Config(
+            dim=2048, layers=27, heads=16, q_rank=0, hidden=10944, experts=64, expert_hidden=1408, groups=1,
+            groups_kept=1, route_scale=1.0, rope_scaling=YARN_V2,
+        ),
+    },
+    tiny=DeepSeekV2Config(**TINY, q_rank=0), objective="next_token", prefix="model",
+    model_types=("deepseek_v2",),
+    heads={
+        "lm": "DeepseekV2ForCausalLM", "classify": "DeepseekV2ForSequenceClassification",
+        "none": "DeepseekV2Model",
+    },
+    require={
+        "scoring_func": ("softmax",), "topk_method": ("greedy", "group_limited_greedy"),
+        "moe_layer_freq": (1,),
+    },
+    read=read_deepseek_v2, write=write_deepseek_v2, drop=drop,
+    absent={
+        "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 11008,
+        "first_k_dense_replace": 0, "n_routed_experts": 64, "moe_intermediate_size": 1407,
+        "routed_scaling_factor": 1.0, "max_position_embeddings": 2048,
+    },
+    reads={"q_lora_rank": "int | None", "num_key_value_heads": "int", "n_group": "int", "topk_group": "int"},
+    copies={"lm_head.weight": "model.embed_tokens.weight"},
+    paper="DeepSeek-AI 2024, arXiv 2405.04434",
+)  # fmt: skip
+
+DEEPSEEK_V3 = replace(
+    DEEPSEEK_V2, name="deepseek-v3", config=DeepSeekV3Config,
+    build=partial(deepseek, router=SigmoidRouter), keys=V3_KEYS,
+    presets={"deepseek-v3": DeepSeekV3Config(rope_scaling=YARN_V3)},
+    tiny=DeepSeekV3Config(**TINY, q_rank=16), model_types=("deepseek_v3",),
+    heads={
+        "lm": "DeepseekV3ForCausalLM", "classify": "DeepseekV3ForSequenceClassification",
+        "tag": "DeepseekV3ForTokenClassification", "none": "DeepseekV3Model",
+    },
+    require={"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",), "moe_layer_freq": (1,)},
+    absent={"max_position_embeddings": 4096, "num_attention_heads": 128, "num_nextn_predict_layers": 1},
+    read=read_deepseek, write=write_v3, paper="DeepSeek-AI 2024, arXiv 2412.19437",
+)  # fmt: skip

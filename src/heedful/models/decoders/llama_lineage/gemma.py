@@ -1,0 +1,267 @@
+"""Gemma (Gemma Team 2024, arXiv 2403.08295), Gemma 2 (arXiv 2408.00118), Gemma 3 (2025, arXiv 2503.19786).
+
+From LLaMA:          GELU instead of SiLU   embeddings times √D   norms multiply by 1 + γ   wide heads
+From Gemma to 2:     norms after the parts too   every other layer sees a window   scores and logits capped
+From Gemma 2 to 3:   queries and keys normalised instead of scores capped   five windows for each whole layer,
+                     whose rotary positions turn more slowly
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from heedful.core.errors import ConfigError
+from heedful.models.base import LM, derived
+from heedful.models.decoders.llama_lineage.llama import (
+    KEYS,
+    LLAMA,
+    NAMES,
+    DecoderConfig,
+    build_decoder,
+    llama_attention,
+    llama_mlp,
+    llama_rotary,
+    read_llama,
+    write_llama,
+)
+from heedful.models.family import published_heads
+from heedful.models.gguf_config import gguf_keys, gguf_names
+from heedful.models.hf_config import read_local_layers, read_rope, write_layer_types, write_rope
+from heedful.nn.block import Block, SandwichBlock
+from heedful.nn.norm import OffsetRMSNorm
+from heedful.nn.position import LinearScaling, Rotary
+from heedful.weights.formats.gguf import GGUFFile
+from heedful.weights.names import Row
+from heedful.weights.ops import MinusOne
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmaConfig(DecoderConfig):
+    vocab: int = 256000
+    dim: int = 3072
+    layers: int = 28
+    heads: int = 16
+    head_dim: int = 256
+    hidden: int = 24576
+    context: int = 8192
+    act: str = "gelu_pytorch_tanh"
+    tied: bool = True
+    bias: bool = False  # of the attention's matrices
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemma2Config(GemmaConfig):
+    dim: int = 2304
+    layers: int = 26
+    heads: int = 8
+    kv_heads: int = 4
+    hidden: int = 9216
+    score_dim: int = derived(lambda c: c.head_dim)  # scores are divided by its root
+    window: int = 4096  # how far a position sees in the layers that `local` lists
+    local: tuple[int, ...] = derived(lambda c: tuple(range(0, c.layers, 2)))
+    softcap: float | None = 50.0  # of scores
+    logit_softcap: float | None = 30.0
+
+    def check(self) -> None:
+        super().check()
+        for name in ("softcap", "logit_softcap"):
+            if getattr(self, name) == 0:
+                raise ConfigError(f"{name}=0 would leave nothing", hint="give a number above 0, or None")
+
+    def window_of(self, layer: int) -> int | None:
+        return self.window if layer in self.local else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemma3Config(Gemma2Config):
+    vocab: int = 262144
+    context: int = 131072
+    rope_base: float = 1000000.0
+    local_rope_base: float = 10000.0
+    local: tuple[int, ...] = derived(lambda c: tuple(i for i in range(c.layers) if (i + 1) % 6))
+    softcap: float | None = None
+    logit_softcap: float | None = None
+
+
+def gemma(c: GemmaConfig) -> LM:
+    rotary, norm = llama_rotary(c), lambda: OffsetRMSNorm(c.dim, c.norm_eps)
+    block = lambda: Block(norm, attn=llama_attention(c, rotary, bias=c.bias), ffn=llama_mlp(c))
+    return build_decoder(c, [block() for _ in range(c.layers)], norm(), scale=c.dim**0.5)
+
+
+def gemma2(c: Gemma2Config) -> LM:
+    rotary, norm = llama_rotary(c), lambda: OffsetRMSNorm(c.dim, c.norm_eps)
+    attn = lambda i: llama_attention(
+        c, rotary, bias=c.bias, scale=c.score_dim**-0.5, window=c.window_of(i), softcap=c.softcap
+    )
+    block = lambda i: SandwichBlock(norm, norm, attn=attn(i), ffn=llama_mlp(c))
+    blocks = [block(i) for i in range(c.layers)]
+    return build_decoder(c, blocks, norm(), scale=c.dim**0.5, softcap=c.logit_softcap)
+
+
+def gemma3(c: Gemma3Config) -> LM:
+    far, near = llama_rotary(c), Rotary(c.head_dim, c.local_rope_base)
+    norm, of_head = (lambda size=size: OffsetRMSNorm(size, c.norm_eps) for size in (c.dim, c.head_dim))
+    attn = lambda i: llama_attention(
+        c, near if i in c.local else far, bias=c.bias, q_norm=of_head(), k_norm=of_head(),
+        scale=c.score_dim**-0.5, window=c.window_of(i),
+    )  # fmt: skip
+    block = lambda i: SandwichBlock(norm, norm, attn=attn(i), ffn=llama_mlp(c))
+    blocks = [block(i) for i in range(c.layers)]
+    return build_decoder(c, blocks, norm(), scale=c.dim**0.5, softcap=c.logit_softcap)
+
+
+GEMMA2_NAMES: list[Row] = [
+    ("model.layers.*.{pre,post}_feedforward_layernorm", "blocks.*.ffn_{norm,post_norm}"),
+    ("model.layers.*.post_attention_layernorm", "blocks.*.attn_post_norm"),
+    ("model.layers.*.self_attn.{q,k}_norm", "blocks.*.attn.{q,k}_norm"),
+    *NAMES,
+]
+GEMMA_KEYS = {**KEYS, "attention_bias": "bias"}
+GEMMA2_KEYS = {
+    **{theirs: ours for theirs, ours in GEMMA_KEYS.items() if ours != "act"}, "hidden_activation": "act",
+    "query_pre_attn_scalar": "score_dim", "sliding_window": "window",
+}  # fmt: skip
+CAPS = {"attn_logit_softcapping": "float | None", "final_logit_softcapping": "float | None"}
+
+
+def read_gemma(hf_config: dict[str, Any]) -> dict[str, Any]:
+    """What early releases call gelu is its approximation by tanh."""
+    act = hf_config.get("hidden_activation") or hf_config.get("hidden_act", "gelu")
+    return read_llama(hf_config) | {"act": "gelu_pytorch_tanh" if act == "gelu" else act}
+
+
+def read_gemma2(hf_config: dict[str, Any]) -> dict[str, Any]:
+    layers = hf_config.get("num_hidden_layers", 26)
+    return read_llama(hf_config) | {
+        "softcap": hf_config.get("attn_logit_softcapping", 50.0),
+        "logit_softcap": hf_config.get("final_logit_softcapping", 30.0),
+        "local": read_local_layers(hf_config, range(0, layers, 2)),
+    }
+
+
+def write_gemma2(c: Gemma2Config) -> dict[str, Any]:
+    return write_llama(c) | {
+        "attn_logit_softcapping": c.softcap, "final_logit_softcapping": c.logit_softcap,
+        "layer_types": write_layer_types(c.layers, c.local),
+    }  # fmt: skip
+
+
+def read_gemma3(hf_config: dict[str, Any]) -> dict[str, Any]:
+    """Layers with a window and layers without have rotary positions of their own."""
+    layers, context = hf_config.get("num_hidden_layers", 26), hf_config.get("max_position_embeddings", 131072)
+    stated = dict(hf_config.get("rope_parameters") or {})  # which may leave the bases to the older keys
+    far = {"rope_theta": hf_config.get("rope_theta", 1000000.0)} | (stated.get("full_attention") or {})
+    near = {"rope_theta": hf_config.get("rope_local_base_freq", 10000.0)} | (
+        stated.get("sliding_attention") or {}
+    )
+    base, scaling = read_rope(
+        {"rope_parameters": far, "rope_scaling": hf_config.get("rope_scaling")}, context
+    )
+    local_base, local_scaling = read_rope({"rope_parameters": near}, context)
+    if local_scaling is not None:
+        raise ConfigError(
+            "config.json rescales the rotary positions of layers with a window", hint="no Gemma does"
+        )
+    every = hf_config.get("sliding_window_pattern", 6)
+    return {
+        "rope_base": base, "rope_scaling": scaling, "local_rope_base": local_base,
+        "logit_softcap": hf_config.get("final_logit_softcapping"),
+        "local": read_local_layers(hf_config, (i for i in range(layers) if (i + 1) % every)),
+    }  # fmt: skip
+
+
+def write_gemma3(c: Gemma3Config) -> dict[str, Any]:
+    near = {"rope_type": "default", "rope_theta": c.local_rope_base}
+    rope = {"full_attention": write_rope(c.rope_base, c.rope_scaling), "sliding_attention": near}
+    return write_gemma2(c) | {"rope_parameters": rope}
+
+
+def gemma_gguf_names(c: GemmaConfig) -> list[Row]:
+    """GGUF keeps 1 + γ of every norm."""
+    return [
+        (theirs, ours, MinusOne()) if "norm" in ours else (theirs, ours) for theirs, ours in gguf_names(c)
+    ]
+
+
+def read_gemma_gguf(source: GGUFFile) -> dict[str, Any]:
+    """The 27B models divide scores by √(D/H), which the file does not say; the others by √K."""
+    keys = ("block_count", "embedding_length", "attention.head_count")
+    layers, dim, heads = (source.metadata.get(f"{source.architecture}.{key}") for key in keys)
+    return {"score_dim": dim // heads} if layers in (46, 62) and dim and heads else {}
+
+
+GEMMA = replace(
+    LLAMA, name="gemma", config=GemmaConfig, build=gemma, names=NAMES, keys=GEMMA_KEYS,
+    presets={
+        "gemma-2b": GemmaConfig(dim=2048, layers=18, heads=8, kv_heads=1, hidden=16384),
+        "gemma-7b": GemmaConfig(),
+    },
+    tiny=GemmaConfig(
+        vocab=128, dim=32, layers=2, heads=4, kv_heads=1, head_dim=12, hidden=48, context=64
+    ),
+    model_types=("gemma",), heads=published_heads("Gemma", "span"), read=read_gemma,
+    reads={"hidden_activation": "str"}, require={"use_bidirectional_attention": (None, False)},
+    gguf="gemma", gguf_names=gemma_gguf_names, gguf_keys=gguf_keys("gemma", GemmaConfig),
+    paper="Gemma Team 2024, arXiv 2403.08295",
+)  # fmt: skip
+
+GEMMA2 = replace(
+    GEMMA, name="gemma2", config=Gemma2Config, build=gemma2, names=GEMMA2_NAMES, keys=GEMMA2_KEYS,
+    presets={
+        "gemma-2-2b": Gemma2Config(),
+        "gemma-2-9b": Gemma2Config(dim=3584, layers=42, heads=16, kv_heads=8, hidden=14336),
+        "gemma-2-27b": Gemma2Config(
+            dim=4608, layers=46, heads=32, kv_heads=16, head_dim=128, hidden=36864, score_dim=144
+        ),
+    },
+    tiny=Gemma2Config(
+        vocab=128, dim=32, layers=2, heads=4, kv_heads=2, head_dim=12, hidden=48, context=64, window=4,
+        softcap=2.0, logit_softcap=3.0,
+    ),
+    model_types=("gemma2",), heads=published_heads("Gemma2", "span"), read=read_gemma2, write=write_gemma2,
+    reads={**CAPS, "num_hidden_layers": "int"}, gguf="gemma2", gguf_read=read_gemma_gguf,
+    gguf_keys=gguf_keys("gemma2", Gemma2Config),
+    paper="Gemma Team 2024, arXiv 2408.00118",
+)  # fmt: skip
+
+# The text models of those that read images, too.
+WITH_IMAGES: dict[str, Any] = dict(vocab=262208, window=1024, rope_scaling=LinearScaling(8.0))
+
+GEMMA3 = replace(
+    GEMMA2, name="gemma3", config=Gemma3Config, build=gemma3,
+    presets={
+        "gemma-3-270m": Gemma3Config(
+            dim=640, layers=18, heads=4, kv_heads=1, hidden=2048, window=512, context=32768
+        ),
+        "gemma-3-1b": Gemma3Config(
+            dim=1152, layers=26, heads=4, kv_heads=1, hidden=6912, window=512, context=32768
+        ),
+        "gemma-3-4b": Gemma3Config(**WITH_IMAGES, dim=2560, layers=34, hidden=10240),
+        "gemma-3-12b": Gemma3Config(
+            **WITH_IMAGES, dim=3840, layers=48, heads=16, kv_heads=8, hidden=15360
+        ),
+        "gemma-3-27b": Gemma3Config(
+            **WITH_IMAGES, dim=5376, layers=62, heads=32, kv_heads=16, head_dim=128, hidden=21504,
+            score_dim=168,
+        ),
+    },
+    tiny=Gemma3Config(
+        vocab=128, dim=32, layers=2, heads=4, kv_heads=2, head_dim=12, hidden=48, context=64, window=4,
+        local=(0,),
+    ),
+    model_types=("gemma3_text",),
+    heads={
+        "lm": "Gemma3ForCausalLM", "classify": "Gemma3TextForSequenceClassification",
+        "none": "Gemma3TextModel",
+    },
+    read=read_gemma3, write=write_gemma3, reads={
+        "final_logit_softcapping": "float | None", "num_hidden_layers": "int", "rope_theta": "float",
+        "rope_local_base_freq": "float", "sliding_window_pattern": "int",
+    },
+    require={"use_bidirectional_attention": (None, False), "attn_logit_softcapping": (None,)},
+    absent={"vocab_size": 262208},
+    gguf="gemma3", gguf_keys=gguf_keys("gemma3", Gemma3Config),
+    paper="Gemma Team 2025, arXiv 2503.19786",
+)  # fmt: skip

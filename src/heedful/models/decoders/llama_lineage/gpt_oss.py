@@ -1,0 +1,141 @@
+"""gpt-oss (OpenAI 2025, arXiv 2508.10925).
+
+From Mixtral:  a sink beside the keys of every head   every other layer sees a window   biases everywhere
+               experts whose gate and up are clipped
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from heedful.models.base import LM, derived
+from heedful.models.decoders.llama_lineage.llama import (
+    KEYS,
+    LLAMA,
+    NAMES,
+    DecoderConfig,
+    build_decoder,
+    llama_norm,
+    llama_rotary,
+    read_llama,
+    write_llama,
+)
+from heedful.models.family import published_heads
+from heedful.models.gguf_config import gguf_keys, gguf_names
+from heedful.models.hf_config import read_local_layers, write_layer_types
+from heedful.nn.attention.multi_head import SinkAttention
+from heedful.nn.block import Block
+from heedful.nn.moe import ClippedExperts, MoE, SoftmaxRouter
+from heedful.nn.position import Scaling, YarnScaling
+from heedful.weights.formats.gguf import GGUFFile
+from heedful.weights.names import Row
+from heedful.weights.ops import Alternating, MatrixTranspose
+
+YARN = YarnScaling(32.0, 4096, truncate=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTOSSConfig(DecoderConfig):
+    vocab: int = 201088
+    dim: int = 2880
+    layers: int = 36
+    heads: int = 64
+    kv_heads: int = 8
+    head_dim: int = 64
+    hidden: int = 2880  # of an expert
+    experts: int = 128
+    active: int = 4  # experts per token
+    clip: float = 7.0  # of an expert's gate and up
+    slope: float = 1.702  # of the gate's sigmoid
+    context: int = 131072
+    window: int = 128  # how far a position sees in the layers that `local` lists
+    local: tuple[int, ...] = derived(lambda c: tuple(range(0, c.layers, 2)))
+    rope_base: float = 150000.0
+    rope_scaling: Scaling | None = YARN
+    norm_eps: float = 1e-5
+    bias: bool = True  # of the attention's matrices
+
+
+def gpt_oss(c: GPTOSSConfig) -> LM:
+    rotary, norm = llama_rotary(c), llama_norm(c)
+    attn = lambda i: SinkAttention(
+        c.dim, c.heads, c.kv_heads, c.head_dim, bias=c.bias, rotary=rotary, dropout=c.dropout,
+        window=c.window if i in c.local else None,
+    )  # fmt: skip
+    router = lambda: SoftmaxRouter(c.dim, c.experts, c.active, normalise=True, bias=True)
+    experts = lambda: ClippedExperts(c.experts, c.dim, c.hidden, clip=c.clip, slope=c.slope)
+    block = lambda i: Block(norm, attn=attn(i), ffn=MoE(router(), experts()))
+    return build_decoder(c, [block(i) for i in range(c.layers)], norm())
+
+
+OF_EXPERTS = "blocks.*.ffn.experts."
+OWN_NAMES: list[Row] = [
+    ("model.layers.*.self_attn.sinks", "blocks.*.attn.sinks"),
+    ("model.layers.*.mlp.router", "blocks.*.ffn.router.score"),
+    ("model.layers.*.mlp.experts.gate_up_proj", (OF_EXPERTS + "gate", OF_EXPERTS + "up"), Alternating()),
+    (
+        "model.layers.*.mlp.experts.gate_up_proj_bias",
+        (OF_EXPERTS + "gate_bias", OF_EXPERTS + "up_bias"),
+        Alternating(),
+    ),
+    ("model.layers.*.mlp.experts.down_proj", OF_EXPERTS + "down", MatrixTranspose()),
+    ("model.layers.*.mlp.experts.down_proj_bias", OF_EXPERTS + "down_bias"),
+    *NAMES,
+]
+OWN_KEYS = {
+    **KEYS, "attention_bias": "bias", "sliding_window": "window", "num_local_experts": "experts",
+    "num_experts_per_tok": "active", "swiglu_limit": "clip", "swiglu_alpha": "slope",
+}  # fmt: skip
+del OWN_KEYS["hidden_act"]
+
+
+def read_gpt_oss(hf_config: dict[str, Any]) -> dict[str, Any]:
+    layers = hf_config.get("num_hidden_layers", 36)
+    silent = not {"rope_scaling", "rope_parameters"} & hf_config.keys()
+    fields = read_llama(hf_config) | ({"rope_scaling": YARN} if silent else {})
+    return fields | {"local": read_local_layers(hf_config, range(0, layers, 2))}
+
+
+def write_gpt_oss(c: GPTOSSConfig) -> dict[str, Any]:
+    return write_llama(c) | {"layer_types": write_layer_types(c.layers, c.local)}
+
+
+def gpt_oss_gguf_names(c: GPTOSSConfig) -> list[Row]:
+    each = "{gate,up,down}"
+    own: list[Row] = [
+        ("blk.*.attn_sinks.weight", "blocks.*.attn.sinks"),
+        ("blk.*.ffn_gate_inp", "blocks.*.ffn.router.score"),
+        (f"blk.*.ffn_{each}_exps.weight", f"{OF_EXPERTS}{each}"),
+        (f"blk.*.ffn_{each}_exps.bias", f"{OF_EXPERTS}{each}_bias"),
+        ("blk.*.post_attention_norm", "blocks.*.ffn_norm"),
+    ]
+    return gguf_names(c, own)
+
+
+def write_gpt_oss_gguf(c: GPTOSSConfig) -> dict[str, Any]:
+    return {"gpt-oss.expert_feed_forward_length": c.hidden}
+
+
+def read_gpt_oss_gguf(source: GGUFFile) -> dict[str, Any]:
+    """Positions are stretched by YaRN without rounding its bounds, which a GGUF file cannot say."""
+    told, _ = source.rope()
+    if told.get("type", "none") == "none":
+        return {"rope_scaling": None}
+    return {"rope_scaling": YarnScaling(told["factor"], told["original_context_length"], truncate=False)}
+
+
+GPT_OSS = replace(
+    LLAMA, name="gpt-oss", config=GPTOSSConfig, build=gpt_oss, names=OWN_NAMES, keys=OWN_KEYS,
+    presets={"gpt-oss-20b": GPTOSSConfig(layers=24, experts=32), "gpt-oss-120b": GPTOSSConfig()},
+    tiny=GPTOSSConfig(
+        vocab=128, dim=32, layers=2, heads=4, kv_heads=2, head_dim=12, hidden=16, context=64, window=4,
+        experts=4, clip=2.0, rope_scaling=None,
+    ),
+    model_types=("gpt_oss",), heads=published_heads("GptOss", "span"), read=read_gpt_oss, write=write_gpt_oss,
+    absent={"rope_theta": 150000.0},
+    reads={"num_hidden_layers": "int"}, require={"hidden_act": ("silu",)},
+    gguf="gpt-oss", gguf_names=gpt_oss_gguf_names, gguf_read=read_gpt_oss_gguf,
+    gguf_write=write_gpt_oss_gguf, gguf_keys=gguf_keys("gpt-oss", GPTOSSConfig),
+    paper="OpenAI 2025, arXiv 2508.10925",
+)  # fmt: skip

@@ -1,0 +1,227 @@
+"""LLaMA (Touvron et al. 2023, arXiv 2302.13971), Llama 2 and 3, Mistral, SmolLM2.
+
+From GPT-2:  learned positions → rotary   LayerNorm → RMSNorm   GELU MLP → SwiGLU   no biases
+Llama 2/3:   groups of heads share keys and values   longer contexts by rescaled rotary frequencies
+Mistral:     each position sees a window
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from heedful.core.errors import ConfigError
+from heedful.models.base import LM, Config, Family, derived
+from heedful.models.family import published_heads
+from heedful.models.hf_config import read_rope, write_rope
+from heedful.nn.attention.multi_head import Attention, head_size
+from heedful.nn.block import Block, Stack
+from heedful.nn.context import Part
+from heedful.nn.embedding import Embedding
+from heedful.nn.ffn import GatedMLP, activation
+from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
+from heedful.nn.norm import RMSNorm
+from heedful.nn.position import Rotary, Scaling
+from heedful.weights.formats.gguf import GGUFFile
+from heedful.weights.names import Row
+from heedful.weights.ops import Pairs
+
+LAYER_LISTS = {"local", "unrotated", "dense"}  # fields of descendants that list layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig(Config):
+    """What LLaMA and its descendants share."""
+
+    vocab: int = 32000
+    dim: int = 4096
+    layers: int = 32
+    heads: int = 32
+    kv_heads: int = derived(lambda c: c.heads)
+    head_dim: int = derived(lambda c: head_size(c.dim, c.heads))
+    hidden: int = derived(
+        lambda c: -(-(8 * c.dim // 3) // 256) * 256
+    )  # 8/3 dim, rounded up to a multiple of 256
+    context: int = 2048
+    act: str = "silu"
+    rope_base: float = 10000.0
+    rope_scaling: Scaling | None = None
+    norm_eps: float = 1e-6
+    dropout: float = 0.0  # of the attention's weights
+    tied: bool = False
+
+    def check(self) -> None:
+        if self.heads % self.kv_heads:
+            raise ConfigError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}", hint="it must")
+        for name in LAYER_LISTS & set(self.known()):  # a longer list than the model is deep says nothing more
+            object.__setattr__(self, name, tuple(i for i in getattr(self, name) if i < self.layers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaConfig(DecoderConfig):
+    bias: bool = False  # of the attention's matrices
+    ffn_bias: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MistralConfig(DecoderConfig):
+    window: int | None = None  # how far a position sees; None: everything before it
+
+
+def llama_attention(c: DecoderConfig, rotary: Rotary | None, **more: Any) -> Attention:
+    """Attention of this config's sizes; `more` is what a descendant does otherwise."""
+    return Attention(c.dim, c.heads, c.kv_heads, c.head_dim, rotary=rotary, dropout=c.dropout, **more)
+
+
+def llama_mlp(c: DecoderConfig, bias: bool = False) -> GatedMLP:
+    return GatedMLP(c.dim, c.hidden, activation(c.act), bias=bias)
+
+
+def llama_rotary(c: DecoderConfig) -> Rotary:
+    return Rotary(c.head_dim, c.rope_base, c.rope_scaling)
+
+
+def llama_norm(c: DecoderConfig) -> Callable[[], nn.Module]:
+    return lambda: RMSNorm(c.dim, c.norm_eps)
+
+
+def build_decoder(
+    c: DecoderConfig,
+    blocks: Sequence[Part],
+    norm: nn.Module,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    head_bias: bool = False,
+) -> LM:
+    """The embedding, times `scale`; the blocks and a last norm; the head that the config names."""
+    head = choose_head(
+        c.head,
+        lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, bias=head_bias, softcap=softcap),
+        span=lambda: SpanHead(c.dim),
+        **decoder_heads(c.dim, c.labels),
+    )
+    return LM(Embedding(c.vocab, c.dim, scale=scale), Stack(blocks, norm), head)
+
+
+def llama(c: LlamaConfig) -> LM:
+    rotary, norm = llama_rotary(c), llama_norm(c)
+    attn = lambda: llama_attention(c, rotary, bias=c.bias)
+    block = lambda: Block(norm, attn=attn(), ffn=llama_mlp(c, c.ffn_bias))
+    return build_decoder(c, [block() for _ in range(c.layers)], norm())
+
+
+def mistral(c: MistralConfig) -> LM:
+    rotary, norm = llama_rotary(c), llama_norm(c)
+    attn = lambda: llama_attention(c, rotary, window=c.window)
+    block = lambda: Block(norm, attn=attn(), ffn=llama_mlp(c))
+    return build_decoder(c, [block() for _ in range(c.layers)], norm())
+
+
+NAMES: list[Row] = [
+    ("model.embed_tokens", "embed.token"),
+    ("model.layers.*.self_attn.{q,k,v,o}_proj", "blocks.*.attn.{q,k,v,o}"),
+    ("model.layers.*.mlp.{gate,up,down}_proj", "blocks.*.ffn.{gate,up,down}"),
+    ("model.layers.*.{input,post_attention}_layernorm", "blocks.*.{attn,ffn}_norm"),
+    ("model.norm", "blocks.norm"),
+    ("lm_head", "head.out"),
+    ("score", "head.label"),
+    ("score", "head.tag"),
+    ("qa_outputs", "head.span"),
+]
+
+
+def published_names(c: DecoderConfig, rows: Sequence[Row] = NAMES) -> list[Row]:
+    """The published classes for spans, and no others, call the backbone of LLaMA and Qwen transformer."""
+    if c.head != "span":
+        return list(rows)
+    return [(theirs.replace("model.", "transformer.", 1), *rest) for theirs, *rest in rows]
+
+
+def gguf_names(c: DecoderConfig) -> list[Row]:
+    """GGUF keeps rotary pairs side by side, so queries and keys are reordered."""
+    return [
+        ("token_embd", "embed.token"),
+        ("blk.*.attn_q", "blocks.*.attn.q", Pairs(c.heads)),
+        ("blk.*.attn_k", "blocks.*.attn.k", Pairs(c.kv_heads)),
+        ("blk.*.attn_{v,output}", "blocks.*.attn.{v,o}"),
+        ("blk.*.ffn_{gate,up,down}", "blocks.*.ffn.{gate,up,down}"),
+        ("blk.*.{attn,ffn}_norm", "blocks.*.{attn,ffn}_norm"),
+        ("output_norm", "blocks.norm"),
+        ("output", "head.out"),
+    ]
+
+
+def read_llama_gguf(source: GGUFFile) -> dict[str, Any]:
+    """Whether there are biases is seen from the tensors; descendants have an architecture of their own."""
+    if source.architecture != "llama":
+        return {}
+    return {"bias": "blk.0.attn_q.bias" in source.entries, "ffn_bias": "blk.0.ffn_up.bias" in source.entries}
+
+
+KEYS = {
+    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
+    "num_attention_heads": "heads", "num_key_value_heads": "kv_heads", "head_dim": "head_dim",
+    "intermediate_size": "hidden", "max_position_embeddings": "context", "rms_norm_eps": "norm_eps",
+    "attention_dropout": "dropout", "tie_word_embeddings": "tied", "hidden_act": "act",
+}  # fmt: skip
+
+
+def read_llama(hf_config: dict[str, Any]) -> dict[str, Any]:
+    base, scaling = read_rope(hf_config, hf_config.get("max_position_embeddings", 2048))
+    return {"rope_base": base, "rope_scaling": scaling}
+
+
+def write_llama(c: DecoderConfig) -> dict[str, Any]:
+    return {"rope_parameters": write_rope(c.rope_base, c.rope_scaling)}
+
+
+LLAMA = Family(
+    "llama", LlamaConfig, llama, published_names, {**KEYS, "attention_bias": "bias", "mlp_bias": "ffn_bias"},
+    presets={
+        "llama-7b": LlamaConfig(),
+        "llama-13b": LlamaConfig(dim=5120, layers=40, heads=40),
+        "llama-33b": LlamaConfig(dim=6656, layers=60, heads=52),
+        "llama-65b": LlamaConfig(dim=8192, layers=80, heads=64),
+        "llama-3-8b": LlamaConfig(
+            vocab=128256, kv_heads=8, hidden=14336, context=8192, rope_base=500000.0, norm_eps=1e-5
+        ),
+        "smollm2-135m": LlamaConfig(
+            vocab=49152, dim=576, layers=30, heads=9, kv_heads=3, hidden=1536, context=8192,
+            rope_base=100000.0, norm_eps=1e-5, tied=True,
+        ),
+    },
+    tiny=LlamaConfig(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64),
+    objective="next_token", prefix="model", model_types=("llama",),
+    heads=published_heads("Llama"),
+    read=read_llama, write=write_llama,
+    copies={"lm_head.weight": "model.embed_tokens.weight", "output.weight": "token_embd.weight"},
+    drop=("*.rotary_emb.inv_freq", "rope_freqs.weight"), gguf="llama", gguf_names=gguf_names,
+    gguf_read=read_llama_gguf,
+    gguf_keys={
+        "llama.rope.dimension_count": "head_dim", "llama.attention.key_length": "head_dim",
+        "llama.attention.value_length": "head_dim",
+        "llama.embedding_length": "dim", "llama.block_count": "layers", "llama.attention.head_count": "heads",
+        "llama.attention.head_count_kv": "kv_heads", "llama.feed_forward_length": "hidden",
+        "llama.context_length": "context", "llama.rope.freq_base": "rope_base",
+        "llama.attention.layer_norm_rms_epsilon": "norm_eps", "llama.vocab_size": "vocab",
+    },
+    paper="Touvron et al. 2023, arXiv 2302.13971",
+)  # fmt: skip
+
+MISTRAL = replace(
+    LLAMA, name="mistral", config=MistralConfig, build=mistral, names=NAMES,
+    keys={**KEYS, "sliding_window": "window"}, model_types=("mistral",),
+    presets={
+        "mistral-7b": MistralConfig(kv_heads=8, hidden=14336, context=32768, window=4096, norm_eps=1e-5)
+    },
+    tiny=MistralConfig(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64, window=6),
+    heads=published_heads("Mistral"),
+    absent={
+        "num_key_value_heads": 8, "intermediate_size": 14336, "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+    },
+    paper="Jiang et al. 2023, arXiv 2310.06825",
+)  # fmt: skip

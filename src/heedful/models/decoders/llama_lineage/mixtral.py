@@ -1,0 +1,89 @@
+"""Mixtral (Jiang et al. 2024, arXiv 2401.04088).
+
+From Mistral:  eight MLPs in each layer, of which two read each token   no window in the released models
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from heedful.models.base import LM
+from heedful.models.decoders.llama_lineage.llama import (
+    MISTRAL,
+    NAMES,
+    MistralConfig,
+    build_decoder,
+    gguf_names,
+    llama_attention,
+    llama_norm,
+    llama_rotary,
+)
+from heedful.models.family import published_heads
+from heedful.nn.block import Block
+from heedful.nn.ffn import activation
+from heedful.nn.moe import Experts, MoE, SoftmaxRouter
+from heedful.weights.names import Row
+from heedful.weights.ops import Stacked
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtralConfig(MistralConfig):
+    kv_heads: int = 8
+    hidden: int = 14336
+    context: int = 32768
+    rope_base: float = 1000000.0
+    norm_eps: float = 1e-5
+    experts: int = 8
+    active: int = 2  # experts per token
+
+
+def mixtral(c: MixtralConfig) -> LM:
+    rotary, norm = llama_rotary(c), llama_norm(c)
+    router = lambda: SoftmaxRouter(c.dim, c.experts, c.active, normalise=True)
+    experts = lambda: Experts(c.experts, c.dim, c.hidden, activation(c.act))
+    attn = lambda: llama_attention(c, rotary, window=c.window)
+    block = lambda: Block(norm, attn=attn(), ffn=MoE(router(), experts()))
+    return build_decoder(c, [block() for _ in range(c.layers)], norm())
+
+
+MIXTRAL_NAMES: list[Row] = [
+    ("model.layers.*.block_sparse_moe.gate", "blocks.*.ffn.router.score"),
+    (
+        "model.layers.*.block_sparse_moe.experts.*.{w1,w3,w2}.weight",
+        "blocks.*.ffn.experts.{gate,up,down}",
+        Stacked(),
+    ),
+    *NAMES,
+]
+
+
+def mixtral_gguf_names(c: MixtralConfig) -> list[Row]:
+    """GGUF files call it a LLaMA that has experts."""
+    each = "{gate,up,down}"
+    return [
+        ("blk.*.ffn_gate_inp", "blocks.*.ffn.router.score"),
+        (f"blk.*.ffn_{each}_exps.weight", f"blocks.*.ffn.experts.{each}"),
+        *gguf_names(c),
+    ]
+
+
+MIXTRAL = replace(
+    MISTRAL, name="mixtral", config=MixtralConfig, build=mixtral, names=MIXTRAL_NAMES,
+    keys={**MISTRAL.keys, "num_local_experts": "experts", "num_experts_per_tok": "active"},
+    presets={
+        "mixtral-8x7b": MixtralConfig(),
+        "mixtral-8x22b": MixtralConfig(
+            dim=6144, layers=56, heads=48, hidden=16384, context=65536
+        ),
+    },
+    tiny=MixtralConfig(
+        vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=24, context=64, experts=4
+    ),
+    model_types=("mixtral",), heads=published_heads("Mixtral"), gguf_when="llama.expert_count",
+    gguf_names=mixtral_gguf_names, gguf_read=None,
+    gguf_keys={
+        **MISTRAL.gguf_keys, "llama.expert_count": "experts", "llama.expert_used_count": "active",
+    },
+    absent={"max_position_embeddings": 131072, "rope_theta": 1000000.0},
+    paper="Jiang et al. 2024, arXiv 2401.04088",
+)  # fmt: skip

@@ -1,0 +1,170 @@
+"""Phi-1, 1.5 and 2 (Gunasekar et al. 2023, arXiv 2306.11644; Li et al. 2023, arXiv 2309.05463) and Phi-3, 4
+(Abdin et al. 2024, arXiv 2404.14219, 2412.08905).
+
+From GPT-J:           rotary in half of each head (0.4 in Phi-2)   biases everywhere
+From LLaMA to Phi-3:  each rotary pair has factors of its own, one for short and one for long texts
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from heedful.core.errors import ConfigError
+from heedful.models.base import LM, derived
+from heedful.models.decoders.llama_lineage.llama import (
+    KEYS,
+    LLAMA,
+    NAMES,
+    build_decoder,
+    llama_attention,
+    llama_mlp,
+    llama_norm,
+)
+from heedful.models.decoders.llama_lineage.partial_rotary import (
+    READS,
+    PartialRotaryConfig,
+    partial_rotary,
+    read_partial_rope,
+    write_partial_rope,
+)
+from heedful.models.family import no_token_ids, published_heads, rename_keys
+from heedful.models.gguf_config import FUSED_QKV, gguf_keys, gguf_names
+from heedful.nn.block import Block, ParallelBlock
+from heedful.nn.ffn import MLP, activation
+from heedful.nn.norm import LayerNorm
+from heedful.nn.position import LongScaling
+from heedful.weights.formats.gguf import GGUFFile
+from heedful.weights.names import Row
+from heedful.weights.ops import Fused
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhiConfig(PartialRotaryConfig):
+    vocab: int = 51200
+    dim: int = 2048
+    layers: int = 24
+    hidden: int = derived(lambda c: 4 * c.dim)
+    act: str = "gelu_new"
+    norm_eps: float = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phi3Config(PartialRotaryConfig):
+    vocab: int = 32064
+    dim: int = 3072
+    hidden: int = 8192
+    context: int = 4096
+    window: int | None = None  # how far a position sees; None: everything before it
+    rope_dim: int = derived(lambda c: c.head_dim)
+    norm_eps: float = 1e-5
+
+    def check(self) -> None:
+        super().check()
+        scaling, pairs = self.rope_scaling, self.rope_dim // 2
+        if isinstance(scaling, LongScaling) and {len(scaling.short), len(scaling.long)} != {pairs}:
+            raise ConfigError(
+                f"long rope has {len(scaling.short)} short and {len(scaling.long)} long factors",
+                hint=f"one for each of the {pairs} rotary pairs",
+            )
+
+
+def phi(c: PhiConfig) -> LM:
+    rotary, norm = partial_rotary(c), lambda: LayerNorm(c.dim, c.norm_eps)
+    attn = lambda: llama_attention(c, rotary, bias=True)
+    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act))
+    block = lambda: ParallelBlock(norm, c.dropout, attn=attn(), ffn=ffn())
+    return build_decoder(c, [block() for _ in range(c.layers)], norm(), head_bias=True)
+
+
+def phi3(c: Phi3Config) -> LM:
+    rotary, norm = partial_rotary(c), llama_norm(c)
+    attn = lambda: llama_attention(c, rotary, window=c.window)
+    block = lambda: Block(norm, "pre", c.dropout, attn=attn(), ffn=llama_mlp(c))
+    return build_decoder(c, [block() for _ in range(c.layers)], norm())
+
+
+PHI_NAMES: list[Row] = [
+    ("model.layers.*.self_attn.dense", "blocks.*.attn.o"),
+    ("model.layers.*.mlp.{fc1,fc2}", "blocks.*.ffn.{up,down}"),
+    ("model.layers.*.input_layernorm", "blocks.*.norm"),
+    ("model.final_layernorm", "blocks.norm"),
+    *NAMES,
+]
+QKV = ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v")
+GATE_UP = ("blocks.*.ffn.gate", "blocks.*.ffn.up")
+PHI3_NAMES: list[Row] = [
+    ("model.layers.*.self_attn.qkv_proj", QKV, Fused()),
+    ("model.layers.*.mlp.gate_up_proj", GATE_UP, Fused()),
+    *NAMES,
+]
+
+
+def read_phi3(hf_config: dict[str, Any]) -> dict[str, Any]:
+    """Early files call long rope su, or yarn, with which it shares no equation."""
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = hf_config.get(key)
+        if isinstance(rope, dict) and "long_factor" in rope:
+            hf_config = hf_config | {key: rope | {"rope_type": "longrope"}}
+    return read_partial_rope(hf_config, default=1.0)
+
+
+def write_phi3(c: Phi3Config) -> dict[str, Any]:
+    """How long texts were before long rope stands beside `rope_parameters`, too."""
+    trained = c.rope_scaling.context if isinstance(c.rope_scaling, LongScaling) else c.context
+    return {**write_partial_rope(c), "original_max_position_embeddings": trained}
+
+
+def read_phi3_gguf(source: GGUFFile) -> dict[str, Any]:
+    """A window of 0 is none; the factors of long rope are tensors."""
+    window = source.metadata.get("phi3.attention.sliding_window") or None
+    if "rope_factors_long.weight" not in source.entries:
+        return {"window": window}
+    short, long = (tuple(source.read(f"rope_factors_{w}.weight").tolist()) for w in ("short", "long"))
+    trained = source.metadata["phi3.rope.scaling.original_context_length"]
+    stretch = source.metadata["phi3.context_length"] / trained
+    gain = source.metadata.get("phi3.rope.scaling.attn_factor")
+    return {"window": window, "rope_scaling": LongScaling(stretch, trained, short, long, gain)}
+
+
+def write_phi3_gguf(c: Phi3Config) -> dict[str, Any]:
+    return {"phi3.attention.sliding_window": c.window or 0}
+
+
+TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64)
+
+PHI = replace(
+    LLAMA, name="phi", config=PhiConfig, build=phi, names=PHI_NAMES,
+    keys={**rename_keys(KEYS, rms_norm_eps="layer_norm_eps"), "resid_pdrop": "dropout"},
+    presets={
+        "phi-1": PhiConfig(), "phi-1.5": PhiConfig(),
+        "phi-2": PhiConfig(dim=2560, layers=32, rope_dim=32),
+    },
+    tiny=PhiConfig(**TINY), model_types=("phi",), heads=published_heads("Phi", "span"),
+    require={"qk_layernorm": (False,)}, reads=READS, write=write_partial_rope,
+    read=partial(read_partial_rope, default=0.5),
+    absent={"max_position_embeddings": 2048, "hidden_size": 2048, "num_attention_heads": 32},
+    gguf="phi2", gguf_names=gguf_names, gguf_keys=gguf_keys("phi2", PhiConfig),
+    paper="Li et al. 2023, arXiv 2309.05463",
+)  # fmt: skip
+
+PHI3 = replace(
+    PHI, name="phi3", config=Phi3Config, build=phi3, names=PHI3_NAMES,
+    keys={**KEYS, "resid_pdrop": "dropout", "sliding_window": "window"},
+    presets={
+        "phi-3-mini": Phi3Config(window=2047),
+        "phi-3-medium": Phi3Config(dim=5120, layers=40, heads=40, kv_heads=10, hidden=17920, window=2047),
+        "phi-4": Phi3Config(
+            vocab=100352, dim=5120, layers=40, heads=40, kv_heads=10, hidden=17920, context=16384,
+            rope_base=250000.0,
+        ),
+    },
+    tiny=Phi3Config(**TINY), model_types=("phi3",), heads=published_heads("Phi3", "span"), require={},
+    usual=no_token_ids, reads={**READS, "original_max_position_embeddings": "int"}, write=write_phi3,
+    absent={"max_position_embeddings": 4096, "hidden_size": 3072, "num_attention_heads": 32},
+    read=read_phi3, drop=("*.rotary_emb.inv_freq", "rope_factors_*.weight"),
+    gguf="phi3", gguf_names=partial(gguf_names, own=[FUSED_QKV, ("blk.*.ffn_up", GATE_UP, Fused())]),
+    gguf_keys={key: ours for key, ours in gguf_keys("phi3", Phi3Config).items() if ours != "window"},
+    gguf_read=read_phi3_gguf, gguf_write=write_phi3_gguf, paper="Abdin et al. 2024, arXiv 2404.14219",
+)  # fmt: skip

@@ -1,0 +1,285 @@
+"""Qwen2 and 2.5 (Qwen Team 2024, arXiv 2407.10671, 2412.15115), Qwen3 (Qwen Team 2025, arXiv 2505.09388).
+
+From LLaMA:         biases on queries, keys and values   in some layers positions may see only a window
+From Qwen2 to 3:    no biases   queries and keys normalised, each head alone
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from heedful.models.base import LM
+from heedful.models.decoders.llama_lineage.llama import (
+    KEYS,
+    LLAMA,
+    NAMES,
+    DecoderConfig,
+    build_decoder,
+    llama_attention,
+    llama_mlp,
+    llama_norm,
+    llama_rotary,
+    published_names,
+    read_llama,
+    write_llama,
+)
+from heedful.models.family import published_heads
+from heedful.models.gguf_config import gguf_keys, gguf_names
+from heedful.models.hf_config import read_local_layers, write_layer_types
+from heedful.nn.attention.multi_head import Attention
+from heedful.nn.block import Block
+from heedful.nn.context import Part
+from heedful.nn.ffn import GatedMLP, activation
+from heedful.nn.moe import Experts, GatedExpert, MoE, SoftmaxRouter
+from heedful.nn.norm import RMSNorm
+from heedful.nn.position import Rotary
+from heedful.weights.names import Row
+from heedful.weights.ops import OneRow, Stacked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen2Config(DecoderConfig):
+    vocab: int = 151936
+    context: int = 32768
+    rope_base: float = 1000000.0
+    window: int | None = None  # how far a position sees in the layers that `local` lists; None: everywhere
+    local: tuple[int, ...] = ()
+
+    def window_of(self, layer: int) -> int | None:
+        return self.window if layer in self.local else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen3Config(Qwen2Config):
+    head_dim: int = 128
+    context: int = 40960
+    bias: bool = False  # of the attention's matrices, the output's too
+
+
+def qwen2(c: Qwen2Config) -> LM:
+    rotary, norm = llama_rotary(c), llama_norm(c)
+    attn = lambda i: llama_attention(c, rotary, bias=True, out_bias=False, window=c.window_of(i))
+    block = lambda i: Block(norm, attn=attn(i), ffn=llama_mlp(c))
+    return build_decoder(c, [block(i) for i in range(c.layers)], norm())
+
+
+def qwen3(c: Qwen3Config) -> LM:
+    rotary, norm = llama_rotary(c), llama_norm(c)
+    block = lambda i: Block(norm, attn=qwen3_attention(c, rotary, i), ffn=llama_mlp(c))
+    return build_decoder(c, [block(i) for i in range(c.layers)], norm())
+
+
+def qwen3_attention(c: Qwen3Config, rotary: Rotary, layer: int) -> Attention:
+    of_head = lambda: RMSNorm(c.head_dim, c.norm_eps)
+    return llama_attention(
+        c, rotary, bias=c.bias, q_norm=of_head(), k_norm=of_head(), window=c.window_of(layer)
+    )
+
+
+def read_qwen(hf_config: dict[str, Any], default: Iterable[int]) -> dict[str, Any]:
+    """Windows are off unless `use_sliding_window`; then the `default` layers have them where no list says."""
+    fields = read_llama(hf_config)
+    if not hf_config.get("use_sliding_window") or not hf_config.get("sliding_window"):
+        return fields
+    return fields | {"window": hf_config["sliding_window"], "local": read_local_layers(hf_config, default)}
+
+
+def read_qwen2(hf_config: dict[str, Any]) -> dict[str, Any]:
+    last = range(hf_config.get("max_window_layers", 28), hf_config.get("num_hidden_layers", 32))
+    return read_qwen(hf_config, last)
+
+
+def write_qwen(c: Qwen2Config) -> dict[str, Any]:
+    fields = write_llama(c) | {"use_sliding_window": c.window is not None}
+    if c.window is not None:
+        fields |= {"sliding_window": c.window, "layer_types": write_layer_types(c.layers, c.local)}
+    return fields
+
+
+QWEN_READS = {
+    "use_sliding_window": "bool", "sliding_window": "int", "max_window_layers": "int",
+    "num_hidden_layers": "int",
+}  # fmt: skip
+QK_NORMS: Row = ("model.layers.*.self_attn.{q,k}_norm", "blocks.*.attn.{q,k}_norm")
+TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64)
+
+QWEN2 = replace(
+    LLAMA, name="qwen2", config=Qwen2Config, build=qwen2, keys=KEYS,
+    presets={
+        "qwen2.5-0.5b": Qwen2Config(
+            dim=896, layers=24, heads=14, kv_heads=2, hidden=4864, tied=True
+        ),
+        "qwen2.5-1.5b": Qwen2Config(
+            dim=1536, layers=28, heads=12, kv_heads=2, hidden=8960, context=131072, tied=True
+        ),
+        "qwen2.5-3b": Qwen2Config(dim=2048, layers=36, heads=16, kv_heads=2, hidden=11008, tied=True),
+        "qwen2.5-7b": Qwen2Config(
+            vocab=152064, dim=3584, layers=28, heads=28, kv_heads=4, hidden=18944, context=131072
+        ),
+        "qwen2.5-72b": Qwen2Config(
+            vocab=152064, dim=8192, layers=80, heads=64, kv_heads=8, hidden=29568, context=131072,
+            norm_eps=1e-5,
+        ),
+    },
+    tiny=Qwen2Config(**TINY, window=4, local=(1,)), model_types=("qwen2",), heads=published_heads("Qwen2"),
+    read=read_qwen2, write=write_qwen, reads=QWEN_READS, absent={"intermediate_size": 22016},
+    gguf="qwen2", gguf_names=gguf_names, gguf_keys=gguf_keys("qwen2", Qwen2Config),
+    paper="Qwen Team 2024, arXiv 2407.10671, 2412.15115",
+)  # fmt: skip
+
+QWEN3 = replace(
+    QWEN2, name="qwen3", config=Qwen3Config, build=qwen3, keys={**KEYS, "attention_bias": "bias"},
+    names=partial(published_names, rows=[*NAMES, QK_NORMS]),
+    presets={
+        "qwen3-0.6b": Qwen3Config(dim=1024, layers=28, heads=16, kv_heads=8, hidden=3072, tied=True),
+        "qwen3-1.7b": Qwen3Config(dim=2048, layers=28, heads=16, kv_heads=8, hidden=6144, tied=True),
+        "qwen3-4b": Qwen3Config(dim=2560, layers=36, heads=32, kv_heads=8, hidden=9728, tied=True),
+        "qwen3-8b": Qwen3Config(dim=4096, layers=36, heads=32, kv_heads=8, hidden=12288),
+        "qwen3-32b": Qwen3Config(dim=5120, layers=64, heads=64, kv_heads=8, hidden=25600),
+    },
+    tiny=Qwen3Config(**TINY, head_dim=12), model_types=("qwen3",), heads=published_heads("Qwen3"),
+    absent={**QWEN2.absent, "max_position_embeddings": 32768},
+    gguf="qwen3", gguf_keys=gguf_keys("qwen3", Qwen3Config), paper="Qwen Team 2025, arXiv 2505.09388",
+)  # fmt: skip
+
+
+# Qwen1.5-MoE and Qwen2-MoE (Qwen Team 2024, arXiv 2407.10671), Qwen3-MoE (Qwen Team 2025, arXiv 2505.09388).
+#
+# From Qwen2:      many small MLPs, of which a few read each token   one more that reads all, behind a gate
+# From Qwen3:      the same, without the one that reads all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen2MoEConfig(Qwen2Config):
+    dim: int = 2048
+    layers: int = 24
+    heads: int = 16
+    hidden: int = 5632  # of layers without experts
+    bias: bool = True  # of queries, keys and values
+    experts: int = 60
+    active: int = 4  # experts per token
+    expert_hidden: int = 1408
+    shared_hidden: int = 5632  # of the expert that every token visits
+    normalise: bool = False  # whether the experts' weights sum to 1
+    dense: tuple[int, ...] = ()  # layers without experts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen3MoEConfig(Qwen3Config):
+    dim: int = 2048
+    layers: int = 48
+    heads: int = 32
+    kv_heads: int = 4
+    hidden: int = 6144
+    experts: int = 128
+    active: int = 8
+    expert_hidden: int = 768
+    normalise: bool = True
+    dense: tuple[int, ...] = ()
+
+
+def qwen_moe(c: Qwen2MoEConfig | Qwen3MoEConfig, layer: int, shared: Part | None = None) -> Part:
+    """The experts of a layer, or its one MLP if it is dense."""
+    if layer in c.dense:
+        return llama_mlp(c)
+    router = SoftmaxRouter(c.dim, c.experts, c.active, normalise=c.normalise)
+    return MoE(router, Experts(c.experts, c.dim, c.expert_hidden, activation(c.act)), shared)
+
+
+def qwen2_moe(c: Qwen2MoEConfig) -> LM:
+    rotary, norm = llama_rotary(c), llama_norm(c)
+    shared = lambda: GatedExpert(c.dim, GatedMLP(c.dim, c.shared_hidden, activation(c.act)))
+    attn = lambda i: llama_attention(c, rotary, bias=c.bias, out_bias=False, window=c.window_of(i))
+    block = lambda i: Block(norm, attn=attn(i), ffn=qwen_moe(c, i, shared()))
+    return build_decoder(c, [block(i) for i in range(c.layers)], norm())
+
+
+def qwen3_moe(c: Qwen3MoEConfig) -> LM:
+    rotary, norm = llama_rotary(c), llama_norm(c)
+    block = lambda i: Block(norm, attn=qwen3_attention(c, rotary, i), ffn=qwen_moe(c, i))
+    return build_decoder(c, [block(i) for i in range(c.layers)], norm())
+
+
+EACH = "{gate,up,down}"
+MOE_NAMES: list[Row] = [
+    QK_NORMS,
+    ("model.layers.*.mlp.gate", "blocks.*.ffn.router.score"),
+    (f"model.layers.*.mlp.experts.*.{EACH}_proj.weight", f"blocks.*.ffn.experts.{EACH}", Stacked()),
+    (f"model.layers.*.mlp.shared_expert.{EACH}_proj", f"blocks.*.ffn.shared.expert.{EACH}"),
+    ("model.layers.*.mlp.shared_expert_gate", "blocks.*.ffn.shared.gate"),
+    *NAMES,
+]
+MOE_KEYS = {
+    "num_experts": "experts", "num_experts_per_tok": "active", "moe_intermediate_size": "expert_hidden",
+    "norm_topk_prob": "normalise",
+}  # fmt: skip
+
+
+def moe_gguf_names(c: Qwen2MoEConfig | Qwen3MoEConfig) -> list[Row]:
+    own: list[Row] = [
+        ("blk.*.ffn_gate_inp", "blocks.*.ffn.router.score"),
+        (f"blk.*.ffn_{EACH}_exps.weight", f"blocks.*.ffn.experts.{EACH}"),
+        (f"blk.*.ffn_{EACH}_shexp", f"blocks.*.ffn.shared.expert.{EACH}"),
+        ("blk.*.ffn_gate_inp_shexp", "blocks.*.ffn.shared.gate", OneRow()),
+    ]
+    return gguf_names(c, own)
+
+
+def read_qwen_moe(hf_config: dict[str, Any]) -> dict[str, Any]:
+    """`mlp_only_layers` have no experts, and of the others only every so many'th has some."""
+    layers, step = hf_config.get("num_hidden_layers", 24), hf_config.get("decoder_sparse_step", 1)
+    without = {*hf_config.get("mlp_only_layers", ()), *(i for i in range(layers) if (i + 1) % step)}
+    return {"dense": tuple(sorted(without))}
+
+
+def read_qwen2_moe(hf_config: dict[str, Any]) -> dict[str, Any]:
+    last = min(hf_config.get("max_window_layers", 28), hf_config.get("num_hidden_layers", 24))
+    return read_qwen(hf_config, range(0, last, 2)) | read_qwen_moe(hf_config)
+
+
+def read_qwen3_moe(hf_config: dict[str, Any]) -> dict[str, Any]:
+    everywhere = range(hf_config.get("num_hidden_layers", 24))
+    return read_qwen(hf_config, everywhere) | read_qwen_moe(hf_config)
+
+
+def write_qwen_moe(c: Qwen2MoEConfig | Qwen3MoEConfig) -> dict[str, Any]:
+    return write_qwen(c) | {"mlp_only_layers": list(c.dense), "decoder_sparse_step": 1}
+
+
+MOE_READS = {**QWEN_READS, "mlp_only_layers": "tuple[int, ...]", "decoder_sparse_step": "int"}
+SMALL: dict[str, Any] = {**TINY, "experts": 4, "active": 2, "expert_hidden": 24}
+
+QWEN2_MOE = replace(
+    QWEN2, name="qwen2-moe", config=Qwen2MoEConfig, build=qwen2_moe, names=MOE_NAMES,
+    keys={**QWEN2.keys, **MOE_KEYS, "shared_expert_intermediate_size": "shared_hidden", "qkv_bias": "bias"},
+    presets={
+        "qwen1.5-moe-a2.7b": Qwen2MoEConfig(context=8192),
+        "qwen2-57b-a14b": Qwen2MoEConfig(
+            dim=3584, layers=28, heads=28, kv_heads=4, hidden=18944, experts=64, active=8, expert_hidden=2560,
+            shared_hidden=20480, context=131072,
+        ),
+    },
+    tiny=Qwen2MoEConfig(**SMALL, shared_hidden=24, dense=(0,)), model_types=("qwen2_moe",),
+    heads=published_heads("Qwen2Moe"), read=read_qwen2_moe, write=write_qwen_moe, reads=MOE_READS, absent={},
+    gguf="qwen2moe", gguf_names=moe_gguf_names, gguf_keys=gguf_keys("qwen2moe", Qwen2MoEConfig),
+    paper="Qwen Team 2024, arXiv 2407.10671",
+)  # fmt: skip
+
+QWEN3_MOE = replace(
+    QWEN3, name="qwen3-moe", config=Qwen3MoEConfig, build=qwen3_moe,
+    names=partial(published_names, rows=MOE_NAMES),
+    keys={**QWEN3.keys, **MOE_KEYS, "num_local_experts": "experts"},
+    presets={
+        "qwen3-30b-a3b": Qwen3MoEConfig(),
+        "qwen3-235b-a22b": Qwen3MoEConfig(
+            dim=4096, layers=94, heads=64, hidden=12288, expert_hidden=1536
+        ),
+    },
+    tiny=Qwen3MoEConfig(**SMALL, head_dim=12), model_types=("qwen3_moe",), heads=published_heads("Qwen3Moe"),
+    read=read_qwen3_moe, write=write_qwen_moe, reads=MOE_READS,
+    absent={"num_hidden_layers": 24, "max_position_embeddings": 32768, "norm_topk_prob": False},
+    gguf="qwen3moe", gguf_names=moe_gguf_names, gguf_keys=gguf_keys("qwen3moe", Qwen3MoEConfig),
+)  # fmt: skip

@@ -1,0 +1,87 @@
+"""StarCoder2 (Lozhkov et al. 2024, arXiv 2402.19173).
+
+From LLaMA:  RMSNorm → LayerNorm   SwiGLU → GELU MLP   biases   each position sees a window
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from heedful.models.base import LM, derived
+from heedful.models.decoders.llama_lineage.llama import (
+    KEYS,
+    LLAMA,
+    NAMES,
+    DecoderConfig,
+    build_decoder,
+    llama_attention,
+    llama_rotary,
+)
+from heedful.models.family import published_heads, rename_keys
+from heedful.models.gguf_config import gguf_keys, gguf_names
+from heedful.nn.block import Block
+from heedful.nn.ffn import MLP, activation
+from heedful.nn.norm import LayerNorm
+from heedful.weights.formats.gguf import GGUFFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class StarCoder2Config(DecoderConfig):
+    vocab: int = 49152
+    dim: int = 3072
+    layers: int = 30
+    heads: int = 24
+    kv_heads: int = 2
+    hidden: int = derived(lambda c: 4 * c.dim)
+    context: int = 16384
+    window: int | None = None  # how far a position sees; None: everything before it
+    act: str = "gelu_pytorch_tanh"
+    rope_base: float = 1e6
+    norm_eps: float = 1e-5
+    bias: bool = True  # of all matrices but the output's
+    tied: bool = True
+
+
+def starcoder2(c: StarCoder2Config) -> LM:
+    rotary, norm = llama_rotary(c), lambda: LayerNorm(c.dim, c.norm_eps)
+    attn = lambda: llama_attention(c, rotary, bias=c.bias, window=c.window)
+    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act), bias=c.bias)
+    block = lambda: Block(norm, "pre", c.dropout, attn=attn(), ffn=ffn())
+    return build_decoder(c, [block() for _ in range(c.layers)], norm())
+
+
+def read_gguf(source: GGUFFile) -> dict[str, Any]:
+    """llama.cpp knows no window of this family, so that we write none; one that a file states is read."""
+    window = source.metadata.get("starcoder2.attention.sliding_window")
+    return {"bias": "blk.0.attn_q.bias" in source.entries, "window": window}
+
+
+GGUF_KEYS = {
+    key: field for key, field in gguf_keys("starcoder2", StarCoder2Config).items() if field != "window"
+}
+
+
+STARCODER2 = replace(
+    LLAMA, name="starcoder2", config=StarCoder2Config, build=starcoder2,
+    names=[("model.layers.*.mlp.{c_fc,c_proj}", "blocks.*.ffn.{up,down}"), *NAMES],
+    keys=rename_keys(KEYS, rms_norm_eps="norm_epsilon")
+    | {"sliding_window": "window", "use_bias": "bias", "residual_dropout": "dropout"},
+    presets={
+        "starcoder2-3b": StarCoder2Config(window=4096, rope_base=999999.4420358813),
+        "starcoder2-7b": StarCoder2Config(
+            dim=4608, layers=32, heads=36, kv_heads=4, window=4096, dropout=0.1
+        ),
+        "starcoder2-15b": StarCoder2Config(
+            dim=6144, layers=40, heads=48, kv_heads=4, window=4096, rope_base=1e5, tied=False
+        ),
+    },
+    tiny=StarCoder2Config(
+        vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64, window=6
+    ),
+    model_types=("starcoder2",), heads=published_heads("Starcoder2", "span"),
+    absent={"max_position_embeddings": 4096},
+    require={"norm_type": ("layer_norm",), "mlp_type": ("default",)},
+    gguf="starcoder2", gguf_names=gguf_names, gguf_read=read_gguf,
+    gguf_keys=GGUF_KEYS, paper="Lozhkov et al. 2024, arXiv 2402.19173",
+)  # fmt: skip

@@ -1,0 +1,112 @@
+"""image-to-text: an image in, the text that is read in it or said of it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from heedful import data
+from heedful.core.errors import InputError
+from heedful.core.images import open_image, require_pillow
+from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import Batches
+from heedful.data.input_files import InputFile
+from heedful.models.base import Model
+from heedful.tasks.examples import CAPTION, IMAGE, ColumnFlags, Examples, Role
+from heedful.tasks.generation import GENERATION_BATCH_SIZE, clean_text
+from heedful.tasks.metrics.generated import transcriptions
+from heedful.tasks.model_inputs import map_inputs
+from heedful.tasks.pipelines.text_pairs import TrainableGeneration
+from heedful.tasks.task import TrainingDefaults, row_keywords
+
+
+class ImageToText(TrainableGeneration):
+    """[{"generated_text"}] of an image: its path, an array of its pixels, or one of Pillow's."""
+
+    needs: ClassVar[str] = "a model that reads images and writes"
+    fields: ClassVar[tuple[str, ...]] = ("image",)
+    command, writers = "read", "a vision encoder before a decoder, such as digits"
+    training = TrainingDefaults(lr=3e-4, lora_lr=1e-3, epochs=8, length=64, steps=300)
+    unit: ClassVar[str] = "images"
+    roles: ClassVar[Mapping[str, Role]] = {"image": Role("--text", IMAGE), "text": Role("--label", CAPTION)}
+    text_scores = staticmethod(transcriptions)
+    default_generation: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 128}
+
+    @classmethod
+    def fits(cls, model: Model) -> bool:
+        return model.image_processor is not None and model.config.head in cls.heads
+
+    def predict(
+        self,
+        images: Any,
+        *,
+        truncation: bool | str | None = None,
+        clean_up_tokenization_spaces: bool | None = None,
+        batch_size: int = GENERATION_BATCH_SIZE,
+        **generation: Any,
+    ) -> Any:
+        """Return num_return_sequences texts for each image.
+
+        The other options are those of generation in transformers: num_beams, max_new_tokens … `truncation`
+        changes nothing: an image is always read whole.
+        """
+        options = {name: value for name, value in generation.items() if value is not None}
+
+        def predict_batch(some: list[Any]) -> list[Any]:
+            opened = [open_image(image) for image in some]
+            rows = self.generate_texts(opened, options, self.default_generation, batch_size)
+            clean = lambda text: clean_text(text, clean_up_tokenization_spaces)
+            return [[{"generated_text": clean(one.text)} for one in row] for row in rows]
+
+        return map_inputs(
+            images, predict_batch, batch_size, kind=(str, Path, np.ndarray, require_pillow().Image)
+        )
+
+    def prompt_parts(self, inputs: Any) -> list[tuple[Any, str]]:
+        return [(open_image(inputs), "")]
+
+    @classmethod
+    def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
+        """Return the rows of a table; paths of images count from the table's own folder."""
+        found, items = super().read_examples(source, column_flags), []
+        for (name, text), where in zip(found.items, found.locations, strict=True):
+            path = Path(source.path).parent / name
+            if not path.is_file():
+                raise InputError(
+                    f"{source.path}, {where}: there is no image {name!r:.200}",
+                    hint=f"paths count from the table's own folder, {path.parent}",
+                )
+            items.append((str(path), text))
+        return replace(found, items=items)
+
+    @classmethod
+    def texts(cls, examples: Examples) -> list[str]:
+        """Return what is to be written: images have no length."""
+        return [row[1] for row in examples.items]
+
+    def batches(self, examples: Examples, options: BatchOptions) -> Batches:
+        table = examples.table(options.length, 2)
+        images, texts = ([row[i] for row in table.held] for i in (0, 1))
+        start, processor = getattr(self.model, "start_token", None), self.model.image_processor
+        return data.image_text(images, texts, self.tokenizer, processor, start=start, **row_keywords(options))
+
+    def inputs(self, examples: Examples) -> tuple[Any, ...]:
+        return ([row[0] for row in examples.items],)
+
+    def scoring_options(
+        self, examples: Examples, *, batch: int, length: int | None = None, truncate: bool | None = True,
+        **options: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return options of generation: the likeliest token each time, unless beams are asked for."""
+        found = super().scoring_options(examples, batch=batch, length=length, truncate=truncate, **options)
+        asked = {"num_beams", "beams"} & options.keys()
+        return found if asked else {name: value for name, value in found.items() if name != "num_beams"}
+
+    def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
+        found = super().compare(examples, answers)
+        first = found["first"]
+        return {**found, "first": {("image" if name == "text" else name): v for name, v in first.items()}}

@@ -1,0 +1,364 @@
+"""question-answering: the span of a text that answers a question   (Devlin et al. 2019 §4.2)
+
+p(i, j) = softmax(start)ᵢ · softmax(end)ⱼ over i ≤ j < i + max_answer_len, i and j in the context. The softmax
+is over the context and the first token, which stands for "no answer". A long context is read in windows that
+overlap by `doc_stride` tokens; the best spans of all of them are compared. "No answer" is as probable as in
+the window where it is least so: a question is answered if one window answers it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from heedful import data
+from heedful.core.checks import check_integer
+from heedful.core.errors import InputError
+from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import Batches
+from heedful.data.examples.answer_spans import Question, locate_answer
+from heedful.data.input_files import InputFile, Row, UnusableRow, cell_text, parse_rows
+from heedful.data.readers import read_json_data
+from heedful.tasks.examples import (
+    ANSWER,
+    CONTEXT,
+    QUESTION,
+    ColumnFlags,
+    Examples,
+    Role,
+    infer_columns,
+    split_by_group,
+)
+from heedful.tasks.metrics.generated import answer_scores
+from heedful.tasks.model_inputs import (
+    BATCH_SIZE,
+    TokenizedText,
+    Truncated,
+    input_limit,
+    map_inputs,
+    tokenize,
+    truncate_text,
+)
+from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
+
+
+@dataclass(frozen=True)
+class QuestionContext:
+    """A question and the text that may answer it."""
+
+    question: str
+    context: str
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """What an answer may be, and how many are wanted."""
+
+    top_k: int
+    max_answer_len: int
+    handle_impossible_answer: bool
+    align_to_words: bool
+
+
+class QuestionAnswering(TrainableTask):
+    """{"score", "start", "end", "answer"} with start and end counting characters of the context."""
+
+    heads: ClassVar[tuple[str, ...]] = ("span",)
+    needs: ClassVar[str] = "a model that marks the first and last token of an answer"
+    fields = ("question", "context")
+    command, head, objective, metric = "answer", "span", "span", "f1"
+    file_kinds, unit, cuts_texts = ("table", "squad"), "questions", False
+    training = TrainingDefaults(lr=1e-4, lora_lr=1e-3, epochs=3, length=384, steps=300)
+    roles: ClassVar[Mapping[str, Role]] = {
+        "context": Role("--text", CONTEXT), "question": Role("--pair", QUESTION),
+        "answer": Role("--label", ANSWER),
+    }  # fmt: skip
+
+    def predict(
+        self,
+        *inputs: Any,
+        question: str | Sequence[str] | None = None,
+        context: str | Sequence[str] | None = None,
+        data: Any = None,
+        top_k: int | None = None,
+        doc_stride: int | None = None,
+        max_seq_len: int | None = None,
+        max_question_len: int = 64,
+        max_answer_len: int = 15,
+        handle_impossible_answer: bool = False,
+        align_to_words: bool = True,
+        batch_size: int = BATCH_SIZE,
+    ) -> Any:
+        """Return the best answer of each question; with top_k above 1 a list of answers, the best first.
+
+        `handle_impossible_answer` lets "" be an answer. `max_question_len` bounds the tokens of a question.
+        `data` is another name of the questions; a list of one is answered like that one.
+        """
+        top_k = check_integer("top_k", 1 if top_k is None else top_k)
+        check_integer("max_question_len", max_question_len)
+        check_integer("max_answer_len", max_answer_len)
+        options = AnswerOptions(top_k, max_answer_len, handle_impossible_answer, align_to_words)
+        length = self._window_length(max_seq_len)
+        stride = min(length // 2, 128) if doc_stride is None else doc_stride
+        questions = parse_questions(inputs if data is None else (*inputs, data), question, context)
+
+        def windows(one: QuestionContext) -> list[TokenizedText]:
+            short, lost = truncate_text(self.tokenizer, one.question.strip(), max_question_len)
+            if lost:
+                whole = f"{lost + max_question_len:,} tokens of the question"
+                warnings.warn(
+                    Truncated(f"cut off: {lost:,} of {whole}; raise max_question_len"), stacklevel=2
+                )
+            return tokenize(self.tokenizer, short, one.context).windows(length, stride)
+
+        def answers(rows: list[Any]) -> list[Any]:
+            checked = [check_question(row) for row in rows]
+            parts = [windows(one) for one in checked]
+            flat = [window for part in parts for window in part]
+            logits = iter(self.forward(flat, batch_size=batch_size))
+            found = [
+                select_answers([(window, next(logits)) for window in part], one.context, options)
+                for one, part in zip(checked, parts, strict=True)
+            ]
+            return [rows[0] if top_k == 1 else rows for rows in found]
+
+        found = map_inputs(questions, answers, batch_size, (QuestionContext, Mapping))
+        return found[0] if isinstance(questions, list) and len(questions) == 1 else found
+
+    def _window_length(self, max_seq_len: int | None) -> int:
+        limit = input_limit(self.model, self.tokenizer)
+        if max_seq_len is None:
+            return min(limit or 384, 384)
+        if limit is not None and check_integer("max_seq_len", max_seq_len) > limit:
+            raise InputError(f"max_seq_len={max_seq_len} is more than the {limit} tokens this model reads")
+        return max_seq_len
+
+    @classmethod
+    def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
+        """Return `Question`s; `locations` are the articles, which are never torn apart, or the contexts."""
+        columns: dict[str, str] = {}
+        if source.kind == "squad":
+            read, articles = list(data.squad(source.path, source.encoding)), _articles(source)
+        else:
+            columns = infer_columns(source, cls.command, cls.roles, column_flags)
+            read = [_table_question(row, columns) for row in source.rows]
+            articles = [one.context for one in read]
+        rows = [(one.id, (one, article)) for one, article in zip(read, articles, strict=True)]
+        hint = "a question has a text, and its answer stands there"
+        found = parse_rows(source.path, rows, _check_usable, hint, cls.unit)
+        return Examples(
+            [one for one, _ in found.items], [article for _, article in found.items], columns, found.notes
+        )
+
+    @classmethod
+    def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+        articles = len(set(examples.locations))
+        if articles < 2:
+            return super().split_validation(examples, seed)
+        train, valid, held = split_by_group(examples, examples.locations, seed)
+        return train, valid, f"{held} of {articles} articles"
+
+    @classmethod
+    def check_examples(cls, train: Examples, valid: Examples) -> None:
+        if not any(one.answers for one in train.items):
+            raise InputError("no question has an answer: there is nothing to learn")
+
+    @classmethod
+    def texts(cls, examples: Examples) -> list[str]:
+        return [f"{one.question} {one.context}" for one in examples.items]
+
+    @classmethod
+    def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
+        both = (*train.items, *valid.items)
+        articles, none = len({*train.locations, *valid.locations}), sum(not one.answers for one in both)
+        return {"articles": articles, "contexts": len({one.context for one in both})} | (
+            {"unanswerable": none} if none else {}
+        )
+
+    def batches(self, examples: Examples, options: BatchOptions) -> Batches:
+        stride, question = _window_settings(options.length)
+        return data.answer(
+            list(examples.items), self.tokenizer, stride=stride, question=question, **row_keywords(options)
+        )
+
+    def inputs(self, examples: Examples) -> tuple[Any, ...]:
+        return (({"question": one.question, "context": one.context} for one in examples.items),)
+
+    def scoring_options(
+        self, examples: Examples, *, batch: int, length: int | None = None, stride: int | None = None,
+        question: int | None = None, truncate: bool | None = True, **options: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return the windows of training: `length` tokens, `stride` of them shared, `question` of a question.
+
+        "" is an answer only where some question has none.
+        """
+        stride_by_length, question_by_length = (None, None) if length is None else _window_settings(length)
+        windows = {
+            "max_seq_len": length, "doc_stride": stride or stride_by_length,
+            "max_question_len": question or question_by_length, "batch_size": batch, "max_answer_len": 30,
+            "handle_impossible_answer": any(not one.answers for one in examples.items),
+        }  # fmt: skip
+        return {name: value for name, value in windows.items() if value is not None} | options
+
+    def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
+        truths = [[text for text, _ in one.answers] for one in examples.items]
+        return answer_scores(truths, [answer["answer"] for answer in answers])
+
+
+def _window_settings(length: int) -> tuple[int, int]:
+    """Return the tokens that two windows of `length` share, and the most of a question."""
+    return max(1, min(128, length // 3)), max(8, min(64, length // 4))
+
+
+def _articles(source: InputFile) -> list[str]:
+    """Return the article of every question, in the order of `squad`."""
+    whole: dict[str, Any] = read_json_data(source.path, source.encoding)
+    return [
+        f"{number}:{article.get('title', '')}"
+        for number, article in enumerate(whole["data"])
+        for paragraph in article["paragraphs"]
+        for _ in paragraph["qas"]
+    ]
+
+
+def _table_question(row: Row, columns: dict[str, str]) -> Question:
+    """Return the question of a row: answers are texts, {"text": …, "answer_start": …}, or a list of such."""
+    context, question = (cell_text(row.values.get(columns[role])) for role in ("context", "question"))
+    found = [pair for one in _as_list(row.values.get(columns["answer"])) for pair in _answers(one, context)]
+    return Question(row.where, question, context, tuple(found))
+
+
+def _as_list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _answers(value: Any, context: str) -> list[tuple[str, int]]:
+    """Return answers with their first characters; an unknown one is that of the text's first occurrence."""
+    starts: Sequence[Any] = ()
+    if isinstance(value, dict):
+        value, starts = value.get("text"), _as_list(value.get("answer_start"))
+    texts = [text for text in map(cell_text, _as_list(value)) if text.strip()]
+    return [
+        (text, start if isinstance(start, int) else context.find(text))
+        for text, start in zip(texts, [*starts, *[None] * len(texts)], strict=False)
+    ]
+
+
+def _check_usable(row: tuple[Question, str]) -> tuple[Question, str]:
+    """Return a question with its article; raise UnusableRow if something of it is missing."""
+    one, _ = row
+    for name, text in (("question", one.question), ("text", one.context)):
+        if not text.strip():
+            raise UnusableRow(f"without a {name}")
+    if one.answers and locate_answer(one) is None:
+        raise UnusableRow("whose answer is not in the text")
+    return row
+
+
+def parse_questions(inputs: Sequence[Any], question: Any, context: Any) -> Any:
+    """Return one QuestionContext, or several, from any of the forms that transformers takes."""
+    texts = [one for one in inputs if isinstance(one, str)]
+    keywords = question is not None or context is not None
+    if any(isinstance(one, (QuestionContext, Mapping)) for one in inputs) and not texts and not keywords:
+        return inputs[0] if len(inputs) == 1 else list(inputs)
+    if len(inputs) == 2 and not keywords:
+        question, context = inputs
+    elif len(texts) == 1 and len(inputs) == 1 and (question is None) != (context is None):
+        question, context = (texts[0], context) if question is None else (question, texts[0])
+    elif len(inputs) == 1 and not keywords:
+        return inputs[0]
+    elif inputs:
+        raise InputError(f"question-answering takes a question and a context; got {len(inputs)} inputs")
+    if question is None or context is None:
+        missing = "question" if question is None else "context"
+        raise InputError(f"{missing}= is missing", hint="call it with question=… and context=…")
+    for name, value in (("question", question), ("context", context)):
+        if isinstance(value, Mapping) or not isinstance(value, Iterable):
+            raise InputError(f"{name}= must be a text, or a list of texts; got {value!r:.60}")
+    if isinstance(question, str) and isinstance(context, str):
+        return QuestionContext(question, context)
+    questions = [question] if isinstance(question, str) else list(question)
+    contexts = [context] * len(questions) if isinstance(context, str) else list(context)
+    questions = questions * len(contexts) if isinstance(question, str) else questions
+    if len(questions) != len(contexts):
+        raise InputError(f"{len(questions)} questions and {len(contexts)} contexts do not go together")
+    return [QuestionContext(q, c) for q, c in zip(questions, contexts, strict=True)]
+
+
+def check_question(row: Any) -> QuestionContext:
+    """Return a question with its context; raise InputError if either is no text or empty."""
+    if isinstance(row, Mapping):
+        if missing := {"question", "context"} - set(row):
+            raise InputError(
+                f"{', '.join(sorted(missing))} is missing", hint="a question is {'question': …, 'context': …}"
+            )
+        row = QuestionContext(row["question"], row["context"])
+    if not isinstance(row, QuestionContext):
+        raise InputError(f"a question is {{'question': …, 'context': …}}; got {row!r:.60}")
+    for name, text in (("question", row.question), ("context", row.context)):
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(f"the {name} must be a text that is not empty; got {text!r:.60}")
+    return row
+
+
+def select_answers(
+    windows: Iterable[tuple[TokenizedText, Tensor]], context: str, options: AnswerOptions
+) -> list[dict[str, Any]]:
+    """Return the best answers over all windows of a context, given with the logits (T, 2) of each.
+
+    A span in two windows counts once, where it is best.
+    """
+    found: dict[tuple[int, int], float] = {}
+    no_answer = 1.0
+    for window, logits in windows:
+        probabilities, null = span_probabilities(window, logits, options.max_answer_len)
+        no_answer = min(no_answer, null)
+        # Alignment to words makes several spans one, hence more than asked for.
+        top = probabilities.flatten().topk(min(4 * options.top_k, probabilities.numel()))
+        for score, flat in zip(top.values.tolist(), top.indices.tolist(), strict=True):
+            i, j = divmod(flat, probabilities.shape[1])
+            if score > 0:
+                span = span_characters(window, i, j, context, options.align_to_words)
+                found[span] = max(found.get(span, 0.0), score)
+    rows = [(score, start, end) for (start, end), score in found.items()]
+    if options.handle_impossible_answer:
+        rows.append((no_answer, 0, 0))
+    # Nothing of the context is a token: there is nothing to point at.
+    rows = sorted(rows, key=lambda row: (-row[0], row[1:]))[: options.top_k] or [(0.0, 0, 0)]
+    return [{"score": s, "start": a, "end": b, "answer": context[a:b]} for s, a, b in rows]
+
+
+def span_probabilities(window: TokenizedText, logits: Tensor, max_answer_len: int) -> tuple[Tensor, float]:
+    """Return (T, T), the probability of every span, 0 for impossible ones; and that of "no answer"."""
+    inside = torch.tensor([sequence == 1 for sequence in window.sequence_ids])
+    kept = inside.clone()
+    kept[0] = True
+    logits = logits[: len(window)].masked_fill(~kept[:, None], -torch.inf)
+    start, end = logits.softmax(0).unbind(1)  # (T,) each
+    null = float(start[0] * end[0]) if not inside[0] else 0.0
+    start, end = start * inside, end * inside
+    return torch.outer(start, end).triu().tril(max_answer_len - 1), null
+
+
+def span_characters(
+    window: TokenizedText, i: int, j: int, context: str, align_to_words: bool
+) -> tuple[int, int]:
+    """Return the characters of tokens i … j in the context; aligned, of the whole words they are part of."""
+    if align_to_words:
+        inside = lambda k: 0 <= k < len(window) and window.sequence_ids[k] == 1
+        while inside(i - 1) and window.word_ids[i - 1] == window.word_ids[i]:
+            i -= 1
+        while inside(j + 1) and window.word_ids[j + 1] == window.word_ids[j]:
+            j += 1
+    start, end = window.offsets[i][0], window.offsets[j][1]
+    # Some tokenizers count the space before a word as part of it.
+    while start < end and context[start].isspace():
+        start += 1
+    while end > start and context[end - 1].isspace():
+        end -= 1
+    return start, end

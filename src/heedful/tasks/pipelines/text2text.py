@@ -1,0 +1,294 @@
+"""translation, summarization, text2text-generation: a text in, another one out.
+
+An encoder-decoder reads the text and writes. A decoder gets a prompt: the one it was trained with
+(`task_prompt` of its config.json), else a conversation, else "TL;DR:" as in the paper of GPT-2.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from heedful.core.errors import InputError
+from heedful.data.tokenization import find_template
+from heedful.decode.request import context_length
+from heedful.models.base import LM, Model, Seq2Seq
+from heedful.tasks.examples import LONG, SOURCE, SUMMARY, TARGET, Examples, Role
+from heedful.tasks.generation import GENERATION_BATCH_SIZE, GeneratingTask, clean_text, wants_ids
+from heedful.tasks.metrics.generated import bleu, rouge
+from heedful.tasks.model_inputs import Truncated, map_inputs, truncates
+from heedful.tasks.pipelines.text_pairs import BLANK, TrainableGeneration, task_prefix
+from heedful.tasks.task import TrainingDefaults
+
+# For every kind of model max_length and min_length count new tokens alone.
+NEW_LENGTHS = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
+
+
+class Text2Text(GeneratingTask):
+    """[{"generated_text"}]"""
+
+    needs: ClassVar[str] = "a model that writes"
+    key: ClassVar[str] = "generated"
+    default_generation: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 256}
+    request: ClassVar[str] = BLANK  # the message to a model that converses
+    plain_prompt: ClassVar[str] = BLANK  # the prompt of one that continues texts
+
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        truncation: bool | str | None = None,
+        return_tensors: bool | None = None,
+        return_text: bool | None = None,
+        clean_up_tokenization_spaces: bool | None = None,
+        batch_size: int = GENERATION_BATCH_SIZE,
+        **generation: Any,
+    ) -> Any:
+        """Return num_return_sequences texts for each text.
+
+        The other options are those of generation in transformers: num_beams, max_new_tokens, do_sample …
+        `return_tensors` gives token ids. max_length counts what is written, never what is read.
+        """
+        options = {name: value for name, value in generation.items() if value is not None}
+        if not isinstance(self.model, Seq2Seq):  # there, lengths count what is written anyway
+            renamed = {new: options.pop(old) for old, new in NEW_LENGTHS.items() if old in options}
+            options = renamed | options
+        new = options.get("max_new_tokens") or self.default_generation["max_new_tokens"]
+        tensors = wants_ids(return_tensors, return_text)
+
+        def predict_batch(texts: list[Any]) -> list[Any]:
+            prompts = [self.prompt(check_text(t), truncation, new) for t in texts]
+            check_prompts(self.model, prompts)
+            rows = self.generate_texts(prompts, options, self.default_generation, batch_size)
+            return [
+                [self.row(clean_text(g.text, clean_up_tokenization_spaces), g.ids, tensors) for g in row]
+                for row in rows
+            ]
+
+        return map_texts(inputs, predict_batch, batch_size)
+
+    def prompt_parts(self, inputs: str) -> list[tuple[list[int], str]]:
+        return [(self.prompt(inputs, None), "")]
+
+    def row(self, text: str, ids: list[int], tensors: bool) -> dict[str, Any]:
+        """Return one text under the task's own name."""
+        return {f"{self.key}_token_ids": ids} if tensors else {f"{self.key}_text": text}
+
+    def prompt(self, text: str, truncation: Any, new: int = 1) -> list[int]:
+        """Return what the model reads for a text; with `truncation` as much as lets `new` tokens follow."""
+        if isinstance(self.model, Seq2Seq):
+            return self.source_ids(task_prefix(self.model, self.task) + text, truncation)
+        ids, context = self.decoder_prompt(text), context_length(self.model)
+        if not truncates(truncation) or context is None:
+            return ids
+        offsets, fit = self.tokenizer.offsets(text, special=False), context - new + 1
+        keep = len(offsets)
+        while len(ids) > fit:  # once more if the pieces at the cut became others
+            keep -= len(ids) - fit
+            if keep < 1:
+                raise InputError(
+                    f"max_new_tokens={new} leaves no room for a text in a context of {context}",
+                    hint="lower it",
+                )
+            ids = self.decoder_prompt(text[: offsets[keep - 1][1]])
+        if keep < len(offsets):
+            warnings.warn(
+                Truncated(f"cut off: {len(offsets) - keep:,} of {len(offsets):,} tokens"), stacklevel=2
+            )
+        return ids
+
+    def decoder_prompt(self, text: str) -> list[int]:
+        """Return the prompt of a decoder for this task."""
+        template = self.model.hf_config.get("task_prompt")
+        if template is None and self.tokenizer.chat_template is not None:
+            return self.chat_ids([{"role": "user", "content": self.request.replace(BLANK, text)}])
+        return self.tokenizer.encode(str(template or self.plain_prompt).replace(BLANK, text))
+
+
+class Summarization(Text2Text, TrainableGeneration):
+    """[{"summary_text"}]"""
+
+    key = "summary"
+    default_generation: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 128}
+    request: ClassVar[str] = "Summarize the following text in one or two sentences.\n\n{text}"
+    plain_prompt: ClassVar[str] = "{text}\nTL;DR:"  # Radford et al. 2019 §3.6
+    command, writers = "summarize", "an encoder-decoder or a decoder, such as smollm2-135m-instruct"
+    file_kinds = ("table", "lines")
+    training = TrainingDefaults(lr=5e-5, lora_lr=5e-4, epochs=3, length=512, batch=8, steps=200)
+    roles: ClassVar[Mapping[str, Role]] = {"text": Role("--text", LONG), "summary": Role("--label", SUMMARY)}
+    text_scores = staticmethod(rouge)
+
+    @classmethod
+    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
+        """Return the model as it is; config.json keeps the prompt that a decoder learns with."""
+        if isinstance(model, LM):
+            model.hf_config["task_prompt"] = str(
+                model.hf_config.get("task_prompt") or cls.learnt_prompt(model)
+            )
+        return super().attach_head(model, train, seed)
+
+    @classmethod
+    def learnt_prompt(cls, model: Model) -> str:
+        """Return a decoder's prompt: a message if it converses, else "TL;DR:" as for GPT-2."""
+        tokenizer = model.tokenizer
+        if tokenizer.chat_template is None:
+            return cls.plain_prompt
+        text: str = tokenizer.chat([{"role": "user", "content": cls.request}])
+        first = tokenizer.tokens(find_template(tokenizer).before)  # which encoding will put there itself
+        return text.removeprefix("".join(first))
+
+    @property
+    def prompt_template(self) -> str:
+        return str(self.model.hf_config["task_prompt"])
+
+
+class Translation(TrainableGeneration):
+    """[{"translation_text"}]: sentence by sentence, white space between them kept."""
+
+    needs: ClassVar[str] = "an encoder-decoder that writes"
+    command, objective, writers = "translate", "translate", "an encoder-decoder"
+    file_kinds = ("table", "lines")
+    training = TrainingDefaults(lr=3e-4, lora_lr=1e-3, epochs=8, length=256, steps=300)
+    roles: ClassVar[Mapping[str, Role]] = {
+        "text": Role("--text", SOURCE), "translation": Role("--label", TARGET),
+    }  # fmt: skip
+    text_scores = staticmethod(bleu)
+
+    @classmethod
+    def fits(cls, model: Model) -> bool:
+        return super().fits(model) and isinstance(model, Seq2Seq)
+
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        truncation: bool | str | None = None,
+        split_sentences: bool = True,
+        return_tensors: bool | None = None,
+        return_text: bool | None = None,
+        clean_up_tokenization_spaces: bool | None = None,
+        batch_size: int = GENERATION_BATCH_SIZE,
+        **generation: Any,
+    ) -> Any:
+        """Return the translation of a text, sentence by sentence: models learn from single sentences.
+
+        `split_sentences=False` hands it over whole, as do several translations (num_return_sequences).
+        """
+        prefix = self.direction(src_lang, tgt_lang)
+        keep_whole = not split_sentences or generation.get("num_return_sequences", 1) > 1
+
+        def predict_batch(texts: list[Any]) -> list[Any]:
+            parts = [
+                [(check_text(t), "")] if keep_whole else split_into_sentences(check_text(t)) for t in texts
+            ]
+            prompts = [self.source_ids(prefix + s, truncation) for part in parts for s, _ in part]
+            found = iter(
+                self.generate_texts(prompts, generation, {"num_beams": 4, "max_new_tokens": 200}, batch_size)
+            )
+            return [join_sentences(part, [next(found) for _ in part], tensors, clean) for part in parts]
+
+        tensors, clean = wants_ids(return_tensors, return_text), clean_up_tokenization_spaces
+        return map_texts(inputs, predict_batch, batch_size)
+
+    def prompt_parts(self, inputs: str) -> list[tuple[list[int], str]]:
+        prefix = self.direction(None, None)
+        return [(self.source_ids(prefix + text), gap) for text, gap in split_into_sentences(inputs)]
+
+    def direction(self, source: str | None, target: str | None) -> str:
+        """Return the prefix of a text for this direction; raise InputError if the model does not know it."""
+        named = re.fullmatch(r"translation_(\w+)_to_(\w+)", self.task)
+        wanted = (source or (named and named[1]), target or (named and named[2]))
+        tasks = self.model.hf_config.get("task_specific_params") or {}
+        settings = tasks.get(f"translation_{wanted[0]}_to_{wanted[1]}", {})
+        if "prefix" in settings:
+            return str(settings["prefix"])
+        known = languages(self.model)
+        for language, own in zip(wanted, known or (None, None), strict=True):
+            if language is not None and own is not None and language.split("_")[0].lower() != own:
+                assert known is not None
+                raise InputError(
+                    f"this model translates from {known[0]} to {known[1]}",
+                    hint=f"{wanted[0]} to {wanted[1]} needs another: give model=",
+                )
+        return ""
+
+
+def languages(model: Model) -> tuple[str, str] | None:
+    """Return source and target language as config.json names them: "languages": ["en", "de"]."""
+    names = model.hf_config.get("languages")
+    if not isinstance(names, list) or len(names) != 2:
+        return None
+    return str(names[0]).lower(), str(names[1]).lower()
+
+
+def join_sentences(
+    sentences: list[tuple[str, str]], rows: list[Any], tensors: bool, clean: bool | None
+) -> list[dict[str, Any]]:
+    """Join translated sentences with the white space that stood between them, or their token ids."""
+    out: list[dict[str, Any]] = []
+    for choice in zip(*rows, strict=True):
+        if tensors:
+            out.append({"translation_token_ids": [i for g in choice for i in g.ids]})
+        else:
+            parts = [clean_text(g.text, clean) + gap for g, (_, gap) in zip(choice, sentences, strict=True)]
+            out.append({"translation_text": "".join(parts)})
+    return out
+
+
+def check_prompts(model: Model, prompts: Sequence[Sequence[int]]) -> None:
+    """Raise InputError for a text that is longer than its model reads."""
+    context = context_length(model, source=True)
+    for i, ids in enumerate(prompts):
+        if context is not None and len(ids) > context:
+            raise InputError(
+                f"input {i} has {len(ids):,} tokens, the model's context is {context:,}, and nothing was cut",
+                hint="pass truncation=True to read its beginning",
+            )
+
+
+def check_text(text: Any) -> str:
+    """Return the text; raise InputError if it is none or empty."""
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"the input must be a text that is not empty; got {text!r:.60}")
+    return text
+
+
+def map_texts(inputs: Any, predict: Any, batch_size: int) -> Any:
+    """Return a list of rows for each text; of several texts the row itself where each has but one."""
+    found = map_inputs(inputs, predict, batch_size)
+    if isinstance(found, list) and not isinstance(inputs, str) and all(len(rows) == 1 for rows in found):
+        return [rows[0] for rows in found]
+    return found
+
+
+# Words whose full stop does not end a sentence.
+ABBREVIATIONS = frozenset(
+    re.split(
+        " ", "mr mrs ms dr prof sr jr vs etc vol fig ca cf bzw usw ggf inkl nr z.b d.h u.a e.g i.e mme mlle"
+    )
+)
+SENTENCE_END = re.compile(
+    r"""[.!?…]+["'”“’»)\]]*(\s+)(?=["'“‘«(\[¿¡]*[^\Wa-z])|[。！？]+(\s*)(?=\S)|(\s*\n\s*)(?=\S)"""
+)
+
+
+def split_into_sentences(text: str) -> list[tuple[str, str]]:
+    """Return the sentences of a text, each with the white space behind it: joined they are the text."""
+    out = []
+    at = len(text) - len(text.lstrip())
+    first = text[:at]
+    for found in SENTENCE_END.finditer(text, at):
+        gap = next(group for group in found.groups() if group is not None)
+        end = found.end() - len(gap)
+        word = text[at:end].rsplit(None, 1)[-1].rstrip(".").lower() if text[at:end].split() else ""
+        initial = len(word) == 1 and word.isalpha()
+        if text[found.start()] == "." and (word in ABBREVIATIONS or initial) and "\n" not in gap:
+            continue
+        out.append((first + text[at:end], gap))
+        first, at = "", found.end()
+    kept = text[at:].rstrip()
+    return [*out, (first + kept, text[at + len(kept) :])] if kept else out

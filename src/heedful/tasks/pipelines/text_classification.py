@@ -1,0 +1,534 @@
+"""text-classification: a label for a whole text, or for a pair of texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heedful import data
+from heedful.core.checks import check_choice, check_integer
+from heedful.core.errors import InputError
+from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import BalancedOrder, Batches, CollatedRows
+from heedful.data.input_files import InputFile
+from heedful.models.base import LM, Model
+from heedful.tasks.examples import (
+    INPUT_ROLES,
+    LABEL,
+    ColumnFlags,
+    Examples,
+    Role,
+    check_known,
+    check_labels,
+    count_values,
+    fold_label,
+    infer_columns,
+    is_numeric,
+    move_to_training,
+    split_by_label,
+    split_randomly,
+)
+from heedful.tasks.label_kinds import (
+    ONE_LABEL,
+    SEVERAL,
+    THRESHOLD,
+    LabelKind,
+    kind_of,
+    label_columns,
+    label_kind_of,
+    label_names,
+    labels_of,
+    parse_label_list,
+    with_label_lists,
+)
+from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, rename_options, truncates
+from heedful.tasks.pipelines.feature_extraction import sentence_vectors
+from heedful.tasks.task import Task, TrainableTask, TrainingDefaults, parse_table, row_keywords
+from heedful.tasks.task_specification import TaskSpecification
+from heedful.train.objectives import Objective
+
+MAX_CLASSES = 1000  # so many in a small file are no classes
+MANY_CLASSES = 10  # from which on learning is faster and longer
+MAX_ROWS_PER_CLASS = 32  # in the mean; from more on training all weights does better (docs/finetuning.md)
+
+SCORE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda logits: logits.softmax(-1),
+    "sigmoid": torch.sigmoid,
+    "none": lambda logits: logits,
+}
+
+
+def parse_text_pair(example: Any) -> str | tuple[str, str]:
+    """Return a text, or two of them for {"text": …, "text_pair": …}."""
+    if isinstance(example, str):
+        return example
+    if (
+        isinstance(example, list)
+        and len(example) == 1
+        and isinstance(example[0], list)
+        and len(example[0]) == 2
+    ):
+        return example[0][0], example[0][1]  # as transformers once wrote a pair
+    if not isinstance(example, Mapping) or "text" not in example:
+        raise InputError(f'a text is a string, a pair {{"text": …, "text_pair": …}}; got {example!r:.60}')
+    return example["text"] if example.get("text_pair") is None else (example["text"], example["text_pair"])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TextClassification(TrainableTask):
+    """p = softmax(u) over the labels, u the logits of the classifying head.
+
+    One label, or several that may hold at once (problem_type in config.json), are scored by a sigmoid each;
+    a regression gives its number as it is.
+    """
+
+    heads = ("classify",)
+    needs = "a head that labels a whole text (classify)"
+    command, head = "classify", "classify"
+    training = TrainingDefaults(lr=5e-5, lora_lr=1e-3, epochs=4, length=256)
+    roles: ClassVar[Mapping[str, Role]] = {**INPUT_ROLES["classify"], "label": Role("--label", LABEL)}
+
+    label_kind: LabelKind = None  # type: ignore[assignment]  # None: as the model's config.json says
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Return [{"label", "score"}]: the best label of a text; with `top_k` the best few (None: all)."""
+        found = super().__call__(*inputs, **options)
+        # As in transformers, the answer to one text stands in a list unless this very call gives top_k.
+        first = inputs[0] if inputs else options.get("inputs")
+        return [found] if isinstance(first, str) and "top_k" not in rename_options(options) else found
+
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        top_k: int | str | None = "best",
+        function_to_apply: str | None = None,
+        return_all_scores: bool = False,
+        truncation: bool | str = False,
+        max_length: int | None = None,
+        batch_size: int = BATCH_SIZE,
+    ) -> Any:
+        name = self.default_function if function_to_apply is None else function_to_apply
+        name = str(getattr(name, "value", name)).lower()  # transformers' own enumeration has values
+        function = SCORE_FUNCTIONS[check_choice("function_to_apply", name, SCORE_FUNCTIONS)]
+        if top_k not in ("best", None):
+            top_k = check_integer("top_k", top_k)
+        names, specification = self.model.label_names, TaskSpecification.of(self.model)
+
+        def rank_labels(logits: Tensor) -> Any:
+            rows = [{"label": n, "score": s} for n, s in zip(names, function(logits).tolist(), strict=True)]
+            if return_all_scores:
+                return rows
+            rows.sort(key=lambda row: -row["score"])
+            return rows[0] if isinstance(top_k, str) else rows[:top_k]
+
+        def predict_batch(texts: list[Any]) -> list[Any]:
+            pairs = [parse_text_pair(text) for text in texts]
+            if specification is not None:
+                for number, pair in enumerate(pairs):
+                    specification.check_input(1 if isinstance(pair, str) else 2, number)
+            tokenized = self.tokenize(pairs, truncation=truncation, max_length=max_length)
+            return [rank_labels(u) for u in self.forward(tokenized, batch_size=batch_size)]
+
+        return map_inputs(inputs, predict_batch, batch_size, (str, Mapping))
+
+    @property
+    def default_function(self) -> str:
+        """The name of the function that turns this model's logits into scores."""
+        problem = self.model.hf_config.get("problem_type")
+        if problem == "regression":
+            return "none"
+        sigmoid = problem == "multi_label_classification" or self.model.config.labels == 1
+        return "sigmoid" if sigmoid else "softmax"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "label_kind", self.label_kind or label_kind_of(self.model))
+
+    @property
+    def metric(self) -> str:  # type: ignore[override]
+        return self.label_kind.metric
+
+    @property
+    def objective(self) -> str | Objective:
+        return self.label_kind.objective
+
+    @classmethod
+    def read_examples(
+        cls, source: InputFile, column_flags: ColumnFlags, label_kind: LabelKind | None = None
+    ) -> Examples:
+        """Return (text, label) or (text, pair, label) of every row; where several hold, label is a tuple.
+
+        `label_kind` is that of other examples, or of a model; None: lists of labels tell that several hold.
+        """
+        named = column_flags.get("--label") or ""
+        several = label_columns(source, named) if label_kind is None or label_kind.several else []
+        label = named if several else infer_columns(source, cls.command, cls.roles, column_flags)["label"]
+        listed = next((row for row in source.rows if isinstance(row.values.get(label), list | dict)), None)
+        if label_kind is None:
+            has_lists = any(isinstance(row.values.get(label), list) for row in source.rows)
+            label_kind = SEVERAL if several or has_lists else ONE_LABEL
+        if label_kind.several:
+            source = with_label_lists(source, label, several)
+        elif listed is not None:
+            what = f"{source.path}, {listed.where}: {label!r} is {str(listed.values[label])[:60]}"
+            raise InputError(what, hint="a label is a text or a number, or in every row a list of them")
+        columns = infer_columns(source, cls.command, cls.roles, column_flags)
+        examples = parse_table(source, columns, parse_label_list if label_kind.several else cls.parse_cells)
+        return replace(examples, label_kind=label_kind)
+
+    @classmethod
+    def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
+        *texts, label = super().parse_cells(cells)
+        return (*texts, label.strip())
+
+    @classmethod
+    def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+        """Split with every label in proportion. Of several at once, split at random.
+
+        Rows with a label that only they have train, or it could not be learnt.
+        """
+        check_classes(examples)
+        if not kind_of(examples).several:
+            train, valid = split_by_label(examples, [row[-1] for row in examples.items], seed)
+            return train, valid, "drawn at random, every label in proportion"
+        train, valid = split_randomly(examples, seed)
+        learnt = {label for row in train.items for label in row[-1]}
+        rare = {i for i, row in enumerate(valid.items) if not set(row[-1]) <= learnt}
+        if len(rare) == len(valid):
+            what = "the rows are too few to hold some out: their labels differ too much"
+            raise InputError(what, hint="give --valid FILE")
+        return (*move_to_training(train, valid, rare), "drawn at random")
+
+    @classmethod
+    def check_examples(cls, train: Examples, valid: Examples) -> None:
+        kind = kind_of(train)
+        if kind.ordered:
+            for row, where in [
+                pair for part in (train, valid) for pair in zip(part.items, part.locations, strict=True)
+            ]:
+                if kind.order and row[-1] not in kind.order:
+                    hint = f"--order has {', '.join(kind.order)}"
+                    raise InputError(f"{where}: the label {row[-1]!r} has no place in the order", hint=hint)
+                if not kind.order and not is_numeric(row[-1]):
+                    hint = "name all: --order low,middle,high"
+                    raise InputError(f"{where}: the label {row[-1]!r} is no number", hint=hint)
+        if not kind.several and train.columns.keys() != valid.columns.keys():
+            read = [", ".join(map(repr, part.columns.values())) for part in (train, valid)]
+            raise InputError(
+                f"training has the columns {read[0]}, validation {read[1]}: one has a text more",
+                hint="name the columns with --text, --pair and --label",
+            )
+        check_classes(train if kind.several else replace(train, items=[*train.items, *valid.items]))
+        lines = zip(valid.items, valid.locations, strict=True)
+        used = [(label, where) for row, where in lines for label in labels_of(row)]
+        check_known("label", used, count_values([label for row in train.items for label in labels_of(row)]))
+
+    @classmethod
+    def identity_of(cls, example: Any) -> Any:
+        return example[:-1]  # a text with two labels is still one text
+
+    @classmethod
+    def group_rows(cls, examples: Examples) -> list[int]:
+        """Return a number for every row: rows that share a text, of a pair one of the two, have the same.
+
+        Where nearly all share one, as a question that is asked of every text, only whole inputs count.
+        """
+        for whole in (False, True):
+            group, first = list(range(len(examples))), dict[Any, int]()
+
+            def find_root(i: int, group: list[int] = group) -> int:
+                while group[i] != i:
+                    i = group[i]
+                return i
+
+            for i, row in enumerate(examples.items):
+                texts = tuple(map(fold_label, row[:-1]))
+                for key in (texts,) if whole else texts:
+                    group[find_root(i)] = find_root(first.setdefault(key, i))
+            roots = [find_root(i) for i in range(len(group))]
+            if 2 * max(count_values(roots).values(), default=0) <= len(roots):
+                return roots
+        return list(range(len(examples)))
+
+    @classmethod
+    def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
+        labels = [labels_of(row) for row in (*train.items, *valid.items)]
+        none = sum(not names for names in labels)
+        return {"labels": count_values([name for names in labels for name in names])} | (
+            {"rows without a label": none} if none else {}
+        )
+
+    @classmethod
+    def training_defaults(cls, train: Examples) -> TrainingDefaults:
+        classes = len({row[-1] for row in train.items})
+        if classes < MANY_CLASSES:
+            return cls.training
+        # A new head of many is far from settled after so many careful steps.
+        return replace(cls.training, lr=2e-4, steps=max(cls.training.steps, 3 * classes))
+
+    @classmethod
+    def check_model(cls, model: Model) -> None:
+        if cls.head not in model.family.heads:
+            has = f"a {model.family.name} model has no {cls.head!r} head"
+            raise InputError(has, hint="take an encoder, such as all-minilm-l6-v2")
+
+    @classmethod
+    def prefers_linear_head(cls, model: Model, examples: Examples) -> bool:
+        trained = cls.has_labels(model, examples) and not model.config.classifier_pooling
+        few = are_few(len(examples), [label for row in examples.items for label in labels_of(row)])
+        return isinstance(model, LM) and not trained and few
+
+    @classmethod
+    def name_examples(cls, examples: Examples) -> Examples:
+        """Return an example more for every class, its name as a text, if the names are words.
+
+        "BookRestaurant" and "card_arrival" are; "0", "LABEL_3" and "B" are not. Two texts have no such name,
+        and neither have several labels at once.
+        """
+        if kind_of(examples).several:
+            return examples.select([])
+        labels = label_names(examples)
+        names = [
+            re.sub(r"(?<=[a-z])(?=[A-Z])", " ", re.sub(r"[\W_]+", " ", label)).strip() for label in labels
+        ]
+        words = {"".join(c for c in name.lower() if c.isalpha()) for name in names}
+        if len(words) < len(labels) or any(len(word) < 3 for word in words) or len(examples.items[0]) != 2:
+            return examples.select([])
+        rows = [(name.lower(), label) for name, label in zip(names, labels, strict=True)]
+        return replace(examples, items=rows, locations=["the name of a class"] * len(rows), notes=())
+
+    @classmethod
+    def has_labels(cls, model: Model, train: Examples) -> bool:
+        """Return whether the model has a head for the labels of these examples."""
+        return model.config.head == cls.head and set(model.label_names) == set(cls.label_order(train))
+
+    @classmethod
+    def label_order(cls, train: Examples) -> tuple[str, ...]:
+        return label_names(train)
+
+    @classmethod
+    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
+        if cls.has_labels(model, train):
+            return model, f"its own head, of {len(model.label_names)} classes"
+        made, _ = super().attach_head(model, train, seed)
+        made.hf_config |= kind_of(train).head_settings
+        return made, f"a new head of {len(label_names(train))} {kind_of(train).unit}"
+
+    def batches(self, examples: Examples, options: BatchOptions) -> Batches:
+        """Return batches of texts with extra["label"]: (B,), or (B, C) with 1 for each label that holds."""
+        pair, several = len(examples.items[0]) == 3, self.label_kind.several
+        # The builder takes one label for a row; several are put into the batches below.
+        rows = [(*row[:-1], self.labels[0]) if several else row for row in examples.items]
+        batches = data.classify(
+            replace(examples, items=rows).table(options.length, 1 + pair), self.tokenizer, text=0,
+            pair=1 if pair else None, label=1 + pair, labels=self.labels, **row_keywords(options),
+        )  # fmt: skip
+        number = {name: i for i, name in enumerate(self.labels)}
+        if several:
+            truth = np.zeros((len(examples), len(number)), np.float32)
+            for i, row in enumerate(examples.items):
+                truth[i, [number[label] for label in row[-1]]] = 1
+            source = batches.source
+            assert isinstance(source, CollatedRows)
+            make = lambda row, epoch: {**source.make(row, epoch), "label": truth[row]}
+            return replace(batches, source=CollatedRows(source.count, make, source.pad))
+        if self.label_kind.balanced:
+            labels = np.array([number[row[-1]] for row in examples.items], np.int64)
+            order = BalancedOrder(range(len(labels)), labels, options.batch, options.seed)
+            return replace(batches, order=order, settings={**batches.settings, "balanced": True})
+        return batches
+
+    def inputs(self, examples: Examples) -> tuple[Any, ...]:
+        one = lambda row: row[0] if len(row) == 2 else {"text": row[0], "text_pair": row[1]}
+        return ([one(row) for row in examples.items],)
+
+    def scoring_options(self, examples: Examples, **settings: Any) -> dict[str, Any]:
+        all_labels = {"top_k": None} if self.label_kind.several else {}
+        return all_labels | super().scoring_options(examples, **settings)
+
+    def check_truth(self, examples: Examples) -> None:
+        file = f"{examples.path}, " if examples.path else ""
+        lines = zip(examples.items, examples.locations, strict=True)
+        check_labels(self.model, [(name, f"{file}{at}") for row, at in lines for name in labels_of(row)])
+
+    def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
+        if self.label_kind.several:
+            guesses: list[Any] = [
+                {row["label"] for row in rows if row["score"] >= THRESHOLD} for rows in answers
+            ]
+        else:
+            guesses = [answer["label"] for answer in answers]
+        return self.label_kind.scores([row[-1] for row in examples.items], guesses, self.labels, None)
+
+    def compare_logits(self, examples: Examples, logits: Tensor, trials: float) -> dict[str, Any]:
+        """Return the scores of logits, a row for each example, that count as so many independent answers."""
+        if self.label_kind.several:
+            holding = logits.sigmoid() >= THRESHOLD
+            guesses: list[Any] = [
+                {self.labels[i] for i in row.nonzero().flatten().tolist()} for row in holding
+            ]
+        else:
+            guesses = [self.labels[i] for i in logits.argmax(1).tolist()]
+        return self.label_kind.scores([row[-1] for row in examples.items], guesses, self.labels, trials)
+
+
+def are_few(rows: int, labels: Sequence[str]) -> bool:
+    """Return whether a linear head is the better choice for so many rows of these labels."""
+    return rows <= MAX_ROWS_PER_CLASS * len(set(labels))
+
+
+def check_classes(examples: Examples) -> None:
+    """Raise InputError for labels that tell nothing apart, or that are no classes: nearly all different."""
+    several, hint = kind_of(examples).several, "is it the right column?"
+    names = count_values([label for row in examples.items for label in labels_of(row)])
+    if several and not names:
+        raise InputError("no row has a label: there is nothing to tell apart", hint=hint)
+    if several and all(count == len(examples) for count in names.values()):
+        same = f"every row has {', '.join(map(repr, list(names)[:3]))}"
+        raise InputError(f"{same}: there is nothing to tell apart", hint=hint)
+    if several and len(names) > MAX_CLASSES:
+        raise InputError(f"the rows have {len(names):,} different labels", hint=hint)
+    if several:
+        return
+    if len(names) < 2:
+        only = f"every row has the label {next(iter(names))!r}"
+        raise InputError(f"{only}: there is nothing to tell apart", hint=hint)
+    if len(names) > MAX_CLASSES or len(names) * 2 > len(examples) > 20:
+        many = f"{len(names):,} different labels in {len(examples):,} rows"
+        if all(map(is_numeric, names)):
+            hint = "they are numbers: round them to a few classes, and say --order numbers"
+        raise InputError(f"column {examples.columns['label']!r} has {many}", hint=hint)
+
+
+# zero-shot-classification: labels that the model was never trained on, given with the question.
+
+
+# What sentence encoders multiply cosines with in the softmax they are trained with. On topics, sentiment and
+# emotions it also gives the right label a higher likelihood than 10 or 30 do, or nearly so.
+COSINE_SCALE = 20.0
+
+# By the kind of head. The first is transformers' own; cosines are better with the subject named as such.
+TEMPLATES = {"classify": "This example is {}.", "none": "This text is about {}."}
+
+
+class ZeroShot(Task):
+    """Each label becomes a hypothesis and is judged beside the text.
+
+    By a classifier of entailment (Yin et al. 2019): p = softmax over the labels of the logit of "entailment"
+    of (text, hypothesis); with `multi_label` softmax over "entailment" and "contradiction" for each label.
+
+    By a sentence encoder, if the model has no classifying head: p = softmax over the labels of
+    20 · cos(text, hypothesis), the very softmax such encoders are trained with; with `multi_label` each label
+    stands against the hypothesis of none, σ(20 · (cos(text, hypothesis) − cos(text, empty template))).
+    It knows topics well and negation badly: a label and its opposite are near each other.
+    """
+
+    heads = ("classify", "none")
+    needs = "a classifier of entailment (classify) or a sentence encoder (no head)"
+    fields = ("text", "labels")
+
+    @classmethod
+    def fits(cls, model: Model) -> bool:
+        """Return whether it is a sentence encoder, or a classifier with a class of entailment."""
+        return super().fits(model) and (model.config.head == "none" or entailment_class(model) is not None)
+
+    @property
+    def equation(self) -> str:
+        if self.model.config.head == "classify":
+            return "softmax over the labels of the logit of entailment of (text, hypothesis)"
+        return (
+            f"softmax over the labels of {COSINE_SCALE:.0f} · cosine(text, hypothesis) of a sentence encoder"
+        )
+
+    def predict(
+        self,
+        sequences: Any,
+        candidate_labels: str | Sequence[str] = (),
+        *,
+        hypothesis_template: str | None = None,
+        multi_label: bool = False,
+        truncation: bool | str = "only_first",
+        batch_size: int = BATCH_SIZE,
+    ) -> Any:
+        """Return {"sequence", "labels", "scores"}, the likeliest label first; a list for a list.
+
+        `candidate_labels` is a list, or a string with commas. `hypothesis_template` None is the sentence that
+        suits the kind of model, TEMPLATES. Of a long text the end is cut and reported.
+        """
+        names = parse_labels(candidate_labels)
+        template = hypothesis_template or TEMPLATES[self.model.config.head]
+        hypotheses = [_fill_template(template, name) for name in names]
+        independent = multi_label or len(names) == 1  # each label is judged alone
+        by_entailment = self.model.config.head == "classify"
+        judge = self.entailment_scores if by_entailment else self.cosine_scores
+        blank = [] if by_entailment else [_fill_template(template, "")]
+
+        def predict_batch(texts: list[str]) -> list[dict[str, Any]]:
+            if "" in texts:
+                raise InputError(f"input {texts.index('')} is empty", hint="give a text to be judged")
+            found = []
+            judged = judge(texts, [*hypotheses, *blank], independent, truncation, batch_size)
+            for text, scores in zip(texts, judged, strict=True):  # (labels,) for each text
+                order = scores.argsort(descending=True, stable=True).tolist()
+                ranked = {"labels": [names[i] for i in order], "scores": [float(scores[i]) for i in order]}
+                found.append({"sequence": text, **ranked})
+            return found
+
+        return map_inputs(sequences, predict_batch, batch_size)
+
+    def entailment_scores(
+        self, texts: list[str], hypotheses: list[str], independent: bool, truncation: Any, batch_size: int
+    ) -> Tensor:
+        """Return (texts, labels) by a classifier of entailment."""
+        pairs = [(text, hypothesis) for text in texts for hypothesis in hypotheses]
+        found = self.forward(self.tokenize(pairs, truncation=truncation), batch_size=batch_size)
+        logits = torch.stack(found).unflatten(0, (len(texts), len(hypotheses)))
+        yes = entailment_class(self.model)
+        assert yes is not None
+        no = -1 if yes == 0 else 0  # where every published classifier of entailment keeps contradiction
+        return logits[..., [no, yes]].softmax(-1)[..., 1] if independent else logits[..., yes].softmax(-1)
+
+    def cosine_scores(
+        self, texts: list[str], hypotheses: list[str], independent: bool, truncation: Any, batch_size: int
+    ) -> Tensor:
+        """Return (texts, labels) by the cosines of a sentence encoder; the last hypothesis is of none."""
+        x = sentence_vectors(
+            self, [*texts, *hypotheses], truncation=truncates(truncation), batch_size=batch_size
+        )
+        cosines = x[: len(texts)] @ x[len(texts) :].T * COSINE_SCALE
+        labels, none = cosines[:, :-1], cosines[:, -1:]
+        return (labels - none).sigmoid() if independent else labels.softmax(-1)
+
+
+def entailment_class(model: Model) -> int | None:
+    """Return the number of the class of entailment among a model's labels, or None."""
+    named = (i for i, name in enumerate(model.label_names) if name.lower().startswith("entail"))
+    return next(named, None)
+
+
+def parse_labels(candidates: str | Sequence[str]) -> list[str]:
+    """Return the labels of a list, or of a string with commas."""
+    if isinstance(candidates, str):
+        names = [label.strip() for label in candidates.split(",")]
+    else:
+        names = list(candidates) if isinstance(candidates, Iterable) else []
+    if any(names) and all(isinstance(label, str) for label in names):
+        return [label for label in names if label]
+    raise InputError(f"candidate_labels must name at least one label, each a text; got {candidates!r:.60}")
+
+
+def _fill_template(template: str, label: str) -> str:
+    try:
+        made = template.format(label)
+    except (AttributeError, IndexError, KeyError, ValueError) as error:
+        raise InputError(f"hypothesis_template={template!r} cannot be filled in ({error})") from None
+    if made == template:
+        raise InputError(f"hypothesis_template={template!r} has no {{}} where the label goes")
+    return made

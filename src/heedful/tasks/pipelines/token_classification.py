@@ -1,0 +1,371 @@
+"""token-classification: a label for every token, joined to entities in one of four ways.
+
+    none       every token by itself
+    simple     neighbouring tokens of one type
+    first      a word has the label of its first token           ┐
+    average    … the best label of its tokens' mean               ├ then neighbouring words of one type
+    max        … the label of its surest token                   ┘
+
+A model that learnt labels of first tokens alone says so (label_all_tokens in config.json, false in what
+heedful trains): its labels of other tokens mean nothing, so that "simple" joins whole words as "first" does.
+
+A long text is read in windows that share `stride` tokens. A token is judged in the window where it stands
+farther from the edge, and only then are tokens joined: an entity is never split by a window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heedful import data
+from heedful.core.errors import InputError, nearest
+from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import Batches
+from heedful.data.examples.tagging import Sentence, conll, to_bio
+from heedful.data.input_files import InputFile, Row, UnusableRow, cell_text, parse_rows
+from heedful.tasks.examples import (
+    TAGS,
+    WORDS,
+    ColumnFlags,
+    Examples,
+    Role,
+    check_known,
+    check_labels,
+    count_values,
+    infer_columns,
+    move_to_training,
+)
+from heedful.tasks.metrics.scores import tag_scores
+from heedful.tasks.model_inputs import (
+    BATCH_SIZE,
+    TokenizedText,
+    check_length,
+    input_limit,
+    map_inputs,
+    smallest_limit,
+    tokenize,
+    tokenize_words,
+    truncates,
+    warn_truncated,
+)
+from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
+from heedful.text import Tokenizer
+
+# (tokens of a word, labels) → the scores of the word
+WORD_STRATEGIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "first": lambda p: p[0],
+    "average": lambda p: p.mean(0),
+    "max": lambda p: p[int(p.amax(-1).argmax())],
+}
+STRATEGIES = ("none", "simple", *WORD_STRATEGIES)
+
+
+@dataclass(frozen=True)
+class ScoredToken:
+    """A token, or a word of several, with the probability of each label."""
+
+    text: str
+    scores: Tensor
+    start: int
+    end: int
+    index: int
+    continues: bool = False  # a word that began before
+
+
+class TokenClassification(TrainableTask):
+    """p = softmax(u) over the labels, at every token."""
+
+    heads = ("tag",)
+    needs = "a head that labels every token (tag)"
+    form_options: ClassVar[Mapping[str, Any]] = {"aggregation_strategy": "first"}
+    command, head, objective, metric = "tag", "tag", "tag", "f1"
+    file_kinds, unit, label_unit = ("table", "conll"), "sentences", "tags"
+    training = TrainingDefaults(lr=1e-4, lora_lr=1e-3, epochs=5, length=256)
+    roles: ClassVar[Mapping[str, Role]] = {"words": Role("--text", WORDS), "tags": Role("--label", TAGS)}
+
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        aggregation_strategy: str | None = None,
+        ignore_labels: Sequence[str] | None = None,
+        stride: int | None = None,
+        is_split_into_words: bool = False,
+        delimiter: str | None = None,
+        grouped_entities: bool = False,
+        ignore_subwords: bool = False,
+        truncation: bool | str = False,
+        max_length: int | None = None,
+        batch_size: int = BATCH_SIZE,
+    ) -> Any:
+        """Return [{"entity", "score", "index", "word", "start", "end"}]; joined, "entity_group" and no index.
+
+        `start` and `end` are characters of the text; `word` is a token as its vocabulary has it, and joined
+        what the text says from `start` to `end`: whole words, unless published weights have them joined by
+        "simple". `stride` None is a quarter of a window of `max_length` tokens; truncation=True reads the
+        first one only. With `is_split_into_words` a text is a list of words, joined by `delimiter` (a space).
+        `ignore_labels` None is "O" alone. grouped_entities=True is the older name of "simple", and of "first"
+        together with `ignore_subwords`.
+        """
+        old = ("first" if ignore_subwords else "simple") if grouped_entities else "none"
+        strategy = _parse_strategy(aggregation_strategy or old)
+        ignored = ("O",) if ignore_labels is None else ignore_labels
+        between = " " if delimiter is None else delimiter
+        limit = smallest_limit(max_length, input_limit(self.model, self.tokenizer))
+
+        def tokenize_one(text: Any, number: int) -> tuple[TokenizedText, str]:
+            if is_split_into_words:
+                one, text = tokenize_words(self.tokenizer, text, between)
+            else:
+                one = tokenize(self.tokenizer, text)
+            one = one.truncate(limit if truncates(truncation) else None)
+            check_length(one, None, number)
+            return one, text
+
+        def windows(one: TokenizedText) -> list[TokenizedText]:
+            return [one] if limit is None else one.windows(limit, limit // 4 if stride is None else stride)
+
+        def predict_batch(texts: list[Any]) -> list[Any]:
+            wholes = [tokenize_one(text, i) for i, text in enumerate(texts)]
+            warn_truncated(dict(enumerate(one for one, _ in wholes)))
+            parts = [windows(one) for one, _ in wholes]
+            flat = [window for part in parts for window in part]
+            logits = iter(self.forward(flat, batch_size=batch_size))
+            found = []
+            for (one, text), part in zip(wholes, parts, strict=True):
+                scores = merge_windows(one, part, [next(logits) for _ in part]).softmax(-1)
+                tokens = scored_tokens(one, scores, text, self.tokenizer)
+                found.append(self.aggregate_entities(tokens, text, strategy, ignored))
+            return found
+
+        if is_split_into_words and isinstance(inputs, list) and all(isinstance(w, str) for w in inputs):
+            return predict_batch([inputs])
+        return map_inputs(inputs, predict_batch, batch_size)
+
+    def aggregate_entities(
+        self, tokens: list[ScoredToken], text: str, strategy: str, ignore: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        """Return the tokens, or the entities they make, without those whose label is to be ignored."""
+        names = self.labels
+        if strategy == "none":
+            rows = [{**_row(t, names), "index": t.index} for t in tokens]
+            order = ("entity", "score", "index", "word", "start", "end")
+            return [{key: row[key] for key in order} for row in rows if row["entity"] not in ignore]
+        if strategy == "simple" and self.model.hf_config.get("label_all_tokens") is False:
+            strategy = "first"
+        if strategy in WORD_STRATEGIES:
+            tokens = merge_words(tokens, WORD_STRATEGIES[strategy])
+        made = [_entity_row(rows, text) for rows in group_entities([_row(t, names) for t in tokens])]
+        return [row for row in made if row["entity_group"] not in ignore]
+
+    @classmethod
+    def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
+        """Return the `Sentence`s of a CoNLL file, or of a table with a list of words and one of tags."""
+        if source.kind == "conll":
+            word, tag = (_column_number(source, flag, column_flags) for flag in ("--text", "--label"))
+            sentences = list(conll(source.path, word, tag, source.encoding))
+            if all(one.words == one.tags for one in sentences):
+                raise InputError(
+                    f"{source.path}: the tag of every word is the word itself",
+                    hint="a line has a word and, after white space, its tag",
+                )
+            return Examples(sentences, [one.where for one in sentences])
+        names = infer_columns(source, cls.command, cls.roles, column_flags)
+
+        def parse_sentence(row: Row) -> Sentence:
+            words, tags = (_cell_words(row.values.get(names[role])) for role in ("words", "tags"))
+            if not words or not tags:
+                raise UnusableRow("without words or tags")
+            if len(words) != len(tags):
+                raise UnusableRow("whose words and tags differ in number")
+            return Sentence(tuple(words), tuple(to_bio(tags)), row.where)
+
+        rows = ((row.where, row) for row in source.rows)
+        hint = "words and tags are lists, or texts with spaces"
+        found = parse_rows(source.path, rows, parse_sentence, hint)
+        return Examples(found.items, found.locations, names, found.notes)
+
+    @classmethod
+    def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+        """Split at random; sentences with a tag that only they have train, or it could not be learnt."""
+        train, valid, method = super().split_validation(examples, seed)
+        known = {tag for one in train.items for tag in one.tags}
+        rare = {i for i, one in enumerate(valid.items) if not set(one.tags) <= known}
+        if len(rare) == len(valid):
+            raise InputError(
+                "the sentences are too few to hold some out: their tags differ too much",
+                hint="give --valid FILE",
+            )
+        return (*move_to_training(train, valid, rare), method)
+
+    @classmethod
+    def check_examples(cls, train: Examples, valid: Examples) -> None:
+        names = count_values([tag for one in train.items for tag in one.tags])
+        if len(names) < 2:
+            only = f"every word has the tag {next(iter(names))!r}"
+            raise InputError(f"{only}: there is nothing to tell apart", hint="is it the right column?")
+        check_known("tag", [(tag, one.where) for one in valid.items for tag in one.tags], names)
+
+    @classmethod
+    def texts(cls, examples: Examples) -> list[str]:
+        return [" ".join(one.words) for one in examples.items]
+
+    @classmethod
+    def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
+        both = (*train.items, *valid.items)
+        return {
+            "words": sum(len(one.words) for one in both),
+            "labels": count_values([tag for one in both for tag in one.tags]),
+        }
+
+    @classmethod
+    def label_order(cls, train: Examples) -> tuple[str, ...]:
+        """Return O first, as published taggers have it; then by type, B- before I-."""
+        names = {tag for one in train.items for tag in one.tags}
+        return tuple(sorted(names, key=lambda n: (n != "O", n.partition("-")[2], n)))
+
+    def batches(self, examples: Examples, options: BatchOptions) -> Batches:
+        return data.tag(list(examples.items), self.tokenizer, labels=self.labels, **row_keywords(options))
+
+    def inputs(self, examples: Examples) -> tuple[Any, ...]:
+        return (self.texts(examples),)
+
+    def check_truth(self, examples: Examples) -> None:
+        check_labels(self.model, [(tag, one.where) for one in examples.items for tag in one.tags])
+
+    def scoring_options(self, examples: Examples, **settings: Any) -> dict[str, Any]:
+        return super().scoring_options(examples, **settings) | {
+            "aggregation_strategy": "none",
+            "ignore_labels": (),
+        }
+
+    def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
+        """Score the label of the first token of each word; a word without a token of its own has none."""
+        truth, guess = [], []
+        for one, rows in zip(examples.items, answers, strict=True):
+            words = np.repeat(np.arange(len(one.words)), [len(word) + 1 for word in one.words])
+            tokens = [row for row in rows if row["end"] > row["start"]]
+            # A token belongs to the word of its last character: the space before may be part of it.
+            labels = {int(words[row["end"] - 1]): row["entity"] for row in reversed(tokens)}
+            truth.append([one.tags[word] for word in sorted(labels)])
+            guess.append([labels[word] for word in sorted(labels)])
+        return tag_scores(truth, guess)
+
+
+def _column_number(source: InputFile, flag: str, column_flags: ColumnFlags) -> int | None:
+    name = column_flags.get(flag)
+    if name is not None and not name.lstrip("-").isdigit():
+        what = f"{flag} {name}: columns of {source.path} have no names"
+        raise InputError(what, hint="count them from 0, or from the end with -1")
+    return None if name is None else int(name)
+
+
+def _cell_words(value: Any) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else cell_text(value).split()
+
+
+def _parse_strategy(name: Any) -> str:
+    lower = str(getattr(name, "value", name)).lower()  # transformers' own enumeration has values
+    if lower not in STRATEGIES:
+        hint = nearest(lower, STRATEGIES) or f"one of {', '.join(STRATEGIES)}"
+        raise InputError(f"aggregation_strategy={name!r} is unknown", hint=hint)
+    return lower
+
+
+def merge_windows(one: TokenizedText, parts: list[TokenizedText], logits: list[Tensor]) -> Tensor:
+    """Return the logits (T, C) of a text from its windows: of what two share, each judges its own half."""
+    text = one.token_range(0)
+    out = torch.zeros(len(one), logits[0].shape[-1])
+    ends = [part.window_start + len(part.token_range(0)) for part in parts]
+    # Where one window leaves off and the next begins, counted in tokens of the text.
+    seams = [
+        0,
+        *((end + part.window_start) // 2 for end, part in zip(ends, parts[1:], strict=False)),
+        len(text),
+    ]
+    for part, u, (a, b) in zip(parts, logits, pairwise(seams), strict=True):
+        shift = part.token_range(0).start - part.window_start
+        out[text.start + a : text.start + b] = u[shift + a : shift + b]
+    return out
+
+
+def scored_tokens(one: TokenizedText, scores: Tensor, text: str, tokenizer: Tokenizer) -> list[ScoredToken]:
+    """Return the tokens of a text with their scores, without special tokens.
+
+    A vocabulary that marks pieces which continue a word (##ing) tells words apart; else a space before does.
+    """
+    prefix = getattr(tokenizer.backend.model, "continuing_subword_prefix", None)
+    found = []
+    names = tokenizer.tokens(one.ids)
+    for i, (name, (start, end), special) in enumerate(
+        zip(names, one.offsets, one.special_tokens_mask, strict=True)
+    ):
+        if special:
+            continue
+        written = text[start:end]
+        if prefix:
+            continues = name.startswith(prefix) and len(name) > len(prefix)
+        else:
+            continues = start > 0 and " " not in text[start - 1 : start + 1]
+        if one.ids[i] == tokenizer.unk:
+            name, continues = written, False
+        found.append(ScoredToken(name, scores[i], start, end, i, continues))
+    return found
+
+
+def merge_words(tokens: list[ScoredToken], pick: Callable[[Tensor], Tensor]) -> list[ScoredToken]:
+    """Join the tokens of each word to one, scored by `pick`."""
+    groups: list[list[ScoredToken]] = []
+    for token in tokens:
+        if token.continues and groups:
+            groups[-1].append(token)
+        else:
+            groups.append([token])
+    return [
+        ScoredToken(
+            "".join(t.text for t in group),
+            pick(torch.stack([t.scores for t in group])),
+            group[0].start,
+            group[-1].end,
+            group[0].index,
+        )
+        for group in groups
+    ]
+
+
+def _row(token: ScoredToken, names: Sequence[str]) -> dict[str, Any]:
+    best = int(token.scores.argmax())
+    score = float(token.scores[best])
+    return {"entity": names[best], "score": score, "word": token.text, "start": token.start, "end": token.end}
+
+
+def _entity_type(label: str) -> str:
+    """Return PER for B-PER and I-PER; a label without either stands for itself."""
+    return label[2:] if label.startswith(("B-", "I-")) else label
+
+
+def group_entities(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Group neighbouring rows of one type; a B- begins a new group."""
+    groups: list[list[dict[str, Any]]] = []
+    for row in rows:
+        same = bool(groups) and _entity_type(groups[-1][-1]["entity"]) == _entity_type(row["entity"])
+        if same and not row["entity"].startswith("B-"):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
+def _entity_row(rows: list[dict[str, Any]], text: str) -> dict[str, Any]:
+    """Return tokens or words of one type as an entity, spelt as the text spells it."""
+    score = sum(row["score"] for row in rows) / len(rows)
+    start, end = rows[0]["start"], rows[-1]["end"]
+    name = rows[0]["entity"].split("-", 1)[-1]
+    return {"entity_group": name, "score": score, "word": text[start:end].strip(), "start": start, "end": end}

@@ -15,12 +15,13 @@ from heedful import data
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import read_input_file
+from heedful.models.base import Model
 from heedful.tasks.examples import TEXT, Examples, Role
 from heedful.tasks.metrics.scores import correlation_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
 from heedful.tasks.pipelines.text_pairs import ScoredByPerplexity
 from heedful.tasks.registry import TASKS, TaskEntry, bind_task, trainable_tasks
-from heedful.tasks.task import Task, TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.task import PredictionCall, Task, TrainableTask, TrainingDefaults, row_keywords
 from tests import image_toy
 from tests.tasks.finetune import finetuning as toy
 from tests.tasks.finetune.conftest import Heed
@@ -122,18 +123,17 @@ class TextRating(TrainableTask):
         return map_inputs(inputs, rate, batch_size)
 
     @classmethod
-    def label_order(cls, train: Examples) -> tuple[str, ...]:
-        return ("rating",)
+    def attach_head(
+        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
+    ) -> tuple[Model, str]:
+        return super().attach_head(model, train, seed, ("rating",))
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         table = examples.table(options.length, 1)
         return data.regress(table, self.tokenizer, text=0, score=1, **row_keywords(options))
 
-    def inputs(self, examples: Examples) -> tuple[Any, ...]:
-        return ([row[0] for row in examples.items],)
-
-    def scoring_options(self, examples: Examples, *, batch: int, **settings: Any) -> dict[str, Any]:
-        return {"batch_size": batch}
+    def prediction_call(self, examples: Examples, *, batch: int, **settings: Any) -> PredictionCall:
+        return ([row[0] for row in examples.items],), {"batch_size": batch}
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         return correlation_scores([float(row[1]) for row in examples.items], answers)

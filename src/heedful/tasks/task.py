@@ -8,10 +8,11 @@ eval        file ── read_examples ──▶ Examples ── score: predict, 
 from __future__ import annotations
 
 import inspect
+import math
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -188,6 +189,10 @@ class Task:
 Pipeline = Task  # the name that transformers' users know
 
 
+MANY_LABELS = 10  # from which on learning is faster and longer
+PredictionCall = tuple[tuple[Any, ...], dict[str, Any]]  # arguments and options of a call of a task
+
+
 @dataclass(frozen=True)
 class TrainingDefaults:
     """Settings of training that give good results without a flag."""
@@ -199,13 +204,23 @@ class TrainingDefaults:
     batch: int = 32
     steps: int = 200  # at least so many, so that a small file is read often enough
     max_epochs: int = 20
+    many_labels_lr: float | None = None  # of a new head of many labels, which is far from settled
+
+    def for_labels(self, count: int) -> TrainingDefaults:
+        """Return the settings for a head of `count` labels: many learn faster and longer."""
+        if self.many_labels_lr is None or count < MANY_LABELS:
+            return self
+        return replace(self, lr=self.many_labels_lr, steps=max(self.steps, 3 * count))
 
 
 class TrainableTask(Task):
     """A task that a model can learn from a file, and be measured on.
 
-    The class methods need no model: they read a file, part its examples and put a head on a model. The
-    others are of a task bound to a model that has the head. `score` compares what `predict` answers.
+    file ── read_examples, split_validation, check_examples ──▶ Examples ── facts, texts ──▶ what is reported
+    model ── check_model, attach_head ──▶ model with a head ── batches, objective ──▶ what is learnt
+    Examples ── prediction_call ──▶ predict ── compare ──▶ score
+
+    The class methods need no model. The others are of a task bound to a model that has the head.
     """
 
     command: ClassVar[str]  # its name in `heed finetune` and `heed eval`
@@ -221,6 +236,7 @@ class TrainableTask(Task):
     cuts_texts: ClassVar[bool] = True  # whether long texts are cut; else they are read in windows
     label_unit: ClassVar[str] = "classes"  # what labels are called
     head_settings: ClassVar[Mapping[str, Any]] = {}  # of config.json, which say how its head is read
+    objective: str | Objective  # the training objective: the name of one, or a function
 
     @classmethod
     def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
@@ -250,19 +266,9 @@ class TrainableTask(Task):
         return [" ".join(row[:-1]) for row in examples.items]
 
     @classmethod
-    def identity_of(cls, example: Any) -> Any:
-        """Return what tells an example from others: by default all of it. Two alike must train together."""
-        return example
-
-    @classmethod
-    def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
-        """Return facts about the examples beside their number: labels and how often each occurs."""
+    def facts(cls, examples: Examples) -> dict[str, Any]:
+        """Return facts about the examples of a file: labels and how often each occurs."""
         return {}
-
-    @classmethod
-    def training_defaults(cls, train: Examples) -> TrainingDefaults:
-        """Return the settings of training that suit these examples."""
-        return cls.training
 
     @classmethod
     def check_model(cls, model: Model) -> None:
@@ -274,49 +280,37 @@ class TrainableTask(Task):
             )
 
     @classmethod
-    def label_order(cls, train: Examples) -> tuple[str, ...] | None:
-        """Return the labels of a new head in order; None if it has none."""
-        return None
-
-    @classmethod
-    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
+    def attach_head(
+        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
+    ) -> tuple[Model, str]:
         """Return the model with the head that the task needs, and a description of that head.
 
-        A new head takes the place of sentence vectors.
+        A new head takes the place of sentence vectors. `labels` are those of the head in order, if any.
         """
-        labels = cls.label_order(train)
         made = with_head(model, cls.head, labels, seed=seed).to(model.device)
         made.pooling = None
         made.hf_config |= cls.head_settings
         return made, "a new head" if labels is None else f"a new head of {len(labels)} {cls.label_unit}"
 
-    @property
-    @abstractmethod
-    def objective(self) -> str | Objective:
-        """The training objective: the name of one, or a function."""
-
     @abstractmethod
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         """Return the examples as batches to learn from."""
 
-    @abstractmethod
-    def inputs(self, examples: Examples) -> tuple[Any, ...]:
-        """Return the arguments of a call that answers every example."""
+    def prediction_call(
+        self, examples: Examples, *, batch: int, length: int | None = None, truncate: bool | None = None,
+        **options: Any,
+    ) -> PredictionCall:  # fmt: skip
+        """Return the arguments and options of the call that answers every example: by default their texts.
+
+        Settings of batches become options of `predict`; those that it has itself stay.
+        """
+        named = {"batch_size": batch, "max_length": length, "truncation": truncate}
+        given = {name: value for name, value in named.items() if value is not None}
+        return (self.texts(examples),), given | options
 
     @abstractmethod
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         """Return the scores of the answers that `predict` gave to the examples."""
-
-    def check_truth(self, examples: Examples) -> None:
-        """Raise InputError for examples whose expected answer the model cannot give."""
-
-    def scoring_options(
-        self, examples: Examples, *, batch: int, length: int | None = None, truncate: bool | None = None,
-        **options: Any,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Return settings of batches as options of `predict`; those that it has itself stay."""
-        named = {"batch_size": batch, "max_length": length, "truncation": truncate}
-        return {name: value for name, value in named.items() if value is not None} | options
 
     def score(
         self, examples: Examples, *, report: Callable[[int], None] | None = None, **settings: Any
@@ -326,28 +320,25 @@ class TrainableTask(Task):
         `settings` are those of batches (batch, length, truncate), or options of `predict`; `report` is told
         how many examples have been read.
         """
-        self.check_truth(examples)
-        options = self.scoring_options(examples, **({"batch": BATCH_SIZE} | settings))
-        first, *others = self.inputs(examples)
+
+        def count(inputs: Iterable[Any]) -> Iterator[Any]:
+            for number, one in enumerate(inputs, 1):
+                yield one
+                if report is not None:
+                    report(number)
+
+        (first, *others), options = self.prediction_call(examples, **({"batch": BATCH_SIZE} | settings))
         with evaluation_mode(self.model):
-            answers = list(self(first if report is None else _count(first, report), *others, **options))
+            answers = list(self(first if report is None else count(first), *others, **options))
         return self.compare(examples, answers)
 
     def loss_scores(self, batches: Batches) -> dict[str, Any]:
-        """Return the mean loss of batches, the score during training of a task that stops on it."""
+        """Return the mean loss of batches, and their perplexity if that is the metric."""
         with evaluation_mode(self.model):
             module = LossModule(self.model, objective(self.objective))
-            return {"loss": mean_losses(module, batches, self.model.device)["loss"]}
-
-    def final_scores(self, examples: Examples, options: BatchOptions) -> dict[str, Any]:
-        """Return scores of the finished model that would cost too much during training."""
-        return {}
-
-
-def _count(inputs: Iterable[Any], report: Callable[[int], None]) -> Iterator[Any]:
-    for number, one in enumerate(inputs, 1):
-        yield one
-        report(number)
+            loss = float(mean_losses(module, batches, self.model.device)["loss"])
+        perplexity = {"perplexity": math.exp(min(loss, 700.0))} if self.metric == "perplexity" else {}
+        return perplexity | {"loss": loss}
 
 
 def parse_table(

@@ -17,7 +17,7 @@ import heedful
 from heedful.data.batch import Batch
 from heedful.models.base import LM
 from heedful.tasks.examples import Examples
-from heedful.tasks.finetune import FinetuneRequest, run
+from heedful.tasks.finetune import FinetuneRequest, outlook
 from heedful.tasks.finetune.data import read_and_split
 from heedful.tasks.finetune.run import prepare_training
 from heedful.train.fit import Step
@@ -349,7 +349,7 @@ def test_before_training_it_says_what_guessing_gives_and_how_long_it_will_take(
 def test_the_base_alone_is_scored_by_its_own_vectors(
     heed: Heed, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "BASE_SHARE", 1.0)
+    monkeypatch.setattr(outlook, "BASE_SHARE", 1.0)
     file, out = toy.classes(tmp_path / "rows.csv"), tmp_path / "out"
     _, _, err = heed("finetune", bases["encoder"], file, "--full", "--epochs", 2, "--out", out)
     found = re.search(
@@ -371,14 +371,14 @@ def test_the_foretold_steps_are_those_of_training_and_leave_no_trace(
     split = read_and_split(request, ProgressReporter())
     setup = prepare_training(request, split, heedful.load(bases["encoder"]), ProgressReporter())
     before = {name: p.detach().clone() for name, p in setup.task.model.named_parameters()}
-    found = run.foretell(setup, split.valid)
+    found = outlook.foretell(setup, split.valid)
     assert found.steps == setup.config.steps
     assert found.evaluations == -(-found.steps // len(setup.batches))
     assert found.seconds == pytest.approx(
         found.steps * found.step_seconds + found.evaluations * found.evaluation_seconds
     )
     assert all(torch.equal(p, before[name]) for name, p in setup.task.model.named_parameters())
-    picked = run.PickedSteps(setup.batches.order, [3, 1])
+    picked = outlook.PickedSteps(setup.batches.order, [3, 1])
     assert [picked.rows(i)[0].tolist() for i in (0, 1)] == [
         setup.batches.order.rows(k)[0].tolist() for k in (3, 1)
     ]
@@ -392,11 +392,11 @@ def test_what_a_gpu_does_once_for_a_shape_is_not_foretold_of_every_step(
         _warm, *measured = steps
         return [9.0, *(1.0 if k in measured[:i] else 5.0 for i, k in enumerate(measured))]
 
-    monkeypatch.setattr(run, "time_steps", first_is_slow)
-    monkeypatch.setattr(run, "time_evaluation", lambda setup, valid: 0.0)
+    monkeypatch.setattr(outlook, "time_steps", first_is_slow)
+    monkeypatch.setattr(outlook, "time_evaluation", lambda setup, valid: 0.0)
     setup = SimpleNamespace(
         config=SimpleNamespace(steps=100), batches=[Batch(tokens=torch.zeros(2, 8, dtype=torch.long))] * 100,
         task=SimpleNamespace(model=SimpleNamespace(device=torch.device(device))), has_head=False,
         steps_between_evaluations=50,
     )  # fmt: skip
-    assert run.foretell(setup, Examples([], [])).step_seconds == foretold  # type: ignore[arg-type]
+    assert outlook.foretell(setup, Examples([], [])).step_seconds == foretold  # type: ignore[arg-type]

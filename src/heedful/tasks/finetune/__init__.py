@@ -2,6 +2,7 @@
 
 request.py   what is asked for: the options of `heed finetune` and `heed eval`
 data.py      what is in the file, and which examples are held out
+outlook.py   what is reported before training: the time, and what the base model gives
 run.py       the run in order: a head is attached and trained, or fitted to a few rows, and scored
 result.py    what is saved: the folder, the checkpoint and its card
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from heedful.tasks.task import TrainableTask
 from heedful.train.recipes.progress import ProgressReporter
 
 MAX_NAMED_COLUMNS = 40  # of those that are not used; the JSON object names all
+MAX_NAMED_LABELS = 12
 
 
 @dataclass(frozen=True)
@@ -75,17 +77,15 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
         shared = [f"{len(same):,} of them are in the training file too"] if same else []
         method = "; ".join([f"{len(valid):,} {task.unit} of {request.valid}", *shared, *valid.notes])
     task.check_examples(train, valid)
-    facts = task.facts(train, valid if request.valid is None else valid.select([]))
-    for line in describe_file(task, source, examples, facts):
+    facts, unused = task.facts(examples), list_unused(source, examples.columns)
+    for line in describe_file(task, source, examples, facts, unused):
         reporter.report(line)
     for note in notes:
         reporter.report(f"note: {note}")
-    found = {"file": str(source.path), "sha256": source.sha256, "kind": source.kind, "rows": len(examples)}
-    unused = list_unused(source, examples.columns)
-    columns = {"columns": list(source.columns), "read_as": examples.columns, "unused_columns": unused}
-    found |= columns | {"left_out": list(examples.notes), **facts}
-    found |= {"label_notes": list(notes)} if notes else {}
-    return SplitExamples(task, examples, train, valid, found, method)
+    file = {"file": str(source.path), "sha256": source.sha256, "kind": source.kind, "rows": len(examples)}
+    file |= {"columns": list(source.columns), "read_as": examples.columns, "unused_columns": unused}
+    file |= {"left_out": list(examples.notes)} | facts | ({"label_notes": list(notes)} if notes else {})
+    return SplitExamples(task, examples, train, valid, file, method)
 
 
 def keep_repeated_together(
@@ -108,9 +108,11 @@ def keep_repeated_together(
 
 def repeated_examples(task: type[TrainableTask], train: Examples, valid: Examples) -> set[int]:
     """Return which of the validation examples are among the training examples too."""
-    name = lambda example: json.dumps(task.identity_of(example), default=str)
-    known = set(map(name, train.items))
-    return {i for i, one in enumerate(valid.items) if name(one) in known}
+    # A text with two labels is still one text; of other tasks all of an example must be the same.
+    classes = issubclass(task, TextClassification)
+    name = lambda example: json.dumps(example[:-1] if classes else example, default=str)
+    names = set(map(name, train.items))
+    return {i for i, one in enumerate(valid.items) if name(one) in names}
 
 
 def open_file(request: FinetuneRequest, path: str) -> InputFile:
@@ -121,25 +123,23 @@ def open_file(request: FinetuneRequest, path: str) -> InputFile:
 
 
 def describe_file(
-    task: type[TrainableTask], source: InputFile, examples: Examples, facts: dict[str, Any]
-) -> list[str]:
+    task: type[TrainableTask], source: InputFile, examples: Examples, facts: dict[str, Any],
+    unused: Sequence[str],
+) -> list[str]:  # fmt: skip
     """Return what was found in a file, line by line."""
     what = "plain text" if source.kind == "text" else f"{len(examples):,} {task.unit}"
     lines = [f"file: {source.path}, {what}; task: {task.command}"]
     if source.columns:
         read = ", ".join(f"{role} = {name!r}" for role, name in examples.columns.items())
-        unused = list_unused(source, examples.columns)
         more = f" and {len(unused) - MAX_NAMED_COLUMNS} more" if len(unused) > MAX_NAMED_COLUMNS else ""
         named = ", ".join(map(repr, unused[:MAX_NAMED_COLUMNS]))
         lines.append(f"columns: {read}" + (f"; not used: {named}{more}" if unused else ""))
-    lines += [f"{name}: {format_counts(value)}" for name, value in facts.items()]
-    return lines + [f"note: {note}" for note in examples.notes]
-
-
-def format_counts(value: Any) -> str:
-    """positive (520), negative (480) …"""
-    if not isinstance(value, dict):
-        return f"{value:,}"
     form = lambda name, n: f"{name} ({n:,})" if isinstance(n, int) else f"{name} {n:g}"
-    shown = [form(name, n) for name, n in list(value.items())[:12]]
-    return ", ".join(shown) + (f" and {len(value) - 12} more" if len(value) > 12 else "")
+    for name, value in facts.items():
+        if isinstance(value, dict):  # positive (520), negative (480) …
+            first = ", ".join(form(label, n) for label, n in list(value.items())[:MAX_NAMED_LABELS])
+            rest = len(value) - MAX_NAMED_LABELS
+            lines.append(f"{name}: {first}" + (f" and {rest} more" if rest > 0 else ""))
+        else:
+            lines.append(f"{name}: {value:,}")
+    return lines + [f"note: {note}" for note in examples.notes]

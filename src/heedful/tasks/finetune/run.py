@@ -18,8 +18,7 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +31,14 @@ from torch import Tensor
 from heedful.core.errors import ConfigError, CorruptFile, HeedfulError, InputError, NotFound, nearest
 from heedful.core.files import make_folder, write_text
 from heedful.core.progress import show_progress
-from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions
-from heedful.data.batches import Batches, Indices, Order
 from heedful.decode.request import context_length
 from heedful.models import FAMILIES, presets
-from heedful.models.base import LM, Model, evaluation_mode
+from heedful.models.base import Model
 from heedful.nn.adapt import adapted_modules
-from heedful.tasks.examples import Examples, count_values, limit_characters
+from heedful.tasks.examples import Examples, limit_characters
 from heedful.tasks.finetune.data import SplitExamples, read_and_split
+from heedful.tasks.finetune.outlook import TrainingSetup, describe_base, foretell, score_quietly
 from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.tasks.finetune.result import (
     MAX_WHOLE,
@@ -52,10 +50,7 @@ from heedful.tasks.finetune.result import (
 )
 from heedful.tasks.label_kinds import class_weights, kind_of, label_names
 from heedful.tasks.model_inputs import Truncated, smallest_limit
-from heedful.tasks.pipelines.feature_extraction import SentenceSimilarity
-from heedful.tasks.pipelines.rerank import Rerank
 from heedful.tasks.pipelines.text_classification import TextClassification
-from heedful.tasks.registry import bind_task
 from heedful.tasks.task import TrainableTask, TrainingDefaults, load_trained
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.checkpoint import newest
@@ -63,13 +58,8 @@ from heedful.train.config import TrainConfig
 from heedful.train.fit import DivergedError, Step
 from heedful.train.linear_head import (
     CrossValidation,
-    Weights,
-    copy_weights,
-    fit_head,
     fit_linear_head,
     put_linear_head,
-    read_vectors,
-    set_weights,
 )
 from heedful.train.recipes.folder import Files, MetricsFiles
 from heedful.train.recipes.prepare import check_vocabulary
@@ -79,7 +69,6 @@ from heedful.train.recipes.train import (
     TrainingLoop,
     TrainingResult,
     Validation,
-    measure_steps,
 )
 from heedful.weights.adapters import lora, merge
 from heedful.weights.formats.tensor_files import save_tensors
@@ -88,20 +77,11 @@ from heedful.weights.hub import BASES, bundled_models
 LORA_PARAMETERS = 100_000_000  # parameters from which on an adapter is trained if nothing is said
 DEFAULT_RANK = 16
 MAX_STEPS = 20_000
-MAX_STEPS_BETWEEN_EVALUATIONS = 250
+MAX_SCORED_ROWS = 200  # validation rows for which the finished model writes
 PATIENCE = 4  # evaluations without a better one
 MIN_CHOOSING_ROWS = 100  # validation rows that can tell good weights from lucky ones
 COMMAND = "command.txt"  # the file that tells a folder of checkpoints from somebody's own
 CHECKPOINT_SECONDS = 120.0  # between checkpoints; a run that takes less writes none
-MAX_SIZED_STEPS = 64  # steps whose batches are made, to know how large they are
-ACCELERATOR_TURNS = 4  # a GPU's first steps of a shape choose and record kernels; the fastest turn counts
-FEW_STEPS = 20  # of so few, one is measured: more would cost as much as they tell
-MAX_MEASURED_SECONDS = 5.0  # after which fewer steps will do
-BASE_SHARE = 0.05  # of the training time that measuring the base may take
-MIN_BASE_SECONDS = 2.0  # that it may take in any case
-MAX_BASE_ROWS = 500
-MIN_BASE_ROWS = 4  # for each class
-PENALTY = 1.0  # of the linear head that measures the base
 
 
 def finetune(request: FinetuneRequest, *, quiet: bool = False) -> FinetuneResult:
@@ -149,7 +129,7 @@ def finetune_weights(
     if not training.interrupted:
         with warnings.catch_warnings(), show_progress("measuring the result", quiet=quiet):
             warnings.simplefilter("ignore", Truncated)
-            scores |= task.final_scores(split.valid, setup.options)
+            scores |= score_written(task, split.valid, setup.options)
     first = [name for name in (f"{task.metric}_95", task.metric) if name in scores]
     result = FinetuneResult(
         task.command, task.task, request.model, out, {name: scores[name] for name in [*first, *scores]},
@@ -278,31 +258,6 @@ def load_base(name: str, device: str) -> Model:
     return model
 
 
-@dataclass(frozen=True)
-class TrainingSetup:
-    """A task bound to the model that learns it, the batches and the settings of the training."""
-
-    task: TrainableTask
-    options: BatchOptions
-    batches: Batches
-    config: TrainConfig
-    adapting: bool
-    parameters: int  # without an adapter
-    has_head: bool  # whether the model comes with the head that the task needs
-
-    @property
-    def steps_between_evaluations(self) -> int:
-        """An epoch, or fewer steps where that is long."""
-        return min(len(self.batches), MAX_STEPS_BETWEEN_EVALUATIONS)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings of the run, for the card."""
-        c, epochs = self.config, round(self.config.steps / len(self.batches), 2)
-        rows = {"batch": self.options.batch, "length": self.options.length}
-        return {"epochs": epochs, "lr": c.lr, **rows, "lora": self.adapting, "dtype": c.dtype, "seed": c.seed}
-
-
 def prepare_training(
     request: FinetuneRequest, split: SplitExamples, body: Model, reporter: ProgressReporter
 ) -> TrainingSetup:
@@ -317,7 +272,8 @@ def prepare_training(
     task, options = split.bind(model), batch_options(split, model, request, reporter)
     batches = task.batches(split.train, options)
     TaskSpecification.of_training(task, split.examples.columns, batches.labels, options.length).write(model)
-    config = schedule(split.task.training_defaults(split.train), len(batches), request, adapting, model)
+    classes = {row[-1] for row in split.train.items} if issubclass(split.task, TextClassification) else ()
+    config = schedule(split.task.training.for_labels(len(classes)), len(batches), request, adapting, model)
     setup = TrainingSetup(task, options, batches, config, adapting, count, model is body)
     adapter = f"a LoRA adapter of {count_parameters(model, trainable_only=True):,} learns"
     learns = adapter if adapting else "all of them learn"
@@ -385,185 +341,14 @@ def count_parameters(model: Model, *, trainable_only: bool = False) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad or not trainable_only)
 
 
-def score_quietly(task: TrainableTask, examples: Examples, options: BatchOptions) -> dict[str, Any]:
-    """Return the scores of examples, of which `batch_options` has told how many are cut."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Truncated)
-        return task.score(examples, batch=options.batch, length=options.length, truncate=True)
-
-
-# What is said before training: how long it takes, and what the base gives.
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """How long a training run takes."""
-
-    steps: int
-    step_seconds: float
-    evaluations: int
-    evaluation_seconds: float
-
-    @property
-    def seconds(self) -> float:
-        """All of it, if training does not stop early."""
-        return self.steps * self.step_seconds + self.evaluations * self.evaluation_seconds
-
-    @property
-    def line(self) -> str:
-        """The same in words."""
-        steps = f"{self.steps:,} step{'s' * (self.steps != 1)} of {format_seconds(self.step_seconds)}"
-        evaluations = f"{self.evaluations:,} evaluation{'s' * (self.evaluations != 1)} of"
-        parts = f"{steps}, {evaluations} {format_seconds(self.evaluation_seconds)}"
-        return f"time: about {format_clock(self.seconds)} ({parts})"
-
-
-def format_seconds(seconds: float) -> str:
-    """0.004 → 4 ms, 0.61 → 0.61 s, 75 → 75 s"""
-    if seconds < 0.1:
-        return f"{seconds * 1000:.2g} ms"
-    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:,.0f} s"
-
-
-@dataclass(frozen=True)
-class PickedSteps:
-    """An order whose steps are some of another one's."""
-
-    order: Order
-    steps: Sequence[int]
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def rows(self, step: int) -> tuple[Indices, Indices]:
-        return self.order.rows(self.steps[step])
-
-    def epoch(self, step: int) -> int:
-        return self.order.epoch(self.steps[step])
-
-    def once(self) -> Iterator[Indices]:
-        return self.order.once()
-
-
-def batch_tokens(batch: Batch) -> int:
-    """Return how many tokens a step works on, padding included."""
-    others = (batch.target, *(value for name, value in batch.extra.items() if name.endswith("tokens")))
-    return batch.tokens.numel() + sum(t.numel() for t in others if t is not None)
-
-
-def foretell(setup: TrainingSetup, valid: Examples) -> Outlook:
-    """Measure a few steps of different sizes and a part of an evaluation; the weights stay as they were."""
-    steps, batches = setup.config.steps, setup.batches
-    last = min(steps, len(batches)) - 1
-    sized = sorted({round(k) for k in np.linspace(0, last, MAX_SIZED_STEPS)})
-    sizes = {k: batch_tokens(batches[k]) for k in sized}
-    by_size = sorted(sized, key=lambda k: sizes[k])
-    middle = len(by_size) // 2
-    picks = [by_size[i] for i in (middle, middle, len(by_size) // 4, 3 * len(by_size) // 4)]
-    measured = picks[1:] if steps >= FEW_STEPS else picks[1:2]
-    if setup.task.model.device.type != "cpu":
-        measured = measured * ACCELERATOR_TURNS
-    fastest: dict[int, float] = {}
-    for k, seconds in zip(measured, time_steps(setup, [picks[0], *measured])[1:], strict=False):
-        fastest[k] = min(seconds, fastest.get(k, math.inf))
-    pace = sum(fastest.values()) / max(sum(sizes[k] for k in fastest), 1)
-    step_seconds = pace * float(np.mean(list(sizes.values())))
-    evaluations = math.ceil(steps / setup.steps_between_evaluations) + setup.has_head
-    return Outlook(steps, step_seconds, evaluations, time_evaluation(setup, valid))
-
-
-def time_steps(setup: TrainingSetup, steps: Sequence[int]) -> list[float]:
-    """Return the seconds of these steps, fewer if they take long; the model is put back as it was.
-
-    The first one warms up.
-    """
-    model = setup.task.model
-    learning: Weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    before = copy_weights(learning)
-    picked = replace(setup.batches, order=PickedSteps(setup.batches.order, steps))
-    seconds = measure_steps(
-        model, setup.task.objective, picked, setup.config, len(steps), MAX_MEASURED_SECONDS
-    )
-    set_weights(learning, [before])
-    return seconds
-
-
-def time_evaluation(setup: TrainingSetup, valid: Examples) -> float:
-    """Return the seconds of an evaluation, from that of a few examples."""
-    task, options = setup.task, setup.options
-    some = valid.first(2 * options.batch)
-    began = time.perf_counter()
-    if task.by_loss:
-        task.loss_scores(task.batches(some, options))
-    else:
-        first, *others = task.inputs(some)
-        settings = task.scoring_options(some, batch=options.batch, length=options.length, truncate=True)
-        with evaluation_mode(task.model), warnings.catch_warnings():
-            warnings.simplefilter("ignore", Truncated)
-            list(task(first, *others, **settings))
-    return (time.perf_counter() - began) * len(valid) / len(some)
-
-
-def describe_base(setup: TrainingSetup, split: SplitExamples, body: Model, outlook: Outlook) -> str | None:
-    """Return what can be had without training, in words; None if nothing can be said of this task.
-
-    A model that comes with the task's head is scored by the training loop, before its first step.
-    """
-    task, metric = split.task, setup.task.metric
-    scores = []
-    if setup.has_head:
-        return None
-    classes = issubclass(task, TextClassification)
-    if classes and not kind_of(split.train).several:
-        guess = next(iter(count_values([row[-1] for row in split.train.items])))
-        score = setup.task.compare(split.valid, [{"label": guess}] * len(split.valid))[metric]
-        scores.append(f"{score:.4f} by always saying {guess!r}")
-    a_row = outlook.evaluation_seconds / max(len(split.valid), 1)
-    seconds = max(BASE_SHARE * outlook.seconds, MIN_BASE_SECONDS)
-    rows = min(MAX_BASE_ROWS, int(seconds / max(a_row, 1e-6) / 2))  # as many to learn and to be scored
-    valid = split.valid.select(spread(len(split.valid), rows))
-    of_some = "" if len(valid) == len(split.valid) else f" on {len(valid):,} of them"
-    if isinstance(body, LM):
-        if classes and rows >= MIN_BASE_ROWS * len(label_names(split.train)):
-            some = split.train.select(spread(len(split.train), rows))
-            score = score_linear_head(setup, split, body, some, valid)
-            scores.append(
-                f"{score:.4f}{of_some} by a linear head on the model's own vectors ({len(some):,} rows)"
-            )
-        elif issubclass(task, Rerank):
-            queries = list(dict.fromkeys(row[0] for row in split.valid.items))
-            chosen = {queries[i] for i in spread(len(queries), rows * len(queries) // len(split.valid))}
-            whole = [i for i, row in enumerate(split.valid.items) if row[0] in chosen]
-            if whole:
-                valid = split.valid.select(whole)
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", Truncated)
-                    similarity = bind_task(SentenceSimilarity, body)
-                    cosines = similarity(*setup.task.inputs(valid), batch_size=setup.options.batch)
-                score = float(setup.task.compare(valid, cosines)[metric])
-                of_some = "" if len(chosen) == len(queries) else f" on {len(chosen):,} of the queries"
-                scores.append(f"{score:.4f}{of_some} by the cosine of the model's own vectors")
-    return f"without training: {metric} {', '.join(scores)}" if scores else None
-
-
-def spread(count: int, wanted: int) -> list[int]:
-    """Return at most so many indices, evenly spread."""
-    return list(range(count)) if count <= wanted else [i * count // wanted for i in range(wanted)]
-
-
-def score_linear_head(
-    setup: TrainingSetup, split: SplitExamples, body: Model, train: Examples, valid: Examples
-) -> float:
-    """Return the metric of a logistic regression on the vectors that the model gives already."""
-    model = put_linear_head(body, label_names(split.train))
-    model.hf_config |= kind_of(split.train).head_settings
-    task = split.bind(model)
-    vectors, targets = read_vectors(model, task.batches(train, setup.options).once())
-    if targets.dim() == 2:
-        targets = targets.to(vectors.dtype)
-    weights = class_weights(split.train)
-    fit_head(model, vectors, targets, PENALTY, None if weights is None else vectors.new_tensor(weights))
-    return float(score_quietly(task, valid, setup.options)[task.metric])
+def score_written(task: TrainableTask, examples: Examples, options: BatchOptions) -> dict[str, Any]:
+    """Return the scores of what the finished model writes, which would cost too much during training."""
+    if task.metric != "loss":
+        return {}
+    some = examples.first(MAX_SCORED_ROWS)
+    longest = max(map(len, task.tokenizer.encode_all([row[1] for row in some.items], special=False)))
+    scores = task.score(some, batch=options.batch, length=min(longest + 8, options.length))
+    return {name: value for name, value in scores.items() if name != "first"}
 
 
 # Training, and the checkpoints of a long run.

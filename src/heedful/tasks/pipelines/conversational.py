@@ -166,9 +166,8 @@ class Conversational(ScoredByPerplexity):
         return [" ".join(message["content"] for message in talk) for talk in examples.items]
 
     @classmethod
-    def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
-        talks = [*train.items, *valid.items]
-        return {"answers": sum(message["role"] == "assistant" for talk in talks for message in talk)}
+    def facts(cls, examples: Examples) -> dict[str, Any]:
+        return {"answers": sum(message["role"] == "assistant" for talk in examples.items for message in talk)}
 
     @classmethod
     def check_model(cls, model: Model) -> None:

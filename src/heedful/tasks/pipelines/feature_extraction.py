@@ -21,8 +21,8 @@ from heedful.models.base import LM, Model
 from heedful.tasks.examples import FIRST, SCORE, SECOND, Examples, Role, is_numeric
 from heedful.tasks.metrics.scores import correlation_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, smallest_limit, truncates, truncation_options
-from heedful.tasks.task import Task, TrainableTask, TrainingDefaults, row_keywords
-from heedful.train.objectives import Objective, Term, promote_float32
+from heedful.tasks.task import PredictionCall, Task, TrainableTask, TrainingDefaults, row_keywords
+from heedful.train.objectives import Term, promote_float32
 from heedful.weights.loading import with_head
 from heedful.weights.pooling import Pooling, pool
 
@@ -87,6 +87,20 @@ def pair_texts(first: Sequence[Any], second: Any) -> list[tuple[Any, Any]]:
     return list(zip(first, second, strict=True))
 
 
+def cosine_loss(model: Model, batch: Batch) -> dict[str, Term]:
+    """Σ (cos(a, b) − score)², scores between 0 and 1   (Reimers and Gurevych 2019 §3, regression)"""
+    assert isinstance(model, LM)
+    sides = []
+    for tokens, valid in (
+        (batch.tokens, batch.valid), (batch.extra["other_tokens"], batch.extra.get("other_valid")),
+    ):  # fmt: skip
+        real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        states = model.encode(tokens, valid=valid)
+        sides.append(promote_float32(pool(states, real, model.pooling or Pooling())))
+    cosines = F.cosine_similarity(sides[0], sides[1], dim=-1)  # (B,)
+    return {"closeness": Term(F.mse_loss(cosines, batch.extra["score"], reduction="sum"), "row")}
+
+
 class SentenceSimilarity(TrainableTask):
     """cos(a, b) = a·b / |a||b| of the pooled vectors of two texts, from −1 to 1
 
@@ -98,6 +112,7 @@ class SentenceSimilarity(TrainableTask):
     fields = ("source", "sentences")
     command, head, metric, trained_whole = "similarity", "none", "spearman", ()
     training = TrainingDefaults(lr=3e-5, lora_lr=5e-4, epochs=4, length=128)
+    objective = staticmethod(cosine_loss)
     roles: ClassVar[Mapping[str, Role]] = {
         "text": Role("--text", FIRST), "pair": Role("--pair", SECOND), "score": Role("--label", SCORE),
     }  # fmt: skip
@@ -167,8 +182,8 @@ class SentenceSimilarity(TrainableTask):
         return [text for row in examples.items for text in row[:2]]
 
     @classmethod
-    def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
-        scores = [float(row[-1]) for row in train.items]
+    def facts(cls, examples: Examples) -> dict[str, Any]:
+        scores = [float(row[-1]) for row in examples.items]
         return {"scores": {"lowest": min(scores), "highest": max(scores)}}
 
     @classmethod
@@ -179,7 +194,9 @@ class SentenceSimilarity(TrainableTask):
             )
 
     @classmethod
-    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
+    def attach_head(
+        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
+    ) -> tuple[Model, str]:
         made = model if model.config.head == "none" else with_head(model, "none", seed=seed).to(model.device)
         made.pooling = made.pooling or Pooling(normalise=True)
         return made, f"sentence vectors by the {made.pooling.mode}"
@@ -196,26 +213,9 @@ class SentenceSimilarity(TrainableTask):
         make = lambda row, epoch: {**rows.make(row, epoch), "score": scores[row]}
         return replace(pairs, source=CollatedRows(rows.count, make, rows.pad))
 
-    @property
-    def objective(self) -> Objective:
-        return cosine_loss
-
-    def inputs(self, examples: Examples) -> tuple[Any, ...]:
-        return [row[0] for row in examples.items], [row[1] for row in examples.items]
+    def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
+        _, options = super().prediction_call(examples, **settings)
+        return ([row[0] for row in examples.items], [row[1] for row in examples.items]), options
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         return correlation_scores([float(row[-1]) for row in examples.items], answers)
-
-
-def cosine_loss(model: Model, batch: Batch) -> dict[str, Term]:
-    """Σ (cos(a, b) − score)², scores between 0 and 1   (Reimers and Gurevych 2019 §3, regression)"""
-    assert isinstance(model, LM)
-    sides = []
-    for tokens, valid in (
-        (batch.tokens, batch.valid), (batch.extra["other_tokens"], batch.extra.get("other_valid")),
-    ):  # fmt: skip
-        real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-        states = model.encode(tokens, valid=valid)
-        sides.append(promote_float32(pool(states, real, model.pooling or Pooling())))
-    cosines = F.cosine_similarity(sides[0], sides[1], dim=-1)  # (B,)
-    return {"closeness": Term(F.mse_loss(cosines, batch.extra["score"], reduction="sum"), "row")}

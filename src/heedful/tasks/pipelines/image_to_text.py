@@ -21,7 +21,7 @@ from heedful.tasks.generation import GENERATION_BATCH_SIZE, clean_text
 from heedful.tasks.metrics.generated import transcriptions
 from heedful.tasks.model_inputs import map_inputs
 from heedful.tasks.pipelines.text_pairs import TrainableGeneration
-from heedful.tasks.task import TrainingDefaults, row_keywords
+from heedful.tasks.task import PredictionCall, TrainingDefaults, row_keywords
 
 
 class ImageToText(TrainableGeneration):
@@ -94,17 +94,11 @@ class ImageToText(TrainableGeneration):
         start, processor = getattr(self.model, "start_token", None), self.model.image_processor
         return data.image_text(images, texts, self.tokenizer, processor, start=start, **row_keywords(options))
 
-    def inputs(self, examples: Examples) -> tuple[Any, ...]:
-        return ([row[0] for row in examples.items],)
-
-    def scoring_options(
-        self, examples: Examples, *, batch: int, length: int | None = None, truncate: bool | None = True,
-        **options: Any,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Return options of generation: the likeliest token each time, unless beams are asked for."""
-        found = super().scoring_options(examples, batch=batch, length=length, truncate=truncate, **options)
-        asked = {"num_beams", "beams"} & options.keys()
-        return found if asked else {name: value for name, value in found.items() if name != "num_beams"}
+    def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
+        """Return the images, and options of generation: the likeliest token each time by default."""
+        greedy = {} if {"num_beams", "beams"} & settings.keys() else {"num_beams": 1}
+        _, options = super().prediction_call(examples, **(greedy | settings))
+        return ([row[0] for row in examples.items],), options
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         found = super().compare(examples, answers)

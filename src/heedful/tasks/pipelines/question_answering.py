@@ -44,7 +44,7 @@ from heedful.tasks.model_inputs import (
     tokenize,
     truncate_text,
 )
-from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.task import PredictionCall, TrainableTask, TrainingDefaults, row_keywords
 
 
 @dataclass(frozen=True)
@@ -173,10 +173,10 @@ class QuestionAnswering(TrainableTask):
         return [f"{one.question} {one.context}" for one in examples.items]
 
     @classmethod
-    def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
-        both = (*train.items, *valid.items)
-        articles, none = len({*train.locations, *valid.locations}), sum(not one.answers for one in both)
-        return {"articles": articles, "contexts": len({one.context for one in both})} | (
+    def facts(cls, examples: Examples) -> dict[str, Any]:
+        articles, contexts = set(examples.locations), {one.context for one in examples.items}
+        none = sum(not one.answers for one in examples.items)
+        return {"articles": len(articles), "contexts": len(contexts)} | (
             {"unanswerable": none} if none else {}
         )
 
@@ -186,15 +186,13 @@ class QuestionAnswering(TrainableTask):
             list(examples.items), self.tokenizer, stride=stride, question=question, **row_keywords(options)
         )
 
-    def inputs(self, examples: Examples) -> tuple[Any, ...]:
-        return (({"question": one.question, "context": one.context} for one in examples.items),)
-
-    def scoring_options(
+    def prediction_call(
         self, examples: Examples, *, batch: int, length: int | None = None, stride: int | None = None,
         question: int | None = None, truncate: bool | None = True, **options: Any,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Return the windows of training: `length` tokens, `stride` of them shared, `question` of a question.
+    ) -> PredictionCall:  # fmt: skip
+        """Return the questions, and the windows of training as options of `predict`.
 
+        A window has `length` tokens, shares `stride` of them, and has at most `question` of a question.
         "" is an answer only where some question has none.
         """
         stride_by_length, question_by_length = (None, None) if length is None else _window_settings(length)
@@ -203,7 +201,8 @@ class QuestionAnswering(TrainableTask):
             "max_question_len": question or question_by_length, "batch_size": batch, "max_answer_len": 30,
             "handle_impossible_answer": any(not one.answers for one in examples.items),
         }  # fmt: skip
-        return {name: value for name, value in windows.items() if value is not None} | options
+        questions = ({"question": one.question, "context": one.context} for one in examples.items)
+        return (questions,), {name: value for name, value in windows.items() if value is not None} | options
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         truths = [[text for text, _ in one.answers] for one in examples.items]

@@ -28,11 +28,18 @@ from heedful.tasks.model_inputs import (
 )
 from heedful.tasks.pipelines.feature_extraction import pair_texts
 from heedful.tasks.pipelines.text_classification import SCORE_FUNCTIONS
-from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.task import PredictionCall, TrainableTask, TrainingDefaults, row_keywords
 from heedful.text import Tokenizer
-from heedful.train.objectives import Objective, Term, extra_of, promote_float32
+from heedful.train.objectives import Term, extra_of, promote_float32
 
 LABEL = "relevance"  # the name of a new head's one label
+
+
+def relevance_loss(model: Model, batch: Batch) -> dict[str, Term]:
+    """−Σ (y log σ(u) + (1 − y) log(1 − σ(u))), y the relevance of a row between 0 and 1"""
+    logits = promote_float32(model(batch.tokens, valid=batch.valid, types=batch.types)).squeeze(-1)  # (B,)
+    truth = extra_of(batch, "score").to(logits.dtype)
+    return {"relevance": Term(F.binary_cross_entropy_with_logits(logits, truth, reduction="sum"), "row")}
 
 
 class Rerank(TrainableTask):
@@ -50,6 +57,7 @@ class Rerank(TrainableTask):
         "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
     }
     training = TrainingDefaults(lr=3e-5, lora_lr=5e-4, epochs=4, length=256)
+    objective = staticmethod(relevance_loss)
     roles: ClassVar[Mapping[str, Role]] = {
         "query": Role("--text", QUERY), "document": Role("--pair", DOCUMENT),
         "relevance": Role("--label", RELEVANCE),
@@ -138,24 +146,17 @@ class Rerank(TrainableTask):
         return [" ".join(row[:2]) for row in examples.items]
 
     @classmethod
-    def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
-        rows = [*train.items, *valid.items]
-        relevant = sum(float(row[-1]) > 0 for row in rows)
-        return {"queries": len({row[0] for row in rows}), "relevant texts": relevant}
+    def facts(cls, examples: Examples) -> dict[str, Any]:
+        relevant = sum(float(row[-1]) > 0 for row in examples.items)
+        return {"queries": len({row[0] for row in examples.items}), "relevant texts": relevant}
 
     @classmethod
-    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
+    def attach_head(
+        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
+    ) -> tuple[Model, str]:
         if cls.fits(model):
             return model, "its own head, of one label"
-        return super().attach_head(model, train, seed)[0], "a new head of one label"
-
-    @classmethod
-    def label_order(cls, train: Examples) -> tuple[str, ...]:
-        return (LABEL,)
-
-    @property
-    def objective(self) -> Objective:
-        return relevance_loss
+        return super().attach_head(model, train, seed, (LABEL,))[0], "a new head of one label"
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         """Return batches of two texts and a relevance between 0 and 1, extra["score"]."""
@@ -166,8 +167,9 @@ class Rerank(TrainableTask):
             replace(table, held=held), self.tokenizer, text=0, pair=1, score=2, **row_keywords(options)
         )
 
-    def inputs(self, examples: Examples) -> tuple[Any, ...]:
-        return [row[0] for row in examples.items], [row[1] for row in examples.items]
+    def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
+        _, options = super().prediction_call(examples, **settings)
+        return ([row[0] for row in examples.items], [row[1] for row in examples.items]), options
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         rows = examples.items
@@ -196,10 +198,3 @@ def parse_request(request: Any) -> tuple[str, list[str]]:
         if not isinstance(text, str) or not text.strip():
             raise InputError(f"text {i} to rank must be a text and not empty; got {text!r:.60}")
     return asked, found
-
-
-def relevance_loss(model: Model, batch: Batch) -> dict[str, Term]:
-    """−Σ (y log σ(u) + (1 − y) log(1 − σ(u))), y the relevance of a row between 0 and 1"""
-    logits = promote_float32(model(batch.tokens, valid=batch.valid, types=batch.types)).squeeze(-1)  # (B,)
-    truth = extra_of(batch, "score").to(logits.dtype)
-    return {"relevance": Term(F.binary_cross_entropy_with_logits(logits, truth, reduction="sum"), "row")}

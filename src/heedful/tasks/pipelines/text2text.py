@@ -121,7 +121,9 @@ class Summarization(Text2Text, TrainableGeneration):
     text_scores = staticmethod(rouge)
 
     @classmethod
-    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
+    def attach_head(
+        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
+    ) -> tuple[Model, str]:
         """Return the model as it is; config.json keeps the prompt that a decoder learns with."""
         if isinstance(model, LM):
             model.hf_config["task_prompt"] = str(

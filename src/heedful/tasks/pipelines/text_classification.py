@@ -49,12 +49,18 @@ from heedful.tasks.label_kinds import (
 )
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, rename_options, truncates
 from heedful.tasks.pipelines.feature_extraction import sentence_vectors
-from heedful.tasks.task import Task, TrainableTask, TrainingDefaults, parse_table, row_keywords
+from heedful.tasks.task import (
+    PredictionCall,
+    Task,
+    TrainableTask,
+    TrainingDefaults,
+    parse_table,
+    row_keywords,
+)
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.objectives import Objective
 
 MAX_CLASSES = 1000  # so many in a small file are no classes
-MANY_CLASSES = 10  # from which on learning is faster and longer
 MAX_ROWS_PER_CLASS = 32  # in the mean; from more on training all weights does better (docs/finetuning.md)
 
 SCORE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -91,7 +97,7 @@ class TextClassification(TrainableTask):
     heads = ("classify",)
     needs = "a head that labels a whole text (classify)"
     command, head = "classify", "classify"
-    training = TrainingDefaults(lr=5e-5, lora_lr=1e-3, epochs=4, length=256)
+    training = TrainingDefaults(lr=5e-5, lora_lr=1e-3, epochs=4, length=256, many_labels_lr=2e-4)
     roles: ClassVar[Mapping[str, Role]] = {**INPUT_ROLES["classify"], "label": Role("--label", LABEL)}
 
     label_kind: LabelKind = None  # type: ignore[assignment]  # None: as the model's config.json says
@@ -156,7 +162,7 @@ class TextClassification(TrainableTask):
         return self.label_kind.metric
 
     @property
-    def objective(self) -> str | Objective:
+    def objective(self) -> str | Objective:  # type: ignore[override]
         return self.label_kind.objective
 
     @classmethod
@@ -231,10 +237,6 @@ class TextClassification(TrainableTask):
         check_known("label", used, count_values([label for row in train.items for label in labels_of(row)]))
 
     @classmethod
-    def identity_of(cls, example: Any) -> Any:
-        return example[:-1]  # a text with two labels is still one text
-
-    @classmethod
     def group_rows(cls, examples: Examples) -> list[int]:
         """Return a number for every row: rows that share a text, of a pair one of the two, have the same.
 
@@ -258,20 +260,12 @@ class TextClassification(TrainableTask):
         return list(range(len(examples)))
 
     @classmethod
-    def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
-        labels = [labels_of(row) for row in (*train.items, *valid.items)]
+    def facts(cls, examples: Examples) -> dict[str, Any]:
+        labels = [labels_of(row) for row in examples.items]
         none = sum(not names for names in labels)
         return {"labels": count_values([name for names in labels for name in names])} | (
             {"rows without a label": none} if none else {}
         )
-
-    @classmethod
-    def training_defaults(cls, train: Examples) -> TrainingDefaults:
-        classes = len({row[-1] for row in train.items})
-        if classes < MANY_CLASSES:
-            return cls.training
-        # A new head of many is far from settled after so many careful steps.
-        return replace(cls.training, lr=2e-4, steps=max(cls.training.steps, 3 * classes))
 
     @classmethod
     def check_model(cls, model: Model) -> None:
@@ -307,19 +301,18 @@ class TextClassification(TrainableTask):
     @classmethod
     def has_labels(cls, model: Model, train: Examples) -> bool:
         """Return whether the model has a head for the labels of these examples."""
-        return model.config.head == cls.head and set(model.label_names) == set(cls.label_order(train))
+        return model.config.head == cls.head and set(model.label_names) == set(label_names(train))
 
     @classmethod
-    def label_order(cls, train: Examples) -> tuple[str, ...]:
-        return label_names(train)
-
-    @classmethod
-    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
+    def attach_head(
+        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
+    ) -> tuple[Model, str]:
         if cls.has_labels(model, train):
             return model, f"its own head, of {len(model.label_names)} classes"
-        made, _ = super().attach_head(model, train, seed)
+        labels = label_names(train)
+        made, _ = super().attach_head(model, train, seed, labels)
         made.hf_config |= kind_of(train).head_settings
-        return made, f"a new head of {len(label_names(train))} {kind_of(train).unit}"
+        return made, f"a new head of {len(labels)} {kind_of(train).unit}"
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         """Return batches of texts with extra["label"]: (B,), or (B, C) with 1 for each label that holds."""
@@ -345,18 +338,17 @@ class TextClassification(TrainableTask):
             return replace(batches, order=order, settings={**batches.settings, "balanced": True})
         return batches
 
-    def inputs(self, examples: Examples) -> tuple[Any, ...]:
+    def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
         one = lambda row: row[0] if len(row) == 2 else {"text": row[0], "text_pair": row[1]}
-        return ([one(row) for row in examples.items],)
-
-    def scoring_options(self, examples: Examples, **settings: Any) -> dict[str, Any]:
+        _, options = super().prediction_call(examples, **settings)
         all_labels = {"top_k": None} if self.label_kind.several else {}
-        return all_labels | super().scoring_options(examples, **settings)
+        return ([one(row) for row in examples.items],), all_labels | options
 
-    def check_truth(self, examples: Examples) -> None:
+    def score(self, examples: Examples, **settings: Any) -> dict[str, Any]:
         file = f"{examples.path}, " if examples.path else ""
         lines = zip(examples.items, examples.locations, strict=True)
         check_labels(self.model, [(name, f"{file}{at}") for row, at in lines for name in labels_of(row)])
+        return super().score(examples, **settings)
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         if self.label_kind.several:

@@ -168,12 +168,10 @@ class TextGeneration(ScoredByPerplexity):
         return [] if is_running_text(examples) else [" ".join(row) for row in examples.items]
 
     @classmethod
-    def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
-        if not is_running_text(train):
+    def facts(cls, examples: Examples) -> dict[str, Any]:
+        if not is_running_text(examples):
             return {}
-        return {
-            "characters": sum(len(t) for part in (train, valid) for d in part.items[:1] for u in d for t in u)
-        }
+        return {"characters": sum(len(text) for document in examples.items[0] for text in document)}
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         first = examples.items[0]

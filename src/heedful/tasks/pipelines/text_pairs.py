@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -22,10 +21,9 @@ from heedful.tasks.examples import Examples, limit_characters
 from heedful.tasks.generation import GENERATION_BATCH_SIZE, HUGGINGFACE_NAMES, GeneratingTask
 from heedful.tasks.model_inputs import BATCH_SIZE, input_limit, map_inputs, truncate_text
 from heedful.tasks.pipelines.feature_extraction import pair_texts
-from heedful.tasks.task import Task, TrainableTask, row_keywords
+from heedful.tasks.task import PredictionCall, Task, TrainableTask, row_keywords
 
 MAX_WRITTEN_TOKENS = 128  # for each text that is scored
-MAX_SCORED_ROWS = 200  # validation rows for which the finished model writes
 BLANK = "{text}"  # in a prompt: where the text goes
 # The names of `generate` → transformers' own.
 OPTION_NAMES = {ours: theirs for theirs, ours in HUGGINGFACE_NAMES.items()} | {"max_tokens": "max_new_tokens"}
@@ -56,7 +54,9 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
         return [row[0] for row in examples.items]
 
     @classmethod
-    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
+    def attach_head(
+        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
+    ) -> tuple[Model, str]:
         return model, "its own head"
 
     @property
@@ -94,21 +94,20 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
         short = [truncate_text(self.tokenizer, text, n)[0] for text, n in zip(short, room, strict=True)]
         return [self.prompt_template.replace(BLANK, text) for text in short]
 
-    def inputs(self, examples: Examples) -> tuple[Any, ...]:
-        return (self.texts(examples),)
-
-    def scoring_options(
+    def prediction_call(
         self, examples: Examples, *, batch: int, length: int | None = None, truncate: bool | None = True,
         **options: Any,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Return options of generation, which may have the names of `generate`; at most `length` is written.
+    ) -> PredictionCall:  # fmt: skip
+        """Return the texts, and options of generation, of which at most `length` tokens are written.
 
-        An encoder-decoder searches with four beams, a decoder takes the likeliest token each time.
+        Options may have the names of `generate`. An encoder-decoder searches with four
+        beams, a decoder takes the likeliest token each time.
         """
         named = {OPTION_NAMES.get(name, name): value for name, value in options.items()}
         beams = {"num_beams": 4} if isinstance(self.model, Seq2Seq) else {}
         reading = {"truncation": truncate, "batch_size": batch}
-        return {"max_new_tokens": length or MAX_WRITTEN_TOKENS, **beams, **reading, **named}
+        written = {"max_new_tokens": length or MAX_WRITTEN_TOKENS}
+        return (self.texts(examples),), {**written, **beams, **reading, **named}
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         """Score what was written; `first` is the first row, to look at."""
@@ -124,22 +123,11 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
         """Return the scores of what was written against what was expected."""
         raise NotImplementedError
 
-    def final_scores(self, examples: Examples, options: BatchOptions) -> dict[str, Any]:
-        """Score what is written for the first examples."""
-        some = examples.first(MAX_SCORED_ROWS)
-        longest = max(map(len, self.tokenizer.encode_all([row[1] for row in some.items], special=False)))
-        scores = self.score(some, batch=options.batch, length=min(longest + 8, options.length))
-        return {name: value for name, value in scores.items() if name != "first"}
-
 
 class ScoredByPerplexity(TrainableGeneration):
     """A task for which there are many good texts, so that the score is how likely the expected ones are."""
 
     metric = "perplexity"
-
-    def loss_scores(self, batches: Batches) -> dict[str, Any]:
-        loss = super().loss_scores(batches)["loss"]
-        return {"perplexity": math.exp(min(loss, 700.0)), "loss": loss}
 
     def score(
         self, examples: Examples, *, batch: int = GENERATION_BATCH_SIZE, length: int | None = None,
@@ -151,9 +139,6 @@ class ScoredByPerplexity(TrainableGeneration):
         limit = input_limit(self.model, self.tokenizer) or self.training.length
         options = BatchOptions(length or min(self.training.length, limit), batch, truncate=bool(truncate))
         return self.loss_scores(self.batches(examples, options))
-
-    def final_scores(self, examples: Examples, options: BatchOptions) -> dict[str, Any]:
-        return {}  # the loss has said all
 
 
 def task_prefix(model: Model, task: str) -> str:

@@ -30,6 +30,7 @@ from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.examples.tagging import Sentence, conll, to_bio
 from heedful.data.input_files import InputFile, Row, UnusableRow, cell_text, parse_rows
+from heedful.models.base import Model
 from heedful.tasks.examples import (
     TAGS,
     WORDS,
@@ -55,7 +56,7 @@ from heedful.tasks.model_inputs import (
     truncates,
     warn_truncated,
 )
-from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.task import PredictionCall, TrainableTask, TrainingDefaults, row_keywords
 from heedful.text import Tokenizer
 
 # (tokens of a word, labels) → the scores of the word
@@ -218,33 +219,31 @@ class TokenClassification(TrainableTask):
         return [" ".join(one.words) for one in examples.items]
 
     @classmethod
-    def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
-        both = (*train.items, *valid.items)
+    def facts(cls, examples: Examples) -> dict[str, Any]:
         return {
-            "words": sum(len(one.words) for one in both),
-            "labels": count_values([tag for one in both for tag in one.tags]),
+            "words": sum(len(one.words) for one in examples.items),
+            "labels": count_values([tag for one in examples.items for tag in one.tags]),
         }
 
     @classmethod
-    def label_order(cls, train: Examples) -> tuple[str, ...]:
-        """Return O first, as published taggers have it; then by type, B- before I-."""
+    def attach_head(
+        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
+    ) -> tuple[Model, str]:
+        # O stands first, as in published taggers; then tags by type, B- before I-.
         names = {tag for one in train.items for tag in one.tags}
-        return tuple(sorted(names, key=lambda n: (n != "O", n.partition("-")[2], n)))
+        order = sorted(names, key=lambda n: (n != "O", n.partition("-")[2], n))
+        return super().attach_head(model, train, seed, tuple(order))
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         return data.tag(list(examples.items), self.tokenizer, labels=self.labels, **row_keywords(options))
 
-    def inputs(self, examples: Examples) -> tuple[Any, ...]:
-        return (self.texts(examples),)
+    def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
+        every_token = {"aggregation_strategy": "none", "ignore_labels": ()}
+        return super().prediction_call(examples, **(settings | every_token))
 
-    def check_truth(self, examples: Examples) -> None:
+    def score(self, examples: Examples, **settings: Any) -> dict[str, Any]:
         check_labels(self.model, [(tag, one.where) for one in examples.items for tag in one.tags])
-
-    def scoring_options(self, examples: Examples, **settings: Any) -> dict[str, Any]:
-        return super().scoring_options(examples, **settings) | {
-            "aggregation_strategy": "none",
-            "ignore_labels": (),
-        }
+        return super().score(examples, **settings)
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         """Score the label of the first token of each word; a word without a token of its own has none."""

@@ -143,7 +143,7 @@ def test_what_cannot_be_learnt_or_found_says_why() -> None:
     made = fit_dictionary(x, x, NAME, NAME, width=20, k=3, steps=2)
     with pytest.raises(InputError, match="no feature 20"):
         ablate_features(made, [20])
-    with pytest.raises(InputError, match="topk or l1"):
+    with pytest.raises(InputError, match="topk, l1"):
         fit_dictionary(x, x, NAME, NAME, kind="soft")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="k=20 is more than width=8"):
         fit_dictionary(x, x, NAME, NAME, width=8, k=20)

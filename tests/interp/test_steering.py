@@ -121,7 +121,7 @@ def test_rows_come_in_the_order_of_the_texts_so_that_labels_in_that_order_fit() 
     ("call", "words"),
     [
         (lambda m: steer(m, "blocks.0.output", torch.zeros(m.config.dim)), "zero"),
-        (lambda m: steer(m, "blocks.0.output", torch.ones(3), method="push"), "no way to steer"),
+        (lambda m: steer(m, "blocks.0.output", torch.ones(3), method="push"), "is unknown"),
         (lambda m: steer(m, "blocks.0.output", torch.ones(3), method="clamp"), "needs a value"),
         (lambda m: m(torch.tensor([[5]]), watch=steer(m, "blocks.0.output", torch.ones(3))), "3"),
         (lambda m: steering_vector(m, "one text", [[5]], "blocks.0.output"), "no list"),

@@ -9,9 +9,9 @@ token, next to the token's id, text and position. A pass stops after the last la
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -19,12 +19,10 @@ from torch import Tensor
 
 from heedful.core.errors import InputError
 from heedful.core.padding import pad_rows, valid_mask
-from heedful.interp.inputs import Input, Report, Text, reading, with_progress, word_head
+from heedful.interp.inputs import Input, Report, Text, reading, run_model, with_progress, word_head
 from heedful.interp.observe.prediction import is_causal, predicts, special_ids
-from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
-from heedful.models.calls import ForwardOptions
+from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
-from heedful.nn.head import NoHead
 from heedful.nn.watch import LAYER_OUTPUT, WILDCARD, Axes
 
 Texts = Sequence[Text | Input]
@@ -70,20 +68,12 @@ class InputBatch:
         return (self.ids, self.valid) if name.startswith(SOURCE_SIDE) else self.read
 
     def run(self, model: Model, watch: Watch | None = None) -> Tensor:
-        """Return the logits; the last hidden states of a model without a head."""
-        valid = None if bool(self.valid.all()) else self.valid
-        bare = isinstance(model.head, NoHead)
-        with evaluation_mode(model):
-            if isinstance(model, Seq2Seq):
-                target, real = self.read
-                decode = model.hidden if bare else model
-                return cast(Tensor, decode(self.ids, target, valid=valid, target_valid=real, watch=watch))
-            types = [t for i in self.inputs if (t := i.types) is not None]
-            options: ForwardOptions = {"valid": valid, "watch": watch}
-            if types:
-                options["types"] = _pad(types)[0]
-            encode = cast(LM, model).encode if bare else model
-            return cast(Tensor, encode(self.ids, **options))
+        """Return what `run_model` returns for the batch."""
+        types = [t for i in self.inputs if (t := i.types) is not None]
+        return run_model(
+            model, self.ids, self.target, types=_pad(types)[0] if types else None, watch=watch,
+            valid=None if bool(self.valid.all()) else self.valid, target_valid=self.target_valid,
+        )  # fmt: skip
 
 
 def _pad(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -144,6 +134,22 @@ def from_token_rows(rows: Tensor, shape: torch.Size, axis: int) -> Tensor:
     sizes = list(shape)
     tokens = sizes.pop(axis)
     return rows.unflatten(2, sizes[1:]).movedim(1, axis) if len(sizes) > 1 else rows.view(-1, tokens)
+
+
+class TokenWatch(Watch):
+    """A watch whose edits are given a vector for each token, (B, T, W), whatever the shape of the value."""
+
+    def __init__(self, edit: Mapping[str, Callable[[Tensor], Tensor]]) -> None:
+        super().__init__(edit={name: partial(self._edit_rows, change) for name, change in edit.items()})
+
+    def note(self, name: str, axes: Axes) -> None:
+        super().note(name, axes)
+        self._newest = name, axes.positions
+
+    def _edit_rows(self, change: Callable[[Tensor], Tensor], value: Tensor) -> Tensor:
+        name, axis = self._newest  # a part declares the axes of a value before its edits are called
+        rows = change(token_rows(value, axis, name)).to(value.dtype)
+        return value if axis is None else from_token_rows(rows, value.shape, axis)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
 from heedful.interp.inputs import (
     Input,
@@ -74,8 +75,7 @@ def attribution(
     they are. Where the sum is missed the path is halved until it fits, up to `steps` points (by default
     8,192). Shares that still miss a tenth of the rise are no answer: that raises InputError.
     """
-    if method not in ("gradient", "integrated"):
-        raise InputError(f"method={method!r} is unknown", hint="choose gradient or integrated")
+    check_choice("method", method, ("gradient", "integrated"))
     given = reading(model, text, target)
     names = ["embed.token"] + ["target_embed.token"] * isinstance(model, Seq2Seq)
     position = position_of(given.names, position)

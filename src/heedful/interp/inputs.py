@@ -53,20 +53,29 @@ class Input:
         return self.tokens if self.target is None else self.target_tokens
 
     def run(self, model: Model, watch: Watch | None = None, *, repeat: int = 1) -> Tensor:
-        """The logits; the last hidden states of a model without a head. `repeat` makes a batch of copies."""
+        """Return what `run_model` returns; `repeat` makes a batch of copies."""
+        target, types = (
+            None if rows is None else rows.expand(repeat, -1) for rows in (self.target, self.types)
+        )
         ids = self.ids.expand(repeat, *self.ids.shape[1:])
-        with evaluation_mode(model):
-            if isinstance(model, Seq2Seq):
-                target = cast(Tensor, self.target).expand(repeat, -1)
-                if isinstance(model.head, NoHead):
-                    return model.hidden(ids, target, watch=watch)
-                return cast(Tensor, model(ids, target, watch=watch))
-            options: ForwardOptions = {"watch": watch}
-            if self.types is not None:
-                options["types"] = self.types.expand(repeat, -1)
-            if isinstance(model.head, NoHead):
-                return cast(LM, model).encode(ids, **options)
-            return cast(Tensor, model(ids, **options))
+        return run_model(model, ids, target, types=types, watch=watch)
+
+
+def run_model(
+    model: Model, ids: Tensor, target: Tensor | None = None, *, types: Tensor | None = None,
+    valid: Tensor | None = None, target_valid: Tensor | None = None, watch: Watch | None = None,
+) -> Tensor:  # fmt: skip
+    """Return the logits of a batch; the last hidden states of a model without a head."""
+    bare = isinstance(model.head, NoHead)
+    with evaluation_mode(model):
+        if isinstance(model, Seq2Seq):
+            decode: Callable[..., Tensor] = model.hidden if bare else model
+            return decode(ids, target, valid=valid, target_valid=target_valid, watch=watch)
+        options: ForwardOptions = {"valid": valid, "watch": watch}
+        if types is not None:
+            options["types"] = types
+        encode = cast(LM, model).encode if bare else model
+        return cast(Tensor, encode(ids, **options))
 
 
 def reading(model: Model, text: Text | Input, target: Text | None = None, *, write: int = 24) -> Input:

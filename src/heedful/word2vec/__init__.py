@@ -7,32 +7,6 @@ definition  random_bits     the objectives in PyTorch and the draws in Python: w
 steps                       one update with every number, as data
 """
 
-from __future__ import annotations
+from heedful.core.lazy import lazy_names
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from heedful.word2vec.corpus import Corpus
-    from heedful.word2vec.evaluation import evaluate
-    from heedful.word2vec.hyperparameters import Settings
-    from heedful.word2vec.phrases import Phrases, find_phrases
-    from heedful.word2vec.vectors import Ranking, Word2Vec
-
-MODULES = {
-    "Corpus": "corpus",
-    "Phrases": "phrases",
-    "Ranking": "vectors",
-    "Settings": "hyperparameters",
-    "Word2Vec": "vectors",
-    "evaluate": "evaluation",
-    "find_phrases": "phrases",
-}
-
-__all__ = ["Corpus", "Phrases", "Ranking", "Settings", "Word2Vec", "evaluate", "find_phrases"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)
+__all__, __getattr__, __dir__ = lazy_names(__name__)

@@ -12,6 +12,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -347,12 +348,9 @@ def _edits(batch: Sequence[Intervention], first: int) -> dict[str, Edit]:
     for row, change in enumerate(batch):
         rows.setdefault(change.name, []).append((row, change))
 
-    def edit_of(these: Sequence[tuple[int, Intervention]]) -> Edit:
-        def edit(now: Tensor) -> Tensor:
-            for row, change in these:
-                change.write(now[row], first)
-            return now
+    def edit(changes: Sequence[tuple[int, Intervention]], now: Tensor) -> Tensor:
+        for row, change in changes:
+            change.write(now[row], first)
+        return now
 
-        return edit
-
-    return {name: edit_of(these) for name, these in rows.items()}
+    return {name: partial(edit, changes) for name, changes in rows.items()}

@@ -192,7 +192,8 @@ def path_patching(
     change = {node.name: table.output_change(node, first, second)[0] for node in sends}
     direct = [(s, r) for s, r in pairs if not r.projection]
     projected = [(s, r) for s, r in pairs if r.projection]
-    interventions = [_direct(r, change[s.name]) for s, r in direct]
+    add = lambda added, row, first: row.add_(added[first:])  # a norm reads the stream with the change in it
+    interventions = [Intervention(r.value, None, partial(add, change[s.name])) for s, r in direct]
     interventions += _through_projections(comparison, projected, change)
     restored = InterventionRunner(comparison, rows).run(interventions, report)
     return edge_result("exact", comparison, sends, receives, direct + projected, restored)
@@ -212,15 +213,6 @@ def edge_result(
     )
 
 
-def _direct(receiver: Node, change: Tensor) -> Intervention:
-    """Let a norm read the stream with the sender's change in it."""
-
-    def write(row: Tensor, first: int) -> None:
-        row += change[first:]
-
-    return Intervention(receiver.value, None, write)
-
-
 def _through_projections(
     comparison: Comparison, pairs: Sequence[tuple[Node, Node]], change: dict[str, Tensor]
 ) -> list[Intervention]:
@@ -237,15 +229,13 @@ def _through_projections(
             comparison.corrupt.run(comparison.model, watch, repeat=len(some))
             made |= {(s, name): row for s, row in zip(some, watch[name], strict=True)}
 
-    def put_head(sender: Node, receiver: Node) -> Intervention:
-        values = made[sender.name, projection(receiver)]
+    def write(values: Tensor, head: int | None, row: Tensor, first: int) -> None:
+        row[head] = values[head, first:]
 
-        def write(row: Tensor, first: int) -> None:
-            row[receiver.head] = values[receiver.head, first:]
-
-        return Intervention(projection(receiver), None, write)
-
-    return [put_head(sender, receiver) for sender, receiver in pairs]
+    return [
+        Intervention(projection(r), None, partial(write, made[s.name, projection(r)], r.head))
+        for s, r in pairs
+    ]
 
 
 # Attribution patching: a gradient estimates every patch, or every edge, to first order. A few passes replace

@@ -9,27 +9,21 @@ idea: the model uses it. A strength that is too large breaks the text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
 from heedful.decode.loop import generate
-from heedful.interp.activations import (
-    Texts,
-    collect_activations,
-    content_tokens,
-    from_token_rows,
-    token_rows,
-)
+from heedful.interp.activations import Texts, TokenWatch, collect_activations, content_tokens
 from heedful.interp.inputs import Input, Report, Result, Text, choices, names_of, reading
 from heedful.interp.observe.prediction import default_position
 from heedful.models.base import Model
 from heedful.nn.context import Watch
-from heedful.nn.watch import Axes, matches
 
 TokenChanges = list[tuple[str, float]]  # tokens, and by how much log p changed
 Method = Literal["add", "ablate", "clamp"]
@@ -64,29 +58,6 @@ def _check_texts(texts: Texts, role: str) -> None:
         raise InputError(f"the {role} are no list of texts", hint='give several: ["…", "…"]')
 
 
-class SteeringWatch(Watch):
-    """A watch that changes one value along a direction, on any axis of tokens."""
-
-    def __init__(self, name: str, change: Callable[[Tensor], Tensor]) -> None:
-        super().__init__(edit={name: self._steer})
-        self.change = change
-        self._name, self._axis = name, cast(int | None, -2)
-
-    def show(self, name: str, value: Tensor, axes: Axes) -> Tensor:
-        self.note(name, axes)
-        return self.visit(name, value)
-
-    def note(self, name: str, axes: Axes) -> None:
-        super().note(name, axes)
-        if matches(name, self._name):
-            self._axis = axes.positions
-
-    def _steer(self, value: Tensor) -> Tensor:
-        axis = self._axis
-        rows = token_rows(value, axis, self._name)
-        return from_token_rows(self.change(rows), value.shape, cast(int, axis))
-
-
 def steer(
     model: Model, name: str, vector: Tensor | Sequence[float], strength: float = 1.0,
     method: Method = "add", *, value: float | None = None,
@@ -100,12 +71,13 @@ def steer(
     v̂ is v at length 1. Every token is steered, those of the prompt too; strength 0 changes nothing. `name` is
     a watched value, such as "blocks.12.output", or a pattern of several of one width: "blocks.*.output".
     """
-    if method not in ("add", "ablate", "clamp"):
-        raise InputError(f"method={method!r} is no way to steer", hint="choose add, ablate or clamp")
+    check_choice("method", method, get_args(Method))
     if method == "clamp" and value is None:
-        raise InputError(f"method={method!r} needs a value", hint="clamp sets a coordinate to value=…")
+        raise InputError(
+            "needs a value", "clamp sets a coordinate to value=…", argument="method", value=method
+        )
     if method != "clamp" and value is not None:
-        raise InputError(f"method={method!r} takes no value", hint="only clamp takes one")
+        raise InputError("takes no value", "only clamp takes one", argument="method", value=method)
     push = torch.as_tensor(vector).detach().float().flatten().to(model.device)
     if not bool(torch.isfinite(push).all()) or not float(push.norm()) > 0:
         raise InputError("the vector is zero or not finite", hint="give a direction to steer along")
@@ -116,13 +88,10 @@ def steer(
             raise InputError(f"{name} has {rows.shape[-1]} entries and the vector {len(push)}")
         x = rows.float()
         if method == "add":
-            moved = strength * push
-        else:
-            goal = 0.0 if value is None else value
-            moved = strength * (goal - x @ unit)[..., None] * unit
-        return (x + moved).to(rows.dtype)
+            return x + strength * push
+        return x + strength * ((value or 0.0) - x @ unit)[..., None] * unit
 
-    return SteeringWatch(name, change)
+    return TokenWatch({name: change})
 
 
 @dataclass(frozen=True)

@@ -16,28 +16,26 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.core.checks import check_integer
+from heedful.core.checks import check_choice, check_integer
 from heedful.core.errors import CorruptFile, InputError
 from heedful.core.files import missing_file, open_atomically
 from heedful.interp.activations import (
     Activations,
     Texts,
+    TokenWatch,
     collect_activations,
     content_tokens,
-    from_token_rows,
     mean_loss,
-    token_rows,
 )
 from heedful.interp.inputs import Report, Result, names_of, with_progress
 from heedful.models.base import Model
 from heedful.nn.context import Watch
-from heedful.nn.watch import Axes
 
 FORMAT = "heedful.dictionary"
 OUTLIER = 10.0  # a vector longer than this many times the median is left as it is: the first token's often is
@@ -138,8 +136,7 @@ def fit_dictionary(
     learning_rate: float = 1e-3, revive_every: int = 100, seed: int = 0, report: Report | None = None,
 ) -> Dictionary:  # fmt: skip
     """Learn a dictionary from values x (N, D) and what is to be made of them, y (N, E)."""
-    if kind not in ("topk", "l1"):
-        raise InputError(f"kind={kind!r} is unknown", hint="choose topk or l1")
+    check_choice("kind", kind, ("topk", "l1"))
     for setting, number in (("width", width), ("k", k), ("steps", steps), ("batch", batch)):
         check_integer(setting, number)
     if kind == "topk" and k > width:
@@ -231,40 +228,29 @@ class _Trainer:
                 optimiser.state[parameter][moment][dead] = 0.0
 
 
-class DictionaryWatch(Watch):
-    """A watch that computes the features of a source value and changes the target by them."""
+def _edit_target(dictionary: Dictionary, change: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Watch:
+    """Return a watch that computes the features of the source and changes the target y by them.
 
-    def __init__(self, dictionary: Dictionary, change: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-        config = dictionary.config
-        edits = {config.source: self._remember_source} | {config.target: self._write}
-        super().__init__(edit=edits)
-        self.dictionary, self.change = dictionary, change
-        self._axis: dict[str, int | None] = {}
-        self._source: Tensor | None = None
+    `change(y, f, typical)` returns the new y; `typical` is 0 for vectors that are much longer than usual.
+    """
+    config, source = dictionary.config, list[Tensor]()
 
-    def note(self, name: str, axes: Axes) -> None:
-        super().note(name, axes)
-        self._axis[name] = axes.positions
+    def remember(rows: Tensor) -> Tensor:
+        source[:] = [rows]
+        return rows
 
-    def _remember_source(self, value: Tensor) -> Tensor:
-        self._source = token_rows(value, self._axis[self.dictionary.config.source])
-        return value
-
-    def _write(self, value: Tensor) -> Tensor:
-        config = self.dictionary.config
-        axis = self._axis[config.target]
-        rows = token_rows(value, axis, config.target)
-        x = rows if config.source == config.target else cast(Tensor, self._source)
+    def write(rows: Tensor) -> Tensor:
+        x = rows if config.source == config.target else source[0]
         if x.shape[-1] != config.inputs or rows.shape[-1] != config.outputs:
             raise InputError(
                 f"the dictionary is from {config.inputs} entries to {config.outputs}; "
                 f"{config.source} has {x.shape[-1]} here and {config.target} {rows.shape[-1]}"
             )
         with torch.no_grad():
-            f = self.dictionary.encode(x)
-            typical = (x.float().norm(dim=-1, keepdim=True) <= self.dictionary.outlier).float()
-            new = self.change(rows.float(), f, typical)
-        return from_token_rows(new.to(value.dtype), value.shape, cast(int, axis))
+            typical = (x.float().norm(dim=-1, keepdim=True) <= dictionary.outlier).float()
+            return change(rows.float(), dictionary.encode(x), typical)
+
+    return TokenWatch({config.source: remember} | {config.target: write})
 
 
 def replace_value(dictionary: Dictionary) -> Watch:
@@ -272,9 +258,7 @@ def replace_value(dictionary: Dictionary) -> Watch:
 
     Vectors many times longer than usual, such as that of the first token, stay as they are.
     """
-    return DictionaryWatch(
-        dictionary, lambda y, f, typical: torch.where(typical > 0, dictionary.decode(f), y)
-    )
+    return _edit_target(dictionary, lambda y, f, typical: torch.where(typical > 0, dictionary.decode(f), y))
 
 
 def ablate_features(dictionary: Dictionary, features: Sequence[int]) -> Watch:
@@ -285,7 +269,7 @@ def ablate_features(dictionary: Dictionary, features: Sequence[int]) -> Watch:
         share = f[..., chosen] @ dictionary.decoder[chosen] * dictionary.target_scale
         return y - typical * share
 
-    return DictionaryWatch(dictionary, change)
+    return _edit_target(dictionary, change)
 
 
 def set_feature(dictionary: Dictionary, feature: int, value: float) -> Watch:
@@ -295,7 +279,7 @@ def set_feature(dictionary: Dictionary, feature: int, value: float) -> Watch:
     def change(y: Tensor, f: Tensor, typical: Tensor) -> Tensor:
         return y + typical * (value - f[..., chosen, None]) * dictionary.direction(chosen)
 
-    return DictionaryWatch(dictionary, change)
+    return _edit_target(dictionary, change)
 
 
 def _check_features(dictionary: Dictionary, features: Sequence[int]) -> list[int]:

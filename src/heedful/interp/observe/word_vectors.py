@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from heedful.core.checks import check_choice
 from heedful.core.errors import InputError, NotFound
 from heedful.decode.request import context_length
 from heedful.interp.inputs import Result, layer_names, reading, word_head
@@ -29,8 +30,7 @@ from heedful.word2vec import Word2Vec
 
 def vector_table(model: Model | Word2Vec, name: str = "input") -> Word2Vec:
     """Return the input or output vectors of a model with the words they stand for."""
-    if name not in ("input", "output"):
-        raise InputError(f"table={name!r} is unknown", hint="choose input or output")
+    check_choice("table", name, ("input", "output"))
     if isinstance(model, Word2Vec):
         if name == "input":
             return model

@@ -1,14 +1,20 @@
-"""A file to learn from: its kind, its columns, its rows in memory, and which rows cannot be used."""
+"""Data to learn from: a file or a table in memory, its kind, its columns, its rows, and which cannot be used.
+
+path ── read_input_file ──▶ InputFile with all rows
+path ── stream_table ─────▶ InputFile without rows, and an iterator over them: a table of any size
+list, DataFrame, Dataset ── table_in_memory ──▶ InputFile with all rows
+"""
 
 from __future__ import annotations
 
 import codecs
+import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,11 +50,17 @@ class InputFile:
     columns: tuple[str, ...] = ()
     rows: list[Row] = field(default_factory=list, repr=False)
     repeated: frozenset[str] = frozenset()  # names that several columns have
+    in_memory: bool = False  # whether there is no file, and `path` is a name for messages
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the file's bytes."""
-        return sha256([self.path])
+        """The SHA-256 of the file's bytes, or of rows in memory as JSON Lines."""
+        if not self.in_memory:
+            return sha256([self.path])
+        digest = hashlib.sha256()
+        for row in self.rows:
+            digest.update(json.dumps(row.values, ensure_ascii=False, default=str).encode() + b"\n")
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -78,6 +90,37 @@ def read_input_file(
 
     `kinds` are those that the task reads, if it is known: they decide where the file's name tells nothing.
     """
+    file, encoding = find_input_file(path, encoding)
+    kind = file_kind(file, encoding, kinds)
+    if kind != "table":
+        return InputFile(file, kind, encoding)
+    names, stream = table_rows(file, encoding, header)
+    rows = list(stream)
+    if not rows:
+        raise InputError(f"{file} has no rows")
+    columns = tuple(dict.fromkeys(name for row in rows for name in row.values))
+    repeated = frozenset(name for name, count in Counter(names).items() if count > 1)
+    return InputFile(file, "table", encoding, columns, rows, repeated)
+
+
+def stream_table(
+    path: str, *, encoding: str = "utf-8", header: bool = True
+) -> tuple[InputFile, Iterator[Row]]:
+    """Return a table without its rows, and an iterator over them: the rows are never all in memory.
+
+    The columns of JSON are the fields of its first object.
+    """
+    file, encoding = find_input_file(path, encoding)
+    names, rows = table_rows(file, encoding, header)
+    first = next(rows, None)
+    if first is None:
+        raise InputError(f"{file} has no rows")
+    repeated = frozenset(name for name, count in Counter(names).items() if count > 1)
+    return InputFile(file, "table", encoding, tuple(first.values), [], repeated), chain([first], rows)
+
+
+def find_input_file(path: str, encoding: str) -> tuple[Path, str]:
+    """Return the file, which exists and is not empty, and its encoding, which a byte order mark may tell."""
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder", hint="give one file")
     try:
@@ -93,19 +136,72 @@ def read_input_file(
         marked = opened.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # as spreadsheets write
     if marked and encoding.lower() in ("utf-8", "utf8"):
         encoding = "utf-16"
-    kind = file_kind(file, encoding, kinds)
-    if kind != "table":
-        return InputFile(file, kind, encoding)
+    return file, encoding
+
+
+def table_rows(file: Path, encoding: str, header: bool) -> tuple[tuple[str, ...], Iterator[Row]]:
+    """Return the names of a table's columns as its header has them, and its rows one by one."""
     delimiter = TABLE_KINDS.get(stem_path(file).suffix.lower()) or find_delimiter(file, encoding)
     if delimiter == "json":
-        names, rows = json_rows(file, encoding)
+        return json_rows(file, encoding)
+    return delimited_rows(file, encoding, header, delimiter)
+
+
+def table_in_memory(data: Any, name: str = "data") -> InputFile:
+    """Return rows in memory as a table; `name` stands for it in messages.
+
+    `data` is a list of dicts, of tuples or of texts, a dict of columns, a DataFrame of pandas or polars, or a
+    Dataset of `datasets`, whose class numbers become names. No library is imported: each is known by its
+    methods. Tuples have columns that are counted from 0; the column of texts is called "text".
+    """
+    if isinstance(data, str | bytes) or not isinstance(data, Iterable):
+        what = "a list of dicts, of tuples or of texts, a DataFrame or a Dataset"
+        raise InputError(f"{name} must be {what}, or the path of a file; got a {type(data).__name__}")
+    if isinstance(data, Mapping) and any(hasattr(split, "column_names") for split in data.values()):
+        raise InputError(f"{name} has the splits {', '.join(map(str, data))}", hint="give one of them")
+    if hasattr(data, "iter_rows"):  # polars
+        values: Iterable[Any] = data.iter_rows(named=True)
+    elif hasattr(data, "notna") and hasattr(data, "to_dict"):  # pandas, of which NaN is a missing value
+        values = data.astype(object).where(data.notna(), None).to_dict("records")
+    elif hasattr(data, "column_names") and hasattr(data, "features"):  # datasets
+        labels = {column: class_names(feature) for column, feature in data.features.items()}
+        values = ({column: name_classes(v, labels[column]) for column, v in row.items()} for row in data)
+    elif isinstance(data, Mapping):
+        if len({len(column) for column in data.values()}) > 1:
+            raise InputError(f"the columns of {name} differ in length")
+        values = (dict(zip(data, row, strict=True)) for row in zip(*data.values(), strict=True))
     else:
-        names, rows = delimited_rows(file, encoding, header, delimiter)
+        values = data
+    rows = [Row(f"row {i}", _row_values(row, name, i)) for i, row in enumerate(values)]
     if not rows:
-        raise InputError(f"{file} has no rows")
-    columns = tuple(dict.fromkeys(name for row in rows for name in row.values))
-    repeated = frozenset(name for name, count in Counter(names).items() if count > 1)
-    return InputFile(file, "table", encoding, columns, rows, repeated)
+        raise InputError(f"{name} has no rows")
+    columns = tuple(dict.fromkeys(column for row in rows for column in row.values))
+    return InputFile(Path(name), "table", "utf-8", columns, rows, in_memory=True)
+
+
+def _row_values(row: Any, name: str, number: int) -> dict[str, Any]:
+    """Return the cells of a row in memory by their columns; arrays and numbers of NumPy become Python's."""
+    if isinstance(row, str):
+        return {"text": row}
+    if not isinstance(row, Mapping) and not isinstance(row, Sequence):
+        raise InputError(f"{name}, row {number} must be a dict, a tuple or a text; got {row!r:.60}")
+    cells = row.items() if isinstance(row, Mapping) else enumerate(row)
+    return {str(column): v.tolist() if hasattr(v, "tolist") else v for column, v in cells}
+
+
+def class_names(feature: Any) -> Sequence[str] | None:
+    """Return the names of the classes in a Dataset's column, or in its lists; None: it has no classes."""
+    names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
+    return names if isinstance(names, Sequence) else None
+
+
+def name_classes(value: Any, names: Sequence[str] | None) -> Any:
+    """Return the names of class numbers; −1 stands for no class."""
+    if names is None or value is None:
+        return value
+    if isinstance(value, list):
+        return [name_classes(one, names) for one in value]
+    return names[value] if value >= 0 else None
 
 
 def find_delimiter(path: Path, encoding: str) -> str:
@@ -163,17 +259,17 @@ def has_tagged_words(path: Path, encoding: str) -> bool:
     return len(widths) == 1 and widths.pop() > 1 and entity
 
 
-def json_rows(path: Path, encoding: str) -> tuple[tuple[str, ...], list[Row]]:
+def json_rows(path: Path, encoding: str) -> tuple[tuple[str, ...], Iterator[Row]]:
     """Return every object of a JSON file, one a line or in a list, and no header."""
     by_line = has_object_lines(path, encoding)  # whatever its name says
     pairs = enumerate(read_lines(path, encoding), 1) if by_line else read_objects(path, encoding)
     filled = ((line, text) for line, text in pairs if not isinstance(text, str) or text.strip())
-    return (), [Row(f"line {line}", parse_object(path, line, text)) for line, text in filled]
+    return (), (Row(f"line {line}", parse_object(path, line, text)) for line, text in filled)
 
 
 def delimited_rows(
     path: Path, encoding: str, header: bool, delimiter: str
-) -> tuple[tuple[str, ...], list[Row]]:
+) -> tuple[tuple[str, ...], Iterator[Row]]:
     """Return the names of the columns and every row; the first line tells the delimiter.
 
     Columns without names are counted from 0.
@@ -189,7 +285,7 @@ def delimited_rows(
     names = first if header else tuple(map(str, range(len(first))))
     rows = replace(table, header=header).rows(*range(len(first)))
     place = lambda where: where.removeprefix(f"{table.files[0]}, ")
-    return names, [Row(place(where), dict(zip(names, values, strict=True))) for where, values in rows]
+    return names, (Row(place(where), dict(zip(names, values, strict=True))) for where, values in rows)
 
 
 def cell_text(value: Any) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from heedful import data, train_tokenizer
 from heedful.core.errors import InputError
-from heedful.data.merge_dropout import MergeDropout, merge_parts
+from heedful.data.examples.translation import MergeDropout, merge_parts
 from heedful.data.token_cache import ragged_array
 
 TEXT = "the cat sat on the mat and the hat sat on the cat\n"

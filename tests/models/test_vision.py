@@ -147,7 +147,7 @@ def test_matrices_are_counted_once() -> None:
 
 
 def test_a_server_of_texts_refuses_it(tmp_path: Path) -> None:
-    served_model = pytest.importorskip("heedful.serve.served_model")
+    served_model = pytest.importorskip("heedful.serve.openai_server")
     with refused(InputError, "digits reads images", hint="heed read"):
         served_model.make_served_model("digits", reader(tmp_path))
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from heedful.core.errors import ConfigError, HeedfulError
 from heedful.models import FAMILIES
 from heedful.models.hf_config import config_from, config_to
-from heedful.serve.openai_errors import OpenAIError
+from heedful.serve.openai_errors import OpenAIError, as_openai_error
 from heedful.serve.openai_requests import (
     RequestFields,
     parse_body,
@@ -161,5 +161,5 @@ def read_or_refuse(read: Callable[[], Any]) -> Any:
     """Return what was read, or the error by which it was refused."""
     try:
         return read()
-    except OpenAIError as error:
-        return error
+    except HeedfulError as error:
+        return as_openai_error(error)

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from heedful.serve.guard import bind_socket
-from heedful.serve.openai_app import create_openai_app
-from heedful.serve.openai_server import Draining, run_until_signal
+from heedful.serve.http_connection import bind_socket
+from heedful.serve.openai_app import Draining, create_openai_app, run_until_signal
 
 HALF = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,12 +16,13 @@ import heedful
 from heedful.decode.continuous import GenerationTask
 from heedful.decode.request import make_request
 from heedful.decode.settings import GenerationSettings
-from heedful.serve import served_model, streams
+from heedful.serve import openai_responses as streams
+from heedful.serve import openai_server as served_model
 from heedful.serve.engine import Engine
-from heedful.serve.guard import Json
+from heedful.serve.json_response import Json
 from heedful.serve.openai_app import Limits, Server, create_openai_app
 from heedful.serve.openai_errors import OpenAIError
-from heedful.serve.served_model import make_served_model
+from heedful.serve.openai_server import make_served_model
 from tests.serve.asking import LOOP_THREAD, Caller, Slow, events, run_async, said, until
 from tests.serve.conftest import Models
 
@@ -125,12 +127,12 @@ def test_a_full_queue_counts_only_requests_that_have_to_wait(models: Models) -> 
         batch = server.models["decoder"].batch
         begun, free = threading.Event(), threading.Event()
 
-        def block() -> Iterator[None]:
+        def block(rows: Any) -> Any:
             begun.set()
             assert free.wait(10)
-            yield
+            return rows
 
-        server.engine.submit(work=block())
+        server.engine.submit(rows=[1], compute=block)
         assert await asyncio.to_thread(begun.wait, 10)
         request = make_request(models.decoder, GenerationSettings(max_tokens=2))
         for _ in range(6):
@@ -144,17 +146,57 @@ def test_a_full_queue_counts_only_requests_that_have_to_wait(models: Models) -> 
     run_async(scene())
 
 
+def test_rows_of_several_requests_are_computed_together_and_each_gets_its_own(made: Any) -> None:
+    async def scene() -> None:
+        engine, sizes = Engine(64), []
+        gate = threading.Event()
+
+        def double(rows: Any) -> Any:
+            gate.wait(10)
+            sizes.append(len(rows))
+            return [2 * row for row in rows]
+
+        jobs = [engine.submit(rows=[10 * n, 10 * n + 1], compute=double) for n in range(20)]
+        gate.set()
+        assert [await job.collect() for job in jobs] == [[20 * n, 20 * n + 2] for n in range(20)]
+        assert sum(sizes) == 40
+        assert len(sizes) <= 3  # the first may begin alone
+        engine.close()
+
+    run_async(scene())
+
+
+def test_a_row_that_fails_ends_its_own_request_alone(made: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        engine = Engine(64)
+        gate = threading.Event()
+
+        def invert(rows: Any) -> Any:
+            gate.wait(10)
+            return [1 / row for row in rows]
+
+        jobs = [engine.submit(rows=[n], compute=invert) for n in (1, 2, 0, 4)]
+        gate.set()
+        assert [await jobs[i].collect() for i in (0, 1, 3)] == [[1.0], [0.5], [0.25]]
+        with pytest.raises(OpenAIError, match="ZeroDivisionError"):
+            await jobs[2].collect()
+        engine.close()
+
+    with caplog.at_level(logging.CRITICAL, "heedful.serve"):
+        run_async(scene())
+
+
 def test_first_come_first_served(made: Any) -> None:
     async def scene() -> list[int]:
         engine, order = Engine(8), []
         gate = threading.Event()
 
-        def job(number: int) -> Iterator[int]:
+        def run(number: int, rows: Any) -> Any:
             gate.wait(10)
             order.append(number)
-            yield number
+            return rows
 
-        jobs = [engine.submit(work=job(number)) for number in range(5)]
+        jobs = [engine.submit(rows=[number], compute=partial(run, number)) for number in range(5)]
         gate.set()
         for task in jobs:
             assert await task.collect()

@@ -31,7 +31,7 @@ from heedful.decode.continuous import ContinuousBatch, GenerationTask, choose_sl
 from heedful.decode.request import make_request
 from heedful.decode.settings import GenerationSettings
 from heedful.serve.openai_app import Server, create_openai_app
-from heedful.serve.served_model import make_served_model
+from heedful.serve.openai_server import make_served_model
 from tests.serve.asking import Caller, events, run_async, said, until
 from tests.serve.conftest import Models
 

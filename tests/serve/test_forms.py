@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 import heedful
 from heedful.serve.openai_app import Limits, Server, create_openai_app
-from heedful.serve.served_model import make_served_model
+from heedful.serve.openai_server import make_served_model
 from tests.serve.asking import said
 from tests.serve.conftest import Models
 

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 import heedful
 from heedful.serve.openai_app import create_openai_app
-from heedful.serve.served_model import make_served_model
+from heedful.serve.openai_server import make_served_model
 from heedful.text import Tokenizer
 from heedful.weights.pooling import Pooling
 from tests.classroom.studio.made import LINES, made

@@ -22,10 +22,10 @@ import openai
 import pytest
 
 import heedful
-from heedful.serve import served_model
-from heedful.serve.guard import AccessRules, bind_socket
-from heedful.serve.openai_app import Server, create_openai_app
-from heedful.serve.openai_server import Draining, run_until_signal
+from heedful.serve import openai_server as served_model
+from heedful.serve.guard import AccessRules
+from heedful.serve.http_connection import bind_socket
+from heedful.serve.openai_app import Draining, Server, create_openai_app, run_until_signal
 from tests.serve.asking import Slow, run_async
 from tests.serve.conftest import Models
 

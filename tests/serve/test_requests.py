@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 import heedful
 from heedful.serve.guard import AccessRules
 from heedful.serve.openai_app import Limits, create_openai_app
-from heedful.serve.served_model import make_served_model
+from heedful.serve.openai_server import make_served_model
 from tests.serve.conftest import Models
 
 HELLO = [{"role": "user", "content": "the cat"}]
@@ -73,9 +73,9 @@ def test_a_field_of_the_other_addresses_is_taken_or_refused(client: TestClient, 
 @pytest.mark.parametrize(
     ("change", "param", "words"),
     [
-        ({"temperature": "hot"}, "temperature", "must be a number; got a string"),
+        ({"temperature": "hot"}, "temperature", "temperature='hot' must be a number"),
         ({"temperature": 2.5}, "temperature", "between 0 and 2"),
-        ({"top_p": 1.5}, "top_p", "between 0 and 1"),
+        ({"top_p": 1.5}, "top_p", "above 0 and at most 1"),
         ({"n": 0}, "n", "between 1 and 64"),
         ({"n": 2, "temperature": 0}, "n", "the same text 2 times"),
         ({"n": 33, "prompt": ["a", "the"]}, "n", "66 texts; 64 are the most"),

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 import heedful
 from heedful.decode.continuous import ContinuousBatch
 from heedful.serve.openai_app import create_openai_app
-from heedful.serve.served_model import ServedModel, make_served_model
+from heedful.serve.openai_server import ServedModel, make_served_model
 from tests.serve.asking import Scripted, events, said
 from tests.serve.conftest import Models
 

@@ -17,7 +17,7 @@ import heedful
 from heedful.core.errors import InputError
 from heedful.models.base import Model
 from heedful.serve.openai_app import create_openai_app
-from heedful.serve.served_model import make_served_model
+from heedful.serve.openai_server import make_served_model
 from heedful.tasks.metrics.scores import ndcg, ranking_scores, reciprocal_rank
 from heedful.tasks.model_inputs import Truncated
 from tests.refusal import refused

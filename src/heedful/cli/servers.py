@@ -16,7 +16,7 @@ from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError, MissingPackage
 
 if TYPE_CHECKING:
-    from heedful.serve.served_model import ServedModel
+    from heedful.serve.openai_server import ServedModel
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ def serve_command(
       HEED_API_KEY=secret heed serve ./my-model --host 0.0.0.0
     """
     try:
-        from heedful.serve.guard import LOOPBACK_HOSTS, AccessRules, bind_socket
-        from heedful.serve.openai_app import Limits, create_openai_app
-        from heedful.serve.openai_server import run_until_signal
+        from heedful.serve.guard import LOOPBACK_HOSTS, AccessRules
+        from heedful.serve.http_connection import bind_socket
+        from heedful.serve.openai_app import Limits, create_openai_app, run_until_signal
     except ImportError as error:
         raise MissingPackage(f"the server needs {error.name}", hint="pip install 'heedful[serve]'") from None
     settings.check_access()
@@ -107,7 +107,7 @@ def load_served_model(
     name: str, device: str, dtype: str | None, template: str | None, settings: ServerSettings
 ) -> ServedModel:
     """Load a model under the name that clients use: a folder's own name, or the name as given."""
-    from heedful.serve.served_model import make_served_model
+    from heedful.serve.openai_server import make_served_model
 
     path = Path(name).expanduser()
     id = path.resolve().name.removesuffix(".gguf") if path.exists() else name
@@ -148,7 +148,7 @@ def studio_command(
       heed studio ./my-model runs/gpt/checkpoints/step-001000 --port 8080
       heed studio vectors.vec --no-browser
     """
-    from heedful.serve.guard import LOOPBACK, bind_socket
+    from heedful.serve.http_connection import LOOPBACK, bind_socket
     from heedful.weights.hub import resolve
 
     for name in models or ():

@@ -36,7 +36,11 @@ def check_number(
     """Return a finite number between `minimum` and `maximum`, both included, or above `above`."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise error("must be a number", argument=name, value=value)
-    if not math.isfinite(value):
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:  # an integer of 400 digits
+        finite = False
+    if not finite:
         raise error("must be a finite number", argument=name, value=value)
     if above is not None and (value <= above or (maximum is not None and not value <= maximum)):
         upper = "" if maximum is None else f" and at most {maximum:g}"

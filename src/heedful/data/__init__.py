@@ -1,19 +1,13 @@
 """From files to batches.
 
-    readers.py  tables.py                 files: documents of plain text, rows of tables
-    input_files.py                        what kind of file it is; its rows, and those that cannot be used
-    input_files.py                        what a file of examples is: its kind, columns and usable rows
-    tokenization.py  token_cache.py       what is needed of a tokenizer; text tokenised once
-    windows.py  corruption.py             documents cut into rows; masking, spans, noise
-    batch.py  batches.py                  the tensors of one step, as a function of the step
-    batch_options.py                      what all builders take, and how they make Batches
-    language_modeling.py  masking.py      builders for plain text: decoders, encoders,
-    denoising.py                          encoder-decoders
-    classification.py  translation.py     builders for tables, and for pairs of texts
-    chats.py                              conversations, of which a model learns the answers
-    image_text.py                         images and what is to be written for each
-    tagging.py  answer_spans.py           readers and builders for CoNLL and for SQuAD
-    labels.py                             the classes of a task
+    readers.py        documents of plain text, rows of tables
+    input_files.py    what kind of file it is, its columns, and which of its rows can be used
+    tokenization.py   what is needed of a tokenizer: special tokens, templates, which tokens begin a word
+    token_cache.py    text tokenized once, in memory or in memory-mapped files
+    batch.py          the tensors of one step
+    batches.py        a data set as a function of the step number
+    batch_options.py  the keywords that all builders take
+    examples/         one builder per kind of example: language modeling, masking, classification …
 
 A data set is a function of the step number: batches[step] follows from (data, seed, step) alone.
 """

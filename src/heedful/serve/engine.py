@@ -1,9 +1,10 @@
 """One thread that owns the models, and a bounded queue before it: first come, first served.
 
 All texts of a model are written in one batch (`decode/continuous.py`); a request's texts join it as soon as
-there is room and leave it at any step. Other work (embeddings, scores of a prompt) is an iterator, of which
-the thread computes one item between two steps. Before each step it looks whether somebody still waits. What
-a step gave goes to the event loop in one call; neither waits for the other.
+there is room and leave it at any step. Other work (embeddings, classes, scores of a prompt) is rows and a
+function of rows. Between two steps the thread computes a few rows, those of several requests together if
+their function is the same. Before each step it looks whether somebody still waits. What a step gave goes to
+the event loop in one call; neither waits for the other.
 """
 
 from __future__ import annotations
@@ -14,20 +15,29 @@ import logging
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from enum import Enum
+from itertools import islice
 from typing import Any
+
+from starlette.types import Receive
 
 from heedful.core.errors import HeedfulError
 from heedful.decode.continuous import ContinuousBatch, GenerationTask
 from heedful.decode.rows import Piece
 from heedful.serve.metrics import Metrics
-from heedful.serve.openai_errors import as_openai_error, queue_full, shutting_down, slow_reader
+from heedful.serve.openai_errors import FINAL, Gone, OpenAIError, as_openai_error, shutting_down, timeout
 
+ROWS_AT_ONCE = 32  # computed between two steps
 MAX_UNREAD_ITEMS = 16_384  # that may wait for a client before its work is given up
 # Events cost more than tokens of a small model: with many streams, tokens of some steps go out together.
 MANY_STREAMS, MERGE_SECONDS = 8, 0.05
 log = logging.getLogger("heedful.serve")
+
+Compute = Callable[
+    [Sequence[Any]], Sequence[Any]
+]  # one result for each row; equal ones are computed together
 
 
 class Mark(Enum):
@@ -37,17 +47,18 @@ class Mark(Enum):
 
 
 class EngineJob:
-    """One request's work: an iterator, texts to generate, or first the one and then the other.
+    """One request's work: rows to compute, texts to generate, or first the one and then the other.
 
     Everything that ends it comes through one queue of items: the last of them, a failure, a client that left,
     a time that is up.
     """
 
     def __init__(
-        self, engine: Engine, label: str, work: Iterator[Any] | None, batch: ContinuousBatch | None,
-        task: GenerationTask | None,
+        self, engine: Engine, label: str, rows: Sequence[Any], compute: Compute, rows_at_once: int,
+        batch: ContinuousBatch | None, task: GenerationTask | None,
     ) -> None:  # fmt: skip
-        self.engine, self.label, self.work, self.batch, self.task = engine, label, work, batch, task
+        self.engine, self.label, self.batch, self.task = engine, label, batch, task
+        self.rows, self.compute, self.rows_at_once = deque(rows), compute, rows_at_once
         self.cancelled = threading.Event()
         self.submitted = time.perf_counter()
         self.last_token: float | None = None
@@ -56,6 +67,11 @@ class EngineJob:
         self.ready = asyncio.Event()
         if task is not None:
             task.on_piece = self.put_piece
+
+    @property
+    def writes_next(self) -> bool:
+        """Whether nothing is left to do but to write its texts."""
+        return not self.rows and self.task is not None
 
     def put_piece(self, piece: Piece | Exception) -> None:
         """Hand on a token, or the failure of the texts. In the engine's thread."""
@@ -67,7 +83,8 @@ class EngineJob:
         self.engine.outbox[self].append(piece)
         if len(self.items) > MAX_UNREAD_ITEMS:
             assert self.batch is not None
-            self.batch.fail(self.task, slow_reader())
+            message = "the answer was not read as fast as it was written"
+            self.batch.fail(self.task, OpenAIError(408, "slow_reader", message, headers=FINAL))
         elif self.task.is_done:
             self.engine.finish(self)
 
@@ -96,17 +113,35 @@ class EngineJob:
                 return []
         if isinstance(self.items[0], Exception):
             raise self.items.popleft()
-        found = []
+        items = []
         while self.items and not isinstance(self.items[0], Exception):
-            found.append(self.items.popleft())
-        return found
+            items.append(self.items.popleft())
+        return items
 
     async def collect(self) -> list[Any]:
         """All items to the end."""
-        found: list[Any] = []
-        while not found or found[-1] is not Mark.END:
-            found += await self.next()
-        return found[:-1]
+        items: list[Any] = []
+        while not items or items[-1] is not Mark.END:
+            items += await self.next()
+        return items[:-1]
+
+    @asynccontextmanager
+    async def following(self, receive: Receive, seconds: float) -> AsyncIterator[None]:
+        """End the job if the client leaves or the time is up while inside, and on leaving in any case."""
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self.end(Gone("the client went away"))
+
+        watcher = asyncio.create_task(watch())
+        timer = asyncio.get_running_loop().call_later(seconds, lambda: self.end(timeout(seconds)))
+        try:
+            yield
+        finally:
+            timer.cancel()
+            watcher.cancel()
+            self.end()
 
 
 class Engine:
@@ -125,25 +160,34 @@ class Engine:
         self._thread.start()
 
     def submit(
-        self, label: str = "request", *, work: Iterator[Any] | None = None,
-        batch: ContinuousBatch | None = None, task: GenerationTask | None = None,
+        self, label: str = "request", *, rows: Sequence[Any] = (), compute: Compute = list,
+        rows_at_once: int = ROWS_AT_ONCE, batch: ContinuousBatch | None = None,
+        task: GenerationTask | None = None,
     ) -> EngineJob:  # fmt: skip
-        """Put a job into the queue, in the event loop; refused if it is full or the server ends."""
-        job = EngineJob(self, label, work, batch, task)
+        """Put a job into the queue, in the event loop; refused if it is full or the server ends.
+
+        `compute` gives one result for each of the `rows`, which must be what it is for that row alone: rows
+        of other requests with an equal `compute` come with them.
+        """
+        job = EngineJob(self, label, rows, compute, rows_at_once, batch, task)
         with self._turn:
             if self.draining:
                 raise shutting_down()
             self.queue.append(job)
             if self.count_waiting() > self.max_queue:
                 self.queue.pop()
-                raise queue_full(self.max_queue)
+                message = (
+                    f"{self.max_queue} requests are waiting already, which is the most; try again in a moment"
+                )
+                wait = {"Retry-After": "1"}
+                raise OpenAIError(429, "queue_full", message, type="rate_limit_error", headers=wait)
             self._turn.notify_all()
         return job
 
     def count_waiting(self) -> int:
         """Return how many jobs of the queue have to wait: what there is room for begins at the next step."""
-        wanted = Counter(job.batch for job in self.queue if job.work is None)
-        beginning = int(len(self.queue) > wanted.total() and not any(job.work for job in self.running))
+        wanted = Counter(job.batch for job in self.queue if job.writes_next)
+        beginning = int(len(self.queue) > wanted.total() and not any(job.rows for job in self.running))
         for batch, count in wanted.items():
             assert batch is not None
             beginning += min(count, max(0, batch.slots.max_rows - len(batch.rows) - len(batch.waiting)))
@@ -181,29 +225,37 @@ class Engine:
         """Drop those nobody waits for, take a step of every batch, and compute one item of other work."""
         for job in [job for job in self.running if job.cancelled.is_set()]:
             self.drop(job)
-        for batch in {job.batch: None for job in self.running if job.task is not None and job.work is None}:
+        for batch in {job.batch: None for job in self.running if job.writes_next}:
             assert batch is not None
             batch.step()
-        self.work_item()
+        self.compute_rows()
 
     def can_begin(self, job: EngineJob) -> bool:
         """Whether there is room for a job; those that came before it have begun, or want another model."""
-        if job.work is not None:
-            return not any(other.work for other in self.running)
-        assert job.batch is not None
-        before = next((j for j in self.queue if j.batch is job.batch and j.work is None), job)
-        return before is job and job.batch.has_room
+        if job.writes_next:
+            assert job.batch is not None
+            before = next((j for j in self.queue if j.batch is job.batch and j.writes_next), job)
+            return before is job and job.batch.has_room
+        # First come, first served: a job with another function ends the joining of those behind it.
+        if next(j for j in self.queue if not j.writes_next) is not job:
+            return False
+        running = [other for other in self.running if other.rows]
+        room = job.rows_at_once - sum(len(other.rows) for other in running)
+        return not running or (running[0].compute == job.compute and room > 0)
 
     def begin(self, job: EngineJob) -> None:
         self.running.append(job)
         self.metrics.queue_time.observe(time.perf_counter() - job.submitted)
-        if job.work is None:
+        if not job.rows:
             self.generate(job)
 
     def generate(self, job: EngineJob) -> None:
-        assert job.batch is not None
-        assert job.task is not None
-        job.batch.add(job.task)
+        """Let a job without rows, or without any left, write its texts; if it has none, it is done."""
+        if job.task is None:
+            self.finish(job)
+        else:
+            assert job.batch is not None
+            job.batch.add(job.task)
 
     def drop(self, job: EngineJob) -> None:
         """Free what a cancelled job holds."""
@@ -213,23 +265,32 @@ class Engine:
         self.outbox.pop(job, None)
         self.metrics.aborted.add()
 
-    def work_item(self) -> None:
-        """Compute one item of the iterator that is at work, if there is one."""
-        job = next((job for job in self.running if job.work is not None), None)
-        if job is None:
+    def compute_rows(self) -> None:
+        """Compute a few rows of the job that came first, and of others with the same function behind it."""
+        first = next((job for job in self.running if job.rows), None)
+        if first is None:
             return
-        assert job.work is not None
+        parts: dict[EngineJob, list[Any]] = {}
+        room = first.rows_at_once
+        for job in self.running:
+            if room and job.rows and job.compute == first.compute:
+                parts[job] = [job.rows.popleft() for _ in range(min(room, len(job.rows)))]
+                room -= len(parts[job])
         try:
-            item = next(job.work)
-            self.outbox[job].append(item)
-        except StopIteration:
-            job.work = None
-            if job.task is None:
-                self.finish(job)
-            else:
-                self.generate(job)
+            results = iter(first.compute([row for rows in parts.values() for row in rows]))
         except Exception as error:  # whatever it is, the next request must not suffer from it
-            self.finish(job, error)
+            if len(parts) == 1:
+                self.finish(first, error)
+                return
+            results = None  # nor may the others of this batch: each is computed alone
+        for job, rows in parts.items():
+            try:
+                self.outbox[job] += job.compute(rows) if results is None else islice(results, len(rows))
+            except Exception as error:
+                self.finish(job, error)
+                continue
+            if not job.rows:
+                self.generate(job)
 
     def finish(self, job: EngineJob, error: Exception | None = None) -> None:
         """Hand on a job's end, or its failure. In the engine's thread."""

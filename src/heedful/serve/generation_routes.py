@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+import torch
 from starlette.requests import Request
 from starlette.responses import Response
 
-from heedful.models.base import Seq2Seq
-from heedful.serve.generation_jobs import GenerationJob, make_generation_job, score_prompts
-from heedful.serve.guard import Json
+from heedful.core.errors import InputError, MissingPackage
+from heedful.decode.continuous import GenerationTask
+from heedful.decode.request import make_request
+from heedful.models.base import LM, Seq2Seq
+from heedful.serve.json_response import Json
 from heedful.serve.openai_errors import invalid, unsupported_parameter
 from heedful.serve.openai_requests import (
     MAX_TOP_LOGPROBS,
@@ -22,17 +25,66 @@ from heedful.serve.openai_requests import (
     read_messages,
     read_sampling,
 )
-from heedful.serve.openai_responses import Chat, Completion, ResponseBuilder, ResponseShape
-from heedful.serve.openai_server import Server, parse_request
-from heedful.serve.streams import Events, following
+from heedful.serve.openai_responses import Events, ResponseBuilder, ResponseShape, TokenResult, TokenScore
+from heedful.serve.openai_server import ServedModel, Server, parse_request
 
 
-async def completions(server: Server, request: Request) -> Response:
-    return await generate_response(server, request, read_completion, Completion())
+@dataclass(frozen=True)
+class GenerationJob:
+    """Prompts to continue, checked; `limit` is how many tokens each may get."""
+
+    served: ServedModel
+    prompts: list[list[int]]
+    request: CompletionRequest
+    limit: int
+    echo: bool = False
+    task: GenerationTask | None = None  # for the model's batch; None if no token was asked for
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(map(len, self.prompts))
+
+    def score_prompts(self, rows: Sequence[tuple[int, list[int]]]) -> list[TokenResult]:
+        """Return the prompts that are sent back, with their scores if those were asked for."""
+        top, model = self.request.logprobs, self.served.model
+        assert isinstance(model, LM)
+        return [TokenResult(row, [] if top is None else token_scores(model, ids, top)) for row, ids in rows]
 
 
-async def chat(server: Server, request: Request) -> Response:
-    return await generate_response(server, request, read_chat, Chat())
+def make_generation_job(
+    served_model: ServedModel,
+    prompts: list[list[int]],
+    completion: CompletionRequest,
+    limit: int,
+    echo: bool = False,
+) -> GenerationJob:
+    """Check the settings, compile the constraint if there is one, and return the work."""
+    if not limit:
+        return GenerationJob(served_model, prompts, completion, limit, echo)
+    settings = replace(completion.settings, max_tokens=limit, logprobs=completion.logprobs or 0)
+    try:
+        request = make_request(served_model.model, settings, scored=completion.logprobs is not None)
+    except MissingPackage as error:
+        raise unsupported_parameter("response_format", str(error)) from None
+    except InputError as error:
+        parameter = "response_format" if settings.is_constrained else None
+        raise invalid(parameter, " ".join(str(error).split())) from None
+    return GenerationJob(served_model, prompts, completion, limit, echo, GenerationTask(request, prompts))
+
+
+@torch.no_grad()
+def token_scores(model: LM, ids: list[int], top: int) -> list[TokenScore]:
+    """log p(token | those before it) of every token of a text"""
+    scores = [TokenScore(ids[0], None)]
+    if len(ids) == 1:
+        return scores
+    logs = model(torch.tensor([ids], device=model.device))[0, :-1].float().log_softmax(-1)  # (T − 1, V)
+    own = logs.gather(1, torch.tensor(ids[1:], device=model.device)[:, None])[:, 0].tolist()
+    likeliest = logs.topk(top)
+    beside = zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
+    for token, logprob, (names, values) in zip(ids[1:], own, beside, strict=True):
+        scores.append(TokenScore(token, logprob, tuple(zip(names, values, strict=True))))
+    return scores
 
 
 def read_completion(server: Server, fields: RequestFields) -> GenerationJob:
@@ -52,7 +104,9 @@ def read_completion(server: Server, fields: RequestFields) -> GenerationJob:
             "echo", f"{served.id} reads the prompt apart from what it writes; leave echo out"
         )
     inputs = read_inputs(fields, "prompt", server.limits.rows)
-    check_rows(len(inputs), sampling, server.limits.rows)
+    if (texts := len(inputs) * sampling.settings.samples) > server.limits.rows:
+        each = f"{len(inputs)} prompts of n={sampling.settings.samples}"
+        raise invalid("n", f"{each} are {texts} texts; {server.limits.rows} are the most")
     scoring = echo and sampling.max_tokens == 0
     prompts = [served.prompt(one, scoring=scoring) for one in inputs]
     limit = served.max_new_tokens(prompts, sampling, 16, server.limits.strict)
@@ -77,24 +131,20 @@ def read_chat(server: Server, fields: RequestFields) -> GenerationJob:
     return make_generation_job(served, [prompt], sampling, server.limits.bound(limit))
 
 
-def check_rows(prompts: int, request: CompletionRequest, max_rows: int) -> None:
-    n = request.settings.samples
-    if prompts * n > max_rows:
-        raise invalid("n", f"{prompts} prompts of n={n} are {prompts * n} texts; {max_rows} are the most")
-
-
 async def generate_response(
     server: Server,
     request: Request,
-    parse: Callable[[Server, RequestFields], GenerationJob],
+    read: Callable[[Server, RequestFields], GenerationJob],
     shape: ResponseShape,
 ) -> Response:
     """Answer with a text, whole or as a stream."""
     begun = time.perf_counter()
-    job = await parse_request(server, request, parse)
+    job = await parse_request(server, request, read)
     builder, label, seconds = ResponseBuilder(shape, job), request.scope["request_id"], server.limits.seconds
-    work = score_prompts(job) if job.echo else None if job.task is not None else iter(())
-    running = server.engine.submit(label, work=work, batch=job.served.batch, task=job.task)
+    echoed = list(enumerate(job.prompts)) if job.echo else []
+    running = server.engine.submit(
+        label, rows=echoed, compute=job.score_prompts, rows_at_once=1, batch=job.served.batch, task=job.task
+    )
     server.metrics.prompt_tokens.add(job.prompt_tokens)
 
     def count(reason: str) -> None:
@@ -103,7 +153,7 @@ async def generate_response(
 
     if job.request.stream:
         return Events(running, builder, seconds, count)
-    async with following(running, request.receive, seconds):
+    async with running.following(request.receive, seconds):
         for item in await running.collect():
             builder.take(item)
     count(builder.finish_reason)

@@ -10,30 +10,35 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import logging
-import math
 import re
 import secrets
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-import numpy as np
 from starlette.requests import cookie_parser
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from torch import Tensor
 
 from heedful.core.errors import HeedfulError
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 BODY_TIMEOUT_SECONDS = 30.0
 log = logging.getLogger("heedful.serve")
+
+
+class RequestRefused(HeedfulError):
+    """A request that gets no answer but this one; each server writes it in its own shape."""
+
+    def __init__(
+        self, status: int, code: str, message: str, hint: str | None = None, *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(message, hint)
+        self.status, self.code, self.headers = status, code, dict(headers or {})
 
 
 @dataclass(frozen=True)
@@ -173,86 +178,3 @@ def _body_too_large(max_bytes: int) -> RequestRefused:
     message = f"the body is over {max_bytes:,} bytes"
     close = {"connection": "close"}
     return RequestRefused(413, "request_too_large", message, "send a shorter one", headers=close)
-
-
-# A request that is refused: a status, a word for programs, a message and a hint for people.
-
-
-class RequestRefused(HeedfulError):
-    """A request that gets no answer but this one; each server writes it in its own shape."""
-
-    def __init__(
-        self, status: int, code: str, message: str, hint: str | None = None, *,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(message, hint)
-        self.status, self.code, self.headers = status, code, dict(headers or {})
-
-
-# The port a server listens on.
-
-
-LOOPBACK = "127.0.0.1"
-
-
-class PortTaken(HeedfulError):
-    """Another program listens on this port, or it cannot be used."""
-
-
-def bind_socket(port: int, host: str = LOOPBACK) -> socket.socket:
-    """Return a listening socket, on loopback unless another host is given; port 0 is any that is free."""
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((host, port))
-        sock.listen(128)
-    except OSError as error:
-        sock.close()
-        reason = "is taken" if "in use" in str(error) else f"cannot be used ({error.strerror})"
-        hint = "choose another with --port, or 0 for any that is free"
-        raise PortTaken(f"port {port} {reason}", hint=hint) from None
-    return sock
-
-
-# Answers as JSON: every number is a number, and every text can be read as one line.
-
-
-# Some clients take these for the end of a line, which ends an event of a stream.
-LINE_SEPARATORS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
-
-
-def json_value(value: Any) -> Any:
-    """Return anything that results are made of as JSON knows it; an infinite number becomes its name."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, str | int | bool) or value is None:
-        return value
-    if isinstance(value, Mapping):
-        return {str(k): json_value(v) for k, v in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [json_value(v) for v in value]
-    if isinstance(value, Tensor):
-        return json_value(value.detach().cpu().tolist())
-    if isinstance(value, np.ndarray | np.generic):
-        return json_value(value.tolist())
-    return str(value)
-
-
-def json_bytes(value: Any) -> bytes:
-    """Return JSON in UTF-8; half a surrogate, which a hostile text may hold, is written as its escape."""
-    try:
-        text = _dumps(value)
-    except (TypeError, ValueError):  # tensors, sets, numbers that are not finite
-        text = _dumps(json_value(value))
-    return text.translate(LINE_SEPARATORS).encode("utf-8", errors="backslashreplace")
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-class Json(JSONResponse):
-    """One object."""
-
-    def render(self, content: Any) -> bytes:
-        return json_bytes(content)

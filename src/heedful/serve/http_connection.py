@@ -1,14 +1,18 @@
-"""Connections of both servers: how uvicorn runs them, and how long a client may take to send its headers."""
+"""Connections of both servers: the port, uvicorn's settings, and the time that headers may take."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from heedful.core.errors import HeedfulError
+
+LOOPBACK = "127.0.0.1"
 HEADER_TIMEOUT_SECONDS = 10.0
 TIMEOUT_ANSWER = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -56,3 +60,22 @@ def http_config(app: ASGIApp, shutdown_seconds: int) -> uvicorn.Config:
         app, http=TimedConnection, log_level="warning", access_log=False, server_header=False,
         lifespan="off", timeout_graceful_shutdown=shutdown_seconds,
     )  # fmt: skip
+
+
+class PortTaken(HeedfulError):
+    """Another program listens on this port, or it cannot be used."""
+
+
+def bind_socket(port: int, host: str = LOOPBACK) -> socket.socket:
+    """Return a listening socket, on loopback unless another host is given; port 0 is any that is free."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(128)
+    except OSError as error:
+        sock.close()
+        reason = "is taken" if "in use" in str(error) else f"cannot be used ({error.strerror})"
+        hint = "choose another with --port, or 0 for any that is free"
+        raise PortTaken(f"port {port} {reason}", hint=hint) from None
+    return sock

@@ -1,11 +1,17 @@
-"""The addresses, and what each does with a request."""
+"""The application: its addresses, its errors, its metrics; and how it runs on a socket until a signal."""
 
 from __future__ import annotations
 
 import logging
+import socket
+import sys
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from types import FrameType
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -14,16 +20,26 @@ from starlette.routing import Route
 
 import heedful
 from heedful.serve.engine import Engine
-from heedful.serve.generation_routes import chat, completions
-from heedful.serve.guard import AccessRules, Guard, Json
+from heedful.serve.generation_routes import generate_response, read_chat, read_completion
+from heedful.serve.guard import AccessRules, Guard
+from heedful.serve.http_connection import http_config
+from heedful.serve.json_response import Json
 from heedful.serve.openai_errors import Gone, OpenAIError, as_openai_error, unknown_model
-from heedful.serve.openai_server import Limits, Server
-from heedful.serve.rerank_routes import rerank
-from heedful.serve.served_model import ServedModel
-from heedful.serve.text_routes import detokenize, embeddings, tokenize, tokenizer_info
+from heedful.serve.openai_responses import Chat, Completion
+from heedful.serve.openai_server import Limits, ServedModel, Server
+from heedful.serve.text_routes import (
+    answer_texts,
+    detokenize,
+    read_embeddings,
+    read_rerank,
+    tokenize,
+    tokenizer_info,
+)
 
 log = logging.getLogger("heedful.serve")
-
+# The engine gives up the interpreter's lock in every operation of torch; the event loop, which then writes
+# dozens of events, would keep it for Python's 5 ms each time.
+SWITCH_SECONDS = 0.0002
 
 Handler = Callable[[Server, Request], Awaitable[Response]]
 
@@ -37,12 +53,15 @@ def create_openai_app(models: Sequence[ServedModel], *, queue: int = 64, limits:
     counted.running.read = lambda: len(engine.running)
     counted.waiting.read = lambda: engine.waiting
     counted.cache_usage.read = lambda: max((one.usage for one in slots), default=0.0)  # of the fullest batch
+    rerank = partial(answer_texts, read=read_rerank)
     table: list[tuple[str, str, Handler]] = [
         ("GET", "/health", health), ("GET", "/v1/health", health), ("GET", "/version", version),
         ("GET", "/v1/models", list_models), ("GET", "/v1/models/{id:path}", one_model),
-        ("POST", "/v1/completions", completions), ("POST", "/v1/chat/completions", chat),
-        ("POST", "/v1/embeddings", embeddings), ("POST", "/tokenize", tokenize),
+        ("POST", "/v1/completions", partial(generate_response, read=read_completion, shape=Completion())),
+        ("POST", "/v1/chat/completions", partial(generate_response, read=read_chat, shape=Chat())),
+        ("POST", "/v1/embeddings", partial(answer_texts, read=read_embeddings)),
         ("POST", "/rerank", rerank), ("POST", "/v1/rerank", rerank), ("POST", "/v2/rerank", rerank),
+        ("POST", "/tokenize", tokenize),
         ("POST", "/detokenize", detokenize), ("GET", "/tokenizer_info", tokenizer_info),
         ("GET", "/metrics", metrics),
     ]  # fmt: skip
@@ -87,7 +106,9 @@ def handle_errors(server: Server, path: str, handler: Handler) -> Callable[[Requ
 def unknown_url(request: Request, error: Exception) -> Response:
     """Answer a request for an unknown path, or by a method that a path does not have."""
     assert isinstance(error, HTTPException)
-    message = f"{request.method} {request.url.path[:120]!r} is not there; docs/serving.md lists what is"
+    message = (
+        f"there is no {request.method} {request.url.path[:120]!r} here; docs/serving.md lists the addresses"
+    )
     refusal = OpenAIError(error.status_code, "unknown_url", message)
     return Json(refusal.body, error.status_code, dict(error.headers or {}))
 
@@ -115,3 +136,51 @@ async def one_model(server: Server, request: Request) -> Response:
     if id not in server.models:
         raise unknown_model(id, list(server.models))
     return Json(server.models[id].description)
+
+
+# The server on a socket. A first signal lets what runs come to its end; a second one does not.
+
+
+class Draining(uvicorn.Server):
+    """A server that, told to end, goes on listening until its engine is idle, and says that it ends."""
+
+    def __init__(self, config: uvicorn.Config, server: Server, patience: float) -> None:
+        super().__init__(config)
+        self.shared, self.patience = server, patience
+        self.since: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Refuse new requests and finish those begun; called a second time, end at once."""
+        if self.since is None:
+            self.since = time.monotonic()
+            self.shared.engine.draining = True
+        else:
+            self.patience = 0.0
+
+    async def on_tick(self, counter: int) -> bool:
+        if self.since is not None:
+            late = time.monotonic() - self.since >= self.patience
+            if late:
+                self.shared.engine.abandon()
+            self.should_exit = late or self.shared.engine.is_idle
+        return await super().on_tick(counter)
+
+
+def run_until_signal(
+    app: Guard, server: Server, sock: socket.socket, *, patience: float = 30.0,
+    on_ready: Callable[[Draining], None] = lambda running: None,
+) -> None:  # fmt: skip
+    """Serve until a signal, or until `stop` of what `on_ready` is given."""
+    running = Draining(http_config(app, shutdown_seconds=3), server, patience)
+    on_ready(running)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        running.run(sockets=[sock])
+    finally:
+        sys.setswitchinterval(before)
+        server.engine.close()
+        sock.close()

@@ -64,11 +64,6 @@ def too_long(
     return OpenAIError(400, "context_length_exceeded", message, param=param)
 
 
-def queue_full(max_queue: int) -> OpenAIError:
-    message = f"{max_queue} requests are waiting already, which is the most; try again in a moment"
-    return OpenAIError(429, "queue_full", message, type="rate_limit_error", headers={"Retry-After": "1"})
-
-
 def shutting_down() -> OpenAIError:
     message = "this server is shutting down; ask another, or again when it is back"
     return OpenAIError(503, "shutting_down", message, type="server_error", headers={"Retry-After": "5"})
@@ -79,10 +74,6 @@ def timeout(seconds: float) -> OpenAIError:
         f"the answer was not done after {seconds:g} s; ask for fewer tokens, or start with --request-timeout"
     )
     return OpenAIError(504, "timeout", message, type="server_error", headers=FINAL)
-
-
-def slow_reader() -> OpenAIError:
-    return OpenAIError(408, "slow_reader", "the answer was not read as fast as it was written", headers=FINAL)
 
 
 def as_openai_error(error: Exception) -> OpenAIError:
@@ -96,7 +87,7 @@ def as_openai_error(error: Exception) -> OpenAIError:
     if isinstance(error, NotANumber):
         return OpenAIError(500, "numerical_error", text, type="server_error", headers=FINAL)
     if isinstance(error, HeedfulError):
-        return invalid(None, text)
+        return invalid(error.argument, text)
     name = type(error).__name__
     if is_out_of_memory(error):
         message = "out of memory; send a shorter prompt, or fewer prompts at once"

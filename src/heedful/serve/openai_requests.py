@@ -7,11 +7,11 @@ and would change the answer, but is not built here, is refused by its name.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from heedful.core.checks import check_choice, check_integer, check_number
 from heedful.decode.settings import GenerationSettings
 from heedful.serve.openai_errors import OpenAIError, invalid, unsupported_parameter
 
@@ -26,11 +26,15 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "use_beam_search": (False,), "prompt_logprobs": (), "truncate_prompt_tokens": (),
     "guided_grammar": (), "continue_final_message": (False,),
 }  # fmt: skip
-# OpenAI's or vLLM's name of a number → the setting that it is, its least and its largest value.
-OPENAI_NAMES: dict[str, tuple[str, float, float]] = {
-    "temperature": ("temperature", 0, 2), "top_p": ("top_p", 0, 1), "min_p": ("min_p", 0, 1),
-    "presence_penalty": ("presence", -2, 2), "frequency_penalty": ("frequency", -2, 2),
-    "repetition_penalty": ("repetition", 0.01, 100),
+# OpenAI's or vLLM's name of a number → the setting that it is.
+OPENAI_NAMES = {
+    "temperature": "temperature", "top_p": "top_p", "min_p": "min_p", "presence_penalty": "presence",
+    "frequency_penalty": "frequency", "repetition_penalty": "repetition",
+}  # fmt: skip
+# Where OpenAI allows less than the setting does, or where numbers would overflow.
+NARROWER_RANGES = {
+    "temperature": (0, 2), "presence_penalty": (-2, 2), "frequency_penalty": (-2, 2),
+    "repetition_penalty": (0.01, 100),
 }  # fmt: skip
 # Known, and of no effect on what is written.
 NO_EFFECT = {
@@ -41,16 +45,17 @@ NO_EFFECT = {
 def parse_body(body: bytes) -> dict[str, Any]:
     """Return the JSON object in a body."""
     try:
-        found = json.loads(body, parse_constant=_no_constant)
+        value = json.loads(body, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:120]
         raise invalid(None, f"the body is no JSON: {why}") from None
-    if not isinstance(found, dict):
-        raise invalid(None, f"the body must be a JSON object; got {kind(found)}")
-    return found
+    if not isinstance(value, dict):
+        raise invalid(None, f"the body must be a JSON object; got {kind(value)}")
+    return value
 
 
-def _no_constant(name: str) -> None:
+def refuse_constant(name: str) -> None:
+    """Refuse NaN and Infinity, which Python's parser takes."""
     raise ValueError(f"{name} is no number of JSON")
 
 
@@ -61,7 +66,7 @@ def kind(value: Any) -> str:
 
 
 class RequestFields:
-    """The fields of a request; `left` names those that nobody has read."""
+    """The fields of a request; `unread` names those that nobody asked for."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         self.body = {name: value for name, value in body.items() if value is not None}
@@ -72,7 +77,7 @@ class RequestFields:
                 raise unsupported_parameter(name, f"{name} is not supported here; leave it out")
 
     @property
-    def left(self) -> list[str]:
+    def unread(self) -> list[str]:
         return sorted(self.body.keys() - self.read_names - UNSUPPORTED.keys() - NO_EFFECT)
 
     def get(self, name: str) -> Any:
@@ -89,11 +94,7 @@ class RequestFields:
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         value = self.get(name)
-        if value is None:
-            return choices[0]
-        if value not in choices:
-            raise invalid(name, f"{name} must be one of {', '.join(choices)}; got {value!r:.40}")
-        return str(value)
+        return choices[0] if value is None else check_choice(name, value, choices)
 
     def boolean(self, name: str, default: bool = False) -> bool:
         value = self.get(name)
@@ -103,32 +104,24 @@ class RequestFields:
             raise invalid(name, f"{name} must be true or false; got {kind(value)}")
         return value
 
-    def number(self, name: str, low: float, high: float) -> float | None:
+    def number(self, name: str, low: float | None = None, high: float | None = None) -> float | None:
         value = self.get(name)
-        if value is None:
-            return None
-        return check_range(name, value, low, high)
+        return None if value is None else check_number(name, value, low, high)
 
-    def integer(self, name: str, low: float = -math.inf, high: float = math.inf) -> int | None:
+    def integer(self, name: str, low: int | None = None, high: int | None = None) -> int | None:
         value = self.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise invalid(name, f"{name} must be a whole number; got {value!r:.40}")
-        if not low <= value <= high:
-            raise invalid(name, f"{name}={value!r:.40} must lie between {low:g} and {high:g}")
-        return value
+        return None if value is None else check_integer(name, value, low, high)
 
     def stops(self) -> list[str]:
         value = self.get("stop")
-        found = [] if value is None else [value] if isinstance(value, str) else value
-        if not isinstance(found, list) or not all(isinstance(s, str) and s for s in found):
+        texts = [] if value is None else [value] if isinstance(value, str) else value
+        if not isinstance(texts, list) or not all(isinstance(s, str) and s for s in texts):
             raise invalid(
                 "stop", f"stop must be a string or a list of strings, none of them empty; got {value!r:.60}"
             )
-        if len(found) > STOPS:
-            raise invalid("stop", f"stop has {len(found)} strings; {STOPS} are the most")
-        return found
+        if len(texts) > STOPS:
+            raise invalid("stop", f"stop has {len(texts)} strings; {STOPS} are the most")
+        return texts
 
     def bias(self) -> dict[int, float] | None:
         value = self.get("logit_bias")
@@ -136,20 +129,12 @@ class RequestFields:
             return None
         if not isinstance(value, dict):
             raise invalid("logit_bias", f"logit_bias must map ids of tokens to numbers; got {kind(value)}")
-        found = {}
+        bias = {}
         for token, number in value.items():
             if not (token.isascii() and token.isdigit() and len(token) < 10):
                 raise invalid("logit_bias", f"logit_bias names {token!r:.40}, which is no id of a token")
-            found[int(token)] = check_range("logit_bias", number, -100, 100)
-        return found
-
-
-def check_range(name: str, value: Any, low: float, high: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise invalid(name, f"{name} must be a number; got {kind(value)}")
-    if not low <= value <= high:
-        raise invalid(name, f"{name}={value!r:.40} must lie between {low:g} and {high:g}")
-    return float(value)
+            bias[int(token)] = check_number("logit_bias", number, -100, 100)
+        return bias
 
 
 @dataclass(frozen=True)
@@ -165,7 +150,9 @@ class CompletionRequest:
 
 def read_sampling(fields: RequestFields, max_texts: int) -> CompletionRequest:
     """Return the settings under heedful's names. The temperature is 1 by default, as OpenAI's is."""
-    numbers = {ours: fields.number(name, low, high) for name, (ours, low, high) in OPENAI_NAMES.items()}
+    numbers = {
+        setting: fields.number(name, *NARROWER_RANGES.get(name, ())) for name, setting in OPENAI_NAMES.items()
+    }
     if numbers["temperature"] is None:
         numbers["temperature"] = 1.0
     if numbers["top_p"] == 0:
@@ -195,8 +182,8 @@ ANY_OBJECT = {"type": "object"}  # what response_format json_object asks for
 
 def read_constraint(fields: RequestFields) -> dict[str, Any]:
     """Return the form that a text must have as settings of heedful.stream; OpenAI's or vLLM's names."""
-    found = {name: read(fields, name) for name, read in CONSTRAINTS.items() if fields.get(name) is not None}
-    constraints = {name: setting for name, setting in found.items() if setting}
+    given = {name: read(fields, name) for name, read in CONSTRAINTS.items() if fields.get(name) is not None}
+    constraints = {name: setting for name, setting in given.items() if setting}
     if len(constraints) > 1:
         raise invalid(
             next(iter(constraints)), f"{' and '.join(constraints)} cannot both be kept; send one of them"
@@ -227,20 +214,6 @@ def read_response_format(fields: RequestFields, name: str) -> dict[str, Any]:
     return {"schema": schema}
 
 
-def read_schema(fields: RequestFields, name: str) -> dict[str, Any]:
-    value = fields.get(name)
-    if not isinstance(value, dict | str):
-        raise invalid(name, f"{name} must be a JSON schema; got {kind(value)}")
-    return {"schema": value}
-
-
-def read_choices(fields: RequestFields, name: str) -> dict[str, Any]:
-    value = fields.get(name)
-    if not isinstance(value, list) or not value or not all(isinstance(v, str) and v for v in value):
-        raise invalid(name, f"{name} must be a list of texts, none of them empty; got {value!r:.60}")
-    return {"choices": value}
-
-
 def read_structured_outputs(fields: RequestFields, name: str) -> dict[str, Any]:
     """vLLM's object: one of json, regex, choice"""
     value = fields.get(name)
@@ -254,10 +227,23 @@ def read_structured_outputs(fields: RequestFields, name: str) -> dict[str, Any]:
     return read_constraint(RequestFields(guided))
 
 
+def read_guided(fields: RequestFields, name: str) -> dict[str, Any]:
+    """vLLM's guided_json, guided_regex and guided_choice"""
+    if name == "guided_regex":
+        return {"regex": fields.text(name)}
+    value = fields.get(name)
+    if name == "guided_json":
+        if not isinstance(value, dict | str):
+            raise invalid(name, f"{name} must be a JSON schema; got {kind(value)}")
+        return {"schema": value}
+    if not isinstance(value, list) or not value or not all(isinstance(v, str) and v for v in value):
+        raise invalid(name, f"{name} must be a list of texts, none of them empty; got {value!r:.60}")
+    return {"choices": value}
+
+
 CONSTRAINTS: dict[str, Callable[[RequestFields, str], dict[str, Any]]] = {
-    "response_format": read_response_format, "guided_json": read_schema, "guided_choice": read_choices,
-    "guided_regex": lambda fields, name: {"regex": fields.text(name)},
-    "structured_outputs": read_structured_outputs,
+    "response_format": read_response_format, "guided_json": read_guided, "guided_choice": read_guided,
+    "guided_regex": read_guided, "structured_outputs": read_structured_outputs,
 }  # fmt: skip
 
 

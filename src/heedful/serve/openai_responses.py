@@ -1,23 +1,49 @@
-"""The shapes that go back: a completion or a conversation's answer, whole or as a stream of chunks."""
+"""What goes back: a completion or a conversation's answer, whole or as a stream of events."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 import heedful
 from heedful.decode.rows import Piece
-from heedful.serve.generation_jobs import GenerationJob, TokenResult, TokenScore
-from heedful.serve.served_model import ServedModel
+from heedful.serve.engine import EngineJob, Mark
+from heedful.serve.json_response import Json, json_bytes
+from heedful.serve.openai_errors import Gone, OpenAIError
+from heedful.serve.openai_server import ServedModel
+
+if TYPE_CHECKING:
+    from heedful.serve.generation_routes import GenerationJob
 
 FINISH = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
 MIN_LOGPROB = -9999.0  # stands for a log-probability of −∞, which JSON cannot say
+
+
+@dataclass(frozen=True)
+class TokenScore:
+    """A token, how likely it was, and which were likeliest in its place; None for a text's first."""
+
+    token: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class TokenResult:
+    """A prompt that is sent back before what follows it."""
+
+    row: int
+    scores: list[TokenScore]
 
 
 @dataclass(frozen=True)
@@ -148,10 +174,12 @@ class ResponseBuilder:
         self.form, self.task = form, task
         self.choices = [ChoiceState() for _ in range(len(task.prompts) * task.request.settings.samples)]
         self.tokens = 0
+        # A name that changes with what may change a seed's text: the model, the versions, the device.
+        versions = (task.served.id, heedful.__version__, torch.__version__, str(task.served.model.device))
+        fingerprint = "fp_" + hashlib.sha256(repr(versions).encode()).hexdigest()[:12]
         self.head = {
             "id": form.prefix + secrets.token_hex(12), "object": form.object_name,
-            "created": int(time.time()),
-            "model": task.served.id, "system_fingerprint": system_fingerprint(task.served),
+            "created": int(time.time()), "model": task.served.id, "system_fingerprint": fingerprint,
         }  # fmt: skip
 
     @property
@@ -233,7 +261,81 @@ class ResponseBuilder:
         return self.head | {"choices": choices, "usage": self.usage}
 
 
-def system_fingerprint(served_model: ServedModel) -> str:
-    """Return a name that changes with what may change a seed's text: the model, the versions, the device."""
-    versions = (served_model.id, heedful.__version__, torch.__version__, str(served_model.model.device))
-    return "fp_" + hashlib.sha256(repr(versions).encode()).hexdigest()[:12]
+# From the engine to the client: events with pings, and an end when the client leaves or time is up.
+
+
+PING_SECONDS = 15.0  # of silence that proxies bear
+STALLED_SECONDS = 30.0  # that a client may take to read what was sent
+HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+log = logging.getLogger("heedful.serve")
+
+
+class Events(Response):
+    """Server-sent events. A failure before the first token is still an HTTP status; later it is an event."""
+
+    def __init__(
+        self, job: EngineJob, builder: ResponseBuilder, seconds: float, count: Callable[[str], None]
+    ) -> None:
+        super().__init__()
+        self.job, self.builder, self.seconds, self.count = job, builder, seconds, count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self.job.following(receive, self.seconds):
+            try:
+                items = await self.job.next(PING_SECONDS)
+            except OpenAIError as error:
+                await Json(error.body, error.status, error.headers)(scope, receive, send)
+                return
+            except Gone:
+                return
+            reason = "abort"
+            try:
+                reason = await self.write(items, send)
+            except (Gone, OSError):
+                return
+            except TimeoutError:
+                log.warning(
+                    "%s: the client read nothing for %g s and was given up", self.job.label, STALLED_SECONDS
+                )
+            finally:
+                self.count(reason)
+
+    async def write(self, items: list[Any], send: Send) -> str:
+        """Send the events from the first items on; return how they ended. What is there goes together."""
+        reason = "error"
+        raw = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": raw})
+        await self.send_events(send, map(json_bytes, self.builder.opening()))
+        try:
+            while True:
+                if not items:
+                    await self.send_bytes(send, b": ping\n\n")  # keeps proxies from hanging up
+                elif any(isinstance(item, TokenResult) for item in items):  # a whole prompt with its scores
+                    await self.send_events(send, await asyncio.to_thread(self.render_events, items))
+                else:
+                    await self.send_events(send, self.render_events(items))
+                if items and items[-1] is Mark.END:
+                    break
+                items = await self.job.next(PING_SECONDS)
+            await self.send_events(send, [*map(json_bytes, self.builder.closing()), b"[DONE]"])
+            reason = self.builder.finish_reason
+        except OpenAIError as error:
+            await self.send_events(send, [json_bytes(error.body), b"[DONE]"])
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return reason
+
+    def render_events(self, items: list[Any]) -> list[bytes]:
+        return [json_bytes(chunk) for chunk in self.builder.chunks(i for i in items if i is not Mark.END)]
+
+    async def send_events(self, send: Send, events: Iterable[bytes]) -> None:
+        body = b"".join([b"data: " + event + b"\n\n" for event in events])
+        if body:
+            await self.send_bytes(send, body)
+
+    async def send_bytes(self, send: Send, body: bytes) -> None:
+        async with asyncio.timeout(STALLED_SECONDS):
+            await send({"type": "http.response.body", "body": body, "more_body": True})

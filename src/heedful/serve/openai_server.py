@@ -1,30 +1,195 @@
-"""What all addresses share: the models, the engine, the limits; how a body becomes a request."""
+"""What all addresses share: the models as clients see them, the engine, the limits; a body as a request."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import sys
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import uvicorn
 from starlette.requests import Request
+from torch import Tensor
 
+from heedful.core.errors import InputError
+from heedful.decode.continuous import NO_NUMBER, ContinuousBatch, NotANumber, choose_slots
+from heedful.decode.request import check_prompt, context_length, encode_prompt, max_positions
+from heedful.models.base import LM, Model, Seq2Seq
 from heedful.serve.engine import Engine
-from heedful.serve.guard import Guard
-from heedful.serve.http_connection import http_config
 from heedful.serve.metrics import Metrics
-from heedful.serve.openai_errors import shutting_down, unknown_model
-from heedful.serve.openai_requests import RequestFields, parse_body
-from heedful.serve.served_model import ServedModel
+from heedful.serve.openai_errors import invalid, model_cannot, shutting_down, too_long, unknown_model
+from heedful.serve.openai_requests import CompletionRequest, RequestFields, parse_body
+from heedful.tasks.model_inputs import TokenizedText
+from heedful.tasks.pipelines.rerank import Rerank
+from heedful.tasks.registry import pipeline
+from heedful.text.bpe import is_byte_level, token_bytes
+from heedful.text.chat_templates import render_chat
+from heedful.weights.pooling import Pooling, embed_ids
 
-T = TypeVar("T")
+DEFAULT_CONTEXT = 4096  # tokens of prompt and answer, for a model that states no context
 log = logging.getLogger("heedful.serve")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model under the name clients ask for, and the batch of its texts; without one it cannot write."""
+
+    id: str
+    model: LM | Seq2Seq
+    batch: ContinuousBatch | None
+    context: int
+    template: str | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+    names: dict[int, tuple[str, list[int] | None]] = field(default_factory=dict)  # memo of `token_text`
+
+    @property
+    def embeds(self) -> bool:
+        return isinstance(self.model, LM) and self.model.tokenizer is not None
+
+    @property
+    def reranks(self) -> bool:
+        """Whether it reads a query and a text together and gives one number."""
+        return self.embeds and Rerank.fits(self.model)
+
+    @property
+    def chat(self) -> str:
+        """How messages become a prompt."""
+        if self.template is not None:
+            return "template"
+        return "last message" if isinstance(self.model, Seq2Seq) else "plain"
+
+    @property
+    def can(self) -> list[str]:
+        writes = ["/v1/completions", "/v1/chat/completions"] if self.batch is not None else []
+        return writes + ["/v1/embeddings"] * self.embeds + ["/rerank"] * self.reranks
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Its entry in /v1/models."""
+        about = {"kind": self.model.kind, "endpoints": self.can} | (
+            {"chat": self.chat} if self.batch is not None else {}
+        )
+        return {
+            "id": self.id, "object": "model", "created": self.created, "owned_by": "heedful",
+            "max_model_len": self.context, "heedful": about,
+        }  # fmt: skip
+
+    def check_generates(self) -> None:
+        if self.batch is None:
+            raise model_cannot(self.id, f"({self.model.kind}) writes no text", self.can)
+
+    def check_length(self, text: str) -> str:
+        """Return the text, or refuse one that exceeds the context by far, before all of it is tokenized."""
+        tokenizer = self.model.tokenizer
+        if tokenizer is not None and len(tokenizer.beginning(text, self.context)) < len(text):
+            raise too_long(self.context, len(text), unit="characters")
+        return text
+
+    def prompt(self, prompt: str | list[int], *, scoring: bool = False) -> list[int]:
+        """The ids of a prompt that leaves room for an answer; `scoring` needs none. Never cut."""
+        prompt = self.check_length(prompt) if isinstance(prompt, str) else prompt
+        ids = encode_prompt(self.model, prompt) if isinstance(prompt, str) else prompt
+        room = 0 if scoring or isinstance(self.model, Seq2Seq) else 1
+        if len(ids) > self.context - room:
+            raise too_long(self.context, len(ids))
+        return check_prompt(self.model, ids)
+
+    def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Messages as the prompt of an answer."""
+        if self.template is not None:
+            tokenizer = self.model.tokenizer
+            if tokenizer is None:
+                raise InputError(f"{self.id} has no tokenizer", hint="ask it for a completion of ids")
+            named = {f"{role}_token": token for role, token in tokenizer.roles.items()}
+            text = render_chat(self.template, messages=list(messages), add_generation_prompt=True, **named)
+            return self.prompt(tokenizer.encode(self.check_length(text), special=False))
+        if isinstance(self.model, Seq2Seq):
+            return self.prompt(messages[-1]["content"])
+        lines = [f"{message['role']}: {message['content']}\n" for message in messages]
+        return self.prompt("".join([*lines, "assistant:"]))  # without a template: a line for each message
+
+    def max_new_tokens(
+        self, prompts: Sequence[list[int]], max_tokens: CompletionRequest, default: int | None, strict: bool
+    ) -> int:
+        """How many tokens may be written: what was asked for, or what fits behind the shortest prompt."""
+        read = 0 if isinstance(self.model, Seq2Seq) else min(map(len, prompts))
+        wanted = default if max_tokens.max_tokens is None else max_tokens.max_tokens
+        if strict and wanted is not None and wanted > self.context - read:
+            raise too_long(self.context, read, wanted)
+        fits = max(0, self.context - read)
+        return fits if wanted is None else min(wanted, fits)
+
+    def embed(self, rows: Sequence[list[int]]) -> list[Tensor]:
+        """Return the vector (D,) of each row of ids."""
+        assert isinstance(self.model, LM)
+        return check_finite(list(embed_ids(self.model, rows, self.model.pooling or Pooling())))
+
+    def score_pairs(self, pairs: Sequence[TokenizedText]) -> list[Tensor]:
+        """Return the logit (1,) of each query and text."""
+        return check_finite(pipeline("rerank", self.model).forward(pairs))
+
+    def text(self, ids: list[int]) -> str:
+        tokenizer = self.model.tokenizer
+        if tokenizer is None:
+            return ""
+        if wrong := [i for i in ids if i >= self.model.embed.vocab]:
+            raise invalid(
+                "tokens", f"{wrong[0]} is no token; the vocabulary is 0 … {self.model.embed.vocab - 1}"
+            )
+        return str(tokenizer.decode(ids))
+
+    def token_text(self, token: int) -> tuple[str, list[int] | None]:
+        """The text of one token inside a text, and its bytes; half a character is written as its bytes."""
+        if token not in self.names:
+            self.names[token] = spell(self.model.tokenizer, token)
+        return self.names[token]
+
+
+def check_finite(results: list[Tensor]) -> list[Tensor]:
+    if not all(bool(one.isfinite().all()) for one in results):
+        raise NotANumber(NO_NUMBER)
+    return results
+
+
+def spell(tokenizer: Any, token: int) -> tuple[str, list[int] | None]:
+    if tokenizer is None:
+        return f"token_id:{token}", None
+    name = tokenizer.tokens([token])[0]
+    if is_byte_level(tokenizer):
+        raw = token_bytes(tokenizer, name)
+    else:
+        one, two = (tokenizer.decode([token] * n, skip_special=False) for n in (1, 2))
+        text = two[len(one) :] if two.startswith(one) else one  # the second has the space before it
+        half = re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", name)
+        raw = bytes([int(half[1], 16)]) if half else text.encode()
+    if raw is None:
+        return name, list(name.encode())
+    try:
+        return raw.decode(), list(raw)
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{b:02x}" for b in raw), list(raw)
+
+
+def make_served_model(
+    id: str, model: Model, *, ctx: int | None = None, template: str | None = None, max_rows: int = 64
+) -> ServedModel:
+    """A loaded model, made ready to be asked; it writes up to `max_rows` texts at once."""
+    if not isinstance(model, LM | Seq2Seq):
+        raise InputError(
+            f"{id} is no sequence model", hint="serve a decoder, an encoder-decoder or an encoder"
+        )
+    if model.image_processor is not None:
+        raise InputError(f"{id} reads images, and clients send text", hint="read them with: heed read IMAGE")
+    limit = context_length if ctx is None else max_positions
+    reaches = (limit(model), limit(model, source=True), ctx)
+    stated = [length for length in reaches if length is not None] or [DEFAULT_CONTEXT]
+    own = None if model.tokenizer is None else model.tokenizer.chat_template
+    writes = model.config.head == "lm" and (isinstance(model, Seq2Seq) or model.causal)
+    batch = ContinuousBatch(choose_slots(model, max_rows, min(stated))) if writes else None
+    return ServedModel(id, model, batch, min(stated), template or own)
 
 
 @dataclass(frozen=True)
@@ -72,69 +237,11 @@ async def parse_request(server: Server, request: Request, parse: Callable[[Serve
         raise shutting_down()
     body = await request.body()
 
-    def parse_fields() -> tuple[T, list[str]]:
+    def parse_fields() -> T:
         fields = RequestFields(parse_body(body))
-        return parse(server, fields), fields.left
+        result = parse(server, fields)
+        if unread := ", ".join(f"{name!r:.40}" for name in fields.unread[:20]):
+            log.warning("%s: ignored %s", request.scope["request_id"], unread)
+        return result
 
-    found, left = await asyncio.to_thread(parse_fields)
-    if left:
-        log.warning(
-            "%s: ignored %s", request.scope["request_id"], ", ".join(f"{name!r:.40}" for name in left[:20])
-        )
-    return found
-
-
-# Options of `heed serve`: where it listens, who may ask, and what one request may take.
-
-
-# The server on a socket. A first signal lets what runs come to its end; a second one does not.
-
-
-# The engine gives up the interpreter's lock in every operation of torch; the event loop, which then writes
-# dozens of events, would keep it for Python's 5 ms each time.
-SWITCH_SECONDS = 0.0002
-
-
-class Draining(uvicorn.Server):
-    """A server that, told to end, goes on listening until its engine is idle, and says that it ends."""
-
-    def __init__(self, config: uvicorn.Config, server: Server, patience: float) -> None:
-        super().__init__(config)
-        self.shared, self.patience = server, patience
-        self.since: float | None = None
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Refuse new requests and finish those begun; called a second time, end at once."""
-        if self.since is None:
-            self.since = time.monotonic()
-            self.shared.engine.draining = True
-        else:
-            self.patience = 0.0
-
-    async def on_tick(self, counter: int) -> bool:
-        if self.since is not None:
-            late = time.monotonic() - self.since >= self.patience
-            if late:
-                self.shared.engine.abandon()
-            self.should_exit = late or self.shared.engine.is_idle
-        return await super().on_tick(counter)
-
-
-def run_until_signal(
-    app: Guard, server: Server, sock: socket.socket, *, patience: float = 30.0,
-    on_ready: Callable[[Draining], None] = lambda running: None,
-) -> None:  # fmt: skip
-    """Serve until a signal, or until `stop` of what `on_ready` is given."""
-    running = Draining(http_config(app, shutdown_seconds=3), server, patience)
-    on_ready(running)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_SECONDS)
-    try:
-        running.run(sockets=[sock])
-    finally:
-        sys.setswitchinterval(before)
-        server.engine.close()
-        sock.close()
+    return await asyncio.to_thread(parse_fields)

@@ -1,59 +1,165 @@
-"""/v1/embeddings, and texts as tokens: /tokenize, /detokenize, /tokenizer_info."""
+"""Texts in, answers out: embeddings, ranks, and texts as tokens.
+
+A route reads its request into a `TextJob`. The engine computes the rows of all requests of a model together.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 from torch import Tensor
 
-from heedful.serve.generation_jobs import EmbeddingJob, compute_embeddings, make_embedding_job
-from heedful.serve.guard import Json
-from heedful.serve.openai_errors import invalid, model_cannot, unsupported_parameter
-from heedful.serve.openai_requests import RequestFields, read_inputs, read_token_ids
+from heedful.core.errors import InputError
+from heedful.serve.engine import Compute
+from heedful.serve.json_response import Json
+from heedful.serve.openai_errors import OpenAIError, invalid, model_cannot, too_long, unsupported_parameter
+from heedful.serve.openai_requests import RequestFields, kind, read_inputs, read_token_ids
 from heedful.serve.openai_server import Server, parse_request
-from heedful.serve.streams import following
+from heedful.tasks.model_inputs import tokenize as tokenize_pair
+from heedful.tasks.model_inputs import truncate_text
+from heedful.tasks.pipelines.rerank import check_query
+from heedful.tasks.registry import pipeline
+from heedful.weights.pooling import encode_truncated
 
-MAX_INPUTS = 2048  # texts of one request for embeddings, as OpenAI allows
+MAX_INPUTS = 2048  # texts of one request, as OpenAI allows for embeddings
 MAX_CHARACTERS = 1_000_000  # of a text for /tokenize, which is not bounded by a context
 MAX_TOKENS = 250_000  # of one request for /detokenize
 
 
-async def embeddings(server: Server, request: Request) -> Response:
-    def read_embeddings(server: Server, fields: RequestFields) -> tuple[EmbeddingJob, str]:
-        served = server.find(fields)
-        if not served.embeds:
-            raise model_cannot(served.id, f"({served.model.kind}) has no vectors of texts", served.can)
-        form, dimensions = (
-            fields.choice("encoding_format", ("float", "base64")),
-            fields.integer("dimensions", 1),
-        )
-        if dimensions not in (None, served.model.config.dim):
-            message = f"{served.id} has vectors of {served.model.config.dim} numbers and cannot shorten them"
-            raise unsupported_parameter("dimensions", message)
-        inputs = read_inputs(fields, "input", MAX_INPUTS)
-        if not all(inputs):
-            raise invalid("input", "input has an empty text; leave it out")
-        return make_embedding_job(served, inputs), form
+@dataclass(frozen=True)
+class TextJob:
+    """A request that was read: its rows, what computes them, and how the results are sent back."""
 
-    task, form = await parse_request(server, request, read_embeddings)
-    job = server.engine.submit(request.scope["request_id"], work=compute_embeddings(task))
-    server.metrics.prompt_tokens.add(task.prompt_tokens)
-    async with following(job, request.receive, server.limits.seconds):
-        found: list[Tensor] = [vector for some in await job.collect() for vector in some]
-    usage = {"prompt_tokens": task.prompt_tokens, "total_tokens": task.prompt_tokens}
+    rows: Sequence[Any]  # tokens, so that the engine's thread tokenizes nothing
+    compute: Compute
+    tokens: int
+    render: Callable[[list[Any], dict[str, int]], Any]  # of the results and the usage
 
-    def render_response() -> Response:  # a million numbers take their time
-        little_endian = lambda vector: np.ascontiguousarray(vector.numpy(), "<f4").tobytes()
-        to_base64 = lambda vector: base64.b64encode(little_endian(vector)).decode()
-        encode = Tensor.tolist if form == "float" else to_base64
-        rows = [{"object": "embedding", "index": i, "embedding": encode(v)} for i, v in enumerate(found)]
-        return Json({"object": "list", "data": rows, "model": task.served.id, "usage": usage})
 
-    return await asyncio.to_thread(render_response)
+async def answer_texts(
+    server: Server, request: Request, read: Callable[[Server, RequestFields], TextJob]
+) -> Response:
+    """Answer with one result for each text of a request."""
+    begun = time.perf_counter()
+    job = await parse_request(server, request, read)
+    running = server.engine.submit(request.scope["request_id"], rows=job.rows, compute=job.compute)
+    server.metrics.prompt_tokens.add(job.tokens)
+    async with running.following(request.receive, server.limits.seconds):
+        results = await running.collect()
+    server.metrics.requests.add(1, request.url.path, "200", "stop")
+    server.metrics.latency.observe(time.perf_counter() - begun)
+    usage = {"prompt_tokens": job.tokens, "total_tokens": job.tokens}
+    return await asyncio.to_thread(lambda: Json(job.render(results, usage)))  # a million numbers take long
+
+
+def read_embeddings(server: Server, fields: RequestFields) -> TextJob:
+    """Tokenize the inputs as `heedful.embed` does: a checkpoint for sentences says where a text is cut.
+
+    Other models refuse a text that exceeds the context.
+    """
+    served = server.find(fields)
+    tokenizer, pooling = served.model.tokenizer, served.model.pooling
+    if not served.embeds or tokenizer is None:
+        raise model_cannot(served.id, f"({served.model.kind}) has no vectors of texts", served.can)
+    form, dimensions = fields.choice("encoding_format", ("float", "base64")), fields.integer("dimensions", 1)
+    if dimensions not in (None, served.model.config.dim):
+        message = f"{served.id} has vectors of {served.model.config.dim} numbers and cannot shorten them"
+        raise unsupported_parameter("dimensions", message)
+    inputs = read_inputs(fields, "input", MAX_INPUTS)
+    if not all(inputs):
+        raise invalid("input", "input has an empty text; leave it out")
+    cut = None if pooling is None else pooling.length
+    rows = [
+        encode_truncated(tokenizer, served.check_length(one) if cut is None else one, cut)
+        if isinstance(one, str)
+        else one[:cut]
+        for one in inputs
+    ]
+    if (longest := max(map(len, rows))) > served.context:
+        raise too_long(served.context, longest)
+
+    def encode(vector: Tensor) -> Any:
+        if form == "float":
+            return vector.tolist()
+        return base64.b64encode(np.ascontiguousarray(vector.numpy(), "<f4").tobytes()).decode()
+
+    def render(vectors: list[Tensor], usage: dict[str, int]) -> Any:
+        entries = [{"object": "embedding", "index": i, "embedding": encode(v)} for i, v in enumerate(vectors)]
+        return {"object": "list", "data": entries, "model": served.id, "usage": usage}
+
+    return TextJob(rows, served.embed, sum(map(len, rows)), render)
+
+
+def read_rerank(server: Server, fields: RequestFields) -> TextJob:
+    """Read a query and texts to rank, with the fields of Jina's and Cohere's servers.
+
+    `documents` (or `texts`) are strings, or objects with a text. A document is cut after
+    `max_tokens_per_doc`, and where it would not fit behind the query.
+    """
+    served = server.find(fields, default=True)
+    if not served.reranks:
+        reason = f"({served.model.kind}, {served.model.config.head!r} head) is no cross-encoder"
+        raise model_cannot(served.id, reason, served.can)
+    query, documents = fields.text("query"), read_documents(fields)
+    if not query.strip():
+        raise invalid("query", "query must be a string that is not empty; got spaces")
+    top_n, max_tokens = fields.integer("top_n", 1), fields.integer("max_tokens_per_doc", 1)
+    with_texts = fields.boolean("return_documents") or fields.boolean("return_text")
+    raw, cut = fields.boolean("raw_scores"), fields.boolean("truncate", True)
+    tokenizer = pipeline("rerank", served.model).tokenizer
+    limit = served.context if cut else None
+    if len(tokenizer.beginning(query, served.context)) < len(query):
+        message = f"query has {len(query)} characters, which exceed the context of {served.context} tokens"
+        raise invalid("query", f"{message}; shorten it")
+    if limit is None and (max_tokens is None or max_tokens > served.context):
+        texts = [served.check_length(text) for text in documents]
+    else:
+        fit = min(max_tokens or served.context, served.context)
+        texts = [tokenizer.beginning(text, fit) for text in documents]
+    try:
+        check_query(tokenizer, query, limit)
+    except InputError as error:
+        raise invalid("query", str(error)) from None
+    if max_tokens is not None:
+        texts = [truncate_text(tokenizer, text, max_tokens)[0] for text in texts]
+    pairs = [tokenize_pair(tokenizer, query, text).truncate(limit, "only_second") for text in texts]
+    if (longest := max(map(len, pairs))) > served.context:
+        raise too_long(served.context, longest)
+
+    def render(logits: list[Tensor], usage: dict[str, int]) -> Any:
+        scores = [float(one if raw else one.sigmoid()) for one in logits]
+        order = sorted(range(len(scores)), key=lambda i: -scores[i])[:top_n]
+        text = lambda i: {"document": {"text": documents[i]}} if with_texts else {}
+        entries = [{"index": i, "relevance_score": scores[i], **text(i)} for i in order]
+        id = f"rerank-{secrets.token_hex(12)}"
+        return {"object": "list", "id": id, "model": served.id, "results": entries, "usage": usage}
+
+    return TextJob(pairs, served.score_pairs, sum(map(len, pairs)), render)
+
+
+def read_documents(fields: RequestFields) -> list[str]:
+    name = "texts" if fields.get("documents") is None and fields.get("texts") is not None else "documents"
+    value = fields.get(name)
+    if value is None:
+        raise OpenAIError(400, "missing_required_parameter", "documents is missing", param="documents")
+    if not isinstance(value, list) or not value:
+        raise invalid(name, f"{name} must be a list of texts, at least one; got {kind(value)}")
+    if len(value) > MAX_INPUTS:
+        raise invalid(name, f"{name} has {len(value)} entries; {MAX_INPUTS} are the most")
+    texts: list[Any] = [one.get("text") if isinstance(one, dict) else one for one in value]
+    for i, text in enumerate(texts):
+        if not isinstance(text, str) or not text.strip():
+            raise invalid(name, f"{name}[{i}] must be a string that is not empty; got {value[i]!r:.60}")
+    return texts
 
 
 async def tokenize(server: Server, request: Request) -> Response:

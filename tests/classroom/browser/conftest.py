@@ -99,7 +99,7 @@ class Server:
         import uvicorn
 
         from heedful.classroom.studio.studio_app import create_studio_app
-        from heedful.serve.guard import bind_socket
+        from heedful.serve.http_connection import bind_socket
 
         sock = bind_socket(self.port)
         self.port = sock.getsockname()[1]

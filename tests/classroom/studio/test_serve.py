@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from heedful.serve.guard import PortTaken, bind_socket
+from heedful.serve.http_connection import PortTaken, bind_socket
 
 
 def test_the_socket_listens_on_loopback_alone() -> None:

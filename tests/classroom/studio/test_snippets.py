@@ -13,7 +13,7 @@ import torch
 from fastapi.testclient import TestClient
 
 from heedful.classroom.studio.snippets import VIEWS
-from heedful.serve.guard import json_bytes
+from heedful.serve.json_response import json_bytes
 from tests.classroom.studio.conftest import KINDS, SEQUENCES, TEXT, get, tensor, traced
 
 

@@ -21,7 +21,8 @@ from torch import Tensor
 from heedful.classroom.figures.figure import Figure
 from heedful.classroom.studio.model_registry import Ticket, Worker
 from heedful.core.errors import HeedfulError, InputError, NotFound
-from heedful.serve.guard import Json, RequestRefused
+from heedful.serve.guard import RequestRefused
+from heedful.serve.json_response import Json
 
 
 def error_response(error: Exception) -> tuple[int, dict[str, Any]]:

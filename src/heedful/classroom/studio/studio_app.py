@@ -21,7 +21,8 @@ from heedful.classroom.studio.responses import error_response
 from heedful.classroom.studio.routes.runs import runs_in
 from heedful.classroom.studio.traces import Studio
 from heedful.core.errors import HeedfulError
-from heedful.serve.guard import AccessRules, Guard, Json, RequestRefused
+from heedful.serve.guard import AccessRules, Guard, RequestRefused
+from heedful.serve.json_response import Json
 
 STATIC = Path(__file__).parent / "static"
 WIDGETS = Path(__file__).parents[1] / "figures" / "static"  # what a figure saved as one file carries

@@ -28,7 +28,8 @@ from heedful.interp.intervene.ablation import without
 from heedful.interp.observe.mixing import AttentionGroup
 from heedful.models.base import Model
 from heedful.nn.context import Watch
-from heedful.serve.guard import Json, RequestRefused
+from heedful.serve.guard import RequestRefused
+from heedful.serve.json_response import Json
 
 LIMIT = 512 * 2**20  # bytes of all traces together
 SHARE = 224 * 2**20  # bytes that one pass may keep

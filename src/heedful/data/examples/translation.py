@@ -6,21 +6,22 @@ at once.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from heedful.core.checks import check_number
+from heedful.core.errors import InputError
 from heedful.core.files import Paths
 from heedful.core.padding import round_up, valid_mask
 from heedful.data.batch import IGNORE, Batch, pad_batch
 from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
-from heedful.data.batches import Batches, Indices, RowSource, join_fingerprints
-from heedful.data.merge_dropout import MergeDropout, merge_parts
+from heedful.data.batches import Batches, Indices, RowSource, join_fingerprints, seeded_generator
 from heedful.data.readers import Column, Documents, Table, parallel_documents
 from heedful.data.token_cache import RaggedArray, tokenize_documents
 from heedful.data.tokenization import (
@@ -137,7 +138,7 @@ def parallel(
     translation is usually trained. `prefix` goes before every source text. extra["row"] is the pair's number.
     `multiple` rounds lengths up and fills batches with empty rows (of number −1): the loss is the same, and
     few shapes are left, as recorded steps want (TrainConfig(graph=True)). `dropout` is the share of BPE's
-    merges that are undone, others in each epoch (`merge_dropout`); pairs stand together by whole pieces.
+    merges that are undone, others in each epoch (`MergeDropout`); pairs stand together by whole pieces.
     """
     check_number("dropout", dropout, 0.0, 1.0)
     options = BatchOptions(multiple=multiple, max_tokens=max_tokens, cache=cache, **keywords)
@@ -174,3 +175,59 @@ def _add_prefix(texts: Documents, prefix: str) -> Documents:
         return texts
     read = lambda: ([prefix, text] if text else [] for text in map("".join, texts))
     return Documents(read, texts.files, (*texts.settings, prefix), texts.name)
+
+
+# Subword regularisation: every epoch reads a text in other pieces   (BPE-dropout, Provilkov et al. 2020)
+#
+# A piece that a merge of BPE made is taken apart with probability p, its two parts again with probability p,
+# and so on. A word is mostly read whole and sometimes in parts, so that rare words are learnt by parts too.
+
+
+def merge_parts(tokenizer: Any) -> NDArray[np.int64]:
+    """Return (V, 2): the two pieces each token was merged of; −1 for tokens that no merge made."""
+    backend = getattr(tokenizer, "backend", None)
+    model = {} if backend is None else json.loads(backend.to_str())["model"]
+    if model.get("type") != "BPE":
+        kind = model.get("type") or type(tokenizer).__name__
+        raise InputError(
+            f"merges are dropped of BPE alone, and this tokenizer is {kind}", hint="pass dropout=0"
+        )
+    ids: dict[str, int] = model["vocab"]
+    parts = np.full((len(tokenizer), 2), -1, np.int64)
+    for merge in model["merges"]:
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        whole = ids[left + right]
+        if parts[whole, 0] < 0:  # the first merge that makes a token is the one that is used
+            parts[whole] = ids[left], ids[right]
+    return parts
+
+
+@dataclass(frozen=True)
+class MergeDropout:
+    """Take merged pieces apart at random; the same (seed, epoch, row) always gives the same pieces."""
+
+    parts: NDArray[np.int64]  # (V, 2)
+    rate: float
+    seed: int
+
+    def draw(self, texts: RaggedArray, rows: Indices, epochs: Indices) -> RaggedArray:
+        """Return these rows of the texts in pieces drawn anew."""
+        rng = seeded_generator(self.seed, int(epochs[0]), int(rows[0]))
+        lengths = texts.offsets[rows + 1] - texts.offsets[rows]
+        owners = np.repeat(np.arange(len(rows)), lengths)
+        before = np.cumsum(lengths) - lengths  # pieces of the rows above
+        ids = texts.flat[(texts.offsets[rows] - before)[owners] + np.arange(len(owners))]
+        fresh = np.ones(len(ids), bool)  # pieces that were not asked yet
+        while True:
+            apart = fresh & (self.parts[ids, 0] >= 0) & (rng.random(len(ids)) < self.rate)
+            if not apart.any():
+                break
+            counts = 1 + apart
+            first = (np.cumsum(counts) - counts)[apart]  # where the left parts will stand
+            left, right = self.parts[ids[apart]].T
+            ids, owners = np.repeat(ids, counts), np.repeat(owners, counts)
+            ids[first], ids[first + 1] = left, right
+            fresh = np.zeros(len(ids), bool)
+            fresh[first] = fresh[first + 1] = True
+        ends = np.cumsum(np.bincount(owners, minlength=len(rows)))
+        return RaggedArray(ids, np.concatenate(([0], ends)), texts.fingerprint, texts.name)

@@ -22,7 +22,7 @@ from heedful.interp.measurements import measure_speeds, text_windows
 from heedful.interp.observe.lens import loss_by_position
 from heedful.interp.observe.prediction import changed_position, is_causal, predicts
 from heedful.models.base import Seq2Seq
-from heedful.serve.guard import Json
+from heedful.serve.json_response import Json
 
 router = APIRouter()
 

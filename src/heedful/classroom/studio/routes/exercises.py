@@ -26,7 +26,7 @@ from heedful.classroom.exercises.student_record import (
     record_verdicts,
 )
 from heedful.core.errors import InputError
-from heedful.serve.guard import Json
+from heedful.serve.json_response import Json
 
 router = APIRouter()
 GRADING = threading.Lock()  # one file at a time: each has a process of its own

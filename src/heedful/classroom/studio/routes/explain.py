@@ -14,7 +14,7 @@ from heedful.classroom.arithmetic.worked import MATRIX_WIDTH, Derivation
 from heedful.classroom.studio import snippets
 from heedful.classroom.studio.traces import Here, Seen, Studio
 from heedful.core.errors import InputError
-from heedful.serve.guard import Json
+from heedful.serve.json_response import Json
 
 router = APIRouter()
 TOLERANCE = 1e-4  # of float32, relative to the largest value; `Sheet.compare` refuses more

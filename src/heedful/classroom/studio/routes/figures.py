@@ -21,7 +21,7 @@ from heedful.core.images import draw_text
 from heedful.decode.request import context_length
 from heedful.interp.observe.prediction import is_causal
 from heedful.models.base import Model, Seq2Seq
-from heedful.serve.guard import Json
+from heedful.serve.json_response import Json
 
 router = APIRouter()
 

@@ -24,7 +24,7 @@ from heedful.interp.measurements import shuffle_test, shuffle_without_positions
 from heedful.interp.observe.lens import logit_lens, neighbours, surprisal
 from heedful.interp.observe.prediction import changed_position, draw_token, words_at
 from heedful.interp.observe.states import summarise_states, top_neurons
-from heedful.serve.guard import Json
+from heedful.serve.json_response import Json
 
 router = APIRouter()
 MAX_LENS_BYTES = 400 * 2**20  # of the logits of every layer and position

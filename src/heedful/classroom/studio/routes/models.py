@@ -18,7 +18,7 @@ from heedful.classroom.studio.responses import tensor_response
 from heedful.classroom.studio.traces import Here
 from heedful.core.errors import InputError, nearest
 from heedful.interp.observe.mixing import NOTES, describe_positions, position_tensors
-from heedful.serve.guard import Json
+from heedful.serve.json_response import Json
 from heedful.word2vec import Word2Vec
 
 router = APIRouter()

@@ -20,7 +20,7 @@ from heedful.classroom.studio.task_runner import (
 )
 from heedful.classroom.studio.traces import Client, Here, Studio
 from heedful.core.errors import InputError
-from heedful.serve.guard import Json
+from heedful.serve.json_response import Json
 
 router = APIRouter()
 

@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from heedful.classroom.studio.traces import Here
 from heedful.core.errors import CorruptFile, NotFound, nearest
 from heedful.core.files import read_json
-from heedful.serve.guard import Json
+from heedful.serve.json_response import Json
 from heedful.train.checkpoint import list_checkpoints
 from heedful.train.recipes.folder import STEP, metric_curves, read_lines
 

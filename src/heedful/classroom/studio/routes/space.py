@@ -30,7 +30,7 @@ from heedful.interp.observe.word_vectors import (
     vector_table,
     whole_words,
 )
-from heedful.serve.guard import Json
+from heedful.serve.json_response import Json
 from heedful.word2vec import Word2Vec
 
 router = APIRouter()

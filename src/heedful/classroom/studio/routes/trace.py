@@ -34,7 +34,7 @@ from heedful.interp.observe.attention import (
 )
 from heedful.interp.observe.mixing import AttentionGroup
 from heedful.interp.observe.prediction import words_at
-from heedful.serve.guard import Json
+from heedful.serve.json_response import Json
 
 router = APIRouter()
 Form = Literal["f32", "f16", "u8"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heedful.classroom.exercises.code.catalogue import HINTS, check_names, stubs, summaries, write_stubs
+from heedful.classroom.exercises.code.catalogue import check_names, hints_of, stubs, summaries, write_stubs
 from heedful.classroom.exercises.student_record import (
     count_done,
     describe_states,
@@ -273,7 +273,7 @@ def print_code_exercises(json: bool) -> None:
 
 def print_hint(name: str, json: bool) -> None:
     """Print the next hint of an exercise, and remember that it was taken."""
-    hints = HINTS[name]
+    hints = hints_of(name)
     level = record_hint(name, len(hints))
     if json:
         return as_json({"exercise": name, "level": level, "levels": len(hints), "hint": hints[level - 1]})
@@ -373,6 +373,9 @@ MARKS = {"right": "✓", "wrong": "✗", "unfinished": "·", "missing": "·"}
 
 def grade_code(path: Path, names: Sequence[str] = (), *, json: bool = False) -> None:
     """Grade a file, keep the progress, and leave with exit code 1 if a function is wrong."""
+    from heedful.classroom.exercises.code.sandbox import NURSERY
+
+    NURSERY.start()  # it imports torch while the next line does
     from heedful.classroom.exercises.code.grading import grade_solution
 
     result = grade_solution(path, names or None)

@@ -18,22 +18,33 @@ import torch
 import heedful
 from heedful.classroom.exercises.code import grading as code_compare
 from heedful.classroom.exercises.code import models as code_models
-from heedful.classroom.exercises.code import stubs as code_stubs
-from heedful.classroom.exercises.code.catalogue import HINTS, code_exercises, stub_file, stubs, write_stubs
-from heedful.classroom.exercises.code.exercise import CodeExercise
+from heedful.classroom.exercises.code.catalogue import (
+    CodeExercise,
+    Mistake,
+    code_exercises,
+    edit_text,
+    exercise_texts,
+    hints_of,
+    solution_texts,
+    stub_file,
+    stubs,
+    write_stubs,
+)
 from heedful.classroom.exercises.code.grading import find_difference, is_finite
 from heedful.core.errors import InputError, NotFound
+from tests.classroom.exercises.library_parts import PARTS
 from tests.refusal import refused
 
 EXERCISES = code_exercises()
 
 
-def outcomes(exercise: CodeExercise, *names: str) -> list[Any]:
-    """What the definition gives on every input with these mistakes in it; None for an error."""
-    found = []
+def outcomes(exercise: CodeExercise, *mistakes: Mistake) -> list[Any]:
+    """What the solution gives on every input with these mistakes in it; None for an error."""
+    function, found = exercise.with_mistakes(*mistakes), []
+    assert function is not None
     for case in exercise.cases():
         try:
-            found.append(exercise.mutate(frozenset(names), *case.arguments))
+            found.append(function(*case.arguments))
         except (RuntimeError, ValueError, IndexError, ZeroDivisionError):
             found.append(None)
     return found
@@ -49,25 +60,42 @@ def alike(exercise: CodeExercise, a: Any, b: Any) -> bool:
 
 
 def test_there_are_ten_exercises_in_the_order_of_their_stubs() -> None:
-    assert list(EXERCISES) == list(stubs()) == list(HINTS)
+    assert list(EXERCISES) == list(stubs()) == list(exercise_texts())
     assert len(EXERCISES) == 10
+    assert all(len(hints_of(name)) == 3 for name in EXERCISES)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES.values(), ids=list(EXERCISES))
-def test_a_stub_has_the_arguments_of_its_definition_and_its_example_is_right(exercise: CodeExercise) -> None:
-    stub = getattr(code_stubs, exercise.name)
-    assert list(inspect.signature(stub).parameters) == list(inspect.signature(exercise.definition).parameters)
-    names = {"torch": torch, exercise.name: exercise.definition}
-    test = doctest.DocTestParser().get_doctest(inspect.getdoc(stub), names, exercise.name, None, 0)
+def test_the_example_of_a_stub_is_right(exercise: CodeExercise) -> None:
+    names = {"torch": torch, exercise.name: exercise.solution}
+    text = inspect.getdoc(exercise.solution)
+    test = doctest.DocTestParser().get_doctest(text, names, exercise.name, None, 0)
     assert test.examples
     result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(test)
     assert result.failed == 0
 
 
 @pytest.mark.parametrize("exercise", EXERCISES.values(), ids=list(EXERCISES))
-def test_without_a_mistake_a_mutation_is_the_definition(exercise: CodeExercise) -> None:
-    for case, mutated in zip(exercise.cases(), outcomes(exercise), strict=True):
-        assert find_difference(exercise.definition(*case.arguments), mutated, exercise.outputs) is None, case
+def test_every_edit_of_a_mistake_finds_its_text_in_the_solution(exercise: CodeExercise) -> None:
+    _, body = solution_texts()[exercise.name]
+    texts = [(mistake.name, text) for mistake in exercise.mistakes for text in mistake.edit]
+    assert [pair for pair in texts if pair[1] not in body] == []
+
+
+def test_edits_side_by_side_go_together_and_edits_of_one_text_do_not() -> None:
+    assert edit_text("scores / root", [{"scores /": "scores *"}, {"root": "size"}]) == "scores * size"
+    assert edit_text("top = x", [{"top": "a = 1; top"}, {"top": "b = 2; top"}]) == "a = 1; b = 2; top = x"
+    assert edit_text("x + y", [{"x + y": "x * y"}, {"x + y": "x - y"}]) is None
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_solution_gives_what_the_library_gives(name: str) -> None:
+    exercise = EXERCISES[name]
+    parameters = [list(inspect.signature(f).parameters) for f in (PARTS[name], exercise.solution)]
+    assert parameters[0] == parameters[1]
+    for case in exercise.cases():
+        ours, written = PARTS[name](*case.arguments), exercise.solution(*case.arguments)
+        assert find_difference(ours, written, exercise.outputs) is None, case
 
 
 @pytest.mark.parametrize("exercise", EXERCISES.values(), ids=list(EXERCISES))
@@ -80,14 +108,14 @@ def test_every_mistake_shows_on_some_input_far_above_rounding(
     hidden = [
         mistake.name
         for mistake in exercise.mistakes
-        if all(alike(exercise, a, b) for a, b in zip(right, outcomes(exercise, mistake.name), strict=True))
+        if all(alike(exercise, a, b) for a, b in zip(right, outcomes(exercise, mistake), strict=True))
     ]
     assert hidden == []
 
 
 @pytest.mark.parametrize("exercise", EXERCISES.values(), ids=list(EXERCISES))
 def test_no_two_mistakes_look_alike(exercise: CodeExercise) -> None:
-    found = {mistake.name: outcomes(exercise, mistake.name) for mistake in exercise.mistakes}
+    found = {mistake.name: outcomes(exercise, mistake) for mistake in exercise.mistakes}
     same = [
         {a, b}
         for a, b in combinations(found, 2)
@@ -103,7 +131,7 @@ def test_a_function_is_really_called_inside_its_model(exercise: CodeExercise) ->
     def counted(*arguments: Any) -> Any:
         nonlocal calls
         calls += 1
-        return exercise.definition(*arguments)
+        return exercise.solution(*arguments)
 
     assert exercise.place_in_model(counted).text
     assert calls > 0
@@ -114,11 +142,11 @@ def test_a_function_is_really_called_inside_its_model(exercise: CodeExercise) ->
     [(n, code_models.TRANSLATOR) for n in ("attention", "softmax", "layer_norm", "positional_encoding")]
     + [("bahdanau_score", code_models.ALIGNER)],
 )
-def test_the_definition_in_its_place_translates_as_the_untouched_model(name: str, model: str) -> None:
+def test_the_solution_in_its_place_translates_as_the_untouched_model(name: str, model: str) -> None:
     texts = heedful.generate(
         heedful.load(model), list(code_models.SENTENCES), max_tokens=code_models.MAX_TOKENS
     )
-    found = EXERCISES[name].place_in_model(EXERCISES[name].definition).text
+    found = EXERCISES[name].place_in_model(EXERCISES[name].solution).text
     assert re.findall("“(.*?)”", found) == texts
 
 
@@ -126,7 +154,7 @@ def test_the_searched_translation_is_that_of_the_library_s_own_beams() -> None:
     model = heedful.load(code_models.TRANSLATOR)
     text = heedful.generate(model, code_models.SHORT, beams=2, max_tokens=8)
     search = EXERCISES["beam_search"]
-    assert search.place_in_model(search.definition).text == f"“{text}”"
+    assert search.place_in_model(search.solution).text == f"“{text}”"
 
 
 def test_adamw_in_its_place_trains_as_fit_does() -> None:
@@ -135,7 +163,7 @@ def test_adamw_in_its_place_trains_as_fit_does() -> None:
         sizes: dict[str, Any] = {"vocab": len(tokenizer), "dim": 16, "heads": 2, "layers": 1, "context": 16}
         model = heedful.build("gpt2", **sizes, dropout=0.0, seed=0)
         losses = [step.loss for step in heedful.fit(model, "next_token", batches, config)]
-    found = EXERCISES["adamw_step"].place_in_model(EXERCISES["adamw_step"].definition)
+    found = EXERCISES["adamw_step"].place_in_model(EXERCISES["adamw_step"].solution)
     assert torch.allclose(found.numbers, torch.tensor(losses), atol=1e-4)
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from heedful.classroom.exercises.code.catalogue import code_exercises
-from heedful.classroom.exercises.code.exercise import CodeExercise
+from heedful.classroom.exercises.code.catalogue import CodeExercise, code_exercises
 from heedful.classroom.exercises.code.grading import find_mistakes, first_difference
 from heedful.classroom.exercises.code.sandbox import SolutionError
 
@@ -82,7 +81,7 @@ def test_a_third_of_mechanical_mistakes_has_a_name() -> None:
             continue
         exercise = code_exercises()[function.name]
         cases = exercise.cases()
-        expected = [exercise.definition(*case.arguments) for case in cases]
+        expected = [exercise.solution(*case.arguments) for case in cases]
         for source in sorted(mutants(function)):
             found = call(exercise, source)
             if all(isinstance(value, SolutionError) for value in found):

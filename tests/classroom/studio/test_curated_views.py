@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,23 +12,7 @@ from fastapi.testclient import TestClient
 
 from heedful.classroom.arithmetic.explain import examples, sentences
 from heedful.classroom.figures.figure import unpack
-from heedful.classroom.studio.curated_views import (
-    QUESTIONS,
-    Answers,
-    CuratedView,
-    Echoes,
-    Falls,
-    Looks,
-    Mixes,
-    Moves,
-    Parallel,
-    Predicts,
-    Ranks,
-    Reads,
-    Sharpens,
-    Works,
-    curated_views,
-)
+from heedful.classroom.studio.curated_views import CuratedView, curated_views
 from heedful.classroom.studio.studio_app import PAGES, create_studio_app
 from tests.classroom.studio.conftest import TEXT, get, tensor, traced
 
@@ -53,7 +38,7 @@ def test_every_example_sentence_and_every_question_has_one_view() -> None:
     assert len(VIEWS) == len(curated_views())
     assert all(f"/{view.page}" in PAGES and view.promises for view in curated_views())
     assert all(view.caption and view.notice and view.title for view in curated_views())
-    assert len(QUESTIONS) == 13
+    assert sum(view.question for view in curated_views()) == 13
 
 
 def test_a_curated_view_is_listed_where_its_model_is(bundled: TestClient) -> None:
@@ -94,57 +79,57 @@ class Head:
 def kept(promise: Any, client: TestClient, view: CuratedView) -> None:
     """Hold one promise of a curated view against the model."""
     here = address(view)
-    if isinstance(promise, Looks):
+    if promise.promise == "looks":
         head = Head(client, view)
         row = head.of(promise.query)
         assert head.keys[row.argmax()] == promise.key
         assert row.max() >= promise.at_least
         if head.row is not None and len(view.promises) < 3:
             assert head.queries[head.row] == promise.query
-    elif isinstance(promise, Sharpens):
+    elif promise.promise == "sharpens":
         with_it, without = Head(client, view), Head(client, view, "unscaled")
         assert with_it.of(promise.query).max() <= promise.at_most
         assert without.of(promise.query).max() >= promise.at_least
         assert without.weights.sum(-1) == pytest.approx(1, abs=1e-5)
-    elif isinstance(promise, Predicts):
+    elif promise.promise == "predicts":
         first = trace_of(client, view)["prediction"]["top"][0]
         assert plain(first["shown"]) == promise.word
         assert first["p"] >= promise.at_least
-    elif isinstance(promise, Falls):
+    elif promise.promise == "falls":
         path, _, heads = here["off"].rpartition(":")
         change = trace_of(client, view, edit={"heads": {path: [int(h) for h in heads.split(",")]}})["change"]
         p = {when: {plain(t["shown"]): t["p"] for t in change[when]} for when in ("before", "after")}
         assert p["before"][promise.word] >= promise.at_least
         assert p["after"].get(promise.word, 0.0) <= promise.at_most
-    elif isinstance(promise, Works):
+    elif promise.promise == "works":
         if "ex" in here:
             assert promise.what == here["ex"] in examples()
         else:
             record = get(client, f"/api/models/{view.model}")
             assert promise.what == here["topic"] in record["topics"]
-    elif isinstance(promise, Moves):
+    elif promise.promise == "moves":
         assert get(client, f"/api/models/{view.model}/positions")["type"] == promise.kind
         order = get(client, f"/api/trace/{trace_of(client, view)['id']}/order", seed=0)
         assert order["kl"] >= promise.at_least
         assert abs(order["kl_without_positions"]) < 1e-4
-    elif isinstance(promise, Echoes):
+    elif promise.promise == "echoes":
         found = trace_of(client, view)
         first = get(client, f"/api/trace/{found['id']}/lens", count=1)["top"][0]
         assert [guesses[0]["id"] for guesses in first] == [t["id"] for t in found["tokens"]]
-    elif isinstance(promise, Mixes):
+    elif promise.promise == "mixes":
         assert promise.by in {m["by"] for m in get(client, f"/api/models/{promise.model}")["mixing"]}
-    elif isinstance(promise, Ranks):
+    elif promise.promise == "ranks":
         words = {k: here[k] for k in "abc"}
         near = get(client, f"/api/models/{view.model}/space/analogy", **words)["near"]
         assert promise.word in [row["text"] for row in near[: promise.at_most]]
-    elif isinstance(promise, Parallel):
+    elif promise.promise == "parallel":
         words = {k: here[k] for k in "abcd"}
         plane = get(client, f"/api/models/{view.model}/space/analogy", **words)["plane"]
         a, b, c, d, _ = map(np.array, plane["points"])
         cosine = (c - a) @ (d - b) / np.linalg.norm(c - a) / np.linalg.norm(d - b)
         assert cosine >= promise.in_picture
         assert plane["cosine"][0] >= promise.in_space
-    elif isinstance(promise, Reads):
+    elif promise.promise == "reads":
         body = {"model": view.model, "task": here["task"], "inputs": {"text": here["x"]}}
         found = client.post("/api/play", json=body).json()
         assert found["result"][0]["generated_text"] == promise.text == here["x"]
@@ -154,7 +139,8 @@ def kept(promise: Any, client: TestClient, view: CuratedView) -> None:
         centre = columns @ np.arange(columns.shape[1]) / columns.sum(1)
         assert (np.diff(centre) > 0).all()
         assert "24 patches" not in view.caption or patches.shape[1] == 24
-    elif isinstance(promise, Answers):
+    else:
+        assert promise.promise == "answers"
         assert answer(client, view).startswith(promise.text)
 
 
@@ -184,7 +170,7 @@ def test_the_model_keeps_what_the_caption_promises(bundled: TestClient, id: str)
     if id not in listed:
         pytest.skip(f"one of {', '.join(view.models)} is not here")
     for promise in view.promises:
-        kept(promise, bundled, view)
+        kept(SimpleNamespace(**promise), bundled, view)
 
 
 def test_the_plane_of_an_analogy_keeps_what_it_says_of_the_space() -> None:

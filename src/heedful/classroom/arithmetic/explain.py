@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.resources import files
@@ -52,6 +52,7 @@ def examples() -> dict[str, str]:
     return {name.removesuffix(".yaml"): str(_parse_yaml(folder / name, name)["about"]) for name in names}
 
 
+@functools.cache
 def sentences() -> dict[str, dict[str, str]]:
     """Sentences worth reading with a model, by name: the text, and what to look for."""
     return _parse_yaml(
@@ -76,17 +77,11 @@ def read_exercise(name: str | Path) -> dict[str, Any]:
 def _parse_yaml(path: Any, name: str) -> dict[str, Any]:
     import yaml
 
-    class WordLoader(yaml.SafeLoader):
-        """Words stay words: YAML 1.1 would read “on”, “no” and “yes” as true and false."""
+    from heedful.classroom.yaml_files import load_yaml
 
-    words = lambda rules: [rule for rule in rules if not rule[0].endswith(":bool")]
-    WordLoader.yaml_implicit_resolvers = {
-        c: words(r) for c, r in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-    WordLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(true|false)$"), list("tf"))
     try:
         text = path.read_text(encoding="utf-8")
-        values = json.loads(text) if name.endswith(".json") else yaml.load(text, WordLoader)
+        values = json.loads(text) if name.endswith(".json") else load_yaml(text)
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"{name} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):

@@ -1,23 +1,27 @@
 """The ten code exercises, and the file of stubs that a student fills in.
 
-The functions and the mistakes are in code_*.py and mutations_*.py, one pair of files for each group.
+solutions.py has every function written out, exercises.yaml its title, hints and known mistakes, cases.py the
+inputs it is tried on, and models.py the model it then stands in. A mistake is an edit of the solution's text.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heedful.core.errors import InputError, NotFound, nearest
 from heedful.core.files import write_text
 
 if TYPE_CHECKING:
-    from heedful.classroom.exercises.code.exercise import CodeExercise
+    from torch import Tensor
 
-STUBS = Path(__file__).with_name("stubs.py")
+SOLUTIONS = Path(__file__).with_name("solutions.py")
 HEADER = '''"""Fill in the functions, then: heed grade {name}
 
 Each function is tried on several inputs, then stands in the place of the library's own in a real model.
@@ -31,42 +35,149 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 '''
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input that a function is tried on; `about` says what is special about it."""
+
+    about: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A mistake that grading knows: what it says to the student, and the edits that make it."""
+
+    name: str
+    message: str
+    edit: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Output:
+    """The output of a model with a function in it: a text for people, and numbers if these count."""
+
+    text: str
+    numbers: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class CodeExercise:
+    """One function to write; `outputs` names the values that are returned, if there are several."""
+
+    name: str
+    title: str
+    solution: Function
+    cases: Callable[[], Sequence[Case]]
+    mistakes: tuple[Mistake, ...]
+    model: str  # the real model that it stands in
+    place_in_model: Callable[[Function], Output]
+    outputs: tuple[str, ...] = ()
+    ready_made: tuple[str, ...] = ()  # functions of libraries that are the exercise already
+
+    def with_mistakes(self, *mistakes: Mistake) -> Function | None:
+        """Return the solution with mistakes in it; None if their edits do not go together."""
+        from heedful.classroom.exercises.code import solutions
+
+        head, body = solution_texts()[self.name]
+        edited = edit_text(body, [mistake.edit for mistake in mistakes])
+        if edited is None:
+            return None
+        namespace = dict(vars(solutions))
+        try:
+            exec(f"{head}\n{edited}", namespace)  # the package's own text
+        except SyntaxError:
+            return None
+        function: Function = namespace[self.name]
+        return function
+
+
+def edit_text(text: str, edits: Iterable[Mapping[str, str]]) -> str | None:
+    """Return a text with every occurrence of some texts replaced; None if two edits overlap."""
+    changes: list[tuple[int, int, str]] = []
+    same = lambda pair: pair[0] == pair[1]
+    shared_length = lambda a, b: len(list(takewhile(same, zip(a, b, strict=False))))
+    for old, new in (pair for edit in edits for pair in edit.items()):
+        # What both texts begin and end with stays, so that edits side by side do not exclude each other.
+        start = shared_length(old, new)
+        end = shared_length(old[start:][::-1], new[start:][::-1])
+        for place in re.finditer(re.escape(old), text):
+            changes.append((place.start() + start, place.end() - end, new[start : len(new) - end]))
+    changes.sort()
+    if any(second[0] < first[1] for first, second in pairwise(changes)):
+        return None
+    for first, last, new in reversed(changes):
+        text = text[:first] + new + text[last:]
+    return text
 
 
 @functools.cache
+def exercise_texts() -> dict[str, dict[str, Any]]:
+    """Return what exercises.yaml says of each exercise, in their order."""
+    from heedful.classroom.yaml_files import load_yaml
+
+    texts: dict[str, dict[str, Any]] = load_yaml(
+        SOLUTIONS.with_name("exercises.yaml").read_text(encoding="utf-8")
+    )
+    return texts
+
+
+@functools.cache
+def solution_texts() -> dict[str, tuple[str, str]]:
+    """Return the source of each solution in two parts: up to the end of its docstring, and its lines."""
+    source = SOLUTIONS.read_text(encoding="utf-8")
+    lines = source.splitlines()
+    texts = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef):
+            first, after_docstring, last = node.lineno - 1, node.body[0].end_lineno, node.end_lineno
+            texts[node.name] = (
+                "\n".join(lines[first:after_docstring]), "\n".join(lines[after_docstring:last])
+            )  # fmt: skip
+    return texts
+
+
 def stubs() -> dict[str, str]:
     """Return the source of each stub by its name, in the order of the exercises."""
-    source = STUBS.read_text(encoding="utf-8")
-    lines = source.splitlines()
-    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    return {node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in functions}
+    return {name: f"{head}\n    raise NotImplementedError" for name, (head, _) in solution_texts().items()}
+
+
+def summaries() -> dict[str, str]:
+    """Return the equation of each exercise: the first line of its stub's docstring."""
+    return {name: head.partition('"""')[2].partition("\n")[0] for name, (head, _) in solution_texts().items()}
+
+
+def hints_of(name: str) -> list[str]:
+    """Return three hints for an exercise, from what to compute first to nearly the line itself."""
+    return list(exercise_texts()[name]["hints"])
 
 
 @functools.cache
-def summaries() -> dict[str, str]:
-    """Return the equation of each exercise: the first line of its stub's docstring."""
-    docs = {name: text.partition('"""')[2] for name, text in stubs().items()}
-    return {name: text.partition("\n")[0] for name, text in docs.items()}
-
-
 def code_exercises() -> dict[str, CodeExercise]:
     """Return the exercises by name; torch and the models are imported here, not before."""
-    from heedful.classroom.exercises.code import recurrent as code_recurrent
-    from heedful.classroom.exercises.code import text as code_text
-    from heedful.classroom.exercises.code import training as code_training
-    from heedful.classroom.exercises.code import transformer as code_transformer
+    from heedful.classroom.exercises.code import cases, models, solutions
 
-    groups = (code_transformer, code_recurrent, code_text, code_training)
-    return {exercise.name: exercise for group in groups for exercise in group.EXERCISES}
+    return {
+        name: CodeExercise(
+            name, row["title"], getattr(solutions, name), getattr(cases, name),
+            tuple(Mistake(mistake, **texts) for mistake, texts in row["mistakes"].items()),
+            row["model"], getattr(models, f"place_{name}"), tuple(row.get("outputs", ())),
+            tuple(row.get("ready_made", ())),
+        )
+        for name, row in exercise_texts().items()
+    }  # fmt: skip
 
 
 def check_names(names: Sequence[str] | None) -> list[str]:
     """Return names of exercises, all of them for None; an unknown one is an error."""
+    every = list(solution_texts())
     for name in names or ():
-        if name not in stubs():
-            hint = nearest(name, stubs()) or f"there are {', '.join(stubs())}"
+        if name not in every:
+            hint = nearest(name, every) or f"there are {', '.join(every)}"
             raise NotFound(f"no code exercise is called {name[:60]!r}", hint=hint)
-    return list(dict.fromkeys(names)) if names else list(stubs())
+    return list(dict.fromkeys(names)) if names else every
 
 
 def stub_file(names: Sequence[str] | None = None, name: str = "solution.py") -> str:
@@ -89,60 +200,3 @@ def write_stubs(path: str | Path, names: Sequence[str] | None = None, *, force: 
         )
     write_text(path, text)
     return path
-
-
-# Three hints for each code exercise, from what to compute first to nearly the line itself.
-
-
-HINTS: dict[str, tuple[str, str, str]] = {
-    "softmax": (
-        "Three steps: exp of every entry, their sum over `dim` with keepdim=True, then divide.",
-        "exp(1000) is infinite. A constant added to all entries changes nothing: which keeps exp small?",
-        "Subtract x.amax(dim, keepdim=True) first; each row has a maximum of its own.",
-    ),
-    "attention": (
-        "Scores first: every query times every key, (…, T, S). k.transpose(-2, -1) turns the last two.",
-        "Divide by √d_k, the size of a query. Each row is one query: the softmax goes over its keys.",
-        "Hide with scores.masked_fill(~mask, -inf) before the softmax; then weights @ v.",
-    ),
-    "layer_norm": (
-        "x.mean(-1, keepdim=True) is the mean of each vector; subtract it.",
-        "The variance is the mean of the squared differences: divided by D, not torch.var's default.",
-        "Divide by √(var + ε), with ε inside the root, then multiply by γ and add β.",
-    ),
-    "positional_encoding": (
-        "A table of angles comes first: row t, column i is t / base^(2i/dim), for i = 0 … dim/2 − 1.",
-        "Columns 2i and 2i + 1 share one angle: its sine and its cosine.",
-        "table[:, 0::2] = angle.sin() and table[:, 1::2] = angle.cos(); positions begin at 0.",
-    ),
-    "lstm_step": (
-        "One product for all gates: z = x @ W.T + h @ U.T + b, (B, 4H).",
-        "i, f, g, o = z.chunk(4, -1); i, f and o get a sigmoid, g gets tanh.",
-        "c' = f * c + i * g, then h' = o * tanh(c'), and return (h', c').",
-    ),
-    "bahdanau_score": (
-        "W q is (B, A), one vector a row; U m_j is (B, S, A), one for each word.",
-        "Add them with a new dimension: (query @ W.T)[:, None, :] + memory @ U.T.",
-        "tanh of the sum, then @ v, which leaves (B, S). No softmax: these are scores.",
-    ),
-    "bpe_merge": (
-        "Count first: in each word, each pair zip(pieces, pieces[1:]) counts as often as it occurs.",
-        "The best pair is min(counts, key=lambda pair: (-counts[pair], pair)).",
-        "Merge by walking: if pieces[i], pieces[i+1] is the pair, append their sum and go on at i + 2.",
-    ),
-    "beam_search": (
-        "A beam is a list of (tokens, sum of log-probabilities); it begins as [([], 0.0)].",
-        "Per step: every continuation of every beginning into one list, sort by the sum, keep `width`.",
-        "Move those that end with `end` to a list of finished ones; divide by len(tokens)**penalty last.",
-    ),
-    "skipgram_step": (
-        "d/ds −log σ(s) = σ(s) − 1, d/ds −log σ(−s) = σ(s): the error is σ(u·v) minus the label, 1 or 0.",
-        "The centre's gradient is Σ error · u, each output word's is error · v, all with the old values.",
-        "U.index_add_(0, rows, change) lets a row that is there twice move twice; U[rows] += does not.",
-    ),
-    "adamw_step": (
-        "Running means first: m' = β₁ m + (1 − β₁) g, and v' with g².",
-        "They begin at zero and are too small at first: divide by 1 − β₁^t and 1 − β₂^t.",
-        "Weight decay is a term of the step, lr · λ · p, not of the gradient; ε stands beside the root.",
-    ),
-}

@@ -1,7 +1,8 @@
-"""Grading a student's file: each function beside its definition, then in its place in a real model.
+"""Grading a student's file: each function beside the solution, then in its place in a real model.
 
-A wrong function is compared with every mistake that is known for it, alone and in pairs: one that gives the
-same on all inputs is named. The whole file runs in one limited process (sandbox.py); only values come back.
+A wrong function is compared with the solution with every known mistake in it, alone and in pairs: a mistake
+that gives the same on all inputs is named. The whole file runs in one limited process (sandbox.py); only
+values come back.
 """
 
 from __future__ import annotations
@@ -21,8 +22,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.classroom.exercises.code.catalogue import check_names, code_exercises
-from heedful.classroom.exercises.code.exercise import Case, CodeExercise, InsideResult, Mistake, Output
+from heedful.classroom.exercises.code.catalogue import (
+    Case,
+    CodeExercise,
+    Function,
+    Mistake,
+    Output,
+    check_names,
+    code_exercises,
+)
 from heedful.classroom.exercises.code.sandbox import FunctionRun, SandboxLimits, SolutionError, run_submission
 from heedful.classroom.exercises.code.sandbox_messages import Other
 from heedful.core.errors import InputError
@@ -34,6 +42,16 @@ PROTECTION_NAMES = {
     "landlock": "Landlock (files)", "seccomp": "seccomp (programs, network, signals)",
     "limits": "limits of memory, time and file size", "hook": "Python's audit hook",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class InsideResult:
+    """The outputs of a model with the library's own function, and with the student's in its place."""
+
+    model: str
+    same: bool
+    ours: str
+    yours: str
 
 
 @dataclass(frozen=True)
@@ -139,7 +157,7 @@ def grade_function(exercise: CodeExercise, run: FunctionRun, ours: Output | None
     cases, outputs = exercise.cases(), run.outputs
     if any(isinstance(output, SolutionError) and output.kind == "NotImplementedError" for output in outputs):
         return ExerciseGrade(exercise.name, "unfinished", "not written yet")
-    reference_outputs = [exercise.definition(*case.arguments) for case in cases]
+    reference_outputs = [exercise.solution(*case.arguments) for case in cases]
     first = first_difference(exercise, cases, reference_outputs, outputs)
     if first is None and len(outputs) == len(cases):
         grade = ExerciseGrade(exercise.name, "right", f"right on {len(cases)} inputs")
@@ -160,7 +178,7 @@ def grade_function(exercise: CodeExercise, run: FunctionRun, ours: Output | None
 def first_difference(
     exercise: CodeExercise, cases: Sequence[Case], reference_outputs: list[Any], student_outputs: list[Any]
 ) -> tuple[str, str] | None:
-    """Return the first input on which a function differs from its definition, and how."""
+    """Return the first input on which a function differs from the solution, and how."""
     for case, reference, output in zip(cases, reference_outputs, student_outputs, strict=False):
         if isinstance(output, SolutionError):
             return case.about, str(output).removeprefix(f"{exercise.name} ")
@@ -179,21 +197,17 @@ def find_mistakes(
     single = [(mistake,) for mistake in exercise.mistakes]
     exactly = [(group, 1.0) for group in [*single, *combinations(exercise.mistakes, 2)]]
     for group, slack in [*exactly, *((group, LOOSE) for group in single)]:
-        names = frozenset(mistake.name for mistake in group)
-        if explains(exercise, names, cases, reference_outputs, student_outputs, slack):
+        mistaken = exercise.with_mistakes(*group)
+        if mistaken and explains(exercise, mistaken, cases, reference_outputs, student_outputs, slack):
             return tuple(group)
     return ()
 
 
 def explains(
-    exercise: CodeExercise,
-    names: frozenset[str],
-    cases: Sequence[Case],
-    reference_outputs: list[Any],
-    student_outputs: list[Any],
-    slack: float = 1.0,
-) -> bool:
-    """Return whether the definition with these mistakes gives the student's outputs, and other than ours.
+    exercise: CodeExercise, mistaken: Function, cases: Sequence[Case], reference_outputs: list[Any],
+    student_outputs: list[Any], slack: float = 1.0,
+) -> bool:  # fmt: skip
+    """Return whether the solution with mistakes in it gives the student's outputs, and other than ours.
 
     Where the mistakes give an error or no finite numbers, so must the function, in whatever way.
     """
@@ -201,8 +215,8 @@ def explains(
     for case, reference, output in zip(cases, reference_outputs, student_outputs, strict=True):
         failed = isinstance(output, SolutionError)
         try:
-            mistaken_output = exercise.mutate(names, *case.arguments)
-        except (RuntimeError, ValueError, IndexError, ZeroDivisionError, TypeError, OverflowError):
+            mistaken_output = mistaken(*case.arguments)
+        except Exception:  # whatever the edited text does
             if not failed:
                 return False
             continue
@@ -416,18 +430,14 @@ def top_level_parts(source: str) -> Iterator[tuple[str, int]]:
             yield "".join(lines[start:end]), start
 
 
-def parse_source(source: str) -> ast.Module:
-    """Return the tree of a file, empty where there is none."""
-    try:
-        return ast.parse(source)
-    except UNREADABLE:
-        return ast.Module([], [])
-
-
 def import_notes(source: str) -> list[str]:
     """Return a note on imports that no exercise needs."""
     modules = set()
-    for node in ast.walk(parse_source(source)):
+    try:
+        tree = ast.parse(source)
+    except UNREADABLE:
+        return []
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             modules |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -4,41 +4,43 @@
     result.runs["attention"].outputs       what it returned on each input, or a SolutionError
     result.runs["attention"].inside        what a real model made of it
 
-A function that takes too long or ends the process costs the functions after it nothing: a second process
-runs those. What holds the process stands in sandbox_protection.py, what it does in sandbox_runner.py.
+Importing torch takes seconds, so it is done once: a nursery, a process without any student's code, imports
+everything and forks for each submission. What holds the forked process stands in sandbox_protection.py, what
+it does in sandbox_runner.py. A function that takes too long or ends the process costs the functions after it
+nothing: a second process runs those.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heedful.classroom.exercises.code.exercise import Output
+from heedful.classroom.exercises.code.catalogue import Output
 from heedful.classroom.exercises.code.sandbox_protection import PRINT_FILE, PROTECTIONS
 from heedful.core.errors import HeedfulError
 
 FILE, END = "the file", "the end"  # what the process is at, besides functions
 RESULT_BYTES = 128 << 20
-START_SECONDS = 60.0  # to import torch on a busy machine
+GRACE_SECONDS = (
+    60.0  # after which a nursery that does not answer is ended: it may import torch on a busy machine
+)
 INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH")
-# The system's protections begin before anything large is imported: they hold for threads started afterwards.
 START = """
 import sys
 sys.path.insert(0, sys.argv[1])  # the same heedful as the grader's: -I leaves out PYTHONPATH
-from heedful.classroom.exercises.code.sandbox_protection import protect_process
-active = protect_process(sys.argv[2:])
-from heedful.classroom.exercises.code.sandbox_runner import main
-main(active, sys.argv[2:])
+from heedful.classroom.exercises.code.sandbox_runner import serve
+serve()
 """
 
 
@@ -96,42 +98,81 @@ def run_submission(
             return result
 
 
+class Nursery:
+    """The process that submissions are forked from; one submission at a time."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the process is
+        self.process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.close)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start the process if it is not there; it imports torch while the caller does something else."""
+        if self.process is None or self.process.poll() is not None:
+            kept = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+            command = [sys.executable, "-I", "-B", "-c", START, str(Path(__file__).parents[4])]
+            self.errors.truncate(0)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+                env=kept | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}, start_new_session=True,
+            )  # fmt: skip
+        return self.process
+
+    def run(self, job: dict[str, Any]) -> tuple[int, bool]:
+        """Run a submission to its end; return its exit code and whether it took too long."""
+        with self.lock:
+            process = self.start()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            timer = threading.Timer(GRACE_SECONDS + job["limits"]["seconds"], process.kill)
+            timer.start()
+            try:
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.write(json.dumps(job).encode() + b"\n")
+                    process.stdin.flush()
+                answer = process.stdout.readline()
+            finally:
+                timer.cancel()
+            # Without fork it was the nursery itself that ran the submission, and it has ended.
+            code, is_late = json.loads(answer) if answer else (process.wait(), False)
+            return code, is_late
+
+    def close(self) -> None:
+        """End the process: it stops when nobody can write to it any more."""
+        if self.process is not None:
+            self.process.communicate()
+        self.errors.close()
+
+    def last_error(self) -> str:
+        """Return the last line that the process wrote to stderr."""
+        self.errors.seek(0)
+        lines = self.errors.read().decode("utf-8", errors="replace").split("\n")
+        return (lines[-2:] or [""])[0][:200] or "it gave no reason"
+
+
+NURSERY = Nursery()
+
+
 def run_process(job: dict[str, Any], limits: SandboxLimits, result: SubmissionResult) -> str | None:
     """Run one process and add what it wrote to `result`; return the function that ended it, if one did."""
     # The process has a watchdog of its own for each call: this is for a submission that switched it off.
-    seconds = START_SECONDS + (1 + len(job["names"])) * (2 * limits.seconds + limits.inside_seconds)
+    seconds = 10 + (1 + len(job["names"])) * (2 * limits.seconds + limits.inside_seconds)
     job["seconds"] = {"call": limits.seconds, "inside": limits.inside_seconds}
+    job["protections"] = limits.protections
     job["limits"] = {
         "memory": limits.memory_bytes, "seconds": int(seconds) + 1,
         "file_bytes": limits.printed_bytes, "result_bytes": RESULT_BYTES,
     }  # fmt: skip
-    inherited = {variable: os.environ[variable] for variable in INHERITED_VARIABLES if variable in os.environ}
-    command = [sys.executable, "-I", "-B", "-c", START, str(Path(__file__).parents[4]), *limits.protections]
-    with (
-        tempfile.TemporaryDirectory(prefix="heed-grade-") as home,
-        tempfile.TemporaryFile() as results,
-        tempfile.TemporaryFile() as watchdog,
-    ):
-        private = {"HOME": home, "TMPDIR": home, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=results, stderr=watchdog, cwd=home,
-            env=inherited | private, start_new_session=True,
-        )  # fmt: skip
-        is_late = False
-        try:
-            process.communicate(json.dumps(job).encode(), timeout=seconds)
-        except subprocess.TimeoutExpired:
-            is_late = True
-        finally:
-            with contextlib.suppress(AttributeError, OSError):  # with everything that it may have started
-                os.killpg(process.pid, signal.SIGKILL)
-            process.kill()
-            process.wait()
-        with contextlib.suppress(OSError), Path(home, PRINT_FILE).open("rb") as file:
+    with tempfile.TemporaryDirectory(prefix="heed-grade-") as folder:
+        paths = {name: Path(folder, name) for name in ("home", "results", "trace")}
+        paths["home"].mkdir()
+        code, is_late = NURSERY.run(job | {name: str(path) for name, path in paths.items()})
+        with contextlib.suppress(OSError), (paths["home"] / PRINT_FILE).open("rb") as file:
             result.prints += file.read(2000).decode("utf-8", errors="replace")
-        results.seek(0)
-        watchdog.seek(0)
-        trace = watchdog.read(20_000).decode("utf-8", errors="replace")
+        if not paths["results"].exists():
+            raise HeedfulError("the process that grades a file did not start", hint=NURSERY.last_error())
+        trace = paths["trace"].read_bytes()[:20_000].decode("utf-8", errors="replace")
         from heedful.classroom.exercises.code.sandbox_messages import (  # torch: while it runs
             MessageError,
             read_records,
@@ -139,9 +180,10 @@ def run_process(job: dict[str, Any], limits: SandboxLimits, result: SubmissionRe
 
         begin, unreadable = {"begin": ""}, None
         try:
-            for record in read_records(results):
-                begin = record if "begin" in record else begin
-                add_record(record, begin, result)
+            with paths["results"].open("rb") as results:
+                for record in read_records(results):
+                    begin = record if "begin" in record else begin
+                    add_record(record, begin, result)
         except (MessageError, KeyError, TypeError, ValueError, AttributeError) as error:
             unreadable = str(error)[:80]
     subject, is_inside = begin["begin"], begin.get("phase") == "inside"
@@ -161,7 +203,6 @@ def run_process(job: dict[str, Any], limits: SandboxLimits, result: SubmissionRe
             hint="does one of its loops never end?",
         )  # fmt: skip
     else:
-        code = process.returncode
         how = f"with exit code {code}" if code >= 0 else f"by signal {-code}"
         ending = SolutionError(
             f"{subject} ended the whole process {how}", "Exit", hint="return a value instead"

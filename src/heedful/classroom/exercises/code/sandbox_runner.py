@@ -1,7 +1,7 @@
-"""The student's process: runs a whole submission, and writes the results to the file that is its stdout.
+"""The student's process: runs a whole submission in an empty folder, and writes its results to a file.
 
-The grader starts it in an empty folder (sandbox.py) with a job in stdin, a JSON document. It tries every
-function on the inputs of its exercise, then in its place in a real model, and writes a record at the
+`serve` is the nursery (sandbox.py): it forks for each job, a line of JSON in stdin. The forked process tries
+every function on the inputs of its exercise, then in its place in a real model, and writes a record at the
 beginning of each function and for each value. If it ends early, the records say how far it came.
 """
 
@@ -12,7 +12,10 @@ import errno
 import faulthandler
 import json
 import os
+import signal
 import sys
+import tempfile
+import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -22,13 +25,13 @@ from typing import IO, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from heedful.classroom.exercises.code.catalogue import code_exercises
-from heedful.classroom.exercises.code.exercise import CodeExercise
+from heedful.classroom.exercises.code.catalogue import CodeExercise, code_exercises
 from heedful.classroom.exercises.code.sandbox_messages import MessageError, copy_value, pack_record
 from heedful.classroom.exercises.code.sandbox_protection import (
     PRINT_FILE,
     RefusedError,
     limit_files,
+    protect_process,
     refuse_by_hook,
     set_limits,
 )
@@ -206,26 +209,60 @@ def watch_calls(student_file: str, ready_made: Sequence[str], copies: set[str]) 
         yield
 
 
-def main(active: list[str], protections: Sequence[str]) -> None:
-    """Do the job that stands in stdin; `active` are the protections that hold already."""
-    job = json.loads(sys.stdin.buffer.read())
-    results, watchdog = os.fdopen(os.dup(1), "wb"), os.fdopen(os.dup(2), "w")
-    exercises = code_exercises()
+def serve() -> None:
+    """Run the jobs in stdin one after the other, each in a forked process, and print how each ended.
+
+    A system without fork runs one job in this process, which ends with it.
+    """
+    code_exercises()
     torch.set_num_threads(1)
+    for line in sys.stdin.buffer:
+        job = json.loads(line)
+        process = os.fork() if hasattr(os, "fork") else 0
+        if process == 0:
+            run_job(job)
+        print(json.dumps(wait_for(process, job["limits"]["seconds"])), flush=True)
+
+
+def wait_for(process: int, seconds: float) -> tuple[int, bool]:
+    """Return the exit code of a forked process, and whether it had to be ended because it took too long."""
+    deadline, ended, status = time.monotonic() + seconds, 0, 0
+    while not ended and time.monotonic() < deadline:
+        time.sleep(0.002)
+        ended, status = os.waitpid(process, os.WNOHANG)
+    for kill in (os.killpg, os.kill):  # with everything that it may have started
+        with contextlib.suppress(OSError):
+            kill(process, signal.SIGKILL)
+    if not ended:
+        _, status = os.waitpid(process, 0)
+    return os.waitstatus_to_exitcode(status), not ended
+
+
+def run_job(job: dict[str, Any]) -> None:
+    """Run one submission in this process, and end it."""
+    results = open(job["results"], "wb")  # noqa: SIM115  both stay open until the process ends
+    watchdog = open(job["trace"], "w", encoding="utf-8")  # noqa: SIM115
+    os.chdir(job["home"])
+    os.environ.update({"HOME": job["home"], "TMPDIR": job["home"]})
+    tempfile.tempdir = None  # the nursery may have looked for another one
     prints = os.open(PRINT_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for old, new in ((nothing, 0), (prints, 1), (prints, 2)):
         os.dup2(old, new)
-    runner = Runner(job, results, watchdog)
+    if hasattr(os, "setsid"):
+        os.setsid()
+    # A forked process has one thread, so that the system's protections hold for all that are started later.
+    active = protect_process(job["protections"])
+    runner, exercises = Runner(job, results, watchdog), code_exercises()
     if set_limits(**job["limits"]):
-        active = [*active, "limits"]
-    if "hook" in protections:
+        active.append("limits")
+    if "hook" in job["protections"]:
         refuse_by_hook(os.path.realpath(os.getcwd()), runner.refused_actions)
-        active = [*active, "hook"]
+        active.append("hook")
     runner.write(active=active)
     for name in job["names"]:  # before the student's file: it cannot change what ours gives
         if job["inside"] and name in job["source"]:
-            output = exercises[name].place_in_model(exercises[name].definition)
+            output = exercises[name].place_in_model(exercises[name].solution)
             runner.write(ours=name, text=output.text, numbers=output.numbers)
     runner.write(begin="the file", phase="call")
     runner.attempt("the file", "call", runner.load)

@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from heedful.classroom.exercises.code.catalogue import (
-    HINTS,
     check_names,
     code_exercises,
+    hints_of,
     stub_file,
     stubs,
     summaries,
@@ -49,21 +49,21 @@ def list_exercises() -> Response:
     rows: list[dict[str, Any]] = []
     for name, exercise in exercises.items():
         entry = progress[name]
-        taken = list(HINTS[name][: entry.hints])
+        hints = hints_of(name)
         about = {"title": exercise.title, "equation": summaries()[name], "model": exercise.model}
-        row = {"name": name, "state": states[name], "levels": len(HINTS[name])}
+        row = {"name": name, "state": states[name], "levels": len(hints)}
         row |= {"stub": stubs()[name], "file": stub_file([name])}
-        rows.append(row | about | vars(entry) | {"hints": taken})
+        rows.append(row | about | vars(entry) | {"hints": hints[: entry.hints]})
     return Json({"exercises": rows, "next": next_exercise(progress), "file": stub_file()})
 
 
 @router.post("/api/exercises/{name}/hint")
 def give_hint(name: str) -> Response:
     """The next hint, which is remembered as taken."""
-    (known,) = check_names([name])
-    hints = HINTS[known]
-    level = record_hint(known, len(hints))
-    return Json({"name": known, "level": level, "levels": len(hints), "hint": hints[level - 1]})
+    check_names([name])
+    hints = hints_of(name)
+    level = record_hint(name, len(hints))
+    return Json({"name": name, "level": level, "levels": len(hints), "hint": hints[level - 1]})
 
 
 @router.post("/api/exercises/grade")

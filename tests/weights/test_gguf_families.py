@@ -40,7 +40,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 def write(model: Model, path: Path, beside: dict[str, Any]) -> Path:
     """Write a model as llama.cpp's converter does: its numbers by the family's keys, and `beside` them."""
     family = model.family
-    assert family.gguf_names is not None
+    assert family.gguf_names
     writer = gguf.GGUFWriter(path, family.gguf)
     stated = {key: getattr(model.config, field) for key, field in family.gguf_keys.items()} | beside
     for key, value in stated.items():
@@ -48,7 +48,7 @@ def write(model: Model, path: Path, beside: dict[str, Any]) -> Path:
             continue
         add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}[type(value)]
         add(key, value)
-    rows = family.gguf_names(model.config)
+    rows = family.gguf_rows(model.config)
     tensors = {n: t.float().numpy() for n, t in published_tensors(model, rows, None).items()}
     scaling = getattr(model.config, "rope_scaling", None)
     if isinstance(scaling, LongScaling):
@@ -91,6 +91,6 @@ def test_names_are_those_of_llama_cpp(family: str) -> None:
     for each, changes in MODELS.values():
         if each == family:
             model = tiny(family, layers=1, **changes)
-            assert model.family.gguf_names is not None
-            written = published_tensors(model, model.family.gguf_names(model.config), None)
+            assert model.family.gguf_names
+            written = published_tensors(model, model.family.gguf_rows(model.config), None)
             assert {name if name in known else name.rpartition(".")[0] for name in written} <= known

@@ -144,6 +144,11 @@ def find_config(name: str) -> tuple[Family, Config]:
     )
 
 
+def find_family(name: str) -> Family | None:
+    """The family of this name, if there is one."""
+    return (FAMILIES | IMAGE_FAMILIES).get(name)
+
+
 REFUSED = {
     "gemma3": "its config.json should have a text_config, of the text model in it: fetch it again",
     "hf_olmo": "this is OLMo's own format: fetch the copy whose name ends in -hf",

@@ -178,10 +178,13 @@ class Family:
     ) = ()  # published buffers that were never needed, as patterns
     gguf: str = ""  # the architecture's name in GGUF files; the first family of that name reads them
     gguf_when: str = ""  # a number that files of this family state, and others of its architecture do not
-    gguf_names: Callable[[Any], Sequence[Row]] | None = None
+    gguf_names: Sequence[Row] | Callable[[Any], Sequence[Row]] = ()  # as `names`
     gguf_head: str = "lm"  # of the model that such a file holds; none: the encoder alone
     gguf_write: Callable[[Any], dict[str, Any]] | None = None  # metadata beside those of `gguf_keys`
     gguf_keys: Mapping[str, str] = field(default_factory=dict)
+    gguf_tensors: Mapping[str, tuple[str, Any, Any]] = field(
+        default_factory=dict
+    )  # field → a tensor's name, the field's value in a file with that tensor, and in one without
     gguf_read: Callable[[GGUFFile], dict[str, Any]] | None = None  # further fields from such a file
     paper: str = ""
 
@@ -190,12 +193,24 @@ class Family:
         rows = self.names(config) if callable(self.names) else self.names
         return [*rows, ("head.linear", "head.linear")] if config.classifier_pooling else rows
 
+    def gguf_rows(self, config: Config) -> Sequence[Row]:
+        """The table of names in GGUF files."""
+        return self.gguf_names(config) if callable(self.gguf_names) else self.gguf_names
 
-def published_heads(stem: str, *without: str) -> dict[str, str]:
-    """The published classes of a family whose names begin with `stem`."""
+    def __reduce__(self) -> Any:
+        """Pickle a registered family by its name, so that the functions in its row need none."""
+        from heedful import models
+
+        if models.find_family(self.name) is self:
+            return models.find_family, (self.name,)
+        return Family, tuple(getattr(self, f.name) for f in fields(self))
+
+
+def published_heads(stem: str, *without: str, words: str = "lm") -> dict[str, str]:
+    """The published classes of a family whose names begin with `stem`; an encoder's words are "mlm"."""
     ends = {
-        "lm": "ForCausalLM", "classify": "ForSequenceClassification", "tag": "ForTokenClassification",
-        "span": "ForQuestionAnswering", "none": "Model",
+        words: {"lm": "ForCausalLM", "mlm": "ForMaskedLM"}[words], "classify": "ForSequenceClassification",
+        "tag": "ForTokenClassification", "span": "ForQuestionAnswering", "none": "Model",
     }  # fmt: skip
     return {kind: stem + end for kind, end in ends.items() if kind not in without}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -102,6 +101,7 @@ def turns_alike(config: Config, ours: Scaling, theirs: Scaling) -> bool:
 
 
 # What GGUF files of most decoders share: the names of tensors, and those of the numbers of a config.
+# Rows of a family stand before these: the first that fits a tensor counts.
 
 
 ROWS: list[Row] = [
@@ -130,11 +130,7 @@ KEYS = {
 }  # fmt: skip
 
 
-def gguf_names(c: Config, own: Sequence[Row] = ()) -> list[Row]:
-    """The rows of a family: its own, then those that all share. The first that fits a tensor counts."""
-    return [*own, *ROWS]
-
-
-def gguf_keys(architecture: str, config: type[Config]) -> dict[str, str]:
-    """The numbers that a GGUF file states, by the fields of `config` that they are."""
-    return {f"{architecture}.{theirs}": ours for theirs, ours in KEYS.items() if ours in config.known()}
+def gguf_keys(architecture: str, config: type[Config], *without: str) -> dict[str, str]:
+    """The numbers that a GGUF file states, by the fields of `config` that they are, but for some fields."""
+    fields = set(config.known()) - set(without)
+    return {f"{architecture}.{theirs}": ours for theirs, ours in KEYS.items() if ours in fields}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -32,7 +33,10 @@ def read_rope(hf_config: dict[str, Any], context: int) -> tuple[float, Scaling |
     check_kinds("config.json:", hf_config, {"rope_scaling": "dict", "rope_parameters": "dict"})
     check_rope("", {"rope_theta": hf_config.get("rope_theta")})
     older, newer = (dict(hf_config.get(key) or {}) for key in ("rope_scaling", "rope_parameters"))
-    kinds = [found.get("rope_type", found.get("type")) for found in (older, newer)]
+    for stated in (older, newer):
+        if "long_factor" in stated:  # early files call it su, or yarn, with which it shares no equation
+            stated["rope_type"] = "longrope"
+    kinds = [stated.get("rope_type", stated.get("type")) for stated in (older, newer)]
     if None not in kinds and kinds[0] != kinds[1]:  # as after an edit of a file that a newer program saved
         raise ConfigError(
             f"config.json has rope_scaling of type {kinds[0]!r:.40} and rope_parameters of {kinds[1]!r:.40}",
@@ -61,7 +65,7 @@ def read_rope(hf_config: dict[str, Any], context: int) -> tuple[float, Scaling |
         return base, Llama3Scaling(
             factor, trained, float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
         )
-    if kind in ("longrope", "su"):
+    if kind == "longrope":
         told = rope.get("original_max_position_embeddings", hf_config.get("original_max_position_embeddings"))
         trained = int(told or context)
         short, long = (tuple(map(float, rope[f"{which}_factor"])) for which in ("short", "long"))
@@ -71,6 +75,51 @@ def read_rope(hf_config: dict[str, Any], context: int) -> tuple[float, Scaling |
         f"rope_type={kind!r:.80} is unknown",
         hint="this version builds default, linear, dynamic, yarn, llama3, longrope",
     )
+
+
+def read_rope_fields(family: Family, hf_config: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of rotary positions, where a family's config has some and `read` did not tell them.
+
+    Where a part of each head is turned, its share stands in `rope_parameters`, or beside it. Layers with a
+    window are those that `layer_types` lists; without a list, the config's own default.
+    """
+    known, fields = family.config.known(), dict[str, Any]()
+    if "local" in known and "local" not in values and hf_config.get("layer_types") is not None:
+        fields["local"] = read_local_layers(hf_config, ())
+    if "rope_scaling" not in known or "rope_scaling" in values:
+        return fields
+    context = values.get("context") or default_value(family.config, "context")
+    older = hf_config.get("rotary_emb_base")
+    told = hf_config if older is None else {"rope_theta": older, **hf_config}
+    fields["rope_base"], fields["rope_scaling"] = read_rope(told, context)
+    if "rope_dim" in known and "rope_dim" not in family.keys.values():
+        share, rope = 1.0, (hf_config.get("rope_scaling") or {}) | (hf_config.get("rope_parameters") or {})
+        for key in ("rotary_pct", "partial_rotary_factor"):
+            share = rope.get(key, hf_config.get(key, share))
+        size = values.get("head_dim") or values["dim"] // values["heads"]
+        fields["rope_dim"] = int(size * share)
+    return fields
+
+
+def write_rope_fields(family: Family, config: Config) -> dict[str, Any]:
+    """The published keys that `read_rope_fields` reads back."""
+    values, known, out = vars(config), config.known(), dict[str, Any]()
+    if "local" in known and values["window"] is not None:
+        out["layer_types"] = write_layer_types(config.layers, values["local"])
+    if "rope_scaling" not in known:
+        return out
+    rope = write_rope(values["rope_base"], values["rope_scaling"])
+    if "rope_dim" in known and "rope_dim" not in family.keys.values():
+        size, turned = getattr(config, "head_dim"), values["rope_dim"]  # noqa: B009
+        share = turned / size
+        # A quotient rounded down would leave out a pair.
+        rope["partial_rotary_factor"] = math.nextafter(share, 1.0) if int(size * share) < turned else share
+    return out | {"rope_parameters": rope}
+
+
+def default_value(kind: type[Config], name: str) -> Any:
+    """Return the default of a config's field."""
+    return next(f.default for f in fields(kind) if f.name == name)
 
 
 def read_local_layers(
@@ -141,7 +190,9 @@ def config_from_gguf(family: Family, source: GGUFFile) -> Config:
     for theirs, ours in family.gguf_keys.items():
         if theirs in source.metadata:
             family.config.check_field(ours, source.metadata[theirs], f"{source.path}: {theirs}")
-    values = source.config(family.gguf_keys)
+    values = {"head": family.gguf_head} | source.config(family.gguf_keys)
+    for ours, (tensor, present, absent) in family.gguf_tensors.items():
+        values[ours] = present if tensor in source.entries else absent
     values |= family.gguf_read(source) if family.gguf_read else {}
     told, divisors = source.rope()
     check_kinds(f"{source.path}: rope scaling", told, GGUF_ROPE, minimum=1)
@@ -195,13 +246,15 @@ def config_from(family: Family, hf_config: dict[str, Any], names: Iterable[str] 
     check_unquantised(names)
     hf_config = {**family.absent, **hf_config}
     values: dict[str, Any] = {}
+    optional = {f.name for f in fields(family.config) if "None" in str(f.type)}
     for theirs, ours in family.keys.items():
-        if hf_config.get(theirs) is not None:
+        # null is silence, but for fields that may be None
+        if hf_config.get(theirs) is not None or (theirs in hf_config and ours in optional):
             values.setdefault(ours, hf_config[theirs])
-    # null is silence, but for keys that say otherwise
     stated = {k: v for k, v in hf_config.items() if v is not None or "None" in family.reads.get(k, "")}
     try:
         values |= family.read(stated) if family.read else {}
+        values |= read_rope_fields(family, stated, values)
     except KeyError as error:
         raise ConfigError(
             f"config.json has no {error.args[0]!r:.80}, which a {family.name} needs", hint="fetch it again"
@@ -275,7 +328,7 @@ def config_to(family: Family, config: Config, hf_config: dict[str, Any]) -> dict
         if ours not in done or theirs not in out:
             out[theirs] = values[ours]
         done.add(ours)
-    written = family.write(config) if family.write else {}
+    written = write_rope_fields(family, config) | (family.write(config) if family.write else {})
     out |= written | {name: (out.get(name) or {}) | written[name] for name in family.merges}
     out |= family.fixed
     own, types = own_architecture(family, config.head), family.model_types or (f"heedful-{family.name}",)
@@ -308,7 +361,8 @@ COMMON = {
     **TOKEN_IDS,
     "architectures": "tuple[str, ...]", "id2label": "dict", "label2id": "dict", "num_labels": "int",
     "quantization": "dict", "sharding": "dict", "task_specific_params": "dict", "task_prompt": "str",
-    "problem_type": "str", "classifier_pooling": "str",
+    "problem_type": "str", "classifier_pooling": "str", "partial_rotary_factor": "float",
+    "rotary_pct": "float", "rotary_emb_base": "float",
 }  # fmt: skip
 ROPE = {
     "rope_theta": "float", "rope_type": "str", "type": "str", "factor": "float", "truncate": "bool",

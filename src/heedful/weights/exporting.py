@@ -73,7 +73,7 @@ def export_gguf(model: Model, path: str | Path, quantize: str = "f16", *, tokeni
     """
     check_scheme(quantize)
     path, family = Path(path), model.family
-    if not family.gguf or family.gguf_names is None:
+    if not family.gguf:
         known = ", ".join(f.name for f in FAMILIES.values() if f.gguf)
         raise ConfigError(f"GGUF has no names for a {family.name}", hint=f"it has for {known}; else {HF}")
     model = dense_model(model)
@@ -92,7 +92,7 @@ def export_gguf(model: Model, path: str | Path, quantize: str = "f16", *, tokeni
     if model.pooling is not None:
         metadata |= gguf_pooling(model.pooling, family.gguf)
     leave = [n for n in model_tensors(model) if reader.gguf_head == "none" and n.startswith("head.")]
-    tensors = published_tensors(model, family.gguf_names(config), None, leave=leave) | divisors
+    tensors = published_tensors(model, family.gguf_rows(config), None, leave=leave) | divisors
     if family.gguf in NEVER_TIED:
         tensors.setdefault("output.weight", tensors["token_embd.weight"])
     with write_whole(path, ".gguf") as partial:

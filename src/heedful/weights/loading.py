@@ -135,8 +135,8 @@ def _load(
         hf_config = {name: value for name, value in hf_config.items() if name != "sharding"}
     else:
         rows, prefix = family.rows(config), family.prefix
-        if isinstance(source, GGUFFile) and family.gguf_names is not None:
-            rows, prefix = family.gguf_names(config), ""
+        if isinstance(source, GGUFFile) and family.gguf_names:
+            rows, prefix = family.gguf_rows(config), ""
             source.keep_blocks = keep_blocks
         drop = family.drop(config) if callable(family.drop) else family.drop
         origin = fill_model(model, source, rows, prefix=prefix, copies=family.copies, drop=drop, dtype=dtype)

@@ -132,19 +132,6 @@ def read_vocabularies(hf_config: dict[str, Any]) -> dict[str, Any]:
     return {"source_vocab": source, "vocab": target, "shared": shared}
 
 
-def write_vocabularies(c: MarianConfig) -> dict[str, Any]:
-    return {
-        "vocab_size": c.source_vocab,
-        "decoder_vocab_size": c.vocab,
-        "share_encoder_decoder_embeddings": c.shared,
-    }
-
-
-def usual_padding(c: MarianConfig) -> dict[str, Any]:
-    """Every published Marian model begins what it writes with the token that pads."""
-    return {"pad_token_id": c.start_token}
-
-
 BART = Family(
     "bart", BartConfig, bart, BART_NAMES, {"vocab_size": "vocab", **KEYS},
     presets={"bart-base": BartConfig(dim=768, layers=6, heads=12), "bart-large": BartConfig()},
@@ -181,7 +168,12 @@ MARIAN = replace(
         "max_position_embeddings": 1024, "activation_function": "gelu", "scale_embedding": False,
         "num_labels": 2,
     },
-    read=read_vocabularies, write=write_vocabularies, usual=usual_padding,
+    read=read_vocabularies, write=lambda c: {
+        "vocab_size": c.source_vocab, "decoder_vocab_size": c.vocab,
+        "share_encoder_decoder_embeddings": c.shared,
+    },
+    # Every published Marian model begins what it writes with the token that pads.
+    usual=lambda c: {"pad_token_id": c.start_token},
     reads={"vocab_size": "int", "decoder_vocab_size": "int", "share_encoder_decoder_embeddings": "bool"},
     drop=("*embed_positions.weight",),  # tables of sines, computed here
     paper="Junczys-Dowmunt et al. 2018, arXiv 1804.00344",

@@ -137,10 +137,6 @@ def read_t5(hf_config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def infer_t5(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
-    return {} if "lm_head.weight" in names else {"tied": True}
-
-
 def write_t5(c: T5Config) -> dict[str, Any]:
     act = "gelu" if c.gated and c.act == "gelu_new" else c.act
     return {
@@ -168,7 +164,8 @@ T5 = Family(
     },
     tiny=T5Config(vocab=128, dim=32, layers=2, heads=4, hidden=48, buckets=8, far=16), objective="spans",
     model_types=("t5",), heads={"lm": "T5ForConditionalGeneration", "none": "T5EncoderModel"},
-    read=read_t5, write=write_t5, infer=infer_t5,
+    read=read_t5, write=write_t5, 
+    infer=lambda names, values: {} if "lm_head.weight" in names else {"tied": True},
     reads={
         "feed_forward_proj": "str", "dense_act_fn": "str", "is_gated_act": "bool",
         "tie_word_embeddings": "bool", "scale_decoder_outputs": "bool",

@@ -13,6 +13,7 @@ from torch import nn
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.models.encoders.bert import KEYS, REQUIRE, out_names
+from heedful.models.family import published_heads
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -123,11 +124,7 @@ ALBERT = Family(
     ),
     objective="masked", prefix="albert", model_types=("albert",),
     absent={"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
-    heads={
-        "pretrain": "AlbertForPreTraining", "mlm": "AlbertForMaskedLM",
-        "classify": "AlbertForSequenceClassification", "tag": "AlbertForTokenClassification",
-        "span": "AlbertForQuestionAnswering", "none": "AlbertModel",
-    },
+    heads={"pretrain": "AlbertForPreTraining"} | published_heads("Albert", words="mlm"),
     require=REQUIRE, infer=infer_albert,
     copies={
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",

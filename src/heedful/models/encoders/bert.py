@@ -17,6 +17,7 @@ from torch import nn
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived, from_zero
+from heedful.models.family import published_heads
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -24,7 +25,6 @@ from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import Head, MLMHead, NextHead, Pooler, PretrainHead, choose_head, encoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
-from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.names import Row
 
 
@@ -113,10 +113,6 @@ def roberta_head(c: RobertaConfig) -> Head:
     )
 
 
-def roberta(c: RobertaConfig) -> LM:
-    return bert_encoder(c, roberta_head(c))
-
-
 def distilbert(c: DistilBertConfig) -> LM:
     head = choose_head(
         c.head,
@@ -176,10 +172,6 @@ def roberta_head_names(c: RobertaConfig) -> list[Row]:
     ]
 
 
-def roberta_names(c: RobertaConfig) -> list[Row]:
-    return [*backbone_names("roberta"), qkv_names("roberta"), *roberta_head_names(c)]
-
-
 DISTILBERT_NAMES = [
     ("distilbert.embeddings.{word,position}_embeddings", "embed.{token,position}"),
     ("distilbert.embeddings.LayerNorm", "embed.norm"),
@@ -193,7 +185,7 @@ DISTILBERT_NAMES = [
     ("qa_outputs", "head.span"),
 ]
 
-BERT_GGUF_NAMES = [
+BERT_GGUF_NAMES: list[Row] = [
     ("token_embd", "embed.token"),
     ("position_embd", "embed.position"),
     ("token_types", "embed.types"),
@@ -240,22 +232,6 @@ def read_offset(hf_config: dict[str, Any]) -> dict[str, Any]:
     return {"offset": offset, "context": hf_config["max_position_embeddings"] - offset}
 
 
-def write_offset(c: RobertaConfig) -> dict[str, Any]:
-    return {"max_position_embeddings": c.context + c.offset, "pad_token_id": c.offset - 1}
-
-
-def bert_gguf_names(c: BertConfig) -> list[Row]:
-    return BERT_GGUF_NAMES
-
-
-def read_bert_gguf(source: GGUFFile) -> dict[str, Any]:
-    return {"head": "none", "pooler": False}
-
-
-def write_bert_gguf(c: BertConfig) -> dict[str, Any]:
-    return {"bert.attention.causal": False}
-
-
 TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
 
 BERT = Family(
@@ -268,19 +244,16 @@ BERT = Family(
         "minilm-l12": BertConfig(dim=384, head="none"),
     },
     tiny=BertConfig(**TINY), objective="masked_and_next", prefix="bert", model_types=("bert",),
-    heads={
-        "pretrain": "BertForPreTraining", "mlm": "BertForMaskedLM", "next": "BertForNextSentencePrediction",
-        "classify": "BertForSequenceClassification", "tag": "BertForTokenClassification",
-        "span": "BertForQuestionAnswering", "none": "BertModel",
-    },
+    heads={"pretrain": "BertForPreTraining", "next": "BertForNextSentencePrediction"}
+    | published_heads("Bert", words="mlm"),
     require=REQUIRE, infer=infer_bert,
     copies={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     drop=("*position_ids",), paper="Devlin et al. 2019, arXiv 1810.04805",
-    gguf="bert", gguf_names=bert_gguf_names, gguf_head="none", gguf_read=read_bert_gguf,
-    gguf_write=write_bert_gguf,
+    gguf="bert", gguf_names=BERT_GGUF_NAMES, gguf_head="none", gguf_read=lambda source: {"pooler": False},
+    gguf_write=lambda c: {"bert.attention.causal": False},
     gguf_keys={
         "bert.context_length": "context", "bert.embedding_length": "dim", "bert.block_count": "layers",
         "bert.feed_forward_length": "hidden", "bert.attention.head_count": "heads",
@@ -289,14 +262,13 @@ BERT = Family(
 )  # fmt: skip
 
 ROBERTA = Family(
-    "roberta", RobertaConfig, roberta, roberta_names, KEYS,
+    "roberta", RobertaConfig, lambda c: bert_encoder(c, roberta_head(c)),
+    lambda c: [*backbone_names("roberta"), qkv_names("roberta"), *roberta_head_names(c)], KEYS,
     presets={"roberta-base": RobertaConfig(pooler=True)},
     tiny=RobertaConfig(**TINY), objective="masked", prefix="roberta", model_types=("roberta",),
-    heads={
-        "mlm": "RobertaForMaskedLM", "classify": "RobertaForSequenceClassification",
-        "tag": "RobertaForTokenClassification", "span": "RobertaForQuestionAnswering", "none": "RobertaModel",
-    },
-    require=REQUIRE, read=read_offset, write=write_offset, infer=infer_pooler,
+    heads=published_heads("Roberta", words="mlm"),
+    require=REQUIRE, read=read_offset, infer=infer_pooler,
+    write=lambda c: {"max_position_embeddings": c.context + c.offset, "pad_token_id": c.offset - 1},
     reads={"pad_token_id": "int"},
     absent={"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12},
     copies={
@@ -318,11 +290,7 @@ DISTILBERT = Family(
     "distilbert", DistilBertConfig, distilbert, DISTILBERT_NAMES, DISTILBERT_KEYS,
     presets={"distilbert-base-uncased": DistilBertConfig()},
     tiny=DistilBertConfig(**TINY), objective="masked", prefix="distilbert", model_types=("distilbert",),
-    heads={
-        "mlm": "DistilBertForMaskedLM", "classify": "DistilBertForSequenceClassification",
-        "tag": "DistilBertForTokenClassification", "span": "DistilBertForQuestionAnswering",
-        "none": "DistilBertModel",
-    },
+    heads=published_heads("DistilBert", words="mlm"),
     copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
     drop=("*position_ids",), paper="Sanh et al. 2019, arXiv 1910.01108",
 )  # fmt: skip

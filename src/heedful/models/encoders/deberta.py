@@ -16,6 +16,7 @@ from torch import nn
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.models.encoders.bert import KEYS, backbone_names, out_names
+from heedful.models.family import published_heads
 from heedful.nn.attention.disentangled import TERMS, ConvBlock, DisentangledAttention, Distances, Neighbours
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -208,10 +209,6 @@ COPIES = {
     "cls.predictions.decoder.weight": "deberta.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
-HEADS = {
-    "mlm": "DebertaForMaskedLM", "classify": "DebertaForSequenceClassification",
-    "tag": "DebertaForTokenClassification", "span": "DebertaForQuestionAnswering", "none": "DebertaModel",
-}  # fmt: skip
 # The released files keep an unused table of positions, and v3's the discriminator that trained it.
 DROP = ("*position_ids", "*embeddings.position_embeddings.weight", "mask_predictions.*")
 READS = {
@@ -222,16 +219,16 @@ READS = {
 DEBERTA = Family(
     "deberta", DebertaConfig, deberta, deberta_names, DEBERTA_KEYS, presets={"deberta-base": DebertaConfig()},
     tiny=DebertaConfig(**TINY, far=6), objective="masked", prefix="deberta", model_types=("deberta",),
-    heads=HEADS, require={"talking_head": (False,)}, read=read_deberta, write=write_deberta,
-    infer=infer_deberta, absent=ABSENT, copies=COPIES, drop=DROP, reads=READS,
-    paper="He et al. 2021, arXiv 2006.03654",
+    heads=published_heads("Deberta", words="mlm"), require={"talking_head": (False,)},
+    read=read_deberta, write=write_deberta, infer=infer_deberta, absent=ABSENT, copies=COPIES,
+    drop=DROP, reads=READS, paper="He et al. 2021, arXiv 2006.03654",
 )  # fmt: skip
 
 DEBERTA_V2 = Family(
     "deberta-v2", DebertaV2Config, deberta_v2, deberta_v2_names, DEBERTA_V2_KEYS,
     presets={"deberta-v3-base": DebertaV2Config()},
     tiny=DebertaV2Config(**TINY, buckets=8, conv=3), objective="masked", prefix="deberta",
-    model_types=("deberta-v2",), heads={k: v.replace("Deberta", "DebertaV2") for k, v in HEADS.items()},
+    model_types=("deberta-v2",), heads=published_heads("DebertaV2", words="mlm"),
     read=read_deberta_v2, write=write_deberta_v2, infer=infer_deberta, absent=ABSENT_V2, copies=COPIES,
     drop=DROP, reads=READS, paper="He et al. 2023, arXiv 2111.09543",
 )  # fmt: skip

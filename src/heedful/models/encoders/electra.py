@@ -13,6 +13,7 @@ from torch import nn
 
 from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.models.encoders.bert import KEYS, REQUIRE, backbone_names, qkv_names
+from heedful.models.family import published_heads
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -20,7 +21,6 @@ from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import DetectHead, MLMHead, Pooler, choose_head, encoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
-from heedful.weights.names import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,21 +75,13 @@ GENERATOR_NAMES = [
 ]
 
 
-def electra_names(c: ElectraConfig) -> list[Row]:
-    return GENERATOR_NAMES if c.head == "mlm" else NAMES
-
-
 ELECTRA = Family(
-    "electra", ElectraConfig, electra, electra_names,
+    "electra", ElectraConfig, electra, lambda c: GENERATOR_NAMES if c.head == "mlm" else NAMES,
     {**KEYS, "embedding_size": "table_dim"},
     presets={"electra-small": ElectraConfig()},
     tiny=ElectraConfig(vocab=128, dim=32, table_dim=16, layers=2, heads=4, context=64),
     objective="replaced", prefix="electra", model_types=("electra",),
-    heads={
-        "detect": "ElectraForPreTraining", "mlm": "ElectraForMaskedLM",
-        "classify": "ElectraForSequenceClassification", "tag": "ElectraForTokenClassification",
-        "span": "ElectraForQuestionAnswering", "none": "ElectraModel",
-    },
+    heads={"detect": "ElectraForPreTraining"} | published_heads("Electra", words="mlm"),
     require=REQUIRE,
     copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     drop=("*position_ids",), paper="Clark et al. 2020, arXiv 2003.10555",

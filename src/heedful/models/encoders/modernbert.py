@@ -13,8 +13,8 @@ from torch import nn
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
-from heedful.models.family import no_token_ids
-from heedful.models.gguf_config import FUSED_QKV, gguf_keys, gguf_names
+from heedful.models.family import no_token_ids, published_heads
+from heedful.models.gguf_config import FUSED_QKV, ROWS, gguf_keys
 from heedful.models.hf_config import read_local_layers, read_rope, write_layer_types, write_rope
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
@@ -169,24 +169,21 @@ def write_modernbert(c: ModernBertConfig) -> dict[str, Any]:
     return {"rope_parameters": rope, "layer_types": kinds, "classifier_pooling": pooling}
 
 
-def modernbert_gguf_names(c: ModernBertConfig) -> list[Row]:
-    return [
-        ("token_{embd,embd_norm}", "embed.{token,norm}"),
-        FUSED_QKV,
-        ("blk.*.ffn_up", ("blocks.*.ffn.gate", "blocks.*.ffn.up"), Fused()),
-        *gguf_names(c),
-    ]
-
-
+GGUF_NAMES: list[Row] = [
+    ("token_{embd,embd_norm}", "embed.{token,norm}"),
+    FUSED_QKV,
+    ("blk.*.ffn_up", ("blocks.*.ffn.gate", "blocks.*.ffn.up"), Fused()),
+    *ROWS,
+]
 APART = "modern-bert.attention.sliding_window_pattern"  # how many layers the global ones are apart
 
 
-def read_gguf(source: GGUFFile) -> dict[str, Any]:
+def read_modernbert_gguf(source: GGUFFile) -> dict[str, Any]:
     layers, apart = source.metadata.get("modern-bert.block_count", 22), source.metadata.get(APART, 3)
-    return {"head": "none", "local": tuple(i for i in range(layers) if i % max(apart, 1))}
+    return {"local": tuple(i for i in range(layers) if i % max(apart, 1))}
 
 
-def write_gguf(c: ModernBertConfig) -> dict[str, Any]:
+def write_modernbert_gguf(c: ModernBertConfig) -> dict[str, Any]:
     apart = next((i for i in range(1, c.layers) if i not in c.local), c.layers)
     return {APART: apart, "modern-bert.attention.causal": False}
 
@@ -199,18 +196,14 @@ MODERNBERT = Family(
     },
     tiny=ModernBertConfig(vocab=128, dim=32, layers=3, heads=4, hidden=48, context=64, window=4),
     objective="masked", prefix="model", model_types=("modernbert",),
-    heads={
-        "mlm": "ModernBertForMaskedLM", "classify": "ModernBertForSequenceClassification",
-        "tag": "ModernBertForTokenClassification", "span": "ModernBertForQuestionAnswering",
-        "none": "ModernBertModel",
-    },
+    heads=published_heads("ModernBert", words="mlm"),
     read=read_modernbert, write=write_modernbert, usual=no_token_ids,
     reads={
         "layer_types": "tuple[str, ...]", "global_attn_every_n_layers": "int", "rope_parameters": "dict",
         "global_rope_theta": "float", "local_rope_theta": "float",
     },
     copies={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
-    gguf="modern-bert", gguf_names=modernbert_gguf_names, gguf_head="none", gguf_read=read_gguf,
-    gguf_write=write_gguf, gguf_keys=gguf_keys("modern-bert", ModernBertConfig),
+    gguf="modern-bert", gguf_names=GGUF_NAMES, gguf_head="none", gguf_read=read_modernbert_gguf,
+    gguf_write=write_modernbert_gguf, gguf_keys=gguf_keys("modern-bert", ModernBertConfig),
     paper="Warner et al. 2024, arXiv 2412.13663",
 )  # fmt: skip

@@ -7,10 +7,9 @@ Its objective, words predicted in a permuted order, is not built here: ours trai
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, from_zero
+from heedful.models.base import from_zero
 from heedful.models.encoders.bert import (
     KEYS,
     ROBERTA,
@@ -35,10 +34,6 @@ class MPNetConfig(RobertaConfig):
             raise ConfigError("types and offset are fixed in an mpnet", hint="build a roberta")
 
 
-def mpnet(c: MPNetConfig) -> LM:
-    return bert_encoder(c, roberta_head(c), BucketBias(c.heads, causal=False))
-
-
 def mpnet_names(c: MPNetConfig) -> list[Row]:
     layer = "mpnet.encoder.layer.*.attention"
     return [
@@ -50,18 +45,16 @@ def mpnet_names(c: MPNetConfig) -> list[Row]:
     ]
 
 
-def read_mpnet(hf_config: dict[str, Any]) -> dict[str, Any]:
-    return {"context": hf_config["max_position_embeddings"] - 2}
-
-
 MPNET = replace(
-    ROBERTA, name="mpnet", config=MPNetConfig, build=mpnet, names=mpnet_names, prefix="mpnet",
+    ROBERTA, name="mpnet", config=MPNetConfig, names=mpnet_names, prefix="mpnet",
+    build=lambda c: bert_encoder(c, roberta_head(c), BucketBias(c.heads, causal=False)),
     keys={theirs: ours for theirs, ours in KEYS.items() if ours != "types"}, model_types=("mpnet",),
     presets={"mpnet-base": MPNetConfig(), "all-mpnet-base-v2": MPNetConfig(head="none")},
     tiny=MPNetConfig(**TINY),
     heads={kind: name.replace("Roberta", "MPNet") for kind, name in ROBERTA.heads.items()},
     require={"relative_attention_num_buckets": (32,)}, fixed={"relative_attention_num_buckets": 32},
-    read=read_mpnet, absent={"max_position_embeddings": 512, "layer_norm_eps": 1e-12},
+    read=lambda hf_config: {"context": hf_config["max_position_embeddings"] - 2},
+    absent={"max_position_embeddings": 512, "layer_norm_eps": 1e-12},
     copies={
         "lm_head.decoder.weight": "mpnet.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",

@@ -11,8 +11,9 @@ from typing import Any
 
 from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.models.encoders.bert import out_names
+from heedful.models.family import published_heads
 from heedful.models.gguf_config import FUSED_QKV, gguf_keys
-from heedful.models.hf_config import read_rope, write_rope
+from heedful.models.hf_config import read_rope
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -20,7 +21,6 @@ from heedful.nn.ffn import GatedMLP, activation
 from heedful.nn.head import MLMHead, Pooler, choose_head, encoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Rotary, Scaling
-from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.names import Row
 from heedful.weights.ops import Fused
 
@@ -100,27 +100,13 @@ def read_nomic_bert(hf_config: dict[str, Any]) -> dict[str, Any]:
     return {**older, "rope_base": base, "rope_scaling": scaling}
 
 
-def write_nomic_bert(c: NomicBertConfig) -> dict[str, Any]:
-    return {"rope_parameters": write_rope(c.rope_base, c.rope_scaling)}
-
-
-def nomic_bert_gguf_names(c: NomicBertConfig) -> list[Row]:
-    return [
-        ("token_{embd,types,embd_norm}", "embed.{token,types,norm}"),
-        FUSED_QKV,
-        ("blk.*.attn_output", "blocks.*.attn.o"),
-        ("blk.*.{attn,layer}_output_norm", "blocks.*.{attn,ffn}_norm"),
-        ("blk.*.ffn_{gate,up,down}", "blocks.*.ffn.{gate,up,down}"),
-    ]
-
-
-def read_gguf(source: GGUFFile) -> dict[str, Any]:
-    return {"head": "none"}
-
-
-def write_gguf(c: NomicBertConfig) -> dict[str, Any]:
-    return {"nomic-bert.attention.causal": False}
-
+GGUF_NAMES: list[Row] = [
+    ("token_{embd,types,embd_norm}", "embed.{token,types,norm}"),
+    FUSED_QKV,
+    ("blk.*.attn_output", "blocks.*.attn.o"),
+    ("blk.*.{attn,layer}_output_norm", "blocks.*.{attn,ffn}_norm"),
+    ("blk.*.ffn_{gate,up,down}", "blocks.*.ffn.{gate,up,down}"),
+]
 
 NOMIC_BERT = Family(
     "nomic-bert", NomicBertConfig, nomic_bert, nomic_bert_names, KEYS,
@@ -130,23 +116,20 @@ NOMIC_BERT = Family(
     },
     tiny=NomicBertConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64),
     objective="masked", prefix="nomic_bert", model_types=("nomic_bert",),
-    heads={
-        "mlm": "NomicBertForMaskedLM", "classify": "NomicBertForSequenceClassification",
-        "tag": "NomicBertForTokenClassification", "none": "NomicBertModel",
-    },
+    heads=published_heads("NomicBert", "span", words="mlm"),
     require={
         "activation_function": ("swiglu",), "prenorm": (False,), "use_rms_norm": (False, None),
         "qkv_proj_bias": (False,), "mlp_fc1_bias": (False,), "mlp_fc2_bias": (False,),
         "rotary_emb_fraction": (1.0,), "rotary_emb_interleaved": (False,), "rotary_scaling_factor": (None,),
     },
-    read=read_nomic_bert, write=write_nomic_bert,
+    read=read_nomic_bert,
     reads={theirs: "int" if theirs.startswith("n_") else "float" for theirs in OLDER},
     copies={
         "cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    gguf="nomic-bert", gguf_names=nomic_bert_gguf_names, gguf_head="none", gguf_read=read_gguf,
-    gguf_write=write_gguf,
+    gguf="nomic-bert", gguf_names=GGUF_NAMES, gguf_head="none",
+    gguf_write=lambda c: {"nomic-bert.attention.causal": False},
     gguf_keys=gguf_keys("nomic-bert", NomicBertConfig) | {"tokenizer.ggml.token_type_count": "types"},
     paper="Nussbaum et al. 2024, arXiv 2402.01613",
 )  # fmt: skip

@@ -13,19 +13,18 @@ from torch import nn
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived
-from heedful.models.decoders.llama_lineage.llama import (
-    NAMES,
-    build_decoder,
-    llama_attention,
-    llama_mlp,
-    llama_norm,
-    llama_rotary,
+from heedful.models.decoders.llama_lineage.llama import NAMES, llama
+from heedful.models.decoders.llama_lineage.olmo import (
+    OLMO2,
+    OLMO_KEYS,
+    TINY,
+    Olmo2Config,
+    olmo2_attention,
 )
-from heedful.models.decoders.llama_lineage.olmo import OLMO2, OLMO_KEYS, TINY, Olmo2Config
 from heedful.models.family import no_token_ids
 from heedful.models.hf_config import read_local_layers, read_rope, write_layer_types, write_rope
-from heedful.nn.block import Block, SandwichBlock
-from heedful.nn.norm import RMSNorm
+from heedful.nn.block import Block, MakeNorm, SandwichBlock
+from heedful.nn.context import Part
 from heedful.nn.state_space.delta import GatedDeltaNet
 from heedful.weights.names import Row
 from heedful.weights.ops import Concatenation
@@ -58,20 +57,19 @@ class OlmoHybridConfig(Olmo2Config):
 
 
 def olmo_hybrid(c: OlmoHybridConfig) -> LM:
-    rotary, norm = llama_rotary(c) if c.rotary else None, llama_norm(c)
-    of_heads = lambda count: RMSNorm(count * c.head_dim, c.norm_eps)
     delta = lambda: GatedDeltaNet(
         c.dim, c.delta_heads, c.key_dim, c.value_dim, key_heads=c.key_heads, width=c.width,
         max_beta=2.0 if c.negative else 1.0,
     )  # fmt: skip
 
-    def block(i: int) -> Block:
-        if i not in c.attend_at:
-            return Block(norm, attn=delta(), ffn=llama_mlp(c))
-        attn = llama_attention(c, rotary, bias=c.bias, q_norm=of_heads(c.heads), k_norm=of_heads(c.kv_heads))
-        return SandwichBlock(nn.Identity, norm, attn=attn, ffn=llama_mlp(c))
+    attend = lambda rotary, i: olmo2_attention(c, rotary if c.rotary else None, i)
 
-    return build_decoder(c, [block(i) for i in range(c.layers)], norm())
+    def block(norm: MakeNorm, attn: Part, ffn: Part) -> Block:
+        if isinstance(attn, GatedDeltaNet):
+            return Block(norm, attn=attn, ffn=ffn)
+        return SandwichBlock(nn.Identity, norm, attn=attn, ffn=ffn)
+
+    return llama(c, attn=lambda rotary, i: attend(rotary, i) if i in c.attend_at else delta(), block=block)
 
 
 def olmo_hybrid_names(c: OlmoHybridConfig) -> list[Row]:
@@ -114,7 +112,7 @@ def read_olmo_hybrid(hf_config: dict[str, Any]) -> dict[str, Any]:
     remember = read_local_layers(hf_config, (i for i in range(count) if i % 4 < 3), REMEMBERS)
     layers = {"attend_at": tuple(i for i in range(count) if i not in remember)}
     if ({"rope_theta": 0} | hf_config | (hf_config.get("rope_parameters") or {}))["rope_theta"] is None:
-        return {**layers, "rotary": False}
+        return {**layers, "rotary": False, "rope_scaling": None}
     base, scaling = read_rope(hf_config, hf_config.get("max_position_embeddings", 65536))
     return {**layers, "rotary": True, "rope_base": base, "rope_scaling": scaling}
 
@@ -140,6 +138,6 @@ OLMO_HYBRID = replace(
     read=read_olmo_hybrid, write=write_olmo_hybrid, usual=no_token_ids, absent={},
     reads={"layer_types": "tuple[str, ...]", "rope_theta": "float | None"},
     require={**OLMO2.require, "hidden_act": ("silu", "swish")},
-    copies={**OLMO2.copies, **NORMS}, gguf="", gguf_names=None, gguf_keys={},
+    copies={**OLMO2.copies, **NORMS}, gguf="", gguf_names=(), gguf_keys={},
     paper="Yang et al. 2025, arXiv 2412.06464",
 )  # fmt: skip

@@ -9,7 +9,6 @@ To Based:              φ is exp's Taylor series   most layers are short convolu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
@@ -119,10 +118,6 @@ def based(c: BasedConfig) -> LM:
     return LM(Embedding(c.vocab, c.dim), Stack([block(i) for i in range(c.layers)], norm()), lm_head(c))
 
 
-def read_based(hf_config: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(hf_config[name]) for name in ("linear_at", "window_at") if name in hf_config}
-
-
 EDGES = same_names("embed.token", "blocks.norm", "head.out")
 
 LINEAR = Family(
@@ -165,6 +160,8 @@ BASED = Family(
         ),
     },
     tiny=BasedConfig(vocab=128, dim=32, layers=3, heads=4, key_dim=4, window=4, hidden=48),
-    objective="next_token", read=read_based, heads={"lm": "BasedLM", "none": "BasedModel"},
+    objective="next_token",
+    read=lambda given: {n: tuple(given[n]) for n in ("linear_at", "window_at") if n in given},
+    heads={"lm": "BasedLM", "none": "BasedModel"},
     paper="Arora et al. 2024, arXiv 2402.18668",
 )  # fmt: skip

@@ -123,17 +123,9 @@ def gguf_limits(architecture: str) -> dict[str, Any]:
     return {f"{architecture}.{name}": value for name, value in sizes.items()}
 
 
-def write_mamba_gguf(c: MambaConfig) -> dict[str, Any]:
-    return gguf_limits("mamba")
-
-
 def read_mamba(hf_config: dict[str, Any]) -> dict[str, Any]:
     hidden = int(hf_config.get("expand", 2) * hf_config.get("hidden_size", 768))
     return {"hidden": hidden} | ({"rank": None} if hf_config.get("time_step_rank") == "auto" else {})
-
-
-def write_mamba(c: MambaConfig) -> dict[str, Any]:
-    return {"expand": c.hidden // c.dim, "intermediate_size": c.hidden}
 
 
 MAMBA = Family(
@@ -149,9 +141,10 @@ MAMBA = Family(
     objective="next_token", prefix="backbone", model_types=("mamba",),
     heads={"lm": "MambaForCausalLM", "none": "MambaModel"},
     require={"hidden_act": ("silu", "swish")}, fixed={"hidden_act": "silu"},
-    read=read_mamba, write=write_mamba, absent={"num_hidden_layers": 32},
+    read=read_mamba, write=lambda c: {"expand": c.hidden // c.dim, "intermediate_size": c.hidden},
+    absent={"num_hidden_layers": 32},
     reads={"expand": "int", "time_step_rank": "int | str"},
     copies={"lm_head.weight": "backbone.embeddings.weight"}, paper="Gu and Dao 2023, arXiv 2312.00752",
     gguf="mamba", gguf_names=mamba_gguf_names, gguf_keys=gguf_state_keys("mamba", time_step_rank="rank"),
-    gguf_write=write_mamba_gguf,
+    gguf_write=lambda c: gguf_limits("mamba"),
 )  # fmt: skip

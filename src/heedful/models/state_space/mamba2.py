@@ -26,7 +26,6 @@ from heedful.nn.embedding import Embedding
 from heedful.nn.head import LMHead, NoHead, choose_head
 from heedful.nn.state_space.ssd import Mamba2
 from heedful.nn.state_space.ssm import NarrowRMSNorm, Widen
-from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.names import Row
 from heedful.weights.ops import Fused, NegatedExp, Reshape
 
@@ -111,15 +110,6 @@ def mamba2_gguf_names(c: Mamba2Config) -> list[Row]:
     ]
 
 
-def read_mamba2_gguf(source: GGUFFile) -> dict[str, Any]:
-    """llama.cpp normalises each group by itself, as the released code does; transformers all together."""
-    return {"norm_groups": source.metadata.get("mamba2.ssm.group_count", 1)}
-
-
-def write_mamba2_gguf(c: Mamba2Config) -> dict[str, Any]:
-    return gguf_limits("mamba2")
-
-
 def read_mamba2(hf_config: dict[str, Any]) -> dict[str, Any]:
     low, high = hf_config.get("time_step_limit", (0.0, math.inf))
     bounded = isinstance(high, int | float) and math.isfinite(high)  # newer files spell infinity as a table
@@ -151,6 +141,8 @@ MAMBA2 = replace(
             "tie_word_embeddings": False},
     gguf="mamba2", gguf_names=mamba2_gguf_names,
     gguf_keys=gguf_state_keys("mamba2", time_step_rank="heads", group_count="groups"),
-    gguf_read=read_mamba2_gguf, gguf_write=write_mamba2_gguf,
+    # llama.cpp normalises each group by itself, as the released code does; transformers all together.
+    gguf_read=lambda source: {"norm_groups": source.metadata.get("mamba2.ssm.group_count", 1)},
+    gguf_write=lambda c: gguf_limits("mamba2"),
     paper="Dao and Gu 2024, arXiv 2405.21060",
 )  # fmt: skip

@@ -6,9 +6,9 @@ From GPT-2:  ALiBi instead of learned positions   a norm after the embedding
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from heedful.models.base import LM, Config, Family
+from heedful.models.family import published_heads
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -48,7 +48,7 @@ def bloom(c: BloomConfig) -> LM:
 
 Q_K_V = ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v")
 
-GGUF_NAMES = [
+GGUF_NAMES: list[Row] = [
     ("token_embd", "embed.token"),
     ("token_embd_norm", "embed.norm"),
     ("blk.*.attn_qkv", Q_K_V, Fused()),
@@ -81,28 +81,17 @@ KEYS = {
 }  # fmt: skip
 
 
-def bloom_gguf_names(c: BloomConfig) -> list[Row]:
-    return GGUF_NAMES
-
-
-def write_bloom_gguf(c: BloomConfig) -> dict[str, Any]:
-    return {"bloom.feed_forward_length": 4 * c.dim}
-
-
 BLOOM = Family(
     "bloom", BloomConfig, bloom, bloom_names, KEYS,
     presets={"bloom-560m": BloomConfig(), "bloom-176b": BloomConfig(dim=14336, layers=70, heads=112)},
     tiny=BloomConfig(vocab=128, dim=30, layers=2, heads=6, context=64), objective="next_token",
     prefix="transformer", model_types=("bloom",), absent={"hidden_size": 64, "n_layer": 2, "n_head": 8},
-    heads={
-        "lm": "BloomForCausalLM", "classify": "BloomForSequenceClassification",
-        "tag": "BloomForTokenClassification", "span": "BloomForQuestionAnswering", "none": "BloomModel",
-    },
+    heads=published_heads("Bloom"),
     require={"apply_residual_connection_post_layernorm": (False,), "n_inner": (None,)},
     copies={
         "lm_head.weight": "transformer.word_embeddings.weight", "output.weight": "token_embd.weight",
     },
-    gguf="bloom", gguf_names=bloom_gguf_names, gguf_write=write_bloom_gguf,
+    gguf="bloom", gguf_names=GGUF_NAMES, gguf_write=lambda c: {"bloom.feed_forward_length": 4 * c.dim},
     gguf_keys={
         "bloom.context_length": "context", "bloom.embedding_length": "dim", "bloom.block_count": "layers",
         "bloom.attention.head_count": "heads", "bloom.attention.layer_norm_epsilon": "norm_eps",

@@ -13,8 +13,7 @@ from typing import Any
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.models.family import published_heads
-from heedful.models.gguf_config import FUSED_QKV, gguf_keys, gguf_names
-from heedful.models.hf_config import read_rope, write_rope
+from heedful.models.gguf_config import FUSED_QKV, ROWS, gguf_keys
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, ParallelBlock, Stack
 from heedful.nn.embedding import Embedding
@@ -22,7 +21,6 @@ from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Rotary, RoundedALiBi, Scaling
-from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.names import Row
 from heedful.weights.ops import PerHead
 
@@ -106,15 +104,7 @@ def falcon_names(c: FalconConfig) -> list[Row]:
 def falcon_gguf_names(c: FalconConfig) -> list[Row]:
     """Where there are two norms, attn_norm_2 is the one before attention."""
     norms: Row = ("blk.*.{attn_norm_2,attn_norm}", "blocks.*.{attn,ffn}_norm")
-    return gguf_names(c, [FUSED_QKV, *([norms] if c.norms == 2 else [])])
-
-
-def read_gguf(source: GGUFFile) -> dict[str, Any]:
-    """What the names of a GGUF file tell: such files hold no ALiBi and no parts one after the other."""
-    return {
-        "norms": 2 if "blk.0.attn_norm_2.weight" in source.entries else 1,
-        "bias": "blk.0.attn_qkv.bias" in source.entries,
-    }
+    return [FUSED_QKV, *([norms] if c.norms == 2 else []), *ROWS]
 
 
 KEYS = {
@@ -129,13 +119,11 @@ def read_falcon(hf_config: dict[str, Any]) -> dict[str, Any]:
     """The new architecture has groups of heads; the old one has one key head for all, or one for each."""
     new, heads = hf_config.get("new_decoder_architecture", False), hf_config["num_attention_heads"]
     kv_heads = 1 if hf_config.get("multi_query", True) else heads
-    base, scaling = read_rope(hf_config, hf_config.get("max_position_embeddings", 2048))
     return {
         "kv_heads": hf_config.get("num_kv_heads", heads) if new else kv_heads,
         "parallel": new or hf_config.get("parallel_attn", True),
         "norms": hf_config.get("num_ln_in_parallel_attn", 2 if new else 1),
-        "rope_base": base, "rope_scaling": scaling,
-    }  # fmt: skip
+    }
 
 
 def write_falcon(c: FalconConfig) -> dict[str, Any]:
@@ -143,7 +131,6 @@ def write_falcon(c: FalconConfig) -> dict[str, Any]:
         "new_decoder_architecture": c.grouped, "num_kv_heads": c.kv_heads if c.grouped else c.heads,
         "multi_query": c.kv_heads == 1, "parallel_attn": c.parallel,
         "num_ln_in_parallel_attn": c.norms if c.grouped else None,
-        "rope_parameters": write_rope(c.rope_base, c.rope_scaling),
     }  # fmt: skip
 
 
@@ -172,7 +159,8 @@ FALCON = Family(
     copies={
         "lm_head.weight": "transformer.word_embeddings.weight", "output.weight": "token_embd.weight"
     },
-    gguf="falcon", gguf_names=falcon_gguf_names, gguf_read=read_gguf,
+    gguf="falcon", gguf_names=falcon_gguf_names,  # no file holds ALiBi or parts one after the other
+    gguf_tensors={"norms": ("blk.0.attn_norm_2.weight", 2, 1), "bias": ("blk.0.attn_qkv.bias", True, False)},
     gguf_keys=gguf_keys("falcon", FalconConfig),
     paper="Almazrouei et al. 2023, arXiv 2311.16867",
 )  # fmt: skip

@@ -79,7 +79,8 @@ def gpt_head(c: GPTConfig) -> Head:
     )
 
 
-ACTS = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "swish"}  # GPT's name → ours
+# GPT's name → ours: what it calls gelu is the approximation by tanh that others call gelu_new.
+ACTS = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "swish"}
 
 
 def gpt(c: GPTConfig) -> LM:
@@ -130,7 +131,7 @@ GPT2_NAMES = [
     *BLOCK_NAMES,
 ]
 
-GPT2_GGUF_NAMES = [
+GPT2_GGUF_NAMES: list[Row] = [
     ("token_embd", "embed.token"),
     ("position_embd", "embed.position"),
     ("blk.*.attn_qkv", QKV, Fused()),
@@ -148,22 +149,14 @@ KEYS = {
 }  # fmt: skip
 
 
-def read_act(hf_config: dict[str, Any]) -> dict[str, Any]:
-    """What GPT calls gelu is the approximation by tanh that others call gelu_new."""
-    act = hf_config.get("afn", "gelu")
-    return {"act": ACTS.get(act, act)}
-
-
-def write_act(c: GPTConfig) -> dict[str, Any]:
-    return {"afn": next(theirs for theirs, ours in ACTS.items() if ours == c.act)}
-
-
 TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
 
 GPT = Family(
     "gpt", GPTConfig, gpt, GPT_NAMES, KEYS,
     presets={"gpt": GPTConfig()}, tiny=GPTConfig(**TINY), objective="next_token", prefix="transformer",
-    model_types=("openai-gpt",), read=read_act, write=write_act, reads={"afn": "str"},
+    model_types=("openai-gpt",), reads={"afn": "str"}, absent={"afn": "gelu"},
+    read=lambda hf_config: {"act": ACTS.get(hf_config["afn"], hf_config["afn"])},
+    write=lambda c: {"afn": next(theirs for theirs, ours in ACTS.items() if ours == c.act)},
     paper="Radford et al. 2018, Improving Language Understanding by Generative Pre-Training",
     heads={
         "lm": "OpenAIGPTLMHeadModel", "classify": "OpenAIGPTForSequenceClassification",
@@ -171,10 +164,6 @@ GPT = Family(
     },
     copies={"lm_head.weight": "transformer.tokens_embed.weight"}, drop=("*.attn.bias", "*position_ids"),
 )  # fmt: skip
-
-
-def gpt2_gguf_names(c: GPT2Config) -> list[Row]:
-    return GPT2_GGUF_NAMES
 
 
 GPT2 = Family(
@@ -195,7 +184,7 @@ GPT2 = Family(
         "add_cross_attention": (False,),
     },
     copies={"lm_head.weight": "transformer.wte.weight", "output.weight": "token_embd.weight"},
-    drop=("*.attn.bias", "*.attn.masked_bias"), gguf="gpt2", gguf_names=gpt2_gguf_names,
+    drop=("*.attn.bias", "*.attn.masked_bias"), gguf="gpt2", gguf_names=GPT2_GGUF_NAMES,
     gguf_keys={
         "gpt2.context_length": "context", "gpt2.embedding_length": "dim", "gpt2.block_count": "layers",
         "gpt2.feed_forward_length": "hidden", "gpt2.attention.head_count": "heads",

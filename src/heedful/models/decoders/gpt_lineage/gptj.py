@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heedful.models.base import LM, Config, Family, derived
-from heedful.models.decoders.llama_lineage.partial_rotary import check_rope_dim
+from heedful.models.decoders.llama_lineage.llama import check_rope_dim
 from heedful.models.family import published_heads
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import ParallelBlock, Stack

@@ -7,27 +7,18 @@ From GPT-2:  learned positions → rotary, in a quarter of each head   an output
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 from heedful.models.base import LM, Config, Family, derived
-from heedful.models.decoders.llama_lineage.partial_rotary import (
-    READS,
-    check_rope_dim,
-    partial_rotary,
-    read_partial_rope,
-    write_partial_rope,
-)
+from heedful.models.decoders.llama_lineage.llama import check_rope_dim
 from heedful.models.family import published_heads
-from heedful.models.gguf_config import FUSED_QKV, gguf_keys, gguf_names
+from heedful.models.gguf_config import FUSED_QKV, ROWS, gguf_keys
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, ParallelBlock, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm
-from heedful.nn.position import Scaling
-from heedful.weights.formats.gguf import GGUFFile
+from heedful.nn.position import Rotary, Scaling
 from heedful.weights.names import Row
 from heedful.weights.ops import PerHead
 
@@ -59,7 +50,7 @@ class NeoXConfig(Config):
 
 
 def neox(c: NeoXConfig) -> LM:
-    rotary = partial_rotary(c)
+    rotary = Rotary(c.rope_dim, c.rope_base, c.rope_scaling)
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
     attn = lambda: Attention(c.dim, c.heads, bias=c.bias, rotary=rotary, dropout=c.dropout)
     parts = lambda: {"attn": attn(), "ffn": MLP(c.dim, c.hidden, activation(c.act))}
@@ -94,10 +85,6 @@ def neox_names(c: NeoXConfig) -> list[Row]:
     ]
 
 
-def read_gguf(source: GGUFFile) -> dict[str, Any]:
-    return {"bias": "blk.0.attn_qkv.bias" in source.entries}
-
-
 KEYS = {
     "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
     "num_attention_heads": "heads", "intermediate_size": "hidden", "max_position_embeddings": "context",
@@ -113,25 +100,27 @@ PYTHIA: dict[str, tuple[int, int, int]] = {  # dim, layers, heads
 VOCABULARIES = {"6.9b": 50432, "12b": 50688}  # padded further, the larger the model
 
 
-def pythia(size: str) -> NeoXConfig:
-    dim, layers, heads = PYTHIA[size]
-    return NeoXConfig(vocab=VOCABULARIES.get(size, 50304), dim=dim, layers=layers, heads=heads)
-
-
 NEOX = Family(
     "gpt-neox", NeoXConfig, neox, neox_names, KEYS,
     presets={
-        "gpt-neox-20b": NeoXConfig(act="gelu_fast"), **{f"pythia-{size}": pythia(size) for size in PYTHIA}
+        "gpt-neox-20b": NeoXConfig(act="gelu_fast"),
+        **{
+            f"pythia-{size}": NeoXConfig(
+                vocab=VOCABULARIES.get(size, 50304), dim=dim, layers=layers, heads=heads
+            )
+            for size, (dim, layers, heads) in PYTHIA.items()
+        },
     },
     tiny=NeoXConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="next_token",
     prefix="gpt_neox", model_types=("gpt_neox",),
     heads=published_heads("GPTNeoX"),
-    read=partial(read_partial_rope, default=0.25), write=write_partial_rope, reads=READS,
-    absent={"max_position_embeddings": 2048, "hidden_size": 6144, "num_attention_heads": 64},
+    absent={
+        "max_position_embeddings": 2048, "hidden_size": 6144, "num_attention_heads": 64, "rotary_pct": 0.25,
+    },
     copies={"lm_head.weight": "embed_out.weight", "embed_out.weight": "gpt_neox.embed_in.weight",
             "output.weight": "token_embd.weight"},
     drop=("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"),
-    gguf="gptneox", gguf_names=partial(gguf_names, own=[FUSED_QKV]), gguf_read=read_gguf,
-    gguf_keys=gguf_keys("gptneox", NeoXConfig),
+    gguf="gptneox", gguf_names=[FUSED_QKV, *ROWS], gguf_keys=gguf_keys("gptneox", NeoXConfig),
+    gguf_tensors={"bias": ("blk.0.attn_qkv.bias", True, False)},
     paper="Black et al. 2022, arXiv 2204.06745",
 )  # fmt: skip

@@ -12,7 +12,6 @@ from typing import Any
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, from_zero
-from heedful.models.hf_config import read_rope, write_rope
 from heedful.nn.attention.latent import LatentAttention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -166,8 +165,7 @@ def read_deepseek(hf_config: dict[str, Any]) -> dict[str, Any]:
             f"config.json has num_key_value_heads={kv_heads} and num_attention_heads={heads}",
             hint="latent attention has no groups of heads, so they must be equal",
         )
-    base, scaling = read_rope(hf_config, hf_config.get("max_position_embeddings", 4096))
-    return {"rope_base": base, "rope_scaling": scaling, "q_rank": hf_config.get("q_lora_rank", 1536) or 0}
+    return {"q_rank": hf_config.get("q_lora_rank", 1536) or 0}
 
 
 def read_deepseek_v2(hf_config: dict[str, Any]) -> dict[str, Any]:
@@ -177,19 +175,12 @@ def read_deepseek_v2(hf_config: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_deepseek(c: DeepSeekV2Config) -> dict[str, Any]:
-    return {
-        "q_lora_rank": c.q_rank or None, "num_key_value_heads": c.heads,
-        "rope_parameters": write_rope(c.rope_base, c.rope_scaling),
-    }  # fmt: skip
+    return {"q_lora_rank": c.q_rank or None, "num_key_value_heads": c.heads}
 
 
 def write_deepseek_v2(c: DeepSeekV2Config) -> dict[str, Any]:
     method = "group_limited_greedy" if c.groups > 1 else "greedy"
     return {**write_deepseek(c), "topk_method": method, "n_group": c.groups, "topk_group": c.groups_kept}
-
-
-def write_v3(c: DeepSeekV3Config) -> dict[str, Any]:
-    return {**write_deepseek(c), "num_nextn_predict_layers": 0}  # such layers are not built, nor written
 
 
 def drop(c: DeepSeekV2Config) -> list[str]:
@@ -245,5 +236,7 @@ DEEPSEEK_V3 = replace(
     },
     require={"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",), "moe_layer_freq": (1,)},
     absent={"max_position_embeddings": 4096, "num_attention_heads": 128, "num_nextn_predict_layers": 1},
-    read=read_deepseek, write=write_v3, paper="DeepSeek-AI 2024, arXiv 2412.19437",
+    # Layers that predict later tokens are not built, nor written.
+    read=read_deepseek, write=lambda c: write_deepseek(c) | {"num_nextn_predict_layers": 0},
+    paper="DeepSeek-AI 2024, arXiv 2412.19437",
 )  # fmt: skip

@@ -18,17 +18,14 @@ from heedful.models.decoders.llama_lineage.llama import (
     LLAMA,
     NAMES,
     DecoderConfig,
-    build_decoder,
+    llama,
     llama_attention,
-    llama_mlp,
-    llama_rotary,
-    read_llama,
-    write_llama,
 )
 from heedful.models.family import published_heads
-from heedful.models.gguf_config import gguf_keys, gguf_names
-from heedful.models.hf_config import read_local_layers, read_rope, write_layer_types, write_rope
-from heedful.nn.block import Block, SandwichBlock
+from heedful.models.gguf_config import ROWS, gguf_keys
+from heedful.models.hf_config import read_local_layers, read_rope, write_rope
+from heedful.nn.block import MakeNorm, SandwichBlock
+from heedful.nn.context import Part
 from heedful.nn.norm import OffsetRMSNorm
 from heedful.nn.position import LinearScaling, Rotary
 from heedful.weights.formats.gguf import GGUFFile
@@ -69,9 +66,6 @@ class Gemma2Config(GemmaConfig):
             if getattr(self, name) == 0:
                 raise ConfigError(f"{name}=0 would leave nothing", hint="give a number above 0, or None")
 
-    def window_of(self, layer: int) -> int | None:
-        return self.window if layer in self.local else None
-
 
 @dataclass(frozen=True, kw_only=True)
 class Gemma3Config(Gemma2Config):
@@ -85,31 +79,27 @@ class Gemma3Config(Gemma2Config):
 
 
 def gemma(c: GemmaConfig) -> LM:
-    rotary, norm = llama_rotary(c), lambda: OffsetRMSNorm(c.dim, c.norm_eps)
-    block = lambda: Block(norm, attn=llama_attention(c, rotary, bias=c.bias), ffn=llama_mlp(c))
-    return build_decoder(c, [block() for _ in range(c.layers)], norm(), scale=c.dim**0.5)
+    return llama(c, norm=lambda: OffsetRMSNorm(c.dim, c.norm_eps), scale=c.dim**0.5)
+
+
+def sandwich(norm: MakeNorm, attn: Part, ffn: Part) -> SandwichBlock:
+    """A block with the same kind of norm before and after its parts."""
+    return SandwichBlock(norm, norm, attn=attn, ffn=ffn)
 
 
 def gemma2(c: Gemma2Config) -> LM:
-    rotary, norm = llama_rotary(c), lambda: OffsetRMSNorm(c.dim, c.norm_eps)
-    attn = lambda i: llama_attention(
-        c, rotary, bias=c.bias, scale=c.score_dim**-0.5, window=c.window_of(i), softcap=c.softcap
-    )
-    block = lambda i: SandwichBlock(norm, norm, attn=attn(i), ffn=llama_mlp(c))
-    blocks = [block(i) for i in range(c.layers)]
-    return build_decoder(c, blocks, norm(), scale=c.dim**0.5, softcap=c.logit_softcap)
+    norm, scale = lambda: OffsetRMSNorm(c.dim, c.norm_eps), c.score_dim**-0.5
+    attn = lambda rotary, i: llama_attention(c, rotary, i, scale=scale, softcap=c.softcap)
+    return llama(c, attn=attn, norm=norm, block=sandwich, scale=c.dim**0.5, softcap=c.logit_softcap)
 
 
 def gemma3(c: Gemma3Config) -> LM:
-    far, near = llama_rotary(c), Rotary(c.head_dim, c.local_rope_base)
+    near, scale = Rotary(c.head_dim, c.local_rope_base), c.score_dim**-0.5
     norm, of_head = (lambda size=size: OffsetRMSNorm(size, c.norm_eps) for size in (c.dim, c.head_dim))
-    attn = lambda i: llama_attention(
-        c, near if i in c.local else far, bias=c.bias, q_norm=of_head(), k_norm=of_head(),
-        scale=c.score_dim**-0.5, window=c.window_of(i),
-    )  # fmt: skip
-    block = lambda i: SandwichBlock(norm, norm, attn=attn(i), ffn=llama_mlp(c))
-    blocks = [block(i) for i in range(c.layers)]
-    return build_decoder(c, blocks, norm(), scale=c.dim**0.5, softcap=c.logit_softcap)
+    attn = lambda far, i: llama_attention(
+        c, near if i in c.local else far, i, q_norm=of_head(), k_norm=of_head(), scale=scale
+    )
+    return llama(c, attn=attn, norm=norm, block=sandwich, scale=c.dim**0.5, softcap=c.logit_softcap)
 
 
 GEMMA2_NAMES: list[Row] = [
@@ -122,30 +112,14 @@ GEMMA_KEYS = {**KEYS, "attention_bias": "bias"}
 GEMMA2_KEYS = {
     **{theirs: ours for theirs, ours in GEMMA_KEYS.items() if ours != "act"}, "hidden_activation": "act",
     "query_pre_attn_scalar": "score_dim", "sliding_window": "window",
+    "attn_logit_softcapping": "softcap", "final_logit_softcapping": "logit_softcap",
 }  # fmt: skip
-CAPS = {"attn_logit_softcapping": "float | None", "final_logit_softcapping": "float | None"}
 
 
 def read_gemma(hf_config: dict[str, Any]) -> dict[str, Any]:
     """What early releases call gelu is its approximation by tanh."""
     act = hf_config.get("hidden_activation") or hf_config.get("hidden_act", "gelu")
-    return read_llama(hf_config) | {"act": "gelu_pytorch_tanh" if act == "gelu" else act}
-
-
-def read_gemma2(hf_config: dict[str, Any]) -> dict[str, Any]:
-    layers = hf_config.get("num_hidden_layers", 26)
-    return read_llama(hf_config) | {
-        "softcap": hf_config.get("attn_logit_softcapping", 50.0),
-        "logit_softcap": hf_config.get("final_logit_softcapping", 30.0),
-        "local": read_local_layers(hf_config, range(0, layers, 2)),
-    }
-
-
-def write_gemma2(c: Gemma2Config) -> dict[str, Any]:
-    return write_llama(c) | {
-        "attn_logit_softcapping": c.softcap, "final_logit_softcapping": c.logit_softcap,
-        "layer_types": write_layer_types(c.layers, c.local),
-    }  # fmt: skip
+    return {"act": "gelu_pytorch_tanh" if act == "gelu" else act}
 
 
 def read_gemma3(hf_config: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +141,6 @@ def read_gemma3(hf_config: dict[str, Any]) -> dict[str, Any]:
     every = hf_config.get("sliding_window_pattern", 6)
     return {
         "rope_base": base, "rope_scaling": scaling, "local_rope_base": local_base,
-        "logit_softcap": hf_config.get("final_logit_softcapping"),
         "local": read_local_layers(hf_config, (i for i in range(layers) if (i + 1) % every)),
     }  # fmt: skip
 
@@ -175,14 +148,11 @@ def read_gemma3(hf_config: dict[str, Any]) -> dict[str, Any]:
 def write_gemma3(c: Gemma3Config) -> dict[str, Any]:
     near = {"rope_type": "default", "rope_theta": c.local_rope_base}
     rope = {"full_attention": write_rope(c.rope_base, c.rope_scaling), "sliding_attention": near}
-    return write_gemma2(c) | {"rope_parameters": rope}
+    return {"rope_parameters": rope}
 
 
-def gemma_gguf_names(c: GemmaConfig) -> list[Row]:
-    """GGUF keeps 1 + γ of every norm."""
-    return [
-        (theirs, ours, MinusOne()) if "norm" in ours else (theirs, ours) for theirs, ours in gguf_names(c)
-    ]
+# GGUF keeps 1 + γ of every norm.
+GGUF_NAMES: list[Row] = [(*row, MinusOne()) if "norm" in row[1] else row for row in ROWS]
 
 
 def read_gemma_gguf(source: GGUFFile) -> dict[str, Any]:
@@ -203,7 +173,7 @@ GEMMA = replace(
     ),
     model_types=("gemma",), heads=published_heads("Gemma", "span"), read=read_gemma,
     reads={"hidden_activation": "str"}, require={"use_bidirectional_attention": (None, False)},
-    gguf="gemma", gguf_names=gemma_gguf_names, gguf_keys=gguf_keys("gemma", GemmaConfig),
+    gguf="gemma", gguf_names=GGUF_NAMES, gguf_tensors={}, gguf_keys=gguf_keys("gemma", GemmaConfig),
     paper="Gemma Team 2024, arXiv 2403.08295",
 )  # fmt: skip
 
@@ -220,8 +190,8 @@ GEMMA2 = replace(
         vocab=128, dim=32, layers=2, heads=4, kv_heads=2, head_dim=12, hidden=48, context=64, window=4,
         softcap=2.0, logit_softcap=3.0,
     ),
-    model_types=("gemma2",), heads=published_heads("Gemma2", "span"), read=read_gemma2, write=write_gemma2,
-    reads={**CAPS, "num_hidden_layers": "int"}, gguf="gemma2", gguf_read=read_gemma_gguf,
+    model_types=("gemma2",), heads=published_heads("Gemma2", "span"), read=None, reads={},
+    gguf="gemma2", gguf_read=read_gemma_gguf,
     gguf_keys=gguf_keys("gemma2", Gemma2Config),
     paper="Gemma Team 2024, arXiv 2408.00118",
 )  # fmt: skip
@@ -257,8 +227,8 @@ GEMMA3 = replace(
         "none": "Gemma3TextModel",
     },
     read=read_gemma3, write=write_gemma3, reads={
-        "final_logit_softcapping": "float | None", "num_hidden_layers": "int", "rope_theta": "float",
-        "rope_local_base_freq": "float", "sliding_window_pattern": "int",
+        "num_hidden_layers": "int", "rope_theta": "float", "rope_local_base_freq": "float",
+        "sliding_window_pattern": "int",
     },
     require={"use_bidirectional_attention": (None, False), "attn_logit_softcapping": (None,)},
     absent={"vocab_size": 262208},

@@ -15,17 +15,11 @@ from heedful.models.decoders.llama_lineage.llama import (
     LLAMA,
     NAMES,
     DecoderConfig,
-    build_decoder,
-    llama_norm,
-    llama_rotary,
-    read_llama,
-    write_llama,
+    llama,
 )
 from heedful.models.family import published_heads
-from heedful.models.gguf_config import gguf_keys, gguf_names
-from heedful.models.hf_config import read_local_layers, write_layer_types
+from heedful.models.gguf_config import ROWS, gguf_keys
 from heedful.nn.attention.multi_head import SinkAttention
-from heedful.nn.block import Block
 from heedful.nn.moe import ClippedExperts, MoE, SoftmaxRouter
 from heedful.nn.position import Scaling, YarnScaling
 from heedful.weights.formats.gguf import GGUFFile
@@ -58,15 +52,13 @@ class GPTOSSConfig(DecoderConfig):
 
 
 def gpt_oss(c: GPTOSSConfig) -> LM:
-    rotary, norm = llama_rotary(c), llama_norm(c)
-    attn = lambda i: SinkAttention(
+    attn = lambda rotary, i: SinkAttention(
         c.dim, c.heads, c.kv_heads, c.head_dim, bias=c.bias, rotary=rotary, dropout=c.dropout,
-        window=c.window if i in c.local else None,
+        window=c.window_at(i),
     )  # fmt: skip
     router = lambda: SoftmaxRouter(c.dim, c.experts, c.active, normalise=True, bias=True)
     experts = lambda: ClippedExperts(c.experts, c.dim, c.hidden, clip=c.clip, slope=c.slope)
-    block = lambda i: Block(norm, attn=attn(i), ffn=MoE(router(), experts()))
-    return build_decoder(c, [block(i) for i in range(c.layers)], norm())
+    return llama(c, attn=attn, ffn=lambda i: MoE(router(), experts()))
 
 
 OF_EXPERTS = "blocks.*.ffn.experts."
@@ -90,31 +82,20 @@ OWN_KEYS = {
 del OWN_KEYS["hidden_act"]
 
 
+GGUF_NAMES: list[Row] = [
+    ("blk.*.attn_sinks.weight", "blocks.*.attn.sinks"),
+    ("blk.*.ffn_gate_inp", "blocks.*.ffn.router.score"),
+    ("blk.*.ffn_{gate,up,down}_exps.weight", OF_EXPERTS + "{gate,up,down}"),
+    ("blk.*.ffn_{gate,up,down}_exps.bias", OF_EXPERTS + "{gate,up,down}_bias"),
+    ("blk.*.post_attention_norm", "blocks.*.ffn_norm"),
+    *ROWS,
+]
+
+
 def read_gpt_oss(hf_config: dict[str, Any]) -> dict[str, Any]:
-    layers = hf_config.get("num_hidden_layers", 36)
+    """A file that is silent about it stretches its positions by YaRN."""
     silent = not {"rope_scaling", "rope_parameters"} & hf_config.keys()
-    fields = read_llama(hf_config) | ({"rope_scaling": YARN} if silent else {})
-    return fields | {"local": read_local_layers(hf_config, range(0, layers, 2))}
-
-
-def write_gpt_oss(c: GPTOSSConfig) -> dict[str, Any]:
-    return write_llama(c) | {"layer_types": write_layer_types(c.layers, c.local)}
-
-
-def gpt_oss_gguf_names(c: GPTOSSConfig) -> list[Row]:
-    each = "{gate,up,down}"
-    own: list[Row] = [
-        ("blk.*.attn_sinks.weight", "blocks.*.attn.sinks"),
-        ("blk.*.ffn_gate_inp", "blocks.*.ffn.router.score"),
-        (f"blk.*.ffn_{each}_exps.weight", f"{OF_EXPERTS}{each}"),
-        (f"blk.*.ffn_{each}_exps.bias", f"{OF_EXPERTS}{each}_bias"),
-        ("blk.*.post_attention_norm", "blocks.*.ffn_norm"),
-    ]
-    return gguf_names(c, own)
-
-
-def write_gpt_oss_gguf(c: GPTOSSConfig) -> dict[str, Any]:
-    return {"gpt-oss.expert_feed_forward_length": c.hidden}
+    return {"rope_scaling": YARN, "rope_base": hf_config["rope_theta"]} if silent else {}
 
 
 def read_gpt_oss_gguf(source: GGUFFile) -> dict[str, Any]:
@@ -132,10 +113,11 @@ GPT_OSS = replace(
         vocab=128, dim=32, layers=2, heads=4, kv_heads=2, head_dim=12, hidden=16, context=64, window=4,
         experts=4, clip=2.0, rope_scaling=None,
     ),
-    model_types=("gpt_oss",), heads=published_heads("GptOss", "span"), read=read_gpt_oss, write=write_gpt_oss,
+    model_types=("gpt_oss",), heads=published_heads("GptOss", "span"), read=read_gpt_oss,
     absent={"rope_theta": 150000.0},
-    reads={"num_hidden_layers": "int"}, require={"hidden_act": ("silu",)},
-    gguf="gpt-oss", gguf_names=gpt_oss_gguf_names, gguf_read=read_gpt_oss_gguf,
-    gguf_write=write_gpt_oss_gguf, gguf_keys=gguf_keys("gpt-oss", GPTOSSConfig),
+    reads={"rope_theta": "float"}, require={"hidden_act": ("silu",)},
+    gguf="gpt-oss", gguf_names=GGUF_NAMES, gguf_tensors={}, gguf_read=read_gpt_oss_gguf,
+    gguf_write=lambda c: {"gpt-oss.expert_feed_forward_length": c.hidden},
+    gguf_keys=gguf_keys("gpt-oss", GPTOSSConfig),
     paper="OpenAI 2025, arXiv 2508.10925",
 )  # fmt: skip

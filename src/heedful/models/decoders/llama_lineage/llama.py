@@ -16,7 +16,6 @@ from torch import nn
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.models.family import published_heads
-from heedful.models.hf_config import read_rope, write_rope
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
@@ -25,7 +24,6 @@ from heedful.nn.ffn import GatedMLP, activation
 from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
 from heedful.nn.norm import RMSNorm
 from heedful.nn.position import Rotary, Scaling
-from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.names import Row
 from heedful.weights.ops import Pairs
 
@@ -59,6 +57,31 @@ class DecoderConfig(Config):
         for name in LAYER_LISTS & set(self.known()):  # a longer list than the model is deep says nothing more
             object.__setattr__(self, name, tuple(i for i in getattr(self, name) if i < self.layers))
 
+    def window_at(self, layer: int) -> int | None:
+        """How far a position of a layer sees: `window`, in those that `local` lists if there is a list."""
+        fields = vars(self)
+        return fields.get("window") if layer in fields.get("local", (layer,)) else None
+
+
+def check_rope_dim(rope_dim: int, head_dim: int) -> None:
+    """Raise ConfigError for a part of a head that holds no rotary pairs."""
+    if rope_dim % 2 or not 2 <= rope_dim <= head_dim:
+        raise ConfigError(
+            f"rope_dim={rope_dim} of a head of {head_dim} entries",
+            hint="it holds rotary pairs: an even number from 2 to the size of a head",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartialRotaryConfig(DecoderConfig):
+    """A decoder whose heads are turned in part."""
+
+    rope_dim: int = derived(lambda c: c.head_dim // 2)  # entries of a head that are turned
+
+    def check(self) -> None:
+        super().check()
+        check_rope_dim(self.rope_dim, self.head_dim)
+
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaConfig(DecoderConfig):
@@ -71,53 +94,41 @@ class MistralConfig(DecoderConfig):
     window: int | None = None  # how far a position sees; None: everything before it
 
 
-def llama_attention(c: DecoderConfig, rotary: Rotary | None, **more: Any) -> Attention:
-    """Attention of this config's sizes; `more` is what a descendant does otherwise."""
-    return Attention(c.dim, c.heads, c.kv_heads, c.head_dim, rotary=rotary, dropout=c.dropout, **more)
+def llama_attention(c: DecoderConfig, rotary: Rotary | None, layer: int, **more: Any) -> Attention:
+    """Attention of a layer as the config's fields say; `more` is what a descendant does otherwise."""
+    options = {"bias": vars(c).get("bias", False), "window": c.window_at(layer), "dropout": c.dropout}
+    rotary = None if layer in vars(c).get("unrotated", ()) else rotary
+    return Attention(c.dim, c.heads, c.kv_heads, c.head_dim, rotary=rotary, **options | more)
 
 
-def llama_mlp(c: DecoderConfig, bias: bool = False) -> GatedMLP:
-    return GatedMLP(c.dim, c.hidden, activation(c.act), bias=bias)
+def llama_mlp(c: DecoderConfig) -> GatedMLP:
+    return GatedMLP(c.dim, c.hidden, activation(c.act), bias=vars(c).get("ffn_bias", False))
 
 
-def llama_rotary(c: DecoderConfig) -> Rotary:
-    return Rotary(c.head_dim, c.rope_base, c.rope_scaling)
-
-
-def llama_norm(c: DecoderConfig) -> Callable[[], nn.Module]:
-    return lambda: RMSNorm(c.dim, c.norm_eps)
-
-
-def build_decoder(
-    c: DecoderConfig,
-    blocks: Sequence[Part],
-    norm: nn.Module,
-    scale: float = 1.0,
-    softcap: float | None = None,
+def llama(
+    c: DecoderConfig, *, attn: Callable[[Rotary, int], Part] | None = None,
+    ffn: Callable[[int], Part] | None = None, norm: Callable[[], nn.Module] | None = None,
+    block: Callable[..., Part] = Block, scale: float = 1.0, softcap: float | None = None,
     head_bias: bool = False,
-) -> LM:
-    """The embedding, times `scale`; the blocks and a last norm; the head that the config names."""
+) -> LM:  # fmt: skip
+    """LLaMA, and what a descendant does otherwise, if given.
+
+    `attn(rotary, i)` and `ffn(i)` make the parts of layer i, `norm()` makes a norm, and
+    `block(norm, attn=…, ffn=…)` puts them together. The embedding is multiplied by `scale`.
+    """
+    rotary = Rotary(vars(c).get("rope_dim", c.head_dim), c.rope_base, c.rope_scaling)
+    norm = norm or (lambda: RMSNorm(c.dim, c.norm_eps))
+    attn = attn or (lambda rotary, i: llama_attention(c, rotary, i))
+    ffn = ffn or (lambda i: llama_mlp(c))
+    blocks = [block(norm, attn=attn(rotary, i), ffn=ffn(i)) for i in range(c.layers)]
+    stack = Stack(blocks, norm())
     head = choose_head(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, bias=head_bias, softcap=softcap),
         span=lambda: SpanHead(c.dim),
         **decoder_heads(c.dim, c.labels),
     )
-    return LM(Embedding(c.vocab, c.dim, scale=scale), Stack(blocks, norm), head)
-
-
-def llama(c: LlamaConfig) -> LM:
-    rotary, norm = llama_rotary(c), llama_norm(c)
-    attn = lambda: llama_attention(c, rotary, bias=c.bias)
-    block = lambda: Block(norm, attn=attn(), ffn=llama_mlp(c, c.ffn_bias))
-    return build_decoder(c, [block() for _ in range(c.layers)], norm())
-
-
-def mistral(c: MistralConfig) -> LM:
-    rotary, norm = llama_rotary(c), llama_norm(c)
-    attn = lambda: llama_attention(c, rotary, window=c.window)
-    block = lambda: Block(norm, attn=attn(), ffn=llama_mlp(c))
-    return build_decoder(c, [block() for _ in range(c.layers)], norm())
+    return LM(Embedding(c.vocab, c.dim, scale=scale), stack, head)
 
 
 NAMES: list[Row] = [
@@ -140,7 +151,7 @@ def published_names(c: DecoderConfig, rows: Sequence[Row] = NAMES) -> list[Row]:
     return [(theirs.replace("model.", "transformer.", 1), *rest) for theirs, *rest in rows]
 
 
-def gguf_names(c: DecoderConfig) -> list[Row]:
+def llama_gguf_names(c: DecoderConfig) -> list[Row]:
     """GGUF keeps rotary pairs side by side, so queries and keys are reordered."""
     return [
         ("token_embd", "embed.token"),
@@ -154,28 +165,12 @@ def gguf_names(c: DecoderConfig) -> list[Row]:
     ]
 
 
-def read_llama_gguf(source: GGUFFile) -> dict[str, Any]:
-    """Whether there are biases is seen from the tensors; descendants have an architecture of their own."""
-    if source.architecture != "llama":
-        return {}
-    return {"bias": "blk.0.attn_q.bias" in source.entries, "ffn_bias": "blk.0.ffn_up.bias" in source.entries}
-
-
 KEYS = {
     "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
     "num_attention_heads": "heads", "num_key_value_heads": "kv_heads", "head_dim": "head_dim",
     "intermediate_size": "hidden", "max_position_embeddings": "context", "rms_norm_eps": "norm_eps",
     "attention_dropout": "dropout", "tie_word_embeddings": "tied", "hidden_act": "act",
 }  # fmt: skip
-
-
-def read_llama(hf_config: dict[str, Any]) -> dict[str, Any]:
-    base, scaling = read_rope(hf_config, hf_config.get("max_position_embeddings", 2048))
-    return {"rope_base": base, "rope_scaling": scaling}
-
-
-def write_llama(c: DecoderConfig) -> dict[str, Any]:
-    return {"rope_parameters": write_rope(c.rope_base, c.rope_scaling)}
 
 
 LLAMA = Family(
@@ -196,10 +191,11 @@ LLAMA = Family(
     tiny=LlamaConfig(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64),
     objective="next_token", prefix="model", model_types=("llama",),
     heads=published_heads("Llama"),
-    read=read_llama, write=write_llama,
     copies={"lm_head.weight": "model.embed_tokens.weight", "output.weight": "token_embd.weight"},
-    drop=("*.rotary_emb.inv_freq", "rope_freqs.weight"), gguf="llama", gguf_names=gguf_names,
-    gguf_read=read_llama_gguf,
+    drop=("*.rotary_emb.inv_freq", "rope_freqs.weight"), gguf="llama", gguf_names=llama_gguf_names,
+    gguf_tensors={
+        "bias": ("blk.0.attn_q.bias", True, False), "ffn_bias": ("blk.0.ffn_up.bias", True, False),
+    },
     gguf_keys={
         "llama.rope.dimension_count": "head_dim", "llama.attention.key_length": "head_dim",
         "llama.attention.value_length": "head_dim",
@@ -212,7 +208,7 @@ LLAMA = Family(
 )  # fmt: skip
 
 MISTRAL = replace(
-    LLAMA, name="mistral", config=MistralConfig, build=mistral, names=NAMES,
+    LLAMA, name="mistral", config=MistralConfig, names=NAMES, gguf_tensors={},
     keys={**KEYS, "sliding_window": "window"}, model_types=("mistral",),
     presets={
         "mistral-7b": MistralConfig(kv_heads=8, hidden=14336, context=32768, window=4096, norm_eps=1e-5)

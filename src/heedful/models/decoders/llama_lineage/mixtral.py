@@ -12,14 +12,10 @@ from heedful.models.decoders.llama_lineage.llama import (
     MISTRAL,
     NAMES,
     MistralConfig,
-    build_decoder,
-    gguf_names,
-    llama_attention,
-    llama_norm,
-    llama_rotary,
+    llama,
+    llama_gguf_names,
 )
 from heedful.models.family import published_heads
-from heedful.nn.block import Block
 from heedful.nn.ffn import activation
 from heedful.nn.moe import Experts, MoE, SoftmaxRouter
 from heedful.weights.names import Row
@@ -38,12 +34,9 @@ class MixtralConfig(MistralConfig):
 
 
 def mixtral(c: MixtralConfig) -> LM:
-    rotary, norm = llama_rotary(c), llama_norm(c)
     router = lambda: SoftmaxRouter(c.dim, c.experts, c.active, normalise=True)
     experts = lambda: Experts(c.experts, c.dim, c.hidden, activation(c.act))
-    attn = lambda: llama_attention(c, rotary, window=c.window)
-    block = lambda: Block(norm, attn=attn(), ffn=MoE(router(), experts()))
-    return build_decoder(c, [block() for _ in range(c.layers)], norm())
+    return llama(c, ffn=lambda i: MoE(router(), experts()))
 
 
 MIXTRAL_NAMES: list[Row] = [
@@ -63,7 +56,7 @@ def mixtral_gguf_names(c: MixtralConfig) -> list[Row]:
     return [
         ("blk.*.ffn_gate_inp", "blocks.*.ffn.router.score"),
         (f"blk.*.ffn_{each}_exps.weight", f"blocks.*.ffn.experts.{each}"),
-        *gguf_names(c),
+        *llama_gguf_names(c),
     ]
 
 
@@ -80,7 +73,7 @@ MIXTRAL = replace(
         vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=24, context=64, experts=4
     ),
     model_types=("mixtral",), heads=published_heads("Mixtral"), gguf_when="llama.expert_count",
-    gguf_names=mixtral_gguf_names, gguf_read=None,
+    gguf_names=mixtral_gguf_names,
     gguf_keys={
         **MISTRAL.gguf_keys, "llama.expert_count": "experts", "llama.expert_used_count": "active",
     },

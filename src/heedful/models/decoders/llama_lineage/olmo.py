@@ -7,6 +7,7 @@ From OLMo to 2:   RMSNorm after each part instead of before it   queries and key
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -17,16 +18,15 @@ from heedful.models.decoders.llama_lineage.llama import (
     LLAMA,
     NAMES,
     DecoderConfig,
-    build_decoder,
+    llama,
     llama_attention,
-    llama_mlp,
-    llama_norm,
-    llama_rotary,
 )
 from heedful.models.family import published_heads
-from heedful.models.gguf_config import gguf_keys, gguf_names
-from heedful.nn.block import Block, SandwichBlock
+from heedful.models.gguf_config import ROWS, gguf_keys
+from heedful.nn.attention.multi_head import Attention
+from heedful.nn.block import SandwichBlock
 from heedful.nn.norm import LayerNorm, RMSNorm
+from heedful.nn.position import Rotary
 from heedful.weights.names import Row
 
 
@@ -52,20 +52,17 @@ class Olmo2Config(OlmoConfig):
 
 
 def olmo(c: Olmo1Config) -> LM:
-    rotary, norm = llama_rotary(c), lambda: LayerNorm(c.dim, c.norm_eps, weight=False)
-    attn = lambda: llama_attention(c, rotary, bias=c.bias, clip=c.clip)
-    block = lambda: Block(norm, attn=attn(), ffn=llama_mlp(c))
-    return build_decoder(c, [block() for _ in range(c.layers)], norm())
+    attn = lambda rotary, i: llama_attention(c, rotary, i, clip=c.clip)
+    return llama(c, attn=attn, norm=lambda: LayerNorm(c.dim, c.norm_eps, weight=False))
+
+
+def olmo2_attention(c: Olmo2Config, rotary: Rotary | None, layer: int) -> Attention:
+    of_heads = lambda count: RMSNorm(count * c.head_dim, c.norm_eps)
+    return llama_attention(c, rotary, layer, q_norm=of_heads(c.heads), k_norm=of_heads(c.kv_heads))
 
 
 def olmo2(c: Olmo2Config) -> LM:
-    rotary, norm = llama_rotary(c), llama_norm(c)
-    of_heads = lambda count: RMSNorm(count * c.head_dim, c.norm_eps)
-    attn = lambda: llama_attention(
-        c, rotary, bias=c.bias, q_norm=of_heads(c.heads), k_norm=of_heads(c.kv_heads)
-    )
-    block = lambda: SandwichBlock(nn.Identity, norm, attn=attn(), ffn=llama_mlp(c))
-    return build_decoder(c, [block() for _ in range(c.layers)], norm())
+    return llama(c, attn=partial(olmo2_attention, c), block=partial(SandwichBlock, nn.Identity))
 
 
 OLMO_KEYS = {**KEYS, "attention_bias": "bias"}
@@ -84,7 +81,7 @@ OLMO = replace(
         "olmo-7b": Olmo1Config(),
     },
     tiny=Olmo1Config(**TINY, clip=0.5), model_types=("olmo",), heads=published_heads("Olmo", "tag", "span"),
-    gguf="olmo", gguf_keys=gguf_keys("olmo", Olmo1Config),
+    gguf="olmo", gguf_tensors={}, gguf_keys=gguf_keys("olmo", Olmo1Config),
     paper="Groeneveld et al. 2024, arXiv 2402.00838",
 )  # fmt: skip
 
@@ -99,6 +96,6 @@ OLMO2 = replace(
     tiny=Olmo2Config(**TINY | {"hidden": 40}), model_types=("olmo2",),
     heads=published_heads("Olmo2", "tag", "span"),
     absent={"vocab_size": 50304, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5},
-    gguf="olmo2", gguf_names=gguf_names, gguf_keys=gguf_keys("olmo2", Olmo2Config),
+    gguf="olmo2", gguf_names=ROWS, gguf_keys=gguf_keys("olmo2", Olmo2Config),
     paper="OLMo Team 2024, arXiv 2501.00656",
 )  # fmt: skip

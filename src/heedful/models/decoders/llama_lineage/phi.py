@@ -17,20 +17,12 @@ from heedful.models.decoders.llama_lineage.llama import (
     KEYS,
     LLAMA,
     NAMES,
-    build_decoder,
-    llama_attention,
-    llama_mlp,
-    llama_norm,
-)
-from heedful.models.decoders.llama_lineage.partial_rotary import (
-    READS,
     PartialRotaryConfig,
-    partial_rotary,
-    read_partial_rope,
-    write_partial_rope,
+    llama,
+    llama_attention,
 )
 from heedful.models.family import no_token_ids, published_heads, rename_keys
-from heedful.models.gguf_config import FUSED_QKV, gguf_keys, gguf_names
+from heedful.models.gguf_config import FUSED_QKV, ROWS, gguf_keys
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.norm import LayerNorm
@@ -71,18 +63,14 @@ class Phi3Config(PartialRotaryConfig):
 
 
 def phi(c: PhiConfig) -> LM:
-    rotary, norm = partial_rotary(c), lambda: LayerNorm(c.dim, c.norm_eps)
-    attn = lambda: llama_attention(c, rotary, bias=True)
-    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act))
-    block = lambda: ParallelBlock(norm, c.dropout, attn=attn(), ffn=ffn())
-    return build_decoder(c, [block() for _ in range(c.layers)], norm(), head_bias=True)
+    attn = lambda rotary, i: llama_attention(c, rotary, i, bias=True)
+    ffn = lambda i: MLP(c.dim, c.hidden, activation(c.act))
+    norm, block = lambda: LayerNorm(c.dim, c.norm_eps), partial(ParallelBlock, dropout=c.dropout)
+    return llama(c, attn=attn, ffn=ffn, norm=norm, block=block, head_bias=True)
 
 
 def phi3(c: Phi3Config) -> LM:
-    rotary, norm = partial_rotary(c), llama_norm(c)
-    attn = lambda: llama_attention(c, rotary, window=c.window)
-    block = lambda: Block(norm, "pre", c.dropout, attn=attn(), ffn=llama_mlp(c))
-    return build_decoder(c, [block() for _ in range(c.layers)], norm())
+    return llama(c, block=partial(Block, dropout=c.dropout))
 
 
 PHI_NAMES: list[Row] = [
@@ -101,19 +89,10 @@ PHI3_NAMES: list[Row] = [
 ]
 
 
-def read_phi3(hf_config: dict[str, Any]) -> dict[str, Any]:
-    """Early files call long rope su, or yarn, with which it shares no equation."""
-    for key in ("rope_scaling", "rope_parameters"):
-        rope = hf_config.get(key)
-        if isinstance(rope, dict) and "long_factor" in rope:
-            hf_config = hf_config | {key: rope | {"rope_type": "longrope"}}
-    return read_partial_rope(hf_config, default=1.0)
-
-
 def write_phi3(c: Phi3Config) -> dict[str, Any]:
     """How long texts were before long rope stands beside `rope_parameters`, too."""
     trained = c.rope_scaling.context if isinstance(c.rope_scaling, LongScaling) else c.context
-    return {**write_partial_rope(c), "original_max_position_embeddings": trained}
+    return {"original_max_position_embeddings": trained}
 
 
 def read_phi3_gguf(source: GGUFFile) -> dict[str, Any]:
@@ -128,10 +107,6 @@ def read_phi3_gguf(source: GGUFFile) -> dict[str, Any]:
     return {"window": window, "rope_scaling": LongScaling(stretch, trained, short, long, gain)}
 
 
-def write_phi3_gguf(c: Phi3Config) -> dict[str, Any]:
-    return {"phi3.attention.sliding_window": c.window or 0}
-
-
 TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64)
 
 PHI = replace(
@@ -142,10 +117,11 @@ PHI = replace(
         "phi-2": PhiConfig(dim=2560, layers=32, rope_dim=32),
     },
     tiny=PhiConfig(**TINY), model_types=("phi",), heads=published_heads("Phi", "span"),
-    require={"qk_layernorm": (False,)}, reads=READS, write=write_partial_rope,
-    read=partial(read_partial_rope, default=0.5),
-    absent={"max_position_embeddings": 2048, "hidden_size": 2048, "num_attention_heads": 32},
-    gguf="phi2", gguf_names=gguf_names, gguf_keys=gguf_keys("phi2", PhiConfig),
+    require={"qk_layernorm": (False,)},
+    absent={
+        "max_position_embeddings": 2048, "hidden_size": 2048, "num_attention_heads": 32, "rotary_pct": 0.5,
+    },
+    gguf="phi2", gguf_names=ROWS, gguf_tensors={}, gguf_keys=gguf_keys("phi2", PhiConfig),
     paper="Li et al. 2023, arXiv 2309.05463",
 )  # fmt: skip
 
@@ -161,10 +137,11 @@ PHI3 = replace(
         ),
     },
     tiny=Phi3Config(**TINY), model_types=("phi3",), heads=published_heads("Phi3", "span"), require={},
-    usual=no_token_ids, reads={**READS, "original_max_position_embeddings": "int"}, write=write_phi3,
+    usual=no_token_ids, reads={"original_max_position_embeddings": "int"}, write=write_phi3,
     absent={"max_position_embeddings": 4096, "hidden_size": 3072, "num_attention_heads": 32},
-    read=read_phi3, drop=("*.rotary_emb.inv_freq", "rope_factors_*.weight"),
-    gguf="phi3", gguf_names=partial(gguf_names, own=[FUSED_QKV, ("blk.*.ffn_up", GATE_UP, Fused())]),
-    gguf_keys={key: ours for key, ours in gguf_keys("phi3", Phi3Config).items() if ours != "window"},
-    gguf_read=read_phi3_gguf, gguf_write=write_phi3_gguf, paper="Abdin et al. 2024, arXiv 2404.14219",
+    drop=("*.rotary_emb.inv_freq", "rope_factors_*.weight"),
+    gguf="phi3", gguf_names=[FUSED_QKV, ("blk.*.ffn_up", GATE_UP, Fused()), *ROWS],
+    gguf_keys=gguf_keys("phi3", Phi3Config, "window"), gguf_read=read_phi3_gguf,
+    gguf_write=lambda c: {"phi3.attention.sliding_window": c.window or 0},
+    paper="Abdin et al. 2024, arXiv 2404.14219",
 )  # fmt: skip

@@ -6,7 +6,7 @@ From Qwen2 to 3:    no biases   queries and keys normalised, each head alone
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,25 +17,18 @@ from heedful.models.decoders.llama_lineage.llama import (
     LLAMA,
     NAMES,
     DecoderConfig,
-    build_decoder,
+    llama,
     llama_attention,
     llama_mlp,
-    llama_norm,
-    llama_rotary,
     published_names,
-    read_llama,
-    write_llama,
 )
 from heedful.models.family import published_heads
-from heedful.models.gguf_config import gguf_keys, gguf_names
-from heedful.models.hf_config import read_local_layers, write_layer_types
-from heedful.nn.attention.multi_head import Attention
-from heedful.nn.block import Block
+from heedful.models.gguf_config import ROWS, gguf_keys
+from heedful.models.hf_config import read_local_layers
 from heedful.nn.context import Part
 from heedful.nn.ffn import GatedMLP, activation
 from heedful.nn.moe import Experts, GatedExpert, MoE, SoftmaxRouter
 from heedful.nn.norm import RMSNorm
-from heedful.nn.position import Rotary
 from heedful.weights.names import Row
 from heedful.weights.ops import OneRow, Stacked
 
@@ -48,9 +41,6 @@ class Qwen2Config(DecoderConfig):
     window: int | None = None  # how far a position sees in the layers that `local` lists; None: everywhere
     local: tuple[int, ...] = ()
 
-    def window_of(self, layer: int) -> int | None:
-        return self.window if layer in self.local else None
-
 
 @dataclass(frozen=True, kw_only=True)
 class Qwen3Config(Qwen2Config):
@@ -59,44 +49,31 @@ class Qwen3Config(Qwen2Config):
     bias: bool = False  # of the attention's matrices, the output's too
 
 
-def qwen2(c: Qwen2Config) -> LM:
-    rotary, norm = llama_rotary(c), llama_norm(c)
-    attn = lambda i: llama_attention(c, rotary, bias=True, out_bias=False, window=c.window_of(i))
-    block = lambda i: Block(norm, attn=attn(i), ffn=llama_mlp(c))
-    return build_decoder(c, [block(i) for i in range(c.layers)], norm())
+def qwen2(c: Qwen2Config, ffn: Callable[[int], Part] | None = None) -> LM:
+    bias = vars(c).get("bias", True)  # only some of its descendants may do without
+    return llama(c, attn=lambda rotary, i: llama_attention(c, rotary, i, bias=bias, out_bias=False), ffn=ffn)
 
 
-def qwen3(c: Qwen3Config) -> LM:
-    rotary, norm = llama_rotary(c), llama_norm(c)
-    block = lambda i: Block(norm, attn=qwen3_attention(c, rotary, i), ffn=llama_mlp(c))
-    return build_decoder(c, [block(i) for i in range(c.layers)], norm())
-
-
-def qwen3_attention(c: Qwen3Config, rotary: Rotary, layer: int) -> Attention:
+def qwen3(c: Qwen3Config, ffn: Callable[[int], Part] | None = None) -> LM:
     of_head = lambda: RMSNorm(c.head_dim, c.norm_eps)
-    return llama_attention(
-        c, rotary, bias=c.bias, q_norm=of_head(), k_norm=of_head(), window=c.window_of(layer)
-    )
+    attn = lambda rotary, i: llama_attention(c, rotary, i, q_norm=of_head(), k_norm=of_head())
+    return llama(c, attn=attn, ffn=ffn)
 
 
-def read_qwen(hf_config: dict[str, Any], default: Iterable[int]) -> dict[str, Any]:
-    """Windows are off unless `use_sliding_window`; then the `default` layers have them where no list says."""
-    fields = read_llama(hf_config)
+def read_qwen(hf_config: dict[str, Any], default: Callable[[int, int], Iterable[int]]) -> dict[str, Any]:
+    """Windows are off unless `use_sliding_window`. Then layers have one by a list, or by `default`.
+
+    `default` takes `max_window_layers` and the number of layers.
+    """
     if not hf_config.get("use_sliding_window") or not hf_config.get("sliding_window"):
-        return fields
-    return fields | {"window": hf_config["sliding_window"], "local": read_local_layers(hf_config, default)}
-
-
-def read_qwen2(hf_config: dict[str, Any]) -> dict[str, Any]:
-    last = range(hf_config.get("max_window_layers", 28), hf_config.get("num_hidden_layers", 32))
-    return read_qwen(hf_config, last)
+        return {"window": None, "local": ()}
+    layers = default(hf_config.get("max_window_layers", 28), hf_config["num_hidden_layers"])
+    return {"window": hf_config["sliding_window"], "local": read_local_layers(hf_config, layers)}
 
 
 def write_qwen(c: Qwen2Config) -> dict[str, Any]:
-    fields = write_llama(c) | {"use_sliding_window": c.window is not None}
-    if c.window is not None:
-        fields |= {"sliding_window": c.window, "layer_types": write_layer_types(c.layers, c.local)}
-    return fields
+    window = {} if c.window is None else {"sliding_window": c.window}
+    return {"use_sliding_window": c.window is not None} | window
 
 
 QWEN_READS = {
@@ -125,8 +102,9 @@ QWEN2 = replace(
         ),
     },
     tiny=Qwen2Config(**TINY, window=4, local=(1,)), model_types=("qwen2",), heads=published_heads("Qwen2"),
-    read=read_qwen2, write=write_qwen, reads=QWEN_READS, absent={"intermediate_size": 22016},
-    gguf="qwen2", gguf_names=gguf_names, gguf_keys=gguf_keys("qwen2", Qwen2Config),
+    read=partial(read_qwen, default=range), write=write_qwen, reads=QWEN_READS,
+    absent={"intermediate_size": 22016, "num_hidden_layers": 32},
+    gguf="qwen2", gguf_names=ROWS, gguf_tensors={}, gguf_keys=gguf_keys("qwen2", Qwen2Config),
     paper="Qwen Team 2024, arXiv 2407.10671, 2412.15115",
 )  # fmt: skip
 
@@ -190,17 +168,12 @@ def qwen_moe(c: Qwen2MoEConfig | Qwen3MoEConfig, layer: int, shared: Part | None
 
 
 def qwen2_moe(c: Qwen2MoEConfig) -> LM:
-    rotary, norm = llama_rotary(c), llama_norm(c)
     shared = lambda: GatedExpert(c.dim, GatedMLP(c.dim, c.shared_hidden, activation(c.act)))
-    attn = lambda i: llama_attention(c, rotary, bias=c.bias, out_bias=False, window=c.window_of(i))
-    block = lambda i: Block(norm, attn=attn(i), ffn=qwen_moe(c, i, shared()))
-    return build_decoder(c, [block(i) for i in range(c.layers)], norm())
+    return qwen2(c, ffn=lambda i: qwen_moe(c, i, shared()))
 
 
 def qwen3_moe(c: Qwen3MoEConfig) -> LM:
-    rotary, norm = llama_rotary(c), llama_norm(c)
-    block = lambda i: Block(norm, attn=qwen3_attention(c, rotary, i), ffn=qwen_moe(c, i))
-    return build_decoder(c, [block(i) for i in range(c.layers)], norm())
+    return qwen3(c, ffn=lambda i: qwen_moe(c, i))
 
 
 EACH = "{gate,up,down}"
@@ -218,31 +191,20 @@ MOE_KEYS = {
 }  # fmt: skip
 
 
-def moe_gguf_names(c: Qwen2MoEConfig | Qwen3MoEConfig) -> list[Row]:
-    own: list[Row] = [
-        ("blk.*.ffn_gate_inp", "blocks.*.ffn.router.score"),
-        (f"blk.*.ffn_{EACH}_exps.weight", f"blocks.*.ffn.experts.{EACH}"),
-        (f"blk.*.ffn_{EACH}_shexp", f"blocks.*.ffn.shared.expert.{EACH}"),
-        ("blk.*.ffn_gate_inp_shexp", "blocks.*.ffn.shared.gate", OneRow()),
-    ]
-    return gguf_names(c, own)
+MOE_GGUF_NAMES: list[Row] = [
+    ("blk.*.ffn_gate_inp", "blocks.*.ffn.router.score"),
+    (f"blk.*.ffn_{EACH}_exps.weight", f"blocks.*.ffn.experts.{EACH}"),
+    (f"blk.*.ffn_{EACH}_shexp", f"blocks.*.ffn.shared.expert.{EACH}"),
+    ("blk.*.ffn_gate_inp_shexp", "blocks.*.ffn.shared.gate", OneRow()),
+    *ROWS,
+]
 
 
-def read_qwen_moe(hf_config: dict[str, Any]) -> dict[str, Any]:
+def read_qwen_moe(hf_config: dict[str, Any], default: Callable[[int, int], Iterable[int]]) -> dict[str, Any]:
     """`mlp_only_layers` have no experts, and of the others only every so many'th has some."""
-    layers, step = hf_config.get("num_hidden_layers", 24), hf_config.get("decoder_sparse_step", 1)
+    layers, step = hf_config["num_hidden_layers"], hf_config.get("decoder_sparse_step", 1)
     without = {*hf_config.get("mlp_only_layers", ()), *(i for i in range(layers) if (i + 1) % step)}
-    return {"dense": tuple(sorted(without))}
-
-
-def read_qwen2_moe(hf_config: dict[str, Any]) -> dict[str, Any]:
-    last = min(hf_config.get("max_window_layers", 28), hf_config.get("num_hidden_layers", 24))
-    return read_qwen(hf_config, range(0, last, 2)) | read_qwen_moe(hf_config)
-
-
-def read_qwen3_moe(hf_config: dict[str, Any]) -> dict[str, Any]:
-    everywhere = range(hf_config.get("num_hidden_layers", 24))
-    return read_qwen(hf_config, everywhere) | read_qwen_moe(hf_config)
+    return read_qwen(hf_config, default) | {"dense": tuple(sorted(without))}
 
 
 def write_qwen_moe(c: Qwen2MoEConfig | Qwen3MoEConfig) -> dict[str, Any]:
@@ -263,8 +225,10 @@ QWEN2_MOE = replace(
         ),
     },
     tiny=Qwen2MoEConfig(**SMALL, shared_hidden=24, dense=(0,)), model_types=("qwen2_moe",),
-    heads=published_heads("Qwen2Moe"), read=read_qwen2_moe, write=write_qwen_moe, reads=MOE_READS, absent={},
-    gguf="qwen2moe", gguf_names=moe_gguf_names, gguf_keys=gguf_keys("qwen2moe", Qwen2MoEConfig),
+    heads=published_heads("Qwen2Moe"), write=write_qwen_moe, reads=MOE_READS,
+    read=partial(read_qwen_moe, default=lambda last, layers: range(0, min(last, layers), 2)),
+    absent={"num_hidden_layers": 24},
+    gguf="qwen2moe", gguf_names=MOE_GGUF_NAMES, gguf_keys=gguf_keys("qwen2moe", Qwen2MoEConfig),
     paper="Qwen Team 2024, arXiv 2407.10671",
 )  # fmt: skip
 
@@ -279,7 +243,8 @@ QWEN3_MOE = replace(
         ),
     },
     tiny=Qwen3MoEConfig(**SMALL, head_dim=12), model_types=("qwen3_moe",), heads=published_heads("Qwen3Moe"),
-    read=read_qwen3_moe, write=write_qwen_moe, reads=MOE_READS,
+    read=partial(read_qwen_moe, default=lambda last, layers: range(layers)), write=write_qwen_moe,
+    reads=MOE_READS,
     absent={"num_hidden_layers": 24, "max_position_embeddings": 32768, "norm_topk_prob": False},
-    gguf="qwen3moe", gguf_names=moe_gguf_names, gguf_keys=gguf_keys("qwen3moe", Qwen3MoEConfig),
+    gguf="qwen3moe", gguf_names=MOE_GGUF_NAMES, gguf_keys=gguf_keys("qwen3moe", Qwen3MoEConfig),
 )  # fmt: skip

@@ -8,21 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from heedful.models.base import LM, derived
-from heedful.models.decoders.llama_lineage.llama import (
-    LLAMA,
-    LlamaConfig,
-    build_decoder,
-    llama_attention,
-    llama_mlp,
-    llama_norm,
-    llama_rotary,
-    read_llama,
-    write_llama,
-)
+from heedful.models.base import derived
+from heedful.models.decoders.llama_lineage.llama import LLAMA, LlamaConfig
 from heedful.models.family import no_token_ids, published_heads
 from heedful.models.gguf_config import gguf_keys
-from heedful.nn.block import Block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,31 +30,21 @@ class SmolLM3Config(LlamaConfig):
     )  # layers without rotary positions
 
 
-def smollm3(c: SmolLM3Config) -> LM:
-    rotary, norm = llama_rotary(c), llama_norm(c)
-    attn = lambda i: llama_attention(c, None if i in c.unrotated else rotary, bias=c.bias)
-    block = lambda i: Block(norm, attn=attn(i), ffn=llama_mlp(c, c.ffn_bias))
-    return build_decoder(c, [block(i) for i in range(c.layers)], norm())
-
-
 def read_smollm3(hf_config: dict[str, Any]) -> dict[str, Any]:
     """`no_rope_layers` has a 1 for each layer with rotary positions, a 0 for each without."""
     layers, every = hf_config.get("num_hidden_layers", 36), hf_config.get("no_rope_layer_interval", 4)
     rotated = hf_config.get("no_rope_layers") or [(i + 1) % every for i in range(layers)]
-    return read_llama(hf_config) | {"unrotated": tuple(i for i, turned in enumerate(rotated) if not turned)}
-
-
-def write_smollm3(c: SmolLM3Config) -> dict[str, Any]:
-    return write_llama(c) | {"no_rope_layers": [int(i not in c.unrotated) for i in range(c.layers)]}
+    return {"unrotated": tuple(i for i, turned in enumerate(rotated) if not turned)}
 
 
 SMOLLM3 = replace(
-    LLAMA, name="smollm3", config=SmolLM3Config, build=smollm3,
+    LLAMA, name="smollm3", config=SmolLM3Config,
     presets={"smollm3-3b": SmolLM3Config()},
     tiny=SmolLM3Config(
         vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64, unrotated=(1,)
     ),
-    model_types=("smollm3",), heads=published_heads("SmolLM3"), read=read_smollm3, write=write_smollm3,
+    model_types=("smollm3",), heads=published_heads("SmolLM3"), read=read_smollm3,
+    write=lambda c: {"no_rope_layers": [int(i not in c.unrotated) for i in range(c.layers)]},
     usual=no_token_ids, absent={"max_position_embeddings": 32768, "rope_theta": 2000000.0},
     reads={"no_rope_layers": "tuple[int, ...]", "no_rope_layer_interval": "int", "num_hidden_layers": "int"},
     require={"use_sliding_window": (False,)}, gguf="smollm3", gguf_keys=gguf_keys("smollm3", SmolLM3Config),

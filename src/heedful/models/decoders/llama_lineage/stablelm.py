@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived
@@ -17,24 +16,15 @@ from heedful.models.decoders.llama_lineage.llama import (
     KEYS,
     LLAMA,
     NAMES,
-    build_decoder,
-    llama_attention,
-    llama_mlp,
-)
-from heedful.models.decoders.llama_lineage.partial_rotary import (
-    READS,
     PartialRotaryConfig,
-    partial_rotary,
-    read_partial_rope,
-    write_partial_rope,
+    llama,
+    llama_attention,
 )
 from heedful.models.family import published_heads, rename_keys
-from heedful.models.gguf_config import gguf_keys, gguf_names
-from heedful.nn.attention.multi_head import Attention, head_size
+from heedful.models.gguf_config import ROWS, gguf_keys
+from heedful.nn.attention.multi_head import head_size
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.norm import HeadLayerNorm, LayerNorm
-from heedful.nn.position import Rotary
-from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.names import Row
 from heedful.weights.ops import Stacked
 
@@ -58,42 +48,27 @@ class StableLMConfig(PartialRotaryConfig):
 
 
 def stablelm(c: StableLMConfig) -> LM:
-    rotary, norm = partial_rotary(c), lambda: LayerNorm(c.dim, c.norm_eps)
-    attn, ffn = lambda: stablelm_attention(c, rotary), lambda: llama_mlp(c)
-    block = lambda: (
-        ParallelBlock(norm, c.dropout, attn=attn(), ffn=ffn())
-        if c.parallel
-        else Block(norm, "pre", c.dropout, attn=attn(), ffn=ffn())
-    )
-    return build_decoder(c, [block() for _ in range(c.layers)], norm())
-
-
-def stablelm_attention(c: StableLMConfig, rotary: Rotary) -> Attention:
     of_heads = lambda heads: HeadLayerNorm(heads, c.head_dim, c.norm_eps) if c.qk_norm else None
-    return llama_attention(
-        c, rotary, bias=c.bias, out_bias=False, q_norm=of_heads(c.heads), k_norm=of_heads(c.kv_heads)
+    attn = lambda rotary, i: llama_attention(
+        c, rotary, i, out_bias=False, q_norm=of_heads(c.heads), k_norm=of_heads(c.kv_heads)
     )
+    block = partial(ParallelBlock if c.parallel else Block, dropout=c.dropout)
+    return llama(c, attn=attn, norm=lambda: LayerNorm(c.dim, c.norm_eps), block=block)
 
 
-def stablelm_names(c: StableLMConfig) -> list[Row]:
-    theirs = "model.layers.*.self_attn.{q,k}_layernorm.norms.*.weight"
-    return [
-        (theirs, "blocks.*.attn.{q,k}_norm.weight", Stacked()),
-        ("model.layers.*.input_layernorm", "blocks.*.norm"),
-        *NAMES,
-    ]
-
-
-def read_gguf(source: GGUFFile) -> dict[str, Any]:
-    return {
-        "bias": "blk.0.attn_q.bias" in source.entries,
-        "qk_norm": "blk.0.attn_q_norm.weight" in source.entries,
-        "parallel": "blk.0.ffn_norm.weight" not in source.entries,
-    }
+OWN_NAMES: list[Row] = [
+    (
+        "model.layers.*.self_attn.{q,k}_layernorm.norms.*.weight",
+        "blocks.*.attn.{q,k}_norm.weight",
+        Stacked(),
+    ),
+    ("model.layers.*.input_layernorm", "blocks.*.norm"),
+    *NAMES,
+]
 
 
 STABLELM = replace(
-    LLAMA, name="stablelm", config=StableLMConfig, build=stablelm, names=stablelm_names,
+    LLAMA, name="stablelm", config=StableLMConfig, build=stablelm, names=OWN_NAMES,
     keys={
         **rename_keys(KEYS, rms_norm_eps="layer_norm_eps", head_dim=""), "use_qkv_bias": "bias",
         "qk_layernorm": "qk_norm", "use_parallel_residual": "parallel", "hidden_dropout": "dropout",
@@ -109,8 +84,13 @@ STABLELM = replace(
         vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64, qk_norm=True, parallel=True
     ),
     model_types=("stablelm",), heads=published_heads("StableLm", "span"),
-    reads=READS, read=partial(read_partial_rope, default=0.25), write=write_partial_rope,
-    absent={"max_position_embeddings": 4096, "hidden_size": 2560, "num_attention_heads": 32},
-    gguf="stablelm", gguf_names=gguf_names, gguf_read=read_gguf,
-    gguf_keys=gguf_keys("stablelm", StableLMConfig), paper="Bellagente et al. 2024, arXiv 2402.17834",
+    absent={
+        "max_position_embeddings": 4096, "hidden_size": 2560, "num_attention_heads": 32, "rotary_pct": 0.25,
+    },
+    gguf="stablelm", gguf_names=ROWS, gguf_keys=gguf_keys("stablelm", StableLMConfig),
+    gguf_tensors={
+        "bias": ("blk.0.attn_q.bias", True, False), "qk_norm": ("blk.0.attn_q_norm.weight", True, False),
+        "parallel": ("blk.0.ffn_norm.weight", False, True),
+    },
+    paper="Bellagente et al. 2024, arXiv 2402.17834",
 )  # fmt: skip

@@ -6,7 +6,7 @@ From LLaMA:  RMSNorm → LayerNorm   SwiGLU → GELU MLP   biases   each positio
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 from heedful.models.base import LM, derived
 from heedful.models.decoders.llama_lineage.llama import (
@@ -14,16 +14,13 @@ from heedful.models.decoders.llama_lineage.llama import (
     LLAMA,
     NAMES,
     DecoderConfig,
-    build_decoder,
-    llama_attention,
-    llama_rotary,
+    llama,
 )
 from heedful.models.family import published_heads, rename_keys
-from heedful.models.gguf_config import gguf_keys, gguf_names
+from heedful.models.gguf_config import ROWS, gguf_keys
 from heedful.nn.block import Block
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.norm import LayerNorm
-from heedful.weights.formats.gguf import GGUFFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,22 +41,9 @@ class StarCoder2Config(DecoderConfig):
 
 
 def starcoder2(c: StarCoder2Config) -> LM:
-    rotary, norm = llama_rotary(c), lambda: LayerNorm(c.dim, c.norm_eps)
-    attn = lambda: llama_attention(c, rotary, bias=c.bias, window=c.window)
-    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act), bias=c.bias)
-    block = lambda: Block(norm, "pre", c.dropout, attn=attn(), ffn=ffn())
-    return build_decoder(c, [block() for _ in range(c.layers)], norm())
-
-
-def read_gguf(source: GGUFFile) -> dict[str, Any]:
-    """llama.cpp knows no window of this family, so that we write none; one that a file states is read."""
-    window = source.metadata.get("starcoder2.attention.sliding_window")
-    return {"bias": "blk.0.attn_q.bias" in source.entries, "window": window}
-
-
-GGUF_KEYS = {
-    key: field for key, field in gguf_keys("starcoder2", StarCoder2Config).items() if field != "window"
-}
+    norm = lambda: LayerNorm(c.dim, c.norm_eps)
+    ffn = lambda i: MLP(c.dim, c.hidden, activation(c.act), bias=c.bias)
+    return llama(c, ffn=ffn, norm=norm, block=partial(Block, dropout=c.dropout))
 
 
 STARCODER2 = replace(
@@ -82,6 +66,9 @@ STARCODER2 = replace(
     model_types=("starcoder2",), heads=published_heads("Starcoder2", "span"),
     absent={"max_position_embeddings": 4096},
     require={"norm_type": ("layer_norm",), "mlp_type": ("default",)},
-    gguf="starcoder2", gguf_names=gguf_names, gguf_read=read_gguf,
-    gguf_keys=GGUF_KEYS, paper="Lozhkov et al. 2024, arXiv 2402.19173",
+    gguf="starcoder2", gguf_names=ROWS, gguf_tensors={"bias": ("blk.0.attn_q.bias", True, False)},
+    # llama.cpp knows no window of this family, so that we write none; one that a file states is read.
+    gguf_read=lambda source: {"window": source.metadata.get("starcoder2.attention.sliding_window")},
+    gguf_keys=gguf_keys("starcoder2", StarCoder2Config, "window"),
+    paper="Lozhkov et al. 2024, arXiv 2402.19173",
 )  # fmt: skip

@@ -66,7 +66,7 @@ def result_object(result: FinetuneResult) -> dict[str, Any]:
     """Return the result as one JSON object."""
     training = result.training
     return {
-        "task": result.task, "model": result.model, "data": result.found, "train_rows": result.train_rows,
+        "task": result.task, "model": result.base, "data": result.found, "train_rows": result.train_rows,
         "valid_rows": result.valid_rows, "folds": result.folds, "settings": result.settings,
         "parameters": result.parameters, "learning": result.learning, "steps": training.steps,
         "best_step": training.best_step, "before": training.before,

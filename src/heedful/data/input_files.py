@@ -154,7 +154,7 @@ def table_in_memory(data: Any, name: str = "data") -> InputFile:
     Dataset of `datasets`, whose class numbers become names. No library is imported: each is known by its
     methods. Tuples have columns that are counted from 0; the column of texts is called "text".
     """
-    if isinstance(data, str | bytes) or not isinstance(data, Iterable):
+    if isinstance(data, str | bytes) or not hasattr(data, "__iter__"):
         what = "a list of dicts, of tuples or of texts, a DataFrame or a Dataset"
         raise InputError(f"{name} must be {what}, or the path of a file; got a {type(data).__name__}")
     if isinstance(data, Mapping) and any(hasattr(split, "column_names") for split in data.values()):

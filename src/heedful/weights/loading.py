@@ -108,13 +108,38 @@ def assemble(family: Family, config: Config) -> Model:
     return model
 
 
-def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Model:
+def load(
+    path: str | Path,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    head: str | None = None,
+    labels: Sequence[str] | None = None,
+    seed: int = 0,
+) -> Model:
     """A model with published weights, in eval mode: a folder in Hugging Face layout, a .gguf file, a hub id.
 
     The head follows `architectures` in config.json. `dtype` None keeps the type of the file: matrices of a
-    .gguf file stay as they are stored until the model is trained or moved.
+    .gguf file stay as they are stored until the model is trained or moved. With `head` ("classify", "tag",
+    "span", "lm" …) the body gets a new head to be trained, drawn by `seed`: load("all-minilm-l6-v2",
+    head="classify", labels=["good", "bad"]).
     """
-    return _load(path, device, dtype, keep_blocks=dtype is None)
+    if labels is not None and head is None:
+        raise ConfigError("labels= are those of a new head", hint='give head="classify" or head="tag"')
+    model = _load(path, device, dtype, keep_blocks=dtype is None)
+    if head is None:
+        return model
+    heads = model.family.heads
+    if head not in heads:
+        raise ConfigError(f"is no head of a {model.family.name}", argument="head", value=head, allowed=heads)
+    if head in ("classify", "tag") and labels is None:
+        raise ConfigError(f"head={head!r} needs the names of its classes", hint='labels=["good", "bad"]')
+    if head not in ("classify", "tag") and labels is not None:
+        raise ConfigError(f"head={head!r} has no classes", hint="leave labels= out")
+    names = None if labels is None else [str(label) for label in labels]
+    if isinstance(labels, str) or (names is not None and (not names or len(set(names)) < len(names))):
+        raise ConfigError(f"labels={labels!r:.80} must be a list of names, each once")
+    return with_head(model, head, names, seed=seed).to(device).eval()
 
 
 def _load(

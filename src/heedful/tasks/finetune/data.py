@@ -117,6 +117,9 @@ def repeated_examples(task: type[TrainableTask], train: Examples, valid: Example
 
 def open_file(request: FinetuneRequest, path: str) -> InputFile:
     """Read a file as the request says."""
+    if path in request.tables:
+        table: InputFile = request.tables[path]
+        return table
     task = trainable_tasks().get(request.task or "")
     kinds = () if task is None else task.file_kinds
     return read_input_file(path, encoding=request.encoding, header=request.header, kinds=kinds)

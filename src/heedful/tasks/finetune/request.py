@@ -71,6 +71,8 @@ class FinetuneRequest:
         Option("Compute in float32 or bfloat16. [default: bfloat16 on a GPU]", variable="HEED_DTYPE"),
     ] = None
     encoding: Annotated[str, Option("Read the file in this encoding: utf-8, cp1252, utf-16 …")] = "utf-8"
+    base: Any = None  # a `Model` in memory, which `model` only names
+    tables: Mapping[str, Any] = field(default_factory=dict)  # each `InputFile` in memory by its name
 
     @property
     def column_flags(self) -> dict[str, str | None]:

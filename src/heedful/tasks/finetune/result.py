@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from heedful.core.files import make_folder_atomically, write_text
 from heedful.core.locks import FileLock
 from heedful.models.base import Model
 from heedful.tasks.finetune.request import FinetuneRequest
+from heedful.tasks.registry import pipeline
+from heedful.tasks.task import Task
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.recipes.train import TrainingResult
 from heedful.weights.saving import save, save_on_base
@@ -29,16 +32,17 @@ class FinetuneResult:
     """The outcome of a fine-tuning run."""
 
     task: str
-    pipeline: str
-    model: str
+    task_name: str  # of the pipeline
+    base: str  # the name of the model it began with
+    model: Model = field(repr=False)
     folder: Path
     scores: dict[str, Any]
-    found: dict[str, Any]  # about the file
+    found: dict[str, Any] = field(repr=False)  # about the file
     train_rows: int
     valid_rows: int
-    training: TrainingResult
+    training: TrainingResult = field(repr=False)
     labels: tuple[str, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict, repr=False)
     parameters: int = 0
     learning: int = 0  # parameters that were trained
     folds: int = 0  # of the cross-validation that measured it; 0: validation rows did
@@ -52,7 +56,12 @@ class FinetuneResult:
     def use(self) -> str:
         """The line of Python that uses the checkpoint."""
         quoted = json.dumps(str(self.folder), ensure_ascii=False)  # a folder may have quotes in its name
-        return f'heedful.pipeline("{self.pipeline}", model={quoted})'
+        return f'heedful.pipeline("{self.task_name}", model={quoted})'
+
+    @cached_property
+    def pipeline(self) -> Task:
+        """The model as a function of texts, as `heedful.pipeline` gives it."""
+        return pipeline(self.task_name, self.model)
 
 
 def output_folder(request: FinetuneRequest) -> Path:
@@ -95,7 +104,7 @@ def write_result(model: Model, result: FinetuneResult, request: FinetuneRequest)
     try:
         with make_folder_atomically(out) as part:
             alone = result.settings["lora"] or (result.linear_head and result.parameters > MAX_WHOLE)
-            if alone and not Path(request.model).exists():
+            if alone and request.base is None and not Path(request.model).exists():
                 save_on_base(model, part, request.model, torch.float32)
             else:
                 save(model, part)
@@ -131,12 +140,25 @@ def base_name(model: str) -> str:
 
 
 def repeat_command(request: FinetuneRequest) -> str:
-    """Return the command line that repeats the run: every option that is not as by default, and the seed."""
+    """Return what repeats the run: a command line, or with data or a model in memory a call in Python.
+
+    It has every option that is not as by default, and the seed.
+    """
+    changed = {
+        option.name: getattr(request, option.name)
+        for option in fields(request)
+        if option.name not in ("model", "file", "out", "device", "base", "tables")
+        and (getattr(request, option.name) != option.default or option.name == "seed")
+    }
+    if request.base is not None or request.tables:
+        base = "model" if request.base is not None else repr(base_name(request.model))
+        file = "data" if request.file in request.tables else repr(Path(request.file).name)
+        settings = [
+            f"{name}={'valid' if name == 'valid' else repr(value)}" for name, value in changed.items()
+        ]
+        return f"heedful.finetune({', '.join([base, file, *settings])})"
     words = ["heed", "finetune", base_name(request.model), Path(request.file).name]
-    for option in fields(request):
-        name, value = option.name, getattr(request, option.name)
-        if name in ("model", "file", "out", "device") or (value == option.default and name != "seed"):
-            continue
+    for name, value in changed.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
             words.append({"lora": ("--full", "--lora")}.get(name, (f"--no-{flag}", f"--{flag}"))[value])
@@ -171,12 +193,12 @@ def card_head(result: FinetuneResult, request: FinetuneRequest) -> str:
         for name, value in single.items()
     ]
     data = {"name": validation_data(result, request), "type": Path(request.file).name}
-    measured = {"task": {"type": result.pipeline}, "dataset": data, "metrics": metrics}
+    measured = {"task": {"type": result.task_name}, "dataset": data, "metrics": metrics}
     values = {
         "license": "unknown",
         "library_name": "heedful",
         "base_model": base_name(request.model),
-        "pipeline_tag": result.pipeline,
+        "pipeline_tag": result.task_name,
         "metrics": list(dict.fromkeys(METRICS.get(name, name) for name in single if name != "loss")),
         "model-index": [{"name": result.folder.name, "results": [measured]}],
     }
@@ -206,7 +228,7 @@ def card_text(result: FinetuneResult, request: FinetuneRequest) -> str:
 
 # {result.folder.name}
 
-`{base_name(request.model)}`, fine-tuned for {result.pipeline} with heedful.
+`{base_name(request.model)}`, fine-tuned for {result.task_name} with heedful.
 
 ```python
 import heedful

@@ -13,6 +13,7 @@ OUT.training/            beside the folder to be, while a long run lasts
 
 from __future__ import annotations
 
+import copy
 import math
 import shutil
 import sys
@@ -28,6 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from heedful.core.devices import resolve_device
 from heedful.core.errors import ConfigError, CorruptFile, HeedfulError, InputError, NotFound, nearest
 from heedful.core.files import make_folder, write_text
 from heedful.core.progress import show_progress
@@ -92,7 +94,7 @@ def finetune(request: FinetuneRequest, *, quiet: bool = False) -> FinetuneResult
         with show_progress(f"reading {request.file}", quiet=quiet):
             split = read_and_split(request, reporter)
         with show_progress(f"loading {request.model}", quiet=quiet):
-            model = load_base(request.model, request.device)
+            model = load_base(request)
         split.task.check_model(model)
         # Few rows get a linear head, unless an option says how to train.
         free = request.lr is None and request.epochs is None and request.lora is None
@@ -132,9 +134,10 @@ def finetune_weights(
             scores |= score_written(task, split.valid, setup.options)
     first = [name for name in (f"{task.metric}_95", task.metric) if name in scores]
     result = FinetuneResult(
-        task.command, task.task, request.model, out, {name: scores[name] for name in [*first, *scores]},
-        split.facts, len(split.train), len(split.valid), training, setup.batches.labels, setup.settings,
-        setup.parameters, count_parameters(task.model, trainable_only=True),
+        task.command, task.task, request.model, task.model, out,
+        {name: scores[name] for name in [*first, *scores]}, split.facts, len(split.train), len(split.valid),
+        training, setup.batches.labels, setup.settings, setup.parameters,
+        count_parameters(task.model, trainable_only=True),
     )  # fmt: skip
     write_result(task.model, result, request)
     remove_checkpoints(out)
@@ -224,7 +227,7 @@ def finetune_linear_head(
     learning = count_parameters(model, trainable_only=True)
     learning += sum(p.numel() for p in model.blocks.parameters()) if pairs else 0
     result = FinetuneResult(
-        task.command, task.task, request.model, out, scores, split.facts, len(examples), rows,
+        task.command, task.task, request.model, model, out, scores, split.facts, len(examples), rows,
         TrainingResult(seconds=time.perf_counter() - began), labels,
         {"way": "pairs" if pairs else "frozen", "penalty": penalty, "length": options.length, "lora": False,
          "seed": request.seed},
@@ -234,10 +237,14 @@ def finetune_linear_head(
     return result
 
 
-def load_base(name: str, device: str) -> Model:
-    """Load the model to start from, in float32: adapters are merged."""
+def load_base(request: FinetuneRequest) -> Model:
+    """Return the model to start from, in float32: loaded, or a copy of one in memory. Adapters are merged."""
+    name = request.model
     try:
-        model = load_trained(name, device)
+        if request.base is None:
+            model = load_trained(name, request.device)
+        else:  # the caller's stays as it is
+            model = copy.deepcopy(request.base).to(resolve_device(request.device))
     except NotFound:
         if name in presets() or name in FAMILIES:
             what = f"{name!r} is known here by its shape and has no weights to start from"

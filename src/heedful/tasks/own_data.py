@@ -1,0 +1,113 @@
+"""Your own data in Python: `heedful.finetune`, `heedful.evaluate` and `heedful.predict`.
+
+They do what `heed finetune`, `heed eval` and `heed predict` do, with the same options by the same names. Data
+may be the path of a file, or a table in memory: a list of dicts, of tuples or of texts, a DataFrame of pandas
+or polars, or a Dataset of `datasets` (data/input_files.py:table_in_memory).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from heedful.core.checks import find_options
+from heedful.core.errors import InputError, nearest
+from heedful.data.input_files import InputFile, table_in_memory
+from heedful.models.base import Model
+from heedful.tasks.finetune.request import FinetuneRequest
+from heedful.tasks.finetune.result import FinetuneResult
+from heedful.tasks.finetune.run import finetune as run_finetune
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes_options_of(request: type, *given: str) -> Callable[[Function], Function]:
+    """List the options of a request, without those `given` otherwise, in a function's signature and help.
+
+    The function gets them by name; one that the request does not have is an error.
+    """
+    options = [(name, hint, option) for name, hint, option in find_options(request) if name not in given]
+    defaults = {name: field.default for name, field in request.__dataclass_fields__.items()}  # type: ignore[attr-defined]
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        added = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint)
+            for name, hint, _ in options
+            if name not in signature.parameters
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        lines = [f"    {name}: {option.help}" for name, _, option in options]
+        function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Options:", *lines])
+        return function
+
+    return decorate
+
+
+@takes_options_of(FinetuneRequest, "model", "file")
+def finetune(model: str | Path | Model, data: Any, *, quiet: bool = False, **options: Any) -> FinetuneResult:
+    """Fine-tune a model on your own data, and save it in a folder.
+
+        result = heedful.finetune("all-minilm-l6-v2", [("It works.", "good"), ("It broke.", "bad"), …])
+        result.scores                  # {"accuracy": …}, measured on rows that were held out
+        result.pipeline("It works.")   # [{"label": "good", "score": …}]
+        result.folder                  # opened again by heedful.pipeline(model=result.folder)
+
+    `model` is the name of a model (`heed ls`), its folder, or a model in memory, which is copied. `data` is
+    the path of a file, a list of dicts or of tuples, a DataFrame or a Dataset; so is `valid`. Tuples are
+    (text, label), or (text, pair, label). The result also has `.model`. `quiet` prints nothing.
+    """
+    tables: dict[str, InputFile] = {}
+    file = name_table(data, "data", tables)
+    if options.get("valid") is not None:
+        options["valid"] = name_table(options["valid"], "validation data", tables)
+    settings = check_options("finetune", FinetuneRequest, options) | {"tables": tables}
+    settings |= name_model(model)
+    return run_finetune(
+        FinetuneRequest(file=file, **(tuple_columns(tables.get(file)) | settings)), quiet=quiet
+    )
+
+
+def name_table(data: Any, name: str, tables: dict[str, InputFile]) -> str:
+    """Return the path of a file; a table in memory is put into `tables` under the name that is returned."""
+    if isinstance(data, str | Path):
+        return str(data)
+    tables[name] = table_in_memory(data, name)
+    return name
+
+
+def name_model(model: Any) -> dict[str, Any]:
+    """Return the fields of a request that say which model: its name, and the model itself if it is one."""
+    if isinstance(model, Model):
+        return {"model": str(model.hf_config.get("_name_or_path") or model.family.name), "base": model}
+    if not isinstance(model, str | Path):
+        raise InputError(
+            f"model= is a {type(model).__name__}",
+            hint="give a folder, the name of a model or heedful's model",
+        )
+    return {"model": str(model)}
+
+
+def tuple_columns(table: InputFile | None) -> dict[str, str]:
+    """Return which columns of tuples are read: text and label, or text, pair and label."""
+    if table is None or not all(name.isdigit() for name in table.columns):
+        return {}
+    roles = {1: ("text",), 2: ("text", "label"), 3: ("text", "pair", "label")}.get(len(table.columns), ())
+    return {role: str(number) for number, role in enumerate(roles)}
+
+
+def check_options(function: str, request: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as the fields of a request have them; raise InputError for one that it does not have."""
+    names = [name for name, _, _ in find_options(request)]
+    for name in options:
+        if name not in names:
+            hint = nearest(name, names) or f"it has {', '.join(names)}"
+            raise InputError(f"{function} has no option {name!r}", hint=hint)
+    joined = {
+        name: ",".join(map(str, value)) for name, value in options.items() if isinstance(value, list | tuple)
+    }
+    paths = {name: str(value) for name, value in options.items() if isinstance(value, Path)}
+    return dict(options) | joined | paths

@@ -72,6 +72,8 @@ def client(running: Running) -> Iterator[openai.OpenAI]:
 def test_the_client_lists_writes_and_embeds(client: openai.OpenAI, models: Models) -> None:
     assert [m.id for m in client.models.list()] == ["decoder", "org/talker", "encoder", "translator"]
     assert client.models.retrieve("org/talker").id == "org/talker"
+    about = (client.models.retrieve("encoder").model_extra or {})["heedful"]
+    assert (about["task"], about["inputs"], about["endpoints"]) == ("fill-mask", ["text"], ["/v1/embeddings"])
     text = heedful.generate(models.decoder, "the cat", max_tokens=8)
     whole = client.completions.create(model="decoder", prompt="the cat", max_tokens=8, temperature=0)
     assert whole.choices[0].text == text

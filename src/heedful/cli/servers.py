@@ -68,11 +68,11 @@ def serve_command(
     dtype: Dtype = None,
     verbose: Annotated[bool, Option("Log a line for each request.", ("--verbose", "-v"))] = False,
 ) -> None:
-    """Serve completions, chat and embeddings for OpenAI's clients. SIGTERM or Ctrl-C ends it.
+    """Serve text generation, chat, embeddings and tasks over HTTP. SIGTERM or Ctrl-C ends it.
 
     Examples:
       heed serve smollm2-135m-instruct
-      heed serve ./my-model all-minilm-l6-v2 --port 8080
+      heed serve ./my-classifier all-minilm-l6-v2 --port 8080
       HEED_API_KEY=secret heed serve ./my-model --host 0.0.0.0
     """
     try:

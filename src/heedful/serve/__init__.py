@@ -3,6 +3,7 @@
     openai_app         the application: its addresses, its errors, its metrics; the server on a socket
     generation_routes  completions and conversations
     text_routes        texts in, answers out: embeddings, ranks, tokens
+    task_routes        classes, entities, answers, summaries, translations
     openai_server      what all addresses share: models as clients see them, limits, how a body is parsed
     openai_requests    what a request may hold: every field checked by name, type and range
     openai_responses   what goes back: a completion or an answer, whole or as a stream of events

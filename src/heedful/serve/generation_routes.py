@@ -89,8 +89,7 @@ def token_scores(model: LM, ids: list[int], top: int) -> list[TokenScore]:
 
 def read_completion(server: Server, fields: RequestFields) -> GenerationJob:
     """Return a request for completions as a job: prompts tokenised, everything checked."""
-    served = server.find(fields)
-    served.check_generates()
+    served = server.find(fields, "/v1/completions")
     sampling = read_sampling(fields, server.limits.rows)
     vocab = served.model.config.vocab
     sampling = replace(
@@ -115,8 +114,7 @@ def read_completion(server: Server, fields: RequestFields) -> GenerationJob:
 
 def read_chat(server: Server, fields: RequestFields) -> GenerationJob:
     """Return a conversation as a job. Its answer may fill the context unless a limit is given."""
-    served = server.find(fields)
-    served.check_generates()
+    served = server.find(fields, "/v1/chat/completions")
     sampling = read_sampling(fields, server.limits.rows)
     newer, older = fields.integer("max_completion_tokens", 1), fields.integer("max_tokens", 1)
     scored, top = fields.boolean("logprobs"), fields.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)

@@ -27,6 +27,14 @@ from heedful.serve.json_response import Json
 from heedful.serve.openai_errors import Gone, OpenAIError, as_openai_error, unknown_model
 from heedful.serve.openai_responses import Chat, Completion
 from heedful.serve.openai_server import Limits, ServedModel, Server
+from heedful.serve.task_routes import (
+    read_answer,
+    read_classify,
+    read_predict,
+    read_summarize,
+    read_tag,
+    read_translate,
+)
 from heedful.serve.text_routes import (
     answer_texts,
     detokenize,
@@ -60,6 +68,12 @@ def create_openai_app(models: Sequence[ServedModel], *, queue: int = 64, limits:
         ("POST", "/v1/completions", partial(generate_response, read=read_completion, shape=Completion())),
         ("POST", "/v1/chat/completions", partial(generate_response, read=read_chat, shape=Chat())),
         ("POST", "/v1/embeddings", partial(answer_texts, read=read_embeddings)),
+        ("POST", "/classify", partial(answer_texts, read=read_classify)),
+        ("POST", "/predict", partial(answer_texts, read=read_predict)),
+        ("POST", "/v1/tag", partial(answer_texts, read=read_tag)),
+        ("POST", "/v1/answer", partial(answer_texts, read=read_answer)),
+        ("POST", "/v1/summarize", partial(answer_texts, read=read_summarize)),
+        ("POST", "/v1/translate", partial(answer_texts, read=read_translate)),
         ("POST", "/rerank", rerank), ("POST", "/v1/rerank", rerank), ("POST", "/v2/rerank", rerank),
         ("POST", "/tokenize", tokenize),
         ("POST", "/detokenize", detokenize), ("GET", "/tokenizer_info", tokenizer_info),

@@ -71,9 +71,13 @@ class RequestFields:
     def __init__(self, body: Mapping[str, Any]) -> None:
         self.body = {name: value for name, value in body.items() if value is not None}
         self.read_names: set[str] = set()
+
+    def check_unread(self) -> None:
+        """Refuse what nobody has read although it would change the answer elsewhere."""
         for name, harmless in UNSUPPORTED.items():
             value = self.body.get(name)  # False is not 0 here: a value and its type are compared
-            if name in self.body and (type(value), value) not in [(type(one), one) for one in harmless]:
+            known = name not in self.body or name in self.read_names
+            if not known and (type(value), value) not in [(type(one), one) for one in harmless]:
                 raise unsupported_parameter(name, f"{name} is not supported here; leave it out")
 
     @property

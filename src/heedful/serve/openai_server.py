@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -23,17 +24,24 @@ from heedful.serve.openai_errors import invalid, model_cannot, shutting_down, to
 from heedful.serve.openai_requests import CompletionRequest, RequestFields, parse_body
 from heedful.tasks.model_inputs import TokenizedText
 from heedful.tasks.pipelines.rerank import Rerank
-from heedful.tasks.registry import pipeline
+from heedful.tasks.registry import find_task, infer_task, pipeline
+from heedful.tasks.task_specification import TaskSpecification
 from heedful.text.bpe import is_byte_level, token_bytes
 from heedful.text.chat_templates import render_chat
 from heedful.weights.pooling import Pooling, embed_ids
 
+# The addresses of a model that was trained for a task.
+TASK_ENDPOINTS = {
+    "text-classification": ("/classify", "/predict"), "token-classification": ("/v1/tag",),
+    "question-answering": ("/v1/answer",), "summarization": ("/v1/summarize",),
+    "translation": ("/v1/translate",), "text2text-generation": ("/v1/summarize", "/v1/translate"),
+}  # fmt: skip
 DEFAULT_CONTEXT = 4096  # tokens of prompt and answer, for a model that states no context
 log = logging.getLogger("heedful.serve")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ServedModel:
     """A model under the name clients ask for, and the batch of its texts; without one it cannot write."""
 
@@ -49,10 +57,13 @@ class ServedModel:
     def embeds(self) -> bool:
         return isinstance(self.model, LM) and self.model.tokenizer is not None
 
-    @property
-    def reranks(self) -> bool:
-        """Whether it reads a query and a text together and gives one number."""
-        return self.embeds and Rerank.fits(self.model)
+    @cached_property
+    def task(self) -> str | None:
+        """The task that the model was trained for, by the name of its pipeline; None: no task here."""
+        try:
+            return infer_task(self.model)
+        except InputError:
+            return None
 
     @property
     def chat(self) -> str:
@@ -61,25 +72,34 @@ class ServedModel:
             return "template"
         return "last message" if isinstance(self.model, Seq2Seq) else "plain"
 
-    @property
+    @cached_property
     def can(self) -> list[str]:
+        """The addresses that this model answers."""
         writes = ["/v1/completions", "/v1/chat/completions"] if self.batch is not None else []
-        return writes + ["/v1/embeddings"] * self.embeds + ["/rerank"] * self.reranks
+        if self.model.tokenizer is None:
+            return writes
+        ranks = self.embeds and Rerank.fits(self.model)  # a query and a text together, one number
+        tasks = TASK_ENDPOINTS.get(self.task or "", ())
+        return [*writes, *["/v1/embeddings"] * self.embeds, *["/rerank"] * ranks, *tasks]
 
     @property
     def description(self) -> dict[str, Any]:
-        """Its entry in /v1/models."""
-        about = {"kind": self.model.kind, "endpoints": self.can} | (
-            {"chat": self.chat} if self.batch is not None else {}
-        )
+        """Its entry in /v1/models: beside OpenAI's fields, its task with inputs, labels and score."""
+        about: dict[str, Any] = {"kind": self.model.kind, "endpoints": self.can}
+        if self.batch is not None:
+            about["chat"] = self.chat
+        if self.task is not None:
+            specification = TaskSpecification.of(self.model)
+            fields = find_task(self.task).load().fields if specification is None else specification.inputs
+            about |= {"task": self.task, "inputs": list(fields)}
+            if specification is not None and specification.score is not None:
+                about["score"] = {specification.metric: specification.score}
+        if self.model.config.head in ("classify", "tag"):
+            about["labels"] = self.model.label_names
         return {
             "id": self.id, "object": "model", "created": self.created, "owned_by": "heedful",
             "max_model_len": self.context, "heedful": about,
         }  # fmt: skip
-
-    def check_generates(self) -> None:
-        if self.batch is None:
-            raise model_cannot(self.id, f"({self.model.kind}) writes no text", self.can)
 
     def check_length(self, text: str) -> str:
         """Return the text, or refuse one that exceeds the context by far, before all of it is tokenized."""
@@ -127,9 +147,10 @@ class ServedModel:
         assert isinstance(self.model, LM)
         return check_finite(list(embed_ids(self.model, rows, self.model.pooling or Pooling())))
 
-    def score_pairs(self, pairs: Sequence[TokenizedText]) -> list[Tensor]:
-        """Return the logit (1,) of each query and text."""
-        return check_finite(pipeline("rerank", self.model).forward(pairs))
+    def logits(self, rows: Sequence[TokenizedText]) -> list[Tensor]:
+        """Return the logits (C,) of each text or pair."""
+        assert self.task is not None
+        return check_finite(pipeline(self.task, self.model).forward(rows))
 
     def text(self, ids: list[int]) -> str:
         tokenizer = self.model.tokenizer
@@ -218,16 +239,21 @@ class Server:
     def metrics(self) -> Metrics:
         return self.engine.metrics
 
-    def find(self, fields: RequestFields, *, default: bool = False) -> ServedModel:
-        """The model that was asked for; only those given at the start are there.
+    def find(self, fields: RequestFields, endpoint: str | None = None) -> ServedModel:
+        """Return the model that was asked for, which must answer at the address `endpoint`.
 
-        `default` takes the only one if none is named.
+        If none is named, it is the only one that answers there.
         """
-        if default and fields.get("model") is None and len(self.models) == 1:
-            return next(iter(self.models.values()))
+        able = [served for served in self.models.values() if endpoint is None or endpoint in served.can]
+        if fields.get("model") is None and len(able) == 1:
+            return able[0]
         id = fields.text("model")
         if id not in self.models:
             raise unknown_model(id, list(self.models))
+        if self.models[id] not in able:
+            model = self.models[id].model
+            reason = f"({model.kind}, {model.config.head!r} head) does not answer {endpoint}"
+            raise model_cannot(id, reason, self.models[id].can)
         return self.models[id]
 
 
@@ -240,6 +266,7 @@ async def parse_request(server: Server, request: Request, parse: Callable[[Serve
     def parse_fields() -> T:
         fields = RequestFields(parse_body(body))
         result = parse(server, fields)
+        fields.check_unread()
         if unread := ", ".join(f"{name!r:.40}" for name in fields.unread[:20]):
             log.warning("%s: ignored %s", request.scope["request_id"], unread)
         return result

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from torch import Tensor
 
 from heedful.core.errors import InputError
-from heedful.serve.engine import Compute
+from heedful.serve.engine import ROWS_AT_ONCE, Compute
 from heedful.serve.json_response import Json
 from heedful.serve.openai_errors import OpenAIError, invalid, model_cannot, too_long, unsupported_parameter
 from heedful.serve.openai_requests import RequestFields, kind, read_inputs, read_token_ids
@@ -39,10 +39,11 @@ MAX_TOKENS = 250_000  # of one request for /detokenize
 class TextJob:
     """A request that was read: its rows, what computes them, and how the results are sent back."""
 
-    rows: Sequence[Any]  # tokens, so that the engine's thread tokenizes nothing
+    rows: Sequence[Any]  # tokens where possible: long texts are tokenized before the engine sees them
     compute: Compute
     tokens: int
     render: Callable[[list[Any], dict[str, int]], Any]  # of the results and the usage
+    rows_at_once: int = ROWS_AT_ONCE
 
 
 async def answer_texts(
@@ -51,7 +52,8 @@ async def answer_texts(
     """Answer with one result for each text of a request."""
     begun = time.perf_counter()
     job = await parse_request(server, request, read)
-    running = server.engine.submit(request.scope["request_id"], rows=job.rows, compute=job.compute)
+    label, compute = request.scope["request_id"], job.compute
+    running = server.engine.submit(label, rows=job.rows, compute=compute, rows_at_once=job.rows_at_once)
     server.metrics.prompt_tokens.add(job.tokens)
     async with running.following(request.receive, server.limits.seconds):
         results = await running.collect()
@@ -66,10 +68,9 @@ def read_embeddings(server: Server, fields: RequestFields) -> TextJob:
 
     Other models refuse a text that exceeds the context.
     """
-    served = server.find(fields)
+    served = server.find(fields, "/v1/embeddings")
     tokenizer, pooling = served.model.tokenizer, served.model.pooling
-    if not served.embeds or tokenizer is None:
-        raise model_cannot(served.id, f"({served.model.kind}) has no vectors of texts", served.can)
+    assert tokenizer is not None
     form, dimensions = fields.choice("encoding_format", ("float", "base64")), fields.integer("dimensions", 1)
     if dimensions not in (None, served.model.config.dim):
         message = f"{served.id} has vectors of {served.model.config.dim} numbers and cannot shorten them"
@@ -105,10 +106,7 @@ def read_rerank(server: Server, fields: RequestFields) -> TextJob:
     `documents` (or `texts`) are strings, or objects with a text. A document is cut after
     `max_tokens_per_doc`, and where it would not fit behind the query.
     """
-    served = server.find(fields, default=True)
-    if not served.reranks:
-        reason = f"({served.model.kind}, {served.model.config.head!r} head) is no cross-encoder"
-        raise model_cannot(served.id, reason, served.can)
+    served = server.find(fields, "/rerank")
     query, documents = fields.text("query"), read_documents(fields)
     if not query.strip():
         raise invalid("query", "query must be a string that is not empty; got spaces")
@@ -143,7 +141,7 @@ def read_rerank(server: Server, fields: RequestFields) -> TextJob:
         id = f"rerank-{secrets.token_hex(12)}"
         return {"object": "list", "id": id, "model": served.id, "results": entries, "usage": usage}
 
-    return TextJob(pairs, served.score_pairs, sum(map(len, pairs)), render)
+    return TextJob(pairs, served.logits, sum(map(len, pairs)), render)
 
 
 def read_documents(fields: RequestFields) -> list[str]:
@@ -164,7 +162,7 @@ def read_documents(fields: RequestFields) -> list[str]:
 
 async def tokenize(server: Server, request: Request) -> Response:
     def encode_prompt(server: Server, fields: RequestFields) -> Response:
-        served, text = server.find(fields, default=True), fields.get("prompt")
+        served, text = server.find(fields), fields.get("prompt")
         if not isinstance(text, str):
             raise invalid("prompt", "prompt must be a string")
         if len(text) > MAX_CHARACTERS:
@@ -182,7 +180,7 @@ async def tokenize(server: Server, request: Request) -> Response:
 
 async def detokenize(server: Server, request: Request) -> Response:
     def decode_tokens(server: Server, fields: RequestFields) -> Response:
-        served = server.find(fields, default=True)
+        served = server.find(fields)
         if served.model.tokenizer is None:
             raise model_cannot(served.id, "has no tokenizer", served.can)
         ids = read_token_ids("tokens", fields.get("tokens"))
@@ -196,7 +194,7 @@ async def detokenize(server: Server, request: Request) -> Response:
 
 async def tokenizer_info(server: Server, request: Request) -> Response:
     """What evaluation harnesses ask for: the special tokens, the chat template, the context."""
-    served = server.find(RequestFields(dict(request.query_params)), default=True)
+    served = server.find(RequestFields(dict(request.query_params)))
     tokenizer = served.model.tokenizer
     if tokenizer is None:
         raise model_cannot(served.id, "has no tokenizer", served.can)

@@ -215,10 +215,22 @@ def published_heads(stem: str, *without: str, words: str = "lm") -> dict[str, st
     return {kind: stem + end for kind, end in ends.items() if kind not in without}
 
 
-def rename_keys(keys: Mapping[str, str], **names: str) -> dict[str, str]:
-    """A table of published keys with some of them under another name; "" leaves one out."""
-    renamed = {names.get(theirs, theirs): ours for theirs, ours in keys.items()}
-    return {theirs: ours for theirs, ours in renamed.items() if theirs}
+COMMON_KEYS = {
+    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
+    "num_attention_heads": "heads", "num_key_value_heads": "kv_heads", "head_dim": "head_dim",
+    "intermediate_size": "hidden", "max_position_embeddings": "context", "type_vocab_size": "types",
+    "rms_norm_eps": "norm_eps", "attention_dropout": "dropout", "tie_word_embeddings": "tied",
+    "hidden_act": "act", "attention_bias": "bias", "mlp_bias": "ffn_bias", "sliding_window": "window",
+}  # fmt: skip
+
+
+def published_keys(config: type[Config], *without: str, **own: str) -> dict[str, str]:
+    """The published keys of a config's fields: a family's own, else the words that most families use.
+
+    Fields in `without` have none: `read` makes them of other keys, or no published config states them.
+    """
+    fields = {*config.known()} - {*without, *own.values()}
+    return {theirs: ours for theirs, ours in COMMON_KEYS.items() if ours in fields} | own
 
 
 def no_token_ids(c: Config) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch import nn
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived, from_zero
-from heedful.models.family import published_heads
+from heedful.models.family import published_heads, published_keys
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -195,13 +195,10 @@ BERT_GGUF_NAMES: list[Row] = [
     ("blk.*.ffn_{up,down}", "blocks.*.ffn.{up,down}"),
 ]
 
-KEYS = {
-    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
-    "num_attention_heads": "heads", "intermediate_size": "hidden", "max_position_embeddings": "context",
-    "type_vocab_size": "types", "hidden_act": "act", "layer_norm_eps": "norm_eps",
-    "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "dropout",
-    "tie_word_embeddings": "tied",
-}  # fmt: skip
+KEYS = published_keys(
+    BertConfig, layer_norm_eps="norm_eps", hidden_dropout_prob="dropout",
+    attention_probs_dropout_prob="dropout",
+)  # fmt: skip
 
 DISTILBERT_KEYS = {
     "vocab_size": "vocab", "dim": "dim", "n_layers": "layers", "n_heads": "heads", "hidden_dim": "hidden",

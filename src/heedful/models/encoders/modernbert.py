@@ -13,7 +13,7 @@ from torch import nn
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
-from heedful.models.family import no_token_ids, published_heads
+from heedful.models.family import no_token_ids, published_heads, published_keys
 from heedful.models.gguf_config import FUSED_QKV, ROWS, gguf_keys
 from heedful.models.hf_config import read_local_layers, read_rope, write_layer_types, write_rope
 from heedful.nn.attention.multi_head import Attention, head_size
@@ -121,15 +121,11 @@ NAMES: list[Row] = [
     *(("classifier", f"head.{kind}") for kind in ("label", "tag", "span")),
 ]
 
-KEYS = {
-    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
-    "num_attention_heads": "heads", "intermediate_size": "hidden", "max_position_embeddings": "context",
-    "local_attention": "window", "hidden_activation": "act", "norm_eps": "norm_eps",
-    "norm_bias": "norm_bias", "attention_bias": "bias", "mlp_bias": "ffn_bias",
-    "classifier_bias": "head_bias", "classifier_activation": "head_act", "decoder_bias": "out_bias",
-    "attention_dropout": "dropout", "mlp_dropout": "dropout", "embedding_dropout": "dropout",
-    "tie_word_embeddings": "tied",
-}  # fmt: skip
+KEYS = published_keys(
+    ModernBertConfig, local_attention="window", hidden_activation="act", norm_eps="norm_eps",
+    norm_bias="norm_bias", classifier_bias="head_bias", classifier_activation="head_act",
+    decoder_bias="out_bias", attention_dropout="dropout", mlp_dropout="dropout", embedding_dropout="dropout",
+)  # fmt: skip
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 POOLING = {"cls": "first", "mean": "mean"}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.models.encoders.bert import out_names
-from heedful.models.family import published_heads
+from heedful.models.family import published_heads, published_keys
 from heedful.models.gguf_config import FUSED_QKV, gguf_keys
 from heedful.models.hf_config import read_rope
 from heedful.nn.attention.multi_head import Attention, head_size
@@ -78,13 +78,10 @@ def nomic_bert_names(c: NomicBertConfig) -> list[Row]:
     ]
 
 
-KEYS = {
-    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
-    "num_attention_heads": "heads", "head_dim": "head_dim", "intermediate_size": "hidden",
-    "max_position_embeddings": "context", "type_vocab_size": "types", "hidden_act": "act",
-    "layer_norm_eps": "norm_eps", "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "dropout",
-    "tie_word_embeddings": "tied",
-}  # fmt: skip
+KEYS = published_keys(
+    NomicBertConfig, layer_norm_eps="norm_eps", hidden_dropout_prob="dropout",
+    attention_probs_dropout_prob="dropout",
+)  # fmt: skip
 
 # The first files are configured in GPT-2's words.
 OLDER = {

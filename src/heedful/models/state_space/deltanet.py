@@ -16,12 +16,11 @@ from heedful.models.base import LM, derived
 from heedful.models.decoders.llama_lineage.llama import NAMES, llama
 from heedful.models.decoders.llama_lineage.olmo import (
     OLMO2,
-    OLMO_KEYS,
     TINY,
     Olmo2Config,
     olmo2_attention,
 )
-from heedful.models.family import no_token_ids
+from heedful.models.family import no_token_ids, published_keys
 from heedful.models.hf_config import read_local_layers, read_rope, write_layer_types, write_rope
 from heedful.nn.block import Block, MakeNorm, SandwichBlock
 from heedful.nn.context import Part
@@ -98,11 +97,11 @@ def olmo_hybrid_names(c: OlmoHybridConfig) -> list[Row]:
     ]
 
 
-KEYS = {
-    **OLMO_KEYS, "linear_num_value_heads": "delta_heads", "linear_num_key_heads": "key_heads",
-    "linear_key_head_dim": "key_dim", "linear_value_head_dim": "value_dim",
-    "linear_conv_kernel_dim": "width", "linear_allow_neg_eigval": "negative",
-}  # fmt: skip
+KEYS = published_keys(
+    OlmoHybridConfig, linear_num_value_heads="delta_heads", linear_num_key_heads="key_heads",
+    linear_key_head_dim="key_dim", linear_value_head_dim="value_dim", linear_conv_kernel_dim="width",
+    linear_allow_neg_eigval="negative",
+)  # fmt: skip
 REMEMBERS = "linear_attention"
 
 

@@ -6,12 +6,15 @@ From S4:               Δ, B and C read the token, so that the state can choose 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
+from heedful.models.family import published_keys
 from heedful.nn.block import Block, Stack
+from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import LMHead, NoHead, choose_head
 from heedful.nn.state_space.ssm import Mamba, NarrowRMSNorm, Widen
@@ -20,13 +23,14 @@ from heedful.weights.ops import Fused, NegatedExp, Reshape
 
 
 @dataclass(frozen=True, kw_only=True)
-class MambaConfig(Config):
+class StateSpaceConfig(Config):
+    """What Mamba and Mamba-2 share."""
+
     vocab: int = 50280
     dim: int = 768
     layers: int = 24
     hidden: int = derived(lambda c: 2 * c.dim)  # channels of the state space
     state: int = 16  # numbers each channel remembers
-    rank: int = derived(lambda c: -(-c.dim // 16))  # of the matrix that makes Δ
     width: int = 4  # tokens the short convolution sees
     bias: bool = False  # of the matrices in and out
     conv_bias: bool = True
@@ -45,15 +49,24 @@ class MambaConfig(Config):
             raise ConfigError(f"step_min={self.step_min} must lie between 0 and step_max={self.step_max}")
 
 
-def mamba(c: MambaConfig) -> LM:
+@dataclass(frozen=True, kw_only=True)
+class MambaConfig(StateSpaceConfig):
+    rank: int = derived(lambda c: -(-c.dim // 16))  # of the matrix that makes Δ
+
+
+def stack_state_spaces(c: StateSpaceConfig, ssm: Callable[[], Part]) -> LM:
+    """The embedding, a norm and a state space in each layer, a last norm, and the head."""
     norm = lambda: NarrowRMSNorm(c.dim, c.norm_eps)
-    ssm = lambda: Mamba(
-        c.dim, c.hidden, c.state, c.rank, width=c.width, bias=c.bias, conv_bias=c.conv_bias,
-        step=(c.step_min, c.step_max),
-    )  # fmt: skip
     embed = Embedding(c.vocab, c.dim, project=Widen() if c.wide else None)
     head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied), none=NoHead)
     return LM(embed, Stack([Block(norm, ssm=ssm()) for _ in range(c.layers)], norm()), head)
+
+
+def mamba(c: MambaConfig) -> LM:
+    return stack_state_spaces(c, lambda: Mamba(
+        c.dim, c.hidden, c.state, c.rank, width=c.width, bias=c.bias, conv_bias=c.conv_bias,
+        step=(c.step_min, c.step_max),
+    ))  # fmt: skip
 
 
 MIXER = "backbone.layers.*.mixer"
@@ -75,11 +88,10 @@ NAMES: list[Row] = [
     (f"{MIXER}.out_proj", "blocks.*.ssm.out"),
 ]
 
-KEYS = {
-    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers", "state_size": "state",
-    "time_step_rank": "rank", "conv_kernel": "width", "use_bias": "bias", "use_conv_bias": "conv_bias",
+STATE_KEYS = {
+    "state_size": "state", "conv_kernel": "width", "use_bias": "bias", "use_conv_bias": "conv_bias",
     "time_step_min": "step_min", "time_step_max": "step_max", "residual_in_fp32": "wide",
-    "layer_norm_epsilon": "norm_eps", "tie_word_embeddings": "tied",
+    "layer_norm_epsilon": "norm_eps",
 }  # fmt: skip
 
 
@@ -129,7 +141,8 @@ def read_mamba(hf_config: dict[str, Any]) -> dict[str, Any]:
 
 
 MAMBA = Family(
-    "mamba", MambaConfig, mamba, NAMES, KEYS,
+    "mamba", MambaConfig, mamba, NAMES,
+    published_keys(MambaConfig, "hidden", time_step_rank="rank", **STATE_KEYS),
     presets={
         "mamba-130m": MambaConfig(),
         "mamba-370m": MambaConfig(dim=1024, layers=48),

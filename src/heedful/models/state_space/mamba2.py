@@ -11,52 +11,38 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Config, derived
+from heedful.models.base import LM, derived
+from heedful.models.family import published_keys
 from heedful.models.state_space.mamba import (
     BACKBONE_ROWS,
     GGUF_ROWS,
     MAMBA,
     MIXER,
+    STATE_KEYS,
+    StateSpaceConfig,
     gguf_limits,
     gguf_state_keys,
+    stack_state_spaces,
 )
 from heedful.nn.attention.multi_head import head_size
-from heedful.nn.block import Block, Stack
-from heedful.nn.embedding import Embedding
-from heedful.nn.head import LMHead, NoHead, choose_head
 from heedful.nn.state_space.ssd import Mamba2
-from heedful.nn.state_space.ssm import NarrowRMSNorm, Widen
 from heedful.weights.names import Row
 from heedful.weights.ops import Fused, NegatedExp, Reshape
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mamba2Config(Config):
+class Mamba2Config(StateSpaceConfig):
     vocab: int = 50288
-    dim: int = 768
-    layers: int = 24
-    hidden: int = derived(lambda c: 2 * c.dim)  # channels of the state space, those of all heads
     heads: int = derived(lambda c: max(c.hidden // 64, 1))
     head_dim: int = derived(lambda c: head_size(c.hidden, c.heads))
-    state: int = 128  # numbers each channel remembers
+    state: int = 128
     groups: int = 1  # of heads that share B and C
     norm_groups: int = 1  # of channels that are normalised apart: as `groups` in GGUF, 1 in transformers
-    width: int = 4  # tokens the short convolution sees
-    bias: bool = False  # of the matrices in and out
-    conv_bias: bool = True
-    step_min: float = 0.001  # Δ before training
-    step_max: float = 0.1
     lowest_step: float = 0.0  # Δ at any time
     highest_step: float = 0.0  # 0: any
-    wide: bool = True  # whether the sum over the layers is kept in float32
-    norm_eps: float = 1e-5
-    tied: bool = True
 
     def check(self) -> None:
-        if self.hidden % self.dim:
-            raise ConfigError(
-                f"hidden={self.hidden} is no multiple of dim={self.dim}", hint=f"take {2 * self.dim}"
-            )
+        super().check()
         if self.heads * self.head_dim != self.hidden:
             said = f"heads={self.heads} of head_dim={self.head_dim} are not hidden={self.hidden}"
             raise ConfigError(said, hint="leave head_dim out")
@@ -65,20 +51,14 @@ class Mamba2Config(Config):
         if self.hidden % self.norm_groups:
             said = f"norm_groups={self.norm_groups} does not divide hidden={self.hidden}"
             raise ConfigError(said, hint="take 1, or as many as there are groups")
-        if not 0 < self.step_min < self.step_max:
-            raise ConfigError(f"step_min={self.step_min} must lie between 0 and step_max={self.step_max}")
 
 
 def mamba2(c: Mamba2Config) -> LM:
-    norm = lambda: NarrowRMSNorm(c.dim, c.norm_eps)
-    ssm = lambda: Mamba2(
+    return stack_state_spaces(c, lambda: Mamba2(
         c.dim, c.hidden, c.heads, c.state, groups=c.groups, norm_groups=c.norm_groups, width=c.width,
         bias=c.bias, conv_bias=c.conv_bias, eps=c.norm_eps, step=(c.step_min, c.step_max),
         limits=(c.lowest_step, c.highest_step or None),
-    )  # fmt: skip
-    embed = Embedding(c.vocab, c.dim, project=Widen() if c.wide else None)
-    head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied), none=NoHead)
-    return LM(embed, Stack([Block(norm, ssm=ssm()) for _ in range(c.layers)], norm()), head)
+    ))  # fmt: skip
 
 
 INTO = tuple(f"blocks.*.ssm.{name}" for name in ("gate", "value", "B", "C", "delta"))
@@ -88,14 +68,6 @@ NAMES: list[Row] = [
     (f"{MIXER}.{{conv1d,norm,out_proj}}", "blocks.*.ssm.{conv,norm,out}"),
     (f"{MIXER}.{{dt_bias,A_log,D}}", "blocks.*.ssm.{step_bias,A_log,D}"),
 ]
-
-KEYS = {
-    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers", "num_heads": "heads",
-    "head_dim": "head_dim", "state_size": "state", "n_groups": "groups", "conv_kernel": "width",
-    "use_bias": "bias", "use_conv_bias": "conv_bias", "time_step_min": "step_min",
-    "time_step_max": "step_max", "residual_in_fp32": "wide", "layer_norm_epsilon": "norm_eps",
-    "tie_word_embeddings": "tied",
-}  # fmt: skip
 
 
 def mamba2_gguf_names(c: Mamba2Config) -> list[Row]:
@@ -125,7 +97,11 @@ def write_mamba2(c: Mamba2Config) -> dict[str, Any]:
 
 
 MAMBA2 = replace(
-    MAMBA, name="mamba2", config=Mamba2Config, build=mamba2, names=NAMES, keys=KEYS, model_types=("mamba2",),
+    MAMBA, name="mamba2", config=Mamba2Config, build=mamba2, names=NAMES,
+    keys=published_keys(
+        Mamba2Config, "hidden", num_heads="heads", n_groups="groups", **STATE_KEYS
+    ),
+    model_types=("mamba2",),
     presets={
         "mamba2-130m": Mamba2Config(),
         "mamba2-370m": Mamba2Config(dim=1024, layers=48),

@@ -12,7 +12,7 @@ from typing import Any
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
-from heedful.models.family import published_heads
+from heedful.models.family import published_heads, published_keys
 from heedful.models.gguf_config import FUSED_QKV, ROWS, gguf_keys
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, ParallelBlock, Stack
@@ -107,12 +107,10 @@ def falcon_gguf_names(c: FalconConfig) -> list[Row]:
     return [FUSED_QKV, *([norms] if c.norms == 2 else []), *ROWS]
 
 
-KEYS = {
-    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
-    "num_attention_heads": "heads", "ffn_hidden_size": "hidden", "max_position_embeddings": "context",
-    "activation": "act", "alibi": "alibi", "layer_norm_epsilon": "norm_eps", "bias": "bias",
-    "hidden_dropout": "dropout", "attention_dropout": "dropout", "tie_word_embeddings": "tied",
-}  # fmt: skip
+KEYS = published_keys(
+    FalconConfig, "kv_heads", ffn_hidden_size="hidden", activation="act", alibi="alibi", bias="bias",
+    layer_norm_epsilon="norm_eps", hidden_dropout="dropout", attention_dropout="dropout",
+)  # fmt: skip
 
 
 def read_falcon(hf_config: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from heedful.models.base import LM, Config, Family, derived
 from heedful.models.decoders.llama_lineage.llama import check_rope_dim
-from heedful.models.family import published_heads
+from heedful.models.family import published_heads, published_keys
 from heedful.models.gguf_config import FUSED_QKV, ROWS, gguf_keys
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, ParallelBlock, Stack
@@ -85,13 +85,10 @@ def neox_names(c: NeoXConfig) -> list[Row]:
     ]
 
 
-KEYS = {
-    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
-    "num_attention_heads": "heads", "intermediate_size": "hidden", "max_position_embeddings": "context",
-    "hidden_act": "act", "layer_norm_eps": "norm_eps", "attention_bias": "bias",
-    "use_parallel_residual": "parallel", "hidden_dropout": "dropout", "attention_dropout": "dropout",
-    "tie_word_embeddings": "tied",
-}  # fmt: skip
+KEYS = published_keys(
+    NeoXConfig, layer_norm_eps="norm_eps", use_parallel_residual="parallel", hidden_dropout="dropout",
+    attention_dropout="dropout",
+)  # fmt: skip
 PYTHIA: dict[str, tuple[int, int, int]] = {  # dim, layers, heads
     "14m": (128, 6, 4), "31m": (256, 6, 8), "70m": (512, 6, 8), "160m": (768, 12, 12),
     "410m": (1024, 24, 16), "1b": (2048, 16, 8), "1.4b": (2048, 24, 16), "2.8b": (2560, 32, 32),

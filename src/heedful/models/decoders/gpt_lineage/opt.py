@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from heedful.models.base import LM, Config, Family, derived
-from heedful.models.family import published_heads
+from heedful.models.family import published_heads, published_keys
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -66,12 +66,10 @@ NAMES: list[Row] = [
     ("model.decoder.final_layer_norm", "blocks.norm"),
     ("{lm_head,score,qa_outputs}", "head.{out,label,span}"),
 ]
-KEYS = {
-    "vocab_size": "vocab", "hidden_size": "dim", "word_embed_proj_dim": "table_dim",
-    "num_hidden_layers": "layers", "num_attention_heads": "heads", "ffn_dim": "hidden",
-    "max_position_embeddings": "context", "activation_function": "act", "do_layer_norm_before": "norm_first",
-    "enable_bias": "bias", "dropout": "dropout", "tie_word_embeddings": "tied",
-}  # fmt: skip
+KEYS = published_keys(
+    OPTConfig, word_embed_proj_dim="table_dim", ffn_dim="hidden", activation_function="act",
+    do_layer_norm_before="norm_first", enable_bias="bias", dropout="dropout",
+)  # fmt: skip
 SIZES: dict[str, tuple[int, int, int]] = {  # dim, layers, heads
     "125m": (768, 12, 12), "1.3b": (2048, 24, 32), "2.7b": (2560, 32, 32), "6.7b": (4096, 32, 32),
     "13b": (5120, 40, 40), "30b": (7168, 48, 56), "66b": (9216, 64, 72), "175b": (12288, 96, 96),

@@ -12,6 +12,7 @@ from typing import Any
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, from_zero
+from heedful.models.family import published_heads, published_keys
 from heedful.nn.attention.latent import LatentAttention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -141,20 +142,11 @@ def deepseek_names(c: DeepSeekV2Config) -> list[Row]:
     ]
 
 
-KEYS = {
-    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
-    "num_attention_heads": "heads", "kv_lora_rank": "rank", "qk_nope_head_dim": "head_dim",
-    "qk_rope_head_dim": "rope_dim", "v_head_dim": "value_dim", "intermediate_size": "hidden",
-    "first_k_dense_replace": "dense", "n_routed_experts": "experts", "num_experts_per_tok": "active",
-    "n_shared_experts": "shared", "moe_intermediate_size": "expert_hidden",
+OWN_KEYS = {
+    "kv_lora_rank": "rank", "qk_nope_head_dim": "head_dim", "qk_rope_head_dim": "rope_dim",
+    "v_head_dim": "value_dim", "first_k_dense_replace": "dense", "n_routed_experts": "experts",
+    "num_experts_per_tok": "active", "n_shared_experts": "shared", "moe_intermediate_size": "expert_hidden",
     "routed_scaling_factor": "route_scale", "norm_topk_prob": "normalise",
-    "max_position_embeddings": "context", "rms_norm_eps": "norm_eps", "attention_bias": "bias",
-    "attention_dropout": "dropout", "tie_word_embeddings": "tied", "hidden_act": "act",
-}  # fmt: skip
-V2_KEYS = {**KEYS, "mlp_bias": "ffn_bias"}
-V3_KEYS = {
-    **KEYS, "n_group": "groups", "topk_group": "groups_kept", "rope_interleave": "interleaved",
-    "num_nextn_predict_layers": "mtp",
 }  # fmt: skip
 
 
@@ -196,7 +188,8 @@ YARN_V2 = YarnScaling(40.0, 4096, mscale=0.707, mscale_all_dim=0.707)
 YARN_V3 = YarnScaling(40.0, 4096, mscale=1.0, mscale_all_dim=1.0)
 
 DEEPSEEK_V2 = Family(
-    "deepseek-v2", DeepSeekV2Config, partial(deepseek, router=SoftmaxRouter), deepseek_names, V2_KEYS,
+    "deepseek-v2", DeepSeekV2Config, partial(deepseek, router=SoftmaxRouter), deepseek_names,
+    published_keys(DeepSeekV2Config, **OWN_KEYS),
     presets={
         "deepseek-v2": DeepSeekV2Config(rope_scaling=YARN_V2),
         "deepseek-v2-lite": DeepSeekV2Config(
@@ -206,10 +199,7 @@ DEEPSEEK_V2 = Family(
     },
     tiny=DeepSeekV2Config(**TINY, q_rank=0), objective="next_token", prefix="model",
     model_types=("deepseek_v2",),
-    heads={
-        "lm": "DeepseekV2ForCausalLM", "classify": "DeepseekV2ForSequenceClassification",
-        "none": "DeepseekV2Model",
-    },
+    heads=published_heads("DeepseekV2", "tag", "span"),
     require={
         "scoring_func": ("softmax",), "topk_method": ("greedy", "group_limited_greedy"),
         "moe_layer_freq": (1,),
@@ -227,13 +217,13 @@ DEEPSEEK_V2 = Family(
 
 DEEPSEEK_V3 = replace(
     DEEPSEEK_V2, name="deepseek-v3", config=DeepSeekV3Config,
-    build=partial(deepseek, router=SigmoidRouter), keys=V3_KEYS,
+    build=partial(deepseek, router=SigmoidRouter), keys=published_keys(
+        DeepSeekV3Config, "ffn_bias", **OWN_KEYS, n_group="groups", topk_group="groups_kept",
+        rope_interleave="interleaved", num_nextn_predict_layers="mtp",
+    ),
     presets={"deepseek-v3": DeepSeekV3Config(rope_scaling=YARN_V3)},
     tiny=DeepSeekV3Config(**TINY, q_rank=16), model_types=("deepseek_v3",),
-    heads={
-        "lm": "DeepseekV3ForCausalLM", "classify": "DeepseekV3ForSequenceClassification",
-        "tag": "DeepseekV3ForTokenClassification", "none": "DeepseekV3Model",
-    },
+    heads=published_heads("DeepseekV3", "span"),
     require={"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",), "moe_layer_freq": (1,)},
     absent={"max_position_embeddings": 4096, "num_attention_heads": 128, "num_nextn_predict_layers": 1},
     # Layers that predict later tokens are not built, nor written.

@@ -14,14 +14,13 @@ from typing import Any
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived
 from heedful.models.decoders.llama_lineage.llama import (
-    KEYS,
     LLAMA,
     NAMES,
     DecoderConfig,
     llama,
     llama_attention,
 )
-from heedful.models.family import published_heads
+from heedful.models.family import published_heads, published_keys
 from heedful.models.gguf_config import ROWS, gguf_keys
 from heedful.models.hf_config import read_local_layers, read_rope, write_rope
 from heedful.nn.block import MakeNorm, SandwichBlock
@@ -108,12 +107,6 @@ GEMMA2_NAMES: list[Row] = [
     ("model.layers.*.self_attn.{q,k}_norm", "blocks.*.attn.{q,k}_norm"),
     *NAMES,
 ]
-GEMMA_KEYS = {**KEYS, "attention_bias": "bias"}
-GEMMA2_KEYS = {
-    **{theirs: ours for theirs, ours in GEMMA_KEYS.items() if ours != "act"}, "hidden_activation": "act",
-    "query_pre_attn_scalar": "score_dim", "sliding_window": "window",
-    "attn_logit_softcapping": "softcap", "final_logit_softcapping": "logit_softcap",
-}  # fmt: skip
 
 
 def read_gemma(hf_config: dict[str, Any]) -> dict[str, Any]:
@@ -163,7 +156,7 @@ def read_gemma_gguf(source: GGUFFile) -> dict[str, Any]:
 
 
 GEMMA = replace(
-    LLAMA, name="gemma", config=GemmaConfig, build=gemma, names=NAMES, keys=GEMMA_KEYS,
+    LLAMA, name="gemma", config=GemmaConfig, build=gemma, names=NAMES, keys=published_keys(GemmaConfig),
     presets={
         "gemma-2b": GemmaConfig(dim=2048, layers=18, heads=8, kv_heads=1, hidden=16384),
         "gemma-7b": GemmaConfig(),
@@ -178,7 +171,11 @@ GEMMA = replace(
 )  # fmt: skip
 
 GEMMA2 = replace(
-    GEMMA, name="gemma2", config=Gemma2Config, build=gemma2, names=GEMMA2_NAMES, keys=GEMMA2_KEYS,
+    GEMMA, name="gemma2", config=Gemma2Config, build=gemma2, names=GEMMA2_NAMES,
+    keys=published_keys(
+        Gemma2Config, hidden_activation="act", query_pre_attn_scalar="score_dim",
+        attn_logit_softcapping="softcap", final_logit_softcapping="logit_softcap",
+    ),
     presets={
         "gemma-2-2b": Gemma2Config(),
         "gemma-2-9b": Gemma2Config(dim=3584, layers=42, heads=16, kv_heads=8, hidden=14336),

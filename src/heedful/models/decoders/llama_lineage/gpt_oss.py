@@ -11,13 +11,12 @@ from typing import Any
 
 from heedful.models.base import LM, derived
 from heedful.models.decoders.llama_lineage.llama import (
-    KEYS,
     LLAMA,
     NAMES,
     DecoderConfig,
     llama,
 )
-from heedful.models.family import published_heads
+from heedful.models.family import published_heads, published_keys
 from heedful.models.gguf_config import ROWS, gguf_keys
 from heedful.nn.attention.multi_head import SinkAttention
 from heedful.nn.moe import ClippedExperts, MoE, SoftmaxRouter
@@ -75,11 +74,6 @@ OWN_NAMES: list[Row] = [
     ("model.layers.*.mlp.experts.down_proj_bias", OF_EXPERTS + "down_bias"),
     *NAMES,
 ]
-OWN_KEYS = {
-    **KEYS, "attention_bias": "bias", "sliding_window": "window", "num_local_experts": "experts",
-    "num_experts_per_tok": "active", "swiglu_limit": "clip", "swiglu_alpha": "slope",
-}  # fmt: skip
-del OWN_KEYS["hidden_act"]
 
 
 GGUF_NAMES: list[Row] = [
@@ -107,7 +101,11 @@ def read_gpt_oss_gguf(source: GGUFFile) -> dict[str, Any]:
 
 
 GPT_OSS = replace(
-    LLAMA, name="gpt-oss", config=GPTOSSConfig, build=gpt_oss, names=OWN_NAMES, keys=OWN_KEYS,
+    LLAMA, name="gpt-oss", config=GPTOSSConfig, build=gpt_oss, names=OWN_NAMES,
+    keys=published_keys(
+        GPTOSSConfig, "act", num_local_experts="experts", num_experts_per_tok="active", swiglu_limit="clip",
+        swiglu_alpha="slope",
+    ),
     presets={"gpt-oss-20b": GPTOSSConfig(layers=24, experts=32), "gpt-oss-120b": GPTOSSConfig()},
     tiny=GPTOSSConfig(
         vocab=128, dim=32, layers=2, heads=4, kv_heads=2, head_dim=12, hidden=16, context=64, window=4,

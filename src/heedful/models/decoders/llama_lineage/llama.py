@@ -15,7 +15,7 @@ from torch import nn
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
-from heedful.models.family import published_heads
+from heedful.models.family import published_heads, published_keys
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
@@ -165,16 +165,8 @@ def llama_gguf_names(c: DecoderConfig) -> list[Row]:
     ]
 
 
-KEYS = {
-    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
-    "num_attention_heads": "heads", "num_key_value_heads": "kv_heads", "head_dim": "head_dim",
-    "intermediate_size": "hidden", "max_position_embeddings": "context", "rms_norm_eps": "norm_eps",
-    "attention_dropout": "dropout", "tie_word_embeddings": "tied", "hidden_act": "act",
-}  # fmt: skip
-
-
 LLAMA = Family(
-    "llama", LlamaConfig, llama, published_names, {**KEYS, "attention_bias": "bias", "mlp_bias": "ffn_bias"},
+    "llama", LlamaConfig, llama, published_names, published_keys(LlamaConfig),
     presets={
         "llama-7b": LlamaConfig(),
         "llama-13b": LlamaConfig(dim=5120, layers=40, heads=40),
@@ -209,7 +201,7 @@ LLAMA = Family(
 
 MISTRAL = replace(
     LLAMA, name="mistral", config=MistralConfig, names=NAMES, gguf_tensors={},
-    keys={**KEYS, "sliding_window": "window"}, model_types=("mistral",),
+    keys=published_keys(MistralConfig), model_types=("mistral",),
     presets={
         "mistral-7b": MistralConfig(kv_heads=8, hidden=14336, context=32768, window=4096, norm_eps=1e-5)
     },

@@ -14,14 +14,13 @@ from torch import nn
 
 from heedful.models.base import LM
 from heedful.models.decoders.llama_lineage.llama import (
-    KEYS,
     LLAMA,
     NAMES,
     DecoderConfig,
     llama,
     llama_attention,
 )
-from heedful.models.family import published_heads
+from heedful.models.family import published_heads, published_keys
 from heedful.models.gguf_config import ROWS, gguf_keys
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import SandwichBlock
@@ -65,7 +64,6 @@ def olmo2(c: Olmo2Config) -> LM:
     return llama(c, attn=partial(olmo2_attention, c), block=partial(SandwichBlock, nn.Identity))
 
 
-OLMO_KEYS = {**KEYS, "attention_bias": "bias"}
 OLMO2_NAMES: list[Row] = [
     ("model.layers.*.post_{attention,feedforward}_layernorm", "blocks.*.{attn,ffn}_post_norm"),
     ("model.layers.*.self_attn.{q,k}_norm", "blocks.*.attn.{q,k}_norm"),
@@ -75,7 +73,7 @@ TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hi
 
 OLMO = replace(
     LLAMA, name="olmo", config=Olmo1Config, build=olmo, names=NAMES,
-    keys={theirs: ours for theirs, ours in OLMO_KEYS.items() if ours != "norm_eps"} | {"clip_qkv": "clip"},
+    keys=published_keys(Olmo1Config, "norm_eps", clip_qkv="clip"),
     presets={
         "olmo-1b": Olmo1Config(dim=2048, layers=16, heads=16, hidden=8192, tied=True),
         "olmo-7b": Olmo1Config(),
@@ -86,7 +84,8 @@ OLMO = replace(
 )  # fmt: skip
 
 OLMO2 = replace(
-    OLMO, name="olmo2", config=Olmo2Config, build=olmo2, names=OLMO2_NAMES, keys=OLMO_KEYS,
+    OLMO, name="olmo2", config=Olmo2Config, build=olmo2, names=OLMO2_NAMES,
+    keys=published_keys(Olmo2Config),
     presets={
         "olmo-2-1b": Olmo2Config(dim=2048, layers=16, heads=16, hidden=8192),
         "olmo-2-7b": Olmo2Config(),

@@ -14,14 +14,13 @@ from typing import Any
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived
 from heedful.models.decoders.llama_lineage.llama import (
-    KEYS,
     LLAMA,
     NAMES,
     PartialRotaryConfig,
     llama,
     llama_attention,
 )
-from heedful.models.family import no_token_ids, published_heads, rename_keys
+from heedful.models.family import no_token_ids, published_heads, published_keys
 from heedful.models.gguf_config import FUSED_QKV, ROWS, gguf_keys
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.ffn import MLP, activation
@@ -107,11 +106,12 @@ def read_phi3_gguf(source: GGUFFile) -> dict[str, Any]:
     return {"window": window, "rope_scaling": LongScaling(stretch, trained, short, long, gain)}
 
 
+DROPOUT = {"attention_dropout": "dropout", "resid_pdrop": "dropout"}
 TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64)
 
 PHI = replace(
     LLAMA, name="phi", config=PhiConfig, build=phi, names=PHI_NAMES,
-    keys={**rename_keys(KEYS, rms_norm_eps="layer_norm_eps"), "resid_pdrop": "dropout"},
+    keys=published_keys(PhiConfig, layer_norm_eps="norm_eps", **DROPOUT),
     presets={
         "phi-1": PhiConfig(), "phi-1.5": PhiConfig(),
         "phi-2": PhiConfig(dim=2560, layers=32, rope_dim=32),
@@ -127,7 +127,7 @@ PHI = replace(
 
 PHI3 = replace(
     PHI, name="phi3", config=Phi3Config, build=phi3, names=PHI3_NAMES,
-    keys={**KEYS, "resid_pdrop": "dropout", "sliding_window": "window"},
+    keys=published_keys(Phi3Config, **DROPOUT),
     presets={
         "phi-3-mini": Phi3Config(window=2047),
         "phi-3-medium": Phi3Config(dim=5120, layers=40, heads=40, kv_heads=10, hidden=17920, window=2047),

@@ -13,7 +13,6 @@ from typing import Any
 
 from heedful.models.base import LM
 from heedful.models.decoders.llama_lineage.llama import (
-    KEYS,
     LLAMA,
     NAMES,
     DecoderConfig,
@@ -22,7 +21,7 @@ from heedful.models.decoders.llama_lineage.llama import (
     llama_mlp,
     published_names,
 )
-from heedful.models.family import published_heads
+from heedful.models.family import published_heads, published_keys
 from heedful.models.gguf_config import ROWS, gguf_keys
 from heedful.models.hf_config import read_local_layers
 from heedful.nn.context import Part
@@ -84,7 +83,7 @@ QK_NORMS: Row = ("model.layers.*.self_attn.{q,k}_norm", "blocks.*.attn.{q,k}_nor
 TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64)
 
 QWEN2 = replace(
-    LLAMA, name="qwen2", config=Qwen2Config, build=qwen2, keys=KEYS,
+    LLAMA, name="qwen2", config=Qwen2Config, build=qwen2, keys=published_keys(Qwen2Config, "window"),
     presets={
         "qwen2.5-0.5b": Qwen2Config(
             dim=896, layers=24, heads=14, kv_heads=2, hidden=4864, tied=True
@@ -109,7 +108,7 @@ QWEN2 = replace(
 )  # fmt: skip
 
 QWEN3 = replace(
-    QWEN2, name="qwen3", config=Qwen3Config, build=qwen3, keys={**KEYS, "attention_bias": "bias"},
+    QWEN2, name="qwen3", config=Qwen3Config, build=qwen3, keys=published_keys(Qwen3Config, "window"),
     names=partial(published_names, rows=[*NAMES, QK_NORMS]),
     presets={
         "qwen3-0.6b": Qwen3Config(dim=1024, layers=28, heads=16, kv_heads=8, hidden=3072, tied=True),

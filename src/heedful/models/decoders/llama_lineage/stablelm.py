@@ -13,14 +13,13 @@ from functools import partial
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived
 from heedful.models.decoders.llama_lineage.llama import (
-    KEYS,
     LLAMA,
     NAMES,
     PartialRotaryConfig,
     llama,
     llama_attention,
 )
-from heedful.models.family import published_heads, rename_keys
+from heedful.models.family import published_heads, published_keys
 from heedful.models.gguf_config import ROWS, gguf_keys
 from heedful.nn.attention.multi_head import head_size
 from heedful.nn.block import Block, ParallelBlock
@@ -69,10 +68,10 @@ OWN_NAMES: list[Row] = [
 
 STABLELM = replace(
     LLAMA, name="stablelm", config=StableLMConfig, build=stablelm, names=OWN_NAMES,
-    keys={
-        **rename_keys(KEYS, rms_norm_eps="layer_norm_eps", head_dim=""), "use_qkv_bias": "bias",
-        "qk_layernorm": "qk_norm", "use_parallel_residual": "parallel", "hidden_dropout": "dropout",
-    },
+    keys=published_keys(
+        StableLMConfig, "head_dim", layer_norm_eps="norm_eps", use_qkv_bias="bias", qk_layernorm="qk_norm",
+        use_parallel_residual="parallel", attention_dropout="dropout", hidden_dropout="dropout",
+    ),
     presets={
         "stablelm-3b": StableLMConfig(),
         "stablelm-2-1.6b": StableLMConfig(vocab=100352, dim=2048, layers=24, hidden=5632, bias=True),

@@ -10,13 +10,12 @@ from functools import partial
 
 from heedful.models.base import LM, derived
 from heedful.models.decoders.llama_lineage.llama import (
-    KEYS,
     LLAMA,
     NAMES,
     DecoderConfig,
     llama,
 )
-from heedful.models.family import published_heads, rename_keys
+from heedful.models.family import published_heads, published_keys
 from heedful.models.gguf_config import ROWS, gguf_keys
 from heedful.nn.block import Block
 from heedful.nn.ffn import MLP, activation
@@ -49,8 +48,10 @@ def starcoder2(c: StarCoder2Config) -> LM:
 STARCODER2 = replace(
     LLAMA, name="starcoder2", config=StarCoder2Config, build=starcoder2,
     names=[("model.layers.*.mlp.{c_fc,c_proj}", "blocks.*.ffn.{up,down}"), *NAMES],
-    keys=rename_keys(KEYS, rms_norm_eps="norm_epsilon")
-    | {"sliding_window": "window", "use_bias": "bias", "residual_dropout": "dropout"},
+    keys=published_keys(
+        StarCoder2Config, norm_epsilon="norm_eps", use_bias="bias", attention_dropout="dropout",
+        residual_dropout="dropout",
+    ),
     presets={
         "starcoder2-3b": StarCoder2Config(window=4096, rope_base=999999.4420358813),
         "starcoder2-7b": StarCoder2Config(

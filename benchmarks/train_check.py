@@ -27,7 +27,7 @@ from heedful.kernels.gpu.crossentropy import loss_and_slope
 from heedful.kernels.gpu.float8_product import BACKWARD, FORWARD, GELU, PLAIN, SLOPE
 from heedful.train import float8 as swapping
 from heedful.train.crossentropy import linear_cross_entropy
-from heedful.train.float8 import fuse
+from heedful.train.float8 import fused_classes
 from heedful.train.loss import LossModule, attention_kernels
 from heedful.train.objectives import objective
 from heedful.weights.loading import build
@@ -179,7 +179,8 @@ def step(a: argparse.Namespace, how: str) -> dict[str, Tensor]:
         swapping.WORDS = "words" in how
         swapping.use_float8(model)
     if "fused" in how:
-        fuse(model)
+        for module, faster in fused_classes(model):
+            module.__class__ = faster
     trained: Any = LossModule(model.train(), objective("next_token"))
     bad = [] if "compiled" in how else watch(model)
     trained = torch.compile(trained) if "compiled" in how else trained

@@ -2,6 +2,7 @@
 
     python benchmarks/training_speed.py                         Mamba, GLA, linear attention beside GPT-2
     python benchmarks/training_speed.py --beside-transformers   LLaMA, BERT, T5, GPT-2 beside transformers
+    python benchmarks/training_speed.py --defaults              what TrainConfig chooses beside other settings
     python benchmarks/training_speed.py --scan                  the kernels of Mamba's scan, one by one
     python benchmarks/training_speed.py --tiny --device cpu --eager   a dry run of any of these
 
@@ -26,7 +27,10 @@ from heedful.data.batch import Batch
 from heedful.nn.state_space.scan import selective
 from heedful.nn.state_space.selective import fast_selective
 from heedful.train.config import TrainConfig
-from heedful.train.fit import fit
+from heedful.train.distributed import Processes
+from heedful.train.fit import TrainingRun, fit
+from heedful.train.float8 import fused_classes
+from heedful.train.objectives import objective
 from heedful.weights.loading import build
 
 VOCAB = 50257
@@ -83,20 +87,18 @@ TINY_T5 = {"d_model": 64, "num_layers": 2, "vocab_size": 256, "decoder_start_tok
 
 
 class RandomBatches:
-    """Batches of random tokens, made before the clock starts; encoder-decoders write what they read."""
+    """Batches of random tokens, made before the clock starts; an encoder-decoder writes `written` of them."""
 
     fingerprint = "random"
 
-    def __init__(self, vocab: int, rows: int, length: int, both_sides: bool = False) -> None:
-        tokens = torch.randint(vocab, (4, rows, length + 1), generator=torch.Generator().manual_seed(0))
-        self.made = [
-            Batch(
-                t[:, :-1].contiguous(),
-                t[:, 1:].contiguous(),
-                target=t[:, :-1].contiguous() if both_sides else None,
-            )
-            for t in tokens
-        ]
+    def __init__(self, vocab: int, rows: int, length: int, written: int = 0) -> None:
+        draw = torch.Generator().manual_seed(0)
+        self.made: list[Batch] = []
+        for _ in range(4):
+            tokens = torch.randint(vocab, (rows, length + 1), generator=draw)
+            answer = torch.randint(vocab, (rows, written + 1), generator=draw) if written else tokens
+            target = answer[:, :-1].contiguous() if written else None
+            self.made.append(Batch(tokens[:, :-1].contiguous(), answer[:, 1:].contiguous(), target=target))
 
     def __getitem__(self, step: int) -> Batch:
         return self.made[step % 4]
@@ -124,7 +126,7 @@ def measure(
 ) -> dict[str, Any]:
     """Tokens a second of `fit`."""
     torch._dynamo.reset()
-    batches = RandomBatches(model.config.vocab, *shape, both_sides=purpose == "spans")
+    batches = RandomBatches(model.config.vocab, *shape, written=shape[1] if purpose == "spans" else 0)
     config = TrainConfig(
         steps=1000,
         lr=3e-4,
@@ -181,6 +183,52 @@ def families(a: argparse.Namespace) -> list[dict[str, Any]]:
                 f"{f['model']:8} {shape[0]} x {shape[1]}: {f['tokens_per_second'] / base:.2f} of gpt2",
                 flush=True,
             )
+    return found
+
+
+# Rows, tokens read and tokens written of the models whose default is measured.
+DEFAULT_SHAPES = {
+    "gpt2 124M": (64, 1024, 0), "llama 0.9B": (8, 2048, 0), "bert-base": (64, 512, 0),
+    "t5-base": (32, 512, 128), "mamba 130M": (8, 1024, 0),
+}  # fmt: skip
+SETTINGS: dict[str, dict[str, Any]] = {
+    "default": {}, "plain": {"compile": False, "graph": False}, "recorded": {"compile": False, "graph": True},
+    "compiled": {"compile": True, "graph": False}, "whole model compiled": {"compile": False, "graph": True},
+}  # fmt: skip
+
+
+def defaults(a: argparse.Namespace) -> list[dict[str, Any]]:
+    """TrainConfig(dtype="bfloat16") beside other settings, and its speed as a part of the fastest one's."""
+    found = []
+    for label, (rows, length, written) in DEFAULT_SHAPES.items():
+        if a.only and label.split()[0] not in a.only.split(","):
+            continue
+        mamba = label == "mamba 130M"
+        ours = {"name": "mamba", "vocab": VOCAB} if mamba else dict(BESIDE[label].ours)
+        purpose = "next_token" if mamba else BESIDE[label].purpose
+        if a.tiny:
+            ours |= {k: v for k, v in TINY_OURS.items() if not mamba or k in ("dim", "layers", "vocab")}
+            rows, length, written = 2, 32, 8 * bool(written)
+        speeds: dict[str, int] = {}
+        for setting in a.settings.split(","):
+            torch._dynamo.reset()
+            model = build(**ours, seed=0, device=a.device)
+            batches = RandomBatches(model.config.vocab, rows, length, written)
+            config = TrainConfig(dtype="bfloat16", **SETTINGS[setting])
+            run = TrainingRun(model, objective(purpose), batches, config, Processes())  # type: ignore[arg-type]
+            if setting == "whole model compiled":
+                for module, faster in fused_classes(model):
+                    module.__class__ = faster
+                run.trained = torch.compile(run.trained)
+            first, step = timed(lambda run=run: run.step()._loss, a)
+            found.append(report(f"{label}, {setting}", (rows, length + written), first, step, model))
+            speeds[setting] = found[-1]["tokens_per_second"]
+            del run, model
+        best = max(speeds, key=speeds.__getitem__)
+        share = speeds["default"] / speeds[best]
+        print(
+            f"{label}: default {speeds['default']:,} tokens/s, {share:.3f} of the best ({best})", flush=True
+        )
     return found
 
 
@@ -306,14 +354,19 @@ def main() -> None:
         "--layers", type=int, default=0, help="fewer layers than the models have; Mamba gets twice as many"
     )
     parser.add_argument(
-        "--only", default="", help="some of the models beside transformers: llama,bert-base,…"
+        "--only", default="", help="some of the models by their first words: llama,bert-base,…"
     )
     parser.add_argument("--beside-transformers", action="store_true")
+    parser.add_argument("--defaults", action="store_true")
+    parser.add_argument(
+        "--settings", default="default,plain,recorded,compiled", help=f"{', '.join(SETTINGS)}"
+    )
     parser.add_argument("--where", action="store_true", help="the busiest kernels of a step")
     parser.add_argument("--scan", action="store_true")
     parser.add_argument("--out", type=Path, help="a file for all that was found, as JSON")
     a = parser.parse_args()
-    found = (scan_times if a.scan else beside_transformers if a.beside_transformers else families)(a)
+    way = scan_times if a.scan else beside_transformers if a.beside_transformers else families
+    found = (defaults if a.defaults else way)(a)
     if a.out is not None:
         a.out.write_text(json.dumps(found, indent=1))
 

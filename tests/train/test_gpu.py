@@ -25,6 +25,7 @@ from heedful.models.base import Model
 from heedful.nn.state_space.chunked import fast_linear
 from heedful.nn.state_space.scan import linear_scan, selective
 from heedful.nn.state_space.selective import fast_selective
+from heedful.train import speed
 from heedful.train.config import TrainConfig
 from heedful.train.crossentropy import cross_entropy_reference, linear_cross_entropy
 from heedful.train.distributed import DistributedProcesses, Processes
@@ -212,6 +213,22 @@ def test_a_recorded_run_goes_on(files: Files, tmp_path: Path) -> None:
     usual: dict[str, Any] = {"graph": True, "folder": tmp_path / "parts", "resume": True}
     trained(own(), "next_token", files, steps=6, **usual)
     _, parts = trained(own(), "next_token", files, steps=12, **usual)
+    assert furthest(whole, parts) < 1e-4
+
+
+@pytest.mark.skipif(not CUDA, reason="steps are compiled and recorded on a GPU alone")
+def test_a_run_goes_on_as_its_checkpoint_was_made_fast(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The choice is that of the first part, although the second alone would choose otherwise."""
+    monkeypatch.setattr(speed, "COMPILE_SECONDS", 0.0)
+    usual: dict[str, Any] = {"dtype": "bfloat16", "resume": True, "schedule": "constant", "lr": 1e-3}
+    _, whole = trained(toys.tiny("gpt2"), "next_token", files, steps=30, folder=tmp_path / "whole", **usual)
+    trained(toys.tiny("gpt2"), "next_token", files, steps=20, folder=tmp_path / "parts", **usual)
+    monkeypatch.setattr(speed, "COMPILE_SECONDS", 1e9)
+    capsys.readouterr()
+    _, parts = trained(toys.tiny("gpt2"), "next_token", files, steps=30, folder=tmp_path / "parts", **usual)
+    assert capsys.readouterr().err == "speed: as in the checkpoint, steps are compiled, recorded\n"
     assert furthest(whole, parts) < 1e-4
 
 

@@ -168,7 +168,7 @@ class BucketBias(nn.Module):
     def forward(self, ctx: Context) -> Tensor:
         distance = ctx.k_pos[:, None, :] - ctx.q_pos[:, :, None]  # (B, T, S)
         bias: Tensor = self.table(self.bucket(distance)).permute(0, 3, 1, 2)  # (B, H, T, S)
-        return bias
+        return bias.contiguous()  # with keys further apart, a GPU's fused attention would refuse it
 
 
 # How far rotary positions reach: one class per published rescaling of the frequencies f_i = base^(−2i/K).

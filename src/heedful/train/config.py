@@ -36,8 +36,8 @@ class TrainConfig:
         str,
         Option("Multiply matrices in float32 or bfloat16; weights stay float32.", variable="HEED_DTYPE"),
     ] = "float32"
-    compile: bool = False
-    graph: bool = False  # on a GPU, record a step for each shape of batch and replay it
+    compile: bool | None = None  # compile the layers; None: on a GPU, where it pays (train/speed.py)
+    graph: bool | None = None  # record a step for each shape of batch and replay it; None: likewise
     float8: bool = False  # matrix products in float8 (H100 and newer)
     checkpointing: bool = False  # keep only block inputs, compute the rest again going back
     ema: float | None = None  # decay of an average of the weights

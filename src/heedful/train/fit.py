@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.optim import Optimizer
 
 from heedful.core.errors import ConfigError, HeedfulError
+from heedful.core.progress import print_above
 from heedful.data.batch import Batch
 from heedful.data.batches import Data, StepBatches, as_batches
 from heedful.models.base import Model, evaluation_mode
@@ -23,11 +24,12 @@ from heedful.nn.adapt import adapted_modules, recompute
 from heedful.train import checkpoint as store
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
-from heedful.train.float8 import fuse, use_float8
+from heedful.train.float8 import use_float8
 from heedful.train.graph import GraphedStep, StepFunction
 from heedful.train.loss import LossModule, attention_kernels, autocast, mean_losses
 from heedful.train.objectives import MeanLoss, Objective, counts, objective
 from heedful.train.optim import learning_rate, make_optimisers
+from heedful.train.speed import CompiledLayers, choose_speed
 from heedful.train.stopping import WeightAverage
 from heedful.weights.formats.tensor_files import is_sharded
 from heedful.weights.names import model_tensors
@@ -111,6 +113,7 @@ def fit(
     batches: Data,
     config: TrainConfig,
     processes: Processes | None = None,
+    report: Callable[[str], object] = print_above,
 ) -> Iterator[Step]:
     """Train `model` in place, a step at a time; with `processes`, together with others that do the same.
 
@@ -126,8 +129,12 @@ def fit(
     mean loss over the rows of the batch, as a tensor without axes, or a dict of `Term`: sums that say by what
     they are divided. Gradient accumulation splits a batch into parts. It weights a mean by the rows of each
     part, and divides terms by the counts of the whole batch, which is exact however ragged the rows are.
+
+    `report` gets one line that says how steps are made fast, if the config leaves that open on a GPU.
     """
-    run = TrainingRun(model, objective(purpose), as_batches(batches), config, processes or Processes())
+    run = TrainingRun(
+        model, objective(purpose), as_batches(batches), config, processes or Processes(), report
+    )
     with run.locked_folder():
         run.resume()
         before: Step | None = None
@@ -148,24 +155,27 @@ class TrainingRun:
 
     def __init__(
         self, model: Model, purpose: Objective | MeanLoss, batches: StepBatches, config: TrainConfig,
-        processes: Processes,
+        processes: Processes, report: Callable[[str], object] = print_above,
     ) -> None:  # fmt: skip
         if config.folder is not None and any(map(is_parametrized, model.modules())):
             raise ConfigError(
                 "a table learnt by spelling is no plain model yet and cannot be saved",
                 hint="use TrainConfig(folder=None), and heedful.save after `with spell_embedding(…)`",
             )
+        self.free_to_compile = config.compile is None  # whether the choice may be taken back
+        resumed = store.newest(Path(config.folder)) if config.folder is not None and config.resume else None
+        config, line = choose_speed(config, model, purpose, batches, processes, resumed)
+        self.report = report if processes.rank == 0 else lambda line: None
+        if line is not None:
+            self.report(line)
         self.model, self.config, self.processes, self.number = model, config, processes, 0
         self.device, self.batches = model.device, processes.share(batches)
         if config.float8:
             use_float8(model)
-        if config.compile and self.device.type == "cuda":
-            fuse(model)
         if config.checkpointing:
             recompute(model)
         self.trained: Any = processes.wrap(LossModule(model.train(), purpose), self.batches, self.device)
-        if config.compile:
-            self.trained = torch.compile(self.trained)
+        self.compiled = CompiledLayers(model, self.device) if config.compile else None
         # After wrapping: weights that are shared out are other parameters.
         self.weights = list(model.parameters())
         self.optimisers: list[Optimizer] = make_optimisers(model, config)
@@ -189,18 +199,35 @@ class TrainingRun:
         divide = {per: torch.full((), max(n, 1) / world, device=self.device) for per, n in counted.items()}
         for group in (g for o in self.optimisers for g in o.param_groups):
             group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
-        loss, norm, terms = self.change(batch.to(self.device), divide)
+        batch = batch.to(self.device)
+        try:
+            loss, norm, terms = self.change(batch, divide)
+        except Exception as error:  # the compiler fails with errors of many kinds
+            if isinstance(error, HeedfulError) or not self.may_stop_compiling():
+                raise
+            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+            self.report(f"speed: steps are no longer compiled: the compiler failed ({first_line:.200})")
+            self.compiled, self.config = None, replace(c, compile=False)
+            self._forget()
+            seed(mixed + self.processes.rank, self.device)
+            loss, norm, terms = self.change(batch, divide)
+        self.free_to_compile = False
         self.number = k + 1
         speed = tokens / (time.perf_counter() - began)
         epoch, finite = self.batches.epoch(k), Arriving(loss, norm)
         return Step(self.number, rate, tokens, speed, epoch, self, loss, finite, norm, terms)
+
+    def may_stop_compiling(self) -> bool:
+        """Return whether a failed step can be taken again without the compiler: the first, of one process."""
+        return self.free_to_compile and self.compiled is not None and self.processes.world == 1
 
     def _change(self, batch: Batch, divide: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Forward, backward, clip, step: loss, norm of the gradient and terms, before the change."""
         c, losses, shown = self.config, [], []
         for part, by in self.processes.parts(batch, divide, c.accumulate):
             # going back too: layers that are recomputed must find the same kernels
-            with attention_kernels(self.device):
+            fast = contextlib.nullcontext() if self.compiled is None else self.compiled.in_use()
+            with attention_kernels(self.device), fast:
                 with autocast(self.device, c.dtype):
                     loss, terms = self.trained(part, by)
                 loss.backward()

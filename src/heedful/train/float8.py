@@ -124,17 +124,17 @@ class FusedMamba(Mamba):
         return self.conv.width == 4 and self.conv.bias is not None and fits_kernels(x, self.A_log)
 
 
-def fuse(model: nn.Module) -> int:
-    """Replace parts by faster ones in place; return how many were replaced."""
-    count = 0
+def fused_classes(model: nn.Module) -> list[tuple[nn.Module, type[nn.Module]]]:
+    """Return the parts of a model that have a faster form, each with the class of that form."""
+    found: list[tuple[nn.Module, type[nn.Module]]] = []
     for module in model.modules():
         if type(module) is Attention and alike(module.q, module.k, module.v):
-            module.__class__, count = FusedAttention, count + 1
+            found.append((module, FusedAttention))
         elif type(module) is MLP and module.act is gelu_tanh and alike(module.up, module.down, has_bias=True):
-            module.__class__, count = FusedMLP, count + 1
+            found.append((module, FusedMLP))
         elif type(module) is Mamba:
-            module.__class__, count = FusedMamba, count + 1
-    return count
+            found.append((module, FusedMamba))
+    return found
 
 
 def alike(*layers: nn.Linear, has_bias: bool = False) -> bool:

@@ -357,7 +357,7 @@ def tune_on_pairs(
     order = BalancedOrder(rows, labels, count_step_rows(batches), seed)
     config = TrainConfig(
         steps=STEPS, lr=LEARNING_RATE, betas=(0.9, 0.999), weight_decay=0.01, schedule="linear", final=0.0,
-        warmup=STEPS // 10, seed=seed,
+        warmup=STEPS // 10, seed=seed, compile=False, graph=False,
     )  # fmt: skip
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in weights)

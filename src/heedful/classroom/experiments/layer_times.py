@@ -118,9 +118,10 @@ def measure_step(
     order = ShuffledOrder(1 << 20, batch, 0, shuffle=False)
     batches = Batches(RepeatedBatch(Batch(rows, rows.roll(-1, 1))), order, "repeated")
     timed, now = [], time.perf_counter if device.type == "cuda" else time.thread_time
+    config = TrainConfig(steps=steps, dtype=dtype, compile=False, graph=False)
     with one_thread():
         began = now()
-        for step in fit(model, "next_token", batches, TrainConfig(steps=steps, dtype=dtype)):
+        for step in fit(model, "next_token", batches, config):
             timed.append((step.loss, now() - began))  # the loss waits for the device
             began = now()
     return {"seconds": min(seconds for _, seconds in timed[1:]), "tokens": batch * length}

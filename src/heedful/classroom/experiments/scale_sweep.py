@@ -148,7 +148,7 @@ class ScaleSweep:
             data={"length": s.length, "batch": s.batch, "holdout": HELD_OUT},
             train=TrainConfig(
                 steps=steps, lr=s.learning_rate(dim), warmup=max(1, steps // 20), dtype=s.dtype, seed=s.seed,
-                save_every=max(1, steps // 4), keep=1, graph=self.device.type == "cuda",
+                save_every=max(1, steps // 4), keep=1,
             ),
             evaluate=Evaluation(
                 every=steps, batches=s.evaluation_batches, log=max(1, steps // 20), sample=0

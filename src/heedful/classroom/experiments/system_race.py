@@ -165,7 +165,7 @@ class Race:
             data={"length": s.length, "batch": s.batch, "holdout": HELD_OUT},
             train=TrainConfig(
                 steps=s.steps, lr=competitor.system.lr, warmup=max(1, s.steps // 10), dtype=s.dtype,
-                seed=s.seed, save_every=every, graph=self.device.type == "cuda",
+                seed=s.seed, save_every=every,
             ),
             evaluate=Evaluation(every=every, batches=EVALUATION_BATCHES, log=every, sample=0),
             start=str(self.folder / "start" / competitor.system.family), device=str(self.device),
@@ -252,7 +252,7 @@ class Race:
         small = size_system(system, t.parameters, vocab=VOCAB, layers=2, context=t.length)
         config = TrainConfig(
             steps=t.steps, lr=t.lr, warmup=t.steps // 20, weight_decay=t.weight_decay,
-            graph=self.device.type == "cuda",
+            compile=False, graph=self.device.type == "cuda",
         )  # fmt: skip
 
         def measure(task: str, seed: int, table_std: float | None) -> dict[str, Any]:

@@ -137,7 +137,7 @@ class TranslationRace:
             {"length": s.length, "batch": s.batch, "truncate": True, "multiple": MULTIPLE if recorded else 1},
             TrainConfig(
                 steps=s.steps, lr=s.lr_factor * competitor.system.lr, warmup=max(1, s.steps // 10),
-                dtype=s.dtype, seed=s.seed, save_every=every, graph=recorded,
+                dtype=s.dtype, seed=s.seed, save_every=every,
             ),
             Evaluation(every=every, batches=8, log=every, sample=0), start=str(start),
             device=str(self.device),

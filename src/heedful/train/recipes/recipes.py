@@ -169,7 +169,7 @@ RECIPES: dict[str, Recipe] = {
     "transformer-wikitext2": wikitext_recipe(
         "gpt2", "a Transformer as large as that LSTM, on the same text", 1e-3,
         dict(dim=512, layers=4, heads=8, hidden=1664, context=128, dropout=0.4),
-        weight_decay=0.1, dtype="bfloat16", graph=True,
+        weight_decay=0.1, dtype="bfloat16",
     ),
     "seq2seq": translator_recipe(
         "seq2seq", "an LSTM reads a sentence, another writes its translation", 1e-3,
@@ -238,7 +238,7 @@ RECIPES: dict[str, Recipe] = {
     "shakespeare-char": Recipe(
         "gpt2", "Shakespeare by character on a GPU, in seconds", tokenizer=CHARS,
         model=dict(dim=384, layers=6, heads=6, context=256, dropout=0.2), data=dict(length=256, batch=64),
-        train=TrainConfig(steps=1500, lr=1.5e-3, dtype="bfloat16", graph=True, **NANO),
+        train=TrainConfig(steps=1500, lr=1.5e-3, dtype="bfloat16", **NANO),
         evaluate=Evaluation(every=250, log=50),
     ),
     "shakespeare-char-cpu": Recipe(

@@ -124,7 +124,8 @@ class TrainingLoop:
         if self.validation.untrained and not self.steps_before:
             self.evaluate(None)
         with catch_signals() as request, limit_threads(self.model):
-            for step in fit(self.model, self.purpose, self.batches, self.config, self.processes):
+            steps = fit(self.model, self.purpose, self.batches, self.config, self.processes, self.report)
+            for step in steps:
                 if last is None:
                     self.files.begin()
                 last = step
@@ -456,8 +457,7 @@ def rehearse(settings: ResolvedSettings) -> dict[str, Any]:
     held = sum(p.numel() * p.element_size() for p in model.parameters())
     kept = activations(run, batch) // config.accumulate
     moments = MOMENTS[config.optimiser]
-    plain = replace(config, compile=False, graph=False)
-    seconds = measure_steps(model, run.purpose, batches, plain, 2)[-1]
+    seconds = measure_steps(model, run.purpose, batches, config, 2)[-1]
     return {
         "recipe": settings.name, "family": model.family.name, "device": str(device), "parameters": parameters,
         "vocabulary": len(model.tokenizer), "rows": batches.row_count,
@@ -493,9 +493,12 @@ def measure_steps(
 ) -> list[float]:  # fmt: skip
     """Return the seconds of each of the first steps; of fewer if they take more than `limit` seconds.
 
-    The first step also warms up. The model learns them, at the full learning rate.
+    The first step also warms up. The model learns them, at the full learning rate, neither compiled nor
+    recorded.
     """
-    alone = replace(config, steps=steps, warmup=0, decay=None, folder=None, resume=False)
+    alone = replace(
+        config, steps=steps, warmup=0, decay=None, folder=None, resume=False, compile=False, graph=False
+    )
     seconds: list[float] = []
     began = time.perf_counter()
     for step in fit(model, purpose, batches, alone):

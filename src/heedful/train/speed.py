@@ -34,6 +34,7 @@ from heedful.train.float8 import fused_classes
 from heedful.train.graph import batch_shapes
 from heedful.train.objectives import MeanLoss, Objective
 
+WORDS = {"compile": "compiled", "graph": "recorded"}
 COMPILE_SECONDS = 10.0  # to compile one layer
 # The share of a plain step that compiling saves. An H200 saved 0.17 (GPT-2, BERT), 0.25 (LLaMA), 0.44 (T5).
 SAVED_SHARE = 0.2
@@ -54,9 +55,9 @@ def choose_speed(
     There is no line if the config has decided both, or on a CPU, where steps are neither. A run that
     continues from the checkpoint `resumed` keeps its choice, so that resuming is exact.
     """
-    undecided = [name for name in ("compile", "graph") if getattr(config, name) is None]
+    undecided = [name for name in WORDS if getattr(config, name) is None]
     if not undecided or model.device.type != "cuda":
-        return replace(config, **dict.fromkeys(undecided, False)), None
+        return replace(config, compile=bool(config.compile), graph=bool(config.graph)), None
     if resumed is not None:
         earlier, basis = read_training(resumed)["config"], "as in the checkpoint"
         reasons = {name: "" if earlier.get(name) else "off" for name in undecided}
@@ -64,10 +65,10 @@ def choose_speed(
         seconds = plain_seconds(config, model, batches)
         basis = f"for about {max(1, round(seconds))} s of work"
         reasons = obstacles(config, model, purpose, batches, processes, seconds)
-    config = replace(config, **{name: not reasons[name] for name in undecided})
-    words = {"compile": "compiled", "graph": "recorded"}
-    positive = [words[name] for name in words if getattr(config, name)]
-    negative = [f"not {words[name]} ({reasons[name]})" for name in undecided if reasons[name]]
+    chosen = {name: not reasons[name] if name in undecided else bool(getattr(config, name)) for name in WORDS}
+    config = replace(config, compile=chosen["compile"], graph=chosen["graph"])
+    positive = [WORDS[name] for name in WORDS if chosen[name]]
+    negative = [f"not {WORDS[name]} ({reasons[name]})" for name in undecided if reasons[name]]
     return config, f"speed: {basis}, steps are {', '.join(positive + negative)}"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import heedful
 from heedful.cli import COMMANDS, main
-from heedful.cli.models import count_known, read_known
+from heedful.cli.model_info import count_known, read_known
 from heedful.interp.observe.show import label
 from heedful.models import presets
 from heedful.weights.hub import at_hand
@@ -169,7 +169,7 @@ def test_listing_models_imports_nothing_heavy() -> None:
 
 
 def test_what_ls_lists_is_what_the_registry_has() -> None:
-    """If not: python -m heedful.cli.models"""
+    """If not: python -m heedful.cli.model_info"""
     assert read_known() == count_known()
 
 

@@ -19,7 +19,7 @@ import pytest
 import heedful
 from heedful.cli import load_command, main
 from heedful.cli.arguments import file_text, names_model
-from heedful.cli.models import read_card, read_known
+from heedful.cli.model_info import read_card, read_known
 from heedful.cli.output import align_columns, mark_spans
 from heedful.cli.tasks import format_answers
 from heedful.models.base import Model

@@ -16,7 +16,7 @@ from heedful.models.hf_config import config_from
 TURNED = sorted(
     kind
     for family in FAMILIES.values()
-    if {"rope_base", "rope_scaling"} <= set(family.config.known()) and family.name != "phi3"
+    if {"rope_base", "rope_scaling"} <= set(family.config.field_names()) and family.name != "phi3"
     for kind in family.model_types
 )
 TRAINED = {"original_max_position_embeddings": 512}

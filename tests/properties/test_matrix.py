@@ -93,7 +93,7 @@ def reloaded(model: Model, folder: Path) -> Model:
 
 def learner(family: str, **changes: Any) -> Model:
     """A model to be trained, without dropout."""
-    still = {name: 0.0 for name in FAMILIES[family].tiny.known() if "dropout" in name}
+    still = {name: 0.0 for name in FAMILIES[family].tiny.field_names() if "dropout" in name}
     return toys.tiny(family, **still | changes).to(DEVICE)
 
 

@@ -36,7 +36,7 @@ from heedful.nn.position import (
 from tests.properties.tiny import ALL, DECODERS, ids, tiny
 
 SWITCH = 12  # n₀
-SCALED = [family for family in ALL if "rope_scaling" in FAMILIES[family].tiny.known()]
+SCALED = [family for family in ALL if "rope_scaling" in FAMILIES[family].tiny.field_names()]
 SCALED.remove("olmo-hybrid")  # its tiny model has no positions
 KINDS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 CORE = {("llama", "dynamic"), ("llama", "longrope"), ("deepseek-v3", "dynamic"), ("gpt-oss", "longrope")}

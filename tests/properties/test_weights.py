@@ -54,7 +54,7 @@ def test_a_missing_tensor_is_an_error_that_names_it(family: str, tmp_path: Path)
 def test_one_batch_can_be_overfitted(family: str) -> None:
     model = (
         tiny(family, std=0.05, dropout=0.0)
-        if "dropout" in FAMILIES[family].config.known()
+        if "dropout" in FAMILIES[family].config.field_names()
         else tiny(family, std=0.05)
     )
     model.train()

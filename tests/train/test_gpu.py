@@ -338,7 +338,7 @@ def some(*families: str, among: Iterable[str]) -> list[Any]:
 @pytest.mark.parametrize("family", some("mamba", "gla", "deepseek-v3", among=FAMILIES))
 def test_every_family_trains_in_half_precision_recorded(family: str, files: Files) -> None:
     """Then with float8 where there is any: products whose sizes are multiples of 16."""
-    purpose, known = FAMILIES[family].objective, FAMILIES[family].tiny.known()
+    purpose, known = FAMILIES[family].objective, FAMILIES[family].tiny.field_names()
     own = lambda: toys.tiny(family, **{f: 0.0 for f in known if "dropout" in f})
     usual: dict[str, Any] = {"batch": 16, "steps": 6}
     plain = trained(own(), purpose, files, **usual)[0]
@@ -356,7 +356,7 @@ def test_families_of_all_kinds_train_compiled_and_recorded(family: str, files: F
     if DEVICE == "cpu":
         pytest.skip("compiling for a CPU takes minutes; tests/train/test_compile.py does it")
     torch._dynamo.reset()
-    own = lambda: toys.tiny(family, **{f: 0.0 for f in FAMILIES[family].tiny.known() if "dropout" in f})
+    own = lambda: toys.tiny(family, **{f: 0.0 for f in FAMILIES[family].tiny.field_names() if "dropout" in f})
     plain = trained(own(), "next_token", files, steps=6)[0]
     fast: dict[str, Any] = {"dtype": "bfloat16", "compile": True, "graph": True}
     assert trained(own(), "next_token", files, steps=6, **fast)[0] == pytest.approx(plain, rel=0.1)

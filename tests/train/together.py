@@ -26,7 +26,7 @@ from tests.train import toys
 def do(job: dict[str, Any], by: Processes) -> list[float]:
     """One run; its losses."""
     family, purpose = job["family"], job["purpose"]
-    known = toys.FAMILIES[family].tiny.known()
+    known = toys.FAMILIES[family].tiny.field_names()
     model = toys.tiny(family, **{n: 0.0 for n in known if "dropout" in n}, **job.get("model", {}))
     model = model.double() if job["double"] else model
     files = {k: Path(v) for k, v in job["files"].items()}

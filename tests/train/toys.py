@@ -103,7 +103,7 @@ def tiny(name: str, seed: int = 0, **changes: Any) -> Model:
     """A tiny model with first weights. Both sides of an encoder-decoder speak of the same words."""
     torch.manual_seed(seed)
     config = FAMILIES[name].tiny
-    sides = {"source_vocab": config.vocab} if "source_vocab" in config.known() else {}
+    sides = {"source_vocab": config.vocab} if "source_vocab" in config.field_names() else {}
     model = assemble(FAMILIES[name], config.change(**sides, **changes))
     initialise(model, std=0.1)  # at this size, 0.02 would make every word look the same for long
     return model
@@ -117,7 +117,7 @@ def model_of(name: str, **changes: Any) -> Model:
 
 def still(name: str) -> dict[str, float]:
     """Changes that turn off all dropout of the model an objective is tried with."""
-    return {f: 0.0 for f in FAMILIES[MODELS[name]["name"]].tiny.known() if "dropout" in f}
+    return {f: 0.0 for f in FAMILIES[MODELS[name]["name"]].tiny.field_names() if "dropout" in f}
 
 
 def purpose_of(name: str, **changes: Any) -> Objective:

@@ -36,9 +36,9 @@ class Command:
 
 
 COMMANDS = {
-    "show": Command("models", "Show a model's parts, shapes and equations.", "Models"),
-    "count": Command("models", "Count a model's parameters, FLOPs and memory.", "Models"),
-    "ls": Command("models", "List all presets, and the trained models on this machine.", "Models"),
+    "show": Command("model_info", "Show a model's parts, shapes and equations.", "Models"),
+    "count": Command("model_info", "Count a model's parameters, FLOPs and memory.", "Models"),
+    "ls": Command("model_info", "List all presets, and the trained models on this machine.", "Models"),
     "train": Command("training", "Train a model from scratch on files.", "Training"),
     "finetune": Command("finetune", "Fine-tune a trained model on a file.", "Training"),
     "eval": Command("finetune", "Measure a model on files.", "Training"),

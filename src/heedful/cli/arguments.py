@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from heedful.cli.models import read_known
+from heedful.cli.model_info import read_known
 from heedful.core.checks import Argument, Only, Option, annotated_option, check_choice, find_options
 from heedful.core.errors import InputError, NotFound
 from heedful.core.files import missing_file, read_blocks, stem_path

@@ -123,12 +123,12 @@ def print_stream(stepper: Any, text: str, settings: GenerationSettings) -> tuple
     return first, count
 
 
-def print_context_note(model: Any, written: int, wanted: int) -> None:
+def print_context_note(model: Any, count: int, max_tokens: int) -> None:
     """Tell on stderr that a text ended early because the model's context is full."""
     from heedful.decode.request import context_length
 
     print(
-        f"note: the text ends after {written} of {wanted} tokens, because the model's context of "
+        f"note: the text ends after {count} of {max_tokens} tokens, because the model's context of "
         f"{context_length(model)} tokens is full. Shorten the prompt, or name a model with a longer context.",
         file=sys.stderr,
     )

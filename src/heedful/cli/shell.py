@@ -86,7 +86,7 @@ def setting_words(path: str, name: str, value: str) -> str | None:
         from heedful.models import FAMILIES
         from heedful.train.config import TrainConfig
 
-        of_models = set[str]().union(*(family.config.known() for family in FAMILIES.values()))
+        of_models = set[str]().union(*(family.config.field_names() for family in FAMILIES.values()))
         names = {"train.": {f.name for f in fields(TrainConfig)}, "data.": of_data, "model.": of_models}
         section = next((one for one, members in names.items() if name in members), None)
     typed = {"True": "true", "False": "false", "None": "null", "": "…"}.get(value, value)

@@ -113,16 +113,14 @@ def rerank_command(
     list_best(common, "rerank", query, sentences, top_k)
 
 
-def list_best(
-    common: TextOptions, task: str, query: str, numbered: list[tuple[int, str]], top_k: int
-) -> None:
+def list_best(common: TextOptions, task: str, query: str, lines: list[tuple[int, str]], top_k: int) -> None:
     """Score texts, given with their lines, beside a query by a pipeline, and list the best."""
-    query, texts = text_or_file(query), [text for _, text in numbered]
+    query, texts = text_or_file(query), [text for _, text in lines]
     with print_warnings(), show_progress("comparing"), few_threads(texts):
         name, pipe = common.open(task)
         # One vector of the query serves all texts; a cross-encoder reads it anew beside each.
         scores = pipe(query if task == "sentence-similarity" else [query] * len(texts), texts)
-    rows = [{"text": t, "score": s, "line": line} for (line, t), s in zip(numbered, scores, strict=True)]
+    rows = [{"text": t, "score": s, "line": line} for (line, t), s in zip(lines, scores, strict=True)]
     best = sorted(rows, key=lambda row: -row["score"])[:top_k]
     draw = lambda _, rows: align_columns([(f"{r['score']:.4f}", f"{r['line']}", r["text"]) for r in rows])
     common.write(task, name, [query], [best], draw)

@@ -195,7 +195,7 @@ def context_length(model: Model, *, source: bool = False) -> int | None:
     embed = model.decoder_embed if isinstance(model, Seq2Seq) and not text_source else model.embed
     if embed.context is not None:
         return embed.context
-    return getattr(model.config, "context") if "context" in model.config.known() else None  # noqa: B009
+    return getattr(model.config, "context") if "context" in model.config.field_names() else None  # noqa: B009
 
 
 def max_positions(model: Model, *, source: bool = False) -> int | None:

@@ -83,7 +83,7 @@ def _pad(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     return ids.to(rows[0].device), torch.from_numpy(valid_mask(lengths, max(lengths))).to(rows[0].device)
 
 
-def read_texts(
+def prepare_inputs(
     model: Model, texts: Texts, *, max_length: int | None = None, source_only: bool = False
 ) -> list[Input]:
     """Return the inputs of texts or ids, each cut to `max_length` tokens; an error if there are none.
@@ -180,7 +180,7 @@ def collect_activations(
         if name.endswith((".pattern", ".scores")):
             raise InputError(f"{name} has a row for each key, whose number differs", hint="choose a vector")
     source_only = all(name.startswith(SOURCE_SIDE) for name in names)
-    inputs = read_texts(model, texts, max_length=max_length, source_only=source_only)
+    inputs = prepare_inputs(model, texts, max_length=max_length, source_only=source_only)
     by_text: dict[str, dict[int, tuple[Tensor, ...]]] = {name: {} for name in names}
     batches = make_batches(inputs, max_tokens)
     for batch in with_progress(batches, len(inputs), report, lambda batch: len(batch.inputs)):
@@ -219,7 +219,7 @@ def mean_loss(
 ) -> float:  # fmt: skip
     """Return the mean −log p of the next token over all tokens of many texts, in nats."""
     check_predicts_next(model)
-    inputs = read_texts(model, texts, max_length=max_length)
+    inputs = prepare_inputs(model, texts, max_length=max_length)
     total, count = 0.0, 0
     for batch in with_progress(make_batches(inputs), len(inputs), report, lambda batch: len(batch.inputs)):
         logp, (ids, valid) = F.log_softmax(batch.run(model, watch)[:, :-1].float(), -1), batch.read

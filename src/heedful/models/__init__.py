@@ -100,7 +100,7 @@ from heedful.models.state_space.linear import BASED, GLA, LINEAR
 from heedful.models.state_space.mamba import MAMBA
 from heedful.models.state_space.mamba2 import MAMBA2
 from heedful.models.state_space.s4 import S4_LM
-from heedful.models.vision.image_to_text import VISION
+from heedful.models.vision.vision_encoder_decoder import VISION
 
 FAMILIES: dict[str, Family] = {
     family.name: family

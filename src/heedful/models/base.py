@@ -18,7 +18,6 @@ from heedful.models.calls import (
     advance,
     check_beside,
     check_ids_tensor,
-    document_lengths,
     document_positions,
     evaluation_mode,
     positions,
@@ -196,8 +195,7 @@ class LM(Model):
         check_beside(tokens, documents, "documents")
         pos, fresh, length = positions(valid, tokens.shape[1], tokens.device), None, None
         if documents is not None:
-            pos, fresh = document_positions(documents)
-            length = document_lengths(pos, fresh, valid)
+            pos, fresh, length = document_positions(documents, valid)
         mask = Mask(causal=self.causal, valid=valid, q_documents=documents, k_documents=documents)
         if watch is not None:
             watch.begin()

@@ -124,20 +124,18 @@ def positions(valid: Tensor | None, length: int, device: torch.device) -> Tensor
     return (valid.long().cumsum(1) - 1).clamp(min=0)
 
 
-def document_positions(documents: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions that start anew with each packed document, and where they start; both (B, T)."""
+def document_positions(documents: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Positions that start again with each packed document, where they start, and how many tokens the
+    document of each token has; all (B, T).
+    """
     index = torch.arange(documents.shape[1], device=documents.device)[None]
     fresh = torch.ones_like(documents, dtype=torch.bool)
     fresh[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    start = torch.where(fresh, index, 0).cummax(1).values
-    return index - start, fresh
-
-
-def document_lengths(pos: Tensor, fresh: Tensor, valid: Tensor | None) -> Tensor:
-    """How many tokens the packed document of each token has, (B, T), from `document_positions`."""
+    pos = index - torch.where(fresh, index, 0).cummax(1).values
     number = fresh.long().cumsum(1) - 1
     count = pos + 1 if valid is None else (pos + 1) * valid
-    return torch.zeros_like(count).scatter_reduce(1, number, count, "amax").gather(1, number)
+    lengths = torch.zeros_like(count).scatter_reduce(1, number, count, "amax").gather(1, number)
+    return pos, fresh, lengths
 
 
 def advance(

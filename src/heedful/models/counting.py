@@ -211,7 +211,7 @@ def _identify(model: str | Config | Model) -> tuple[str, Family, Config]:
     return having[0].name, having[0], model
 
 
-def parameters(family: Family, config: Config) -> int:
+def backbone_parameters(family: Family, config: Config) -> int:
     """The parameters alone, as `count` gives them."""
     with outline():
         backbone = _backbone(family, config, family.build(config) if config.head == "lm" else None)

@@ -104,7 +104,7 @@ class Config:
             if "derive" in f.metadata and f.name not in given:
                 object.__setattr__(self, f.name, f.metadata["derive"](self))
         for name in ("heads", "decoder_heads", "window_heads"):
-            if name in self.known() and "head_dim" not in self.known():
+            if name in self.field_names() and "head_dim" not in self.field_names():
                 head_size(self.dim, getattr(self, name))
         self.check()
 
@@ -121,14 +121,14 @@ class Config:
         """Raise ConfigError for values that do not go together."""
 
     @classmethod
-    def known(cls) -> list[str]:
+    def field_names(cls) -> list[str]:
         """The names of all fields."""
         return [f.name for f in fields(cls)]
 
     @classmethod
     def strict(cls, **values: Any) -> Config:
         """A config from keywords; an unknown one is an error that names the nearest."""
-        known = cls.known()
+        known = cls.field_names()
         for name in values:
             if name not in known:
                 instead = nearest(name, known) or "it has " + ", ".join(known)
@@ -229,7 +229,7 @@ def published_keys(config: type[Config], *without: str, **own: str) -> dict[str,
 
     Fields in `without` have none: `read` makes them of other keys, or no published config states them.
     """
-    fields = {*config.known()} - {*without, *own.values()}
+    fields = {*config.field_names()} - {*without, *own.values()}
     return {theirs: ours for theirs, ours in COMMON_KEYS.items() if ours in fields} | own
 
 

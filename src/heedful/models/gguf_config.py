@@ -76,7 +76,7 @@ def config_to_gguf(family: Family, config: Config) -> dict[str, Any]:
 def check_same_config(family: Family, config: Config, again: Config) -> None:
     """Raise ConfigError for the first field of a config that a GGUF file could not hold."""
     for f in fields(again):
-        if f.name in NEVER_WRITTEN or "dropout" in f.name or f.name not in config.known():
+        if f.name in NEVER_WRITTEN or "dropout" in f.name or f.name not in config.field_names():
             continue
         ours, theirs = getattr(config, f.name), getattr(again, f.name)
         same = ours == theirs
@@ -132,5 +132,5 @@ KEYS = {
 
 def gguf_keys(architecture: str, config: type[Config], *without: str) -> dict[str, str]:
     """The numbers that a GGUF file states, by the fields of `config` that they are, but for some fields."""
-    fields = set(config.known()) - set(without)
+    fields = set(config.field_names()) - set(without)
     return {f"{architecture}.{theirs}": ours for theirs, ours in KEYS.items() if ours in fields}

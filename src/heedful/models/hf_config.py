@@ -83,7 +83,7 @@ def read_rope_fields(family: Family, hf_config: dict[str, Any], values: Mapping[
     Where a part of each head is turned, its share stands in `rope_parameters`, or beside it. Layers with a
     window are those that `layer_types` lists; without a list, the config's own default.
     """
-    known, fields = family.config.known(), dict[str, Any]()
+    known, fields = family.config.field_names(), dict[str, Any]()
     if "local" in known and "local" not in values and hf_config.get("layer_types") is not None:
         fields["local"] = read_local_layers(hf_config, ())
     if "rope_scaling" not in known or "rope_scaling" in values:
@@ -103,7 +103,7 @@ def read_rope_fields(family: Family, hf_config: dict[str, Any], values: Mapping[
 
 def write_rope_fields(family: Family, config: Config) -> dict[str, Any]:
     """The published keys that `read_rope_fields` reads back."""
-    values, known, out = vars(config), config.known(), dict[str, Any]()
+    values, known, out = vars(config), config.field_names(), dict[str, Any]()
     if "local" in known and values["window"] is not None:
         out["layer_types"] = write_layer_types(config.layers, values["local"])
     if "rope_scaling" not in known:
@@ -196,7 +196,7 @@ def config_from_gguf(family: Family, source: GGUFFile) -> Config:
     values |= family.gguf_read(source) if family.gguf_read else {}
     told, divisors = source.rope()
     check_kinds(f"{source.path}: rope scaling", told, GGUF_ROPE, minimum=1)
-    if "rope_scaling" in family.config.known() and "rope_scaling" not in values:
+    if "rope_scaling" in family.config.field_names() and "rope_scaling" not in values:
         base = values.setdefault("rope_base", 10000.0)  # what llama.cpp takes where a file has none
         values["rope_scaling"] = read_gguf_rope(told, divisors, base, values.get("context", 2048))
     return family.config.strict(**values)
@@ -274,7 +274,7 @@ def config_from(family: Family, hf_config: dict[str, Any], names: Iterable[str] 
     own = str(hf_config.get("model_type")).startswith("heedful-")  # a published class may mean its own head
     if own and values["head"] == "classify" and hf_config.get("classifier_pooling"):
         values["classifier_pooling"] = hf_config["classifier_pooling"]
-    known = set(family.config.known())
+    known = set(family.config.field_names())
     wrong = {n: v for n, v in values.items() if n not in known}
     if wrong:
         raise ConfigError(f"{family.name} has no field for {wrong}", hint="its table of keys is at fault")

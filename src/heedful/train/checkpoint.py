@@ -351,7 +351,7 @@ def check_same_shapes(source: Model, model: Model, checkpoint: Path) -> None:
     shapes = [{name: tuple(t.shape) for name, t in tensors.items()} for tensors in (theirs, ours)]
     if shapes[0] != shapes[1]:
         had, have = vars(source.config), vars(model.config)
-        fields = [n for n in model.config.known() if n in had and had[n] != have[n]][:3]
+        fields = [n for n in model.config.field_names() if n in had and had[n] != have[n]][:3]
         listed = lambda values: ", ".join(f"{n}={values[n]!r}" for n in fields)
         odd = sorted(n for n in shapes[0].keys() | shapes[1].keys() if shapes[0].get(n) != shapes[1].get(n))
         what = f"{listed(had)}, this one {listed(have)}" if fields else f"another {odd[0]}"

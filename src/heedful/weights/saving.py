@@ -105,7 +105,7 @@ def _write_beside(model: Model, folder: Path) -> None:
     (folder / GENERATION).unlink(missing_ok=True)  # an earlier model's rules are not this one's
     if model.generation:
         _write_json(folder / GENERATION, model.generation)
-    typed = "types" in model.config.known() and getattr(model.config, "types") > 1  # noqa: B009
+    typed = "types" in model.config.field_names() and getattr(model.config, "types") > 1  # noqa: B009
     save_tokenizer(model.tokenizer, folder, types=typed)
     write_pooling(model.pooling, folder, model.config.dim)
     if model.image_processor is not None:

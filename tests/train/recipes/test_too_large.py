@@ -32,7 +32,7 @@ def test_a_family_is_trained_in_its_smallest_size(name: str) -> None:
     tiny = FAMILIES[name].tiny
     sizes = {n: tuple(v) if isinstance(v, list) else v for n, v in recipe.model.items()}
     made = find_config(recipe.family)[1].change(**sizes, vocab=tiny.vocab)
-    differing = {n for n in tiny.known() if getattr(made, n) != getattr(tiny, n)}
+    differing = {n for n in tiny.field_names() if getattr(made, n) != getattr(tiny, n)}
     assert differing <= {"source_vocab", "labels"}
 
 

@@ -143,7 +143,7 @@ class RepeatedBatch:
 
 def layer_call(system: System, dim: int, length: int, device: torch.device) -> Callable[[], object]:
     """Return a call of the mixing part of one layer on one text of `length` tokens."""
-    options = find_config(system.family)[1].known()
+    options = find_config(system.family)[1].field_names()
     sizes: dict[str, Any] = {**system.options, "layers": 1 + 2 * system.more_layers, "dim": dim}
     if "heads" in options:
         sizes["heads"] = 1

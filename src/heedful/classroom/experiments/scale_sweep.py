@@ -69,7 +69,7 @@ class ScaleSettings:
             "heads": self.heads,
             "context": self.length,
         }
-        options = find_config(self.family)[1].known()
+        options = find_config(self.family)[1].field_names()
         sizes |= {"hidden": 8 * dim // 3} if "kv_heads" in options else {"hidden": 4 * dim}
         sizes |= {n: v for n, v in (("tied", True), ("dropout", 0.0)) if n in options}
         return {n: v for n, v in sizes.items() if n in options}

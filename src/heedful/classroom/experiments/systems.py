@@ -112,7 +112,7 @@ def size_system(system: System, parameters: int, *, vocab: int, layers: int, con
     Where the width must be a multiple of something, the MLP's width makes up for what is missing.
     """
     family, config = find_config(system.family)
-    options = config.known()
+    options = config.field_names()
     fixed: dict[str, Any] = {"layers": layers * system.depth + system.more_layers, **system.options}
     if "context" in options:
         fixed["context"] = context

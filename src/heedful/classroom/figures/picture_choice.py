@@ -21,7 +21,7 @@ from heedful.interp.inputs import Input, part_at, position_of, stack_of
 from heedful.interp.observe.attention import Pattern, shares
 from heedful.interp.observe.mixing import AttentionGroup, attention_groups, parts_of, stacks_of
 from heedful.interp.observe.prediction import default_position, is_causal, special_ids
-from heedful.interp.observe.states import recurrent_parts
+from heedful.interp.observe.recurrent_states import recurrent_parts
 from heedful.models.base import Model
 from heedful.nn.moe import MoE
 from heedful.nn.state_space.ssm import S4, Mamba

@@ -22,7 +22,7 @@ from heedful.interp.observe.mixing import (
     stacks_of,
 )
 from heedful.interp.observe.prediction import answer_names, predicts
-from heedful.interp.observe.states import recurrent_parts
+from heedful.interp.observe.recurrent_states import recurrent_parts
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.nn.head import NoHead

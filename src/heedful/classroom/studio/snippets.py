@@ -13,7 +13,7 @@ from heedful.interp.gradients import attribution, gradient_by_distance
 from heedful.interp.intervene.ablation import ablate, head_effects
 from heedful.interp.observe.attention import attention, head_scores, rollout
 from heedful.interp.observe.lens import logit_lens, neighbours, surprisal
-from heedful.interp.observe.states import states
+from heedful.interp.observe.recurrent_states import states
 
 if TYPE_CHECKING:
     from heedful.classroom.studio.traces import Trace

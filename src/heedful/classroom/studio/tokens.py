@@ -11,7 +11,7 @@ from heedful.classroom.figures.token_labels import visible_token, visible_tokens
 from heedful.core.errors import InputError
 from heedful.interp.inputs import names_of
 from heedful.interp.observe.prediction import answer_chances, answer_names, predicts, special_ids, words_at
-from heedful.interp.observe.tokenization import replay_merges, unigram_lattice, words_of_text
+from heedful.interp.observe.segmentation import replay_merges, unigram_lattice, words_of_text
 from heedful.models.base import Model
 from heedful.text import Tokenizer
 from heedful.text.bpe import is_byte_level, token_bytes

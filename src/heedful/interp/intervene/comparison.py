@@ -154,7 +154,7 @@ class PatchingResult(Result):
         return [(self.names[i // wide], self.columns[i % wide], float(flat[i])) for i in best]
 
 
-def value_names(model: Model, inputs: Input, kind: str) -> list[str]:
+def names_to_patch(model: Model, inputs: Input, kind: str) -> list[str]:
     """Return the watched names that `kind` stands for: a kind of value, or a name, perhaps with wildcards."""
     where, stack = stack_of(model)
     if kind == "residual":

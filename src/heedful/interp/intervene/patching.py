@@ -30,8 +30,8 @@ from heedful.interp.intervene.comparison import (
     all_patches,
     both_inputs,
     collect,
+    names_to_patch,
     select_entries,
-    value_names,
 )
 from heedful.interp.intervene.nodes import Node, NodeTable
 from heedful.models.base import Model
@@ -114,7 +114,7 @@ def activation_patching(
     `rows` is how many share a batch.
     """
     comparison = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
-    names = value_names(model, comparison.clean, what)
+    names = names_to_patch(model, comparison.clean, what)
     clean_values, corrupt_values = comparison.values(names)
     patches = list(all_patches(clean_values, names, what, by_position))
     run = [i for i, one in enumerate(patches) if _differs(clean_values, corrupt_values, one)]
@@ -257,7 +257,7 @@ def attribution_patching(
     how near.
     """
     comparison = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
-    names = value_names(model, comparison.clean, what)
+    names = names_to_patch(model, comparison.clean, what)
     with torch.no_grad():
         first, second = comparison.values(names)
     slopes = mean_gradients(comparison, names, steps)

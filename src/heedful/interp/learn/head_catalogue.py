@@ -30,7 +30,7 @@ from torch import Tensor
 from heedful.core.errors import InputError, nearest
 from heedful.core.files import Paths
 from heedful.data.examples.tagging import conll
-from heedful.interp.activations import InputBatch, Texts, make_batches, read_texts
+from heedful.interp.activations import InputBatch, Texts, make_batches, prepare_inputs
 from heedful.interp.inputs import (
     Input,
     Report,
@@ -131,7 +131,7 @@ def catalogue_heads(
     Heads that look at another sequence are left out. A text has at most `max_length` tokens. `report` is
     called with the number of sequences done and of all, and may raise to stop.
     """
-    inputs = read_texts(model, texts, max_length=max_length)
+    inputs = prepare_inputs(model, texts, max_length=max_length)
     inputs = [given for given in inputs if given.read.shape[1] > 1]
     if not inputs:
         raise InputError("no text has two tokens", hint="give longer texts")

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.core.errors import InputError
-from heedful.interp.activations import Texts, check_predicts_next, make_batches, read_texts
+from heedful.interp.activations import Texts, check_predicts_next, make_batches, prepare_inputs
 from heedful.interp.inputs import (
     Input,
     Report,
@@ -277,7 +277,7 @@ def train_tuned_lens(
     if not names:
         raise InputError(f"no layer of this {model.family.name} is as wide as its last")
     lens = TunedLens(names, int(model.names()[names[-1]][-1])).to(model.device)
-    batches = list(make_batches(read_texts(model, texts, max_length=max_length), max_tokens))
+    batches = list(make_batches(prepare_inputs(model, texts, max_length=max_length), max_tokens))
     order = torch.Generator().manual_seed(seed)
     optimiser = torch.optim.Adam(lens.parameters(), lr=learning_rate)
     for step in with_progress(range(steps), steps, report):

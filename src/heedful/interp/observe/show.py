@@ -20,7 +20,7 @@ from heedful.nn.moe import SigmoidRouter
 
 
 @dataclass
-class Node:
+class TreeNode:
     """One part of a model, or several alike."""
 
     name: str
@@ -31,19 +31,19 @@ class Node:
     shape: str = ""  # of a matrix: in → out; of a table: rows × columns
     settings: dict[str, int | float] = field(default_factory=dict)  # heads, window, …
     tied: str = ""  # what its matrix is shared with
-    children: list[Node] = field(default_factory=list)
+    children: list[TreeNode] = field(default_factory=list)
 
 
-def model_tree(model: nn.Module) -> Node:
+def model_tree(model: nn.Module) -> TreeNode:
     """The parts of a model as they are assembled."""
     tables = {id(p): name for name, p in model.named_parameters()}
     return _node("", model, tables, set())
 
 
-def _node(name: str, module: nn.Module, tables: dict[int, str], visited: set[int]) -> Node:
+def _node(name: str, module: nn.Module, tables: dict[int, str], visited: set[int]) -> TreeNode:
     ours = type(module).__module__.startswith("heedful")
     doc = (type(module).__doc__ or "").strip() if ours else ""
-    node = Node(name, type(module).__name__, doc.split("\n")[0], 0)
+    node = TreeNode(name, type(module).__name__, doc.split("\n")[0], 0)
     node.settings = _settings(module) if ours else {}
     node.shape = _shape(module)
     for parameter in module.parameters(recurse=False):
@@ -146,7 +146,7 @@ def label(numbers: Sequence[int]) -> str:
     return f"{numbers[0]}{'' if step == 1 else f', {numbers[1]}'} … {numbers[-1]}"
 
 
-def node_to_dict(node: Node) -> dict[str, Any]:
+def node_to_dict(node: TreeNode) -> dict[str, Any]:
     """The tree as a table of plain values, for JSON; what is empty is left out."""
     children = [node_to_dict(child) for child in node.children]
     values = {k: v for k, v in asdict(node).items() if k != "children" and v not in ("", {}, None)}

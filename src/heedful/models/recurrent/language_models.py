@@ -58,7 +58,9 @@ def same_names(*names: str) -> list[tuple[str, str]]:
 
 def same_keys(config: type[Config]) -> dict[str, str]:
     """The same for their config.json."""
-    return {name: name for name in config.known() if name not in ("head", "labels", "classifier_pooling")}
+    return {
+        name: name for name in config.field_names() if name not in ("head", "labels", "classifier_pooling")
+    }
 
 
 NAMES = same_names("embed.token", "blocks.*.{x,h}", "head.{out,label,tag}")

@@ -55,7 +55,7 @@ NAMES = [
 ]
 
 S4_LM = Family(
-    "s4", S4Config, s4, NAMES, {name: name for name in S4Config.known() if name not in ("head", "labels")},
+    "s4", S4Config, s4, NAMES, {name: name for name in S4Config.field_names() if name not in ("head", "labels")},
     presets={"s4-69m": S4Config()},
     tiny=S4Config(vocab=128, dim=32, layers=2, state=8),
     objective="next_token", heads={"lm": "S4LM", "none": "S4Model"},

@@ -145,7 +145,7 @@ def new_model(
     """Build the family's model in the recipe's size, for this vocabulary and these labels."""
     recipe = settings.recipe
     _, config = find_config(recipe.family)
-    known, sizes = config.known(), dict(recipe.model)
+    known, sizes = config.field_names(), dict(recipe.model)
     sizes.setdefault("vocab", len(tokenizer))
     if "source_vocab" in known:
         sizes.setdefault("source_vocab", sizes["vocab"])

@@ -23,7 +23,7 @@ from heedful.interp.inputs import stack_of
 from heedful.interp.measurements import shuffle_test, shuffle_without_positions
 from heedful.interp.observe.lens import logit_lens, neighbours, surprisal
 from heedful.interp.observe.prediction import changed_position, draw_token, words_at
-from heedful.interp.observe.states import summarise_states, top_neurons
+from heedful.interp.observe.recurrent_states import summarise_states, top_neurons
 from heedful.serve.json_response import Json
 
 router = APIRouter()
@@ -87,7 +87,7 @@ def neurons(look: Seen, name: str, count: int = 10) -> Response:
     value = look.trace.value(look.loaded_model, name).float()
     if value.dim() != 2:
         raise InputError(f"{name} has the shape {tuple(value.shape)}", hint="neurons are (tokens, neurons)")
-    imports = "from heedful.interp.observe.states import top_neurons"
+    imports = "from heedful.interp.observe.recurrent_states import top_neurons"
     lines = f"print(top_neurons(watch[{name!r}][0], {count}))"
     python = snippets.of_pass(look.trace, "tensor", lines, imports, name=name)
     return Json({"name": name, "neurons": top_neurons(value, count), "python": python})

@@ -46,14 +46,14 @@ class FalconConfig(Config):
     tied: bool = True
 
     @property
-    def grouped(self) -> bool:
+    def new_architecture(self) -> bool:
         """Whether this is what published configs call the new architecture."""
         return self.norms == 2 or self.kv_heads not in (1, self.heads)
 
     def check(self) -> None:
         if self.norms > 2:
             raise ConfigError(f"norms={self.norms}: a block has two parts", hint="choose 1 or 2")
-        if self.grouped and not self.parallel:
+        if self.new_architecture and not self.parallel:
             raise ConfigError(
                 f"kv_heads={self.kv_heads} and norms={self.norms} are of falcons with parallel=True",
                 hint=f"without it kv_heads is 1 or {self.heads}, and norms is 1",
@@ -126,9 +126,9 @@ def read_falcon(hf_config: dict[str, Any]) -> dict[str, Any]:
 
 def write_falcon(c: FalconConfig) -> dict[str, Any]:
     return {
-        "new_decoder_architecture": c.grouped, "num_kv_heads": c.kv_heads if c.grouped else c.heads,
+        "new_decoder_architecture": c.new_architecture, "num_kv_heads": c.kv_heads if c.new_architecture else c.heads,
         "multi_query": c.kv_heads == 1, "parallel_attn": c.parallel,
-        "num_ln_in_parallel_attn": c.norms if c.grouped else None,
+        "num_ln_in_parallel_attn": c.norms if c.new_architecture else None,
     }  # fmt: skip
 
 

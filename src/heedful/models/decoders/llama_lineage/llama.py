@@ -54,7 +54,9 @@ class DecoderConfig(Config):
     def check(self) -> None:
         if self.heads % self.kv_heads:
             raise ConfigError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}", hint="it must")
-        for name in LAYER_LISTS & set(self.known()):  # a longer list than the model is deep says nothing more
+        for name in LAYER_LISTS & set(
+            self.field_names()
+        ):  # a longer list than the model is deep says nothing more
             object.__setattr__(self, name, tuple(i for i in getattr(self, name) if i < self.layers))
 
     def window_at(self, layer: int) -> int | None:

@@ -15,7 +15,7 @@ from heedful.core.progress import show_progress
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from heedful.interp.observe.show import Node
+    from heedful.interp.observe.show import TreeNode
     from heedful.models.base import Model
     from heedful.models.counting import Count
 
@@ -77,7 +77,7 @@ def _config(model: Model) -> dict[str, object]:
     return {k: v if isinstance(v, (int, float, str, bool, type(None))) else str(v) for k, v in values.items()}
 
 
-def _heading(name: str, model: Model, root: Node) -> Text:
+def _heading(name: str, model: Model, root: TreeNode) -> Text:
     from rich.text import Text
 
     out = Text.assemble((name, "bold"), f"  ·  {model.family.paper}\n" if model.family.paper else "\n")
@@ -88,7 +88,7 @@ def _heading(name: str, model: Model, root: Node) -> Text:
     return out.append(f"{root.parameters:,} parameters  ·  {', '.join(sizes)}\n", "dim")
 
 
-def _tree_lines(node: Node, first: str, indent: str, kinds_shown: set[str], width: int) -> list[Text]:
+def _tree_lines(node: TreeNode, first: str, indent: str, kinds_shown: set[str], width: int) -> list[Text]:
     """Return the lines of a node and everything below it.
 
     `first` and `indent` are the branches before its first and its other lines. The equation of a kind in
@@ -305,7 +305,7 @@ def _short(value: Any) -> str:
 
 # Every preset and the model of every task, written down: `heed ls` and help need not import torch.
 #
-# `python -m heedful.cli.models` writes the list anew; a test says when that is due.
+# `python -m heedful.cli.model_info` writes the list anew; a test says when that is due.
 
 
 FILE = Path(__file__).with_name("known_models.json")
@@ -323,11 +323,16 @@ def read_known() -> dict[str, Any]:
 def count_known() -> dict[str, Any]:
     """Return the same, counted from the registry of models and the table of tasks."""
     from heedful.models import FAMILIES, IMAGE_FAMILIES
-    from heedful.models.counting import parameters
+    from heedful.models.counting import backbone_parameters
     from heedful.tasks.registry import task_names
 
     presets = [
-        {"name": name, "family": family.name, "parameters": parameters(family, config), "paper": family.paper}
+        {
+            "name": name,
+            "family": family.name,
+            "parameters": backbone_parameters(family, config),
+            "paper": family.paper,
+        }
         for family in (*FAMILIES.values(), *IMAGE_FAMILIES.values())
         for name, config in family.presets.items()
     ]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family
+from heedful.models.recurrent.language_models import same_keys, same_names
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import LMHead, NoHead, choose_head
@@ -46,16 +47,13 @@ def s4(c: S4Config) -> LM:
     return LM(Embedding(c.vocab, c.dim, dropout=c.dropout), Stack(blocks, norm()), head)
 
 
-NAMES = [
-    ("embed.token", "embed.token"),
-    ("blocks.*.ssm.{step_log,A_log,A_turn,C,D,out}", "blocks.*.ssm.{step_log,A_log,A_turn,C,D,out}"),
-    ("blocks.*.ssm_norm", "blocks.*.ssm_norm"),
-    ("blocks.norm", "blocks.norm"),
-    ("head.out", "head.out"),
-]
+NAMES = same_names(
+    "embed.token", "blocks.*.ssm.{step_log,A_log,A_turn,C,D,out}", "blocks.*.ssm_norm", "blocks.norm",
+    "head.out",
+)  # fmt: skip
 
 S4_LM = Family(
-    "s4", S4Config, s4, NAMES, {name: name for name in S4Config.field_names() if name not in ("head", "labels")},
+    "s4", S4Config, s4, NAMES, same_keys(S4Config),
     presets={"s4-69m": S4Config()},
     tiny=S4Config(vocab=128, dim=32, layers=2, state=8),
     objective="next_token", heads={"lm": "S4LM", "none": "S4Model"},

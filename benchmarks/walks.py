@@ -126,7 +126,7 @@ def walks(folder: Path) -> dict[str, tuple[str, Callable[[], object]]]:
         from fastapi.testclient import TestClient
 
         from heedful.serve.openai_app import create_openai_app
-        from heedful.serve.served_model import make_served_model
+        from heedful.serve.openai_server import make_served_model
 
         app = create_openai_app([make_served_model("prose", model)])
         app = app[0] if isinstance(app, tuple) else app

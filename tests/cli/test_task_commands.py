@@ -568,8 +568,8 @@ def test_a_column_is_named_only_where_there_is_a_table(heed: Any, models: dict[s
 
 
 def test_a_spreadsheet_is_not_a_text(heed: Any, models: dict[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "rows.xlsx").write_bytes(b"PK\x03\x04")
-    code, out, err = heed("classify", "rows.xlsx", "--model", models["classify"])
+    (tmp_path / "rows.xls").write_bytes(b"PK\x03\x04")
+    code, out, err = heed("classify", "rows.xls", "--model", models["classify"])
     assert (code, out) == (3, "")
     assert ".csv" in err
 

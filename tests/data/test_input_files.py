@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,8 +10,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from heedful.core.errors import InputError
+from heedful.core.errors import InputError, MissingPackage
 from heedful.data.input_files import read_input_file, stream_table, table_in_memory
+from heedful.data.readers import Table
+from heedful.tasks.examples import Role, infer_columns
 
 ROWS = [{"text": "good", "label": "pos"}, {"text": "bad", "label": "neg"}]
 
@@ -103,3 +106,79 @@ def test_a_streamed_table_has_the_rows_of_a_whole_one(name: str, content: str, t
     table, rows = stream_table(str(tmp_path / name))
     assert (table.columns, table.rows) == (whole.columns, [])
     assert list(rows) == whole.rows
+
+
+def test_a_parquet_file_is_a_table_with_its_types(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [
+        {"text": "good", "label": 1, "user": {"name": "Ada"}},
+        {"text": "bad", "label": None, "user": None},
+    ]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    table = read_input_file(str(tmp_path / "t.parquet"))
+    assert (table.columns, table.nested) == (("text", "label", "user"), ("user.name",))
+    assert [row.where for row in table.rows] == ["row 1", "row 2"]
+    assert [row.get("user.name") for row in table.rows] == ["Ada", None]
+    assert [values for _, values in Table(tmp_path / "t.parquet").rows("text")] == [("good",), ("bad",)]
+    (tmp_path / "damaged.parquet").write_bytes((tmp_path / "t.parquet").read_bytes()[:60])
+    with pytest.raises(InputError, match="damaged or no Parquet file"):
+        read_input_file(str(tmp_path / "damaged.parquet"))
+
+
+def test_the_first_sheet_of_an_excel_file_is_a_table(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (["text", "label", None], ["good", 1], [None, None], ["bad", 2.0], ["so so", None]):
+        book.active.append(row)
+    book.save(tmp_path / "t.xlsx")
+    table = read_input_file(str(tmp_path / "t.xlsx"))
+    assert [(row.where, row.values) for row in table.rows] == [
+        ("line 2", {"text": "good", "label": "1"}), ("line 4", {"text": "bad", "label": "2"}),
+        ("line 5", {"text": "so so", "label": ""}),
+    ]  # fmt: skip
+    (tmp_path / "damaged.xlsx").write_bytes(b"PK no workbook")
+    with pytest.raises(InputError, match="damaged or no .xlsx file"):
+        read_input_file(str(tmp_path / "damaged.xlsx"))
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "hint"),
+    [("t.parquet", "pyarrow", r"heedful\[parquet\]"), ("t.xlsx", "openpyxl", r"heedful\[excel\]")],
+)
+def test_a_missing_library_is_named_with_what_to_install(
+    name: str, package: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    (tmp_path / name).write_bytes(b"PAR1")
+    with pytest.raises(MissingPackage, match=f"needs {package}; pip install '{hint}'"):
+        read_input_file(str(tmp_path / name))
+
+
+def test_a_dotted_name_finds_a_field_inside_an_object(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_text(
+        '{"user": {"message": "hi", "by": {"id": 5}}, "a.b": "own"}\n{"user": null, "a.b": "two"}\n'
+    )
+    table = read_input_file(str(file))
+    assert table.columns == ("user", "a.b")
+    assert table.all_columns == ("user", "a.b", "user.message", "user.by", "user.by.id")
+    names = ("user.message", "user.by.id", "a.b", "user.nothing")
+    assert [table.rows[0].get(name) for name in names] == ["hi", 5, "own", None]
+    assert [row.get("user.message") for row in table.rows] == ["hi", None]
+    with pytest.raises(InputError, match="line 2: no field 'user.message'"):
+        list(Table(file).rows("user.message"))
+    roles = {"text": Role("--text", ("text",))}
+    assert infer_columns(table, "classify", roles, {"--text": "user.message"}) == {"text": "user.message"}
+    with pytest.raises(InputError, match="no column 'user.mesage' for --text; did you mean 'user.message'"):
+        infer_columns(table, "classify", roles, {"--text": "user.mesage"})
+
+
+def test_a_txt_file_of_tab_separated_rows_is_a_table_and_prose_is_none(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("text\tlabel\ngood; really\tpos\nbad, too\tneg\n")
+    table = read_input_file(str(tmp_path / "t.txt"))
+    assert table.rows[0].values == {"text": "good; really", "label": "pos"}
+    assert next(Table(tmp_path / "t.txt").rows("text"))[1] == ("good; really",)
+    for prose in ("One line.\tAnother.\nThe next has none.\n", "a\tb\n"):
+        (tmp_path / "prose.txt").write_text(prose)
+        assert read_input_file(str(tmp_path / "prose.txt")).kind == "text"

@@ -38,11 +38,11 @@ TextColumn = Annotated[
 
 # Suffixes of text files; a word with another suffix is a path only if it has a slash.
 TABLES, SENTENCES = (
-    (".csv", ".tsv", ".json", ".jsonl", ".ndjson"),
+    (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".xlsx"),
     (".conll", ".conllu", ".iob", ".iob2", ".bio"),
 )
 NO_TEXT = (
-    ".xlsx", ".xls", ".ods", ".parquet", ".feather", ".arrow", ".numbers", ".pdf", ".doc", ".docx", ".odt",
+    ".xls", ".ods", ".feather", ".arrow", ".numbers", ".pdf", ".doc", ".docx", ".odt",
     ".rtf", ".pptx", ".epub",
 )  # fmt: skip
 SUFFIXES = (
@@ -75,16 +75,15 @@ class TableColumns:
         named = [name for name in flags.values() if name is not None]
         source = read_input_file(str(path), header=not named or not all(name.isdigit() for name in named))
         if source.kind != "table":
-            raise InputError(
-                f"{path} is one JSON object and not rows of texts", hint="name a .jsonl or .csv file"
-            )
+            wrong = "one JSON object" if source.kind == "squad" else "text without columns"
+            raise InputError(f"{path} is {wrong} and no table", hint="name a .jsonl, .csv or .tsv file")
         learnt = None if self.model is None else TaskSpecification.of_folder(of_run(self.model))
         if learnt is not None and learnt.command != self.command:
             learnt = None
         paired = self.pair is not None or (learnt is not None and len(learnt.inputs) > 1)
         roles = {name: role for name, role in INPUT_ROLES[self.command].items() if name != "pair" or paired}
         if learnt is not None:
-            flags = learnt.complete_flags(flags, source.columns, roles)
+            flags = learnt.complete_flags(flags, source.all_columns, roles)
         columns = infer_columns(
             source, self.command, roles, {f: n for f, n in flags.items() if n is not None}
         )
@@ -96,7 +95,7 @@ class TableColumns:
         if learnt is not None and self.command == "classify":  # the query of others is no column
             learnt.check_columns(str(path), columns, roles)
         print_above(f"{path}: {', '.join(f'{role} = {name!r}' for role, name in columns.items())}")
-        cells = lambda row: {role: cell_text(row.values.get(name)) for role, name in columns.items()}
+        cells = lambda row: {role: cell_text(row.get(name)) for role, name in columns.items()}
         # the text that an instruction is about is part of its prompt
         parse = (TextGeneration if "input" in columns else TrainableTask).parse_cells
         located = ((row.where, cells(row)) for row in source.rows)
@@ -123,7 +122,7 @@ def read_numbered(argument: str, columns: TableColumns) -> list[tuple[int, Input
         return None
     path = find_file(argument)
     suffix = stem_path(path).suffix.lower()
-    if suffix in TABLES:
+    if looks_like_table(argument, columns):
         return columns.read(path)
     if suffix in SENTENCES:
         from heedful.data.examples.tagging import conll
@@ -135,7 +134,7 @@ def read_numbered(argument: str, columns: TableColumns) -> list[tuple[int, Input
 
 def read_inputs(arguments: Sequence[str] | None, columns: TableColumns) -> list[Input]:
     """Return the inputs of the command line: texts, lines of files and of stdin, rows of tables."""
-    if not any(looks_like_table(argument) for argument in arguments or ()):
+    if not any(looks_like_table(argument, columns) for argument in arguments or ()):
         columns.check_unused()
     if not arguments or list(arguments) == ["-"]:
         return [*check_texts(nonempty_lines(read_stdin(wait=bool(arguments))))]
@@ -154,7 +153,7 @@ def read_texts(arguments: Sequence[str] | None, columns: TableColumns) -> list[s
 
 def read_documents(arguments: Sequence[str] | None, per_line: bool, columns: TableColumns) -> list[str]:
     """Return the texts of the command line; a file or stdin is one, or one `per_line`; a table has many."""
-    if per_line or any(looks_like_table(argument) for argument in arguments or ()):
+    if per_line or any(looks_like_table(argument, columns) for argument in arguments or ()):
         return read_texts(arguments, columns)
     columns.check_unused()
     if arguments and list(arguments) != ["-"]:
@@ -211,9 +210,10 @@ def find_file(argument: str) -> Path:
     return path
 
 
-def looks_like_table(argument: str) -> bool:
-    """Return whether an argument is written like the path of a table."""
-    return looks_like_path(argument) and stem_path(Path(argument)).suffix.lower() in TABLES
+def looks_like_table(argument: str, columns: TableColumns) -> bool:
+    """Return whether an argument is written like the path of a table; a .txt is one if a column is named."""
+    suffix, named = stem_path(Path(argument)).suffix.lower(), columns.text or columns.pair
+    return looks_like_path(argument) and (suffix in TABLES or (suffix == ".txt" and bool(named)))
 
 
 def looks_like_path(argument: str) -> bool:

@@ -138,7 +138,7 @@ def numbered_sentences(
         if len(arguments) > 1 or not looks_like_path(arguments[0]):
             return list(enumerate(read_texts(arguments, columns), 1))
         path = find_file(arguments[0])
-    if not looks_like_table(str(path)):
+    if not looks_like_table(str(path), columns):
         columns.check_unused()
     if str(path) == "-":
         lines = enumerate(read_stdin(wait=True).split("\n"), 1)

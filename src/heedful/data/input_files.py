@@ -20,15 +20,27 @@ from typing import Any, Literal
 
 from heedful.core.errors import ConfigError, InputError, nearest
 from heedful.core.files import expand_paths, open_bytes, read_blocks, read_lines, sha256, stem_path
-from heedful.data.readers import TABLE_KINDS, Column, Documents, Table, json_text, parse_object, read_objects
+from heedful.data.readers import (
+    FIELD_KINDS,
+    MAX_PROBED_LINES,
+    TABLE_KINDS,
+    Column,
+    Documents,
+    Table,
+    find_field,
+    has_object_lines,
+    has_tab_columns,
+    json_text,
+    nested_names,
+    read_objects,
+)
 
 Kind = Literal["table", "conll", "squad", "text"]
 CONLL = (".conll", ".conllu", ".iob", ".iob2", ".bio")
-OTHER_TABLES = (".xlsx", ".xls", ".ods", ".parquet", ".feather", ".arrow", ".numbers")
+OTHER_TABLES = (".xls", ".ods", ".feather", ".arrow", ".numbers")
 OTHER_TEXTS = (".docx", ".doc", ".odt", ".rtf", ".pdf", ".epub", ".pptx", ".html", ".htm")
 SLIP = 0.7  # how alike an ending and a known one are, at least, if it was mistyped
 DELIMITERS = (";", "\t", "|", ",")  # what spreadsheets write, whatever the file is called
-MAX_PROBED_LINES = 200  # lines that tell a file of words and tags from prose
 MAX_NAMED_ROWS = 3  # rows that a note names
 
 
@@ -39,6 +51,10 @@ class Row:
     where: str  # "line 7"
     values: dict[str, Any]
 
+    def get(self, column: str) -> Any:
+        """Return the value in a column, or inside an object by its dotted name; None: there is none."""
+        return find_field(self.values, column)
+
 
 @dataclass(frozen=True)
 class InputFile:
@@ -48,9 +64,15 @@ class InputFile:
     kind: Kind
     encoding: str = "utf-8"
     columns: tuple[str, ...] = ()
+    nested: tuple[str, ...] = ()  # dotted names of fields inside objects: "user.message"
     rows: list[Row] = field(default_factory=list, repr=False)
     repeated: frozenset[str] = frozenset()  # names that several columns have
     in_memory: bool = False  # whether there is no file, and `path` is a name for messages
+
+    @property
+    def all_columns(self) -> tuple[str, ...]:
+        """The names that a flag may have: those of columns, and of fields inside objects."""
+        return (*self.columns, *self.nested)
 
     @property
     def sha256(self) -> str:
@@ -98,9 +120,8 @@ def read_input_file(
     rows = list(stream)
     if not rows:
         raise InputError(f"{file} has no rows")
-    columns = tuple(dict.fromkeys(name for row in rows for name in row.values))
     repeated = frozenset(name for name, count in Counter(names).items() if count > 1)
-    return InputFile(file, "table", encoding, columns, rows, repeated)
+    return InputFile(file, "table", encoding, *column_names(rows), rows, repeated)
 
 
 def stream_table(
@@ -116,7 +137,7 @@ def stream_table(
     if first is None:
         raise InputError(f"{file} has no rows")
     repeated = frozenset(name for name, count in Counter(names).items() if count > 1)
-    return InputFile(file, "table", encoding, tuple(first.values), [], repeated), chain([first], rows)
+    return InputFile(file, "table", encoding, *column_names([first]), [], repeated), chain([first], rows)
 
 
 def find_input_file(path: str, encoding: str) -> tuple[Path, str]:
@@ -141,10 +162,19 @@ def find_input_file(path: str, encoding: str) -> tuple[Path, str]:
 
 def table_rows(file: Path, encoding: str, header: bool) -> tuple[tuple[str, ...], Iterator[Row]]:
     """Return the names of a table's columns as its header has them, and its rows one by one."""
-    delimiter = TABLE_KINDS.get(stem_path(file).suffix.lower()) or find_delimiter(file, encoding)
-    if delimiter == "json":
-        return json_rows(file, encoding)
-    return delimited_rows(file, encoding, header, delimiter)
+    kind = TABLE_KINDS.get(stem_path(file).suffix.lower()) or find_delimiter(file, encoding)
+    if kind in FIELD_KINDS:
+        return (), (Row(where, values) for where, values in read_objects(file, encoding))
+    return delimited_rows(file, encoding, header, kind)
+
+
+def column_names(rows: Iterable[Row]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the columns of rows, and the dotted names of fields inside objects."""
+    columns, nested = dict[str, None](), dict[str, None]()
+    for row in rows:
+        columns |= dict.fromkeys(row.values)
+        nested |= dict.fromkeys(nested_names(row.values))
+    return tuple(columns), tuple(nested)
 
 
 def table_in_memory(data: Any, name: str = "data") -> InputFile:
@@ -175,8 +205,7 @@ def table_in_memory(data: Any, name: str = "data") -> InputFile:
     rows = [Row(f"row {i}", _row_values(row, name, i)) for i, row in enumerate(values)]
     if not rows:
         raise InputError(f"{name} has no rows")
-    columns = tuple(dict.fromkeys(column for row in rows for column in row.values))
-    return InputFile(Path(name), "table", "utf-8", columns, rows, in_memory=True)
+    return InputFile(Path(name), "table", "utf-8", *column_names(rows), rows, in_memory=True)
 
 
 def _row_values(row: Any, name: str, number: int) -> dict[str, Any]:
@@ -207,7 +236,9 @@ def name_classes(value: Any, names: Sequence[str] | None) -> Any:
 def find_delimiter(path: Path, encoding: str) -> str:
     """Return the delimiter of a table, or "json", by its first line."""
     first = next(filter(str.strip, read_lines(path, encoding)), "")
-    return "json" if first.lstrip().startswith("{") else next((d for d in DELIMITERS if d in first), ",")
+    if first.lstrip().startswith("{"):
+        return "json"
+    return "\t" if has_tab_columns(path, encoding) else next((d for d in DELIMITERS if d in first), ",")
 
 
 def file_kind(path: Path, encoding: str, kinds: Collection[str] = ()) -> Kind:
@@ -221,10 +252,13 @@ def file_kind(path: Path, encoding: str, kinds: Collection[str] = ()) -> Kind:
     if suffix in TABLE_KINDS:
         return "table"
     if suffix in ("", ".txt", ".text", ".md"):
-        return "conll" if "conll" in kinds or has_tagged_words(path, encoding) else "text"
+        if "conll" in kinds or has_tagged_words(path, encoding):
+            return "conll"
+        is_table = has_tab_columns(path, encoding) and (not kinds or "table" in kinds)
+        return "table" if is_table else "text"
     hint = nearest(suffix, [*TABLE_KINDS, *CONLL, ".txt"], cutoff=SLIP)
     if suffix in OTHER_TABLES:
-        hint = "save it as .csv or .jsonl first"
+        hint = "save it as .csv, .xlsx, .jsonl or .parquet first"
     elif suffix in OTHER_TEXTS:
         hint = "save it as plain text (.txt), or a table in it as .csv, first"
     elif kinds:
@@ -234,19 +268,8 @@ def file_kind(path: Path, encoding: str, kinds: Collection[str] = ()) -> Kind:
         return next(kind for kind in likely if kind in kinds)
     raise InputError(
         f"cannot tell what {path} is by its name",
-        hint=hint or "use .csv, .tsv, .jsonl, .conll, .json or .txt",
+        hint=hint or "use .csv, .tsv, .jsonl, .parquet, .xlsx, .conll, .json or .txt",
     )
-
-
-def has_object_lines(path: Path, encoding: str) -> bool:
-    """Return whether the first line of a file is a JSON object by itself, and a second one follows."""
-    lines = [line for line in islice(filter(str.strip, read_lines(path, encoding)), 2)]
-    if len(lines) < 2 or not lines[1].lstrip().startswith("{"):
-        return False
-    try:
-        return isinstance(json.loads(lines[0]), dict)
-    except ValueError:
-        return False
 
 
 def has_tagged_words(path: Path, encoding: str) -> bool:
@@ -257,14 +280,6 @@ def has_tagged_words(path: Path, encoding: str) -> bool:
     tags = {cells[-1] for cells in filled}
     entity = any(re.fullmatch(r"[BIES]-\w+", tag) for tag in tags)
     return len(widths) == 1 and widths.pop() > 1 and entity
-
-
-def json_rows(path: Path, encoding: str) -> tuple[tuple[str, ...], Iterator[Row]]:
-    """Return every object of a JSON file, one a line or in a list, and no header."""
-    by_line = has_object_lines(path, encoding)  # whatever its name says
-    pairs = enumerate(read_lines(path, encoding), 1) if by_line else read_objects(path, encoding)
-    filled = ((line, text) for line, text in pairs if not isinstance(text, str) or text.strip())
-    return (), (Row(f"line {line}", parse_object(path, line, text)) for line, text in filled)
 
 
 def delimited_rows(
@@ -278,7 +293,8 @@ def delimited_rows(
     first = table.names
     if not first:
         raise InputError(f"{path} is empty")
-    other = next((d for d in DELIMITERS if d in first[0]), None) if len(first) == 1 else None
+    alone = len(first) == 1 and delimiter != "xlsx"
+    other = next((d for d in DELIMITERS if d in first[0]), None) if alone else None
     if other is not None:
         table = replace(table, delimiter=other)
         first = table.names

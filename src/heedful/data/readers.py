@@ -6,14 +6,23 @@ import csv
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from heedful.core.errors import InputError, MissingPackage, nearest
-from heedful.core.files import Paths, expand_paths, name_files, read_blocks, read_lines, stem_path
+from heedful.core.files import (
+    Paths,
+    expand_paths,
+    name_files,
+    open_bytes,
+    read_blocks,
+    read_lines,
+    stem_path,
+)
 
 EDGE_BYTES = 1 << 16  # of either end of a file, which its fingerprint looks at
 Unit = Literal["file", "paragraph", "line"]
@@ -142,12 +151,18 @@ def split_documents(documents: Documents, part: float) -> tuple[Documents, Docum
     )
 
 
-# Tables from disk, row by row: CSV, TSV, JSON Lines, and two files whose lines belong together.
+# Tables from disk, row by row: CSV, TSV, JSON Lines, Parquet, Excel; two files whose lines belong together.
 
 
 Column = str | int
 Source = Paths | Documents  # of plain text
-TABLE_KINDS = {".csv": ",", ".tsv": "\t", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
+# The ending of a table's name → its delimiter, or its kind: xlsx has rows of cells, the others of fields.
+TABLE_KINDS = {
+    ".csv": ",", ".tsv": "\t", ".jsonl": "json", ".ndjson": "json", ".json": "json", ".parquet": "parquet",
+    ".xlsx": "xlsx",
+}  # fmt: skip
+FIELD_KINDS = ("json", "parquet")
+MAX_PROBED_LINES = 200  # lines that tell a table, or words with their tags, from prose
 TableRow = tuple[str, tuple[str, ...]]  # where it stands ("file, line 7"), and its values
 
 
@@ -179,9 +194,9 @@ class Table:
         """The cells of the first line of the first file, or the fields of its first object."""
         path = self.files[0]
         kind = self.delimiter or table_delimiter(path)
-        if kind == "json":
+        if kind in FIELD_KINDS:
             first = next(read_objects(path, self.encoding), None)
-            return () if first is None else tuple(parse_object(path, *first))
+            return () if first is None else tuple(first[1])
         for _, record in self._records(path, kind):
             return tuple(name.strip() for name in record)
         return ()
@@ -191,8 +206,8 @@ class Table:
         empty = True
         for path in self.files:
             kind = self.delimiter or table_delimiter(path)
-            read = self._object_rows(path, columns) if kind == "json" else self._rows(path, kind, columns)
-            for row in read:
+            fields = kind in FIELD_KINDS
+            for row in self._object_rows(path, columns) if fields else self._rows(path, kind, columns):
                 empty = False
                 yield row
         if empty:
@@ -210,6 +225,9 @@ class Table:
 
     def _records(self, path: Path, delimiter: str) -> Iterator[tuple[range, list[str]]]:
         """Yield the lines each record takes, and its cells; blank records are left out."""
+        if delimiter == "xlsx":
+            yield from ((range(line, line + 1), cells) for line, cells in read_sheet(path))
+            return
         if len(delimiter) != 1 or delimiter in '\r\n"':
             raise InputError(f"delimiter={delimiter!r} must be one character", hint="no quote, no line end")
         csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
@@ -244,22 +262,41 @@ class Table:
             yield f"{path}, line {lines[0]}", tuple(record[i] for i in indices)
 
     def _object_rows(self, path: Path, columns: Sequence[Column]) -> Iterator[TableRow]:
-        for line, text in read_objects(path, self.encoding):
-            where = f"{path}, line {line}"
-            row = parse_object(path, line, text)
+        for place, row in read_objects(path, self.encoding):
+            where, names = f"{path}, {place}", list(row)
+            values = []
             for c in columns:
-                if c not in row:
-                    raise InputError(f"{where}: no field {c!r}", hint=column_hint(str(c), list(row)))
-                if row[c] is None:
+                name = names[c] if isinstance(c, int) and -len(names) <= c < len(names) else str(c)
+                if name not in row and name not in nested_names(row):
+                    raise InputError(f"{where}: no field {c!r}", hint=column_hint(name, names))
+                values.append(find_field(row, name))
+                if values[-1] is None:
                     raise InputError(f"{where}: field {c!r} is null")
-            yield where, tuple(json_text(row[c]) for c in columns)
+            yield where, tuple(map(json_text, values))
+
+
+def find_field(row: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a field, or of one inside objects by its dotted name; None if there is none."""
+    if name in row or "." not in name:
+        return row.get(name)
+    first, _, rest = name.partition(".")
+    inner = row.get(first)
+    return find_field(inner, rest) if isinstance(inner, Mapping) else None
+
+
+def nested_names(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the dotted names of the fields inside a row's objects: "user.message"."""
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            for inner in (*value, *nested_names(value)):
+                yield f"{name}.{inner}"
 
 
 def json_text(value: Any) -> str:
     """Return a JSON value as text; lists of strings (tokens) are joined by spaces."""
     if isinstance(value, list) and all(isinstance(v, str) for v in value):
         return " ".join(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def parse_json(text: str, path: Path, line: int | None = None) -> Any:
@@ -274,29 +311,87 @@ def parse_json(text: str, path: Path, line: int | None = None) -> Any:
     raise InputError(f"{where}: no JSON ({reason})")
 
 
-def parse_object(path: Path, line: int, text: Any) -> dict[Any, Any]:
-    """Return one row of a JSON file."""
-    where = f"{path}, line {line}"
-    row = parse_json(text, path, line) if isinstance(text, str) else text
-    if not isinstance(row, dict):
-        raise InputError(f"{where}: a row is an object {{…}}, not {row!r:.40}")
-    return row
+def read_objects(path: Path, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of a JSON or Parquet file as objects, each with its place: "line 7" or "row 7".
+
+    A .json file has one object a line, or one list of all.
+    """
+    suffix = stem_path(path).suffix.lower()
+    unit, rows = "row", cast(Iterable[tuple[int, Any]], ())
+    if suffix == ".parquet":
+        rows = enumerate(read_parquet(path), 1)
+    elif suffix == ".json" and not has_object_lines(path, encoding):
+        value = read_json_data(path, encoding)
+        if not isinstance(value, list):
+            what = f"{path} holds one JSON object and not a list of rows"
+            raise InputError(what, hint="name it .jsonl if it has one a line")
+        rows = enumerate(value, 1)
+    else:
+        unit, lines = "line", enumerate(read_lines(path, encoding), 1)
+        rows = ((i, parse_json(line, path, i)) for i, line in lines if line.strip())
+    for number, row in rows:
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, {unit} {number}: a row is an object {{…}}, not {row!r:.40}")
+        yield f"{unit} {number}", row
 
 
-def read_objects(path: Path, encoding: str) -> Iterator[tuple[int, Any]]:
-    """Yield the rows of a JSON file with their numbers: one a line, or one list of all."""
-    if stem_path(path).suffix.lower() != ".json":
-        yield from ((i, line) for i, line in enumerate(read_lines(path, encoding), 1) if line.strip())
-        return
-    value = read_json_data(path, encoding)
-    if not isinstance(value, list):
-        raise InputError(
-            f"{path} holds one JSON object and not a list of rows", hint="name it .jsonl if it has one a line"
-        )
-    for i, row in enumerate(value, 1):
-        if isinstance(row, str):  # which `parse_object` would take for a line of the file
-            raise InputError(f"{path}, row {i}: a row is an object {{…}}, not {row[:40]!r}")
-        yield i, row
+def has_object_lines(path: Path, encoding: str) -> bool:
+    """Return whether the first line of a file is a JSON object by itself, and a second one follows."""
+    lines = list(islice(filter(str.strip, read_lines(path, encoding)), 2))
+    if len(lines) < 2 or not lines[1].lstrip().startswith("{"):
+        return False
+    try:
+        return isinstance(json.loads(lines[0]), dict)
+    except ValueError:
+        return False
+
+
+def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a Parquet file, of which a batch at a time is in memory."""
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise MissingPackage(
+            f"{path}: a Parquet file needs pyarrow", hint="pip install 'heedful[parquet]'"
+        ) from None
+    with open_bytes(path) as file:
+        try:
+            for batch in ParquetFile(file).iter_batches(1000):
+                yield from batch.to_pylist()
+        except ArrowException as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(
+                f"{path} is damaged or no Parquet file ({reason})", hint="fetch it again"
+            ) from None
+
+
+def read_sheet(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of the first sheet of an Excel file that are not empty, each with its number.
+
+    Cells are text; each row is as wide as the first, whose last cells may be empty.
+    """
+    try:
+        from openpyxl import load_workbook
+    except ImportError:
+        raise MissingPackage(
+            f"{path}: an Excel file needs openpyxl", hint="pip install 'heedful[excel]', or save it as .csv"
+        ) from None
+    with open_bytes(path) as file:
+        try:
+            sheet = load_workbook(file, read_only=True, data_only=True).worksheets[0]
+        except (KeyError, ValueError, OSError, IndexError, zipfile.BadZipFile) as error:
+            raise InputError(f"{path} is damaged or no .xlsx file ({error})", hint="save it again") from None
+        width = 0
+        for number, row in enumerate(sheet.iter_rows(values_only=True), 1):
+            whole = lambda value: int(value) if isinstance(value, float) and value.is_integer() else value
+            cells = ["" if value is None else str(whole(value)) for value in row]
+            if not any(cell.strip() for cell in cells):
+                continue
+            while not cells[-1].strip():
+                cells.pop()  # formatted cells without a value
+            width = width or len(cells)
+            yield number, cells + [""] * (width - len(cells))
 
 
 def read_json_data(path: Path, encoding: str = "utf-8") -> Any:
@@ -310,11 +405,20 @@ def read_json_data(path: Path, encoding: str = "utf-8") -> Any:
 def table_delimiter(path: Path) -> str:
     """Return the delimiter of a table, or "json", by the end of its name."""
     suffix = stem_path(path).suffix.lower()
+    if suffix == ".txt" and has_tab_columns(path):
+        return "\t"
     if suffix not in TABLE_KINDS:
         raise InputError(
             f"cannot tell what {path} is", hint="name it .csv, .tsv or .jsonl, or pass delimiter="
         )
     return TABLE_KINDS[suffix]
+
+
+def has_tab_columns(path: Path, encoding: str = "utf-8") -> bool:
+    """Return whether the first lines of a text are rows of a table: as many tabs in each, at least one."""
+    lines = list(islice(filter(str.strip, read_lines(path, encoding)), MAX_PROBED_LINES))
+    counts = {line.count("\t") for line in lines}
+    return len(lines) > 1 and len(counts) == 1 and counts.pop() > 0
 
 
 def column_index(path: Path, column: Column, names: Sequence[str] | None, width: int) -> int:
@@ -334,16 +438,16 @@ def column_hint(name: str, names: Sequence[str]) -> str:
 
 
 def open_documents(source: Source, unit: Unit = "file", encoding: str = "utf-8") -> Documents:
-    """Return the documents of text files, or of the field "text" if all are JSON Lines by their names."""
+    """Return the documents of text files, or of the field "text" of JSON Lines and Parquet files."""
     if isinstance(source, Documents):
         return source
-    if all(stem_path(path).suffix.lower() == ".jsonl" for path in expand_paths(source)):
+    if all(stem_path(path).suffix.lower() in (".jsonl", ".parquet") for path in expand_paths(source)):
         return Table(source, encoding=encoding).column("text")
     return documents(source, unit, encoding)
 
 
 def column(paths: Paths, name: Column, **options: Any) -> Documents:
-    """Return one column of a CSV, TSV or JSON Lines file as documents, for data.text and its kin."""
+    """Return one column of a table (CSV, TSV, JSON Lines, Parquet, Excel) as documents, for data.text."""
     return Table(paths, **options).column(name)
 
 

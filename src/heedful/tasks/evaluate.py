@@ -148,7 +148,7 @@ def read_one_file(
     infer_file_task(source, trainable_tasks(), task.command)
     check_flags(source, flags)
     if learnt is not None:
-        flags = learnt.complete_flags(flags, source.columns, task.roles)
+        flags = learnt.complete_flags(flags, source.all_columns, task.roles)
     if issubclass(task, TextClassification):
         examples = task.read_examples(source, flags, label_kind_of(model))
     else:

@@ -325,8 +325,8 @@ def infer_columns(
     for flag, column in column_flags.items():
         if column is not None and flag not in by_flag:
             raise ConfigError(f"{flag} {column}: --task {task} has no use for it")
-        if column is not None and column not in source.columns:
-            hint = column_hint(column, source.columns)
+        if column is not None and column not in source.all_columns:
+            hint = column_hint(column, source.all_columns)
             raise InputError(f"{source.path} has no column {column!r} for {flag}", hint=hint)
         if column is not None:
             found[by_flag[flag]] = column

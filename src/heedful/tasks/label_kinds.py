@@ -208,9 +208,9 @@ def with_label_lists(source: InputFile, column: str, columns: Sequence[str]) -> 
     rows = []
     for row in source.rows:
         if columns:
-            labels: Any = [name for name in columns if holds(row.where, name, row.values.get(name))]
+            labels: Any = [name for name in columns if holds(row.where, name, row.get(name))]
         else:
-            labels = row.values.get(column)
+            labels = row.get(column)
         rows.append(replace(row, values={**row.values, column: json.dumps(labels, ensure_ascii=False)}))
     return replace(source, columns=tuple(dict.fromkeys((*source.columns, column))), rows=rows)
 

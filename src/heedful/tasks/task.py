@@ -345,7 +345,7 @@ def parse_table(
     source: InputFile, columns: dict[str, str], parse: Callable[[Mapping[str, str]], tuple[Any, ...]]
 ) -> Examples:
     """Return the rows of a table as examples: `parse` gets the cells of a row by their roles."""
-    cells = lambda row: {role: cell_text(row.values.get(name)) for role, name in columns.items()}
+    cells = lambda row: {role: cell_text(row.get(name)) for role, name in columns.items()}
     hint = "read as " + ", ".join(f"{role} = {name!r}" for role, name in columns.items())
     parsed = parse_rows(source.path, ((row.where, cells(row)) for row in source.rows), parse, hint)
     return Examples(parsed.items, parsed.locations, columns, parsed.notes, str(source.path))

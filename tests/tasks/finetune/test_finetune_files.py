@@ -172,7 +172,7 @@ def test_a_file_that_is_not_there_is_not_guessed_at(
         ("wide.csv", "text,label\na,x,z\n", "line 2: 3 columns instead of 2"),
         ("torn.jsonl", '{"text": "a", "label": "x"\n', "line 1: no JSON"),
         ("odd.json", '{"text": "a"}', "is no SQuAD file"),
-        ("sheet.xlsx", "PK", "cannot tell what"),
+        ("sheet.xls", "PK", "cannot tell what"),
     ],
 )
 def test_a_file_with_nothing_to_learn_is_one_clear_line(
@@ -386,8 +386,8 @@ def test_numbers_and_spreadsheets_are_told_what_to_do(
     rows = [(s, i / 7) for i, s in enumerate(toy.SENTENCES)]
     said = refused(heed, bases["encoder"], toy.table(tmp_path / "n.csv", ("text", "label"), rows))
     assert "--order numbers" in said
-    (tmp_path / "rows.xlsx").write_bytes(b"PK")
-    assert "save it as .csv" in refused(heed, bases["encoder"], tmp_path / "rows.xlsx")
+    (tmp_path / "rows.xls").write_bytes(b"PK")
+    assert "save it as .csv" in refused(heed, bases["encoder"], tmp_path / "rows.xls")
     classes = toy.classes(tmp_path / "c.csv")
     code, _, err = heed("finetune", bases["encoder"], classes, "--epochs", 0, "--out", "made", "-q")
     assert (code, "teaches nothing" in err) == (3, True)
@@ -454,3 +454,27 @@ def test_every_column_that_is_not_used_is_named(heed: Heed, bases: dict[str, Pat
     assert json.loads(out)["data"]["unused_columns"] == ["id", "remark"]
     _, out, _ = heed("eval", "rows-encoder", file, "--json")
     assert json.loads(out)["unused_columns"] == ["id", "remark"]
+
+
+def test_every_kind_of_table_and_a_dotted_field_teach_the_same(tmp_path: Path) -> None:
+    pyarrow, openpyxl = pytest.importorskip("pyarrow"), pytest.importorskip("openpyxl")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [{"user": {"message": s}, "kind": "ab"[i % 2]} for i, s in enumerate(toy.SENTENCES)]
+    flat = [{"message": row["user"]["message"], "kind": row["kind"]} for row in rows]  # type: ignore[index]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    (tmp_path / "t.txt").write_text(
+        "".join("\t".join(r) + "\n" for r in [("message", "kind"), *(tuple(r.values()) for r in flat)])
+    )
+    book = openpyxl.Workbook()
+    for row in [("message", "kind"), *(tuple(row.values()) for row in flat)]:
+        book.active.append(row)
+    book.save(tmp_path / "t.xlsx")
+    read = []
+    columns = {"jsonl": "user.message", "parquet": "user.message", "txt": "message", "xlsx": "message"}
+    for name, text in columns.items():
+        request = FinetuneRequest(
+            "unused", str(tmp_path / f"t.{name}"), task="classify", text=text, label="kind"
+        )
+        read.append(read_and_split(request, ProgressReporter()).train.items)
+    assert read[0] == read[1] == read[2] == read[3] != []

@@ -227,8 +227,8 @@ def _articles(source: InputFile) -> list[str]:
 
 def _table_question(row: Row, columns: dict[str, str]) -> Question:
     """Return the question of a row: answers are texts, {"text": …, "answer_start": …}, or a list of such."""
-    context, question = (cell_text(row.values.get(columns[role])) for role in ("context", "question"))
-    found = [pair for one in _as_list(row.values.get(columns["answer"])) for pair in _answers(one, context)]
+    context, question = (cell_text(row.get(columns[role])) for role in ("context", "question"))
+    found = [pair for one in _as_list(row.get(columns["answer"])) for pair in _answers(one, context)]
     return Question(row.where, question, context, tuple(found))
 
 

@@ -176,14 +176,14 @@ class TextClassification(TrainableTask):
         named = column_flags.get("--label") or ""
         several = label_columns(source, named) if label_kind is None or label_kind.several else []
         label = named if several else infer_columns(source, cls.command, cls.roles, column_flags)["label"]
-        listed = next((row for row in source.rows if isinstance(row.values.get(label), list | dict)), None)
+        listed = next((row for row in source.rows if isinstance(row.get(label), list | dict)), None)
         if label_kind is None:
-            has_lists = any(isinstance(row.values.get(label), list) for row in source.rows)
+            has_lists = any(isinstance(row.get(label), list) for row in source.rows)
             label_kind = SEVERAL if several or has_lists else ONE_LABEL
         if label_kind.several:
             source = with_label_lists(source, label, several)
         elif listed is not None:
-            what = f"{source.path}, {listed.where}: {label!r} is {str(listed.values[label])[:60]}"
+            what = f"{source.path}, {listed.where}: {label!r} is {str(listed.get(label))[:60]}"
             raise InputError(what, hint="a label is a text or a number, or in every row a list of them")
         columns = infer_columns(source, cls.command, cls.roles, column_flags)
         examples = parse_table(source, columns, parse_label_list if label_kind.several else cls.parse_cells)

@@ -181,7 +181,7 @@ class TokenClassification(TrainableTask):
         names = infer_columns(source, cls.command, cls.roles, column_flags)
 
         def parse_sentence(row: Row) -> Sentence:
-            words, tags = (_cell_words(row.values.get(names[role])) for role in ("words", "tags"))
+            words, tags = (_cell_words(row.get(names[role])) for role in ("words", "tags"))
             if not words or not tags:
                 raise UnusableRow("without words or tags")
             if len(words) != len(tags):

@@ -12,6 +12,7 @@ from heedful.models.counting import count as count
 from heedful.nn.context import Watch as Watch
 from heedful.tasks import Conversation as Conversation
 from heedful.tasks.own_data import finetune as finetune
+from heedful.tasks.own_data import predict as predict
 from heedful.tasks.registry import pipeline as pipeline
 from heedful.text.tokenizer_training import train_tokenizer as train_tokenizer
 from heedful.train.config import TrainConfig as TrainConfig

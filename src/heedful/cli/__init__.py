@@ -42,6 +42,7 @@ COMMANDS = {
     "train": Command("training", "Train a model from scratch on files.", "Training"),
     "finetune": Command("finetune", "Fine-tune a trained model on a file.", "Training"),
     "eval": Command("finetune", "Measure a model on files.", "Training"),
+    "predict": Command("finetune", "Predict every row of a table.", "Tasks"),
     "verify": Command("experiments", "Measure a published result again.", "Training"),
     "plot": Command("training", "Plot training curves.", "Training"),
     "race": Command("experiments", "Compare RNNs, Transformers and others of one size.", "Training"),

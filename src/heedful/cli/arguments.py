@@ -65,7 +65,7 @@ class TableColumns:
     def read(self, path: Path) -> list[tuple[int, Input]]:
         """Return the texts of a table, each with its line."""
         from heedful.data.input_files import cell_text, parse_rows, read_input_file
-        from heedful.tasks.examples import COUNT_HINT, INPUT_ROLES, infer_columns, list_columns
+        from heedful.tasks.examples import INPUT_ROLES, infer_input_columns
         from heedful.tasks.pipelines.text_generation import TextGeneration
         from heedful.tasks.task import TrainableTask
         from heedful.tasks.task_specification import TaskSpecification
@@ -80,20 +80,7 @@ class TableColumns:
         learnt = None if self.model is None else TaskSpecification.of_folder(of_run(self.model))
         if learnt is not None and learnt.command != self.command:
             learnt = None
-        paired = self.pair is not None or (learnt is not None and len(learnt.inputs) > 1)
-        roles = {name: role for name, role in INPUT_ROLES[self.command].items() if name != "pair" or paired}
-        if learnt is not None:
-            flags = learnt.complete_flags(flags, source.all_columns, roles)
-        columns = infer_columns(
-            source, self.command, roles, {f: n for f, n in flags.items() if n is not None}
-        )
-        first = next(iter(roles))
-        usual = columns[first].lower() in roles[first].names or flags["--text"] is not None
-        if not usual and stem_path(path).suffix.lower() in (".csv", ".tsv"):  # perhaps it is the first text
-            which = f"which column of {path} is the {first}? It has {list_columns(source)}"
-            raise InputError(which, hint=f"say --text NAME{COUNT_HINT.replace(' --label 1', '')}")
-        if learnt is not None and self.command == "classify":  # the query of others is no column
-            learnt.check_columns(str(path), columns, roles)
+        columns = infer_input_columns(source, self.command, INPUT_ROLES[self.command], flags, learnt)
         print_above(f"{path}: {', '.join(f'{role} = {name!r}' for role, name in columns.items())}")
         cells = lambda row: {role: cell_text(row.get(name)) for role, name in columns.items()}
         # the text that an instruction is about is part of its prompt
@@ -104,7 +91,8 @@ class TableColumns:
             print_above(f"note: {note}")
         lines = [int(where.rpartition(" ")[2]) for where in rows.locations]
         texts = [
-            dict(zip(("text", "text_pair"), row, strict=True)) if paired else row[0] for row in rows.items
+            dict(zip(("text", "text_pair"), row, strict=True)) if "pair" in columns else row[0]
+            for row in rows.items
         ]
         return list(zip(lines, texts, strict=True))
 

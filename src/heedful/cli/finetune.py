@@ -1,4 +1,4 @@
-"""`heed finetune` and `heed eval`: fine-tune a trained model on a file, and measure models on files."""
+"""`heed finetune`, `heed eval` and `heed predict`: teach a model by a file, measure it, use it on files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from heedful.core.checks import Argument, Option
 from heedful.core.errors import HeedfulError
 from heedful.core.files import write_text
 from heedful.core.progress import print_above, show_progress
-from heedful.tasks.finetune.request import EvaluationRequest, FinetuneRequest
+from heedful.tasks.finetune.request import EvaluationRequest, FinetuneRequest, PredictionRequest
 
 if TYPE_CHECKING:
     from heedful.tasks.finetune import FinetuneResult
@@ -73,6 +73,27 @@ def result_object(result: FinetuneResult) -> dict[str, Any]:
         "stopped_early": training.stopped, "seconds": round(training.seconds, 2), "scores": result.scores,
         "history": asdict(training)["history"], "checkpoint": str(result.folder), "use": result.use,
     }  # fmt: skip
+
+
+def predict_command(request: PredictionRequest, quiet: Quiet = False, json: Json = False) -> None:
+    """Predict every row of a table, and write the rows with their predictions to another table.
+
+    The columns are those that the model learnt from; --text and --pair name others. New columns are label and
+    score, spans, an answer, the text that was written, or a vector. Rows keep their order. A table can be of
+    any size. If the command is killed, run it again: it goes on where it was.
+
+    Examples:
+      heed predict ./mail-sorter inbox.csv --out sorted.csv
+      heed predict ./my-tagger january.jsonl february.jsonl --out names.jsonl
+      heed predict all-minilm-l6-v2 texts.csv --text body --out vectors.parquet
+    """
+    with show_progress("predicting", quiet=quiet):
+        from heedful.tasks.prediction import predict_files
+
+        out, rows = predict_files(request)
+    if json:
+        return as_json({"model": request.model, "data": request.files, "rows": rows, "path": str(out)})
+    print(out)
 
 
 # `heed eval`: measure a model on files.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from heedful.core.errors import ConfigError, InputError, nearest
+from heedful.core.files import stem_path
 from heedful.data.batches import seeded_generator
 from heedful.data.examples.classification import LabelNames
 from heedful.data.input_files import InputFile, MemoryTable
@@ -18,6 +19,7 @@ from heedful.models.base import Model
 if TYPE_CHECKING:
     from heedful.tasks.label_kinds import LabelKind
     from heedful.tasks.task import TrainableTask
+    from heedful.tasks.task_specification import TaskSpecification
 
 
 VALIDATION_SHARE = 0.1  # of the examples, without --valid
@@ -355,3 +357,32 @@ def _find_by_name(source: InputFile, name: str, role: Role, columns: Mapping[str
     free: Sequence[str] = [column for column in source.columns if column not in columns.values()]
     match = next((column for usual in role.names for column in free if column.lower() == usual), None)
     return {} if match is None else {name: match}
+
+
+def infer_input_columns(
+    source: InputFile, command: str, roles: Mapping[str, Role], column_flags: ColumnFlags,
+    learnt: TaskSpecification | None,
+) -> dict[str, str]:  # fmt: skip
+    """Map roles to columns where there are no answers: named ones, those learnt from, or usual names.
+
+    A second text is read only if its column is named, or if the model learnt from two.
+    """
+    paired = column_flags.get("--pair") is not None or (learnt is not None and len(learnt.inputs) > 1)
+    roles = {name: role for name, role in roles.items() if name != "pair" or not role.optional or paired}
+    flags = (
+        dict(column_flags)
+        if learnt is None
+        else learnt.complete_flags(column_flags, source.all_columns, roles)
+    )
+    columns = infer_columns(source, command, roles, {f: n for f, n in flags.items() if n is not None})
+    first = next(iter(roles))
+    usual = columns[first].lower() in roles[first].names or flags.get(roles[first].flag) is not None
+    if not usual and stem_path(source.path).suffix.lower() in (
+        ".csv",
+        ".tsv",
+    ):  # perhaps it is the first text
+        which = f"which column of {source.path} is the {first}? It has {list_columns(source)}"
+        raise InputError(which, hint=f"say --text NAME{COUNT_HINT.replace(' --label 1', '')}")
+    if learnt is not None and command in ("classify", "regress"):  # the query of others is no column
+        learnt.check_columns(str(source.path), columns, roles)
+    return columns

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,9 +17,11 @@ from heedful.core.checks import find_options
 from heedful.core.errors import InputError, nearest
 from heedful.data.input_files import InputFile, table_in_memory
 from heedful.models.base import Model
-from heedful.tasks.finetune.request import FinetuneRequest
+from heedful.tasks.finetune.request import FinetuneRequest, PredictionRequest
 from heedful.tasks.finetune.result import FinetuneResult
 from heedful.tasks.finetune.run import finetune as run_finetune
+from heedful.tasks.prediction import RowPredictor, predict_files, predict_rows, stream_rows
+from heedful.tasks.task_specification import TaskSpecification
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -69,6 +72,41 @@ def finetune(model: str | Path | Model, data: Any, *, quiet: bool = False, **opt
     return run_finetune(
         FinetuneRequest(file=file, **(tuple_columns(tables.get(file)) | settings)), quiet=quiet
     )
+
+
+@takes_options_of(PredictionRequest, "model", "files", "out")
+def predict(
+    model: str | Path | Model, data: Any, *, out: str | Path | None = None, **options: Any
+) -> list[dict[str, Any]] | Path:
+    """Predict every row of your own data: return the rows with new columns, or write them to `out`.
+
+        heedful.predict("my-model", ["It works.", "It broke."])
+        # [{"text": "It works.", "label": "good", "score": 0.98}, {"text": "It broke.", "label": "bad", …}]
+
+    `model` is a name, a folder or a model in memory. `data` is the path of a file or a list of such paths, a
+    list of texts, of dicts or of tuples, a DataFrame or a Dataset. The model's columns are those it learnt
+    from; `text` and `pair` name others. With `out` (.csv, .tsv, .jsonl or .parquet) a table of any size is
+    predicted, a run that was killed goes on, and the path is returned.
+    """
+    tables: dict[str, InputFile] = {}
+    paths = isinstance(data, list | tuple) and data and all(isinstance(one, Path) for one in data)
+    files = [str(path) for path in data] if paths else [name_table(data, "data", tables)]
+    settings = check_options("predict", PredictionRequest, options) | name_model(model)
+    request = PredictionRequest(files=files, out=str(out or ""), tables=tables, **settings)
+    if "data" in tables and tuple_columns(tables["data"]) and request.text is None:
+        learnt = (
+            TaskSpecification.of(model) if isinstance(model, Model) else TaskSpecification.of_folder(model)
+        )
+        pair = "1" if learnt is not None and len(learnt.inputs) > 1 else None
+        request = replace(request, text="0", pair=pair)
+    if out is not None:
+        return predict_files(request)[0]
+    predictor, rows = RowPredictor.of(request), list[dict[str, Any]]()
+    for file in files:
+        source, stream = stream_rows(file, request)
+        for window in predict_rows(predictor, source, stream, request.column_flags):
+            rows += window
+    return rows
 
 
 def name_table(data: Any, name: str, tables: dict[str, InputFile]) -> str:

@@ -9,8 +9,27 @@ from typing import Annotated, Any
 from heedful.core.checks import Option
 
 
+class NamedColumns:
+    """Columns of a table that a request names: by their names, or by numbers if the table has no header."""
+
+    text: str | None
+    label: str | None = None
+    pair: str | None
+
+    @property
+    def column_flags(self) -> dict[str, str | None]:
+        """Map each flag that names a column to that name."""
+        return {"--text": self.text, "--label": self.label, "--pair": self.pair}
+
+    @property
+    def header(self) -> bool:
+        """Whether the table has a header: columns named by numbers have none."""
+        named = [name for name in self.column_flags.values() if name is not None]
+        return not named or not all(name.isdigit() for name in named)
+
+
 @dataclass(frozen=True)
-class FinetuneRequest:
+class FinetuneRequest(NamedColumns):
     """Which model to fine-tune on which file, and how; None leaves the choice to the task."""
 
     model: Annotated[str, Option("A trained model: its name (heed ls), its folder, or a hub id.")]
@@ -74,17 +93,6 @@ class FinetuneRequest:
     base: Any = None  # a `Model` in memory, which `model` only names
     tables: Mapping[str, Any] = field(default_factory=dict)  # each `InputFile` in memory by its name
 
-    @property
-    def column_flags(self) -> dict[str, str | None]:
-        """Map each flag that names a column to that name."""
-        return {"--text": self.text, "--label": self.label, "--pair": self.pair}
-
-    @property
-    def header(self) -> bool:
-        """Whether the table has a header: columns named by numbers have none."""
-        named = [name for name in self.column_flags.values() if name is not None]
-        return not named or not all(name.isdigit() for name in named)
-
 
 @dataclass(frozen=True)
 class EvaluationRequest:
@@ -118,3 +126,40 @@ class EvaluationRequest:
         options = {**self.options, **columns}
         length = options.pop("length", None)
         return replace(self, options=options, length=self.length or length, text=None, label=None, pair=None)
+
+
+@dataclass(frozen=True)
+class PredictionRequest(NamedColumns):
+    """The files whose rows are to be predicted, and where rows and predictions are written."""
+
+    model: Annotated[str, Option("A trained model: its name (heed ls), its folder, or a hub id.")]
+    files: Annotated[
+        Sequence[str],
+        Option(
+            "Tables (.csv, .tsv, .jsonl), .conll, SQuAD .json, or .txt with a text per line.", metavar="FILE…"
+        ),
+    ]
+    out: Annotated[
+        str, Option("Write rows and predictions to this .csv, .tsv, .jsonl or .parquet.", ("--out", "-o"))
+    ]
+    task: Annotated[
+        str | None,
+        Option(
+            "Do this task of `heed finetune`, or embed for vectors; by default the one that the model learnt."
+        ),
+    ] = None
+    text: Annotated[str | None, Option("Read the text (source, context, prompt) from this column.")] = None
+    pair: Annotated[str | None, Option("Read a second text, or the question, from this column.")] = None
+    batch: Annotated[int, Option("Compute N rows at once.", minimum=1, variable="HEED_BATCH")] = 32
+    length: Annotated[
+        int | None, Option("Cut texts after this many tokens. [default: as in training]", minimum=8)
+    ] = None
+    max_tokens: Annotated[int | None, Option("Generate at most N tokens.", ("--max-tokens",), minimum=1)] = (
+        None
+    )
+    device: Annotated[
+        str, Option("Compute on this device: auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")
+    ] = "auto"
+    encoding: Annotated[str, Option("Read the files in this encoding: utf-8, cp1252, utf-16 …")] = "utf-8"
+    base: Any = None  # a `Model` in memory, which `model` only names
+    tables: Mapping[str, Any] = field(default_factory=dict)  # each `InputFile` in memory by its name

@@ -1,0 +1,386 @@
+"""Predictions for tables of any size: `heed predict` and `heedful.predict`.
+
+file ── stream_rows ──▶ rows ── a window at a time, sorted by length ──▶ pipeline ──▶ rows with more columns
+
+A window is a few thousand rows. Texts of like length share a batch in it, so that little padding is computed,
+and its rows are written in their own order. Only one window is in memory. After each, the file that is being
+written and the number of its rows are on disk, and the next run of the same command goes on from there. The
+windows begin at the same rows again, so that it writes the same bytes.
+
+OUT.part        what was predicted so far
+OUT.part.json   the command, and how many rows and bytes of OUT.part are whole
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+import os
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from heedful.core.errors import ConfigError, InputError, MissingPackage
+from heedful.core.files import read_json, read_lines, sha256, write_text
+from heedful.core.locks import FileLock
+from heedful.core.progress import print_above, report_progress
+from heedful.data.examples.answer_spans import squad
+from heedful.data.examples.tagging import conll
+from heedful.data.input_files import InputFile, Row, cell_text, file_kind, find_input_file, stream_table
+from heedful.models.base import evaluation_mode
+from heedful.tasks.examples import INPUT_ROLES, ColumnFlags, infer_input_columns
+from heedful.tasks.finetune.request import PredictionRequest
+from heedful.tasks.label_kinds import THRESHOLD
+from heedful.tasks.model_inputs import Truncated
+from heedful.tasks.pipelines.conversational import read_messages
+from heedful.tasks.pipelines.feature_extraction import sentence_vectors
+from heedful.tasks.pipelines.text_classification import TextClassification
+from heedful.tasks.registry import TASKS, infer_task, pipeline, trainable_tasks
+from heedful.tasks.task import Task, file_stamp
+from heedful.tasks.task_specification import TARGET_FLAG, TaskSpecification
+from heedful.train.checkpoint import of_run
+from heedful.weights.hub import resolve
+
+WINDOW_ROWS = 2048
+DIGITS = 6  # of scores and vectors
+MAX_WINDOW_CHARACTERS = 4_000_000  # of a window, which has fewer rows if they are long
+REPORT_SECONDS = 10.0  # between lines about progress where stderr is no terminal
+FORMATS = {".csv": ",", ".tsv": "\t", ".jsonl": "json", ".parquet": "json"}  # how OUT.part is written
+TWO_LISTS = ("similarity", "rerank")  # tasks that are called with first and second texts
+WRITERS = ("translate", "summarize", "complete", "read")  # tasks that are called with texts and write
+# The columns that each task adds.
+NEW_COLUMNS = {
+    "classify": ("label", "score"), "regress": ("score",), "tag": ("spans",), "embed": ("vector",),
+    "answer": ("answer", "score", "start", "end"), "similarity": ("score",), "rerank": ("score",),
+    "translate": ("translation_text",), "summarize": ("summary_text",), "complete": ("generated_text",),
+    "chat": ("generated_text",), "read": ("generated_text",),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RowPredictor:
+    """A task that answers the rows of tables: which columns it reads, how it is called, what it adds."""
+
+    task: Task
+    command: str  # its name in `heed finetune`; "embed" gives vectors
+    options: Mapping[str, Any]  # of every call
+    learnt: TaskSpecification | None = None
+
+    @classmethod
+    def of(cls, request: PredictionRequest) -> RowPredictor:
+        """Return the predictor of a model: for the task that it learnt, that its head tells, or --task."""
+        tasks = {kind.command: kind for kind in trainable_tasks().values()}
+        names = {entry.load(): name for name, entry in TASKS.items()}
+        if request.task is not None and request.task not in (*tasks, "embed"):
+            raise ConfigError("is unknown", argument="task", value=request.task, allowed=[*tasks, "embed"])
+        wanted = None
+        if request.task is not None:
+            wanted = "sentence-similarity" if request.task == "embed" else names[tasks[request.task]]
+        model = of_run(request.model) if request.base is None else request.base
+        task = pipeline(wanted, model, device=request.device)
+        learnt = TaskSpecification.of(task.model)
+        command = str(request.task or getattr(task, "command", "embed"))
+        if request.task is None and wanted is None:
+            name = infer_task(task.model)
+            if name not in (*(names[kind] for kind in tasks.values()), "feature-extraction"):
+                raise InputError(f"predict has no columns for {name}", hint="name another task with task=…")
+            if learnt is None and name in ("sentence-similarity", "feature-extraction"):
+                command, task = "embed", pipeline("sentence-similarity", task.model)
+        learnt = learnt if learnt is not None and learnt.command == command else None
+        length = request.length or (None if learnt is None else learnt.max_length)
+        options: dict[str, Any] = {"batch_size": request.batch, "truncation": True, "max_length": length}
+        if command in WRITERS:
+            options = {"batch_size": request.batch, "truncation": True, "max_new_tokens": request.max_tokens}
+            options |= {"return_full_text": False} if command == "complete" else {}
+        elif command == "chat":
+            options = {"batch_size": request.batch, "max_new_tokens": request.max_tokens}
+        elif command == "answer":
+            options = {"batch_size": request.batch, "max_seq_len": request.length}
+        elif command == "tag":  # long texts are read in windows
+            options = {"batch_size": request.batch, "aggregation_strategy": "first"}
+        options = {name: value for name, value in options.items() if value is not None}
+        if isinstance(task, TextClassification) and task.label_kind.several:
+            options["top_k"] = None
+        return cls(task, command, options, learnt)
+
+    def choose_columns(self, source: InputFile, flags: ColumnFlags) -> dict[str, str]:
+        """Return which columns are read, by their roles."""
+        roles = INPUT_ROLES.get(self.command, {})
+        if not roles or self.command == "rerank":  # of `heed rerank` the query is no column
+            of_training = trainable_tasks()[self.command].roles
+            roles = {name: role for name, role in of_training.items() if role.flag != TARGET_FLAG}
+        return infer_input_columns(source, self.command, roles, flags, self.learnt)
+
+    def predict(self, rows: Sequence[tuple[str, ...]]) -> list[dict[str, Any] | None]:
+        """Return the new cells of rows, given by the texts that are read; None for a row without a text."""
+        usable = [i for i, texts in enumerate(rows) if all(text.strip() for text in texts[:1])]
+        order = sorted(usable, key=lambda i: sum(map(len, rows[i])))
+        answers: list[dict[str, Any] | None] = [None] * len(rows)
+        if order:
+            with evaluation_mode(self.task.model):
+                found = self._call([rows[i] for i in order])
+            for i, answer in zip(order, found, strict=True):
+                answers[i] = self._columns(answer)
+        return answers
+
+    def _call(self, rows: Sequence[tuple[str, ...]]) -> Sequence[Any]:
+        firsts, one = [row[0] for row in rows], len(rows) == 1
+        if self.command in TWO_LISTS:
+            return list(self.task(firsts, [row[1] for row in rows], **self.options))
+        if self.command == "embed":
+            return sentence_vectors(self.task, firsts, **self.options).tolist()
+        if self.command == "answer":
+            questions = [{"question": question, "context": context} for context, question in rows]
+            answers = self.task(questions, **self.options)
+            return [answers] if one else list(answers)
+        if self.command == "chat":
+            talks = self.task([list(read_prompt(text)) for text in firsts], **self.options)
+            return [talks] if one else list(talks)
+        if len(rows[0]) > 1 and self.command in ("classify", "regress"):
+            return list(self.task([{"text": a, "text_pair": b} for a, b in rows], **self.options))
+        return list(self.task(firsts, **self.options))
+
+    def _columns(self, answer: Any) -> dict[str, Any]:
+        """Return an answer of the pipeline as new cells."""
+        names = NEW_COLUMNS[self.command]
+        if self.command in ("tag", "embed", *TWO_LISTS):  # one value, which may be a list
+            return {names[0]: round_numbers(answer)}
+        if self.command == "chat":
+            return {names[0]: answer[-1]["content"]}
+        if "top_k" in self.options:  # several labels may hold
+            answer = [row for row in answer if row["score"] >= THRESHOLD]
+            return {name: [round_numbers(row[name]) for row in answer] for name in names}
+        answer = answer[0] if isinstance(answer, list) else answer
+        return {name: round_numbers(answer[name]) for name in names}
+
+
+def round_numbers(value: Any) -> Any:
+    """Return a value with every float in it rounded: further digits tell nothing, and make files large."""
+    if isinstance(value, Mapping):
+        return {name: round_numbers(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [round_numbers(one) for one in value]
+    return round(value, DIGITS) if isinstance(value, float) else value
+
+
+def read_prompt(cell: str) -> Sequence[Mapping[str, Any]]:
+    """Return a conversation to be continued: a text of the user, or messages without the last answer."""
+    if not cell.lstrip().startswith("["):
+        return [{"role": "user", "content": cell}]
+    messages = json.loads(cell)
+    if isinstance(messages, list) and messages and dict(messages[-1]).get("role") == "user":
+        return messages
+    return read_messages(cell)[:-1]
+
+
+def stream_rows(path: str, request: PredictionRequest) -> tuple[InputFile, Iterator[Row]]:
+    """Return a file without its rows, and its rows: of a table, sentences, questions, or lines of text."""
+    if path in request.tables:
+        table: InputFile = request.tables[path]
+        return table, iter(table.rows)
+    file, encoding = find_input_file(path, request.encoding)
+    kind = file_kind(file, encoding, ("conll",) if request.task == "tag" else ())
+    if kind == "table":
+        return stream_table(path, encoding=encoding, header=request.header)
+    if kind == "conll":
+        rows = (Row(one.where, {"text": " ".join(one.words)}) for one in conll(file, encoding=encoding))
+        return InputFile(file, kind, encoding, ("text",)), rows
+    if kind == "squad":
+        questions = squad(file, encoding)
+        rows = (Row(q.id, {"id": q.id, "question": q.question, "context": q.context}) for q in questions)
+        return InputFile(file, kind, encoding, ("id", "question", "context")), rows
+    lines = enumerate(read_lines(file, encoding), 1)
+    filled = (Row(f"line {i}", {"text": line.strip()}) for i, line in lines if line.strip())
+    return InputFile(file, kind, encoding, ("text",)), filled
+
+
+def windows(rows: Iterable[Row], columns: Sequence[str]) -> Iterator[tuple[list[Row], list[tuple[str, ...]]]]:
+    """Yield rows in windows, each with the texts of its rows in these columns."""
+    some, texts, size = list[Row](), list[tuple[str, ...]](), 0
+    for row in rows:
+        some.append(row)
+        texts.append(tuple(cell_text(row.get(name)) for name in columns))
+        size += sum(map(len, texts[-1]))
+        if len(some) >= WINDOW_ROWS or size >= MAX_WINDOW_CHARACTERS:
+            yield some, texts
+            some, texts, size = [], [], 0
+    if some:
+        yield some, texts
+
+
+def predict_rows(
+    predictor: RowPredictor, source: InputFile, rows: Iterable[Row], flags: ColumnFlags
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield windows of rows with their predictions; a name that the table has already gets "predicted_"."""
+    columns = predictor.choose_columns(source, flags)
+    in_folder = Path(source.path).parent if predictor.command == "read" else None
+    for some, texts in windows(rows, list(columns.values())):
+        if in_folder is not None:  # paths of images count from the table's own folder
+            texts = [(str(in_folder / row[0]),) for row in texts]
+        if "input" in columns:  # the text that an instruction is about is part of its prompt
+            texts = [("\n\n".join(filter(str.strip, row)),) for row in texts]
+        answers = predictor.predict(texts)
+        names = NEW_COLUMNS[predictor.command]
+        new = {name: f"predicted_{name}" if name in source.columns else name for name in names}
+        empty = dict.fromkeys(new.values())
+        yield [
+            row.values | (empty if answer is None else {new[name]: v for name, v in answer.items()})
+            for row, answer in zip(some, answers, strict=True)
+        ]
+
+
+# Files of predictions: written a window at a time, so that a run that was killed can go on.
+
+
+def predict_files(request: PredictionRequest) -> tuple[Path, int]:
+    """Predict the rows of files and write them with their predictions; return the file and how many rows."""
+    out = Path(request.out)
+    form = FORMATS.get(out.suffix.lower())
+    if form is None:
+        raise ConfigError("has no known ending", argument="out", value=request.out, allowed=FORMATS)
+    if out.suffix.lower() == ".parquet":
+        import_pyarrow()
+    if out.exists():
+        raise ConfigError(f"out={out} is there already", hint="take another name, or delete it")
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"out={out}: there is no folder {out.absolute().parent}", hint="make it first")
+    part, state_file = out.with_name(out.name + ".part"), out.with_name(out.name + ".part.json")
+    with FileLock(out.with_name(out.name + ".lock"), f"out={out}", "wait for it to end"):
+        others = ("files", "out", "base", "tables")
+        options = {name: value for name, value in vars(request).items() if name not in others}
+        digest = lambda path: sha256([find_input_file(path, request.encoding)[0]])
+        files = {p: request.tables[p].sha256 if p in request.tables else digest(p) for p in request.files}
+        stamp = None if request.base is not None else file_stamp(resolve(of_run(request.model)))
+        job = {"options": options, "files": files, "model": stamp}
+        state: dict[str, Any] = {"rows": 0, "bytes": 0, "header": []}
+        if state_file.is_file():
+            state = read_json(state_file)
+            if state.pop("job", None) != json.loads(json.dumps(job)):
+                hint = f"repeat that command, delete {part} and {state_file}, or take another name"
+                raise ConfigError(f"{part} was left by another command, or of other files", hint=hint)
+            print_above(f"resuming: {state['rows']:,} rows are in {part}")
+        predictor = RowPredictor.of(request)
+        for path in request.files:  # a wrong one is an error now, and not after hours
+            columns = predictor.choose_columns(stream_rows(path, request)[0], request.column_flags)
+            print_above(f"{path}: {', '.join(f'{role} = {name!r}' for role, name in columns.items())}")
+        try:
+            with part.open("r+b" if state["bytes"] else "wb") as file:
+                file.truncate(state["bytes"])
+                file.seek(state["bytes"])
+                rows = write_windows(predictor, request, file, form, job, state, state_file)
+        finally:
+            if not state_file.is_file():  # nothing to go on from
+                part.unlink(missing_ok=True)
+        if out.suffix.lower() == ".parquet":
+            write_parquet(part, out)
+            part.unlink()
+        else:
+            part.replace(out)
+        state_file.unlink(missing_ok=True)
+    return out, rows
+
+
+def write_windows(
+    predictor: RowPredictor, request: PredictionRequest, file: io.BufferedRandom | Any, form: str,
+    job: Mapping[str, Any], state: Mapping[str, Any], state_file: Path,
+) -> int:  # fmt: skip
+    """Append the rows that are not written yet; return how many rows the file has then."""
+    done, began, reported, cut, empty = state["rows"], time.monotonic(), time.monotonic(), False, 0
+    header, skip = list[str](state["header"]), done
+    for path in request.files:
+        source, rows = stream_rows(path, request)
+        if skip:
+            passed = sum(1 for _ in islice(rows, skip))
+            skip -= passed
+        if skip:
+            continue
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", Truncated)
+            for window in predict_rows(predictor, source, rows, request.column_flags):
+                if not header:
+                    header = list(dict.fromkeys((*source.columns, *window[0])))
+                    if form != "json":
+                        file.write(format_row(dict(zip(header, header, strict=True)), header, form))
+                for row in window:
+                    if form != "json" and (extra := [name for name in row if name not in header]):
+                        what = f"{path}: a row has the field {extra[0]!r}, which the first row does not have"
+                        raise InputError(what, hint="write a .jsonl file")
+                    file.write(format_row(row, header, form))
+                new = [name for name in window[0] if name not in source.columns]
+                empty += sum(all(row[name] is None for name in new) for row in window)
+                done += len(window)
+                file.flush()
+                os.fsync(file.fileno())
+                write_text(
+                    state_file, json.dumps({"job": job, "rows": done, "bytes": file.tell(), "header": header})
+                )
+                report_progress("rows", done)
+                if time.monotonic() - reported >= REPORT_SECONDS:
+                    reported = time.monotonic()
+                    pace = (done - state["rows"]) / (reported - began)
+                    print_above(f"{done:,} rows, {pace:,.0f} rows per second")
+        cut = cut or any(issubclass(one.category, Truncated) for one in caught)
+    if cut:
+        limit = predictor.options.get("max_length")
+        longer = "texts longer than the model reads" if limit is None else f"texts of over {limit} tokens"
+        print_above(f"note: {longer} are cut there")
+    if empty:
+        print_above(f"note: {empty:,} {'row has' if empty == 1 else 'rows have'} no text, and no prediction")
+    return done
+
+
+def format_row(row: Mapping[str, Any], header: Sequence[str], form: str) -> bytes:
+    """Return a row as a line of JSON, or of cells with this delimiter."""
+    if form == "json":
+        return (json.dumps(row, ensure_ascii=False, default=str) + "\n").encode()
+    cells = [format_cell(row.get(name)) for name in header]
+    if form == "\t":  # quotes are text in such a file, and a cell has one line
+        escape = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
+        return ("\t".join(cell.translate(escape) for cell in cells) + "\n").encode()
+    line = io.StringIO()
+    csv.writer(line, delimiter=form, lineterminator="\n").writerow(cells)
+    return line.getvalue().encode()
+
+
+def format_cell(value: Any) -> str:
+    """Return a value as the text of a cell; several labels are parted by |, other lists are JSON."""
+    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        return "|".join(value)
+    return "" if value is None or value == [] else cell_text(value)
+
+
+def import_pyarrow() -> Any:
+    """Return pyarrow; raise MissingPackage if it is not installed."""
+    try:
+        importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise MissingPackage(
+            "a .parquet file needs pyarrow", hint="pip install pyarrow, or write a .jsonl file"
+        ) from None
+    return importlib.import_module("pyarrow")
+
+
+def write_parquet(part: Path, out: Path) -> None:
+    """Turn JSON Lines into Parquet, a window at a time."""
+    pyarrow = import_pyarrow()
+
+    def tables() -> Iterator[Any]:
+        with part.open(encoding="utf-8") as lines:
+            while some := list(islice(lines, WINDOW_ROWS)):
+                yield pyarrow.Table.from_pylist([json.loads(line) for line in some])
+
+    schema = pyarrow.unify_schemas([table.schema for table in tables()], promote_options="permissive")
+    whole = out.with_name(out.name + ".writing")
+    with pyarrow.parquet.ParquetWriter(whole, schema) as writer:
+        for table in tables():
+            missing = [field for field in schema if field.name not in table.column_names]
+            for field in missing:
+                table = table.append_column(field.name, pyarrow.nulls(len(table), field.type))
+            writer.write_table(table.select(schema.names).cast(schema))
+    whole.replace(out)

@@ -28,7 +28,7 @@ from heedful.nn.attention.attentive import Bridge
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, Mask, PartState, Watch
 from heedful.nn.embedding import Embedding
-from heedful.nn.head import Head, NoHead, last_token
+from heedful.nn.head import Head, NoHead, pool_tokens
 from heedful.nn.position import Rotary
 from heedful.nn.state import keep_all_keys
 
@@ -243,9 +243,9 @@ class LM(Model):
         last = None
         for piece, known in zip(pieces, valids, strict=True):
             hidden, ctx = self._advance(piece, state, valid=known, watch=watch)
-            newest = last_token(hidden, ctx)
+            newest = pool_tokens(hidden, ctx.valid_new, "last")
             if ctx.at("head").watches("logits"):
-                newest = last_token(self.head.predict(hidden, ctx), ctx)
+                newest = pool_tokens(self.head.predict(hidden, ctx), ctx.valid_new, "last")
             # A row whose piece is all padding keeps what it had.
             keep = None if known is None or last is None else known.any(1, keepdim=True)
             last = newest if keep is None or last is None else torch.where(keep, newest, last)

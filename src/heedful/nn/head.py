@@ -56,19 +56,19 @@ class Head(nn.Module):
         )
 
 
-def first_token(x: Tensor, ctx: Context) -> Tensor:
-    """x at the first valid position, (B, D)"""
-    return pool_tokens(x, ctx.valid_new, "first")
-
-
-def last_token(x: Tensor, ctx: Context) -> Tensor:
-    """x at the last valid position, (B, D)"""
-    return pool_tokens(x, ctx.valid_new, "last")
-
-
-def mean_token(x: Tensor, ctx: Context) -> Tensor:
-    """The mean of x over the valid positions, (B, D)"""
-    return pool_tokens(x, ctx.valid_new, "mean")
+def pool_tokens(x: Tensor, valid: Tensor | None, mode: str) -> Tensor:
+    """Return the mean, first, last or max of x over the valid tokens, (B, T, D) → (B, D)."""
+    if mode in ("first", "last"):
+        if valid is None:
+            return x[:, 0 if mode == "first" else -1]
+        at = valid.int().argmax(1) if mode == "first" else x.shape[1] - 1 - valid.flip(1).int().argmax(1)
+        return x[torch.arange(x.shape[0], device=x.device), at]
+    if valid is None:
+        valid = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+    keep = valid[..., None]
+    if mode == "max":
+        return x.masked_fill(~keep, -float("inf")).amax(1)
+    return (x * keep).sum(1) / keep.sum(1).clamp(min=1)
 
 
 class NoHead(Head):
@@ -174,16 +174,15 @@ class Pooler(nn.Module):
     """
 
     def __init__(
-        self, dim: int, act: Activation = torch.tanh, dropout: float = 0.0,
-        token: Callable[[Tensor, Context], Tensor] = first_token, *, bias: bool = True,
-        norm: nn.Module | None = None,
+        self, dim: int, act: Activation = torch.tanh, dropout: float = 0.0, token: str = "first", *,
+        bias: bool = True, norm: nn.Module | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.dense = nn.Linear(dim, dim, bias=bias)
         self.act, self.dropout, self.token, self.norm = act, dropout, token, norm
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        picked = F.dropout(self.token(x, ctx), self.dropout, self.training)
+        picked = F.dropout(pool_tokens(x, ctx.valid_new, self.token), self.dropout, self.training)
         pooled: Tensor = self.act(self.dense(picked))
         return pooled if self.norm is None else self.norm(pooled)
 
@@ -201,21 +200,18 @@ class Transform(nn.Module):
         return transformed
 
 
-class LastToken(nn.Module):
-    """x at the last token, which has seen all others under a causal mask   (GPT §3.2)"""
+class PooledTokens(nn.Module):
+    """x at the last token, which has seen all others under a causal mask, or its mean over all tokens
+
+    (GPT §3.2.) `mode` is last, or mean for encoders none of whose positions has seen all others.
+    """
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.mode = mode
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        return last_token(x, ctx)
-
-
-class MeanTokens(nn.Module):
-    """The mean of x over valid tokens: for encoders none of whose positions has seen them all"""
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        if ctx.valid_new is None:
-            return x.mean(1)
-        kept = x.masked_fill(~ctx.valid_new[..., None], 0.0)
-        return kept.sum(1) / ctx.valid_new.sum(1, keepdim=True).clamp(min=1)
+        return pool_tokens(x, ctx.valid_new, self.mode)
 
 
 class ClassifyHead(Head):
@@ -235,21 +231,6 @@ class ClassifyHead(Head):
         pooled = ctx.at("head").see("pooled", self.pool(x, ctx), positions=None)
         logits: Tensor = self.label(F.dropout(pooled, self.dropout, self.training))
         return logits
-
-
-def pool_tokens(x: Tensor, valid: Tensor | None, mode: str) -> Tensor:
-    """Return the mean, first, last or max of x over the valid tokens, (B, T, D) → (B, D)."""
-    if mode in ("first", "last"):
-        if valid is None:
-            return x[:, 0 if mode == "first" else -1]
-        at = valid.int().argmax(1) if mode == "first" else x.shape[1] - 1 - valid.flip(1).int().argmax(1)
-        return x[torch.arange(x.shape[0], device=x.device), at]
-    if valid is None:
-        valid = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-    keep = valid[..., None]
-    if mode == "max":
-        return x.masked_fill(~keep, -float("inf")).amax(1)
-    return (x * keep).sum(1) / keep.sum(1).clamp(min=1)
 
 
 class SentenceHead(Head):
@@ -385,7 +366,7 @@ def encoder_heads(
 def decoder_heads(dim: int, labels: int, dropout: float = 0.0) -> dict[str, Callable[[], Head]]:
     """The heads that decoders have beside their words': a class read off the last token, a tag each, none."""
     return {
-        "classify": lambda: ClassifyHead(LastToken(), dim, labels, bias=False),
+        "classify": lambda: ClassifyHead(PooledTokens("last"), dim, labels, bias=False),
         "tag": lambda: TagHead(dim, labels, dropout=dropout),
         "none": NoHead,
     }

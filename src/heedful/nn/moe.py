@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -106,19 +106,9 @@ class SigmoidRouter(Router):
     bias: Tensor
 
     def __init__(
-        self,
-        dim: int,
-        experts: int,
-        active: int,
-        *,
-        groups: int = 1,
-        groups_kept: int = 1,
-        scale: float = 1.0,
-        normalise: bool = True,
+        self, dim: int, experts: int, active: int, *, normalise: bool = True, **options: Any
     ) -> None:
-        super().__init__(
-            dim, experts, active, groups=groups, groups_kept=groups_kept, scale=scale, normalise=normalise
-        )
+        super().__init__(dim, experts, active, normalise=normalise, **options)
         self.register_buffer("bias", torch.zeros(experts))
 
     def forward(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from heedful.nn.context import Context, Part, PartState
-from heedful.nn.state import RecurrentState, StateGroup, child
+from heedful.nn.state import RecurrentState, StatefulPart, StateGroup, child, remember
 
 Carry = dict[str, Tensor]  # what goes from one step to the next, by name, batch first
 See = Callable[[str, Tensor], Tensor]  # shows a value of the present step; what comes back is used
@@ -119,7 +119,7 @@ def orthogonal(weight: Tensor) -> None:
     weight.copy_(nn.init.orthogonal_(torch.empty_like(weight, dtype=torch.float32)))
 
 
-class Recurrence(Part):
+class Recurrence(StatefulPart):
     """h_t = cell(W x_t + b, h_{t−1}): what the layers below share. Each gives its cell.
 
     `reverse` reads from the last token to the first. Dropout falls on the output alone, never on what a step
@@ -154,9 +154,6 @@ class Recurrence(Part):
         for h in self.h.weight.split(self.hidden):
             orthogonal(h)
 
-    def new_state(self, batch: int, length: int) -> RecurrentState:
-        return RecurrentState()
-
     def cell(self, x: Tensor, carry: Carry, see: See) -> Carry:
         """One step; `x` (B, gates · H) is W x_t + b."""
         raise NotImplementedError
@@ -168,8 +165,7 @@ class Recurrence(Part):
         out, last = outside_compiler(x.shape[1], run, x, first, ctx)  # (B, T, H)
         if ctx.valid_new is not None:
             out = out.masked_fill(~ctx.valid_new[..., None], 0.0)
-        if isinstance(state, RecurrentState):
-            state.update(**last)
+        remember(state, **last)
         return ctx.see("output", F.dropout(out, self.dropout, self.training))
 
     def _can_fuse(self, ctx: Context) -> bool:

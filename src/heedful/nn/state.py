@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.core.errors import InputError
-from heedful.nn.context import Context, PartState
+from heedful.nn.context import Context, Part, PartState
 
 SPARE_SLOTS = 16  # slots a rolling state has beyond its window: so many tokens can be guessed and taken back
 
@@ -184,6 +184,24 @@ class RecurrentState:
             "a recurrent state cannot be cropped: it keeps a summary, not the positions",
             hint="copy it before you speculate",
         )
+
+
+class StatefulPart(Part):
+    """A part that remembers tensors of a fixed size, by name, from step to step."""
+
+    def new_state(self, batch: int, length: int) -> RecurrentState:
+        return RecurrentState()
+
+
+def recall(state: PartState | None, name: str) -> Tensor | None:
+    """Return what a part remembers under a name; None at the start of a text, and without a state."""
+    return state.get(name) if isinstance(state, RecurrentState) else None
+
+
+def remember(state: PartState | None, **tensors: Tensor) -> None:
+    """Keep tensors in a part's state, if it has one."""
+    if isinstance(state, RecurrentState):
+        state.update(**tensors)
 
 
 class FixedState(RecurrentState):

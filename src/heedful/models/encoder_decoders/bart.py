@@ -17,7 +17,7 @@ from heedful.models.encoder_decoders.transformer import (
     transformer_encoder,
 )
 from heedful.nn.embedding import Embedding
-from heedful.nn.head import ClassifyHead, LMHead, NoHead, Pooler, choose_head, last_token
+from heedful.nn.head import ClassifyHead, LMHead, NoHead, Pooler, choose_head
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned, Sinusoidal
 from heedful.weights.names import Row
@@ -70,7 +70,7 @@ def bart(c: BartConfig) -> Seq2Seq:
     head = choose_head(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=True, shift=True),
-        classify=lambda: ClassifyHead(Pooler(c.dim, token=last_token), c.dim, c.labels),
+        classify=lambda: ClassifyHead(Pooler(c.dim, token="last"), c.dim, c.labels),
         none=NoHead,
     )
     stacks = transformer_encoder(c), transformer_decoder(c)

@@ -19,7 +19,7 @@ from heedful.nn.attention.disentangled import Neighbours
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import ClassifyHead, Head, MeanTokens, MLMHead, NoHead, TagHead, choose_head
+from heedful.nn.head import ClassifyHead, Head, MLMHead, NoHead, PooledTokens, TagHead, choose_head
 from heedful.nn.norm import LayerNorm
 from heedful.nn.recurrent import LSTM, Bidirectional
 
@@ -55,7 +55,7 @@ def baseline_head(c: EncoderConfig) -> Head:
     return choose_head(
         c.head,
         mlm=lambda: MLMHead(c.dim, c.vocab, F.gelu, eps=c.norm_eps, tied=c.tied),
-        classify=lambda: ClassifyHead(MeanTokens(), c.dim, c.labels, dropout=c.dropout),
+        classify=lambda: ClassifyHead(PooledTokens("mean"), c.dim, c.labels, dropout=c.dropout),
         tag=lambda: TagHead(c.dim, c.labels, dropout=c.dropout),
         none=NoHead,
     )

@@ -27,8 +27,6 @@ from heedful.nn.head import (
     Transform,
     choose_head,
     encoder_heads,
-    first_token,
-    mean_token,
 )
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Rotary, Scaling
@@ -96,13 +94,12 @@ def modernbert(c: ModernBertConfig) -> LM:
 def modernbert_head(c: ModernBertConfig) -> Head:
     """Every head begins with norm(act(dense x)), of all tokens or of the one vector that it classifies."""
     norm, act = lambda: LayerNorm(c.dim, c.norm_eps, bias=c.norm_bias), activation(c.head_act)
-    token = first_token if c.pooling == "first" else mean_token
     mlm: dict[str, Any] = dict(eps=c.norm_eps, tied=c.tied, norm_bias=c.norm_bias, out_bias=c.out_bias)
     return choose_head(
         c.head,
         mlm=lambda: MLMHead(c.dim, c.vocab, act, bias=c.head_bias, **mlm),
         **encoder_heads(
-            c.dim, c.labels, lambda: Pooler(c.dim, act, token=token, bias=c.head_bias, norm=norm()),
+            c.dim, c.labels, lambda: Pooler(c.dim, act, token=c.pooling, bias=c.head_bias, norm=norm()),
             c.dropout, lambda: Transform(c.dim, act, norm(), bias=c.head_bias),
         ),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.nn.block import Stack
 from heedful.nn.embedding import Embedding
-from heedful.nn.head import ClassifyHead, Head, LastToken, LMHead, NoHead, TagHead, choose_head
+from heedful.nn.head import ClassifyHead, Head, LMHead, NoHead, PooledTokens, TagHead, choose_head
 from heedful.nn.recurrent import GRU, LSTM, RNN, Recurrence
 
 
@@ -39,7 +39,7 @@ def recurrent_head(c: RecurrentConfig) -> Head:
     return choose_head(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, bias=True),
-        classify=lambda: ClassifyHead(LastToken(), c.dim, c.labels),
+        classify=lambda: ClassifyHead(PooledTokens("last"), c.dim, c.labels),
         tag=lambda: TagHead(c.dim, c.labels),
         none=NoHead,
     )

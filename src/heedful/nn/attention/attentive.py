@@ -10,10 +10,10 @@ from heedful.nn.attention.additive import Score
 from heedful.nn.attention.attend import masked_softmax
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.recurrent import LSTM, Carry, GatedUnit, See, initial_carry, unroll
-from heedful.nn.state import RecurrentState, StateGroup, child
+from heedful.nn.state import RecurrentState, StatefulPart, StateGroup, child, recall, remember
 
 
-class Decoding(Part):
+class Decoding(StatefulPart):
     """What decoders share that look at a memory at every step: c = Σ_j α_j m_j, α = softmax_j e(q, m_j)
 
     `pattern` is α, (B, 1, T, S). The part of the score that the memory gives alone is computed once per
@@ -26,16 +26,12 @@ class Decoding(Part):
         super().__init__()
         self.score = score
 
-    def new_state(self, batch: int, length: int) -> RecurrentState:
-        return RecurrentState()
-
     def memory(self, ctx: Context, state: PartState | None) -> tuple[Tensor, Tensor]:
         """The keys (B, S, A) and the vectors themselves (B, S, M)."""
         assert ctx.memory is not None, "this decoder needs a memory: call the model with a source"
-        held = state.get("keys") if isinstance(state, RecurrentState) else None
+        held = recall(state, "keys")
         keys = self.score.keys(ctx.memory) if held is None else held
-        if isinstance(state, RecurrentState):
-            state.update(keys=keys)
+        remember(state, keys=keys)
         k, v = ctx.see("k", keys[:, None], keys=-2), ctx.see("v", ctx.memory[:, None], keys=-2)
         return k[:, 0], v[:, 0]
 
@@ -72,8 +68,7 @@ class AttentiveUnit(Decoding):
             return self.unit.cell(self.unit.x(torch.cat((x[:, t], c), -1)), carry, see_under(see, "unit"))
 
         out, last = unroll(step, initial_carry(state, x, {"h": self.unit.hidden}), x.shape[1], ctx, "read")
-        if isinstance(state, RecurrentState):
-            state.update(**last)
+        remember(state, **last)
         return ctx.see("output", out)
 
 
@@ -113,8 +108,7 @@ class InputFeeding(Decoding):
 
         sizes = {f"{n}{i}": self.hidden for i in range(len(self.layers)) for n in "hc"} | {"a": self.hidden}
         out, last = unroll(step, initial_carry(state, x, sizes), x.shape[1], ctx, "a")
-        if isinstance(state, RecurrentState):
-            state.update(**last)
+        remember(state, **last)
         return ctx.see("output", F.dropout(out, self.dropout, self.training))
 
 

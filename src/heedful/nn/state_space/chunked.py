@@ -25,7 +25,13 @@ def fast_linear(
     """`linear_scan` in chunks: quadratic inside a chunk, S from chunk to chunk, matrix products throughout
 
     (Hua et al. 2022 §3.2; with decays Yang et al. 2024 §4; with one for a whole head, log a (B, H, T, 1), Dao
-    and Gu 2024 §6.)
+    and Gu 2024 §6.) Let ℓ_t be the sum of log a from the start of a chunk of c positions up to t.
+
+        1. Cut q, k (B, H, T, K) and v (B, H, T, K′) into n chunks, (B, H, n, c, ·).
+        2. Inside each:   y_t  = Σ_{s≤t} (Σ_k q_tk k_sk exp(ℓ_tk − ℓ_sk)) v_s        `_inside_chunks`
+        3. What it adds:  E    = Σ_s (k_s ⊙ exp(ℓ_c − ℓ_s)) v_sᵀ                     (B, H, n, K, K′)
+        4. From chunk to chunk:  S′ = diag(exp(ℓ_c)) S + E                           `between_chunks`
+        5. What came before:     y_t += (q_t ⊙ exp(ℓ_t))ᵀ S                          (B, H, n, c, K′)
     """
     T, K, V = q.shape[2], q.shape[3], v.shape[3]
     if q.is_cuda and (K % ALIGN or V % ALIGN):

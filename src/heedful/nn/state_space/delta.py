@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from heedful.core.errors import ConfigError
 from heedful.nn.attention.multi_head import join_heads, split_heads
-from heedful.nn.context import Context, Part, PartState
+from heedful.nn.context import Context, PartState
 from heedful.nn.norm import RMSNorm, show_norm
-from heedful.nn.state import RecurrentState
+from heedful.nn.state import StatefulPart, recall, remember
 from heedful.nn.state_space.chunked import chunk_size
 from heedful.nn.state_space.scan import same_document, settle_states, to_float32, uncast
 from heedful.nn.state_space.ssm import ShortConv, draw_step_bias, joint_products, show_pattern, shows_pattern
@@ -73,8 +73,15 @@ def fast_delta(
 ) -> tuple[Tensor, Tensor]:
     """`delta_scan` in chunks (Yang et al. 2025 §3.3): in each w = U − W S, of which U and W need no S
 
-    From chunk to chunk S′ = M S + E with M = d_end − kᵀ W and E = kᵀ U. In float32 whatever autocast says:
-    a triangular system adds up rounding.
+    Let d_t be the product of a from the start of a chunk of c positions up to t, and S what came before it.
+
+        1. Cut q, k (B, H, T, K) and v (B, H, T, K′) into n chunks, (B, H, n, c, ·).
+        2. What position t writes is k_t w_tᵀ, and w solves a triangular system (see `delta_systems`):
+           (1 + L) w = β v − β d k S,  so  U = (1 + L)⁻¹ β v (c, K′)  and  W = (1 + L)⁻¹ β d k (c, K).
+        3. From chunk to chunk S′ = M S + E, with M = d_c − k̂ᵀ W (K, K), E = k̂ᵀ U (K, K′), k̂_s = k_s d_c/d_s.
+        4. y = d q S + P w, (B, H, n, c, K′).
+
+    In float32 whatever autocast says: a triangular system adds up rounding.
     """
     T = q.shape[2]
     size = min(chunk_size(T, False, q.is_cuda)[0], MAX_CHUNK)
@@ -154,7 +161,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 carry_states.register_autograd(_backward, setup_context=_save)
 
 
-class GatedDeltaNet(Part):
+class GatedDeltaNet(StatefulPart):
     """q, k, v = silu(conv(q x, k x, v x)), q and k of length 1;  β = max_beta · σ(beta x)
     S_t = a_t S_{t−1} + β_t k_t (v_t − a_t S_{t−1}ᵀ k_t)ᵀ,  y_t = S_tᵀ q_t / √K,  o(norm(y) ⊙ silu(gate x))
 
@@ -193,9 +200,6 @@ class GatedDeltaNet(Part):
         self.A_log.copy_(torch.empty_like(self.A_log, dtype=torch.float32).uniform_(1e-3, 16.0).log())
         draw_step_bias(self.step_bias, self.first_step)
 
-    def new_state(self, batch: int, length: int) -> RecurrentState:
-        return RecurrentState()
-
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         with_pattern = shows_pattern(ctx, state)
         *made, beta, decay, gate = joint_products(x, self.q, self.k, self.v, self.beta, self.decay, self.gate)
@@ -233,7 +237,7 @@ class GatedDeltaNet(Part):
         state: PartState | None,
     ) -> Tensor:  # fmt: skip
         """y (B, H, T, K′); the state keeps the last S. Watched, every S is shown as h, (B, T, H, K·K′)."""
-        held = state.get("S") if isinstance(state, RecurrentState) else None
+        held = recall(state, "S")
         S = q.new_zeros(len(q), self.heads, q.shape[3], v.shape[3]) if held is None else held
         if ctx.watches("h"):
 
@@ -247,6 +251,5 @@ class GatedDeltaNet(Part):
         else:
             loop = ctx.backend == "reference" or q.shape[2] == 1
             y, last = (delta_scan if loop else fast_delta)(q, k, v, log_a, beta, ctx.fresh, S)
-        if isinstance(state, RecurrentState):
-            state.update(S=last)
+        remember(state, S=last)
         return y

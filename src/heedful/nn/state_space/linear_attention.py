@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.nn.attention.multi_head import head_size, join_heads, split_heads
-from heedful.nn.context import Context, Part, PartState
+from heedful.nn.context import Context, PartState
 from heedful.nn.norm import RMSNorm, show_norm
-from heedful.nn.state import RecurrentState
+from heedful.nn.state import StatefulPart, recall, remember
 from heedful.nn.state_space.chunked import fast_linear
 from heedful.nn.state_space.scan import linear_pattern, linear_scan, to_float32
 from heedful.nn.state_space.ssm import ShortConv, joint_products, show_pattern, shows_pattern
@@ -38,20 +38,19 @@ def taylor_features(x: Tensor) -> Tensor:
     return torch.cat((torch.ones_like(x[..., :1]), x / K**0.25, square), -1)
 
 
-def remember(
+def run_recurrence(
     q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None, ctx: Context, state: PartState | None
 ) -> Tensor:
     """y (B, H, T, K′) of the recurrence S_t = diag(a_t) S_{t−1} + k_t v_tᵀ, whose last S the state keeps."""
-    held = state.get("S") if isinstance(state, RecurrentState) else None
+    held = recall(state, "S")
     S = q.new_zeros(len(q), q.shape[1], q.shape[3], v.shape[3]) if held is None else held
     form = linear_scan if ctx.backend == "reference" or q.shape[2] == 1 else fast_linear
     y, S = form(q, k, v, log_a, ctx.fresh, S)
-    if isinstance(state, RecurrentState):
-        state.update(S=S)
+    remember(state, S=S)
     return y
 
 
-class LinearAttention(Part):
+class LinearAttention(StatefulPart):
     """y_t = Σ_{s≤t} φ(q_t)·φ(k_s) v_s / Σ_{s≤t} φ(q_t)·φ(k_s)   (Katharopoulos et al. 2020, eq. 4, 9–12)
 
     The state S = Σ φ(k_s) [v_s, 1]ᵀ carries numerator and denominator. `key_dim` is the size of a query head
@@ -71,9 +70,6 @@ class LinearAttention(Part):
         self.v = nn.Linear(dim, dim, bias=bias)
         self.o = nn.Linear(dim, dim, bias=bias)
 
-    def new_state(self, batch: int, length: int) -> RecurrentState:
-        return RecurrentState()
-
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         rows = joint_products(x, self.q, self.k, self.v)
         q, k, v = (to_float32(split_heads(row, self.heads)) for row in rows)  # (B, H, T, K)
@@ -82,7 +78,7 @@ class LinearAttention(Part):
         if ctx.valid_new is not None:
             k = k.masked_fill(~ctx.valid_new[:, None, :, None], 0.0)
         with_pattern = shows_pattern(ctx, state)
-        both = remember(q, k, torch.cat((v, torch.ones_like(v[..., :1])), -1), None, ctx, state)
+        both = run_recurrence(q, k, torch.cat((v, torch.ones_like(v[..., :1])), -1), None, ctx, state)
         total = both[..., -1:].clamp(min=1e-6)  # a row that sees nothing is 0, not NaN
         heads = both[..., :-1] / total
         if with_pattern:
@@ -91,7 +87,7 @@ class LinearAttention(Part):
         return out
 
 
-class GatedLinearAttention(Part):
+class GatedLinearAttention(StatefulPart):
     """S_t = diag(α_t) S_{t−1} + k_t v_tᵀ,  y_t = S_tᵀ q_t / √K,  out = o(norm(y) ⊙ silu(gate x))
 
     α = σ(decay(low x))^(1/τ), τ = 16   (Yang et al. 2024, eq. 3 and §4.4). Every key channel forgets at its
@@ -115,9 +111,6 @@ class GatedLinearAttention(Part):
         self.norm = RMSNorm(head_size(dim, heads), eps)
         self.o = nn.Linear(dim, dim, bias=False)
 
-    def new_state(self, batch: int, length: int) -> RecurrentState:
-        return RecurrentState()
-
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         *made, low, gate = joint_products(x, self.q, self.k, self.v, self.low, self.gate)
         q, k, v = (to_float32(split_heads(y, self.heads)) for y in made)  # (B, H, T, K)
@@ -127,7 +120,7 @@ class GatedLinearAttention(Part):
         if ctx.valid_new is not None:
             k, log_a = (t.masked_fill(~ctx.valid_new[:, None, :, None], 0.0) for t in (k, log_a))
         with_pattern = shows_pattern(ctx, state)
-        heads = remember(q, k, v, log_a, ctx, state)
+        heads = run_recurrence(q, k, v, log_a, ctx, state)
         if with_pattern:
             heads = show_pattern(ctx, heads, v, linear_pattern(q, k, log_a, ctx.fresh))
         heads = show_norm(self.norm, ctx.see("heads", heads).to(x.dtype), ctx.at("norm"))
@@ -136,7 +129,7 @@ class GatedLinearAttention(Part):
         return out
 
 
-class GatedConv(Part):
+class GatedConv(StatefulPart):
     """out(silu(conv(value x)) ⊙ gate x), conv over the last few tokens   (BaseConv: Arora et al. 2024 §5)"""
 
     def __init__(self, dim: int, hidden: int, width: int = 3) -> None:
@@ -148,9 +141,6 @@ class GatedConv(Part):
 
     def initialise(self) -> None:
         self.conv.initialise()
-
-    def new_state(self, batch: int, length: int) -> RecurrentState:
-        return RecurrentState()
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         value = ctx.see("value", self.value(x))

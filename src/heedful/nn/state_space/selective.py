@@ -102,7 +102,11 @@ selective_scan.register_autograd(_backward, setup_context=_save)
 def block_forward(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, keep: Tensor | None, h: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`selective` block by block; the h before each block is kept, (blocks, B, D, N)."""
+    """`selective` block by block; the h before each block is kept, (blocks, B, D, N).
+
+    For each block of c positions: a = exp(Δ A) and b = Δ u B are made at once, (c, B, D, N); the loop turns b
+    into the states h_t = a_t h_{t−1} + b_t in place; y_t = h_t C_t is one product, (B, c, D).
+    """
     given, starts = _time_first(u, delta, B, C, keep), []
     y = u.new_empty(u.shape)
     for s in _blocks(u.shape[1]):

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from heedful.core.errors import ConfigError
 from heedful.nn.attention.multi_head import head_size, split_heads
-from heedful.nn.context import Context, Part, PartState
+from heedful.nn.context import Context, PartState
 from heedful.nn.norm import GroupRMSNorm, RMSNorm, show_norm
-from heedful.nn.state import RecurrentState
+from heedful.nn.state import StatefulPart, recall, remember
 from heedful.nn.state_space.chunked import fast_linear
 from heedful.nn.state_space.scan import linear_pattern, linear_scan, shown_scan, to_float32
 from heedful.nn.state_space.ssm import (
@@ -28,7 +28,7 @@ from heedful.nn.state_space.ssm import (
 )
 
 
-class Mamba2(Part):
+class Mamba2(StatefulPart):
     """u, B, C = silu(conv(value x, B x, C x)),  Δ = softplus(delta x + b)
     h_t = exp(Δ_t A) h_{t−1} + Δ_t u_t B_tᵀ,  y_t = h_t C_t + D u_t,  out(norm(y ⊙ silu(gate x)))
 
@@ -80,9 +80,6 @@ class Mamba2(Part):
         nn.init.ones_(self.D)
         draw_step_bias(self.step_bias, self.first_step)
 
-    def new_state(self, batch: int, length: int) -> RecurrentState:
-        return RecurrentState()
-
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         with_pattern = shows_pattern(ctx, state)
         gate, value, B, C, delta = joint_products(x, self.gate, self.value, self.B, self.C, self.delta)
@@ -119,7 +116,7 @@ class Mamba2(Part):
         self, q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, ctx: Context, state: PartState | None
     ) -> Tensor:
         """y (B, H, T, P) without the skip; the state keeps the last h, (B, H·P, N) as `Mamba` has it"""
-        held = state.get("h") if isinstance(state, RecurrentState) else None
+        held = recall(state, "h")
         if held is None:
             S = q.new_zeros(len(q), self.heads, self.state, self.head_dim)
         else:
@@ -129,8 +126,7 @@ class Mamba2(Part):
         else:
             form = linear_scan if ctx.backend == "reference" or q.shape[2] == 1 else fast_linear
             y, S = form(q, k, v, log_a, ctx.fresh, S)
-        if isinstance(state, RecurrentState):
-            state.update(h=S.mT.flatten(1, 2))
+        remember(state, h=S.mT.flatten(1, 2))
         return y
 
     def _shown_states(

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.nn.attention.multi_head import join_heads
-from heedful.nn.context import Context, Part, PartState
+from heedful.nn.context import Context, PartState
 from heedful.nn.norm import RMSNorm
-from heedful.nn.state import RecurrentState
+from heedful.nn.state import RecurrentState, StatefulPart, recall, remember
 from heedful.nn.state_space.scan import (
     BLOCK,
     fast_scan,
@@ -88,7 +88,7 @@ class ShortConv(nn.Module):
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         (B, T, D), W, valid = x.shape, self.width, ctx.valid_new
-        held = state.get("window") if isinstance(state, RecurrentState) else None
+        held = recall(state, "window")
         held = x.new_zeros(B, W - 1, D) if held is None else held
         row = torch.cat((held, x if valid is None else gather_valid(x, valid)), 1)  # (B, W−1+T, D)
         document = self._documents(ctx)
@@ -143,7 +143,7 @@ def draw_step_bias(bias: Tensor, steps: tuple[float, float]) -> None:
     bias.copy_(step + torch.log(-torch.expm1(-step)))
 
 
-class Mamba(Part):
+class Mamba(StatefulPart):
     """u = silu(conv(value x)),  Δ = softplus(delta(low u)),  B = W_B u,  C = W_C u
     h_t = exp(Δ_t A) h_{t−1} + Δ_t u_t B_t,  y_t = h_t C_t + D u_t,  out(y ⊙ silu(gate x))
 
@@ -187,9 +187,6 @@ class Mamba(Part):
         nn.init.uniform_(self.delta.weight, -(self.low.out_features**-0.5), self.low.out_features**-0.5)
         draw_step_bias(self.delta.bias, self.first_step)
 
-    def new_state(self, batch: int, length: int) -> RecurrentState:
-        return RecurrentState()
-
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         with_pattern = shows_pattern(ctx, state)
         value, gate = joint_products(x, self.value, self.gate)
@@ -221,7 +218,7 @@ class Mamba(Part):
         self, u: Tensor, delta: Tensor, B: Tensor, C: Tensor, ctx: Context, state: PartState | None
     ) -> Tensor:
         A, keep = self._A(), None if ctx.fresh is None else (~ctx.fresh).to(B.dtype)
-        held = state.get("h") if isinstance(state, RecurrentState) else None
+        held = recall(state, "h")
         h = A.new_zeros(len(u), *A.shape) if held is None else held
         if ctx.watches("h"):
             see = lambda states: ctx.see("h", states, positions=-3)  # (B, T, F, N)
@@ -230,12 +227,11 @@ class Mamba(Part):
         else:
             form = selective if ctx.backend == "reference" or u.shape[1] == 1 else fast_selective
             y, last = form(u, delta, A, B, C, keep, h)
-        if isinstance(state, RecurrentState):
-            state.update(h=last)
+        remember(state, h=last)
         return y
 
 
-class S4(Part):
+class S4(StatefulPart):
     """y = K ∗ u + D u,  K_l = 2 Re Σ_n C_n (Ā_n − 1)/A_n Ā_nˡ,  Ā = exp(ΔA);  glu(out gelu(y))
 
     (Gu et al. 2022, eq. 3–5, with the diagonal A of S4D: Gu, Gupta et al. 2022, eq. 6–9.) The same map as a
@@ -268,9 +264,6 @@ class S4(Part):
         nn.init.normal_(self.C, std=0.5**0.5)
         nn.init.normal_(self.D)
 
-    def new_state(self, batch: int, length: int) -> RecurrentState:
-        return RecurrentState()
-
     def discrete(self) -> tuple[Tensor, Tensor]:
         """ΔA, the logarithm of Ā, and C (Ā − 1)/A, both (D, N) complex."""
         A = torch.complex(-to_float32(self.A_log).exp(), to_float32(self.A_turn))
@@ -300,7 +293,7 @@ class S4(Part):
     def _recurrence(self, u: Tensor, ctx: Context, state: PartState | None) -> Tensor:
         """y (B, D, T) from u (B, D, T) by h_t = Ā h_{t−1} + u_t: the definition"""
         log, C = self.discrete()
-        held = state.get("h") if isinstance(state, RecurrentState) else None
+        held = recall(state, "h")
         h = log.new_zeros(len(u), *log.shape) if held is None else held  # (B, D, N)
         decay = log.exp().expand(u.shape[2], len(u), *log.shape)
         for flag, value in ((None if ctx.valid_new is None else ~ctx.valid_new, 1.0), (ctx.fresh, 0.0)):
@@ -311,8 +304,7 @@ class S4(Part):
         else:
             form = scan if ctx.backend == "reference" else fast_scan
             states = form(decay, given, h).transpose(0, 1)
-        if isinstance(state, RecurrentState):
-            state.update(h=states[:, -1])
+        remember(state, h=states[:, -1])
         return 2 * torch.einsum("btdn,dn->bdt", states, C).real
 
     def _show(self, states: Tensor, ctx: Context) -> Tensor:

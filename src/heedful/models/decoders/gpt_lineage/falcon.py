@@ -127,7 +127,8 @@ def read_falcon(hf_config: dict[str, Any]) -> dict[str, Any]:
 def write_falcon(c: FalconConfig) -> dict[str, Any]:
     return {
         "new_decoder_architecture": c.new_architecture,
-        "num_kv_heads": c.kv_heads if c.new_architecture else c.heads, "multi_query": c.kv_heads == 1, "parallel_attn": c.parallel,
+        "num_kv_heads": c.kv_heads if c.new_architecture else c.heads,
+        "multi_query": c.kv_heads == 1, "parallel_attn": c.parallel,
         "num_ln_in_parallel_attn": c.norms if c.new_architecture else None,
     }  # fmt: skip
 

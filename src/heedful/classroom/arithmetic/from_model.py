@@ -59,7 +59,7 @@ def alignment(subject: Subject) -> Derivation:
     if isinstance(part, AttentiveUnit) and isinstance(part.score, Additive):
         state = array(s.value("output")[s.at, : part.unit.hidden])
         weights = [parameters(m)[0] for m in (part.score.q, part.score.k, part.score.v)]
-        worked = topics.additive_step(state, values, weights[0], weights[1], weights[2][0], keys=names)
+        worked = topics.additive_step(state, values, weights[0], weights[1], weights[2][0], tokens=names)
     elif isinstance(part, InputFeeding) and not isinstance(part.score, Additive | Concat):
         top = len(part.layers) - 1
         worked = topics.scored_step(array(s.value(f"layers.{top}.h")[s.at]), keys, values, names)

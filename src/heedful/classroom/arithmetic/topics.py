@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +14,14 @@ from heedful.core.errors import InputError
 Array = np.ndarray
 HUGE = 100_000  # entries of a matrix
 LARGE = 20.0  # a score whose exponential is no longer a number one reads
+
+
+def name_rows(tokens: Sequence[str] | None, count: int, key: str = "tokens") -> Sequence[str]:
+    """Return one name for each of `count` rows, their numbers if none are given."""
+    names = [str(i) for i in range(count)] if tokens is None else tokens
+    if len(names) != count:
+        raise InputError(f"{key} has {len(names)} names for {count} rows", hint="give one for each")
+    return names
 
 
 def softmax_lines(sheet: Sheet, scores: Array, of: str) -> Array:
@@ -139,15 +147,15 @@ def norm_lines(
     return out
 
 
-def add_norm(x: Array, residual: Array | None = None, *, title: str = "", **more: Any) -> Derivation:
+def add_norm(x: Array, add: Array | None = None, *, title: str = "", **more: Any) -> Derivation:
     """norm(x + sublayer(x))   (Vaswani et al. 2017 §3.1)"""
     sheet = Sheet()
     x = sheet.add_given("x", "x", x)
-    if residual is not None:
-        other = sheet.add_given("sub-layer", "f(x)", residual)
+    if add is not None:
+        other = sheet.add_given("sub-layer", "f(x)", add)
         x = sheet.line("added", "x + f(x)", op("+", x, other))
     norm_lines(sheet, x, **more)
-    return sheet.finish(title or ("layer norm" if residual is None else "add & norm"))
+    return sheet.finish(title or ("layer norm" if add is None else "add & norm"))
 
 
 def linear_line(sheet: Sheet, label: str, formula: str, x: Array, weight: Array, bias: Array | None) -> Array:
@@ -164,6 +172,14 @@ def rnn_steps(text: str, letters: Sequence[str], W: Array, U: Array, V: Array) -
 
     x_t is one-hot over `letters`, and h_0 = 0.
     """
+    if len(text) < 2 or (unknown := [letter for letter in text if letter not in letters]):
+        problem = f"{unknown[0]!r} is none of {', '.join(letters)}" if len(text) > 1 else "nothing follows"
+        raise InputError(
+            f"text={text!r}: {problem}", hint="give two letters or more, all of them in `letters`"
+        )
+    H, C = len(U), len(letters)
+    if (W.shape, U.shape, V.shape) != ((H, C), (H, H), (C, H)):
+        raise InputError(f"W must be {H} × {C}, U {H} × {H} and V {C} × {H}: a state of {H}, {C} letters")
     whole, h = Sheet(), np.zeros(len(U))
     for now, following in pairwise(text):
         sheet = Sheet()
@@ -185,6 +201,9 @@ def lstm_step(
     The rows of W, U and b are those of i, f, g, o in turn.
     """
     sheet, H = Sheet(), len(h)
+    if W.shape != (4 * H, len(x)) or U.shape != (4 * H, H):
+        sizes = f"W must be {4 * H} × {len(x)} and U {4 * H} × {H}"
+        raise InputError(f"{sizes}: the rows of i, f, g, o in turn")
     x, h = sheet.add_given("input", "x_t", x), sheet.add_given("state", "h_{t−1}", h)
     c = sheet.add_given("cell", "c_{t−1}", c)
     gates = {}
@@ -206,13 +225,13 @@ def lstm_step(
 
 
 def additive_step(
-    s: Array, memory: Array, W: Array, U: Array, v: Array, *, keys: Sequence[str] = ()
+    s: Array, memory: Array, W: Array, U: Array, v: Array, *, tokens: Sequence[str] = ()
 ) -> Derivation:
     """e_j = vᵀ tanh(W s + U m_j), α = softmax(e), c = Σ α_j m_j   (Bahdanau et al. 2015, A.1.2)"""
     sheet = Sheet()
     s = sheet.add_given("decoder state", "s_{i−1}", s)
     query = sheet.line("query", "W s", op("·", W, s))
-    names, scores = keys or [str(j) for j in range(len(memory))], []
+    names, scores = tokens or [str(j) for j in range(len(memory))], []
     for name, m in zip(names, memory, strict=True):
         key = sheet.line(f"key of {name}", "U m", op("·", U, m))
         hidden = op("tanh", op("+", query, key))
@@ -236,15 +255,17 @@ def scored_step(s: Array, keys: Array, memory: Array, names: Sequence[str]) -> D
 
 
 def sgns(
-    v: Array, outside: Sequence[tuple[str, int, Array]], *, rate: float = 0.5, centre: str = "centre"
-) -> Derivation:
+    vector: Array, observed: Mapping[str, Array], drawn: Mapping[str, Array], *, rate: float = 0.5,
+    centre: str = "centre",
+) -> Derivation:  # fmt: skip
     """L = −Σ_o [y ln σ(u·v) + (1−y) ln(1−σ(u·v))], e = σ(u·v) − y, ∂L/∂u = e v, ∂L/∂v = Σ e u
 
     (Mikolov et al. 2013 §2.2; gradients: Goldberg and Levy 2014.) One step of size `rate` on all of them.
     """
     sheet = Sheet()
-    v = sheet.add_given(centre, "v", v)
+    v = sheet.add_given(centre, "v", vector)
     errors, losses = [], []
+    outside = [(word, label, u) for label, words in ((1, observed), (0, drawn)) for word, u in words.items()]
     for word, label, u in outside:
         part = Sheet()
         u = part.add_given(word, 'u "observed:" y = 1' if label else 'u "drawn as noise:" y = 0', u)

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from heedful.classroom.arithmetic.topics import attention_row, softmax_lines, weighted_sum
-from heedful.classroom.arithmetic.worked import Derivation, Line, Quantity, Sheet, op
+from heedful.classroom.arithmetic.topics import (
+    attention_row,
+    encodings,
+    name_rows,
+    softmax_lines,
+    weighted_sum,
+)
+from heedful.classroom.arithmetic.worked import Derivation, Sheet, op
+from heedful.core.errors import InputError
+from heedful.interp.inputs import position_of
 
 Array = np.ndarray
 
@@ -34,78 +43,102 @@ def project_rows(
     ]
 
 
-def self_attention(
-    sheet: Sheet, X: Array, names: Sequence[str], matrices: Mapping[str, Array | None], query: int,
-    scale: float | None, keep: Array | None,
-) -> Quantity:  # fmt: skip
-    """One head: q of the query, k and v of all, and the row of attention; the output of the query."""
-    q = project_rows(sheet, X, names, "Q", matrices.get("W_Q"), [query])[query]
-    K, V = (project_rows(sheet, X, names, letter, matrices.get(f"W_{letter}")) for letter in "KV")
-    attention_row(q, K, V, query=names[query], keys=names, scale=scale, keep=keep, sheet=sheet)
-    last = sheet.lines[-1]
-    assert isinstance(last, Line)
-    return sheet.reference(last)
+def attention(
+    *, tokens: Sequence[str] | None = None, keys: Sequence[str] | None = None, query: Any = None,
+    scale: float | None = None, mask: bool = False, **matrices: Array,
+) -> Derivation:  # fmt: skip
+    """Q, K and V as given, or X with W_Q, W_K and W_V; one row of attention for each query asked for."""
+    whole, made, X = Sheet(), Sheet(), matrices.get("X")
+    if X is None and "Q" not in matrices:
+        raise InputError("attention needs Q, or X and W_Q")
+    names = name_rows(tokens, len(matrices["Q"] if X is None else X))
+    vectors: dict[str, Any] = {letter: matrices.get(letter) for letter in "QKV"}
+    for letter in "QKV":
+        if vectors[letter] is None and X is not None and f"W_{letter}" in matrices:
+            vectors[letter] = project_rows(made, X, names, letter, matrices[f"W_{letter}"])
+        if vectors[letter] is None and letter != "V":
+            raise InputError(f"attention needs {letter}, or X and W_{letter}")
+    Q, K, V = vectors.values()
+    keys = names if keys is None else keys
+    if len(names) != len(Q) or len(keys) != len(K) or (V is not None and len(V) != len(K)):
+        sizes = f"{len(names)} tokens, {len(Q)} queries, {len(K)} keys"
+        raise InputError(f"{sizes}: each query needs a name, each key a name and a value")
+    if made.lines:
+        whole.section(made.finish("queries, keys and values"))
+    queries = names if query is None else [query] if isinstance(query, str | int) else query
+    for at in (position_of(names, word) for word in queries):
+        keep = np.arange(len(K)) <= at if mask else None
+        whole.section(attention_row(Q[at], K, V, query=names[at], keys=keys, scale=scale, keep=keep))
+    return whole.finish("attention")
 
 
 def multi_head(
-    X: Array, names: Sequence[str], heads: Sequence[Mapping[str, Array | None]], W_O: Array | None,
-    query: int, *, scale: float | None = None, keep: Array | None = None,
+    X: Array, heads: Sequence[Mapping[str, Array]], query: str | int, *, tokens: Sequence[str] | None = None,
+    W_O: Array | None = None, scale: float | None = None, mask: bool = False,
 ) -> Derivation:  # fmt: skip
     """concat(head_1, …, head_H) W_O; every head sees the whole sequence   (Vaswani et al. 2017 §3.2.2)"""
-    whole, outputs = Sheet(), []
+    whole, outputs, names = Sheet(), [], name_rows(tokens, len(X))
+    at = position_of(names, query)
     for n, matrices in enumerate(heads, 1):
+        # One head: q of the query, k and v of all, and the row of attention.
         sheet = Sheet()
-        outputs.append(self_attention(sheet, X, names, matrices, query, scale, keep))
+        q = project_rows(sheet, X, names, "Q", matrices.get("W_Q"), [at])[at]
+        K, V = (project_rows(sheet, X, names, letter, matrices.get(f"W_{letter}")) for letter in "KV")
+        keep = np.arange(len(X)) <= at if mask else None
+        attention_row(q, K, V, query=names[at], keys=names, scale=scale, keep=keep, sheet=sheet)
+        outputs.append(sheet.last())
         whole.section(sheet.finish(f"head {n}"))
     joined = whole.line("heads side by side", "concat(head_1, …, head_H)", op("concat", *outputs))
     if W_O is not None:
         matrix = whole.add_given("W_O", "W_O", W_O)
-        whole.line(f"new vector of {names[query]}", "concat W_O", op("·", joined, matrix))
-    return whole.finish(f"{len(heads)} heads, “{names[query]}”")
+        whole.line(f"new vector of {names[at]}", "concat W_O", op("·", joined, matrix))
+    return whole.finish(f"{len(heads)} heads, “{names[at]}”")
 
 
 def order(
-    X: Array, names: Sequence[str], swap: Sequence[int], query: int, positions: Array | None, causal: bool
-) -> Derivation:
+    X: Array, order: Sequence[str], query: str | int, *, tokens: Sequence[str] | None = None,
+    positions: bool = False, mask: bool = False,
+) -> Derivation:  # fmt: skip
     """Attention is a function of a set: in another order the same word gets the same vector.
 
     Not so once positions are added, or under a causal mask.
     """
-    whole = Sheet()
-    outputs = []
-    for order_name, index in (("as written", list(range(len(X)))), ("in another order", list(swap))):
+    whole, outputs, names = Sheet(), [], name_rows(tokens, len(X))
+    asked, other = position_of(names, query), [position_of(names, word) for word in order]
+    if sorted(other) != list(range(len(X))):
+        raise InputError("order must name every token once")
+    encoded = encodings(np.arange(len(X)), X.shape[1])
+    for order_name, index in (("as written", list(range(len(X)))), ("in another order", other)):
         words, sheet = [names[i] for i in index], Sheet()
-        at = index.index(query)
+        at = index.index(asked)
         rows: list[Array] = [X[i] for i in index]
-        if positions is not None:
+        if positions:
             rows = [
-                sheet.line(f"{word} at {t}", f"x + PE({t})", op("+", row, positions[t]))
+                sheet.line(f"{word} at {t}", f"x + PE({t})", op("+", row, encoded[t]))
                 for t, (word, row) in enumerate(zip(words, rows, strict=True))
             ]
-        keep = np.arange(len(X)) <= at if causal else None
+        keep = np.arange(len(X)) <= at if mask else None
         attention_row(rows[at], rows, rows, query=words[at], keys=words, keep=keep, sheet=sheet)
+        outputs.append(sheet.last())
         whole.section(sheet.finish(f"{order_name}: {' '.join(words)}"))
-        last = sheet.lines[-1]
-        assert isinstance(last, Line)
-        outputs.append(whole.reference(last))
     gap = whole.line("difference", "y′ − y", op("-", outputs[1], outputs[0]))
     same = np.abs(gap).max() < 1e-12
     verdict = (
         "The same vector: order makes no difference." if same else "Another vector: order makes a difference."
     )
-    return whole.finish(f"“{names[query]}” in two orders", verdict)
+    return whole.finish(f"“{names[asked]}” in two orders", verdict)
 
 
-def distance(names: Sequence[str], first: int, second: int, kernel: int) -> Derivation:
+def distance(tokens: Sequence[str], first: str | int, second: str | int, kernel: int = 3) -> Derivation:
     """|i − j| steps by recurrence, ⌈|i − j| / reach⌉ layers of convolutions, 1 layer of attention
 
     A one-sided (causal) convolution of width k reaches k − 1 words back; a centred one, as an encoder has it,
     reaches ⌊k/2⌋ words to each side.
     """
-    sheet = Sheet()
-    i = sheet.add_given(f"position of {names[first]}", "i", float(first))
-    j = sheet.add_given(f"position of {names[second]}", "j", float(second))
-    n = sheet.add_given("length of the sentence", "n", float(len(names)))
+    sheet, (start, end) = Sheet(), sorted(position_of(tokens, word) for word in (first, second))
+    i = sheet.add_given(f"position of {tokens[start]}", "i", float(start))
+    j = sheet.add_given(f"position of {tokens[end]}", "j", float(end))
+    n = sheet.add_given("length of the sentence", "n", float(len(tokens)))
     gap = sheet.line("steps of a recurrent network", "j − i", op("-", j, i), "steps")
     width = sheet.add_given("width of a convolution", "k", float(kernel))
     exact = op("/", gap, op("-", width, 1.0))
@@ -117,15 +150,16 @@ def distance(names: Sequence[str], first: int, second: int, kernel: int) -> Deri
         "one after another, recurrent", 'n "because step t waits for step" t − 1', op("×", n, 1.0), "steps"
     )
     sheet.add_given("one after another, attention", '"all positions at once"', 1.0)
-    return sheet.finish(f"from “{names[first]}” to “{names[second]}”")
+    return sheet.finish(f"from “{tokens[start]}” to “{tokens[end]}”")
 
 
 def encoding_properties(
-    positions: Array, shift: int, distant_position: int, encode: Sequence[Array], base: float
+    dim: int, *, count: int = 50, shift: int = 2, far: int = 10_000, base: float = 10000.0
 ) -> Derivation:
     """Range, uniqueness, any length, and PE(t + k) = R_k PE(t) with the same R_k for every t"""
-    whole, (table, shifted, distant) = Sheet(), encode
-    dim = table.shape[1]
+    whole, at = Sheet(), np.arange(count)
+    table, shifted = encodings(at, dim, base), encodings(at + shift, dim, base)
+    distant = encodings(np.array([far]), dim, base)[0]
     part = Sheet()
     part.line("smallest entry", "min PE", op("min", table))
     part.line("largest entry", "max PE", op("max", table))
@@ -136,12 +170,11 @@ def encoding_properties(
     )
     a, b = (int(n) for n in np.unravel_index(np.argmin(gaps), gaps.shape))
     part = Sheet()
-    pair = [part.add_given(f"PE({int(positions[t])})", "PE", table[t]) for t in (a, b)]
+    pair = [part.add_given(f"PE({t})", "PE", table[t]) for t in (a, b)]
     part.line("the closest pair is apart by", "‖PE(s) − PE(t)‖", op("norm", op("-", *pair)))
     whole.section(part.finish(f"2 unique: no two of {len(table)} positions share a vector"))
     part = Sheet()
-    formula = f'"position {distant_position:,}, by the same formula"'
-    part.add_given(f"PE({distant_position})", formula, distant)
+    part.add_given(f"PE({far})", f'"position {far:,}, by the same formula"', distant)
     part.line("its largest entry", "max PE", op("max", op("row", *distant)))
     whole.section(
         part.finish("3 any length: nothing ends at a longest text (to be defined is not to generalise)")
@@ -163,10 +196,11 @@ def encoding_properties(
 
 
 def score_comparison(
-    q: Array, K: Array, V: Array, W: Array, U: Array, v: Array, names: Sequence[str], sizes: Sequence[int]
-) -> Derivation:
+    q: Array, K: Array, V: Array, W: Array, U: Array, v: Array, sizes: Sequence[int],
+    tokens: Sequence[str] | None = None,
+) -> Derivation:  # fmt: skip
     """v·tanh(W q + U k) beside q·k / √d_k: what differs, row by row, and what scaling does as d_k grows"""
-    whole, d, n = Sheet(), len(q), len(K)
+    whole, d, n, names = Sheet(), len(q), len(K), name_rows(tokens, len(K))
     part = Sheet()
     additive = [
         part.line(f"additive, {name}", "v·tanh(W q + U k)",

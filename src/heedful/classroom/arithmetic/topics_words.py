@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from heedful.classroom.arithmetic.topics import softmax_lines
+from heedful.classroom.arithmetic.topics import name_rows, softmax_lines
 from heedful.classroom.arithmetic.worked import Derivation, Sheet, entry, op
 from heedful.core.errors import InputError
 
@@ -15,6 +15,8 @@ Array = np.ndarray
 
 def similarity(vectors: Mapping[str, Array], pairs: Sequence[tuple[str, str]]) -> Derivation:
     """a·b and cos(a, b) = a·b / (‖a‖ ‖b‖)"""
+    if missing := [word for pair in pairs for word in pair if word not in vectors]:
+        raise InputError(f"{missing[0]!r} has no vector", hint=f"there are {', '.join(vectors)}")
     sheet = Sheet()
     given = {word: sheet.add_given(word, "a", vector) for word, vector in vectors.items()}
     for first, second in pairs:
@@ -27,9 +29,11 @@ def similarity(vectors: Mapping[str, Array], pairs: Sequence[tuple[str, str]]) -
     return sheet.finish("how alike two words are")
 
 
-def embedding(E: Array, words: Sequence[str], text: Sequence[str]) -> Derivation:
+def embedding(E: Array, text: Sequence[str], words: Sequence[str] | None = None) -> Derivation:
     """x E, x one-hot, is a row of E: an embedding is a matrix product that is never carried out"""
-    sheet = Sheet()
+    sheet, words = Sheet(), name_rows(words, len(E), "words")
+    if missing := [word for word in text if word not in words]:
+        raise InputError(f"{missing[0]!r} has no row in E", hint=f"the words are {', '.join(words)}")
     table = sheet.add_given("E", 'E "a row for each word"', E)
     for word in text:
         at = words.index(word)
@@ -40,7 +44,7 @@ def embedding(E: Array, words: Sequence[str], text: Sequence[str]) -> Derivation
 
 
 def likelihood(
-    text: Sequence[str], window: int, centre: Mapping[str, Array], outside: Mapping[str, Array]
+    text: Sequence[str], centre: Mapping[str, Array], outside: Mapping[str, Array], window: int = 1
 ) -> Derivation:
     """P(o | c) = exp(u_o·v_c) / Σ_w exp(u_w·v_c), J(θ) = −(1/T) Σ_t Σ_{0<|j|≤m} ln P(w_{t+j} | w_t)
 
@@ -110,10 +114,10 @@ def block_cost(n: int, d: int) -> Derivation:
     return sheet.finish("what a block costs, in floating-point operations")
 
 
-def distillation(
-    scores: tuple[float, float], sizes: tuple[float, float], times: tuple[float, float]
-) -> Derivation:
+def distillation(scores: Array, sizes: Array, times: Array) -> Derivation:
     """The share of the score kept, of weights saved, and how much faster; pairs of (teacher, student)"""
+    if any(len(pair) != 2 for pair in (scores, sizes, times)):
+        raise InputError("scores, sizes and times each have two numbers: of the teacher and of the student")
     sheet = Sheet()
     given = {"score": scores, "weights in millions": sizes, "time in seconds": times}
     rows = {

@@ -310,6 +310,12 @@ class Sheet:
         result.line = line
         return result
 
+    def last(self) -> Quantity:
+        """The result of the last line."""
+        line = self.lines[-1]
+        assert isinstance(line, Line)
+        return self.reference(line)
+
     def section(self, derivation: Derivation) -> Derivation:
         self.lines.append(derivation)
         if derivation.check is not None:

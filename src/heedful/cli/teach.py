@@ -27,8 +27,8 @@ from heedful.core.progress import show_progress
 if TYPE_CHECKING:
     from heedful.classroom.arithmetic.worked import Derivation
     from heedful.classroom.exercises.code.grading import ExerciseGrade
+    from heedful.classroom.exercises.numbers.exercises import Problem
     from heedful.classroom.exercises.numbers.grading import SheetGrade
-    from heedful.classroom.exercises.numbers.numbers import Problem
 
 
 def explain_command(
@@ -181,7 +181,7 @@ def _write_or_ask(
     name: str, seed: str | None, format: str | None, key: bool, digits: int | None, output: Path | None,
     force: bool, json: bool,
 ) -> None:  # fmt: skip
-    from heedful.classroom.exercises.numbers.numbers import new_problem
+    from heedful.classroom.exercises.numbers.exercises import new_problem
     from heedful.classroom.exercises.numbers.sheets import FORMATS, SUFFIXES
 
     problem = new_problem(name, "0" if seed is None else seed, digits)

@@ -13,11 +13,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from heedful.classroom.exercises.numbers.exercises import EXERCISES
+from heedful.classroom.exercises.numbers.exercises import EXERCISES, new_problem
 from heedful.classroom.exercises.numbers.grading import grade_answers, run_quiz
-from heedful.classroom.exercises.numbers.numbers import new_problem
-from heedful.classroom.exercises.numbers.sheet_pages import formula_mathml
-from heedful.classroom.exercises.numbers.sheets import FORMATS, READ, SUFFIXES, key_text, read_sheet
+from heedful.classroom.exercises.numbers.sheets import (
+    FORMATS,
+    READ,
+    SUFFIXES,
+    formula_mathml,
+    key_text,
+    read_sheet,
+)
 from heedful.cli import main
 from heedful.core.errors import InputError, NotFound
 

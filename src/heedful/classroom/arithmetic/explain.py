@@ -19,7 +19,7 @@ from heedful.core.errors import InputError, NotFound, nearest
 from heedful.interp.inputs import Input, Text
 from heedful.models.base import Model
 
-COMMON = ("topic", "title", "note", "about")
+COMMON = ("topic", "title", "note", "about", "exercise")
 
 
 def explain(
@@ -46,6 +46,7 @@ def explain(
     return explain_values(subject if isinstance(subject, Mapping) else read_exercise(subject))
 
 
+@functools.cache
 def examples() -> dict[str, str]:
     """The exercises that are shipped, and what each is about."""
     folder = files("heedful.classroom.arithmetic") / "examples"

@@ -15,6 +15,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ from heedful.data.examples.language_modeling import next_token
 from heedful.decode.loop import generate
 from heedful.decode.rows import Generation
 from heedful.models.base import Model, Seq2Seq
-from heedful.nn.attention.additive import Additive, Score
+from heedful.nn.attention.additive import Additive
 from heedful.nn.attention.attend import BACKENDS, Call
 from heedful.nn.block import NamedParts
-from heedful.nn.context import Context, Part, PartState
+from heedful.nn.context import Context, PartState
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Sinusoidal
 from heedful.nn.recurrent import LSTM, Carry, unroll
@@ -78,35 +79,22 @@ def translate(model: Model) -> Output:
     return write_greedily(model, SENTENCES, MAX_TOKENS)
 
 
-def replace_modules(model: nn.Module, kind: type[nn.Module], new: Callable[[Any], nn.Module]) -> None:
-    """Put a new module in the place of every module of a kind."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, kind):
-                setattr(parent, name, new(child))
-
-
-class WithBackend(Part):
-    """A part whose attention is computed by a backend of its own."""
-
-    def __init__(self, part: Part, backend: str) -> None:
-        super().__init__()
-        self.part, self.backend = part, backend
-
-    def new_state(self, batch: int, length: int) -> PartState | None:
-        return self.part.new_state(batch, length)
-
-    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        return self.part(x, replace(ctx, backend=self.backend), state)
+def modules_of(model: nn.Module, kind: type[nn.Module]) -> list[Any]:
+    """Return the modules of a kind, whose methods may then be replaced: the model calls the new ones."""
+    return [module for module in model.modules() if isinstance(module, kind)]
 
 
 def translate_by_backend(backend: Callable[[Call, Context], Tensor]) -> Output:
     """Return what the translator says if all its attention goes through `backend`."""
     name = f"exercise {next(NUMBERS)}"  # of this call alone: others may translate meanwhile
     model = load(TRANSLATOR)
-    for block in [m for m in model.modules() if isinstance(m, NamedParts)]:
-        for part in {"attn", "cross"} & set(block.names):
-            setattr(block, part, WithBackend(block.part(part), name))
+
+    def use_backend(forward: Function, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        return forward(x, replace(ctx, backend=name), state)
+
+    for block in modules_of(model, NamedParts):
+        for part in (block.part(word) for word in {"attn", "cross"} & set(block.names)):
+            part.forward = partial(use_backend, part.forward)
     BACKENDS[name] = backend
     try:
         return translate(model)
@@ -142,94 +130,47 @@ def place_softmax(function: Function) -> Output:
     return translate_by_backend(backend)
 
 
-class FunctionNorm(nn.Module):
-    """A layer norm that asks a function."""
-
-    def __init__(self, norm: LayerNorm, function: Function) -> None:
-        super().__init__()
-        self.norm, self.function = norm, function
-
-    def forward(self, x: Tensor) -> Tensor:
-        norm = self.norm
-        out = self.function(x, norm.weight.detach(), norm.bias.detach(), norm.eps)
-        return tensor_of(out, x, tuple(x.shape))
-
-
 def place_layer_norm(function: Function) -> Output:
     """Let the function be every layer norm of the translator."""
+
+    def forward(norm: LayerNorm, x: Tensor) -> Tensor:
+        return tensor_of(function(x, norm.weight.detach(), norm.bias.detach(), norm.eps), x, tuple(x.shape))
+
     model = load(TRANSLATOR)
-    replace_modules(model, LayerNorm, lambda norm: FunctionNorm(norm, function))
+    for norm in modules_of(model, LayerNorm):
+        norm.forward = partial(forward, norm)
     return translate(model)
-
-
-class FunctionPositions(nn.Module):
-    """Positions that ask a function for its table, once for each length."""
-
-    context = None
-
-    def __init__(self, dim: int, function: Function) -> None:
-        super().__init__()
-        self.dim = dim
-        self.table = functools.cache(lambda length: function(length, dim, 10000.0))
-
-    def forward(self, pos: Tensor) -> Tensor:
-        length = int(pos.max()) + 1
-        return tensor_of(self.table(length), torch.zeros(()), (length, self.dim))[pos]
 
 
 def place_positional_encoding(function: Function) -> Output:
     """Let the function give the positions that the translator adds to its embeddings."""
+    table = functools.cache(lambda length, dim: function(length, dim, 10000.0))  # once for each length
+
+    def forward(positions: Sinusoidal, pos: Tensor) -> Tensor:
+        shape = (int(pos.max()) + 1, positions.dim)
+        return tensor_of(table(*shape), torch.zeros(()), shape)[pos]
+
     model = load(TRANSLATOR)
-    replace_modules(model, Sinusoidal, lambda positions: FunctionPositions(positions.dim, function))
+    for positions in modules_of(model, Sinusoidal):
+        positions.forward = partial(forward, positions)
     return translate(model)
-
-
-class FunctionScore(Score):
-    """A score that asks a function, with the weights of an additive one."""
-
-    def __init__(self, score: Additive, function: Function) -> None:
-        super().__init__(score.query_dim, score.memory_dim, score.dim)
-        self.function = function
-        # The matrices may be held in 8 bits: what they make of the unit vectors is the matrix itself.
-        with torch.no_grad():
-            self.W, self.U = score.q(torch.eye(score.query_dim)).T, score.k(torch.eye(score.memory_dim)).T
-            self.v = score.v(torch.eye(score.dim))[:, 0]
-
-    def keys(self, memory: Tensor) -> Tensor:
-        return memory
-
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        out = self.function(query, keys, self.W, self.U, self.v)
-        return tensor_of(out, query, tuple(keys.shape[:2]))
 
 
 def place_bahdanau_score(function: Function) -> Output:
     """Let the function score each source word at every step of RNNsearch."""
+
+    def forward(weights: list[Tensor], query: Tensor, keys: Tensor) -> Tensor:
+        return tensor_of(function(query, keys, *weights), query, tuple(keys.shape[:2]))
+
     model = load(ALIGNER)
-    replace_modules(model, Additive, lambda score: FunctionScore(score, function))
+    for score in modules_of(model, Additive):
+        # The matrices may be held in 8 bits: what they make of the unit vectors is the matrix itself.
+        with torch.no_grad():
+            sizes = {score.q: score.query_dim, score.k: score.memory_dim, score.v: score.dim}
+            W, U, v = (layer(torch.eye(size)).T for layer, size in sizes.items())
+        score.keys = lambda memory: memory
+        score.forward = partial(forward, [W, U, v[0]])
     return translate(model)
-
-
-class FunctionLSTM(LSTM):
-    """An LSTM whose step asks a function."""
-
-    def __init__(self, layer: LSTM, function: Function) -> None:
-        super().__init__(layer.x.in_features, layer.hidden)
-        self.load_state_dict(layer.state_dict())
-        self.function = function
-
-    def _can_fuse(self, ctx: Context) -> bool:
-        return False
-
-    def _loop(self, x: Tensor, first: Carry, ctx: Context) -> tuple[Tensor, Carry]:
-        W, U, b = self.x.weight.detach(), self.h.weight.detach(), (self.x.bias + self.h.bias).detach()
-
-        def step(t: int, carry: Carry, see: Callable[[str, Tensor], Tensor]) -> Carry:
-            out = self.function(x[:, t], carry["h"], carry["c"], W, U, b)
-            h, c = (tensor_of(value, carry["c"], tuple(carry["c"].shape)) for value in out)
-            return {"h": see("h", h), "c": see("c", c)}
-
-        return unroll(step, first, x.shape[1], ctx, "h", reverse=self.reverse)
 
 
 @contextlib.contextmanager
@@ -255,8 +196,21 @@ def trained_lstm() -> Model:
 
 def place_lstm_step(function: Function) -> Output:
     """Let the function be the step of an LSTM that continues a text."""
+
+    def loop(layer: LSTM, x: Tensor, first: Carry, ctx: Context) -> tuple[Tensor, Carry]:
+        W, U, b = layer.x.weight.detach(), layer.h.weight.detach(), (layer.x.bias + layer.h.bias).detach()
+
+        def step(t: int, carry: Carry, see: Callable[[str, Tensor], Tensor]) -> Carry:
+            out = function(x[:, t], carry["h"], carry["c"], W, U, b)
+            h, c = (tensor_of(value, carry["c"], tuple(carry["c"].shape)) for value in out)
+            return {"h": see("h", h), "c": see("c", c)}
+
+        return unroll(step, first, x.shape[1], ctx, "h", reverse=layer.reverse)
+
     model = copy.deepcopy(trained_lstm())
-    replace_modules(model, LSTM, lambda layer: FunctionLSTM(layer, function))
+    for layer in modules_of(model, LSTM):
+        layer._can_fuse = lambda ctx: False
+        layer._loop = partial(loop, layer)
     return write_greedily(model.eval(), ["the cat"], 24, before="the cat")
 
 

@@ -199,9 +199,7 @@ def test_a_held_out_run_near_the_sweep_is_refused(tmp_path: Path, text: str) -> 
 def test_the_scale_command_prints_its_page(
     tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        scale_sweep, "QUICK_SCALE", replace(TINY_SCALE, dims=(8, 12))
-    )
+    monkeypatch.setattr(scale_sweep, "QUICK_SCALE", replace(TINY_SCALE, dims=(8, 12)))
     with pytest.raises(SystemExit) as done:
         main(["scale", "--quick", "-q", "--json", "--budget", "1e9", "-o", str(tmp_path / "s"), text])
     told = json.loads(capsys.readouterr().out)

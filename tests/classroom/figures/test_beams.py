@@ -7,7 +7,7 @@ import torch
 
 import heedful
 from heedful.classroom import figures as view
-from heedful.classroom.figures.beams import beam_tree
+from heedful.classroom.figures.beams import beam_trees
 from heedful.core.errors import InputError
 from heedful.models.base import Model, Seq2Seq
 from tests.properties.tiny import source_ids, tiny
@@ -39,7 +39,7 @@ def test_the_texts_found_are_those_of_generate_and_every_score_is_the_models(fam
     model = tiny(family)
     prompt = source_ids(model, 1, 5)[0].tolist()
     how = {"max_tokens": 5, "length_penalty": 0.7, "eos": END, "bias": None}
-    found = beam_tree(model, prompt, beams=3, **how)
+    (found,) = beam_trees(model, prompt, beams=3, **how)
     made = heedful.generate(model, prompt, beams=3, n=3, details=True, **how)
     ids = [[t for t in found.ids(at) if t != END] for at in found.found]
     assert ids == [g.ids for g in made]
@@ -51,7 +51,7 @@ def test_the_texts_found_are_those_of_generate_and_every_score_is_the_models(fam
 
 def test_each_step_keeps_as_many_texts_as_there_are_beams_and_prunes_the_rest() -> None:
     model = tiny("t5")
-    found = beam_tree(model, source_ids(model, 1, 5)[0].tolist(), beams=3, max_tokens=6, eos=())
+    (found,) = beam_trees(model, source_ids(model, 1, 5)[0].tolist(), beams=3, max_tokens=6, eos=())
     for step in range(1, 6):
         here = [b for b in found.branches if b.step == step]
         assert [b.fate for b in here] == ["runs"] * 3 + ["pruned"] * (len(here) - 3)
@@ -62,7 +62,7 @@ def test_each_step_keeps_as_many_texts_as_there_are_beams_and_prunes_the_rest() 
 def test_an_ended_text_that_better_ones_displace_is_beaten() -> None:
     model = tiny("gpt2")
     # A likely end finishes many texts; only as many as there are beams are kept.
-    found = beam_tree(
+    (found,) = beam_trees(
         model, [5, 9, 2], beams=2, max_tokens=8, eos=END, bias={END: 2.5}, early_stopping="never"
     )
     fates = [b.fate for b in found.branches]
@@ -74,7 +74,7 @@ def test_an_ended_text_that_better_ones_displace_is_beaten() -> None:
 def test_groups_have_branches_of_their_own() -> None:
     model = tiny("t5")
     prompt = source_ids(model, 1, 5)[0].tolist()
-    found = beam_tree(model, prompt, beams=4, groups=2, diversity=1.0, max_tokens=4, eos=())
+    (found,) = beam_trees(model, prompt, beams=4, groups=2, diversity=1.0, max_tokens=4, eos=())
     assert {b.group for b in found.branches} == {0, 1}
     assert all(found.branches[b.parent].group == b.group for b in found.branches if b.parent >= 0)
     assert len(found.found) == 4

@@ -15,7 +15,6 @@ from heedful.classroom import figures as view
 from heedful.classroom.figures.patterns import (
     by_words,
     group_words,
-    join_word,
     marks,
     select_pattern,
     side,
@@ -42,7 +41,7 @@ PIECES = [
 @pytest.mark.parametrize(("pieces", "whole"), PIECES, ids=lambda x: "|".join(x))
 def test_pieces_are_put_together_as_their_vocabulary_marks_them(pieces: list[str], whole: list[str]) -> None:
     assert word_names(pieces, group_words(pieces, marks(pieces))) == whole
-    assert join_word(["un", "##able"]) == "unable"
+    assert word_names(["un", "##able"], [0] * len(["un", "##able"])) == ["unable"]
 
 
 def test_a_word_is_given_the_sum_of_its_pieces_and_gives_their_mean() -> None:

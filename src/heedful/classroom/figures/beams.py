@@ -65,17 +65,10 @@ class Tree:
         return [self.branches[i].token for i in self.path(at)]
 
 
-def beam_tree(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings: Any) -> Tree:
-    """The search that `heedful.generate(model, prompt, beams=…)` makes, with the same settings."""
-    if (count := len(encode_prompts(stepper_for(model).model, prompt).ids)) != 1:
-        raise InputError(f"{count} prompts have a tree each", hint="give one")
-    return beam_trees(model, prompt, beams=beams, **settings)[0]
-
-
 def beam_trees(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings: Any) -> list[Tree]:
-    """A tree for each prompt; they are searched side by side."""
-    known, chosen = stepper_for(model).model, read_settings({**settings, "beams": beams})
-    prompts, request = encode_prompts(known, prompt), make_request(known, chosen)
+    """The searches of `heedful.generate(model, prompt, beams=…)`: a tree for each prompt, side by side."""
+    plain, chosen = stepper_for(model).model, read_settings({**settings, "beams": beams})
+    prompts, request = encode_prompts(plain, prompt), make_request(plain, chosen)
     stepper = choose_stepper(model, beams * len(prompts.ids), chosen.max_tokens)
     return [build_tree(groups, chosen) for groups in run_beam_search(stepper, prompts, request)]
 
@@ -142,7 +135,9 @@ def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any
     """
     if isinstance(text, Input):  # its ids, or the pixels of its image
         text = text.ids[0] if text.ids.is_floating_point() else text.ids[0].tolist()
-    tree = beam_tree(model, text, beams=beams, **settings)
+    if (count := len(encode_prompts(model, text).ids)) != 1:
+        raise InputError(f"{count} prompts have a tree each", hint="give one")
+    (tree,) = beam_trees(model, text, beams=beams, **settings)
     if len(tree.branches) > SHOWN:
         raise InputError(
             f"the search weighed {len(tree.branches):,} texts", hint="lower beams= or max_tokens= to draw it"

@@ -20,7 +20,7 @@ from heedful.classroom.figures.canvas import (
     color_rows,
     greatest,
 )
-from heedful.classroom.figures.model_drawing import draw_graph, draw_image_attention, draw_model, model_rows
+from heedful.classroom.figures.model_drawing import draw_graph, draw_image_attention, draw_model, number_rows
 from heedful.classroom.figures.panels import (
     Drawing,
     bar_chart,
@@ -85,12 +85,6 @@ def draw_heads(data: Data) -> Drawing:
     return shapes, left + most * (size + gap) + 12, top + len(data["patterns"]) * (size + gap) + 8
 
 
-def head_rows(data: Data) -> Rows:
-    """One row for each head, with its scores."""
-    rows = ([s["name"], s["head"], *(s.get(k) for k in SCORES)] for s in data["scores"])
-    return ["layer", "head", "entropy_bits", *SCORES[1:]], rows
-
-
 def draw_steps(data: Data) -> Drawing:
     """Write the text of a worked calculation, in lines of at most 110 letters."""
     out: list[str] = []
@@ -105,11 +99,6 @@ def draw_steps(data: Data) -> Drawing:
         out.append(line)
     shapes: list[Shape] = [TextLabel(12, 8 + 17 * i, line, 11.5, font="mono") for i, line in enumerate(out)]
     return shapes, 12 + 7.1 * max(map(len, out)) + 16, 17.0 * len(out) + 12
-
-
-def step_rows(data: Data) -> Rows:
-    """One row for each line of a calculation."""
-    return ["section", "step", "formula", "numbers", "result"], (list(row) for row in data["rows"])
 
 
 def draw_next_token(data: Data) -> Drawing:
@@ -175,45 +164,48 @@ def draw_beams(data: Data) -> Drawing:
     return out, 16 + steps * column, 34 + BRANCH_HEIGHT * (max(rows, default=0) + 1)
 
 
-def beam_rows(data: Data) -> Rows:
-    """One row for each text that was weighed."""
-    return ["at", *BRANCH], ([i, *(b[k] for k in BRANCH)] for i, b in enumerate(data["branches"]))
-
-
-def draw_embeddings(data: Data) -> Drawing:
-    """Draw words as points."""
-    return point_map(data["points"].astype(float), data["names"], data["axes"])
-
-
-def embedding_rows(data: Data) -> Rows:
-    """One row for each word: its place, and the words nearest to it in the full space."""
-    near = lambda i: " ".join(data["words"][j] for j in data["near"][i])
-    rows = ([name, *data["points"][i], near(i)] for i, name in enumerate(data["names"]))
-    return ["word", "x", "y", "nearest"], rows
-
-
-def draw_training(data: Data) -> Drawing:
-    """Draw the curves of runs over steps."""
-    return line_chart([(c["name"], c["x"], c["y"]) for c in data["curves"]], "step", data["metric"])
-
-
-def training_rows(data: Data) -> Rows:
-    """One row for each point of each curve."""
-    rows = ([c["name"], int(x), y] for c in data["curves"] for x, y in zip(c["x"], c["y"], strict=True))
-    return ["curve", "step", data["metric"]], rows
-
-
-# Every other kind is made of panels.
+# How each kind is drawn, and the rows of its table with their head. Every other kind is made of panels.
 KINDS: dict[str, tuple[Callable[[Data], Drawing], Callable[[Data], Rows]]] = {
     "attention": (draw_attention, attention_rows),
-    "heads": (draw_heads, head_rows),
-    "steps": (draw_steps, step_rows),
+    "heads": (
+        draw_heads,
+        lambda data: (
+            ["layer", "head", "entropy_bits", *SCORES[1:]],
+            ([s["name"], s["head"], *(s.get(k) for k in SCORES)] for s in data["scores"]),
+        ),
+    ),
+    "steps": (
+        draw_steps,
+        lambda data: (["section", "step", "formula", "numbers", "result"], map(list, data["rows"])),
+    ),
     "next_token": (draw_next_token, next_token_rows),
-    "beams": (draw_beams, beam_rows),
-    "embeddings": (draw_embeddings, embedding_rows),
-    "training": (draw_training, training_rows),
+    "beams": (
+        draw_beams,
+        lambda data: (
+            ["at", *BRANCH], ([i, *(b[k] for k in BRANCH)] for i, b in enumerate(data["branches"])),
+        ),
+    ),
+    "embeddings": (
+        lambda data: point_map(data["points"].astype(float), data["names"], data["axes"]),
+        lambda data: (
+            ["word", "x", "y", "nearest"],
+            ([name, *point, " ".join(data["words"][j] for j in near)]
+             for name, point, near in zip(data["names"], data["points"], data["near"], strict=True)),
+        ),
+    ),
+    "training": (
+        lambda data: line_chart(
+            [(c["name"], c["x"], c["y"]) for c in data["curves"]], "step", data["metric"]
+        ),
+        lambda data: (
+            ["curve", "step", data["metric"]],
+            ([c["name"], int(x), y] for c in data["curves"] for x, y in zip(c["x"], c["y"], strict=True)),
+        ),
+    ),
     "attribution_graph": (draw_graph, panel_rows),
-    "model": (draw_model, model_rows),
+    "model": (
+        draw_model, lambda data: (["text", "stage", "value", "row", "column", "number"], number_rows(data)),
+    ),
     "image_attention": (draw_image_attention, panel_rows),
-}
+}  # fmt: skip
 PANELS = (draw_panels, panel_rows)

@@ -177,13 +177,8 @@ def draw_prediction(picture: Data, prediction: Data, y: float) -> tuple[list[Sha
     return shapes, 19.0 * len(names) + 24
 
 
-def model_rows(data: Data) -> tuple[list[str], Iterator[list[Any]]]:
-    """Return every number of every text as a row: its stage, its value, its token and its place."""
-    return ["text", "stage", "value", "row", "column", "number"], number_rows(data)
-
-
 def number_rows(data: Data) -> Iterator[list[Any]]:
-    """Yield the numbers of vectors, of patterns and of the answer."""
+    """Yield the numbers of vectors, patterns and answers behind their text, stage, value, token and place."""
     for text, picture in enumerate(data["pictures"]):
         for stage in picture["stages"]:
             for rows in stage["vectors"]:
@@ -194,14 +189,8 @@ def number_rows(data: Data) -> Iterator[list[Any]]:
             if pattern is not None and stage["kind"] == "attention":
                 queries, keys = picture[pattern["queries"]], picture[pattern["keys"]]
                 for (t, s), value in np.ndenumerate(pattern["values"]):
-                    yield [
-                        text,
-                        stage["title"],
-                        pattern["name"],
-                        visible_text(queries[t]),
-                        visible_text(keys[s]),
-                        value,
-                    ]
+                    names = visible_text(queries[t]), visible_text(keys[s])
+                    yield [text, stage["title"], pattern["name"], *names, value]
             columns = (prediction[word] for word in ("rows", "names", "chances")) if prediction else ()
             for row, names, chances in zip(*columns, strict=True):
                 for name, chance in zip(names, chances.tolist(), strict=True):
@@ -274,7 +263,9 @@ def draw_graph(data: Mapping[str, Any]) -> Drawing:
             x += wide(name) + GAP
     largest = max((abs(value) for _, _, value in data["edges"]), default=1.0) or 1.0
     for sender, receiver, value in data["edges"]:
-        shapes += _edge(place[sender], place[_place_of(receiver, place)], value, abs(value) / largest)
+        # A part reads as itself, or, where its heads are nodes, as the first of them.
+        node = receiver if receiver in place else next(name for name in place if name.startswith(receiver))
+        shapes += _edge(place[sender], place[node], value, abs(value) / largest)
     return shapes, across + 300, 16 + ROW * len(rows)
 
 
@@ -299,10 +290,3 @@ def layer_rows(nodes: Sequence[str]) -> list[list[str]]:
     for name in nodes:
         rows.setdefault(name.partition(" ")[0] if LAYER.match(name) else name, []).append(name)
     return list(rows.values())
-
-
-def _place_of(receiver: str, positions: Mapping[str, tuple[float, float]]) -> str:
-    """The node that a part reads as: itself, or, where its heads are nodes, the first of them."""
-    if receiver in positions:
-        return receiver
-    return next(name for name in positions if name.startswith(receiver))

@@ -69,14 +69,6 @@ def attention_equations(part: Any) -> Equations:
     return [f"q = {q}, k = {k}, v = W_V {other}", scaled_softmax(part, part.head_dim)]
 
 
-def latent_equations(part: Any) -> Equations:
-    """Return how keys and values are read out of one latent vector."""
-    return [
-        "c = norm(W_c x), r = R_s W_r x", "k = [U c ; r], v = V c",
-        scaled_softmax(part, part.head_dim + part.rope_dim),
-    ]  # fmt: skip
-
-
 def router_equations(part: Any) -> Equations:
     """Return how experts are chosen, and what they give together."""
     squash = "sigma" if isinstance(part.router, SigmoidRouter) else "softmax"
@@ -122,7 +114,9 @@ Row = tuple[type[nn.Module], str, Equations | Callable[[Any], Equations]]
 # The first that fits; a class stands before the class that it is made from.
 TABLE: tuple[Row, ...] = (
     (CrossAttention, "Cross-attention", attention_equations),
-    (LatentAttention, "Latent attention", latent_equations),
+    (LatentAttention, "Latent attention", lambda part: [
+        "c = norm(W_c x), r = R_s W_r x", "k = [U c ; r], v = V c",
+        scaled_softmax(part, part.head_dim + part.rope_dim)]),
     (DisentangledAttention, "Disentangled attention",
      ["s_ij = (q_i k_j^T + q_i r_δ^T + k_j l_δ^T) / √(3 K), δ = i - j", "A = softmax(s)"]),
     (Attention, "Self-attention", attention_equations),

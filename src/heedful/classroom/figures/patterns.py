@@ -66,19 +66,18 @@ def continues(before: str, name: str, mark: str) -> bool:
     return not name.startswith(STARTS) and not wide and last.isalnum() and first.isalnum()
 
 
-def join_word(names: Sequence[str]) -> str:
-    """The pieces of a word as one; bytes that are a letter together as that letter."""
-    if all(map(PART.fullmatch, names)) and len(names) > 1:
-        return bytes.fromhex("".join(names).replace("<", "").replace(">", " ")).decode(errors="replace")
-    first, *rest = names
-    return first.removesuffix("</w>") + "".join(n.removeprefix("##").removesuffix("</w>") for n in rest)
-
-
 def word_names(names: Sequence[str], words: Sequence[int]) -> list[str]:
-    """The name of each word."""
-    return [
-        join_word([n for n, w in zip(names, words, strict=True) if w == word]) for word in sorted(set(words))
-    ]
+    """The name of each word: its pieces as one; bytes that are a letter together as that letter."""
+    joined = []
+    for word in sorted(set(words)):
+        first, *rest = pieces = [n for n, w in zip(names, words, strict=True) if w == word]
+        if rest and all(map(PART.fullmatch, pieces)):
+            text = "".join(pieces).replace("<", "").replace(">", " ")
+            joined.append(bytes.fromhex(text).decode(errors="replace"))
+        else:
+            ends = "".join(n.removeprefix("##").removesuffix("</w>") for n in rest)
+            joined.append(first.removesuffix("</w>") + ends)
+    return joined
 
 
 def by_words(values: np.ndarray, rows: Sequence[int], columns: Sequence[int]) -> np.ndarray:
@@ -262,13 +261,6 @@ def token_names(tokenizer: Any, ids: torch.Tensor) -> list[str]:
     return [spell_token(t) for t in names] if type(decoder).__name__ == "ByteLevel" else names
 
 
-def written_tokens(tokenizer: Any, decoder_input: torch.Tensor, logits: Any) -> list[str]:
-    """The word that each position of a target writes: the next one, and at the end the likeliest."""
-    if not isinstance(logits, torch.Tensor) or logits.dim() != 3:
-        return [*token_names(tokenizer, decoder_input)[1:], OPEN]
-    return token_names(tokenizer, torch.cat((decoder_input[:, 1:], logits[:, -1:].argmax(-1)), 1))
-
-
 def decoder_ids(model: Any, inputs: Mapping[str, Any], target: Any, tokenizer: Any) -> torch.Tensor:
     """What the decoder reads: a target with the start token before it, ids, or what the model writes."""
     device = inputs["input_ids"].device
@@ -297,11 +289,11 @@ def attention_patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> li
             inputs["decoder_input_ids"] = decoder_ids(model, inputs, target, tokenizer)
         out = model(**inputs, output_attentions=True)
     if both:
-        read = inputs["decoder_input_ids"]
-        mine, written = (
-            token_names(tokenizer, read),
-            written_tokens(tokenizer, read, getattr(out, "logits", None)),
-        )
+        read, logits = inputs["decoder_input_ids"], getattr(out, "logits", None)
+        mine = token_names(tokenizer, read)
+        written = [*mine[1:], OPEN]  # each position writes the next word, the last one the likeliest
+        if isinstance(logits, torch.Tensor) and logits.dim() == 3:
+            written = token_names(tokenizer, torch.cat((read[:, 1:], logits[:, -1:].argmax(-1)), 1))
         patterns += layers(getattr(out, "encoder_attentions", None), "encoder.{}", source, source)
         patterns += layers(getattr(out, "decoder_attentions", None), "decoder.{}", mine, mine)
         patterns += layers(

@@ -42,7 +42,7 @@ def steps(subject: Any, text: Text = None, target: Text = None, **options: Any) 
     ours = isinstance(subject, Model)
     about: dict[str, Any] = {
         "model": subject.family.name if ours else "",
-        "exercise": "" if ours else _name(subject),
+        "exercise": "" if ours else str(subject) if isinstance(subject, str | Path) else "values",
     }
     about |= {
         "text": cut_label(text) if isinstance(text, str) else "",
@@ -61,10 +61,6 @@ def steps(subject: Any, text: Text = None, target: Text = None, **options: Any) 
     )
     title = worked.title.replace("Ġ", "·").replace("▁", "·")
     return Figure("steps", title, about, data, "", call)
-
-
-def _name(subject: Any) -> str:
-    return str(subject) if isinstance(subject, str | Path) else "values"
 
 
 def _rows(derivation: Derivation) -> Iterator[tuple[str, ...]]:
@@ -310,7 +306,14 @@ def project(
     if perplexity <= 0:
         raise InputError(f"perplexity={perplexity} must be above 0", hint="5 to 50 is usual")
     near = min(perplexity, (len(rows) - 1) / 3)
-    points = {"tsne": tsne, "umap": umap}[method](rows, dims, near, seed)
+    if method == "tsne":  # van der Maaten and Hinton 2008, from the principal components on
+        rows = np.pad(rows, ((0, 0), (0, max(0, dims - rows.shape[1]))))  # it begins with as many dimensions
+        TSNE = package("sklearn.manifold", "scikit-learn", "t-SNE").TSNE
+        made = TSNE(n_components=dims, perplexity=near, init="pca", random_state=seed)
+    else:  # McInnes et al. 2018; umap-learn is large and never installed unasked
+        UMAP = package("umap", "umap-learn", "UMAP").UMAP
+        made = UMAP(n_components=dims, n_neighbors=max(2, round(near)), random_state=seed)
+    points = np.asarray(made.fit_transform(rows), dtype=np.float64)
     note = f"{near:g} neighbours count; how far groups are apart, and how large they are, says little"
     return Projection(method, points, [], note)
 
@@ -327,21 +330,6 @@ def pca(rows: np.ndarray, dims: int) -> tuple[np.ndarray, list[float]]:
     share = (sizes[:dims] ** 2 / (float((sizes**2).sum()) or 1.0)).tolist()
     missing = max(0, dims - points.shape[1])
     return np.pad(points, ((0, 0), (0, missing))), share + [0.0] * missing
-
-
-def tsne(rows: np.ndarray, dims: int, neighbours: float, seed: int) -> np.ndarray:
-    """van der Maaten and Hinton 2008, from the principal components on; by scikit-learn."""
-    TSNE = package("sklearn.manifold", "scikit-learn", "t-SNE").TSNE
-    start = np.pad(rows, ((0, 0), (0, max(0, dims - rows.shape[1]))))  # it begins with as many dimensions
-    made = TSNE(n_components=dims, perplexity=neighbours, init="pca", random_state=seed)
-    return np.asarray(made.fit_transform(start), dtype=np.float64)
-
-
-def umap(rows: np.ndarray, dims: int, neighbours: float, seed: int) -> np.ndarray:
-    """McInnes et al. 2018; by umap-learn, which is large and never installed unasked."""
-    UMAP = package("umap", "umap-learn", "UMAP").UMAP
-    made = UMAP(n_components=dims, n_neighbors=max(2, round(neighbours)), random_state=seed)
-    return np.asarray(made.fit_transform(rows), dtype=np.float64)
 
 
 def package(module: str, name: str, purpose: str) -> Any:

@@ -30,6 +30,8 @@ from heedful.nn.norm import RMSNorm
 from heedful.tasks.task import Task
 from heedful.word2vec import Word2Vec
 
+MAX_CARD_BYTES = 200_000  # of a model card that is shown
+
 
 def topics_of(model: Model) -> list[str]:
     """What `explain` can work out: asked once, on a few tokens; what it refuses is left out."""
@@ -96,8 +98,11 @@ def capabilities(loaded_model: LoadedModel, python: str) -> dict[str, Any]:
     """The capability record of a loaded model."""
     entry, model = loaded_model.entry, loaded_model.model
     kind = "vectors" if isinstance(model, Word2Vec) else model.kind
+    card = (entry.path if entry.path.is_dir() else entry.path.parent) / "README.md"
+    short = card.is_file() and card.stat().st_size <= MAX_CARD_BYTES
+    text = card.read_text(encoding="utf-8", errors="replace") if short else None
     about = {"id": entry.id, "source": entry.source, "kind": kind, "tasks": tasks_of(model),
-             "run": entry.run, "card": card(entry), "python": python}  # fmt: skip
+             "run": entry.run, "card": text, "python": python}  # fmt: skip
     if isinstance(model, Word2Vec):
         size = model.input.size + (0 if model.output is None else model.output.size)
         return about | {
@@ -142,14 +147,6 @@ def _sequence(model: Model) -> dict[str, Any]:
 def describe_group(group: AttentionGroup, heads: Mapping[str, int]) -> dict[str, Any]:
     """Return a group of layers as the page reads it, with the number of heads of each."""
     return group.to_dict() | {"heads": [heads[layer] for layer in group.layers]}
-
-
-def card(entry: Entry) -> str | None:
-    """The model card beside the weights, if it is short enough to show."""
-    path = (entry.path if entry.path.is_dir() else entry.path.parent) / "README.md"
-    if not path.is_file() or path.stat().st_size > 200_000:
-        return None
-    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def summary(entry: Entry, memo: dict[str, dict[str, Any]]) -> dict[str, Any]:

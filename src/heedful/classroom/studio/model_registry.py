@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from heedful.core.errors import HeedfulError, InputError, NotFound, nearest
-from heedful.core.images import PREPROCESSOR
 from heedful.models.base import Model
 from heedful.serve.guard import RequestRefused
 from heedful.weights.adapters import adapter_base, has_adapter, merge
@@ -39,11 +38,6 @@ class Entry:
     path: Path
     vectors: bool = False
     run: str | None = None
-
-    @property
-    def reads_images(self) -> bool:
-        """Whether its folder says how images become its input."""
-        return (self.path / PREPROCESSOR).is_file()
 
     @property
     def needs_merge(self) -> bool:

@@ -19,7 +19,8 @@ from starlette.responses import Response, StreamingResponse
 from torch import Tensor
 
 from heedful.classroom.figures.figure import Figure
-from heedful.classroom.studio.model_registry import Ticket, Worker
+from heedful.classroom.studio.model_registry import LoadedModel, Ticket, Worker
+from heedful.classroom.studio.traces import Studio
 from heedful.core.errors import HeedfulError, InputError, NotFound
 from heedful.serve.guard import RequestRefused
 from heedful.serve.json_response import Json
@@ -176,6 +177,20 @@ async def run_while_connected(request: Request, ticket: Ticket, function: Callab
         if await request.is_disconnected():
             ticket.cancel()
     return job.result()
+
+
+async def run_model(
+    studio: Studio, request: Request, id: str, work: Callable[[LoadedModel, Ticket], T],
+    ticket: Ticket | None = None,
+) -> T:  # fmt: skip
+    """Load a model, and return what `work` gives in the model's thread, as long as the client waits."""
+    ticket = ticket or Ticket()
+
+    def job() -> T:
+        loaded_model = studio.registry.get(id)
+        return loaded_model.run(lambda: work(loaded_model, ticket), ticket)
+
+    return await run_while_connected(request, ticket, job)
 
 
 async def events(worker: Worker, function: Callable[[Report], Event], ticket: Ticket) -> AsyncIterator[str]:

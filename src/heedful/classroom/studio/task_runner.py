@@ -287,13 +287,16 @@ def search_beams(
     written = [ids[:-1] if ids[-1] in ends else ids for ids in best]
     texts = [decode_after(pipe.generator, *row) for row in zip(prompts, written, strict=True)]
     texts = texts if task == "text-generation" else [text.strip() for text in texts]
-    shown = zip(prompts[:MAX_BEAMS], searched, strict=False)
     call = ", ".join([*map(repr, given), *(f"{k}={v!r}" for k, v in options.items())])
     lines = f"nlp = heedful.pipeline({task!r}, model=model)\nprint(nlp({call}))"
-    trees = [
-        tree_data(pipe.generator, tree) | {"python": search_snippet(loaded_model, ids, how)}
-        for ids, tree in shown
-    ]
+    chosen = replace(how.settings, max_tokens=how.max_tokens, n=None)
+    names = [f.name for f in fields(chosen) if getattr(chosen, f.name) != f.default]
+    arguments = ", ".join(f"{n}={getattr(chosen, n)!r}" for n in names if n != "temperature")  # 0 in a search
+    trees = []
+    for ids, tree in zip(prompts[:MAX_BEAMS], searched, strict=False):
+        draw = f"heedful.view.beams(model, {ids!r}, {arguments}).save('beams.html')"
+        python = snippets.script(loaded_model.entry, draw, "import heedful")
+        trees.append(tree_data(pipe.generator, tree) | {"python": python})
     return {
         "text": "".join(text + gap for text, (*_, gap) in zip(texts, parts, strict=True)),
         "finish": "end" if best[-1][-1] in ends else "length", "tokens": sum(map(len, best)),
@@ -328,12 +331,3 @@ def search_trees(model: Model, prompts: list[list[int]], plan: GenerationPlan, t
     inner = choose_stepper(model, (chosen.beams or 1) * len(prompts), most)
     ends = sorted(eos_ids(model, chosen.eos))
     return beam_trees(SearchListener(inner, ends, max(least, 0), ticket), prompts, **vars(chosen))
-
-
-def search_snippet(loaded_model: LoadedModel, ids: list[int], plan: GenerationPlan) -> str:
-    """The lines that draw one tree."""
-    chosen = replace(plan.settings, max_tokens=plan.max_tokens, n=None)
-    given = {f.name: getattr(chosen, f.name) for f in fields(chosen) if getattr(chosen, f.name) != f.default}
-    given.pop("temperature")  # 0 in a search
-    call = f"heedful.view.beams(model, {ids!r}, {', '.join(f'{k}={v!r}' for k, v in given.items())})"
-    return snippets.script(loaded_model.entry, f"{call}.save('beams.html')", "import heedful")

@@ -28,7 +28,6 @@ from heedful.interp.observe.mixing import attention_groups
 from heedful.interp.observe.prediction import changed_position, default_position
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.attention.multi_head import SinkAttention
-from heedful.word2vec import Word2Vec
 
 MOST = 1024  # tokens that are traced
 PATTERN = 128 * 2**20  # bytes of one layer's pattern
@@ -37,23 +36,17 @@ WRITE = 24  # tokens an encoder-decoder writes by itself
 TraceRequest = Mapping[str, Any]
 
 
-def build_trace(loaded_model: LoadedModel, request: TraceRequest, id: str, ticket: Ticket) -> Trace:
-    """One run, in the thread that owns the model."""
-    if isinstance(loaded_model.model, Word2Vec):
-        return _words(loaded_model, request, id)
-    return TraceBuilder(loaded_model, request, ticket).trace(id)
-
-
-def _words(loaded_model: LoadedModel, request: TraceRequest, id: str) -> Trace:
+def trace_words(loaded_model: LoadedModel, request: TraceRequest, id: str) -> Trace:
+    """Return the vectors of the words of a text as a trace."""
     vectors = loaded_model.vectors
     text, warnings = tokens.tidy(request["text"] or "")
     words = tokens.words_of(vectors, text)[:MOST]
     rows = [w["id"] for w in words if w["id"] >= 0]
     if not rows:
-        raise InputError("no word of this text is rows to the vectors", hint="check the case")
+        raise InputError("no word of this text has a vector", hint="check its spelling and its case")
     if len(rows) < len(words):
         missing = [w["text"] for w in words if w["id"] < 0]
-        warnings.append(f"{len(missing)} words are not rows and were left out: {', '.join(missing[:8])}")
+        warnings.append(f"{len(missing)} words have no vector and were left out: {', '.join(missing[:8])}")
     words = [w for w in words if w["id"] >= 0]
     value = torch.from_numpy(np.array(vectors.input[rows], dtype=np.float32))
     given = Input(torch.tensor([rows]), tuple(w["text"] for w in words))
@@ -141,11 +134,11 @@ class TraceBuilder:
             return list(range(len(names_of(self.model, self.pixels))))
         return list(self.model.tokenizer.encoding(*self.texts()).ids)
 
-    def group_words(self, tokens_found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def group_words(self, listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Each token with the word it is a piece of, counted from 0."""
         mark = self.loaded_model.once("mark", lambda: marks_of(self.model))
-        of = group_words(readable(self.model, [t["text"] for t in tokens_found]), mark)
-        return [token | {"word": word} for token, word in zip(tokens_found, of, strict=True)]
+        of = group_words(readable(self.model, [t["text"] for t in listed]), mark)
+        return [token | {"word": word} for token, word in zip(listed, of, strict=True)]
 
     def target_tokens(self, inputs: Input, output: Tensor) -> list[dict[str, Any]]:
         """The word that each position of the target writes; its rows over the source carry it."""
@@ -207,14 +200,14 @@ class TraceBuilder:
         return tokens.token_positions(self.model, text, max_tokens=limit, pair=pair)
 
     def add_special_tokens(
-        self, tokens_found: list[dict[str, Any]], count: int, limit: int
+        self, listed: list[dict[str, Any]], count: int, limit: int
     ) -> tuple[list[dict[str, Any]], int]:
         """A source as an encoder-decoder read it in training: with its end, if need be put there."""
         tokenizer = self.model.tokenizer
         end = find_template(tokenizer, end=True).after
-        if not end or tokens_found[-1]["id"] == end[-1]:
-            return tokens_found, count
-        return tokens_found[: limit - len(end)] + tokens.tokens_of_ids(self.model, end), count + len(end)
+        if not end or listed[-1]["id"] == end[-1]:
+            return listed, count
+        return listed[: limit - len(end)] + tokens.tokens_of_ids(self.model, end), count + len(end)
 
     def warn(self, count: int, limit: int, sequence_name: str) -> None:
         """Say what was cut."""
@@ -225,20 +218,20 @@ class TraceBuilder:
             self.warnings.append(f"{length}: the last {count - limit:,} were cut")
 
     def replace_tokens(
-        self, tokens_found: list[dict[str, Any]], edits: Mapping[str, int | str], side: str = "tokens"
+        self, listed: list[dict[str, Any]], edits: Mapping[str, int | str], side: str = "tokens"
     ) -> list[dict[str, Any]]:
         """The tokens with others in place of some."""
-        tokens_found = list(tokens_found)
+        listed = list(listed)
         for at, new in edits.items():
-            if not at.lstrip("-").isdigit() or not -len(tokens_found) <= int(at) < len(tokens_found):
+            if not at.lstrip("-").isdigit() or not -len(listed) <= int(at) < len(listed):
                 raise InputError(
-                    f"there is no token {at!r} to replace", hint=f"they are 0 … {len(tokens_found) - 1}"
+                    f"there is no token {at!r} to replace", hint=f"they are 0 … {len(listed) - 1}"
                 )
             (id,) = check_token_ids(self.model, [token_id(self.model, new)], side)
             (token,) = tokens.tokens_of_ids(self.model, [id])
-            old = tokens_found[int(at)]
-            tokens_found[int(at)] = token | {"start": old["start"], "end": old["end"]}
-        return tokens_found
+            old = listed[int(at)]
+            listed[int(at)] = token | {"start": old["start"], "end": old["end"]}
+        return listed
 
     def target(self, ids: Sequence[int]) -> tuple[list[dict[str, Any]], int]:
         """What the decoder reads, with its start token, and how much of it was given."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,7 +12,7 @@ from starlette.responses import Response
 from heedful.classroom.figures.token_labels import visible_tokens
 from heedful.classroom.studio import snippets, tokens
 from heedful.classroom.studio.model_registry import LoadedModel, Ticket
-from heedful.classroom.studio.responses import run_while_connected
+from heedful.classroom.studio.responses import run_model, run_while_connected
 from heedful.classroom.studio.routes.trace import Edit, Run, run_trace
 from heedful.classroom.studio.tokens import tidy
 from heedful.classroom.studio.traces import Client, Here, Studio, Trace
@@ -73,13 +74,7 @@ class Text(BaseModel):
 @router.post("/api/losses")
 async def losses(body: Text, request: Request, studio: Here) -> Response:
     """Mean −log p by place in a window of the text."""
-    ticket = Ticket()
-
-    def measure() -> dict[str, Any]:
-        loaded_model = studio.registry.get(body.model)
-        return loaded_model.run(lambda: _losses(body, loaded_model, ticket), ticket)
-
-    return Json(await run_while_connected(request, ticket, measure))
+    return Json(await run_model(studio, request, body.model, partial(_losses, body)))
 
 
 def _losses(body: Text, loaded_model: LoadedModel, ticket: Ticket) -> dict[str, Any]:
@@ -108,16 +103,11 @@ def _losses(body: Text, loaded_model: LoadedModel, ticket: Ticket) -> dict[str, 
 async def speed(id: str, request: Request, studio: Here) -> Response:
     """Tokens a second by length, measured now; nothing is remembered."""
 
-    ticket = Ticket()
-
-    def measure() -> dict[str, Any]:
-        loaded_model = studio.registry.get(id)
-        speeds = loaded_model.run(
-            lambda: measure_speeds(loaded_model.sequence, checkpoint=ticket.check), ticket
-        ).to_dict()
+    def measure(loaded_model: LoadedModel, ticket: Ticket) -> dict[str, Any]:
+        speeds = measure_speeds(loaded_model.sequence, checkpoint=ticket.check).to_dict()
         return {"model": id} | speeds | {"python": snippets.of_model(loaded_model.entry, measure_speeds)}
 
-    return Json(await run_while_connected(request, ticket, measure))
+    return Json(await run_model(studio, request, id, measure))
 
 
 def _names(trace: Trace) -> dict[str, list[str]]:

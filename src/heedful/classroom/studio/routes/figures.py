@@ -17,7 +17,7 @@ from heedful.classroom.studio.responses import FigureFormat, figure_response
 from heedful.classroom.studio.routes.models import DEFAULTS
 from heedful.classroom.studio.traces import Here, Seen, Studio
 from heedful.core.errors import HeedfulError, InputError, nearest
-from heedful.core.images import draw_text
+from heedful.core.images import PREPROCESSOR, draw_text
 from heedful.decode.request import context_length
 from heedful.interp.observe.prediction import is_causal
 from heedful.models.base import Model, Seq2Seq
@@ -31,7 +31,7 @@ def known_figures(entry: Entry) -> dict[str, Callable[..., view.Figure]]:
     of a model that reads images comes first where it looks.
     """
     functions = (view.embeddings,) if entry.vectors else view.FIGURES
-    if entry.reads_images:
+    if (entry.path / PREPROCESSOR).is_file():  # which says how images become its input
         functions = (view.image_attention, *functions)
     return {function.__name__: function for function in functions}
 

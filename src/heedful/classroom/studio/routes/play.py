@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from heedful.classroom.studio.model_registry import LoadedModel, Ticket
-from heedful.classroom.studio.responses import Report, run_while_connected, stream_job
+from heedful.classroom.studio.responses import Report, run_model, run_while_connected, stream_job
 from heedful.classroom.studio.task_runner import (
     IMAGE_TASK,
     form_inputs,
@@ -18,7 +18,7 @@ from heedful.classroom.studio.task_runner import (
     run_task,
     search_beams,
 )
-from heedful.classroom.studio.traces import Client, Here, Studio
+from heedful.classroom.studio.traces import Client, Here
 from heedful.core.errors import InputError
 from heedful.serve.json_response import Json
 
@@ -47,15 +47,14 @@ async def play(body: PlayRequest, request: Request, studio: Here, client: Client
         return stream_job(
             loaded_model.worker, lambda report: _stream_task(loaded_model, body, ticket, report), ticket
         )
-    return Json(await run_while_connected(request, ticket, lambda: _whole_result(studio, body, ticket)))
 
+    def run(loaded_model: LoadedModel, ticket: Ticket) -> dict[str, Any]:
+        began = time.perf_counter()
+        answer = run_task(loaded_model, body.task, body.inputs, body.parameters)
+        ticket.check()
+        return {"task": body.task, **answer, "ms": round((time.perf_counter() - began) * 1000, 1)}
 
-def _whole_result(studio: Studio, body: PlayRequest, ticket: Ticket) -> dict[str, Any]:
-    loaded_model = studio.registry.get(body.model)
-    began = time.perf_counter()
-    answer = loaded_model.run(lambda: run_task(loaded_model, body.task, body.inputs, body.parameters), ticket)
-    ticket.check()
-    return {"task": body.task, **answer, "ms": round((time.perf_counter() - began) * 1000, 1)}
+    return Json(await run_model(studio, request, body.model, run, ticket))
 
 
 @router.post("/api/beams")
@@ -64,13 +63,10 @@ async def beams(body: PlayRequest, request: Request, studio: Here, client: Clien
     ticket = studio.clients.ticket(client)
     if body.task == IMAGE_TASK:
         raise InputError("the search over an image is drawn by heedful.view.beams", hint="leave beams out")
-
-    def search() -> dict[str, Any]:
-        loaded_model = studio.registry.get(body.model)
-        work = lambda: search_beams(loaded_model, body.task, body.inputs, body.parameters, ticket)
-        return loaded_model.run(work, ticket)
-
-    return Json(await run_while_connected(request, ticket, search))
+    search = lambda loaded_model, ticket: search_beams(
+        loaded_model, body.task, body.inputs, body.parameters, ticket
+    )
+    return Json(await run_model(studio, request, body.model, search, ticket))
 
 
 def _stream_task(

@@ -163,14 +163,6 @@ def reports_in(root: Path) -> dict[str, Path]:
     return {path.parent.name: path for path in files}
 
 
-def read_report(path: Path) -> dict[str, Any]:
-    """Return a report as it was written; raise CorruptFile for a file that is none."""
-    report: dict[str, Any] = read_json(path)
-    if not isinstance(report.get("title"), str) or not isinstance(report.get("sections"), list):
-        raise CorruptFile(f"{path} is no report", hint="run the comparison again")
-    return report
-
-
 @router.get("/api/reports")
 def list_reports(studio: Here) -> Response:
     """The names of the reports."""
@@ -184,4 +176,7 @@ def one_report(id: str, studio: Here) -> Response:
     if id not in reports:
         hint = nearest(id, reports) or f"there are {', '.join(list(reports)[:8]) or 'none'}"
         raise RunNotFound(f"no report {id[:80]!r} in {studio.runs}", hint=hint)
-    return Json(read_report(reports[id]) | {"id": id, "path": str(reports[id].parent / "report.html")})
+    report: dict[str, Any] = read_json(reports[id])
+    if not isinstance(report.get("title"), str) or not isinstance(report.get("sections"), list):
+        raise CorruptFile(f"{reports[id]} is no report", hint="run the comparison again")
+    return Json(report | {"id": id, "path": str(reports[id].parent / "report.html")})

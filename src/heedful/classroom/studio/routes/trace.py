@@ -20,7 +20,7 @@ from heedful.classroom.studio.responses import (
     stream_job,
     tensor_response,
 )
-from heedful.classroom.studio.trace_builder import build_trace
+from heedful.classroom.studio.trace_builder import TraceBuilder, trace_words
 from heedful.classroom.studio.traces import Client, Here, Look, Seen, Studio, Trace
 from heedful.core.errors import InputError
 from heedful.interp.intervene.ablation import each_head_effect
@@ -40,7 +40,7 @@ router = APIRouter()
 Form = Literal["f32", "f16", "u8"]
 
 
-class SampledCell(BaseModel):
+class SamplingOptions(BaseModel):
     """How tokens are drawn."""
 
     temperature: float = 0.0
@@ -70,7 +70,7 @@ class Run(BaseModel):
     ids: list[int] | None = None
     target: str | list[int] | None = None
     generate: int = Field(default=0, ge=0, le=512)
-    sampling: SampledCell = SampledCell()
+    sampling: SamplingOptions = SamplingOptions()
     edit: Edit | None = None
 
     def flat(self) -> dict[str, Any]:
@@ -91,9 +91,12 @@ def run_trace(studio: Studio, body: Run, ticket: Ticket) -> Trace:
         raise InputError("there is nothing to read", hint="give a text, or ids")
     loaded_model = studio.registry.get(body.model)
     began = time.perf_counter()
-    trace = loaded_model.run(
-        lambda: build_trace(loaded_model, body.flat(), studio.traces.new_id(), ticket), ticket
-    )
+    id, request = studio.traces.new_id(), body.flat()
+    if loaded_model.entry.vectors:
+        work = lambda: trace_words(loaded_model, request, id)
+    else:
+        work = lambda: TraceBuilder(loaded_model, request, ticket).trace(id)
+    trace = loaded_model.run(work, ticket)
     ticket.check()
     trace.answer["ms"] = round((time.perf_counter() - began) * 1000, 1)
     studio.traces.add(trace)

@@ -45,7 +45,10 @@ from heedful.weights.loading import load, skeleton
 from heedful.weights.names import model_tensors
 from heedful.weights.saving import save, save_without_weights
 
-CHANGEABLE = {"folder", "save_every", "keep", "resume", "compile", "graph"}  # without changing any step
+# Settings that a resumed run may change: those that change no step, and its length (see `extend`).
+CHANGEABLE = {
+    "folder", "save_every", "save_minutes", "keep", "resume", "compile", "graph", "steps", "minutes", "extended",
+}  # fmt: skip
 Like = Callable[[Tensor, Tensor], Tensor]  # a whole tensor, shared out over processes as another one is
 
 
@@ -249,10 +252,15 @@ def of_run(name: str | Path) -> str | Path:
 
 
 def read_training(checkpoint: Path) -> dict[str, Any]:
-    """Return the training.json of a checkpoint: step, loss, config, fingerprint of the data."""
+    """Return the training.json of a checkpoint: step, loss, config, fingerprint of the data, rate, seconds.
+
+    `lr` is the learning rate of the step and `seconds` the time since the first, as far as they were written.
+    """
     try:
         training: dict[str, Any] = json.loads((checkpoint / "training.json").read_text(encoding="utf-8"))
-        return {"step": int(training["step"]), **{key: training[key] for key in ("loss", "config", "data")}}
+        values = {key: training[key] for key in ("loss", "config", "data")}
+        later = {"lr": training.get("lr", 0.0), "seconds": float(training.get("seconds", 0.0))}
+        return {"step": int(training["step"]), **values, **later}
     except FileNotFoundError:
         raise NotFound(f"{checkpoint} has no training.json", hint=instead(checkpoint)) from None
     except (ValueError, KeyError, TypeError) as error:
@@ -269,9 +277,8 @@ def config_values(config: Any) -> dict[str, Any]:
 def check_resumable(path: Path, training: Mapping[str, Any], config: Any, fingerprint: str) -> None:
     """Raise ConfigError if a resumed run would change a value under way, or go on with other data."""
     old, new = training["config"], config_values(config)
-    schedule = {"steps"} if old.get("schedule") in ("constant", "inverse_sqrt") else set()
     for name in sorted(set(old) | set(new)):
-        if old.get(name) != new.get(name) and name not in CHANGEABLE | schedule:
+        if old.get(name) != new.get(name) and name not in CHANGEABLE:
             raise ConfigError(
                 f"{path} was trained with {name}={old.get(name)!r} and would be resumed with "
                 f"{new.get(name)!r}",

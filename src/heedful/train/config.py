@@ -21,6 +21,9 @@ class TrainConfig:
     """How a model is trained. Step k depends on weights, optimiser and k alone, so resuming is exact."""
 
     steps: Annotated[int, Option("Train for N steps.", variable="HEED_STEPS")] = 1000
+    minutes: Annotated[
+        float | None, Option("Train for N minutes, however many steps that is.", variable="HEED_MINUTES")
+    ] = None
     lr: Annotated[float, Option("Set the highest learning rate.", variable="HEED_LR")] = 3e-4
     optimiser: str = "adamw"
     betas: tuple[float, float] = (0.9, 0.95)
@@ -45,9 +48,12 @@ class TrainConfig:
         int, Option("Draw weights, batches and dropout with this seed.", variable="HEED_SEED")
     ] = 0
     folder: str | Path | None = None  # where checkpoints go; None: nowhere
-    save_every: int | None = None  # steps; None: only at the end
+    save_every: int | None = None  # steps between checkpoints; None: by the clock
+    save_minutes: float | None = 5.0  # minutes between checkpoints without save_every; None: only at the end
     keep: int = 2  # newest checkpoints that stay, beside the best one
     resume: bool = False  # go on from the newest checkpoint in `folder`, if there is one
+    # Where a resumed run got other `steps` or `minutes`, and so a new schedule: step, learning rate, seconds.
+    extended: tuple[int, float, float] | None = None
 
     def __post_init__(self) -> None:
         for name, known in (("optimiser", OPTIMISERS), ("schedule", SCHEDULES), ("dtype", DTYPES)):
@@ -60,13 +66,21 @@ class TrainConfig:
         for name in ("lr", "eps", "clip"):  # a clip of 0 learns nothing, a negative one climbs
             if name != "clip" or self.clip is not None:
                 check_number(name, getattr(self, name), above=0, error=ConfigError)
+        for name in ("minutes", "save_minutes"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), above=0, error=ConfigError)
         check_number("weight_decay", self.weight_decay, 0, error=ConfigError)
         check_number("final", self.final, 0, 1, error=ConfigError)  # a part of the highest rate
         if not (len(self.betas) == 2 and all(isinstance(b, int | float) and 0 <= b < 1 for b in self.betas)):
             raise ConfigError(f"betas={self.betas!r} must be two numbers, 0 or above and below 1")
         object.__setattr__(self, "betas", tuple(map(float, self.betas)))  # torch takes no whole numbers
+        if self.minutes is not None and self.decay is not None:
+            raise ConfigError(
+                f"decay={self.decay} counts steps and minutes={self.minutes:g} does not",
+                hint="leave decay out: the last fifth of the time is taken",
+            )
         for name in ("warmup", "decay"):
-            if (getattr(self, name) or 0) > self.steps:
+            if self.minutes is None and (getattr(self, name) or 0) > self.steps:
                 raise ConfigError(
                     f"{name}={getattr(self, name)} is longer than the run of steps={self.steps}"
                 )

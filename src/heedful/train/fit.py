@@ -62,6 +62,7 @@ class Step:
     """One step, done: what it cost and what it learned. Numbers leave the device when asked for."""
 
     number: int  # how many steps the model has taken, this one included
+    last: bool  # whether the run ends with it
     lr: float
     tokens: int  # read in this step, by all processes
     tokens_per_second: float
@@ -138,11 +139,11 @@ def fit(
     with run.locked_folder():
         run.resume()
         before: Step | None = None
-        while run.number < config.steps:
+        while not run.finished():
             step = run.step()
             run.check(before)  # one step late: by now its loss has arrived and nobody waits
             yield step
-            if config.save_every and step.number % config.save_every == 0 and step.number < config.steps:
+            if not step.last and run.checkpoint_due():
                 run.save(step)
             before = step
         run.check(before)
@@ -181,6 +182,8 @@ class TrainingRun:
         self.optimisers: list[Optimizer] = make_optimisers(model, config)
         self.ema = WeightAverage(model, config.ema) if config.ema else None
         self.saved: int | None = None  # the step of the checkpoint written last
+        self.began = time.perf_counter()
+        self.seconds = self.saved_seconds = 0.0  # of this run and those it resumed; at the last checkpoint
         recorded = config.graph and self.device.type == "cuda" and processes.world == 1
         self.change: StepFunction = GraphedStep(self._change, self._forget) if recorded else self._change
 
@@ -190,12 +193,15 @@ class TrainingRun:
         # Step k draws the same noise whether or not the run was interrupted; each process its own.
         mixed = (c.seed * 1_000_003 + k * 7919 + 12345) % (2**63 - 1)
         seed(mixed + self.processes.rank, self.device)
-        batch, rate = self.batches[k], learning_rate(k, c)
+        batch = self.batches[k]
         if self.device.type == "cuda" and len(batch):  # on the CPU the model looks at its input itself
             for name, table in self.model.tables.items():
                 self.model.check_ids(getattr(batch, name), table, name)
-        counted = self.processes.total({**counts(batch), "read": batch.tokens_read})
+        clock = round(1000 * (began - self.began))
+        counted = self.processes.total({**counts(batch), "read": batch.tokens_read, "clock": clock})
         tokens, world = counted.pop("read"), self.processes.world
+        self.seconds = counted.pop("clock") / world / 1000  # the same in all processes
+        rate = learning_rate(k, c, self.seconds)
         divide = {per: torch.full((), max(n, 1) / world, device=self.device) for per, n in counted.items()}
         for group in (g for o in self.optimisers for g in o.param_groups):
             group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
@@ -215,7 +221,23 @@ class TrainingRun:
         self.number = k + 1
         speed = tokens / (time.perf_counter() - began)
         epoch, finite = self.batches.epoch(k), Arriving(loss, norm)
-        return Step(self.number, rate, tokens, speed, epoch, self, loss, finite, norm, terms)
+        return Step(self.number, self.finished(), rate, tokens, speed, epoch, self, loss, finite, norm, terms)
+
+    def finished(self) -> bool:
+        """Return whether the run has taken all its steps, or used all its minutes."""
+        if self.config.minutes is None:
+            return self.number >= self.config.steps
+        clock = self.processes.total({"clock": round(1000 * (time.perf_counter() - self.began))})["clock"]
+        self.seconds = clock / self.processes.world / 1000
+        return self.seconds >= 60 * self.config.minutes
+
+    def checkpoint_due(self) -> bool:
+        """Return whether it is time for a checkpoint: after so many steps, or after so many minutes."""
+        c = self.config
+        if c.save_every is not None:
+            return self.number % c.save_every == 0
+        minutes = (self.seconds - self.saved_seconds) / 60
+        return c.folder is not None and c.save_minutes is not None and minutes >= c.save_minutes
 
     def may_stop_compiling(self) -> bool:
         """Return whether a failed step can be taken again without the compiler: the first, of one process."""
@@ -282,8 +304,11 @@ class TrainingRun:
             ):
                 self.divergence_error(step, "a weight is no number")
             settings, data = store.config_values(self.config), self.batches.fingerprint
-            self._write(folder, step, {"loss": step.loss, "config": settings, "data": data})
-            self.saved = step.number
+            self._write(
+                folder, step,
+                {"loss": step.loss, "lr": step.lr, "seconds": self.seconds, "config": settings, "data": data},
+            )  # fmt: skip
+            self.saved, self.saved_seconds = step.number, self.seconds
         self.processes.run_on_first(
             lambda: store.tidy_checkpoints(folder, self.config.keep, path if best else None)
         )
@@ -339,6 +364,9 @@ class TrainingRun:
         self.processes.run_on_all(lambda: store.verify_checksums(path, share))
         training = store.read_training(path)
         store.check_resumable(path, training, self.config, self.batches.fingerprint)
+        self.config, line = extend_schedule(self.config, training)
+        if line is not None:
+            self.report(line)
         if self.processes.sharded and is_sharded(path):
             read = store.load_shared_tensors(
                 self.model, path, self.processes, self.optimisers, ema=self.ema is not None
@@ -358,6 +386,42 @@ class TrainingRun:
             own = dict(self.model.named_parameters())
             self.ema.values = {n: like(t, own[n]).to(self.device) for n, t in averages.items()}
         self.number = int(training["step"])
+        self.began = time.perf_counter() - training["seconds"]
+        self.seconds = self.saved_seconds = training["seconds"]
+
+
+def extend_schedule(config: TrainConfig, training: dict[str, Any]) -> tuple[TrainConfig, str | None]:
+    """Return the config of a run that continues from a checkpoint, and a line if it gets another length.
+
+    A rate that does not depend on the length goes on as it was. Any other one begins its schedule again: it
+    rises from where it was, and falls until the new end.
+    """
+    old, step, seconds = training["config"], training["step"], training["seconds"]
+    earlier = tuple(old["extended"]) if old.get("extended") else None
+    config = replace(config, extended=earlier)
+    length = lambda steps, minutes: f"{steps:,} steps" if minutes is None else f"{minutes:g} minutes"
+    before, after = length(old["steps"], old.get("minutes")), length(config.steps, config.minutes)
+    if before == after:
+        return config, None
+    if (step > config.steps) if config.minutes is None else (seconds >= 60 * config.minutes):
+        done = length(step, None if config.minutes is None else round(seconds / 60, 1))
+        raise ConfigError(
+            f"the run has trained for {done} already and cannot end after {after}", hint="give more"
+        )
+    line = f"the run is extended from {before} to {after}"
+    by_steps = old.get("minutes") is None and config.minutes is None
+    flat = config.schedule == "wsd" and by_steps and all(
+        learning_rate(step, replace(config, steps=steps, extended=earlier)) == config.lr
+        for steps in (old["steps"], config.steps)
+    )  # fmt: skip
+    if config.schedule in ("constant", "inverse_sqrt") or flat:
+        return config, f"{line}; its learning rate goes on as it was"
+    rate = training["lr"]
+    config = replace(config, extended=(step, rate, seconds))
+    return (
+        config,
+        f"{line}; its learning rate rises from {rate:.2g} to {config.lr:.2g} and falls until the end",
+    )
 
 
 def seed(value: int, device: torch.device) -> None:

@@ -15,23 +15,38 @@ from heedful.train.config import TrainConfig
 from heedful.train.distributed import gather_dtensor, shared_like
 
 
-def learning_rate(step: int, c: TrainConfig) -> float:
-    """The learning rate of step 0, 1, …
+TIMED_WARMUP = 0.1  # the share of a run of minutes after which its warm-up ends at the latest
+DECAY_SHARE = 5  # wsd falls in the last fifth
+
+
+def learning_rate(step: int, c: TrainConfig, seconds: float = 0.0) -> float:
+    """The learning rate of step 0, 1, …, begun `seconds` after the first.
 
     Warm-up rises linearly to `lr`; then constant, linear or cosine to `final`·lr (Loshchilov and Hutter
     2017), flat and falling only at the end (wsd: Hu et al. 2024), or 1/√step (Vaswani et al. 2017 eq. 3,
-    with lr at its peak).
+    with lr at its peak). A run of `minutes` follows the share of its time that is used. One that was extended
+    begins its schedule again there, rising from the rate it had (Ibrahim et al. 2024, arXiv 2403.08763).
     """
-    if step < c.warmup:
-        return c.lr * (step + 1) / c.warmup
-    along = (step - c.warmup) / max(1, c.steps - c.warmup)
+    before, low, seconds_before = c.extended or (0, 0.0, 0.0)
+    k = step - before
+    if c.minutes is None:
+        total = c.steps - before
+        warmup = c.warmup if c.extended is None else min(c.warmup or total // 20, total // 2)
+        if k < warmup:
+            return low + (c.lr - low) * (k + 1) / warmup
+        along = (k - warmup) / max(1, total - warmup)
+        left = (total - k) / (c.decay if c.decay is not None else max(1, total // DECAY_SHARE))
+    else:
+        along = min(1.0, (seconds - seconds_before) / (60 * c.minutes - seconds_before))
+        risen = max((k + 1) / c.warmup if c.warmup else 1.0, along / TIMED_WARMUP)
+        if risen < 1:
+            return low + (c.lr - low) * risen
+        left = (1 - along) * DECAY_SHARE
     if c.schedule == "linear":
         return c.lr * (1 - (1 - c.final) * along)
     if c.schedule == "cosine":
         return c.lr * (c.final + (1 - c.final) * 0.5 * (1 + math.cos(math.pi * along)))
     if c.schedule == "wsd":
-        decay = c.decay if c.decay is not None else max(1, c.steps // 5)
-        left = (c.steps - step) / decay
         return c.lr * (c.final + (1 - c.final) * min(1.0, left))
     if c.schedule == "inverse_sqrt":
         return c.lr * math.sqrt(max(1, c.warmup) / max(1, step + 1))

@@ -77,6 +77,8 @@ def plain_seconds(config: TrainConfig, model: Model, batches: StepBatches) -> fl
 
     The estimate depends on the run and the kind of GPU alone, so the same run is always treated the same.
     """
+    if config.minutes is not None:
+        return 60 * config.minutes
     weights = sum(p.numel() for p in model.parameters())
     flops = 6 * weights * batches[0].tokens_read * config.steps  # Kaplan et al. 2020, §2.1
     processors = torch.cuda.get_device_properties(model.device).multi_processor_count
@@ -115,7 +117,7 @@ def obstacles(
         f"{''.join(own[:1])}: graph=True if it does the same in every step": bool(own),
         "its recurrence reads the lengths of padded rows": lengths,
         "batches have too many shapes": shapes > MAX_SHAPES,
-        f"{config.steps} steps are too few": config.steps < MIN_RECORDED_STEPS,
+        f"{config.steps} steps are too few": config.minutes is None and config.steps < MIN_RECORDED_STEPS,
     }
     first_that_holds = lambda reasons: next((reason for reason, holds in reasons.items() if holds), "")
     return {

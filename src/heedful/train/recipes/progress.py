@@ -70,7 +70,9 @@ class BarReporter(ProgressReporter):
         for name in ("grad", "memory", "lr", "ema", "val"):  # left out in this order in a narrow terminal
             if len("  ".join(parts.values())) > self.free_width:
                 parts.pop(name, None)
-        self.rich.update(self.task, completed=values["step"], shown="  ".join(parts.values()))
+        self.rich.update(
+            self.task, completed=values["step"], total=values["steps"], shown="  ".join(parts.values())
+        )
 
     def part(self, name: str, value: Any) -> str:
         """Return one value with its name or its unit."""

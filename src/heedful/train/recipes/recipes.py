@@ -111,9 +111,7 @@ TRANSLATION = dict(length=128, batch=128, max_tokens=4096, truncate=True)
 
 def train_config(count: int, lr: float, **more: Any) -> TrainConfig:
     """Return a training config with a short warm-up."""
-    return TrainConfig(
-        **{"steps": count, "lr": lr, "warmup": min(200, count // 10), "save_every": 1000, **more}
-    )
+    return TrainConfig(**{"steps": count, "lr": lr, "warmup": min(200, count // 10), **more})
 
 
 def decoder_recipe(
@@ -148,7 +146,7 @@ def wikitext_recipe(family: str, purpose: str, lr: float, model: dict[str, Any],
 
 
 RECURRENT = dict(dim=512, table_dim=256)
-NANO: dict[str, Any] = dict(weight_decay=0.1, betas=(0.9, 0.99), warmup=100, save_every=None)
+NANO: dict[str, Any] = dict(weight_decay=0.1, betas=(0.9, 0.99), warmup=100)
 EXPERTS = dict(
     dim=256, layers=6, heads=8, rank=64, q_rank=96, head_dim=32, rope_dim=16, value_dim=32, hidden=704,
     dense=1, experts=8, active=2, shared=1, expert_hidden=256, groups=2, groups_kept=1, route_scale=1.0,
@@ -261,7 +259,7 @@ TOKENIZERS = {
     "masked": "wordpiece", "masked_and_next": "wordpiece", "replaced": "wordpiece", "spans": "unigram",
 }  # fmt: skip
 SPECIAL_TOKENS = {"translate": ("bos", "eos", "pad"), "denoise": ("cls", "pad", "sep", "mask")}
-RUN_FIELDS = ("folder", "resume")  # of TrainConfig: which run this is, not what it does
+RUN_FIELDS = ("folder", "resume", "extended")  # of TrainConfig: which run this is, not what it does
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ class TrainingLoop:
                 result.steps = step.number
                 result.stopped = self.stopping.stop and self.validation.choose
                 signalled = self.processes.any_process(request.signal_number is not None)
-                if signalled and not result.stopped and step.number < self.config.steps:
+                if signalled and not result.stopped and not step.last:
                     result.interrupted = request.signal_number or signal.SIGINT  # or another process got it
                 if result.stopped or result.interrupted:
                     result.saved = None if self.config.folder is None else step.save()
@@ -180,7 +180,7 @@ class TrainingLoop:
 
     def due(self, step: Step, every: int) -> bool:
         """Return whether something that is done every few steps, and at the last one, is to be done now."""
-        return step.number % every == 0 or step.number == self.config.steps
+        return step.number % every == 0 or step.last
 
     def count(self, step: Step) -> None:
         """Count a step; show and log it if it is time."""
@@ -196,10 +196,13 @@ class TrainingLoop:
         self.seen, self.tokens_since = now, 0
         self.ema = loss if math.isnan(self.ema) else 0.9 * self.ema + 0.1 * loss
         pace = (now - self.began) / (step.number - self.steps_before)
+        steps = self.config.steps
+        if self.config.minutes is not None:  # so many will fit into the time
+            steps = step.number + round(max(0.0, 60 * self.config.minutes - step.run.seconds) / pace)
         self.reporter.step({
-            "step": step.number, "steps": self.config.steps, "loss": loss, "ema": self.ema,
+            "step": step.number, "steps": step.number if step.last else steps, "loss": loss, "ema": self.ema,
             "val": self.stopping.best, "lr": step.lr, "grad": step.grad_norm, "tokens_per_second": speed,
-            "memory": peak_memory(self.model.device), "eta": pace * (self.config.steps - step.number),
+            "memory": peak_memory(self.model.device), "eta": pace * (steps - step.number),
         })  # fmt: skip
         if logs:
             terms = step.terms if len(step.terms) > 1 else {}
@@ -379,7 +382,8 @@ def evaluation_batches(settings: ResolvedSettings, valid: Batches | None) -> int
     evaluation = settings.recipe.evaluate
     if evaluation.batches is not None or settings.valid or valid is None:
         return evaluation.batches
-    limit = min(evaluation.every, settings.recipe.train.steps)
+    train = settings.recipe.train
+    limit = evaluation.every if train.minutes is not None else min(evaluation.every, train.steps)
     return limit if limit < len(valid) else None
 
 
@@ -458,15 +462,16 @@ def rehearse(settings: ResolvedSettings) -> dict[str, Any]:
     kept = activations(run, batch) // config.accumulate
     moments = MOMENTS[config.optimiser]
     seconds = measure_steps(model, run.purpose, batches, config, 2)[-1]
+    steps = config.steps if config.minutes is None else max(1, round(60 * config.minutes / seconds))
     return {
         "recipe": settings.name, "family": model.family.name, "device": str(device), "parameters": parameters,
         "vocabulary": len(model.tokenizer), "rows": batches.row_count,
         "valid_rows": run.valid.row_count if run.valid else 0,
-        "batch": list(batch.tokens.shape), "tokens_per_step": batch.tokens_read, "steps": config.steps,
-        "epochs": round(config.steps / len(batches), 2), "weights_bytes": held, "gradients_bytes": held,
+        "batch": list(batch.tokens.shape), "tokens_per_step": batch.tokens_read, "steps": steps,
+        "epochs": round(steps / len(batches), 2), "weights_bytes": held, "gradients_bytes": held,
         "moments_bytes": moments * held, "activations_bytes": kept,
         "memory_bytes": (2 + moments) * held + kept, "process_bytes": peak_memory(device),
-        "seconds_per_step": round(seconds, 4), "eta": format_clock(seconds * config.steps),
+        "seconds_per_step": round(seconds, 4), "eta": format_clock(seconds * steps),
     }  # fmt: skip
 
 
@@ -497,7 +502,15 @@ def measure_steps(
     recorded.
     """
     alone = replace(
-        config, steps=steps, warmup=0, decay=None, folder=None, resume=False, compile=False, graph=False
+        config,
+        steps=steps,
+        minutes=None,
+        warmup=0,
+        decay=None,
+        folder=None,
+        resume=False,
+        compile=False,
+        graph=False,
     )
     seconds: list[float] = []
     began = time.perf_counter()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from heedful.core.errors import ConfigError, CorruptFile, HeedfulError, InputErr
 from heedful.data import Batches
 from heedful.models.base import Model
 from heedful.train import checkpoint as store
+from heedful.train import fit as fitting
 from heedful.train.config import TrainConfig
 from heedful.train.fit import DivergedError, Step, fit
 from heedful.train.objectives import next_token
@@ -28,11 +30,12 @@ Files = dict[str, Path]
 
 
 def steps(
-    folder: Path, files: Files, model: Model | None = None, batches: Batches | None = None, **changes: Any
-) -> Iterator[Step]:
+    folder: Path, files: Files, model: Model | None = None, batches: Batches | None = None,
+    report: Callable[[str], object] = print, **changes: Any,
+) -> Iterator[Step]:  # fmt: skip
     settings = {"steps": 4, "lr": 1e-3, "folder": folder, "save_every": 1, "schedule": "constant", **changes}
     data = batches or toys.batches_of("next_token", files)
-    return fit(model or toys.tiny("gpt2"), "next_token", data, TrainConfig(**settings))
+    return fit(model or toys.tiny("gpt2"), "next_token", data, TrainConfig(**settings), report=report)
 
 
 def names(folder: Path) -> list[str]:
@@ -155,15 +158,92 @@ def test_going_on_with_another_config_names_the_field(
     assert repr(value) in str(caught.value)
 
 
-def test_a_schedule_that_ends_cannot_be_made_longer_under_way(tmp_path: Path, files: Files) -> None:
-    run(tmp_path, files, steps=2, schedule="cosine")
-    with pytest.raises(ConfigError, match="steps=2"):
-        run(tmp_path, files, steps=4, schedule="cosine", resume=True)
+def test_a_run_that_has_ended_can_be_extended_and_its_rate_rises_again(tmp_path: Path, files: Files) -> None:
+    ended = run(tmp_path, files, steps=4, schedule="cosine", warmup=2)[-1].lr
+    lines: list[str] = []
+    more = {"steps": 14, "schedule": "cosine", "warmup": 2, "resume": True}
+    rates = {s.number: s.lr for s in steps(tmp_path, files, report=lines.append, **more)}
+    assert lines == [
+        "the run is extended from 4 steps to 14 steps; its learning rate rises from 0.00055 to 0.001 and "
+        "falls until the end"
+    ]
+    assert ended < rates[5] < rates[6] == 1e-3
+    assert rates[14] < rates[13] < 1e-3
 
 
-def test_a_constant_one_can(tmp_path: Path, files: Files) -> None:
+def test_an_extended_run_resumes_on_its_new_schedule(tmp_path: Path, files: Files) -> None:
+    whole, parts = (tmp_path / name for name in ("whole", "parts"))
+    settings = {"schedule": "linear", "warmup": 2}
+    for folder in (whole, parts):
+        run(folder, files, steps=4, **settings)
+    wanted = {s.number: (s.lr, s.loss) for s in steps(whole, files, steps=10, resume=True, **settings)}
+    for step in steps(parts, files, steps=10, resume=True, **settings):
+        if step.number == 6:
+            step.save()
+            break
+    found = {s.number: (s.lr, s.loss) for s in steps(parts, files, steps=10, resume=True, **settings)}
+    assert found == {n: pair for n, pair in wanted.items() if n > 6}
+
+
+def test_a_rate_that_does_not_depend_on_the_length_goes_on(tmp_path: Path, files: Files) -> None:
     run(tmp_path, files, steps=2)
     assert [s.number for s in run(tmp_path, files, steps=4, resume=True)] == [3, 4]
+    assert {s.lr for s in run(tmp_path, files, steps=6, resume=True)} == {1e-3}
+
+
+def test_a_flat_schedule_is_extended_before_it_falls(tmp_path: Path, files: Files) -> None:
+    for step in steps(tmp_path, files, steps=10, schedule="wsd", decay=2):
+        if step.number == 4:
+            break
+    rates = [s.lr for s in run(tmp_path, files, steps=12, schedule="wsd", decay=2, resume=True)]
+    assert rates[:6] == [1e-3] * 6
+    assert rates[-1] < 1e-3
+
+
+def test_a_run_cannot_end_before_where_it_is(tmp_path: Path, files: Files) -> None:
+    run(tmp_path, files, steps=4)
+    with pytest.raises(ConfigError, match="trained for 4 steps already and cannot end after 2 steps"):
+        run(tmp_path, files, steps=2, resume=True)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that moves by two seconds whenever it is read."""
+    ticks = itertools.count(step=2.0)
+    monkeypatch.setattr(fitting.time, "perf_counter", lambda: next(ticks))
+
+
+def test_a_run_of_minutes_ends_with_its_time_and_so_does_its_schedule(
+    tmp_path: Path, files: Files, clock: None
+) -> None:
+    found = run(tmp_path, files, minutes=1, schedule="linear", final=0.0, warmup=100, save_every=None)
+    assert 5 < len(found) < 20
+    assert [s.last for s in found] == [False] * (len(found) - 1) + [True]
+    rates = [s.lr for s in found]
+    peak = rates.index(max(rates))
+    assert 0 < peak < len(found) / 2  # the warm-up ends after a tenth of the time
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+    assert rates[-1] < 0.25 * max(rates)
+
+
+def test_a_resumed_run_of_minutes_has_the_rest_of_its_time(tmp_path: Path, files: Files, clock: None) -> None:
+    whole = len(run(tmp_path / "whole", files, minutes=2))
+    for step in steps(tmp_path / "parts", files, minutes=2):
+        if step.number == 6:
+            break
+    rest = run(tmp_path / "parts", files, minutes=2, resume=True)
+    assert rest[0].number == 6  # the checkpoint of step 5 is the last that was written
+    assert abs(rest[-1].number - whole) <= 2
+    with pytest.raises(ConfigError, match="minutes already and cannot end after 1 minutes"):
+        run(tmp_path / "parts", files, minutes=1, resume=True)
+
+
+def test_checkpoints_are_written_by_the_clock(tmp_path: Path, files: Files, clock: None) -> None:
+    settings = {"steps": 12, "save_every": None, "save_minutes": 0.25, "keep": 99}
+    run(tmp_path, files, **settings)
+    assert 2 < len(names(tmp_path)) < 10
+    run(tmp_path / "end", files, **{**settings, "save_minutes": None})
+    assert names(tmp_path / "end") == ["step-000012"]
 
 
 def test_other_data_is_refused(tmp_path: Path, files: Files) -> None:

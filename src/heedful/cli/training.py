@@ -31,12 +31,15 @@ if TYPE_CHECKING:
 
 # Each setting with an `Option` has a flag and a variable: --lr and HEED_LR change train.lr.
 PATHS = {name: path for path, name, _, _ in setting_options()}
+CONFIG = "config.yaml"  # the settings in the folder of a run
 FLAGS = {name: (hint | None, option) for _, name, hint, option in setting_options()}
 
 
 def train_command(
     context: typer.Context,
-    recipe: Annotated[str, Argument("A recipe (heed recipes), a .yaml file, a preset or a family.")],
+    recipe: Annotated[
+        str, Argument("A recipe (heed recipes), a .yaml file, a preset, a family, or a run to resume.")
+    ],
     flags: Annotated[Mapping[str, Any], FLAGS],
     files: Annotated[list[str] | None, Argument("Files or folders to train on.", metavar="DATA…")] = None,
     valid: Annotated[
@@ -48,7 +51,10 @@ def train_command(
     folder: Annotated[
         Path | None, Option("Write the run to this folder. [default: runs/RECIPE]", ("--folder", "-o"))
     ] = None,
-    resume: Annotated[bool, Option("Continue the run in the folder.", ("--resume",))] = False,
+    resume: Annotated[
+        bool,
+        Option("Continue the run in the folder; more --steps or --minutes extend it.", ("--resume",)),
+    ] = False,
     nproc: Annotated[int, Option("Train in N processes on this machine, one per GPU.", minimum=1)] = 1,
     tensorboard: Annotated[
         bool, Option("Write TensorBoard event files beside metrics.jsonl.", ("--tensorboard",))
@@ -68,14 +74,25 @@ def train_command(
       heed train shakespeare-char-cpu input.txt
       heed train gpt2 corpus.txt --valid held-out.txt --steps 2000 --set model.layers=4
       heed train transformer-multi30k train.de train.en --nproc 2
-      heed train gpt2 corpus.txt --resume
+      heed train gpt2 corpus.txt --minutes 30
+      heed train runs/gpt2 --resume --minutes 60
     """
     with show_progress("starting", quiet=quiet):
         from heedful.train.recipes.recipes import resolve_settings
 
     changes = [*flag_settings(context, flags), *other_settings(settings or [], files or [], valid or [])]
+    if (Path(recipe) / CONFIG).is_file():
+        folder, recipe = folder or Path(recipe), str(Path(recipe) / CONFIG)
     resolved = resolve_settings(recipe, changes)
     folder = folder or Path("runs") / resolved.name
+    if resume and (folder / CONFIG).is_file() and not recipe.endswith((".yaml", ".yml")):
+        # The settings of the run itself: flags that it was started with need not be repeated.
+        name, resolved = resolved.name, resolve_settings(str(folder / CONFIG), changes)
+        if name != resolved.name:
+            raise ConfigError(
+                f"{folder} holds a run of {resolved.name!r} and not of {name!r}",
+                hint="name that one, or another --folder",
+            )
     if print_config:
         return print_settings(resolved, json)
     if dry_run:

@@ -45,9 +45,10 @@ from heedful.weights.loading import load, skeleton
 from heedful.weights.names import model_tensors
 from heedful.weights.saving import save, save_without_weights
 
-# Settings that a resumed run may change: those that change no step, and its length (see `extend`).
+# Settings that a resumed run may change: those that change no step, and its length (fit.extend_schedule).
 CHANGEABLE = {
-    "folder", "save_every", "save_minutes", "keep", "resume", "compile", "graph", "steps", "minutes", "extended",
+    "folder", "save_every", "save_minutes", "keep", "resume", "compile", "graph",
+    "steps", "minutes", "extended",
 }  # fmt: skip
 Like = Callable[[Tensor, Tensor], Tensor]  # a whole tensor, shared out over processes as another one is
 

@@ -14,7 +14,6 @@ from heedful.core.errors import ConfigError
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import gather_dtensor, shared_like
 
-
 TIMED_WARMUP = 0.1  # the share of a run of minutes after which its warm-up ends at the latest
 DECAY_SHARE = 5  # wsd falls in the last fifth
 

@@ -45,6 +45,15 @@ def used(told: dict[str, Any]) -> Any:
     return eval(told["use"], {"heedful": heedful})
 
 
+def test_a_run_of_minutes_ends_with_its_time(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    file = toy.tagged(tmp_path / "names.conll")
+    told = taught(heed, bases["encoder"], file, "--lr", 5e-3, "--minutes", 0.02)
+    assert told["settings"]["minutes"] == 0.02
+    assert told["steps"] > 1
+    code, _, err = heed("finetune", bases["encoder"], file, "--minutes", 1, "--epochs", 1)
+    assert (code, "--epochs and --minutes both say how long to train" in err) == (3, True)
+
+
 def test_classes_are_learnt_from_a_csv_file(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
     told = taught(heed, bases["encoder"], toy.classes(tmp_path / "verbs.csv"), "--lr", 5e-3)
     assert told["task"] == "classify"
@@ -395,7 +404,7 @@ def test_what_a_gpu_does_once_for_a_shape_is_not_foretold_of_every_step(
     monkeypatch.setattr(outlook, "time_steps", first_is_slow)
     monkeypatch.setattr(outlook, "time_evaluation", lambda setup, valid: 0.0)
     setup = SimpleNamespace(
-        config=SimpleNamespace(steps=100), batches=[Batch(tokens=torch.zeros(2, 8, dtype=torch.long))] * 100,
+        config=SimpleNamespace(steps=100, minutes=None), batches=[Batch(tokens=torch.zeros(2, 8, dtype=torch.long))] * 100,
         task=SimpleNamespace(model=SimpleNamespace(device=torch.device(device))), has_head=False,
         steps_between_evaluations=50,
     )  # fmt: skip

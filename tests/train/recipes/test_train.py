@@ -19,6 +19,7 @@ import yaml
 import heedful
 from heedful.data.readers import split_documents, texts
 from heedful.models import FAMILIES, find_config
+from heedful.train.checkpoint import newest
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
 from heedful.train.fit import Step
@@ -114,6 +115,34 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(heed: Heed, files: dic
     for name in ("model.safetensors", "optimiser.safetensors"):
         one, two = (Path(f) / "checkpoints" / "step-000006" / name for f in ("whole", "parts"))
         assert one.read_bytes() == two.read_bytes()
+
+
+def test_a_run_is_resumed_and_extended_by_its_folder_alone_from_anywhere(
+    heed: Heed, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("corpus.txt").write_bytes(files["text"].read_bytes())
+    assert heed(*CHARS, "corpus.txt", *TINY, "--steps", 3, "-q")[0] == 0
+    run = tmp_path / "runs" / "shakespeare-char-cpu"
+    assert heed(*CHARS, "--resume", "--steps", 5, "-q")[0] == 0  # neither the file nor the settings again
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    code, _, err = heed("train", run, "--resume", "--steps", 7)
+    assert code == 0
+    assert "extended from 5 steps to 7 steps; its learning rate rises from" in err
+    assert newest(run) == run / "checkpoints" / "step-000007"
+    assert heed("train", run / "config.yaml", "--folder", "again", "--steps", 2, "-q")[0] == 0
+    code, _, err = heed("train", run, "--steps", 9)
+    assert (code, "--resume continues it" in err) == (3, True)
+    code, _, err = heed("train", "gpt2", "--resume", "--folder", run)
+    assert (code, "holds a run of 'shakespeare-char-cpu' and not of 'gpt2'" in err) == (3, True)
+
+
+def test_a_run_of_minutes_is_ended_by_the_clock(heed: Heed, files: dict[str, Path]) -> None:
+    code, out, _ = heed(*CHARS, files["text"], *TINY, "--minutes", 0.02, "--json", "-q")
+    assert (code, json.loads(out)["steps"] > 1) == (0, True)
+    code, _, err = heed(*CHARS, files["text"], *TINY, "--minutes", 1, "--steps", 5)
+    assert (code, "steps and minutes both say how long to train" in err) == (3, True)
 
 
 def test_lines_of_lost_steps_are_written_once(heed: Heed, files: dict[str, Path]) -> None:

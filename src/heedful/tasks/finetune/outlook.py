@@ -74,8 +74,9 @@ class TrainingSetup:
     def settings(self) -> dict[str, Any]:
         """The settings of the run, for the card."""
         c, epochs = self.config, round(self.config.steps / len(self.batches), 2)
+        often = {"epochs": epochs} if c.minutes is None else {"minutes": c.minutes}
         rows = {"batch": self.options.batch, "length": self.options.length}
-        return {"epochs": epochs, "lr": c.lr, **rows, "lora": self.adapting, "dtype": c.dtype, "seed": c.seed}
+        return {**often, "lr": c.lr, **rows, "lora": self.adapting, "dtype": c.dtype, "seed": c.seed}
 
 
 def score_quietly(task: TrainableTask, examples: Examples, options: BatchOptions) -> dict[str, Any]:
@@ -158,8 +159,11 @@ def foretell(setup: TrainingSetup, valid: Examples) -> Outlook:
         fastest[k] = min(seconds, fastest.get(k, math.inf))
     pace = sum(fastest.values()) / max(sum(sizes[k] for k in fastest), 1)
     step_seconds = pace * float(np.mean(list(sizes.values())))
-    evaluations = math.ceil(steps / setup.steps_between_evaluations) + setup.has_head
-    return Outlook(steps, step_seconds, evaluations, time_evaluation(setup, valid))
+    evaluation_seconds, every = time_evaluation(setup, valid), setup.steps_between_evaluations
+    if setup.config.minutes is not None:  # evaluations take their share of the time
+        steps = max(1, round(60 * setup.config.minutes / (step_seconds + evaluation_seconds / every)))
+    evaluations = math.ceil(steps / every) + setup.has_head
+    return Outlook(steps, step_seconds, evaluations, evaluation_seconds)
 
 
 def time_steps(setup: TrainingSetup, steps: Sequence[int]) -> list[float]:

@@ -74,6 +74,9 @@ class FinetuneRequest(NamedColumns):
         str | None, Option("Write the model to this folder. [default: FILE-MODEL]", ("--out", "-o"))
     ] = None
     epochs: Annotated[float | None, Option("Read the file N times.", minimum=0.0)] = None
+    minutes: Annotated[
+        float | None, Option("Train for N minutes, however often the file is read.", minimum=0.0)
+    ] = None
     lr: Annotated[float | None, Option("Set the highest learning rate.")] = None  # HEED_LR is of heed train
     batch: Annotated[int | None, Option("Take N rows per step.", minimum=1, variable="HEED_BATCH")] = None
     length: Annotated[

@@ -97,7 +97,7 @@ def finetune(request: FinetuneRequest, *, quiet: bool = False) -> FinetuneResult
             model = load_base(request)
         split.task.check_model(model)
         # Few rows get a linear head, unless an option says how to train.
-        free = request.lr is None and request.epochs is None and request.lora is None
+        free = request.lr is request.epochs is request.minutes is request.lora is None
         classes = issubclass(split.task, TextClassification)
         if free and classes and TextClassification.prefers_linear_head(model, split.examples):
             with show_progress("learning from few rows", quiet=quiet):
@@ -287,9 +287,11 @@ def prepare_training(
     reporter.report(
         f"model: {request.model} ({model.family.name}) with {head}; {count:,} parameters, {learns}"
     )
-    often = setup.settings["epochs"]
+    often = round(config.steps / len(batches), 2)
     size, s = min(options.batch, batches.row_count), "s" * (config.steps != 1)
     steps = f"{config.steps:,} step{s} of {size} rows, {often:g} epoch{'s' * (often != 1)}"
+    if config.minutes is not None:
+        steps = f"{config.minutes:g} minutes, in steps of {size} rows"
     reporter.report(f"training: at most {steps}; learning rate {config.lr:g}, {model.device}")
     for note in () if task.cuts_texts else batches.notes:  # of others `batch_options` has told
         reporter.report(f"note: {note}")
@@ -333,13 +335,15 @@ def schedule(
     steps = min(epochs * an_epoch, max(MAX_STEPS, an_epoch))
     if request.epochs == 0:
         raise ConfigError("--epochs 0 teaches nothing", hint="give 1, or a part of it such as 0.5")
+    if request.epochs is not None and request.minutes is not None:
+        raise ConfigError("--epochs and --minutes both say how long to train", hint="give one of them")
     if request.epochs is not None:
         steps = max(1, round(request.epochs * an_epoch))
     lr = request.lr if request.lr is not None else defaults.lora_lr if adapting else defaults.lr
     dtype = request.dtype or ("bfloat16" if model.device.type == "cuda" else "float32")
     return TrainConfig(
         steps=steps, lr=lr, betas=(0.9, 0.999), weight_decay=0.01, schedule="linear", final=0.0,
-        warmup=round(0.06 * steps), dtype=dtype, seed=request.seed,
+        warmup=round(0.06 * steps), dtype=dtype, seed=request.seed, minutes=request.minutes,
     )  # fmt: skip
 
 
@@ -400,7 +404,7 @@ def keep_checkpoints(
         )
     else:
         reporter.report(f"resuming: a run that was killed is in {folder}; this one goes on from {at.name}")
-    return replace(setup, config=replace(setup.config, folder=folder, keep=1, resume=True))
+    return replace(setup, config=replace(setup.config, folder=folder, keep=1, resume=True, save_minutes=None))
 
 
 class KeptWeights:

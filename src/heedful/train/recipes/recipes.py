@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -298,7 +298,7 @@ def resolve_settings(source: str, changes: Sequence[Setting] = ()) -> ResolvedSe
     for one in changes:
         set_value(values, one)
         origins[one.path] = one.origin
-    fit_warmup(values, origins)
+    fit_length(values, origins)
     try:
         files, valid = (tuple(values.get(k) or ()) for k in ("files", "valid"))
         return ResolvedSettings(name, build_recipe(values), files, valid, origins)
@@ -306,8 +306,8 @@ def resolve_settings(source: str, changes: Sequence[Setting] = ()) -> ResolvedSe
         raise with_file_line(error, origins) from None
 
 
-def fit_warmup(values: dict[str, Any], origins: dict[str, str]) -> None:
-    """Shorten a warm-up or decay that is longer than the run, if the number of steps was set later.
+def fit_length(values: dict[str, Any], origins: dict[str, str]) -> None:
+    """Let the later of `steps` and `minutes` count; shorten a warm-up or decay that steps set later cut off.
 
     Defaults come before recipes, files, the environment and flags. Setting both to a conflict is an error.
     """
@@ -317,7 +317,11 @@ def fit_warmup(values: dict[str, Any], origins: dict[str, str]) -> None:
         return 0 if origin.startswith(("recipe", "default")) else 1 if FILE_LINE.search(origin) else 2
 
     train = values["train"]
-    steps = train.get("steps")
+    if train.get("minutes") is not None and rank("steps") >= rank("minutes"):
+        if rank("steps") == rank("minutes") > 0:
+            raise ConfigError("steps and minutes both say how long to train", hint="give one of them")
+        train["minutes"] = None
+    steps: Any = train.get("steps") if train.get("minutes") is None else None
     for name in ("warmup", "decay"):
         value = train.get(name)
         fits = not (isinstance(steps, int) and isinstance(value, int) and value > steps > 0)
@@ -518,7 +522,24 @@ def read_settings_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]
     for key, value in flatten(loaded).items():
         if key != "name":
             set_value(values, Setting(key, value, lines.get(key, str(path))))
+    replace_paths(values, lambda text: find_beside(path, text))
     return str(loaded.get("name", start or path.stem)), values, lines
+
+
+def find_beside(settings: Path, text: str) -> str:
+    """Return a path of a settings file; one that is not found from here is looked for next to the file."""
+    beside = settings.parent / text
+    return str(beside) if not Path(text).exists() and beside.exists() else text
+
+
+def replace_paths(values: dict[str, Any], change: Callable[[str], str]) -> None:
+    """Change every setting that may name a file or a folder, in place."""
+    for name in ("files", "valid"):
+        if name in values:
+            values[name] = [change(text) for text in values[name] or ()]
+    for place, name in ((values, "start"), (values, "teacher"), (values["tokenizer"], "kind")):
+        if isinstance(place.get(name), str):
+            place[name] = change(place[name])
 
 
 def line_numbers(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
@@ -531,18 +552,27 @@ def line_numbers(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
 
 
 def settings_yaml(settings: ResolvedSettings) -> str:
-    """Return the settings as YAML, which `heed train` reads back."""
+    """Return the settings as YAML, which `heed train` reads back from any folder: paths are absolute."""
     import yaml
 
     values = {"name": settings.name} | recipe_values(settings.recipe)
-    files = {k: list(v) for k, v in (("files", settings.files), ("valid", settings.valid)) if v}
-    return yaml.safe_dump(values | files, sort_keys=False, allow_unicode=True, width=110)
+    values |= {k: list(v) for k, v in (("files", settings.files), ("valid", settings.valid)) if v}
+    replace_paths(values, absolute_path)
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
+
+
+def absolute_path(text: str) -> str:
+    """Return the absolute path of what exists; any other text as it is."""
+    return str(Path(text).absolute()) if Path(text).exists() else text
 
 
 def check_same_settings(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Raise ConfigError for the first setting of a run that resuming it would change; `fit` checks train.*"""
     free = ("name", "what", "device", "parallel", "evaluate.", "train.", "files", "valid")
-    before, after = flatten(old), flatten(new)
+    before, after = ({**values, "tokenizer": dict(values["tokenizer"])} for values in (old, new))
+    for values in (before, after):
+        replace_paths(values, absolute_path)
+    before, after = flatten(before), flatten(after)
     for path in sorted(set(before) | set(after)):
         if not path.startswith(free) and before.get(path) != after.get(path):
             raise ConfigError(

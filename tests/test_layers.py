@@ -29,7 +29,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "decode": ("models", "nn", "kernels", "text"),
     "train": ("weights", "models", "nn", "kernels", "data", *TABLES),
     # torchrun starts a run as a module, which is then the command: hence cli
-    "train.recipes": ("train", "decode", "weights", "models", "nn", "text", "data", "cli"),
+    "train.recipes": ("train", "decode", "tasks.metrics", "weights", "models", "nn", "text", "data", "cli"),
     "tasks": (
         "train",
         "train.recipes",

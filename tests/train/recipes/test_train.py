@@ -68,6 +68,24 @@ def test_the_word_hello_alone_can_be_trained(recipe: str, heed: Heed) -> None:
         assert "--valid FILE" in err
 
 
+def test_a_translator_reports_bleu_and_writes_what_it_translates(
+    heed: Heed, files: dict[str, Path], tmp_path: Path
+) -> None:
+    assert RECIPES["transformer-multi30k"].evaluate.patience is not None  # it stops early by default
+    sets = ("model.dim=16", "model.layers=1", "model.heads=2", "tokenizer.vocab=300", "evaluate.every=2")
+    changes = [word for one in sets for word in ("--set", one)]
+    pairs = (files["source"], files["target"])
+    code, _, err = heed("train", "transformer-multi30k", *pairs, *changes, "--steps", 2)
+    assert code == 0
+    assert "step 2: validation loss" in err
+    assert "bleu" in err
+    run = tmp_path / "runs" / "transformer-multi30k"
+    assert any("eval/bleu" in line for line in lines(run / "metrics.jsonl"))
+    samples = [line["text"] for line in lines(run / "samples.jsonl")]
+    assert len(samples) == 4
+    assert all(" → " in text and "(reference: " in text for text in samples)
+
+
 def test_a_text_of_one_letter_is_told_what_it_lacks(heed: Heed) -> None:
     Path("one.txt").write_text("h")
     code, _, err = heed(*CHARS, "one.txt", *TINY, "--steps", 2)

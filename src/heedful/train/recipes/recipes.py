@@ -52,7 +52,7 @@ class Evaluation:
     batches: int | None = None  # of the validation data; None: all, of held out data as many as steps
     patience: int | None = None  # evaluations without a better one before the run stops; None: never
     log: int = 10  # steps between lines of metrics.jsonl
-    sample: int = 64  # tokens written after each evaluation, of models that write; 0: none
+    sample: int = 64  # tokens written after each evaluation, of models that write; 0: no samples and no BLEU
 
     def __post_init__(self) -> None:
         for name, least in (("every", 1), ("batches", 1), ("patience", 1), ("log", 1), ("sample", 0)):
@@ -134,7 +134,8 @@ def encoder_recipe(
 def translator_recipe(family: str, purpose: str, lr: float, count: int = 6000, **model: Any) -> Recipe:
     """Return the recipe of a translation model with one vocabulary for both languages."""
     train = train_config(count, lr, warmup=400)
-    return Recipe(family, purpose, "translate", PAIRS, model, TRANSLATION, train, Evaluation(every=500))
+    evaluate = Evaluation(every=500, patience=5)
+    return Recipe(family, purpose, "translate", PAIRS, model, TRANSLATION, train, evaluate)
 
 
 def wikitext_recipe(family: str, purpose: str, lr: float, model: dict[str, Any], **train: Any) -> Recipe:
@@ -241,7 +242,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "shakespeare-char-cpu": Recipe(
         "gpt2", "Shakespeare by character on a laptop, in minutes", tokenizer=CHARS,
-        model=dict(dim=128, layers=4, heads=4, context=64, dropout=0.0), data=dict(length=64, batch=12),
+        model=dict(dim=128, layers=4, heads=4, context=256, dropout=0.0), data=dict(length=256, batch=4),
         train=TrainConfig(steps=2000, lr=3e-3, **NANO), evaluate=Evaluation(every=250),
     ),
 }  # fmt: skip

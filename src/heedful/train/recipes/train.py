@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from torch import Tensor
 from heedful.core.devices import one_thread, resolve_device
 from heedful.core.errors import HeedfulError
 from heedful.core.progress import show_progress
-from heedful.data.batch import Batch
+from heedful.data.batch import IGNORE, Batch
 from heedful.data.batches import Batches
 from heedful.models.base import Model, evaluation_mode
 from heedful.nn.recurrent import Recurrence
@@ -46,6 +47,7 @@ SMALL_RECURRENCE = 128  # hidden units up to which threads gain nothing
 MAX_SHOWN_SCORES = 8  # of an evaluation in a line; a tagger has one for each kind of entity
 SHOW_SECONDS = 0.25  # between looks at the loss; each one waits for the GPU
 MAX_PERPLEXITY_LOSS = 50  # beyond, e to its power says nothing
+SAMPLED_TEXTS, SHOWN_TEXTS = 64, 4  # held-out texts that a translator translates and writes down
 GRACE_SECONDS = 30.0  # for the other processes to end after one has failed
 
 
@@ -340,6 +342,8 @@ def train_and_report(settings: ResolvedSettings, run: PreparedRun, loop: Trainin
     if run.valid is not None and batch_limit is not None and settings.recipe.evaluate.batches is None:
         of = f"the first {batch_limit} of {len(run.valid)} batches held out"
         loop.report(f"note: evaluations read {of}; --set evaluate.batches={len(run.valid)} for all")
+    if run.batches.settings.get("kind") == "parallel" and find_spec("sacrebleu") is None:
+        loop.report("note: BLEU is not counted without the package sacrebleu: pip install sacrebleu")
     if loop.config.resume and (at := newest(folder)) is not None:
         loop.report(f"resuming from {at}")
     result = loop.run()
@@ -360,10 +364,16 @@ def make_validation(settings: ResolvedSettings, run: PreparedRun, files: Files, 
         scores = {} if valid is None else step.evaluate(valid, batch_limit)
         if scores and run.batches.labels == () and scores["loss"] < MAX_PERPLEXITY_LOSS:
             scores["perplexity"] = math.exp(scores["loss"])
-        writes = run.batches.settings.get("kind") == "next_token" and run.model.config.head == "lm"
-        if evaluation.sample and writes and by.world == 1:
-            seed = settings.recipe.train.seed
-            files.sample(step.number, sample_text(run, evaluation.sample, seed))
+        kind = run.batches.settings.get("kind") if run.model.config.head == "lm" else None
+        if evaluation.sample and by.world == 1:
+            if kind == "next_token":
+                seed = settings.recipe.train.seed
+                files.sample(step.number, sample_text(run, evaluation.sample, seed))
+            elif kind == "parallel" and valid is not None:
+                found, lines = translate_sample(run.model, valid)
+                scores |= found
+                for line in lines:
+                    files.sample(step.number, line)
         return scores
 
     def keep(step: Step | None) -> None:
@@ -398,6 +408,33 @@ def sample_text(run: PreparedRun, tokens: int, seed: int) -> str:
         ids = generate(model, prompt, max_tokens=tokens, temperature=0.8, top_k=50, seed=seed)
     text: str = model.tokenizer.decode(list(ids))
     return text
+
+
+def translate_sample(model: Model, valid: Batches) -> tuple[dict[str, float], list[str]]:
+    """Translate some held-out texts greedily; return their BLEU, and the first few as lines to read.
+
+    Without the package sacrebleu there is no BLEU.
+    """
+    from heedful.decode.loop import generate
+    from heedful.tasks.metrics.generated import bleu
+
+    sources, truths, tokenizer = [], [], model.tokenizer
+    for batch in valid.once():
+        assert batch.labels is not None
+        read = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.valid is None else batch.valid
+        for tokens, keep, labels in zip(batch.tokens, read, batch.labels, strict=True):
+            sources.append(tokens[keep].tolist())
+            truths.append(tokenizer.decode([i for i in labels.tolist() if i not in (IGNORE, tokenizer.eos)]))
+        if len(sources) >= SAMPLED_TEXTS:
+            break
+    sources, truths = sources[:SAMPLED_TEXTS], truths[:SAMPLED_TEXTS]
+    with evaluation_mode(model):
+        most = 2 * max(map(len, sources)) + 8  # tokens of a translation that does not end by itself
+        written = generate(model, sources, max_tokens=most, eos=(tokenizer.eos,))
+    texts = [tokenizer.decode([i for i in ids if i != tokenizer.eos]) for ids in written]
+    shown = zip(sources[:SHOWN_TEXTS], texts, truths, strict=False)
+    lines = [f"{tokenizer.decode(ids)} → {text} (reference: {truth})" for ids, text, truth in shown]
+    return ({"bleu": bleu(truths, texts)["bleu"]} if find_spec("sacrebleu") else {}), lines
 
 
 # Start several processes of one run on this machine. torchrun does the same over several machines.

@@ -50,6 +50,31 @@ def test_the_first_screen_is_the_picture_and_its_toggle_asks_nobody(visitor: Vis
     assert not visitor.faults
 
 
+FIRST_LOOK = """() => {
+  const own = (e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+  const texts = [...document.querySelectorAll(".picture *")].filter(own);
+  const small = texts.filter((e) => parseFloat(getComputedStyle(e).fontSize) < 12).map((e) => e.textContent);
+  const tokens = [...document.querySelectorAll(".picture .mp-token")];
+  const box = (e) => e.getBoundingClientRect();
+  const across = (a, b) => a.left < b.right && b.left < a.right;
+  const touch = (a, b) => across(a, b) && a.top < b.bottom - 2 && b.top < a.bottom - 2;
+  const after = (e, i) => tokens.slice(i + 1).filter((other) => touch(box(e), box(other)));
+  const joined = tokens.flatMap((e, i) => after(e, i).map((other) => e.textContent + other.textContent));
+  const bottom = (selector) => box(document.querySelector(selector)).bottom;
+  return { small, joined, prediction: bottom("[data-stage=head] ul"), start: bottom("main .button.primary") };
+}"""
+
+
+def test_the_first_look_has_the_prediction_and_the_tour_and_no_label_touches_another(
+    visitor: Visitor,
+) -> None:
+    visitor.page.set_viewport_size({"width": 1280, "height": 800})
+    look = drawn(visitor).evaluate(FIRST_LOOK)
+    assert look["small"] == []
+    assert look["joined"] == []  # “streetbecause”
+    assert max(look["prediction"], look["start"]) <= 800
+
+
 def test_a_stage_unfolds_to_its_equation_and_leads_to_its_page(visitor: Visitor) -> None:
     page = drawn(visitor)
     stage = unfold(page, "attention")

@@ -1,6 +1,6 @@
 // What each stage of a model's picture shows: tokens, vectors, one head, a sum, a recurrence, experts, an answer.
 import type { ComponentChildren } from "preact";
-import { answersAt, names, percent, quoted, rowAt, rowOf, strongest, vectorSaid, weight, type Picture, type Stage, type Vectors } from "./model";
+import { answersAt, columnCentres, columnShares, LETTERS, names, percent, quoted, rowAt, rowOf, strongest, vectorSaid, weight, type Picture, type Stage, type Vectors } from "./model";
 import { greatest, Patch } from "./Patch";
 import type { Theme } from "./pen";
 import { say } from "./say";
@@ -17,9 +17,10 @@ export interface StageProps {
   onRow: (row: number) => void;
 }
 
-/** One column for each token, or as many side by side as find room. */
-function Columns({ count, narrow, children }: { count: number; narrow: boolean; children: ComponentChildren }) {
-  return <div class={narrow ? "mp-wrap" : "mp-columns"} style={narrow ? undefined : { gridTemplateColumns: `repeat(${count}, minmax(0, 1fr))` }}>{children}</div>;
+/** One column for each token, wider for longer ones so that no two labels touch; or as many side by side as find room. */
+function Columns({ tokens, narrow, children }: { tokens: string[]; narrow: boolean; children: ComponentChildren }) {
+  const template = columnShares(tokens).map((share) => `minmax(0, ${share}fr)`).join(" ");
+  return <div class={narrow ? "mp-wrap" : "mp-columns"} style={narrow ? undefined : { gridTemplateColumns: template }}>{children}</div>;
 }
 
 export function StageBody(props: StageProps) {
@@ -46,8 +47,8 @@ function Tokens({ picture, stage, row, narrow }: StageProps) {
   const tokens = names(picture, stage.side);
   const at = rowAt(picture, stage.side, row);
   return (
-    <Columns count={tokens.length} narrow={narrow}>
-      {tokens.map((token, i) => <span class={`mp-token ${i === at ? "mp-on" : ""}`} data-tip={say("tokenAt", { token: shown(token), i })} dir="auto">{short(token, narrow ? 20 : 8)}</span>)}
+    <Columns tokens={tokens} narrow={narrow}>
+      {tokens.map((token, i) => <span class={`mp-token ${i === at ? "mp-on" : ""}`} data-tip={say("tokenAt", { token: shown(token), i })} dir="auto">{short(token, narrow ? 20 : LETTERS)}</span>)}
     </Columns>
   );
 }
@@ -65,7 +66,7 @@ function EveryToken({ picture, stage, row, narrow, theme }: StageProps) {
         return (
           <div class="mp-line" key={of.label}>
             <span class="mp-label">{sign}{of.label}</span>
-            <Columns count={tokens.length} narrow={narrow}>
+            <Columns tokens={tokens} narrow={narrow}>
               {tokens.map((token, i) => (narrow && !carried && i !== at ? null : (
                 <span class={`mp-cell ${i === at ? "mp-on" : ""} ${carried && of.label.startsWith("state") && i ? "mp-carried" : ""}`}>
                   <Patch of={of.numbers} row={i} limit={limit} theme={theme} label={`${quoted(token)} ${of.label}: ${vectorSaid(of, i)}`} />
@@ -131,13 +132,13 @@ function Attention(props: StageProps) {
     const there = marks ? `; ${say("inOther", { weight: number(marks[s], 4), other: called })}` : "";
     return `${quoted(queries[at])} → ${quoted(keys[s])}: ${score}${say("weight")} ${number(values[s], 4)}${there}`;
   };
-  const x = (i: number, n: number) => (1000 * (i + 0.5)) / n;
+  const [keyCentres, queryCentres] = [columnCentres(keys), columnCentres(queries)];
   return (
     <div class="mp-attention">
-      <Columns count={keys.length} narrow={narrow}>
+      <Columns tokens={keys} narrow={narrow}>
         {keys.map((token, s) => (
           <span class="mp-key" data-tip={tip(s)}>
-            <span class="mp-token" dir="auto">{short(token, narrow ? 20 : 8)}</span>
+            <span class="mp-token" dir="auto">{short(token, narrow ? 20 : LETTERS)}</span>
             <span class={values[s] < 0 ? "mp-weight mp-below" : "mp-weight"}>
               <i style={{ width: `${(100 * Math.abs(values[s])) / most}%` }} />
               {marks && Math.abs(marks[s]) > 0.1 * most ? <b style={{ left: `${(100 * Math.abs(marks[s])) / most}%` }} /> : null}
@@ -149,7 +150,7 @@ function Attention(props: StageProps) {
       {narrow ? null : (
         <svg class="mp-arcs" viewBox="0 0 1000 100" preserveAspectRatio="none" aria-hidden="true">
           {keys.map((_, s) => {
-            const [from, to, share] = [x(at, queries.length), x(s, keys.length), Math.abs(values[s]) / most];
+            const [from, to, share] = [1000 * queryCentres[at], 1000 * keyCentres[s], Math.abs(values[s]) / most];
             return <path key={s} class={values[s] < 0 ? "mp-below" : ""} d={`M ${from} 100 C ${from} 45, ${to} 55, ${to} 0`} style={{ strokeWidth: `${share < 0.01 ? 0 : 0.6 + 9 * share}px`, opacity: 0.25 + 0.65 * share }} />;
           })}
         </svg>
@@ -173,10 +174,10 @@ function Rows({ tokens, at, narrow, onRow, written, stage }: StageProps & { toke
   const label = `${stage.title}: ${say(written ? "chooseWritten" : "chooseRow")}`;
   return (
     <div role="radiogroup" class={narrow ? "mp-rows" : ""} aria-label={label} onKeyDown={move}>
-      <Columns count={tokens.length} narrow={narrow}>
+      <Columns tokens={tokens} narrow={narrow}>
         {tokens.map((token, i) => (
           <button type="button" role="radio" aria-checked={i === at} tabIndex={i === at ? 0 : -1} class={`mp-token mp-query ${i === at ? "mp-on" : ""}`} onClick={() => onRow(i)} dir="auto">
-            {short(token, narrow ? 20 : 8)}
+            {short(token, narrow ? 20 : LETTERS)}
           </button>
         ))}
       </Columns>

@@ -1,6 +1,6 @@
 // A picture of one text in a model (heedful/classroom/figures/model_picture.py): its types, and what is told of it in words.
 import { say } from "./say";
-import { brief, number, percent, shown } from "./text";
+import { brief, number, percent, short, shown } from "./text";
 import type { Tensor } from "./packed";
 
 export type Side = "tokens" | "target" | "written" | "text";
@@ -125,3 +125,18 @@ export function modelRows(data: ModelData): (string | number)[][] {
 }
 
 export { percent };
+
+export const LETTERS = 8; // of a token above its column
+
+/** How wide the column of each token is beside the others: as its label, and never narrower than a number. */
+export function columnShares(tokens: string[]): number[] {
+  return tokens.map((token) => Math.max(4, [...short(token, LETTERS)].length + 1));
+}
+
+/** The middle of each column, between 0 and 1. */
+export function columnCentres(tokens: string[]): number[] {
+  const shares = columnShares(tokens);
+  const all = shares.reduce((sum, share) => sum + share, 0);
+  let before = 0;
+  return shares.map((share) => ((before += share) - share / 2) / all);
+}

@@ -18,13 +18,13 @@ export function HomePage({ caps }: { caps: Caps | undefined }) {
     <>
       <div class="title first">
         <h1>{t("home.title")}</h1>
+        <div class="row">
+          <Go to="tour" class="button primary">{t("home.startTour")}</Go>
+          <Go to="play" class="button">{t("home.startPlay")}</Go>
+        </div>
         <p class="lede">{t("ledes.home")}</p>
       </div>
       {reads ? <FirstPicture model={str("m")} /> : null}
-      <div class="row">
-        <Go to="tour" class="button primary">{t("home.startTour")}</Go>
-        <Go to="play" class="button">{t("home.startPlay")}</Go>
-      </div>
       <Doors />
       <section class="stack">
         <h2>{t("home.models")}</h2>

@@ -82,7 +82,7 @@ def test_sizes_below_one_are_named() -> None:
 
 
 def test_an_unknown_head_lists_the_known() -> None:
-    with pytest.raises(ConfigError, match="head='span' .* choose lm"):
+    with pytest.raises(ConfigError, match="head='span' .* choose one of lm"):
         heedful.build("gpt2", dim=16, heads=2, layers=1, vocab=9, head="span")
 
 

@@ -63,7 +63,7 @@ def test_one_target_is_not_spread_over_many_sources(family: str) -> None:
 
 @pytest.mark.parametrize("given", [{"batch": 0}, {"length": -1}, {"length": "5"}])
 def test_what_cannot_be_counted_is_named(given: dict[str, Any]) -> None:
-    with refused(InputError, f"{next(iter(given))}=", "at least 1"):
+    with refused(InputError, f"{next(iter(given))}=", "must be"):
         heedful.count("gpt2", **given)
 
 

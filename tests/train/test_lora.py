@@ -191,7 +191,7 @@ def test_an_adapted_model_is_traced_in_one_piece() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"rank": 0}, "rank=0 must be a whole number, at least 1"),
+        ({"rank": 0}, "rank=0 must be at least 1"),
         ({"targets": ["quer"]}, "no linear layer is meant"),
         ({"targets": ["ffm.up"]}, "no linear layer is meant"),
     ],

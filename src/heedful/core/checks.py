@@ -57,6 +57,19 @@ def check_choice(name: str, value: Any, choices: Iterable[str], error: ValueChec
     return str(value)
 
 
+def check_divides(name: str, value: int, of: str, total: int, error: ValueCheckError = ConfigError) -> int:
+    """Return total / value if that is whole; otherwise the hint names the nearest values that divide it.
+
+    `of` is what errors call `total`: "heads" for kv_heads=3 does not divide heads=8.
+    """
+    if value < 1 or total % value:
+        small = [n for n in range(1, math.isqrt(total) + 1) if total % n == 0]
+        near = sorted({*small, *(total // n for n in small)}, key=lambda n: (abs(n - value), n))[:3]
+        hint = f"nearest that do: {', '.join(map(str, near))}"
+        raise error(f"does not divide {of}={total}", hint, argument=name, value=value)
+    return total // value
+
+
 def _check_bounds(
     name: str, value: Any, low: float | None, high: float | None, error: ValueCheckError
 ) -> None:

@@ -28,11 +28,12 @@ def resolve_device(
     try:
         device = torch.device("cuda", name) if isinstance(name, int) else torch.device(name)
     except (RuntimeError, TypeError):
-        raise error(f"device={name!r} is unknown", hint="use auto, cpu, cuda, cuda:1 or mps") from None
+        hint = "use auto, cpu, cuda, cuda:1 or mps"
+        raise error("is unknown", hint, argument="device", value=name) from None
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     lacks_gpu = device.type == "cuda" and (device.index or 0) >= count
     if lacks_gpu or (device.type == "mps" and not torch.backends.mps.is_available()):
-        raise error(f"device={name!r} asks for a GPU and torch sees none there", hint="use cpu")
+        raise error("asks for a GPU and torch sees none there", "use cpu", argument="device", value=name)
     return device
 
 

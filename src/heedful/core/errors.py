@@ -31,7 +31,8 @@ class HeedfulError(Exception):
         InputError("is unknown", argument="scheme", value="int5", allowed=["int8", "int4"])
 
     With an `argument`, the message given is about its value, and `message` begins with both: scheme='int5' is
-    unknown. `allowed` are the names that the value could have been; without a hint, the nearest ones are it.
+    unknown. `allowed` are the names that the value could have been; without a hint, it names those that are
+    spelled alike, or all of them.
     As text an error is its message and its hint, in one line. `exit_code` is what `heed` returns for it.
     """
 
@@ -46,7 +47,8 @@ class HeedfulError(Exception):
         if argument is not None:
             message = f"{argument}={value!r:.80} {message}"
         if self.allowed and not hint:
-            hint = nearest(str(value), self.allowed) or f"choose one of {', '.join(self.allowed)}"
+            near = nearest(str(value), self.allowed, cutoff=0.6)
+            hint = near or f"choose one of {', '.join(self.allowed)}"
         super().__init__(message, hint)
         self.message, self.hint = message, hint or None
 

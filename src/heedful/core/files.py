@@ -101,7 +101,8 @@ def read_blocks(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     try:
         codec = codecs.lookup(encoding)
     except LookupError:
-        raise InputError(f"encoding={encoding!r} is unknown", hint="utf-8 and latin-1 are usual") from None
+        hint = "utf-8 and latin-1 are usual"
+        raise InputError("is unknown", hint, argument="encoding", value=encoding) from None
     if codec.name == "utf-8":
         codec = codecs.lookup("utf-8-sig")  # the same, less a byte order mark
     decoder = io.IncrementalNewlineDecoder(codec.incrementaldecoder(), translate=True)

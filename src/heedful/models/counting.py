@@ -31,6 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from heedful.core.checks import check_integer
 from heedful.core.errors import ConfigError, InputError, NotFound, OutOfMemory
 from heedful.models import FAMILIES, IMAGE_FAMILIES, find_config
 from heedful.models.base import LM, Config, Family, Model, Seq2Seq
@@ -100,9 +101,9 @@ def count(model: str | Config | Model, batch: int = 1, length: int | None = None
 
     `length` is the context by default; `width` the bytes of one number.
     """
-    for said, value in (("batch", batch), ("length", length), ("width", width)):
-        if value is not None and (type(value) is not int or value < 1):
-            raise InputError(f"{said}={value!r} must be a whole number, at least 1")
+    for argument, value in (("batch", batch), ("length", length), ("width", width)):
+        if value is not None:
+            check_integer(argument, value)
     name, family, config = _identify(model)
     with outline():
         built = family.build(config)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.core.errors import ConfigError, nearest
+from heedful.core.checks import check_choice
+from heedful.core.errors import ConfigError
 from heedful.nn.context import Context, Part, PartState
 
 Activation = Callable[[Tensor], Tensor]
@@ -39,11 +40,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 def activation(name: str) -> Activation:
     """The function a config calls `name`."""
-    if name not in ACTIVATIONS:
-        raise ConfigError(
-            f"activation={name!r} is unknown", hint=nearest(name, ACTIVATIONS) or ", ".join(ACTIVATIONS)
-        )
-    return ACTIVATIONS[name]
+    return ACTIVATIONS[check_choice("activation", name, ACTIVATIONS, ConfigError)]
 
 
 class MLP(Part):

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError, InputError
 from heedful.nn.attention.attend import bend_scores
 from heedful.nn.context import Context
@@ -241,10 +242,7 @@ class SentenceHead(Head):
 
     def __init__(self, dim: int, labels: int, pooling: str = "mean") -> None:
         super().__init__()
-        if pooling not in POOLINGS:
-            raise ConfigError(
-                f"classifier_pooling={pooling!r} is unknown", hint=f"one of {', '.join(POOLINGS)}"
-            )
+        check_choice("classifier_pooling", pooling, POOLINGS, ConfigError)
         self.linear = nn.Linear(dim, labels)
         self.pooling = pooling
 
@@ -375,5 +373,5 @@ def decoder_heads(dim: int, labels: int, dropout: float = 0.0) -> dict[str, Call
 def choose_head(kind: str, **makers: Callable[[], Head]) -> Head:
     """The head a config asks for, made now; an error that lists the others if there is none of that kind."""
     if kind not in makers:
-        raise ConfigError(f"head={kind!r} is not one this model has", hint=f"choose {', '.join(makers)}")
+        raise ConfigError("is not one this model has", argument="head", value=kind, allowed=makers)
     return makers[kind]()

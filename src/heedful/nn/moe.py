@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.core.checks import check_divides, check_integer
 from heedful.core.errors import ConfigError
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.ffn import Activation
@@ -43,18 +44,11 @@ class Router(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        if groups < 1 or experts % groups:
-            raise ConfigError(f"groups={groups} does not divide experts={experts}", hint="it must")
-        if not 1 <= groups_kept <= groups:
-            raise ConfigError(f"groups_kept={groups_kept} must lie between 1 and groups={groups}")
-        if not 1 <= active <= groups_kept * experts // groups:
-            raise ConfigError(
-                (
-                    f"active={active} experts cannot be chosen from {groups_kept * experts // groups}, "
-                    f"which is what {groups_kept} of {groups} groups of {experts} hold"
-                ),
-                hint="lower active or keep more groups",
-            )
+        check_divides("groups", groups, "experts", experts)
+        check_integer("groups_kept", groups_kept, 1, groups, ConfigError)
+        if not 1 <= active <= (most := groups_kept * experts // groups):
+            problem = f"must lie between 1 and {most}, which {groups_kept} of {groups} groups hold"
+            raise ConfigError(problem, "lower active or keep more groups", argument="active", value=active)
         self.active, self.groups, self.groups_kept = active, groups, groups_kept
         self.scale, self.normalise = scale, normalise
         self.score = nn.Linear(dim, experts, bias=bias)

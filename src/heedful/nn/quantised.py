@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch import is_grad_enabled as grads
 
+from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError
 from heedful.nn.attention.additive import Additive
 from heedful.nn.attention.attentive import FromBack, Maxout
@@ -201,8 +202,7 @@ def quantise_modules(model: nn.Module, kind: str, group: int = GROUP, tables: bo
     A table that a head shares with the embedding stays shared. It, and a matrix whose inputs are no multiple
     of the group, take 8 bits in any case; tables of tokens that no head shares do if `tables` says so.
     """
-    if kind not in KINDS:
-        raise ConfigError(f"quantize: {kind!r} is unknown", hint=f"choose {', '.join(KINDS)}")
+    check_choice("quantize", kind, KINDS, ConfigError)
     count, held = 0, {id(m.weight): m for m in model.modules() if type(m) is nn.Embedding}
     rounded: dict[int, Int8Embedding] = {}
     for part in [m for m in model.modules() if isinstance(m, PARTS)]:

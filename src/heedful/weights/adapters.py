@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from heedful.core.checks import check_integer, check_number
 from heedful.core.errors import ConfigError, CorruptFile, InputError, NotFound, WrongShape, nearest
 from heedful.core.files import read_json, write_text
 from heedful.nn.adapt import LoRA, adapted_modules, swap
@@ -39,10 +39,9 @@ def lora(
     `targets` are last words ("q", "v") or paths with * ("blocks.*.attn.*"); None is every linear layer but
     the head's. α None is 2r. `train` names parameters that learn in full beside them: ("head.*",).
     """
-    if not isinstance(rank, int) or rank < 1:
-        raise ConfigError(f"rank={rank} must be a whole number, at least 1")
-    if alpha is not None and not math.isfinite(alpha):
-        raise ConfigError(f"alpha={alpha} must be finite", hint="None is twice the rank")
+    check_integer("rank", rank, error=ConfigError)
+    if alpha is not None:
+        check_number("alpha", alpha, error=ConfigError)
     if next(adapted_modules(model), None) is not None:
         raise ConfigError("this model is adapted already", hint="call heedful.merge(model) first")
     alpha = 2.0 * rank if alpha is None else float(alpha)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.core.errors import InputError
+from heedful.core.checks import check_integer
 from heedful.interp.inputs import Result, Side, attends_to_source, key_side, row_side
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.attention.attentive import Decoding
@@ -277,8 +277,7 @@ def position_tensors(model: Model, length: int = 64) -> dict[str, Tensor]:
     A table gives its rows, their cosines and dot products; a bias what it adds to the scores, (H, T, T); a
     rotation its angles and what the mean pair leaves of a dot product at each distance.
     """
-    if not 2 <= length <= 512:
-        raise InputError(f"length={length} must lie between 2 and 512")
+    check_integer("length", length, 2, 512)
     part = main_part(model)
     length = min(length, getattr(part, "context", None) or length)
     pos = torch.arange(length, device=model.device)[None]

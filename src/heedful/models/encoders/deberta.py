@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.models.encoders.bert import KEYS, backbone_names, out_names
@@ -71,10 +72,7 @@ class DebertaV2Config(DebertaConfig):
         super().check()
         if self.buckets and self.far <= self.buckets // 2 + 1:
             raise ConfigError(f"buckets={self.buckets} for distances below far={self.far}: set buckets=0")
-        if self.dim % self.conv_groups:
-            raise ConfigError(
-                f"conv_groups={self.conv_groups} does not divide dim={self.dim}", hint="it must"
-            )
+        check_divides("conv_groups", self.conv_groups, "dim", self.dim)
 
 
 def deberta_embedding(c: DebertaConfig) -> Embedding:

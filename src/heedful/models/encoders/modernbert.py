@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.models.family import no_token_ids, published_heads, published_keys
@@ -66,8 +67,7 @@ class ModernBertConfig(Config):
         wrong = [i for i in self.local if not 0 <= i < self.layers]
         if wrong:
             raise ConfigError(f"local has {wrong[0]}", hint=f"layers are 0 … {self.layers - 1}")
-        if self.pooling not in ("first", "mean"):
-            raise ConfigError(f"pooling={self.pooling!r} is unknown", hint="choose first or mean")
+        check_choice("pooling", self.pooling, ("first", "mean"), ConfigError)
 
 
 def modernbert(c: ModernBertConfig) -> LM:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError
 from heedful.models.base import Config, Family, Seq2Seq, derived, from_zero
 from heedful.models.recurrent.language_models import same_keys, same_names
@@ -63,8 +64,7 @@ class LuongConfig(Seq2SeqConfig):
     score: str = "general"
 
     def check(self) -> None:
-        if self.score not in SCORES:
-            raise ConfigError(f"score={self.score!r} is unknown", hint=f"choose {', '.join(SCORES)}")
+        check_choice("score", self.score, SCORES, ConfigError)
 
 
 def seq2seq_embeddings(c: Seq2SeqConfig | RNNSearchConfig) -> tuple[Embedding, Embedding]:

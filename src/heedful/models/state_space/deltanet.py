@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived
 from heedful.models.decoders.llama_lineage.llama import NAMES, llama
@@ -50,9 +51,7 @@ class OlmoHybridConfig(Olmo2Config):
         wrong = [i for i in self.attend_at if not 0 <= i < self.layers]
         if wrong:
             raise ConfigError(f"attend_at has {wrong[0]}", hint=f"layers are 0 … {self.layers - 1}")
-        if self.delta_heads % self.key_heads:
-            said = f"key_heads={self.key_heads} does not divide delta_heads={self.delta_heads}"
-            raise ConfigError(said, hint="it must")
+        check_divides("key_heads", self.key_heads, "delta_heads", self.delta_heads)
 
 
 def olmo_hybrid(c: OlmoHybridConfig) -> LM:

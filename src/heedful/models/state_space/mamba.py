@@ -22,6 +22,12 @@ from heedful.weights.names import Row
 from heedful.weights.ops import Fused, NegatedExp, Reshape
 
 
+def check_steps(step_min: float, step_max: float) -> None:
+    """Raise ConfigError unless 0 < step_min < step_max, the bounds of Δ before training."""
+    if not 0 < step_min < step_max:
+        raise ConfigError(f"must lie between 0 and step_max={step_max}", argument="step_min", value=step_min)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StateSpaceConfig(Config):
     """What Mamba and Mamba-2 share."""
@@ -45,8 +51,7 @@ class StateSpaceConfig(Config):
             raise ConfigError(
                 f"hidden={self.hidden} is no multiple of dim={self.dim}", hint=f"take {2 * self.dim}"
             )
-        if not 0 < self.step_min < self.step_max:
-            raise ConfigError(f"step_min={self.step_min} must lie between 0 and step_max={self.step_max}")
+        check_steps(self.step_min, self.step_max)
 
 
 @dataclass(frozen=True, kw_only=True)

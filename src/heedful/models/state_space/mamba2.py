@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived
 from heedful.models.family import published_keys
@@ -46,11 +47,8 @@ class Mamba2Config(StateSpaceConfig):
         if self.heads * self.head_dim != self.hidden:
             said = f"heads={self.heads} of head_dim={self.head_dim} are not hidden={self.hidden}"
             raise ConfigError(said, hint="leave head_dim out")
-        if self.heads % self.groups:
-            raise ConfigError(f"groups={self.groups} does not divide heads={self.heads}", hint="it must")
-        if self.hidden % self.norm_groups:
-            said = f"norm_groups={self.norm_groups} does not divide hidden={self.hidden}"
-            raise ConfigError(said, hint="take 1, or as many as there are groups")
+        check_divides("groups", self.groups, "heads", self.heads)
+        check_divides("norm_groups", self.norm_groups, "hidden", self.hidden)
 
 
 def mamba2(c: Mamba2Config) -> LM:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family
 from heedful.models.recurrent.language_models import same_keys, same_names
+from heedful.models.state_space.mamba import check_steps
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import LMHead, NoHead, choose_head
@@ -35,8 +36,7 @@ class S4Config(Config):
     def check(self) -> None:
         if self.state < 2 or self.state % 2:
             raise ConfigError(f"state={self.state} is odd, but holds pairs", hint=f"take {self.state + 1}")
-        if not 0 < self.step_min < self.step_max:
-            raise ConfigError(f"step_min={self.step_min} must lie between 0 and step_max={self.step_max}")
+        check_steps(self.step_min, self.step_max)
 
 
 def s4(c: S4Config) -> LM:

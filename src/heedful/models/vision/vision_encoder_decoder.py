@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError, InputError
 from heedful.core.images import ImageProcessor
 from heedful.models.base import Config, Family, Seq2Seq, State, derived, from_zero
@@ -69,8 +70,7 @@ class VisionConfig(Config):
     pooler: bool = False  # keep one that the file has and nothing reads
 
     def check(self) -> None:
-        if self.decoder not in DECODERS:
-            raise ConfigError(f"decoder={self.decoder!r} is unknown", hint=f"choose {' or '.join(DECODERS)}")
+        check_choice("decoder", self.decoder, DECODERS, ConfigError)
         if self.first not in (1, 2):
             raise ConfigError(f"first={self.first} is neither ViT's class token nor DeiT's two tokens")
         if self.decoder == "gpt2" and (self.embed_norm or self.scale_embed or not self.learned_positions):

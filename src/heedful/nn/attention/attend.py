@@ -167,11 +167,9 @@ def attend(call: Call, ctx: Context) -> Tensor:
         many = call.q.shape[:3].numel() * call.k.shape[2] > MAX_HELD_SCORES and call.dropout == 0
         name = "reference" if watched else "sdpa" if call.is_plain else "blocked" if many else "reference"
     if name not in BACKENDS:
-        raise InputError(f"backend={name!r} is unknown", hint=f"choose auto, {', '.join(BACKENDS)}")
+        raise InputError("is unknown", argument="backend", value=name, allowed=["auto", *BACKENDS])
     if watched and name != "reference":
-        raise InputError(
-            f"backend={name!r} shows no pattern", hint="watch with backend='auto' or 'reference'"
-        )
+        raise InputError("shows no pattern", argument="backend", value=name, allowed=["auto", "reference"])
     reason = ""
     if name == "blocked" and call.dropout > 0:
         reason = "it never holds the pattern that dropout would thin out"

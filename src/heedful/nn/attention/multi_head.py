@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from heedful.core.errors import ConfigError
+from heedful.core.checks import check_divides
 from heedful.nn.attention.attend import Call, attend
 from heedful.nn.context import Context, Mask, Part, PartState
 from heedful.nn.norm import norm_size, show_norm
@@ -38,13 +37,7 @@ def normed_heads(x: Tensor, heads: int, norm: nn.Module | None, ctx: Context) ->
 
 def head_size(dim: int, heads: int) -> int:
     """dim / heads, or an error that names the head counts that would do."""
-    if heads < 1 or dim % heads:
-        small = [n for n in range(1, math.isqrt(dim) + 1) if dim % n == 0]
-        near = sorted({*small, *(dim // n for n in small)}, key=lambda n: (abs(n - heads), n))[:3]
-        raise ConfigError(
-            f"heads={heads} does not divide dim={dim}", hint=f"nearest that do: {', '.join(map(str, near))}"
-        )
-    return dim // heads
+    return check_divides("heads", heads, "dim", dim)
 
 
 def select_bias(bias: Tensor, pos: Tensor, ctx: Context) -> Tensor:
@@ -91,8 +84,7 @@ class Attention(Part):
     ) -> None:
         super().__init__()
         self.heads, self.kv_heads = heads, kv_heads or heads
-        if heads % self.kv_heads:
-            raise ConfigError(f"kv_heads={self.kv_heads} does not divide heads={heads}", hint="it must")
+        check_divides("kv_heads", self.kv_heads, "heads", heads)
         self.head_dim = head_dim or head_size(dim, heads)
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.window, self.clip, self.softcap, self.dropout = window, clip, softcap, dropout

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.core.errors import ConfigError
+from heedful.core.checks import check_divides
 from heedful.nn.attention.multi_head import join_heads, split_heads
 from heedful.nn.context import Context, PartState
 from heedful.nn.norm import RMSNorm, show_norm
@@ -179,8 +179,7 @@ class GatedDeltaNet(StatefulPart):
     ) -> None:  # fmt: skip
         super().__init__()
         self.heads, self.key_heads, self.max_beta, self.first_step = heads, key_heads or heads, max_beta, step
-        if heads % self.key_heads:
-            raise ConfigError(f"key_heads={self.key_heads} does not divide heads={heads}", hint="it must")
+        check_divides("key_heads", self.key_heads, "heads", heads)
         self.scale, keys, values = key_dim**-0.5, self.key_heads * key_dim, heads * value_dim
         self.q = nn.Linear(dim, keys, bias=False)
         self.k = nn.Linear(dim, keys, bias=False)

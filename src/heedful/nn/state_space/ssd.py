@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.core.errors import ConfigError
+from heedful.core.checks import check_divides
 from heedful.nn.attention.multi_head import head_size, split_heads
 from heedful.nn.context import Context, PartState
 from heedful.nn.norm import GroupRMSNorm, RMSNorm, show_norm
@@ -57,8 +57,7 @@ class Mamba2(StatefulPart):
         limits: tuple[float, float | None] = (0.0, None),
     ) -> None:
         super().__init__()
-        if heads % groups:
-            raise ConfigError(f"groups={groups} does not divide heads={heads}", hint="it must")
+        check_divides("groups", groups, "heads", heads)
         self.heads, self.groups, self.head_dim, self.state = heads, groups, head_size(hidden, heads), state
         self.first_step, self.limits = step, limits
         self.gate = nn.Linear(dim, hidden, bias=bias)

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError, MissingPackage, WeightsError
 
 MAGIC, VERSIONS, ALIGNMENT = b"GGUF", (2, 3), 32
@@ -184,8 +185,7 @@ READ_LAST = ("output.weight", "token_embd.weight")
 
 def check_scheme(scheme: str) -> None:
     """Raise ConfigError for a scheme that is unknown, MissingPackage without the library."""
-    if scheme not in SCHEMES:
-        raise ConfigError(f"quantize={scheme!r} is unknown", hint=f"choose {', '.join(SCHEMES)}")
+    check_choice("quantize", scheme, SCHEMES, ConfigError)
     try:
         import gguf  # noqa: F401
     except ImportError:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from heedful.core.checks import check_integer
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, from_zero
 from heedful.models.family import published_heads, published_keys
@@ -61,8 +62,7 @@ class DeepSeekV2Config(Config):
     def check(self) -> None:
         if self.rope_dim < 2 or self.rope_dim % 2:
             raise ConfigError(f"rope_dim={self.rope_dim} must be even and at least 2: it holds rotary pairs")
-        if not 0 <= self.dense <= self.layers:
-            raise ConfigError(f"dense={self.dense} must lie between 0 and layers={self.layers}")
+        check_integer("dense", self.dense, 0, self.layers, ConfigError)
 
     @property
     def scale(self) -> float:

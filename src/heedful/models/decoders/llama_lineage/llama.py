@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.models.family import published_heads, published_keys
@@ -52,8 +53,7 @@ class DecoderConfig(Config):
     tied: bool = False
 
     def check(self) -> None:
-        if self.heads % self.kv_heads:
-            raise ConfigError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}", hint="it must")
+        check_divides("kv_heads", self.kv_heads, "heads", self.heads)
         for name in LAYER_LISTS & set(
             self.field_names()
         ):  # a longer list than the model is deep says nothing more

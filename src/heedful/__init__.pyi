@@ -9,6 +9,7 @@ from heedful.decode.loop import generate as generate
 from heedful.decode.loop import stream as stream
 from heedful.decode.quantize import quantize as quantize
 from heedful.models.counting import count as count
+from heedful.models.tensor_parallel import parallelize as parallelize
 from heedful.nn.context import Watch as Watch
 from heedful.tasks import Conversation as Conversation
 from heedful.tasks.own_data import finetune as finetune

@@ -9,7 +9,8 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +58,11 @@ def port() -> int:
         return int(free.getsockname()[1])
 
 
-def launch(jobs: list[Job], where: Path, world: int = 2) -> None:
+def launch(jobs: list[Job], where: Path, world: int = 2, module: str = "tests.train.together") -> None:
     """Several processes do all jobs, one after another."""
     where.mkdir(parents=True, exist_ok=True)
     (where / "jobs.json").write_text(json.dumps(jobs))
-    command = [sys.executable, "-m", "tests.train.together", str(where / "jobs.json")]
+    command = [sys.executable, "-m", module, str(where / "jobs.json")]
     shared = os.environ | {
         "WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1",
@@ -69,20 +70,27 @@ def launch(jobs: list[Job], where: Path, world: int = 2) -> None:
         "OMP_NUM_THREADS": "1",
     }
     all_of_them = [subprocess.Popen(command, cwd=ROOT, env=shared | {"RANK": str(r)}) for r in range(world)]
-    assert [p.wait(300) for p in all_of_them] == [0] * world
+    assert [p.wait(900) for p in all_of_them] == [0] * world
+
+
+@contextmanager
+def once(folders: pytest.TempPathFactory, name: str) -> Iterator[tuple[Path, bool]]:
+    """A folder that all workers share, locked, and whether nobody has filled it yet."""
+    base = folders.getbasetemp()
+    where = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    where.mkdir(exist_ok=True)
+    with (where / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield where, not (where / "done").is_file()
+        (where / "done").touch()
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory, files: dict[str, Path]) -> Callable[[str], Path]:
     """Where the results of a job are, run by two processes: once, whichever worker comes first."""
-    base = tmp_path_factory.getbasetemp()
-    where = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "two"
-    where.mkdir(exist_ok=True)
-    with (where / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (where / "done").is_file():
+    with once(tmp_path_factory, "two") as (where, is_new):
+        if is_new:
             launch(all_jobs(where, {k: str(v) for k, v in files.items()}), where)
-            (where / "done").touch()
     return lambda name: where / name
 
 

@@ -38,7 +38,7 @@ def do(job: dict[str, Any], by: Processes) -> list[float]:
         if step.number in (config.steps // 2, config.steps):  # training goes on after an evaluation
             evaluated = step.evaluate(batches, 5)
     with by.gather_weights(model):
-        if by.rank == 0:
+        if by.is_first:
             out = Path(job["out"])
             out.mkdir(parents=True, exist_ok=True)
             save_file(

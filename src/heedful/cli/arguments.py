@@ -18,8 +18,9 @@ import typer
 
 from heedful.cli.model_info import read_known
 from heedful.core.checks import Argument, Only, Option, annotated_option, check_choice, find_options
-from heedful.core.errors import InputError, NotFound
+from heedful.core.errors import ConfigError, HeedfulError, InputError, NotFound
 from heedful.core.files import missing_file, read_blocks, stem_path
+from heedful.core.processes import is_first
 from heedful.core.progress import print_above, show_progress
 
 Texts = Annotated[
@@ -238,6 +239,10 @@ Dtype = Annotated[
     str | None, Option("Compute in float32, bfloat16 or float16 instead of the file's own type.")
 ]
 
+Processes = Annotated[
+    int, Option("Split the model over N processes on this machine, one per GPU.", ("--nproc",), minimum=1)
+]
+
 MAX_CHARACTERS_OF_ONE_THREAD = 2000
 
 
@@ -272,8 +277,45 @@ def few_threads(texts: Sequence[str]) -> Iterator[None]:
         yield
 
 
-def load_model(name: str, device: str, dtype: str | None) -> Any:
-    """Load a model by any of its names, onto a device and in a precision."""
+def check_gpus(count: int, device: str) -> None:
+    """Raise ConfigError for more processes on GPUs than this machine has GPUs."""
+    from heedful.core.devices import resolve_device
+
+    if resolve_device(device).type == "cuda":
+        import torch
+
+        if count > (gpus := torch.cuda.device_count()):
+            raise ConfigError(
+                f"--nproc {count}: this machine has {gpus} GPUs", hint="use one process per GPU"
+            )
+
+
+@contextmanager
+def split_processes(nproc: int, device: str) -> Iterator[Any]:
+    """Join the processes that this one was launched with; yield their DeviceMesh, or None if it is alone.
+
+    All of them run the same command. An error that all of them meet is printed by the first.
+    """
+    if nproc == 1:
+        yield None
+        return
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from heedful.core.devices import resolve_device
+    from heedful.train.distributed import processes
+
+    kind = resolve_device(device).type
+    with processes(gpu=kind == "cuda"):
+        try:
+            yield init_device_mesh(kind, (nproc,))
+        except HeedfulError as error:
+            if is_first():
+                raise
+            raise typer.Exit(error.exit_code) from None
+
+
+def load_model(name: str, device: str, dtype: str | None, mesh: Any = None) -> Any:
+    """Load a model by any of its names, onto a device and in a precision, and split it over a mesh."""
     with show_progress(f"loading {name}"):
         import torch
 
@@ -284,12 +326,14 @@ def load_model(name: str, device: str, dtype: str | None) -> Any:
         if dtype is not None:
             check_choice("dtype", dtype, ("float32", "bfloat16", "float16"))
         wanted = None if dtype is None else getattr(torch, dtype)
-        return load(of_run(name), device=resolve_device(device), dtype=wanted)
+        return load(of_run(name), device=resolve_device(device), dtype=wanted, mesh=mesh)
 
 
-def load_stepper(name: str, device: str, dtype: str | None, rows: int = 1, tokens: int | None = None) -> Any:
+def load_stepper(
+    name: str, device: str, dtype: str | None, rows: int = 1, tokens: int | None = None, mesh: Any = None
+) -> Any:
     """Load a model and return the stepper that pays for this many rows and tokens, or its fastest."""
-    model = load_model(name, device, dtype)
+    model = load_model(name, device, dtype, mesh)
     with show_progress(f"preparing {name}"):
         from heedful.decode.fast import choose_stepper, fast
 

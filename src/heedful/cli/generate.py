@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import sys
 import time
@@ -11,19 +12,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from heedful.cli.arguments import (
     Device,
     Dtype,
+    Processes,
+    check_gpus,
+    command_words,
     default_model,
     load_stepper,
     names_model,
     read_stdin,
+    split_processes,
     text_or_file,
 )
 from heedful.cli.output import Json, as_json
 from heedful.core.checks import Argument, Only, Option
 from heedful.core.errors import InputError
 from heedful.core.files import write_text
+from heedful.core.processes import launch
 from heedful.core.progress import show_progress
 from heedful.decode.settings import NUMERIC_FIELDS, GenerationSettings
 
@@ -34,6 +42,7 @@ SAMPLING = Only(("max_tokens", "temperature", "top_k", "top_p", "min_p", "repeti
 
 
 def generate_command(
+    context: typer.Context,
     settings: Annotated[GenerationSettings, Only((*SAMPLING, "beams", "n", "regex"))],
     model: Annotated[
         str | None, Argument("A name of heed ls, a folder, a run, a .gguf file or a hub id.", metavar="MODEL")
@@ -43,6 +52,7 @@ def generate_command(
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = None,
+    nproc: Processes = 1,
     verbose: Annotated[bool, Option("Print speed and seed on stderr.", ("--verbose", "-v"))] = False,
     json: Json = False,
 ) -> None:
@@ -55,6 +65,7 @@ def generate_command(
       heed generate "Once upon a time"
       heed generate prose "Once upon a time" --temperature 0.8 --seed 0
       echo "The capital of France is" | heed generate ./my-model - --max-tokens 8
+      heed generate ./large-model "Once upon a time" --nproc 4 --device cuda
     """
     if prompt is None and model is not None and not names_model(model):
         model, prompt = None, model
@@ -64,20 +75,35 @@ def generate_command(
     else:
         text = text_or_file(prompt)
     model = default_model("text-generation") if model is None else model
-    rows = max(settings.samples, settings.beams or 1)
-    stepper = load_stepper(model, device, dtype, rows, settings.max_tokens)
     seed = secrets.randbits(31) if settings.seed is None else settings.seed  # can be printed and used again
+    if nproc > 1 and "RANK" not in os.environ:
+        check_gpus(nproc, device)
+        words = command_words(context, leave_out=("model", "prompt", "seed"))
+        words = ["generate", "--seed", str(seed), *words, model, "-"]
+        raise typer.Exit(launch(nproc, words, text=text, alike=True))
     settings = replace(settings, seed=seed)
+    with split_processes(nproc, device) as mesh:
+        rows = max(settings.samples, settings.beams or 1)
+        stepper = load_stepper(model, device, dtype, rows, settings.max_tokens, mesh)
+        print_generated(stepper, text, settings, {"model": model, "seed": seed}, json, verbose)
+
+
+def print_generated(
+    stepper: Any, text: str, settings: GenerationSettings, about: dict[str, Any], json: bool, verbose: bool
+) -> None:
+    """Generate and print; with `verbose`, also print the speed on stderr."""
     start = time.perf_counter()
     if settings.beams is not None or settings.n is not None or json:
-        first, count = 0.0, print_whole(stepper, text, settings, {"model": model, "seed": seed}, json)
+        first, count = 0.0, print_whole(stepper, text, settings, about, json)
     else:
         first, count = print_stream(stepper, text, settings)
     if verbose:
         # without a first token of its own, the time includes reading the prompt
         rate = (count - (first > 0)) / max(time.perf_counter() - start - first, 1e-9)
         first_token = f"first_s={first:.2f} " if first else ""
-        print(f"tokens={count} {first_token}tokens_per_second={rate:.1f} seed={seed}", file=sys.stderr)
+        print(
+            f"tokens={count} {first_token}tokens_per_second={rate:.1f} seed={about['seed']}", file=sys.stderr
+        )
 
 
 def print_whole(

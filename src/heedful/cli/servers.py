@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
+import signal
 import sys
 import threading
 import webbrowser
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from heedful.cli.arguments import Device, Dtype, load_model, read_file
+import typer
+
+from heedful.cli.arguments import (
+    Device,
+    Dtype,
+    Processes,
+    check_gpus,
+    command_words,
+    load_model,
+    read_file,
+    split_processes,
+)
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError, MissingPackage
+from heedful.core.processes import is_first, launch
 
 if TYPE_CHECKING:
     from heedful.serve.openai_server import ServedModel
@@ -62,10 +78,12 @@ class ServerSettings:
 
 
 def serve_command(
+    context: typer.Context,
     models: Annotated[list[str], Argument("Folders, .gguf files or names of models.", metavar="MODEL")],
     settings: ServerSettings,
     device: Device = "cpu",
     dtype: Dtype = None,
+    nproc: Processes = 1,
     verbose: Annotated[bool, Option("Log a line for each request.", ("--verbose", "-v"))] = False,
 ) -> None:
     """Serve text generation, chat, embeddings and tasks over HTTP. SIGTERM or Ctrl-C ends it.
@@ -74,6 +92,7 @@ def serve_command(
       heed serve smollm2-135m-instruct
       heed serve ./my-classifier all-minilm-l6-v2 --port 8080
       HEED_API_KEY=secret heed serve ./my-model --host 0.0.0.0
+      heed serve ./large-model --nproc 4 --device cuda
     """
     try:
         from heedful.serve.guard import LOOPBACK_HOSTS, AccessRules
@@ -87,13 +106,21 @@ def serve_command(
     )
     template = None if settings.chat_template is None else read_file(Path(settings.chat_template))
     limits = Limits(settings.max_batch, settings.request_timeout, settings.strict_length, settings.max_tokens)
+    if nproc > 1 and "RANK" not in os.environ:
+        check_gpus(nproc, device)
+        raise typer.Exit(launch(nproc, ["serve", *command_words(context)], alike=True))
     host = settings.host
-    with bind_socket(settings.port, host) as sock:
-        served = [load_served_model(name, device, dtype, template, settings) for name in models]
+    with ExitStack() as stack:
+        mesh = stack.enter_context(split_processes(nproc, device))
+        sock = stack.enter_context(bind_socket(settings.port, host)) if is_first() else None
+        served = [load_served_model(name, device, dtype, template, settings, mesh) for name in models]
         if len({one.id for one in served}) < len(served):
             raise InputError(
                 f"two models have the same name: {', '.join(one.id for one in served)}", hint="rename one"
             )
+        if mesh is not None and not stack.enter_context(lead_processes(served)):
+            return
+        assert sock is not None
         rules = AccessRules((*LOOPBACK_HOSTS, host) if settings.local else None, settings.api_key)
         app, server = create_openai_app(served, queue=settings.max_queue, limits=limits, rules=rules)
         for one in served:
@@ -103,15 +130,30 @@ def serve_command(
         run_until_signal(app, server, sock, patience=settings.drain_timeout)
 
 
+def lead_processes(served: Sequence[ServedModel]) -> AbstractContextManager[bool]:
+    """Return a context that yields True in the process that serves; the others follow it to its end."""
+    from heedful.decode.slots import follow_first
+
+    for one in served:
+        if one.batch is None:
+            raise InputError(
+                f"{one.id} writes no text, and several processes only generate", hint="leave --nproc out"
+            )
+    if not is_first():  # the first one ends when a signal comes, and then these do
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+    return follow_first([cast(Any, one.batch).slots for one in served])
+
+
 def load_served_model(
-    name: str, device: str, dtype: str | None, template: str | None, settings: ServerSettings
+    name: str, device: str, dtype: str | None, template: str | None, settings: ServerSettings, mesh: Any
 ) -> ServedModel:
     """Load a model under the name that clients use: a folder's own name, or the name as given."""
     from heedful.serve.openai_server import make_served_model
 
     path = Path(name).expanduser()
     id = path.resolve().name.removesuffix(".gguf") if path.exists() else name
-    loaded = load_model(name, device, dtype)
+    loaded = load_model(name, device, dtype, mesh)
     return make_served_model(id, loaded, ctx=settings.ctx, template=template, max_rows=settings.max_batch)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heedful.cli.arguments import CommandGroup, command_words
+from heedful.cli.arguments import CommandGroup, check_gpus, command_words
 from heedful.cli.output import (
     Json,
     Quiet,
@@ -21,6 +21,7 @@ from heedful.cli.output import (
 )
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import ConfigError, HeedfulError, InputError, NotFound, nearest
+from heedful.core.processes import is_first, launch
 from heedful.core.progress import show_progress
 from heedful.train.recipes.recipes import setting_options
 
@@ -46,7 +47,7 @@ def train_command(
         list[str] | None, Option("Validate on this file; by default a part is held out.")
     ] = None,
     settings: Annotated[
-        list[str] | None, Option("Change any setting by its path.", ("--set",), metavar="A.B=C")
+        list[str] | None, Option("Change settings by their paths.", ("--set",), metavar="A.B=C,…")
     ] = None,
     folder: Annotated[
         Path | None, Option("Write the run to this folder. [default: runs/RECIPE]", ("--folder", "-o"))
@@ -74,6 +75,7 @@ def train_command(
       heed train shakespeare-char-cpu input.txt
       heed train gpt2 corpus.txt --valid held-out.txt --steps 2000 --set model.layers=4
       heed train transformer-multi30k train.de train.en --nproc 2
+      heed train gpt2 corpus.txt --nproc 8 --set parallel=fsdp,tensor=4
       heed train gpt2 corpus.txt --minutes 30
       heed train runs/gpt2 --resume --minutes 60
     """
@@ -100,7 +102,8 @@ def train_command(
 
         return print_rehearsal(rehearse(resolved), json)
     if nproc > 1:
-        launch_processes(nproc, resolved, command_words(context, leave_out=("nproc",)))
+        check_gpus(nproc, resolved.recipe.device)
+        raise typer.Exit(launch(nproc, ["train", *command_words(context, leave_out=("nproc",))]))
     from heedful.train.recipes.train import run_training
 
     try:
@@ -109,7 +112,7 @@ def train_command(
         if not reports_error(error):
             raise typer.Exit(error.exit_code) from None
         raise
-    if os.environ.get("RANK", "0") == "0":
+    if is_first():
         print_result(resolved, result, json)
 
 
@@ -131,7 +134,7 @@ def other_settings(settings: Sequence[str], files: list[str], valid: list[str]) 
     """Return the settings of --set, of the files to train on and of those to validate on."""
     from heedful.train.recipes.recipes import Setting, parse_assignment
 
-    assignments = [parse_assignment(text) for text in settings]
+    assignments = [parse_assignment(one) for text in settings for one in re.split(r",(?=[a-z_.]+=)", text)]
     for one in assignments:
         if one.path in ("train.folder", "train.resume"):
             raise ConfigError(f"--set cannot change {one.path}", hint="use --folder and --resume")
@@ -145,25 +148,7 @@ def reports_error(error: HeedfulError) -> bool:
     from heedful.train.fit import DivergedError
     from heedful.train.recipes.train import TrainingInterrupted
 
-    return os.environ.get("RANK", "0") == "0" or not isinstance(
-        error, TrainingInterrupted | DivergedError | OtherProcessFailed
-    )
-
-
-def launch_processes(count: int, settings: ResolvedSettings, arguments: list[str]) -> NoReturn:
-    """Run the command in several processes and exit with their code."""
-    from heedful.core.devices import resolve_device
-    from heedful.train.recipes.train import launch
-
-    if resolve_device(settings.recipe.device).type == "cuda":
-        import torch
-
-        gpus = torch.cuda.device_count()
-        if count > gpus:
-            raise ConfigError(
-                f"--nproc {count}: this machine has {gpus} GPUs", hint="use one process per GPU"
-            )
-    raise typer.Exit(launch(count, arguments))
+    return is_first() or not isinstance(error, TrainingInterrupted | DivergedError | OtherProcessFailed)
 
 
 def print_settings(settings: ResolvedSettings, json: bool) -> None:

@@ -183,6 +183,8 @@ def choose_slots(model: LM | Seq2Seq, max_rows: int, context: int | None = None)
     On a CPU that is machine code for the parts it knows, else the model's own parts, for a few rows at once;
     on a GPU a recorded step of those. A model that can neither is stepped text by text.
     """
+    if model.mesh is not None:  # its processes step together, with the model's own parts
+        return EagerSlots(model, max_rows, context)
     if model.device.type == "cpu" and importlib.util.find_spec("numba") is not None:
         from heedful.decode.engines.numba_slots import NumbaSlots
 

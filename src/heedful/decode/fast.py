@@ -40,6 +40,8 @@ def choose_stepper(model: Model | Stepper, rows: int, tokens: int, *, exact: boo
     """
     if not isinstance(model, Model):
         return stepper_for(model)
+    if model.mesh is not None:  # its processes step together
+        return EagerStepper(model)
     if model.device.type == "cuda":
         return EagerStepper(model) if tokens < MIN_TOKENS_RECORDED else GraphStepper(model)
     parameters = list(model.parameters())

@@ -11,14 +11,17 @@ definition; the engines step many in one call.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from datetime import timedelta
+from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from heedful.decode.request import context_length
@@ -214,3 +217,65 @@ def kv_parts(part: PartState | None) -> list[KV]:
     if isinstance(part, StateGroup):
         return [kv for child in part.parts.values() for kv in kv_parts(child)]
     return [part] if isinstance(part, KV) else []
+
+
+# Texts of models that are split over processes: the first one leads, and the others repeat what it does.
+
+
+class LeadingSlots(EagerSlots):
+    """Slots of a model that is split, in its first process: every call that computes is told to the others.
+
+    Slots are told by their places among those that are open, which are the same in every process.
+    """
+
+    number: int  # of this model among those that are served
+    channel: Any  # the group of processes that is told
+
+    def tell(self, *message: Any) -> None:
+        """Let the other processes make a call."""
+        dist.broadcast_object_list([message], src=0, group=self.channel)
+
+    def open(self, ids: Sequence[int], length: int) -> Slot:
+        self.tell(self.number, "open", list(ids), length)
+        return super().open(ids, length)
+
+    def forward(self, feeds: Sequence[tuple[Slot, Sequence[int]]]) -> Tensor:
+        self.tell(self.number, "forward", [(self.live.index(slot), list(ids)) for slot, ids in feeds])
+        return super().forward(feeds)
+
+    def close(self, slot: Slot) -> None:
+        self.tell(self.number, "close", self.live.index(slot))
+        super().close(slot)
+
+
+@contextlib.contextmanager
+def follow_first(slots: Sequence[EagerSlots]) -> Iterator[bool]:
+    """Yield True in the first process, which leads; in another, follow until it ends, and yield False."""
+    # Others may wait for the next request for as long as there is none.
+    channel = dist.new_group(backend="gloo", timeout=timedelta(days=365))
+    for number, one in enumerate(slots):
+        positions = torch.tensor(one.positions)
+        dist.all_reduce(positions, dist.ReduceOp.MIN, group=channel)  # all have room for the same texts
+        one.positions = int(positions)
+        if dist.get_rank() == 0:
+            one.__class__, one.number, one.channel = LeadingSlots, number, channel  # type: ignore[attr-defined]
+    if dist.get_rank() == 0:
+        try:
+            yield True
+        finally:
+            dist.broadcast_object_list([None], src=0, group=channel)
+        return
+    while True:
+        message: list[Any] = [None]
+        dist.broadcast_object_list(message, src=0, group=channel)
+        if message[0] is None:
+            break
+        number, call, *values = message[0]
+        followed = slots[number]
+        if call == "open":
+            followed.open(*values)
+        elif call == "close":
+            followed.close(followed.live[values[0]])
+        else:
+            followed.forward([(followed.live[place], ids) for place, ids in values[0]])
+    yield False

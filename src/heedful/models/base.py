@@ -49,6 +49,7 @@ class Model(nn.Module):
     pooling: Any = None  # how its token vectors become one for a sentence
     image_processor: Any = None  # how an image becomes what it reads; None: it reads text
     origin: Any = None  # how its checkpoint was laid out, so that saving gives it back
+    mesh: Any = None  # the processes that it is split over (models/tensor_parallel.py); None: it is whole
 
     def tie(self) -> None:
         """Make shared matrices one again, after parameters were replaced."""

@@ -84,9 +84,8 @@ class Rotary(nn.Module):
 
     def forward(self, x: Tensor, pos: Tensor, ctx: Context) -> Tensor:
         cos, sin = self._once(pos, ctx)
-        a, b = (
-            x[..., : self.dim].float().chunk(2, -1)
-        )  # angles in float32: bf16 cannot tell position 257 from 258
+        # In float32 or better: bf16 cannot tell the angle of position 257 from that of 258.
+        a, b = x[..., : self.dim].to(torch.promote_types(x.dtype, torch.float32)).chunk(2, -1)
         turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
         return turned if x.shape[-1] == self.dim else torch.cat((turned, x[..., self.dim :]), -1)
 

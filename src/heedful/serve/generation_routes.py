@@ -102,6 +102,10 @@ def read_completion(server: Server, fields: RequestFields) -> GenerationJob:
         raise unsupported_parameter(
             "echo", f"{served.id} reads the prompt apart from what it writes; leave echo out"
         )
+    if echo and sampling.logprobs is not None and served.model.mesh is not None:
+        raise unsupported_parameter(
+            "echo", f"{served.id} is split over processes and gives no scores of a prompt; leave echo out"
+        )
     inputs = read_inputs(fields, "prompt", server.limits.rows)
     if (texts := len(inputs) * sampling.settings.samples) > server.limits.rows:
         each = f"{len(inputs)} prompts of n={sampling.settings.samples}"

@@ -74,9 +74,9 @@ class ServedModel:
 
     @cached_property
     def can(self) -> list[str]:
-        """The addresses that this model answers."""
+        """The addresses that this model answers. One that is split over processes only generates."""
         writes = ["/v1/completions", "/v1/chat/completions"] if self.batch is not None else []
-        if self.model.tokenizer is None:
+        if self.model.tokenizer is None or self.model.mesh is not None:
             return writes
         ranks = self.embeds and Rerank.fits(self.model)  # a query and a text together, one number
         tasks = TASK_ENDPOINTS.get(self.task or "", ())

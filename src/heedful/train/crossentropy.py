@@ -11,6 +11,7 @@ import functools
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
@@ -25,6 +26,7 @@ from heedful.kernels.gpu.float8_product import (
     transpose_float8,
 )
 from heedful.kernels.gpu.float8_product import ROWS as ROWS8
+from heedful.models.tensor_parallel import enter, is_shared, leave, local_range
 
 ROWS = 8192  # positions in a chunk: large enough for full speed, small enough to be forgotten
 
@@ -201,6 +203,30 @@ def _fused_backward(ctx: Any, up: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
 _fused.register_autograd(_fused_backward, setup_context=_fused_setup)
 
 
+def split_cross_entropy(
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0
+) -> Tensor:
+    """The same where each process holds a slice of the vocabulary: log Σ e^u and u[label] are sums over them.
+
+    No process ever holds the logits of all words (Shoeybi et al. 2019 §3).
+    """
+    mesh = weight.device_mesh  # type: ignore[attr-defined]
+    start, end = local_range(len(weight), mesh.size(), mesh.get_local_rank())
+    own: Tensor = weight.to_local()  # type: ignore[attr-defined]
+    if bias is not None:
+        bias = bias.to_local() if is_shared(bias) else bias[start:end]  # type: ignore[attr-defined]
+    logits = F.linear(enter(x, mesh), own.to(x.dtype), None if bias is None else bias.to(x.dtype))
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # (N, V/n)
+    top = logits.detach().amax(-1)
+    dist.all_reduce(top, dist.ReduceOp.MAX, group=mesh.get_group())
+    here = (labels >= start) & (labels < end)
+    hit = logits.gather(1, (labels - start).clamp(0, end - start - 1)[:, None])[:, 0].where(here, 0.0)
+    sums = torch.stack(((logits - top[:, None]).exp().sum(-1), hit, logits.sum(-1)))
+    z, hit, every = leave(sums, mesh).unbind()
+    loss = z.log() + top - (1 - smoothing) * hit - smoothing / len(weight) * every
+    return (loss * (labels != IGNORE)).sum()
+
+
 def linear_cross_entropy(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0,
     rows: int | None = None, float8: bool = False,
@@ -212,6 +238,8 @@ def linear_cross_entropy(
     x, labels, rows = x.reshape(-1, x.shape[-1]), labels.reshape(-1), rows or ROWS
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
+    if is_shared(weight):
+        return split_cross_entropy(x, weight, bias, labels, smoothing)
     if x.dtype == torch.float64 or len(x) <= rows // 8:  # small, or meant to be exact: nothing to save
         return cross_entropy_reference(x, weight, bias, labels, smoothing)
     if x.is_cuda:

@@ -4,6 +4,7 @@
     DistributedProcesses    several of them, over torch.distributed
       kind ddp     every process holds the whole model; gradients are averaged (Li et al. 2020)
       kind fsdp    weights, gradients and moments are shared out, gathered layer by layer (Zhao et al. 2023)
+      tensor n     n processes at a time compute one copy together (models/tensor_parallel.py), with either
 
 What belongs to several processes alone is imported when there are several: it takes seconds.
 
@@ -15,6 +16,7 @@ process writes its own shard.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -29,7 +31,14 @@ from heedful.core.errors import ConfigError, HeedfulError
 from heedful.core.files import sha256
 from heedful.data.batch import Batch
 from heedful.data.batches import StepBatches
-from heedful.models.base import LM, Seq2Seq
+from heedful.models.base import LM, Model, Seq2Seq
+from heedful.models.tensor_parallel import (
+    gather_dtensor,
+    gather_weights,
+    group_by_mesh,
+    is_shared,
+    parallelize,
+)
 from heedful.nn.block import Stack
 
 T = TypeVar("T")
@@ -43,8 +52,12 @@ class OtherProcessFailed(HeedfulError):
 class Processes:
     """One process alone. What it would say to others it keeps."""
 
-    rank, world = 0, 1
+    rank, world = 0, 1  # which share of the rows of a batch this process reads, and how many shares there are
+    is_first = True  # whether this process writes and reports
     sharded = False  # whether weights are shared out
+
+    def split(self, model: Model) -> None:
+        """Split the model over the processes that compute one copy of it."""
 
     def share(self, batches: StepBatches) -> StepBatches:
         """This process's rows of every batch."""
@@ -77,6 +90,10 @@ class Processes:
     def like(self, value: Tensor, shared: Tensor) -> Tensor:
         """A whole tensor, shared out as another one is."""
         return value
+
+    def clip(self, weights: Sequence[Tensor], limit: float) -> Tensor:
+        """Make the gradient at most this long; return how long it was."""
+        return nn.utils.clip_grad_norm_(weights, limit)
 
     def settle(self) -> None:
         """Share out again what a forward pass has gathered and no backward pass will let go."""
@@ -113,22 +130,45 @@ class Processes:
 class DistributedProcesses(Processes):
     """Several processes that have found each other."""
 
-    def __init__(self, kind: str = "ddp") -> None:
+    def __init__(self, kind: str = "ddp", tensor: int = 1) -> None:
         if kind not in ("ddp", "fsdp"):
             raise ConfigError(f"parallel = {kind!r} is unknown", hint="ddp or fsdp")
-        self.kind, self.rank, self.world = kind, dist.get_rank(), dist.get_world_size()
-        self.sharded = kind == "fsdp"
+        every = dist.get_world_size()
+        if tensor < 1 or every % tensor:
+            fits = ", ".join(str(n) for n in range(1, every + 1) if every % n == 0)
+            raise ConfigError(f"tensor={tensor} does not divide {every} processes", hint=f"choose {fits}")
+        if kind == "ddp" and 1 < tensor < every:
+            raise ConfigError(
+                f"tensor={tensor} of {every} processes makes {every // tensor} copies, which ddp cannot keep",
+                hint=f"set parallel=fsdp, or tensor={every} for one copy",
+            )
+        self.tensor, self.world = tensor, every // tensor
+        self.rank, self.is_first = dist.get_rank() // tensor, dist.get_rank() == 0
+        self.kind = kind if self.world > 1 else "one copy"
+        self.sharded = kind == "fsdp" or tensor > 1
+        self.mesh: Any = None  # (copies, processes of a copy)
         self.module: Any = None
         self.spare: Batch | None = None  # one row, for a process that has none of its own
+
+    def split(self, model: Model) -> None:
+        if self.kind == "ddp":
+            return
+        from torch.distributed.device_mesh import init_device_mesh
+
+        # torch suggests on every process to join dimensions, which slices of slices do not allow.
+        logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+        shape, names = (self.world, self.tensor), ("data", "tensor")
+        self.mesh = init_device_mesh(model.device.type, shape, mesh_dim_names=names)
+        if self.tensor > 1 and model.mesh is None:
+            parallelize(model, self.mesh["tensor"])
 
     def share(self, batches: StepBatches) -> StepBatches:
         self.spare = batches[0].rows(slice(0, 1))
         return batches.shard(self.rank, self.world)
 
     def wrap(self, module: nn.Module, batches: StepBatches, device: torch.device) -> nn.Module:
-        self.module = (
-            self._wrap_fsdp(module, device) if self.kind == "fsdp" else self._wrap_ddp(module, device)
-        )
+        wraps = {"fsdp": self._wrap_fsdp, "ddp": self._wrap_ddp}
+        self.module = wraps[self.kind](module, device) if self.kind in wraps else module
         wrapped: nn.Module = self.module
         return wrapped
 
@@ -151,27 +191,26 @@ class DistributedProcesses(Processes):
         """Layers that read nothing but their input are gathered one by one; all else together, as the root.
 
         A decoder's layers also read the encoder's memory, past which their gradients are not waited for: they
-        belong to the root. So do layers that stand at several depths.
+        belong to the root. So do layers that share weights.
         """
-        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh(device.type, (self.world,))
-        model = module.model
+        mesh, model = self.mesh["data"], module.model
         stack = (
             model.encoder if isinstance(model, Seq2Seq) else model.blocks if isinstance(model, LM) else None
         )
-        if isinstance(stack, Stack) and len(set(stack.depth)) == len(stack.depth):
-            for i in range(len(stack)):
-                fully_shard(stack[i], mesh=mesh)
+        layers = [stack[i] for i in range(len(stack))] if isinstance(stack, Stack) else []
+        weights = [id(p) for layer in layers for p in layer.parameters()]
+        for layer in layers if len(set(weights)) == len(weights) else ():
+            fully_shard(layer, mesh=mesh)
         root: Any = fully_shard(module, mesh=mesh)
         sharded: nn.Module = root
         return sharded
 
     def total(self, counts: Mapping[Any, int]) -> dict[Any, int]:
         summed = torch.tensor(list(counts.values()), dtype=torch.int64)
-        dist.all_reduce(summed)
-        return dict(zip(counts, summed.tolist(), strict=True))
+        dist.all_reduce(summed)  # the processes of a copy read the same rows
+        return dict(zip(counts, (summed // self.tensor).tolist(), strict=True))
 
     def parts(self, batch: Batch, divide: Divide, count: int) -> Iterator[tuple[Batch, Divide]]:
         """Every process takes `count` parts, or the others would wait for it: what is missing is made up by
@@ -199,13 +238,21 @@ class DistributedProcesses(Processes):
     def mean(self, values: Tensor) -> Tensor:
         values = values.clone()
         dist.all_reduce(values)
-        return values / self.world
+        return values / dist.get_world_size()
 
     def whole_tensor(self, value: Tensor) -> Tensor:
         return gather_dtensor(value)
 
     def like(self, value: Tensor, shared: Tensor) -> Tensor:
         return shared_like(value, shared)
+
+    def clip(self, weights: Sequence[Tensor], limit: float) -> Tensor:
+        groups = group_by_mesh(weights)
+        norms = [nn.utils.get_total_norm([w.grad for w in g if w.grad is not None]) for g in groups]
+        norm = torch.linalg.vector_norm(torch.stack([gather_dtensor(n) for n in norms]))
+        for group in groups:
+            nn.utils.clip_grads_with_norm_(group, limit, norm)
+        return norm
 
     def settle(self) -> None:
         from torch.distributed.fsdp import FSDPModule
@@ -214,29 +261,11 @@ class DistributedProcesses(Processes):
             if isinstance(module, FSDPModule):
                 module.reshard()
 
-    @contextlib.contextmanager
-    def gather_weights(self, model: nn.Module) -> Iterator[None]:
-        held = [
-            (m, n, p)
-            for m in model.modules()
-            for n, p in m._parameters.items()
-            if p is not None and is_shared(p)
-        ]
-        full: dict[int, nn.Parameter] = {}
-        for _, _, p in held:
-            if id(p) not in full:  # tied weights stay one
-                value = self.whole_tensor(p.detach())
-                full[id(p)] = nn.Parameter(value.cpu(), p.requires_grad) if self.rank == 0 else p
-        for module, name, p in held:
-            module._parameters[name] = full[id(p)]
-        try:
-            yield
-        finally:
-            for module, name, p in held:
-                module._parameters[name] = p
+    def gather_weights(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
+        return gather_weights(model)
 
     def run_on_first(self, function: Callable[[], T]) -> T | None:
-        return self.run_on_all(function if self.rank == 0 else lambda: None)
+        return self.run_on_all(function if self.is_first else lambda: None)
 
     def run_on_all(self, function: Callable[[], T]) -> T:
         done, failure = None, None
@@ -259,8 +288,8 @@ class DistributedProcesses(Processes):
         writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)  # safetensors, no pickles
         with quiet_checkpoint("written"):
             dcp.save(dict(tensors), storage_writer=writer)
-        mine = sorted(folder.glob(f"shard-{self.rank + 1:05d}-*.safetensors"))
-        sums: list[dict[str, str]] = [{} for _ in range(self.world)]
+        mine = sorted(folder.glob(f"shard-{dist.get_rank() + 1:05d}-*.safetensors"))
+        sums: list[dict[str, str]] = [{} for _ in range(dist.get_world_size())]
         dist.all_gather_object(sums, self.run_on_all(lambda: {path.name: sha256([path]) for path in mine}))
         return {name: digest for one in sums for name, digest in one.items()}
 
@@ -273,6 +302,8 @@ class DistributedProcesses(Processes):
     def empty_like(self, shape: Sequence[int], dtype: torch.dtype, shared: Tensor) -> Tensor:
         if not is_shared(shared) or not shape:
             return super().empty_like(shape, dtype, shared)
+        if shape == shared.shape:
+            return torch.empty_like(shared, dtype=dtype)
         from torch.distributed.tensor import empty
 
         mesh, placed = shared.device_mesh, shared.placements  # type: ignore[attr-defined]
@@ -292,21 +323,6 @@ def quiet_checkpoint(verb: str) -> Iterator[None]:
         raise OSError(f"shards could not be {verb}: {'; '.join(sorted(reasons)):.300}") from None
 
 
-def is_shared(value: Any) -> bool:
-    """Whether a tensor lies in parts on several processes."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return False
-    from torch.distributed.tensor import DTensor
-
-    return isinstance(value, DTensor)
-
-
-def gather_dtensor(value: Tensor) -> Tensor:
-    """A tensor whose parts may lie on several processes, whole on each."""
-    full: Tensor = value.full_tensor() if is_shared(value) else value  # type: ignore[attr-defined]
-    return full
-
-
 def shared_like(value: Tensor, shared: Tensor, source: int | None = 0) -> Tensor:
     """A whole tensor, shared out as another one is; process `source` has the values, or (None) each has."""
     if not is_shared(shared) or value.dim() == 0:
@@ -318,10 +334,14 @@ def shared_like(value: Tensor, shared: Tensor, source: int | None = 0) -> Tensor
 
 
 @contextlib.contextmanager
-def processes(kind: str = "ddp", gpu: bool = False) -> Iterator[Processes]:
+def processes(kind: str = "ddp", gpu: bool = False, tensor: int = 1) -> Iterator[Processes]:
     """This process alone, or with those it was started with: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT."""
     # torchrun, Slurm and `heed train --nproc` set both.
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or "RANK" not in os.environ:
+        if tensor > 1:
+            raise ConfigError(
+                f"tensor={tensor} needs {tensor} processes and this is one", hint=f"add --nproc {tensor}"
+            )
         yield Processes()
         return
     if gpu:
@@ -329,6 +349,6 @@ def processes(kind: str = "ddp", gpu: bool = False) -> Iterator[Processes]:
     # Tensors of the GPU travel by NCCL, counts and flags by gloo: those wait for nothing on the device.
     dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=timedelta(minutes=30))
     try:
-        yield DistributedProcesses(kind)
+        yield DistributedProcesses(kind, tensor)
     finally:
         dist.destroy_process_group()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 from torch.optim import Optimizer
 
@@ -163,10 +163,14 @@ class TrainingRun:
                 "a table learnt by spelling is no plain model yet and cannot be saved",
                 hint="use TrainConfig(folder=None), and heedful.save after `with spell_embedding(…)`",
             )
+        processes.split(model)
+        if model.mesh is not None and (config.float8 or config.compile):
+            name = "float8" if config.float8 else "compile"
+            raise ConfigError(f"{name}=True does not work on a model that is split", hint=f"set {name}=False")
         self.free_to_compile = config.compile is None  # whether the choice may be taken back
         resumed = store.newest(Path(config.folder)) if config.folder is not None and config.resume else None
         config, line = choose_speed(config, model, purpose, batches, processes, resumed)
-        self.report = report if processes.rank == 0 else lambda line: None
+        self.report = report if processes.is_first else lambda line: None
         if line is not None:
             self.report(line)
         self.model, self.config, self.processes, self.number = model, config, processes, 0
@@ -184,7 +188,8 @@ class TrainingRun:
         self.saved: int | None = None  # the step of the checkpoint written last
         self.began = time.perf_counter()
         self.seconds = self.saved_seconds = 0.0  # of this run and those it resumed; at the last checkpoint
-        recorded = config.graph and self.device.type == "cuda" and processes.world == 1
+        alone = processes.world == 1 and model.mesh is None
+        recorded = config.graph and self.device.type == "cuda" and alone
         self.change: StepFunction = GraphedStep(self._change, self._forget) if recorded else self._change
 
     def step(self) -> Step:
@@ -255,8 +260,7 @@ class TrainingRun:
                 loss.backward()
             losses.append(loss.detach())
             shown.append(terms)
-        norm = nn.utils.clip_grad_norm_(self.weights, math.inf if c.clip is None else c.clip)
-        norm = self.processes.whole_tensor(norm)
+        norm = self.processes.clip(self.weights, math.inf if c.clip is None else c.clip)
         for optimiser in self.optimisers:
             optimiser.step()
         self._forget()

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from heedful.core.errors import ConfigError
+from heedful.models.tensor_parallel import gather_dtensor, group_by_mesh
 from heedful.train.config import TrainConfig
-from heedful.train.distributed import gather_dtensor, shared_like
+from heedful.train.distributed import shared_like
 
 TIMED_WARMUP = 0.1  # the share of a run of minutes after which its warm-up ends at the latest
 DECAY_SHARE = 5  # wsd falls in the last fifth
@@ -87,7 +88,7 @@ def make_optimisers(model: nn.Module, c: TrainConfig) -> list[Optimizer]:
 
 def adamw(parameters: Iterable[dict[str, object]], c: TrainConfig) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter 2019), one fused kernel for all tensors."""
-    kept = [g for g in parameters if g["params"]]
+    kept = [g | {"params": alike} for g in parameters for alike in group_by_mesh(g["params"])]  # type: ignore[arg-type]
     rate = first_rate(kept[0]["params"][0], c)  # type: ignore[index]
     recorded = isinstance(rate, Tensor)
     return torch.optim.AdamW(kept, lr=rate, betas=c.betas, eps=c.eps, fused=True, capturable=recorded)

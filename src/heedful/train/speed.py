@@ -101,7 +101,8 @@ def obstacles(
     function = getattr(purpose, "func", purpose)  # of a functools.partial
     own = [f"{type(m).__name__} is your own" for m in modules if is_foreign(type(m))]
     own = ["the objective is your own"] * is_foreign(function) + own
-    against_compiling = {
+    split = {"the model is split over processes": model.mesh is not None}
+    against_compiling = split | {
         "this GPU is too old": torch.cuda.get_device_properties(model.device).major < 7,
         "the package triton is missing": importlib.util.find_spec("triton") is None,
         f"{hook} has a hook": bool(hook),
@@ -110,7 +111,7 @@ def obstacles(
         "batches have several shapes": shapes > 1,
         f"too short to earn {COMPILE_SECONDS:.0f} s of compiling": seconds * share < COMPILE_SECONDS,
     }
-    against_recording = {
+    against_recording = split | {
         "several processes take a step together": processes.world > 1,
         "adafactor reads numbers back": config.optimiser == "adafactor",
         f"{hook} has a hook": bool(hook),

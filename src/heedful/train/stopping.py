@@ -13,6 +13,7 @@ from torch import Tensor
 
 from heedful.core.errors import ConfigError, NotFound
 from heedful.models.base import Model
+from heedful.models.tensor_parallel import group_by_mesh
 from heedful.nn.adapt import LoRA, swap
 from heedful.train import checkpoint as store
 from heedful.weights.loading import load
@@ -73,8 +74,9 @@ class WeightAverage:
     @torch.no_grad()
     def update(self) -> None:
         parameters = dict(self.model.named_parameters())
-        now: list[Tensor] = [parameters[n] for n in self.values]
-        torch._foreach_lerp_(list(self.values.values()), now, 1 - self.decay)
+        now = {id(average): parameters[n] for n, average in self.values.items()}
+        for averages in group_by_mesh(self.values.values()):
+            torch._foreach_lerp_(averages, [now[id(average)] for average in averages], 1 - self.decay)
 
     @contextmanager
     def in_model(self) -> Iterator[Model]:

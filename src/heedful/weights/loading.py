@@ -24,6 +24,7 @@ from heedful.models.hf_config import (
     read_config,
     read_quantization,
 )
+from heedful.models.tensor_parallel import SlicePlan, parallelize
 from heedful.nn.head import SentenceHead
 from heedful.nn.init import initialise, outline
 from heedful.nn.quantised import Int8Embedding, quantise_modules
@@ -116,19 +117,27 @@ def load(
     head: str | None = None,
     labels: Sequence[str] | None = None,
     seed: int = 0,
+    mesh: Any = None,
 ) -> Model:
     """A model with published weights, in eval mode: a folder in Hugging Face layout, a .gguf file, a hub id.
 
     The head follows `architectures` in config.json. `dtype` None keeps the type of the file: matrices of a
     .gguf file stay as they are stored until the model is trained or moved. With `head` ("classify", "tag",
     "span", "lm" …) the body gets a new head to be trained, drawn by `seed`: load("all-minilm-l6-v2",
-    head="classify", labels=["good", "bad"]).
+    head="classify", labels=["good", "bad"]). With `mesh`, a one-dimensional DeviceMesh, the model is split
+    over its processes (tensor parallelism), and each of them reads only its slices.
     """
     if labels is not None and head is None:
         raise ConfigError("labels= are those of a new head", hint='give head="classify" or head="tag"')
-    model = _load(path, device, dtype, keep_blocks=dtype is None)
-    if head is None:
-        return model
+    slices_of = mesh if head is None else None  # a new head stands on a whole body
+    model = _load(path, device, dtype, keep_blocks=dtype is None and mesh is None, mesh=slices_of)
+    if head is not None:
+        model = _with_new_head(model, head, labels, seed).to(device).eval()
+    return model if mesh is None or model.mesh is not None else parallelize(model, mesh)
+
+
+def _with_new_head(model: Model, head: str, labels: Sequence[str] | None, seed: int) -> Model:
+    """Check the head that `load` was asked for, and put it on the body."""
     heads = model.family.heads
     if head not in heads:
         raise ConfigError(f"is no head of a {model.family.name}", argument="head", value=head, allowed=heads)
@@ -139,11 +148,16 @@ def load(
     names = None if labels is None else [str(label) for label in labels]
     if isinstance(labels, str) or (names is not None and (not names or len(set(names)) < len(names))):
         raise ConfigError(f"labels={labels!r:.80} must be a list of names, each once")
-    return with_head(model, head, names, seed=seed).to(device).eval()
+    return with_head(model, head, names, seed=seed)
 
 
 def _load(
-    path: str | Path, device: str | torch.device, dtype: torch.dtype | None, *, keep_blocks: bool = False
+    path: str | Path,
+    device: str | torch.device,
+    dtype: torch.dtype | None,
+    *,
+    keep_blocks: bool = False,
+    mesh: Any = None,
 ) -> Model:
     where = _resolve(path)
     if where.is_dir() and (base := adapter_base(where)) is not None:
@@ -152,10 +166,13 @@ def _load(
         return _load_peft(where, device, dtype)
     source, family, config, hf_config = _open_checkpoint(where)
     model = _make_outline(family, config)
+    model.hf_config = hf_config
+    split = None if mesh is None or has_adapter(where) else SlicePlan(model, mesh)
+    slices = None if split is None else split.slices
     if "quantization" in hf_config:
         _fill_quantised(model, source, hf_config, dtype)
     elif isinstance(source, ShardedFolder):
-        fill_model(model, source, own_rows(model), dtype=dtype, as_stored=dtype is None)
+        fill_model(model, source, own_rows(model), dtype=dtype, as_stored=dtype is None, slices=slices)
         model.tie()
         hf_config = {name: value for name, value in hf_config.items() if name != "sharding"}
     else:
@@ -164,7 +181,9 @@ def _load(
             rows, prefix = family.gguf_rows(config), ""
             source.keep_blocks = keep_blocks
         drop = family.drop(config) if callable(family.drop) else family.drop
-        origin = fill_model(model, source, rows, prefix=prefix, copies=family.copies, drop=drop, dtype=dtype)
+        origin = fill_model(
+            model, source, rows, prefix=prefix, copies=family.copies, drop=drop, dtype=dtype, slices=slices
+        )
         model.origin = None if isinstance(source, GGUFFile) else origin
         model.tie()
     _fill_buffers(model)
@@ -173,7 +192,8 @@ def _load(
         model.pooling = pooling_from_gguf(source.metadata, source.architecture)
         ids = {f"{role}_token_id": getattr(model.tokenizer, role, None) for role in ("bos", "eos", "pad")}
         model.hf_config = {name: value for name, value in ids.items() if value is not None}
-        return model.to(device).eval()
+        model = model.to(device).eval()
+        return model if split is None else split.join(model)
     model.hf_config, model.pooling = hf_config, read_pooling(where)
     if model.image_processor is not None:
         model.image_processor = read_image_processor(where, model.image_processor)
@@ -185,7 +205,8 @@ def _load(
     model.tokenizer = load_tokenizer(where, hf_config)
     if has_adapter(where):
         load_adapter(model, where)
-    return model.to(device).eval()
+    model = model.to(device).eval()
+    return model if split is None else split.join(model)
 
 
 def _make_outline(family: Family, config: Config) -> Model:

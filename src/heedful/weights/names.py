@@ -32,10 +32,11 @@ from heedful.core.errors import (
 )
 from heedful.core.progress import report_progress
 from heedful.kernels.cpu.block_tensor import BlockTensor, widened
-from heedful.weights.formats.tensor_files import TensorEntry, TensorSource
-from heedful.weights.ops import SAME, Op
+from heedful.weights.formats.tensor_files import TensorEntry, TensorSource, map_tensor
+from heedful.weights.ops import SAME, Alternating, MatrixTranspose, Op, Stacked
 
 Row = tuple[Any, ...]
+Slices = Mapping[str, tuple[int, int, int]]  # by our name: the axis that is cut, where it begins and ends
 
 
 @dataclass(frozen=True)
@@ -174,12 +175,12 @@ def in_file(name: str, entries: Mapping[str, TensorEntry], prefix: str) -> str:
 def fill_model(
     model: nn.Module, source: TensorSource, rows: Iterable[Row], *, prefix: str = "",
     copies: Mapping[str, str] | None = None, drop: Sequence[str] = (), dtype: torch.dtype | None = None,
-    as_stored: bool = False,
+    as_stored: bool = False, slices: Slices | None = None,
 ) -> Origin:  # fmt: skip
     """Give every tensor of a model made on `meta` its published value.
 
     `dtype` None is what most matrices have, and wider vectors stay wide, but for the bias of a matrix;
-    `as_stored` leaves each in its own.
+    `as_stored` leaves each in its own. Of the tensors in `slices` only the slice is read and set.
     """
     ours = model_tensors(model)
     links = connect(rows, ours)
@@ -195,8 +196,10 @@ def fill_model(
     _check_names(names, source, copies or {}, drop, origin, prefix)
     target = dtype or _main_dtype(source.entries[n] for n in names.values())
     for number, link in enumerate(links, 1):
-        values = [source.read(names[t]) for t in link.theirs]
-        for name, value in zip(link.ours, _load(link, values, ours), strict=True):
+        cut = slices is not None and not slices.keys().isdisjoint(link.ours)
+        values = [map_tensor(source, names[t]) if cut else source.read(names[t]) for t in link.theirs]
+        loaded = _load_slices(link, values, ours, slices or {}) if cut else _load(link, values, ours)
+        for name, value in zip(link.ours, loaded, strict=True):
             added = isinstance(model.get_submodule(name.rpartition(".")[0]), nn.Linear)  # to a product
             value = value if as_stored else _cast(value, target, keep_wide=dtype is None and not added)
             set_tensor(model, name, value.contiguous())
@@ -265,6 +268,30 @@ def _load(link: Link, values: list[Tensor], ours: Mapping[str, Tensor]) -> list[
                 hint="is it quantised by a program that is not read here?",
             )
     return loaded
+
+
+def _load_slices(
+    link: Link, values: list[Tensor], ours: Mapping[str, Tensor], slices: Slices
+) -> list[Tensor]:
+    """Return the slices of a link's tensors, in memory of their own.
+
+    `values` are views of a file. An op that gives further views reads nothing, and the slice alone is copied.
+    Before an op that copies, the experts are chosen, or the rows of heads.
+    """
+    cuts = [slices.get(name, (0, 0, len(ours[name]))) for name in link.ours]
+    axis, start, end = cuts[0]
+    if isinstance(link.op, Alternating | MatrixTranspose | Stacked) and axis == 0:
+        chosen = values[start:end] if isinstance(link.op, Stacked) else [v[start:end] for v in values]
+        return _load(link, chosen, {name: ours[name][start:end] for name in link.ours})
+    shapes, first = [ours[name].shape for name in link.ours], values[0]
+    fits = [sum(s[0] for s in shapes), *shapes[0][1:]] == list(first.shape)
+    if link.op.moves_rows and fits and all(cut[0] == 0 for cut in cuts):
+        orders = link.op.load([torch.arange(len(first))], shapes)
+        return [first[order[start:end]] for order, (_, start, end) in zip(orders, cuts, strict=True)]
+    return [
+        value.narrow(axis, start, end - start).clone(memory_format=torch.contiguous_format)
+        for value, (axis, start, end) in zip(_load(link, values, ours), cuts, strict=True)
+    ]
 
 
 def _main_dtype(entries: Iterable[TensorEntry]) -> torch.dtype:

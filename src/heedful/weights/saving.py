@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from heedful.core.errors import InputError
 from heedful.core.images import write_image_processor
 from heedful.models.base import Model
 from heedful.models.hf_config import GENERATION, config_from, config_to, own_architecture
+from heedful.models.tensor_parallel import gather_weights, is_shared
 from heedful.nn.quantised import Int8Embedding, dequantise_modules
 from heedful.text import save_tokenizer
 from heedful.weights.adapters import ADAPTER_FILES, adapter_tensors, save_adapter
@@ -33,6 +35,8 @@ def save(model: Model, folder: str | Path, *, quantized: bool = False) -> Path:
 
     The matrices of a quantised model are written as plain floats, which other libraries open. They stay
     rounded with `quantized`, in a quarter or an eighth of the space, in a folder that only heedful opens.
+
+    Of a model that is split over processes, all of them call this, and the first one writes it whole.
     """
     folder = Path(folder)
     if folder.is_file():
@@ -43,8 +47,17 @@ def save(model: Model, folder: str | Path, *, quantized: bool = False) -> Path:
         raise InputError(
             "heads were taken out of it, which no config.json can say", hint="keep it with torch.save"
         )
-    if not quantized:
-        model = dequantised_model(model)
+    if any(map(is_shared, model.parameters())):
+        with gather_weights(model):
+            if dist.get_rank() == 0:
+                _write_folder(model, folder)
+        dist.barrier()
+        return folder
+    return _write_folder(model if quantized else dequantised_model(model), folder)
+
+
+def _write_folder(model: Model, folder: Path) -> Path:
+    """Write a model whose tensors are whole."""
     folder.mkdir(parents=True, exist_ok=True)
     family, origin = model.family, model.origin
     adapter = adapter_tensors(model)

@@ -115,7 +115,7 @@ def outside_change(model: Model) -> str | None:
         return "nn.Module.__call__ was replaced"
     if torch.is_autocast_enabled(model.device.type):
         return "torch.autocast is on"
-    return None
+    return None if model.mesh is None else "the model is split over several processes"
 
 
 def find_recording_obstacle(model: Model) -> str | None:

@@ -30,7 +30,7 @@ def normed_heads(x: Tensor, heads: int, norm: nn.Module | None, ctx: Context) ->
     """(B, T, H·K) → (B, H, T, K), normalised in runs as long as the norm: a head each, or all of them."""
     if norm is None:
         return split_heads(x, heads)
-    runs = x.shape[-1] // norm_size(norm)
+    runs = heads if x.shape[-1] == heads * norm_size(norm) else 1
     normed = show_norm(norm, split_heads(x, runs), ctx)  # (B, H or 1, T, ·)
     return normed if runs == heads else split_heads(join_heads(normed), heads)
 

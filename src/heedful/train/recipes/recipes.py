@@ -78,10 +78,12 @@ class Recipe:
         str, Option("Compute on this device: auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")
     ] = "auto"
     parallel: str = "ddp"  # how several processes share the work: ddp, or fsdp (weights are shared out too)
+    tensor: int = 1  # so many processes compute one copy of the model together, each with slices of matrices
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data", asdict(DataSettings()) | dict(self.data))
         check_choice("parallel", self.parallel, ("ddp", "fsdp"), ConfigError)
+        check_integer("tensor", self.tensor, 1, error=ConfigError)
 
 
 # The classes that check a setting, by the first part of its path: train.lr is TrainConfig.lr.
@@ -569,7 +571,7 @@ def absolute_path(text: str) -> str:
 
 def check_same_settings(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Raise ConfigError for the first setting of a run that resuming it would change; `fit` checks train.*"""
-    free = ("name", "what", "device", "parallel", "evaluate.", "train.", "files", "valid")
+    free = ("name", "what", "device", "parallel", "tensor", "evaluate.", "train.", "files", "valid")
     before, after = ({**values, "tokenizer": dict(values["tokenizer"])} for values in (old, new))
     for values in (before, after):
         replace_paths(values, absolute_path)

@@ -3,19 +3,16 @@
 `TrainingLoop` is the one loop around `fit`: it counts, reports, logs, evaluates, keeps the weights that score
 best, stops early and ends on a signal. `heed train` and `heed finetune` both run it. They differ by their
 `Validation`: how weights are scored, which score decides, and where good weights are kept (a checkpoint, or
-memory). `launch` starts several processes of one run, and `rehearse` measures a run without writing anything.
+memory). `rehearse` measures a run without writing anything.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import signal
-import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -48,7 +45,6 @@ MAX_SHOWN_SCORES = 8  # of an evaluation in a line; a tagger has one for each ki
 SHOW_SECONDS = 0.25  # between looks at the loss; each one waits for the GPU
 MAX_PERPLEXITY_LOSS = 50  # beyond, e to its power says nothing
 SAMPLED_TEXTS, SHOWN_TEXTS = 64, 4  # held-out texts that a translator translates and writes down
-GRACE_SECONDS = 30.0  # for the other processes to end after one has failed
 
 
 class TrainingInterrupted(HeedfulError):
@@ -311,17 +307,17 @@ def run_training(
     """Prepare, train, evaluate and save; alone, or with the processes this one was started with."""
     recipe = settings.recipe
     device = resolve_device(recipe.device)
-    with processes(recipe.parallel, gpu=device.type == "cuda") as by:
+    with processes(recipe.parallel, device.type == "cuda", recipe.tensor) as by:
         device = torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
         open_folder = lambda: RunFolder(folder, settings, resume, tensorboard)
         files: Files = by.run_on_first(open_folder) or Files(folder)
         with closing(files):
             # The first process writes the vocabulary and the tokens, which the others then find.
             own = lambda: prepare_run(settings, device, folder)
-            with show_progress("reading the files", quiet=quiet or by.rank > 0):
+            with show_progress("reading the files", quiet=quiet or not by.is_first):
                 run = by.run_on_first(own) or own()
             config = replace(recipe.train, folder=folder, resume=resume)
-            with closing(make_reporter(config.steps, quiet or by.rank > 0)) as reporter:
+            with closing(make_reporter(config.steps, quiet or not by.is_first)) as reporter:
                 loop = TrainingLoop(
                     run.model, run.purpose, run.batches, config,
                     make_validation(settings, run, files, by), reporter, files, by, recipe.evaluate.log,
@@ -435,54 +431,6 @@ def translate_sample(model: Model, valid: Batches) -> tuple[dict[str, float], li
     shown = zip(sources[:SHOWN_TEXTS], texts, truths, strict=False)
     lines = [f"{tokenizer.decode(ids)} → {text} (reference: {truth})" for ids, text, truth in shown]
     return ({"bleu": bleu(truths, texts)["bleu"]} if find_spec("sacrebleu") else {}), lines
-
-
-# Start several processes of one run on this machine. torchrun does the same over several machines.
-
-
-def launch(count: int, arguments: Sequence[str]) -> int:
-    """Run `heed train` in `count` processes; return the exit code of the first that failed."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    shared = os.environ | place | {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-    shared.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
-    command = [sys.executable, "-m", "heedful.train.recipes.train", *arguments]
-    # In sessions of their own, so that Ctrl-C reaches them once: from here.
-    processes = [
-        subprocess.Popen(command, env=shared | {"RANK": str(r), "LOCAL_RANK": str(r)}, start_new_session=True)
-        for r in range(count)
-    ]
-
-    def forward(number: int, frame: Any) -> None:
-        for process in processes:
-            if process.poll() is None:
-                process.send_signal(number)
-
-    old = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        return _wait(processes)
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
-def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Wait until all have ended and return the exit code. If one fails, the others are ended too."""
-    failed: int | None = None
-    deadline = float("inf")
-    while any(process.poll() is None for process in processes):
-        codes = [process.returncode for process in processes if process.poll() is not None]
-        if failed is None and any(codes):
-            failed, deadline = next(code for code in codes if code), time.monotonic() + GRACE_SECONDS
-        if time.monotonic() > deadline:
-            for process in processes:
-                process.kill()
-        time.sleep(0.05)
-    codes = [process.returncode for process in processes]
-    code = codes[0] or failed or next((c for c in codes if c), 0)
-    return code if code >= 0 else 128 - code
 
 
 # `heed train --dry-run`: measure the model and one batch, and write nothing.

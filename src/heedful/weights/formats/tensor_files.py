@@ -72,6 +72,16 @@ class SafeFile:
                     into = into[got:]
         return tensor
 
+    def map(self, name: str) -> Tensor:
+        """The tensor as it lies in the file: only what is copied out of it is read."""
+        entry = self.entries[name]
+        numbers = torch.Size(entry.shape).numel()
+        if not numbers or entry.start % entry.dtype.itemsize:
+            return self.read(name)
+        size, end = self.path.stat().st_size, entry.start + numbers * entry.dtype.itemsize
+        whole = torch.from_file(str(self.path), shared=False, size=size, dtype=torch.uint8)
+        return whole[entry.start : end].view(entry.dtype).view(entry.shape)
+
 
 class Shards:
     """Several files as one."""
@@ -90,6 +100,10 @@ class Shards:
 
     def read(self, name: str) -> Tensor:
         return self.where[name].read(name)
+
+    def map(self, name: str) -> Tensor:
+        """The tensor as it lies in its file."""
+        return self.where[name].map(name)
 
 
 class PickleFile:
@@ -141,6 +155,16 @@ class UnwrappedSource:
 
     def read(self, name: str) -> Tensor:
         return self.source.read(self.prefix + name)
+
+    def map(self, name: str) -> Tensor:
+        """The tensor as it lies in its file, if the file can be mapped."""
+        return map_tensor(self.source, self.prefix + name)
+
+
+def map_tensor(source: TensorSource, name: str) -> Tensor:
+    """Return a tensor as it lies in its file; read it whole from a source that cannot be mapped."""
+    found: Tensor = getattr(source, "map", source.read)(name)
+    return found
 
 
 SAFE_INDEX, OLD_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"

@@ -1,0 +1,126 @@
+"""Two and four processes that hold slices of a model compute what one computes with the whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import heedful
+from heedful.core.errors import ConfigError
+from heedful.models import FAMILIES
+from heedful.models.tensor_parallel import check_splits, local_range, split_axes
+from heedful.weights.formats.tensor_files import SafeFile
+from heedful.weights.loading import assemble
+from heedful.weights.names import fill_model
+from tests.refusal import refused
+from tests.train import toys
+from tests.train.test_distributed import launch, once
+
+# Attention with fewer key heads than processes; biases; a shared bias and cross-attention; latents, experts.
+QUICK = ("llama", "gpt2", "t5", "deepseek-v2")
+REFUSED = ("rnn", "lstm", "gru", "seq2seq", "rnnsearch", "luong", "bilstm", "s4", "mamba", "mamba2")
+# Keys that are normalised together cannot be fewer than the processes.
+ONLY_TWO = ("olmo2", "olmo-hybrid")
+SPLIT = [name for name in FAMILIES if name not in REFUSED]
+CASES = [
+    pytest.param(name, count, marks=() if name in QUICK else pytest.mark.slow, id=f"{name}-{count}")
+    for name in SPLIT
+    for count in (2, 4)
+    if count == 2 or name not in ONLY_TWO
+]
+# Mixers that are no attention stay whole, so less than half of such a model is split.
+KEPT = {"linear": 0.65, "gla": 0.71, "based": 0.66, "olmo-hybrid": 0.6, "cnn": 0.75}
+
+Measured = Callable[[str, int], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory, files: dict[str, Path]) -> Measured:
+    """What four processes measured, in one start for the quick families and another for all the others."""
+
+    def of(name: str, count: int) -> dict[str, Any]:
+        quick = name in QUICK
+        with once(tmp_path_factory, f"split-{quick}") as (where, is_new):
+            if is_new:
+                cases = [p.values for p in CASES if (p.values[0] in QUICK) == quick]
+                texts = {k: str(v) for k, v in files.items()}
+                jobs = [{"family": f, "count": n, "files": texts, "out": str(where)} for f, n in cases]
+                launch(jobs, where, world=4, module="tests.train.split")
+        return dict(json.loads((where / f"{name}-{count}.json").read_text())) | {"out": where}
+
+    return of
+
+
+@pytest.mark.parametrize(("name", "count"), CASES)
+def test_processes_that_share_a_model_equal_one(name: str, count: int, measured: Measured) -> None:
+    found = measured(name, count)
+    assert found["loaded"] == 0.0
+    assert found["logits"] < 1e-5
+    assert found["step"] < 1e-10
+    for kind in ("texts", "served"):
+        if kind in found:
+            assert found[kind][0] == found[kind][1]
+
+
+@pytest.mark.parametrize(("name", "count"), CASES)
+def test_a_process_holds_its_share_of_the_weights(name: str, count: int, measured: Measured) -> None:
+    assert measured(name, count)["held"] < (KEPT.get(name, 0.6) if count == 2 else KEPT.get(name, 0.4))
+
+
+@pytest.mark.parametrize(("name", "count"), CASES)
+def test_a_model_that_is_split_is_saved_as_a_normal_folder(name: str, count: int, measured: Measured) -> None:
+    folder = measured(name, count)["out"] / f"{name}-{count}"
+    again = folder.with_name(f"{folder.name}-again")
+    one, two = (load_file(where / "model.safetensors") for where in (folder, again))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    assert (folder / "config.json").read_text() == (again / "config.json").read_text()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_family_without_attention_or_feed_forward_parts_is_refused(name: str) -> None:
+    with torch.device("meta"), refused(ConfigError, name, hint="one process"):
+        check_splits(assemble(FAMILIES[name], FAMILIES[name].tiny), 2)
+
+
+def test_heads_that_cannot_be_shared_are_refused_with_the_numbers_that_can() -> None:
+    with refused(ConfigError, "3 processes", "4 heads with 2 of keys", hint="use 1, 2 or 4 processes"):
+        check_splits(toys.tiny("llama"), 3)
+    with refused(ConfigError, "2 key heads", "4 processes", hint="at most 2"):
+        check_splits(toys.tiny("olmo2"), 4)
+
+
+def test_a_quantized_model_is_refused() -> None:
+    with refused(ConfigError, "quantized", hint="one process"):
+        check_splits(heedful.quantize(toys.tiny("llama"), "int8"), 2)
+
+
+class Counting(SafeFile):
+    """A file that counts the numbers read whole."""
+
+    whole = 0
+
+    def read(self, name: str) -> torch.Tensor:
+        self.whole += torch.Size(self.entries[name].shape).numel()
+        return super().read(name)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])
+def test_a_process_reads_only_small_tensors_whole(name: str, tmp_path: Path) -> None:
+    heedful.save(toys.tiny(name), tmp_path)
+    family, file = FAMILIES[name], Counting(tmp_path / "model.safetensors")
+    with torch.device("meta"):
+        model = assemble(family, family.tiny)
+    slices = {}
+    for tensor, axis in split_axes(model, 2).items():
+        slices[tensor] = (axis, *local_range(model.get_parameter(tensor).shape[axis], 2, 1))
+    kept = sum(p.numel() for tensor, p in model.named_parameters() if tensor not in slices)
+    fill_model(model, file, family.rows(family.tiny), prefix=family.prefix, drop=family.drop, slices=slices)  # type: ignore[arg-type]
+    assert file.whole == kept
+    assert all(p.untyped_storage().nbytes() == p.nbytes for p in model.parameters())  # no mapped file is left

@@ -12,6 +12,7 @@ from heedful.models.counting import count as count
 from heedful.models.tensor_parallel import parallelize as parallelize
 from heedful.nn.context import Watch as Watch
 from heedful.tasks import Conversation as Conversation
+from heedful.tasks.own_data import evaluate as evaluate
 from heedful.tasks.own_data import finetune as finetune
 from heedful.tasks.own_data import predict as predict
 from heedful.tasks.registry import pipeline as pipeline

@@ -28,7 +28,8 @@ from tests.tasks.finetune.conftest import Heed
 from tests.tasks.finetune.conftest import heed as heed
 
 COLUMNS = {"similarity": ("sentence1", "sentence2", "score"), "translate": ("en", "de"),
-           "summarize": ("document", "summary"), "rerank": ("query", "document", "relevance")}  # fmt: skip
+           "summarize": ("document", "summary"), "rerank": ("query", "document", "relevance"),
+           "regress": ("text", "price")}  # fmt: skip
 ROWS = [(s, toy.german(s)) for s in toy.SENTENCES[:6]]
 
 
@@ -49,6 +50,8 @@ def example_file(command: str, folder: Path) -> Path:
     rows: list[tuple[object, ...]] = list(ROWS)
     if command == "similarity":
         rows = [(a, b, i) for i, (a, b) in enumerate(ROWS)]
+    if command == "regress":
+        rows = [(a, i / 2) for i, (a, _) in enumerate(ROWS)]
     if command == "rerank":  # two queries, each with texts that answer it and others
         rows = [(ROWS[i % 2][0], b, i // 2 % 2) for i, (_, b) in enumerate(ROWS)]
     return toy.table(folder / "p.csv", COLUMNS[command], rows)

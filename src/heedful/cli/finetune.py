@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heedful.cli.arguments import Device
-from heedful.cli.output import Json, Quiet, as_json, console, format_metric, print_pairs, print_warnings
+from heedful.cli.output import (
+    Json,
+    Quiet,
+    align_columns,
+    as_json,
+    console,
+    format_metric,
+    print_pairs,
+    print_warnings,
+)
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import HeedfulError
 from heedful.core.files import write_text
@@ -25,7 +34,7 @@ if TYPE_CHECKING:
 USED_BY = {
     "classify": 'classify "…"', "tag": 'tag "…"', "answer": 'answer FILE "…"', "translate": 'translate "…"',
     "summarize": "summarize FILE", "similarity": 'similar "…" FILE', "complete": 'complete "…"',
-    "rerank": 'rerank "…" FILE', "read": "read IMAGE", "chat": "chat",
+    "rerank": 'rerank "…" FILE', "regress": "predict", "read": "read IMAGE", "chat": "chat",
 }  # fmt: skip
 
 
@@ -57,6 +66,7 @@ def finetune_command(
     if result.task in USED_BY and not quiet:
         folder = shlex.quote(str(result.folder))
         model = folder if result.task == "chat" else f"--model {folder}"
+        model = f"{folder} FILE --out OUT" if result.task == "regress" else model
         pairs = result.task == "classify" and "pair" in result.found["read_as"]
         print_above(f"use it: heed {'classify FILE.csv' if pairs else USED_BY[result.task]} {model}")
     print(result.use)
@@ -99,8 +109,11 @@ def predict_command(request: PredictionRequest, quiet: Quiet = False, json: Json
 # `heed eval`: measure a model on files.
 
 
+MAX_CONFUSION_LABELS = 12  # of a whole table; of more, as many confusions are listed
+
+
 class MetricTooLow(HeedfulError):
-    """A metric below --fail-under."""
+    """A metric that is worse than --fail-under."""
 
     code = "below"
 
@@ -121,7 +134,10 @@ def eval_command(
     ] = None,
     device: Device = "auto",
     out: Annotated[Path | None, Option("Write the metrics to this file as JSON.")] = None,
-    fail_under: Annotated[float | None, Option("Exit with 1 if the first metric is below this.")] = None,
+    fail_under: Annotated[
+        float | None,
+        Option("Exit with 1 if the metric of the task is worse: below this, or above it if low is good."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Measure a model on files.
@@ -133,7 +149,7 @@ def eval_command(
       heed eval smollm2-135m-instruct test.csv --task summarize --text dialogue --label summary
     """
     with show_progress(f"loading {model}"):
-        from heedful.tasks.evaluate import default_task, evaluate
+        from heedful.tasks.evaluate import deciding_metric, default_task, evaluate
         from heedful.tasks.task import load_trained
         from heedful.train.recipes.recipes import parse_assignment
 
@@ -142,9 +158,10 @@ def eval_command(
     options = {one.path: one.value for one in map(parse_assignment, settings or [])}
     with print_warnings(), show_progress("evaluating"):
         metrics = evaluate(loaded, task, replace(request, options=options, quiet=json))
-    first, metric = next((n, v) for n, v in metrics.items() if isinstance(v, int | float))  # not its interval
-    below = fail_under is not None and metric < fail_under
-    threshold = {} if fail_under is None else {"fail_under": fail_under, "ok": not below}
+    first, highest = deciding_metric(task, metrics)
+    metric = metrics[first]
+    worse = fail_under is not None and (metric < fail_under if highest else metric > fail_under)
+    threshold = {} if fail_under is None else {"fail_under": fail_under, "ok": not worse}
     result: dict[str, Any] = {"model": model, "task": task, "data": request.files} | metrics | threshold
     if out is not None:
         import json as writer
@@ -153,16 +170,36 @@ def eval_command(
     if json:
         as_json(result)
     else:
-        example = metrics.pop("first", {})
+        example, confusion = metrics.pop("first", {}), metrics.pop("confusion", {})
         print_pairs("metric", "value", {n: format_metric(v) for n, v in metrics.items()}, right=True)
+        print_confusion(confusion)
         if example:
             console().print("\nthe first row")
         for name, value in example.items():
             console().print(f"  {name:<10}{_one_line(value)}", markup=False, soft_wrap=True)
-    if below and json:
+    if worse and json:
         raise typer.Exit(1)  # the object has said so
-    if below:
-        raise MetricTooLow(f"{first} is {metric:.4f}, below --fail-under {fail_under}")
+    if worse:
+        raise MetricTooLow(
+            f"{first} is {metric:.4f}, {'below' if highest else 'above'} --fail-under {fail_under}"
+        )
+
+
+def print_confusion(confusion: dict[str, dict[str, int]]) -> None:
+    """Print how often each label was predicted as which, or the worst confusions if there are many labels."""
+    labels = list(dict.fromkeys([*confusion, *(guess for row in confusion.values() for guess in row)]))
+    if not labels:
+        return
+    if len(labels) <= MAX_CONFUSION_LABELS:
+        title = "confusion: a row per true label, a column per prediction"
+        counts = lambda label: [str(confusion.get(label, {}).get(guess, 0)) for guess in labels]
+        rows = [("", *labels), *((label, *counts(label)) for label in labels)]
+    else:
+        title = "the most frequent confusions"
+        wrong = [(n, a, b) for a, row in confusion.items() for b, n in row.items() if a != b]
+        worst = sorted(wrong, key=lambda one: -one[0])[:MAX_CONFUSION_LABELS]
+        rows = [("true", "predicted", "rows"), *((a, b, str(n)) for n, a, b in worst)]
+    console().print(f"\n{title}\n{align_columns(rows)}", markup=False, soft_wrap=True)
 
 
 def _one_line(text: str, max_length: int = 120) -> str:

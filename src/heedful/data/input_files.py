@@ -254,6 +254,8 @@ def file_kind(path: Path, encoding: str, kinds: Collection[str] = ()) -> Kind:
     if suffix in ("", ".txt", ".text", ".md"):
         if "conll" in kinds or has_tagged_words(path, encoding):
             return "conll"
+        if kinds and "text" not in kinds and "table" in kinds:  # the task tells, and not the name
+            return "table"
         is_table = has_tab_columns(path, encoding) and (not kinds or "table" in kinds)
         return "table" if is_table else "text"
     hint = nearest(suffix, [*TABLE_KINDS, *CONLL, ".txt"], cutoff=SLIP)

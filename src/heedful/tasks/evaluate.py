@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from heedful import data
 from heedful.core.errors import ConfigError, InputError, nearest
 from heedful.core.files import expand_paths, stem_path
 from heedful.core.progress import report_progress
@@ -24,7 +20,6 @@ from heedful.tasks.examples import MESSAGES, ColumnFlags, Examples, check_flags,
 from heedful.tasks.finetune.request import EvaluationRequest
 from heedful.tasks.label_kinds import label_kind_of, merge_labels
 from heedful.tasks.metrics.perplexity import perplexity
-from heedful.tasks.metrics.scores import correlation_scores
 from heedful.tasks.pipelines.text_classification import TextClassification
 from heedful.tasks.registry import bind_task, trainable_tasks
 from heedful.tasks.task import TrainableTask
@@ -34,22 +29,32 @@ from heedful.train.recipes.progress import LineReporter, ProgressReporter
 
 
 def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, Any]:
-    """Return the metrics of a task."""
-    request, tasks = request.with_columns(task), trainable_tasks()
-    if task in MEASURES:
+    """Return the metrics of a task; for classes also `confusion`, {true label: {predicted label: rows}}.
+
+    A model that was fine-tuned reads texts as in training: its columns, its length, its labels.
+    """
+    tasks = trainable_tasks()
+    if task == "perplexity":
         with evaluation_mode(model):
-            return MEASURES[task](model, request)
+            return measure_perplexity(model, request)
     if task not in tasks:
-        known = [*MEASURES, *tasks]
+        known = ["perplexity", *tasks]
         hint = nearest(task, known) or f"one of {', '.join(known)}"
         raise ConfigError(f"no task is called {task!r}", hint=hint)
     kind = tasks[task]
     kind.check_model(model)
-    settings, rows = dict(request.options), {"batch": request.batch}
-    rows |= {} if request.length is None else {"length": request.length}
     learnt = TaskSpecification.of(model)
     learnt = learnt if learnt is not None and learnt.command == kind.command else None
-    examples, facts = read_examples(kind, model, request.files, settings, learnt)
+    settings = dict(request.options)
+    flags = take_columns(settings, request.column_flags)
+    request = replace(request, encoding=settings.pop("encoding", request.encoding))
+    length = settings.pop("length", None) if request.length is None else request.length
+    if length is None and learnt is not None and kind.metric != "loss":  # there it is of what is written
+        length = learnt.max_length
+    rows = {"batch": request.batch} | ({} if length is None else {"length": length})
+    if learnt is not None or kind.command != "tag":  # a published tagger reads long texts in windows
+        rows["truncate"] = settings.pop("truncate", True)
+    examples, facts = read_examples(kind, model, request, flags, learnt)
     examples = examples.first(None if request.limit is None else request.limit * request.batch)
     lines = ProgressReporter() if request.quiet else LineReporter()
 
@@ -59,31 +64,48 @@ def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, A
         else:
             lines.step({"step": number, "steps": len(examples)})
 
-    scores = bind_task(kind, model).score(
-        examples, report=report if kind.by_loss else None, **(settings | rows)
-    )
+    bound = bind_task(kind, model)
+    options = settings | rows | {"report": report if kind.by_loss else None}
+    if not isinstance(bound, TextClassification) or bound.label_kind.several:
+        scores = bound.score(examples, **options)
+    else:
+        answers = bound.answer_examples(examples, **options)
+        scores, confusion = bound.compare(examples, answers), dict[str, dict[str, int]]()
+        for row, answer in zip(examples.items, answers, strict=True):
+            guesses = confusion.setdefault(row[-1], {})
+            guesses[answer["label"]] = guesses.get(answer["label"], 0) + 1
+        facts["confusion"] = {label: confusion[label] for label in bound.labels if label in confusion}
     first = {name: scores.pop(name) for name in ("first",) if name in scores}
     return scores | facts | first
 
 
+def deciding_metric(task: str, scores: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the name of the metric that decides about a task, and whether a high one is good."""
+    kind = trainable_tasks().get(task)
+    if kind is not None and not kind.highest and kind.metric in scores:
+        return kind.metric, False
+    first = next(name for name, value in scores.items() if isinstance(value, int | float))
+    return first, first not in ("perplexity", "loss")
+
+
 def read_examples(
-    task: type[TrainableTask], model: Model, files: Sequence[str], settings: dict[str, Any],
-    learnt: TaskSpecification | None = None,
+    task: type[TrainableTask], model: Model, request: EvaluationRequest, flags: ColumnFlags,
+    learnt: TaskSpecification | None,
 ) -> tuple[Examples, dict[str, Any]]:  # fmt: skip
-    """Return the examples of files, and which columns they come from; take the settings that name columns.
+    """Return the examples of files, and which columns they come from.
 
     `learnt` is what the model learnt from: columns of these names are taken, and others are refused.
     """
-    flags, encoding = take_columns(settings), settings.pop("encoding", "utf-8")
+    files = request.files
     if len(files) == 2 and "lines" in task.file_kinds:
         if any(flags.values()):
             raise ConfigError("two files of lines have no columns", hint="leave --text and --label out")
-        return read_parallel_lines(files, encoding)
+        return read_parallel_lines(files, request.encoding)
     if "lines" in task.file_kinds and len(files) > 2:
         raise InputError(
             f"{task.command} reads one table or two files of lines", hint=f"got {len(files)} files"
         )
-    parts = [read_one_file(task, model, path, flags, encoding, learnt) for path in files]
+    parts = [read_one_file(task, model, path, request, flags, learnt) for path in files]
     examples = parts[0] if len(parts) == 1 else join_examples(parts)
     columns = {"columns": list(examples.columns.values())} if examples.columns else {}
     columns |= {"unused_columns": list(examples.unused)} if examples.unused else {}
@@ -102,18 +124,23 @@ def join_examples(parts: Sequence[Examples]) -> Examples:
     )
 
 
-def take_columns(settings: dict[str, Any]) -> dict[str, str | None]:
-    """Take the columns that settings name: text, label and pair, or text and label in columns=[…]."""
+def take_columns(settings: dict[str, Any], flags: ColumnFlags) -> dict[str, str | None]:
+    """Return the columns that flags name, else those of settings, which are taken from them.
+
+    Settings have text, label and pair, or text and label in columns=[…].
+    """
     both = settings.pop("columns", None)
     names = both.split(",") if isinstance(both, str) else [] if both is None else list(both)
     if both is not None and len(names) != 2:
         raise ConfigError(f"columns={both!r} must be two: the text, and what is expected of it")
     text, label = [str(name).strip() for name in names] or (None, None)
-    found = {
-        "--text": settings.pop("text", settings.pop("word", text)),
-        "--label": settings.pop("label", settings.pop("column", label)), "--pair": settings.pop("pair", None),
+    label = settings.pop("label", settings.pop("score", settings.pop("column", label)))
+    set_columns = {
+        "--text": settings.pop("text", settings.pop("word", text)), "--label": label,
+        "--pair": settings.pop("pair", None),
     }  # fmt: skip
-    return {flag: None if name is None else str(name) for flag, name in found.items()}
+    named = {flag: set_columns[flag] if name is None else name for flag, name in flags.items()}
+    return {flag: None if name is None else str(name) for flag, name in named.items()}
 
 
 def read_parallel_lines(files: Sequence[str], encoding: str) -> tuple[Examples, dict[str, Any]]:
@@ -129,20 +156,22 @@ def read_parallel_lines(files: Sequence[str], encoding: str) -> tuple[Examples, 
 
 
 def read_one_file(
-    task: type[TrainableTask], model: Model, path: str, flags: ColumnFlags, encoding: str,
+    task: type[TrainableTask], model: Model, path: str, request: EvaluationRequest, flags: ColumnFlags,
     learnt: TaskSpecification | None,
 ) -> Examples:  # fmt: skip
     """Return the examples of one file; columns are those learnt from, or found as in `heed finetune`."""
     named = [name for name in flags.values() if name is not None]
-    if "lines" in task.file_kinds:
+    read = lambda header: read_input_file(
+        path, encoding=request.encoding, kinds=task.file_kinds, header=header
+    )
+    in_memory = path in request.tables
+    if "lines" in task.file_kinds and not in_memory:
         check_table(task, path)
-    source = read_input_file(path, encoding=encoding, kinds=task.file_kinds)
-    if named and all(name.isdigit() for name in named) and source.kind == "table":
-        source = read_input_file(path, encoding=encoding, kinds=task.file_kinds, header=False)
+    numbers = bool(named) and all(name.isdigit() for name in named)
+    source = request.tables[path] if in_memory else read(not numbers)
     usual = {name for role in task.roles.values() for name in role.names}
-    known = named or usual & {name.lower() for name in source.columns}
-    if not known and "lines" in task.file_kinds:
-        bare = read_input_file(path, encoding=encoding, kinds=task.file_kinds, header=False)
+    if not named and not in_memory and "lines" in task.file_kinds:
+        bare = read(False) if not usual & {name.lower() for name in source.columns} else source
         if len(bare.columns) == 2 and bare.columns != source.columns:  # those of JSON have names anyway
             return task.read_examples(bare, {"--text": bare.columns[0], "--label": bare.columns[1]})
     infer_file_task(source, trainable_tasks(), task.command)
@@ -150,7 +179,9 @@ def read_one_file(
     if learnt is not None:
         flags = learnt.complete_flags(flags, source.all_columns, task.roles)
     if issubclass(task, TextClassification):
-        examples = task.read_examples(source, flags, label_kind_of(model))
+        separator = request.separator or (learnt.separator if learnt is not None else None)
+        kind = replace(label_kind_of(model), separator=separator or "")
+        examples = task.read_examples(source, flags, kind)
     else:
         examples = task.read_examples(source, flags)
     if learnt is not None:
@@ -183,19 +214,14 @@ def default_task(model: Model, files: Sequence[str] = ()) -> str:
     if head == "none" and isinstance(model, LM) and model.pooling is not None:
         return "similarity"
     if head == "lm":
-        talks = model.tokenizer.chat_template is not None and any(map(holds_conversations, files))
+        is_table = lambda file: stem_path(Path(file)).suffix.lower() in TABLE_KINDS
+        has_messages = lambda file: is_table(file) and bool({*MESSAGES[:2]} & {*Table(file).names})
+        talks = model.tokenizer.chat_template is not None and any(map(has_messages, files))
         return ("chat" if talks else "perplexity") if isinstance(model, LM) else "translate"
     if head == "classify":
         one = "rerank" if "sentence_transformers" in model.hf_config else "regress"
         return one if model.config.labels == 1 else "classify"
     return {"tag": "tag", "span": "answer"}.get(head, "perplexity")
-
-
-def holds_conversations(file: str) -> bool:
-    """Return whether a file is a table with a column of messages."""
-    return stem_path(Path(file)).suffix.lower() in TABLE_KINDS and bool(
-        {*MESSAGES[:2]} & {*Table(file).names}
-    )
 
 
 def measure_perplexity(model: Model, request: EvaluationRequest) -> dict[str, Any]:
@@ -217,25 +243,3 @@ def measure_perplexity(model: Model, request: EvaluationRequest) -> dict[str, An
         return scores
     characters = sum(len(text) for document in documents for text in document)
     return scores | {"characters": characters, "bits_per_character": found.per(characters)}
-
-
-@torch.no_grad()
-def measure_regression(model: Model, request: EvaluationRequest) -> dict[str, Any]:
-    """Return the correlations of the model's number with the true scores."""
-    length = {"length": request.length} if request.length else {}
-    options = dict(request.options) | {"batch": request.batch} | length
-    batches = data.regress(request.source, model.tokenizer, **options)
-    truth: list[float] = []
-    guess: list[float] = []
-    for batch in islice(batches.once(), request.limit):
-        there = batch.to(model.device)
-        types = {"types": there.types} if isinstance(model, LM) else {}
-        truth += batch.extra["score"].tolist()
-        guess += model(there.tokens, valid=there.valid, **types).float().squeeze(-1).tolist()
-    return correlation_scores(truth, guess)
-
-
-MEASURES: dict[str, Callable[[Model, EvaluationRequest], dict[str, Any]]] = {
-    "perplexity": measure_perplexity,
-    "regress": measure_regression,
-}

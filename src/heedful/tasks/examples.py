@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from heedful.core.errors import ConfigError, InputError, nearest
 from heedful.core.files import stem_path
 from heedful.data.batches import seeded_generator
 from heedful.data.examples.classification import LabelNames
-from heedful.data.input_files import InputFile, MemoryTable
+from heedful.data.input_files import InputFile, MemoryTable, cell_text
 from heedful.data.readers import column_hint
 from heedful.models.base import Model
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from heedful.tasks.task_specification import TaskSpecification
 
 
+MAX_WHOLE_NUMBERS = 20  # so many different whole numbers may be classes; more are numbers
+MAX_LABEL_WORDS = 3  # a label has so many words or fewer, in the mean
 VALIDATION_SHARE = 0.1  # of the examples, without --valid
 MIN_VALIDATION_ROWS = 100  # of a small file a fifth, up to so many: fewer would tell little
 MAX_VALIDATION_ROWS = 2000  # more would only take time
@@ -186,6 +188,7 @@ FIRST = ("sentence1", "sentence_1", "text1", "text_a", "sentence_a", "premise", 
 SECOND = ("sentence2", "sentence_2", "text2", "text_b", "sentence_b", "hypothesis", "question2", "#2 string",
           "positive")  # fmt: skip
 SCORE = ("score", "similarity", "similarity_score", "relatedness", "relatedness_score", "label")
+NUMBER = ("score", "rating", "stars", "value", "number", "price", "target", "label", "y")
 SOURCE = ("source", "src", "en", "english", "input", "text")
 TARGET = ("target", "tgt", "trg", "translation", "de", "fr", "es", "it", "nl", "pt", "german", "french",
           "output")  # fmt: skip
@@ -260,14 +263,17 @@ INPUT_ROLES: dict[str, dict[str, Role]] = {
     "rerank": {"document": Role("--text", (*DOCUMENT, *TEXT))},
     **{name: {"text": Role("--text", (*TEXT, *DOCUMENT, *FIRST))} for name in ("embed", "similar", "fill")},
 }
+INPUT_ROLES["regress"] = INPUT_ROLES["classify"]
 
 
 def infer_file_task(
-    source: InputFile, tasks: Tasks, task_name: str | None, column_flags: ColumnFlags | None = None
-) -> str:
+    source: InputFile, tasks: Tasks, task_name: str | None, column_flags: ColumnFlags | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> str:  # fmt: skip
     """Return the named task if the file fits it; else the one that its columns tell.
 
-    `column_flags` are the columns that were named, which need not be asked for.
+    `column_flags` are the columns that were named. If only what is in them tells the task, `report` gets a
+    line that says so.
     """
     fitting = [name for name, task in tasks.items() if source.kind in task.file_kinds]
     if task_name is not None:
@@ -293,10 +299,46 @@ def infer_file_task(
         return "complete" if len(has) == 1 else "classify"
     if "," in ((column_flags or {}).get("--label") or "") and has & set(TEXT):
         return "classify"  # of several labels, a column each
+    if (guess := guess_task(source, column_flags or {})) is not None:
+        report(f"assumed: --task {guess[0]}, because {guess[1]}; --task says otherwise")
+        return guess[0]
     what = f"what is to be learnt from {source.path}? It has the columns {list_columns(source)}"
     missing = [flag for flag in ("--text", "--label") if not (column_flags or {}).get(flag)]
     say = " and ".join([f"say --task ({', '.join(tasks)})", *missing])
     raise InputError(what, hint=f"{say}{COUNT_HINT if missing else ''}")
+
+
+def guess_task(source: InputFile, column_flags: ColumnFlags) -> tuple[str, str] | None:
+    """Return the task that the contents of the named columns tell, and why; None: they leave a choice.
+
+    With one of --text and --label named, the other is the only column that is left.
+    """
+    named = {flag: name for flag, name in column_flags.items() if name is not None}
+    left = [name for name in source.columns if name not in named.values()]
+    only = left[0] if len(left) == 1 and named else None
+    text, label = named.get("--text", only), named.get("--label", only)
+    if text not in source.all_columns or label not in source.all_columns:
+        return None
+    answers = [row.get(label) for row in source.rows]
+    if any(isinstance(answer, list) for answer in answers):
+        words = any(isinstance(row.get(text), list) for row in source.rows)
+        return ("tag" if words else "classify"), f"the column {label!r} has lists"
+    cells = [cell for cell in map(cell_text, answers) if cell.strip()]
+    kinds = set(cells)
+    if not cells:
+        return None
+    if all(map(is_numeric, cells)):
+        whole = all(float(cell).is_integer() for cell in kinds)
+        if not whole or len(kinds) > MAX_WHOLE_NUMBERS:
+            numbers = f"the column {label!r} has {len(kinds):,} different numbers"
+            return ("similarity" if "--pair" in named else "regress"), numbers
+    word_count = lambda texts: sum(len(one.split()) for one in texts) / max(len(texts), 1)
+    if 2 * len(kinds) <= len(cells) or word_count(cells) <= MAX_LABEL_WORDS:
+        return "classify", f"the column {label!r} has {len(kinds):,} different labels in {len(cells):,} rows"
+    texts = [cell_text(row.get(text)) for row in source.rows]
+    if "--pair" not in named and 3 * word_count(cells) <= word_count(texts):
+        return "summarize", f"the texts of {label!r} are much shorter than those of {text!r}"
+    return None
 
 
 def check_flags(source: InputFile, column_flags: ColumnFlags) -> None:

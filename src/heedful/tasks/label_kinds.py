@@ -69,6 +69,7 @@ class LabelKind:
     ordered: bool = False
     order: tuple[str, ...] = ()  # of ordered labels, from the lowest on; empty: they are numbers
     several: bool = False  # whether the label of a row is a tuple of them, perhaps empty
+    separator: str = ""  # between several labels in one cell
 
 
 def _ordinal_scores(
@@ -143,6 +144,7 @@ def label_notes(examples: Examples) -> tuple[str, ...]:
     for label in counts:
         alike.setdefault(fold_label(label), []).append(label)
     empty = [label for label in counts if fold_label(label) in EMPTY_LABELS]
+    parted = [label for label in counts if "|" in label]
     notes = [
         f"the labels {form(labels)} differ only by case or white space; --merge-labels makes them one"
         for folded, labels in alike.items() if len(labels) > 1 and folded not in EMPTY_LABELS
@@ -150,6 +152,8 @@ def label_notes(examples: Examples) -> tuple[str, ...]:
     if empty:
         subject = f"labels {form(empty)} look" if len(empty) > 1 else f"label {form(empty)} looks"
         notes.append(f"the {subject} empty; --merge-labels leaves such rows out")
+    if parted:
+        notes.append(f"the label {form(parted[:1])} has a |; --separator '|' makes it several labels")
     return tuple(notes)
 
 
@@ -195,8 +199,13 @@ def label_columns(source: InputFile, named: str) -> list[str]:
     return columns
 
 
-def with_label_lists(source: InputFile, column: str, columns: Sequence[str]) -> InputFile:
-    """Return the file with lists of labels, as JSON, in `column`: its own, or the `columns` that hold."""
+def with_label_lists(
+    source: InputFile, column: str, columns: Sequence[str], separator: str = ""
+) -> InputFile:
+    """Return the file with lists of labels, as JSON, in `column`: its own, or the `columns` that hold.
+
+    With a `separator` its own are texts: "spam|urgent".
+    """
 
     def holds(where: str, name: str, value: Any) -> bool:
         text = cell_text(value).strip().lower()
@@ -211,6 +220,8 @@ def with_label_lists(source: InputFile, column: str, columns: Sequence[str]) -> 
             labels: Any = [name for name in columns if holds(row.where, name, row.get(name))]
         else:
             labels = row.get(column)
+            if separator and not isinstance(labels, list):
+                labels = [name.strip() for name in cell_text(labels).split(separator) if name.strip()]
         rows.append(replace(row, values={**row.values, column: json.dumps(labels, ensure_ascii=False)}))
     return replace(source, columns=tuple(dict.fromkeys((*source.columns, column))), rows=rows)
 

@@ -17,10 +17,13 @@ from heedful.core.checks import find_options
 from heedful.core.errors import InputError, nearest
 from heedful.data.input_files import InputFile, table_in_memory
 from heedful.models.base import Model
-from heedful.tasks.finetune.request import FinetuneRequest, PredictionRequest
+from heedful.tasks.evaluate import default_task
+from heedful.tasks.evaluate import evaluate as measure
+from heedful.tasks.finetune.request import EvaluationRequest, FinetuneRequest, PredictionRequest
 from heedful.tasks.finetune.result import FinetuneResult
 from heedful.tasks.finetune.run import finetune as run_finetune
 from heedful.tasks.prediction import RowPredictor, predict_files, predict_rows, stream_rows
+from heedful.tasks.task import load_trained
 from heedful.tasks.task_specification import TaskSpecification
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -72,6 +75,29 @@ def finetune(model: str | Path | Model, data: Any, *, quiet: bool = False, **opt
     return run_finetune(
         FinetuneRequest(file=file, **(tuple_columns(tables.get(file)) | settings)), quiet=quiet
     )
+
+
+@takes_options_of(EvaluationRequest, "files")
+def evaluate(
+    model: str | Path | Model, data: Any, *, task: str | None = None, device: str = "auto", **options: Any
+) -> dict[str, Any]:
+    """Measure a model on your own data: return its metrics, the one that decides first.
+
+        heedful.evaluate("my-model", [("It works.", "good"), ("It broke.", "bad")])
+        # {"accuracy_95": […], "accuracy": 1.0, …, "confusion": {"good": {"good": 1}, "bad": {"bad": 1}}}
+
+    `model` is a name, a folder, a run or a model in memory. `data` is the path of a file or a list of such
+    paths, a list of dicts or of tuples, a DataFrame or a Dataset. A model that was fine-tuned reads it as in
+    training. `task` is one of `heed finetune`, or perplexity; by default the model tells.
+    """
+    tables: dict[str, InputFile] = {}
+    paths = isinstance(data, list | tuple) and data and all(isinstance(one, str | Path) for one in data)
+    files = [str(path) for path in data] if paths else [name_table(data, "data", tables)]
+    settings = check_options("evaluate", EvaluationRequest, options)
+    settings = tuple_columns(tables.get("data")) | settings
+    loaded = model if isinstance(model, Model) else load_trained(name_model(model)["model"], device)
+    request = EvaluationRequest(files=files, tables=tables, **settings)
+    return measure(loaded, task or default_task(loaded, () if tables else files), request)
 
 
 @takes_options_of(PredictionRequest, "model", "files", "out")

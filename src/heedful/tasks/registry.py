@@ -48,6 +48,7 @@ TASKS: dict[str, TaskEntry] = {
     "text-classification": TaskEntry(
         "heedful.tasks.pipelines.text_classification:TextClassification", "sentiment", ("sentiment-analysis",)
     ),
+    "text-regression": TaskEntry("heedful.tasks.pipelines.text_regression:TextRegression", ""),
     "zero-shot-classification": TaskEntry(
         "heedful.tasks.pipelines.text_classification:ZeroShot", "all-minilm-l6-v2"
     ),

@@ -312,10 +312,14 @@ class TrainableTask(Task):
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         """Return the scores of the answers that `predict` gave to the examples."""
 
-    def score(
+    def score(self, examples: Examples, **settings: Any) -> dict[str, Any]:
+        """Predict every example as the pipeline does, and compare the answers with the expected ones."""
+        return self.compare(examples, self.answer_examples(examples, **settings))
+
+    def answer_examples(
         self, examples: Examples, *, report: Callable[[int], None] | None = None, **settings: Any
-    ) -> dict[str, Any]:
-        """Predict every example as the pipeline does, and compare the answers with the expected ones.
+    ) -> list[Any]:
+        """Return what `predict` answers to every example.
 
         `settings` are those of batches (batch, length, truncate), or options of `predict`; `report` is told
         how many examples have been read.
@@ -329,8 +333,7 @@ class TrainableTask(Task):
 
         (first, *others), options = self.prediction_call(examples, **({"batch": BATCH_SIZE} | settings))
         with evaluation_mode(self.model):
-            answers = list(self(first if report is None else count(first), *others, **options))
-        return self.compare(examples, answers)
+            return list(self(first if report is None else count(first), *others, **options))
 
     def loss_scores(self, batches: Batches) -> dict[str, Any]:
         """Return the mean loss of batches, and their perplexity if that is the metric."""

@@ -35,6 +35,7 @@ class TaskSpecification:
     inputs: Mapping[str, str]  # role → the column it learnt from, in the order in which the model reads them
     target: str | None = None  # the column with the answers
     labels: tuple[str, ...] = ()
+    separator: str | None = None  # between several labels in one cell
     merge_labels: bool = False  # whether labels that differ by case or white space were made one
     max_length: int | None = None  # tokens of a text in training; longer ones were cut there
     metric: str | None = None

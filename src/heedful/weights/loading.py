@@ -49,6 +49,7 @@ HEAD_KEYS = (
     "architectures",
     "id2label",
     "problem_type",
+    "regression",
     "ordinal",
     "sentence_transformers",
     "task_specification",

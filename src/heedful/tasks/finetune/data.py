@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from heedful.core.errors import ConfigError
@@ -12,7 +12,7 @@ from heedful.data.input_files import InputFile, read_input_file
 from heedful.models.base import Model
 from heedful.tasks.examples import Examples, check_flags, infer_file_task, list_unused, move_to_training
 from heedful.tasks.finetune.request import FinetuneRequest
-from heedful.tasks.label_kinds import choose_label_kind, label_names, label_notes, merge_labels
+from heedful.tasks.label_kinds import SEVERAL, choose_label_kind, label_names, label_notes, merge_labels
 from heedful.tasks.pipelines.text_classification import TextClassification
 from heedful.tasks.registry import bind_task, trainable_tasks
 from heedful.tasks.task import TrainableTask
@@ -41,20 +41,25 @@ class SplitExamples:
 def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> SplitExamples:
     """Read the file, report what was found, and split off validation examples."""
     source, tasks = open_file(request, request.file), trainable_tasks()
-    task = tasks[infer_file_task(source, tasks, request.task, request.column_flags)]
+    task = tasks[infer_file_task(source, tasks, request.task, request.column_flags, reporter.report)]
     check_flags(source, request.column_flags)
     classes = task if issubclass(task, TextClassification) else None
     if classes is None:
         for option, given in (
             (f"--order {request.order}", request.order),
             ("--merge-labels", request.merge_labels),
+            (f"--separator {request.separator!r}", request.separator),
         ):
             if given:
                 raise ConfigError(
                     f"{option}: it is about the classes of --task classify", hint="leave it out"
                 )
-    examples, notes = task.read_examples(source, request.column_flags), tuple[str, ...]()
-    if classes is not None:
+    notes: tuple[str, ...] = ()
+    if classes is None:
+        examples = task.read_examples(source, request.column_flags)
+    else:
+        kind = replace(SEVERAL, separator=request.separator) if request.separator else None
+        examples = classes.read_examples(source, request.column_flags, kind)
         examples = merge_labels(examples) if request.merge_labels else examples
         notes = label_notes(examples)
         examples = choose_label_kind(examples, request.order, request.balance)

@@ -27,6 +27,7 @@ from heedful.tasks.model_inputs import Truncated
 from heedful.tasks.pipelines.feature_extraction import SentenceSimilarity
 from heedful.tasks.pipelines.rerank import Rerank
 from heedful.tasks.pipelines.text_classification import TextClassification
+from heedful.tasks.pipelines.text_regression import TextRegression
 from heedful.tasks.registry import bind_task
 from heedful.tasks.task import TrainableTask
 from heedful.train.config import TrainConfig
@@ -213,6 +214,10 @@ def describe_base(setup: TrainingSetup, split: SplitExamples, body: Model, outlo
         guess = next(iter(count_values([row[-1] for row in split.train.items])))
         score = setup.task.compare(split.valid, [{"label": guess}] * len(split.valid))[metric]
         scores.append(f"{score:.4f} by always saying {guess!r}")
+    if issubclass(task, TextRegression):
+        mean = float(np.mean([float(row[-1]) for row in split.train.items]))
+        score = setup.task.compare(split.valid, [{"score": mean}] * len(split.valid))[metric]
+        scores.append(f"{score:.4g} by always giving the mean")
     a_row = outlook.evaluation_seconds / max(len(split.valid), 1)
     seconds = max(BASE_SHARE * outlook.seconds, MIN_BASE_SECONDS)
     rows = min(MAX_BASE_ROWS, int(seconds / max(a_row, 1e-6) / 2))  # as many to learn and to be scored

@@ -1,9 +1,9 @@
-"""Requests of `heed finetune` and `heed eval`. A field with an `Option` is an option of its command."""
+"""Requests of `heed finetune`, `heed eval` and `heed predict`: fields with an `Option` are their options."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from heedful.core.checks import Option
@@ -37,8 +37,8 @@ class FinetuneRequest(NamedColumns):
     task: Annotated[
         str | None,
         Option(
-            "Learn to classify, tag, answer, translate, summarize, similarity, rerank, complete, chat or "
-            "read. By default it follows from the file."
+            "Learn to classify, regress, tag, answer, translate, summarize, similarity, rerank, complete, "
+            "chat or read. By default it follows from the file."
         ),
     ] = None
     text: Annotated[str | None, Option("Read the text (source, context, prompt) from this column.")] = None
@@ -65,6 +65,9 @@ class FinetuneRequest(NamedColumns):
             ("--merge-labels",),
         ),
     ] = False
+    separator: Annotated[
+        str | None, Option("Split a label at this text into several labels: '|' for cells such as a|b.")
+    ] = None
     valid: Annotated[str | None, Option("Validate on this file; by default a part is held out.")] = None
     lora: Annotated[
         bool | None,
@@ -98,14 +101,17 @@ class FinetuneRequest(NamedColumns):
 
 
 @dataclass(frozen=True)
-class EvaluationRequest:
+class EvaluationRequest(NamedColumns):
     """The files to evaluate a model on, and how they are read."""
 
     files: Annotated[
         Sequence[str], Option("A text, a table, or two files with parallel lines.", metavar="DATA…")
     ]
     batch: Annotated[int, Option("Read N rows at once.", minimum=1)] = 16
-    length: Annotated[int | None, Option("Limit a row, a window or an answer to N tokens.", minimum=1)] = None
+    length: Annotated[
+        int | None,
+        Option("Limit a row, a window or an answer to N tokens. [default: as in training]", minimum=1),
+    ] = None
     stride: Annotated[int | None, Option("Move the window of perplexity by N tokens.", minimum=1)] = None
     limit: Annotated[int | None, Option("Read at most N batches (perplexity: tokens).", minimum=1)] = None
     options: Mapping[str, Any] = field(default_factory=dict)  # of the builder of the data, and of generation
@@ -113,22 +119,11 @@ class EvaluationRequest:
     text: Annotated[str | None, Option("Read the text from this column, given by name or number.")] = None
     label: Annotated[str | None, Option("Read the expected answer from this column.")] = None
     pair: Annotated[str | None, Option("Read a second text, or the question, from this column.")] = None
-
-    @property
-    def source(self) -> Any:
-        """The files as the builders take them."""
-        return list(self.files) if len(self.files) > 1 else self.files[0]
-
-    def with_columns(self, task: str) -> EvaluationRequest:
-        """Return the request with its columns among the options, under the names the task's builder has.
-
-        A length among the options (--set length=64) is the request's own, unless that is given too.
-        """
-        names = {"text": self.text, "score" if task == "regress" else "label": self.label, "pair": self.pair}
-        columns = {n: int(v) if v.isdigit() else v for n, v in names.items() if v is not None}
-        options = {**self.options, **columns}
-        length = options.pop("length", None)
-        return replace(self, options=options, length=self.length or length, text=None, label=None, pair=None)
+    separator: Annotated[
+        str | None, Option("Split a label at this text into several labels. [default: as in training]")
+    ] = None
+    encoding: Annotated[str, Option("Read the files in this encoding: utf-8, cp1252, utf-16 …")] = "utf-8"
+    tables: Mapping[str, Any] = field(default_factory=dict)  # each `InputFile` in memory by its name
 
 
 @dataclass(frozen=True)

@@ -98,8 +98,8 @@ def write_result(model: Model, result: FinetuneResult, request: FinetuneRequest)
         score, interval = (result.scores.get(name) for name in (str(learnt.metric), f"{learnt.metric}_95"))
         ends = None if interval is None else tuple(interval)
         replace(
-            learnt, merge_labels=request.merge_labels, score=score, score_interval=ends,
-            validation=validation_data(result, request),
+            learnt, merge_labels=request.merge_labels, separator=request.separator, score=score,
+            score_interval=ends, validation=validation_data(result, request),
         ).write(model)  # fmt: skip
     try:
         with make_folder_atomically(out) as part:

@@ -188,6 +188,16 @@ def correlation_scores(truth: Sequence[float], guess: Sequence[float]) -> dict[s
     return {"spearman_95": between, "spearman": ranked, "pearson": linear, "rows": len(truth)}
 
 
+def regression_scores(truth: Sequence[float], guess: Sequence[float]) -> dict[str, Any]:
+    """Return the root mean square error, the mean absolute error, and the correlations.
+
+    RMSE = √(1/N Σ (ŷ − y)²),  MAE = 1/N Σ |ŷ − y|
+    """
+    errors = np.asarray(guess, dtype=np.float64) - np.asarray(truth, dtype=np.float64)
+    sizes = {"rmse": float(np.sqrt(np.mean(errors**2))), "mae": float(np.mean(np.abs(errors)))}
+    return sizes | correlation_scores(truth, guess)
+
+
 def resampled_scores(
     score: Callable[[NDArray[np.intp]], float], count: int, trials: float | None
 ) -> list[float]:

@@ -29,6 +29,7 @@ from heedful.tasks.model_inputs import (
 from heedful.tasks.pipelines.feature_extraction import pair_texts
 from heedful.tasks.pipelines.text_classification import SCORE_FUNCTIONS
 from heedful.tasks.task import PredictionCall, TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.task_specification import TaskSpecification
 from heedful.text import Tokenizer
 from heedful.train.objectives import Term, extra_of, promote_float32
 
@@ -110,7 +111,9 @@ class Rerank(TrainableTask):
 
     @classmethod
     def fits(cls, model: Model) -> bool:
-        return super().fits(model) and model.config.labels == 1
+        learnt = TaskSpecification.of(model)
+        one = super().fits(model) and model.config.labels == 1
+        return one and (learnt is None or learnt.command == cls.command)
 
     @classmethod
     def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:

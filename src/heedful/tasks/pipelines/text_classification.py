@@ -86,6 +86,21 @@ def parse_text_pair(example: Any) -> str | tuple[str, str]:
     return example["text"] if example.get("text_pair") is None else (example["text"], example["text_pair"])
 
 
+def read_text_pairs(model: Model, inputs: Sequence[Any]) -> list[str | tuple[str, str]]:
+    """Return inputs as texts or pairs; raise InputError for one if the model learnt from the other."""
+    pairs, learnt = [parse_text_pair(one) for one in inputs], TaskSpecification.of(model)
+    if learnt is not None:
+        for number, pair in enumerate(pairs):
+            learnt.check_input(1 if isinstance(pair, str) else 2, number)
+    return pairs
+
+
+def as_prediction_inputs(examples: Examples) -> list[Any]:
+    """Return examples without their last cell, the answer, as inputs of a pipeline."""
+    pair = lambda row: {"text": row[0], "text_pair": row[1]}
+    return [row[0] if len(row) == 2 else pair(row) for row in examples.items]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class TextClassification(TrainableTask):
     """p = softmax(u) over the labels, u the logits of the classifying head.
@@ -125,7 +140,7 @@ class TextClassification(TrainableTask):
         function = SCORE_FUNCTIONS[check_choice("function_to_apply", name, SCORE_FUNCTIONS)]
         if top_k not in ("best", None):
             top_k = check_integer("top_k", top_k)
-        names, specification = self.model.label_names, TaskSpecification.of(self.model)
+        names = self.model.label_names
 
         def rank_labels(logits: Tensor) -> Any:
             rows = [{"label": n, "score": s} for n, s in zip(names, function(logits).tolist(), strict=True)]
@@ -135,10 +150,7 @@ class TextClassification(TrainableTask):
             return rows[0] if isinstance(top_k, str) else rows[:top_k]
 
         def predict_batch(texts: list[Any]) -> list[Any]:
-            pairs = [parse_text_pair(text) for text in texts]
-            if specification is not None:
-                for number, pair in enumerate(pairs):
-                    specification.check_input(1 if isinstance(pair, str) else 2, number)
+            pairs = read_text_pairs(self.model, texts)
             tokenized = self.tokenize(pairs, truncation=truncation, max_length=max_length)
             return [rank_labels(u) for u in self.forward(tokenized, batch_size=batch_size)]
 
@@ -176,12 +188,13 @@ class TextClassification(TrainableTask):
         named = column_flags.get("--label") or ""
         several = label_columns(source, named) if label_kind is None or label_kind.several else []
         label = named if several else infer_columns(source, cls.command, cls.roles, column_flags)["label"]
+        separator = "" if label_kind is None else label_kind.separator
         listed = next((row for row in source.rows if isinstance(row.get(label), list | dict)), None)
         if label_kind is None:
             has_lists = any(isinstance(row.get(label), list) for row in source.rows)
             label_kind = SEVERAL if several or has_lists else ONE_LABEL
         if label_kind.several:
-            source = with_label_lists(source, label, several)
+            source = with_label_lists(source, label, several, separator)
         elif listed is not None:
             what = f"{source.path}, {listed.where}: {label!r} is {str(listed.get(label))[:60]}"
             raise InputError(what, hint="a label is a text or a number, or in every row a list of them")
@@ -339,16 +352,15 @@ class TextClassification(TrainableTask):
         return batches
 
     def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
-        one = lambda row: row[0] if len(row) == 2 else {"text": row[0], "text_pair": row[1]}
         _, options = super().prediction_call(examples, **settings)
         all_labels = {"top_k": None} if self.label_kind.several else {}
-        return ([one(row) for row in examples.items],), all_labels | options
+        return (as_prediction_inputs(examples),), all_labels | options
 
-    def score(self, examples: Examples, **settings: Any) -> dict[str, Any]:
+    def answer_examples(self, examples: Examples, **settings: Any) -> list[Any]:
         file = f"{examples.path}, " if examples.path else ""
         lines = zip(examples.items, examples.locations, strict=True)
         check_labels(self.model, [(name, f"{file}{at}") for row, at in lines for name in labels_of(row)])
-        return super().score(examples, **settings)
+        return super().answer_examples(examples, **settings)
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         if self.label_kind.several:
@@ -395,7 +407,7 @@ def check_classes(examples: Examples) -> None:
     if len(names) > MAX_CLASSES or len(names) * 2 > len(examples) > 20:
         many = f"{len(names):,} different labels in {len(examples):,} rows"
         if all(map(is_numeric, names)):
-            hint = "they are numbers: round them to a few classes, and say --order numbers"
+            hint = "they are numbers: say --task regress, or round them and say --order numbers"
         raise InputError(f"column {examples.columns['label']!r} has {many}", hint=hint)
 
 

@@ -241,9 +241,9 @@ class TokenClassification(TrainableTask):
         every_token = {"aggregation_strategy": "none", "ignore_labels": ()}
         return super().prediction_call(examples, **(settings | every_token))
 
-    def score(self, examples: Examples, **settings: Any) -> dict[str, Any]:
+    def answer_examples(self, examples: Examples, **settings: Any) -> list[Any]:
         check_labels(self.model, [(tag, one.where) for one in examples.items for tag in one.tags])
-        return super().score(examples, **settings)
+        return super().answer_examples(examples, **settings)
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         """Score the label of the first token of each word; a word without a token of its own has none."""

@@ -1,0 +1,120 @@
+"""text-regression: a number for a whole text, or for a pair of texts.
+
+A price, a rating with decimals, minutes until an answer: numbers whose distance means something, unlike that
+of classes. The head has one output u. Numbers are standardised before they are learnt, because a head that
+begins near zero would take very long to reach a price of 250,000. The answer is mean + scale · u, and
+config.json keeps both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from heedful import data
+from heedful.core.errors import InputError
+from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import Batches
+from heedful.data.input_files import UnusableRow
+from heedful.models.base import Model
+from heedful.tasks.examples import INPUT_ROLES, NUMBER, Examples, Role, is_numeric
+from heedful.tasks.metrics.scores import regression_scores
+from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
+from heedful.tasks.pipelines.text_classification import as_prediction_inputs, read_text_pairs
+from heedful.tasks.task import PredictionCall, TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.task_specification import TaskSpecification
+
+SCALE_KEY = "regression"  # of config.json: {"mean": …, "scale": …}
+
+
+class TextRegression(TrainableTask):
+    """y = mean + scale · u, u the one logit of a head that reads a text or a pair of texts"""
+
+    heads = ("classify",)
+    needs = "a head of one label that gives a number"
+    command, head, objective, metric, highest = "regress", "classify", "regress", "rmse", False
+    head_settings: ClassVar[Mapping[str, Any]] = {"problem_type": "regression"}
+    training = TrainingDefaults(lr=1e-4, lora_lr=1e-3, epochs=4, length=256)
+    roles: ClassVar[Mapping[str, Role]] = {**INPUT_ROLES["classify"], "number": Role("--label", NUMBER)}
+
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        truncation: bool | str = False,
+        max_length: int | None = None,
+        batch_size: int = BATCH_SIZE,
+    ) -> Any:
+        """Return {"score": number} for each text, or for each pair {"text": …, "text_pair": …}."""
+        scale = self.model.hf_config.get(SCALE_KEY) or {"mean": 0.0, "scale": 1.0}
+
+        def predict_batch(texts: list[Any]) -> list[dict[str, float]]:
+            pairs = read_text_pairs(self.model, texts)
+            tokenized = self.tokenize(pairs, truncation=truncation, max_length=max_length)
+            logits = self.forward(tokenized, batch_size=batch_size)
+            return [{"score": scale["mean"] + scale["scale"] * float(u)} for u in logits]
+
+        return map_inputs(inputs, predict_batch, batch_size, (str, Mapping))
+
+    @classmethod
+    def fits(cls, model: Model) -> bool:
+        learnt = TaskSpecification.of(model)
+        one = super().fits(model) and model.config.labels == 1
+        return one and (learnt is None or learnt.command == cls.command)
+
+    @classmethod
+    def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
+        row = super().parse_cells(cells)
+        if not is_numeric(row[-1]):
+            raise UnusableRow("whose number is no number")
+        return row
+
+    @classmethod
+    def check_examples(cls, train: Examples, valid: Examples) -> None:
+        if len({float(row[-1]) for row in train.items}) < 2:
+            only = f"every row has the number {train.items[0][-1]}"
+            raise InputError(f"{only}: there is nothing to learn", hint="is it the right column?")
+        if train.columns.keys() != valid.columns.keys():
+            read = [", ".join(map(repr, part.columns.values())) for part in (train, valid)]
+            raise InputError(
+                f"training has the columns {read[0]}, validation {read[1]}: one has a text more",
+                hint="name the columns with --text, --pair and --label",
+            )
+
+    @classmethod
+    def facts(cls, examples: Examples) -> dict[str, Any]:
+        numbers = [float(row[-1]) for row in examples.items]
+        return {"numbers": {"lowest": min(numbers), "mean": float(np.mean(numbers)), "highest": max(numbers)}}
+
+    @classmethod
+    def attach_head(
+        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
+    ) -> tuple[Model, str]:
+        if cls.fits(model) and SCALE_KEY in model.hf_config:
+            return model, "its own head, of one number"
+        made, _ = super().attach_head(model, train, seed, (train.columns.get("number", "number"),))
+        numbers = np.array([float(row[-1]) for row in train.items])
+        made.hf_config[SCALE_KEY] = {"mean": float(numbers.mean()), "scale": float(numbers.std()) or 1.0}
+        return made, "a new head of one number"
+
+    def batches(self, examples: Examples, options: BatchOptions) -> Batches:
+        """Return batches of one text or two, and the standardised number, extra["score"]."""
+        scale, texts = self.model.hf_config[SCALE_KEY], len(examples.items[0]) - 1
+        table = examples.table(options.length, texts)
+        standardised = lambda number: str((float(number) - scale["mean"]) / scale["scale"])
+        rows = [(*row[:-1], standardised(row[-1])) for row in table.held]
+        return data.regress(
+            replace(table, held=rows), self.tokenizer, text=0, pair=1 if texts == 2 else None, score=texts,
+            **row_keywords(options),
+        )  # fmt: skip
+
+    def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
+        _, options = super().prediction_call(examples, **settings)
+        return (as_prediction_inputs(examples),), options
+
+    def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
+        truths = [float(row[-1]) for row in examples.items]
+        return regression_scores(truths, [answer["score"] for answer in answers])

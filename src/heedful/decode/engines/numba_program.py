@@ -19,8 +19,8 @@ from heedful.decode.engines.fallback import UnsupportedPart
 from heedful.kernels.cpu import activations as A
 from heedful.kernels.cpu import rows as R
 from heedful.kernels.cpu.block_tensor import SIZES, BlockTensor
-from heedful.kernels.cpu.blocks import GROUP, dot_kernel, values_kernel
-from heedful.kernels.cpu.team import Team
+from heedful.kernels.cpu.blocks import GROUP, dot_kernel, tile_kernel, values_kernel
+from heedful.kernels.cpu.team import SHARED, Team
 from heedful.models.base import LM
 from heedful.nn.adapt import KeptHeads
 from heedful.nn.attention.multi_head import Attention
@@ -43,6 +43,10 @@ ACTS: dict[Activation, int] = {
 PIECE_BYTES, MAX_PIECES = 1 << 15, 256  # of weights that a thread takes at once
 MANY_ROWS_PIECES = 64  # at most, where weights stay near while many rows are multiplied
 MIN_PIECE_ROWS = 4
+MIN_MANY = 4  # rows from which on tiles pay
+LOGITS = -1  # the place of logits, which are not in the workspace
+KINDS = {"F32": R.FLOAT32, "F16": R.FLOAT16, "BF16": R.FLOAT16}  # of matrices that are multiplied as floats
+SHORT_FLOATS = {torch.float16: "F16", torch.bfloat16: "BF16"}
 Layer = Any  # nn.Linear, nn.Embedding, or what stands for one with whole numbers
 Product = tuple[Layer, int] | tuple[Layer, int, int, int]  # a layer, where to, how, and an activation
 
@@ -53,16 +57,17 @@ class Program:
 
     model: LM
     capacity: int  # positions that tables reach
-    max_pieces: int = MAX_PIECES  # of a product
+    tiles: bool = True  # whether products with many rows may take them in tiles
     code: list[list[int]] = field(default_factory=list)
     reals: list[float] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)  # what instructions point to
     rotary_tables: dict[int, tuple[int, int]] = field(default_factory=dict)  # a rotary's tables, made once
     size: int = 0  # of a row of the workspace
+    copies: bool = False  # whether there are copies of weights, which may change
     slopes: Tensor | None = None  # the distances' weights, a head each
     layers: int = 0  # attentions so far: each has a cache
-    rounded: tuple[int, int] = -1, 0  # place of the vector that was rounded last, and its groups' size
-    logits: int = 0  # their place
+    # What ROUND made last in each form: the place it is from, its groups' size, and whether it is in tiles.
+    rounded: dict[bool, tuple[int, int, bool]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Places for what every layer uses in turn, then the instructions in the order of the model."""
@@ -104,6 +109,8 @@ class Program:
         return tensor.data_ptr()
 
     def table(self, tensor: Tensor) -> int:
+        """Return the address of a tensor in float32, which may be a copy."""
+        self.copies = self.copies or (isinstance(tensor, nn.Parameter) and tensor.dtype != torch.float32)
         return self.address(tensor.float().contiguous())
 
     def emit(self, op: int, real: float = 0.0, /, **fields: int) -> None:
@@ -111,8 +118,8 @@ class Program:
         line[R.OP] = op
         for name, value in fields.items():
             line[getattr(R, name.upper())] = value
-        if op != R.LINEAR and op != R.ROUND:
-            self.rounded = -1, 0
+        if op not in (R.LINEAR, R.ROUND):
+            self.rounded.clear()
         self.code.append(line)
         self.reals.append(real)
 
@@ -121,7 +128,7 @@ class Program:
         reach = torch.arange(self.capacity)[None]
         where = 0
         if type(position) is Learned:
-            where = self.address(position.weight) + 4 * position.offset * position.embedding_dim
+            where = self.table(position.weight) + 4 * position.offset * position.embedding_dim
         elif type(position) is Sinusoidal:
             where = self.table(position(reach)[0])
         elif position is not None:
@@ -141,21 +148,32 @@ class Program:
             kind, size, bias = 1, part.weight.shape[0], None
         else:
             raise UnsupportedPart(type(part).__name__)
-        where = 0 if bias is None else self.address(bias)
-        fields = {"from": source, "in": size, "weight": self.address(part.weight), "bias": where}
+        where = 0 if bias is None else self.table(bias)
+        fields = {"from": source, "in": size, "weight": self.table(part.weight), "bias": where}
         self.emit(R.NORM, part.eps, to=to, kind=kind, **fields)
 
     def matrix(self, part: Layer) -> dict[str, int]:
         """Return the fields of an instruction that reads the matrix of a part, by its kind."""
-        weight, kernel = part.weight, values_kernel if isinstance(part, nn.Embedding) else dot_kernel
-        if isinstance(weight, BlockTensor):
-            size, stored = SIZES[weight.kind]
-            row = weight.blocks.shape[1]
-            fields = {"weight": self.address(weight.blocks, torch.uint8), "kernel": kernel(weight.kind)}
-            kind = R.FLOAT16 if weight.kind in ("F16", "BF16") else R.BLOCKS
-            return fields | {"kind": kind, "row_bytes": row, "row_blocks": row // stored, "group": GROUP}
-        if type(part) is nn.Linear or type(part) is nn.Embedding:
-            return {"kind": R.FLOAT32, "weight": self.address(weight)}
+        weight, table = part.weight, isinstance(part, nn.Embedding)
+        kind, stored = "F32", weight
+        if isinstance(weight, BlockTensor) and weight.dense is None:
+            kind, stored = weight.kind, weight.blocks
+        elif weight.dtype in SHORT_FLOATS:
+            kind = SHORT_FLOATS[weight.dtype]
+        if stored is not weight or type(part) is nn.Linear or type(part) is nn.Embedding:
+            columns, (block, block_bytes) = weight.shape[1], SIZES[kind]
+            fields = {"kind": KINDS.get(kind, R.BLOCKS), "weight": self.address(stored, stored.dtype)}
+            if columns % block == 0:
+                blocks = columns // block
+                fields |= {"row_bytes": blocks * block_bytes, "row_blocks": blocks}
+                fields |= {"group": 0 if kind in KINDS else GROUP}
+                if kind != "F32":
+                    fields["kernel"] = values_kernel(kind) if table else dot_kernel(kind)
+                if self.tiles and not table:
+                    fields["tile"] = tile_kernel(kind)
+            elif kind != "F32":
+                raise UnsupportedPart(f"rows of {columns} numbers in {kind}")
+            return fields
         if type(part) is Int4Linear:
             fields = {"kind": R.INT4, "weight": self.address(weight, torch.uint8), "group": part.group}
         elif type(part) is Int8Linear or type(part) is TiedLinear or type(part) is Int8Embedding:
@@ -163,6 +181,7 @@ class Program:
             fields = {"kind": R.INT8, "weight": self.address(weight, torch.int8), "group": GROUP}
             if size % GROUP == 0:
                 fields |= {"kernel": dot_kernel("I8"), "row_bytes": size, "row_blocks": size // GROUP}
+                fields |= {"tile": tile_kernel("I8")} if self.tiles else {}
         else:
             raise UnsupportedPart(type(part).__name__)
         return fields | {"scale": self.address(part.scale)}
@@ -172,23 +191,25 @@ class Program:
 
         Threads share several products of one x together; a piece of one follows that of the product before.
         """
-        lines, held = [], 0
+        lines, held, is_head = [], 0, products[0][1] == LOGITS
         for part, to, *how in products:
             mode, act = how or (R.SET, A.NONE)
-            bias = 0 if part.bias is None else self.address(part.bias)
-            fields = self.matrix(part) | {"in": part.in_features, "out": part.out_features, "from": source}
-            lines.append(fields | {"bias": bias, "gain": self.gain, "to": to, "mode": mode, "act": act})
+            bias = 0 if part.bias is None else self.table(part.bias)
+            line = self.matrix(part) | {"in": part.in_features, "out": part.out_features, "from": source}
+            lines.append(line | {"bias": bias, "gain": self.gain, "to": to, "mode": mode, "act": act})
+            lines[-1]["head"] = is_head
             held += part.weight.blocks.nbytes if isinstance(part.weight, BlockTensor) else part.weight.nbytes
-            group = 0 if fields["kind"] in (R.FLOAT32, R.FLOAT16) else fields["group"]
-            if group and self.rounded != (source, group):  # unless this vector was rounded just before
+            group, in_tiles = line.get("group", 0), "tile" in line and not is_head
+            # unless this vector was rounded just before, or is read as it is
+            if (group or in_tiles) and self.rounded.get(group > 0) != (source, group, in_tiles):
                 rounds = {"from": source, "in": part.in_features, "gain": self.gain, "group": group}
-                self.emit(R.ROUND, **rounds)
-                self.rounded = source, group
-        pieces = min(held // PIECE_BYTES, self.max_pieces, *(line["out"] // MIN_PIECE_ROWS for line in lines))
-        for i, fields in enumerate(lines):
-            self.emit(R.LINEAR, scale, chunks=max(1, pieces), joined=len(lines) - i, **fields)
-            if fields["to"] == self.rounded[0]:
-                self.rounded = -1, 0
+                self.emit(R.ROUND, tile=in_tiles, head=is_head, **rounds)
+                self.rounded[group > 0] = source, group, in_tiles
+        most = MAX_PIECES if self.tiles else MANY_ROWS_PIECES
+        pieces = min(held // PIECE_BYTES, most, *(line["out"] // MIN_PIECE_ROWS for line in lines))
+        for i, line in enumerate(lines):
+            self.emit(R.LINEAR, scale, chunks=max(1, pieces), joined=len(lines) - i, **line)
+            self.rounded = {kind: was for kind, was in self.rounded.items() if was[0] != line["to"]}
 
     def attend(self, part: Attention, source: int, x: int) -> None:
         """x += o(softmax(q kᵀ · scale + bias) v)"""
@@ -265,11 +286,9 @@ class Program:
         """logits = scale · W x + b, or + shift"""
         if type(head) is not LMHead or (head.out.bias is not None and head.shift is not None):
             raise UnsupportedPart(type(head).__name__)
-        self.logits = self.reserve(head.out.out_features)
-        self.linear(x, (head.out, self.logits), scale=head.scale)
-        self.code[-1][R.HEAD] = 1
+        self.linear(x, (head.out, LOGITS), scale=head.scale)
         if head.shift is not None:
-            self.code[-1][R.BIAS] = self.address(head.shift)
+            self.code[-1][R.BIAS] = self.table(head.shift)
 
 
 def act_code(act: Activation) -> int:
@@ -286,33 +305,42 @@ class RowProgram:
     """
 
     def __init__(self, model: LM, rows: int, capacity: int, team: Team, *, tiled: bool = False) -> None:
-        self.listing = Program(model, capacity, MANY_ROWS_PIECES if tiled else MAX_PIECES)
-        self.limit, self.team = rows, team
+        self.listing = Program(model, capacity, tiles=not tiled)
+        self.limit, self.team, self.tiled = rows, team, tiled
         listing = self.listing
         self.code, self.reals = np.array(listing.code, np.int64), np.array(listing.reals, np.float32)
         self.workspace = torch.zeros(rows, listing.size)
         self.shorts = torch.zeros(rows, 3 * -(-listing.widest // 64) * 64, dtype=torch.int16)
-        self.now, self.shared = np.zeros(8, np.int64), np.zeros(32, np.int64)
+        self.logits = torch.empty(rows, model.config.vocab)
+        lanes = 0 if tiled else -(-rows // R.LANES) * R.LANES
+        self.short_tiles = torch.empty(lanes, listing.widest, dtype=torch.int16)
+        self.gain_tiles, self.float_tiles = (
+            torch.empty(lanes, listing.widest),
+            torch.empty(lanes, listing.widest),
+        )
+        self.now, self.shared = np.zeros(12, np.int64), np.zeros(SHARED, np.int64)
         self.rows = np.zeros((rows, 3), np.int64)
         self.caches = np.zeros((listing.layers, rows, 3), np.int64)
-        self.now[[R.STRIDE, R.WORK, R.TILED]] = listing.size, self.workspace.data_ptr(), tiled or rows > 1
-        self.now[[R.SHORTS, R.SHORT_STRIDE]] = self.shorts.data_ptr(), self.shorts.shape[1]
-        self.logits = self.workspace[:, listing.logits : listing.logits + model.config.vocab]
-        self.bound_keys: list[Tensor] = []
+        self.now[[R.STRIDE, R.SHORT_STRIDE]] = listing.size, self.shorts.shape[1]
+        self.now[[R.WORK, R.SHORTS]] = self.workspace.data_ptr(), self.shorts.data_ptr()
+        self.now[[R.LOGITS, R.SHORT_TILES]] = self.logits.data_ptr(), self.short_tiles.data_ptr()
+        self.now[[R.GAIN_TILES, R.FLOAT_TILES]] = self.gain_tiles.data_ptr(), self.float_tiles.data_ptr()
         self.windows = [bool(line[R.WINDOW]) for line in listing.code if line[R.OP] == R.ATTEND]
 
-    def bind(self, caches: Sequence[KV | SlidingKV]) -> None:
-        """Let row b use row b of these caches; nothing to do while they are those of the step before."""
-        if len(self.bound_keys) == len(caches) and all(
-            kv.k is k for kv, k in zip(caches, self.bound_keys, strict=True)
-        ):
-            return
-        self.bound_keys = []
-        table = self.cache_table(caches)
-        step = [kv.k[0].numel() * 4 for kv in caches if kv.k is not None]  # bytes from one row to the next
-        self.caches[:] = table[:, None]
-        self.caches[..., :2] += np.arange(self.limit)[:, None] * np.array(step)[:, None, None]
-        self.bound_keys = [kv.k for kv in caches if kv.k is not None]
+    def bind(self, caches: Sequence[KV | SlidingKV], rows: Sequence[int]) -> None:
+        """Let row i use row rows[i] of these caches."""
+        step = [kv.k[0].nbytes for kv in caches if kv.k is not None]  # from one row to the next
+        table = np.repeat(self.cache_table(caches)[:, None], len(rows), 1)
+        table[..., :2] += np.array(step)[:, None, None] * np.array(rows)[:, None]
+        self.caches[:, : len(rows)] = table
+
+    def allocate(self, caches: Sequence[KV | SlidingKV], rows: int, length: int) -> None:
+        """Give `rows` texts room for `length` positions in caches that have none yet."""
+        attentions = [line for line in self.listing.code if line[R.OP] == R.ATTEND]
+        for kv, line in zip(caches, attentions, strict=True):
+            room = min(length, kv.slots) if isinstance(kv, SlidingKV) else length
+            if kv.k is None:  # memory is taken when it is written to
+                kv.k, kv.v = torch.zeros(2, rows, line[R.KV_HEADS], room, line[R.SIZE])
 
     def cache_table(self, caches: Sequence[KV | SlidingKV]) -> np.ndarray:
         """Return where the first row of each layer's cache is, (layers, 3); refuse what no kernel reads."""
@@ -335,5 +363,6 @@ class RowProgram:
         count = len(rows)
         num_logits = count if num_logits is None else num_logits
         self.rows[:count], self.now[[R.ROWS, R.ASKED]] = rows, (count, num_logits)
+        self.now[[R.TILED, R.MANY]] = self.tiled or count > 1, not self.tiled and count >= MIN_MANY
         self.team.run(self.code, self.reals, self.now, self.rows, self.caches, self.shared)
         return self.logits[:num_logits]

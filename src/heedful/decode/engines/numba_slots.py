@@ -20,7 +20,7 @@ from heedful.decode.engines.numba_stepper import kv_caches
 from heedful.decode.slots import EagerSlots, Slot
 from heedful.kernels.cpu.team import Team
 from heedful.models.base import LM, Seq2Seq
-from heedful.nn.state import KV, SlidingKV
+from heedful.nn.state import SlidingKV
 
 PROMPT_ROWS = 128  # tokens of prompts that one call reads at most
 
@@ -39,7 +39,6 @@ class NumbaSlots(EagerSlots):
         if held is None:
             raise UnsupportedPart("a layer remembers something else than keys and values")
         self.vocab = model.embed.vocab
-        self.shapes = [kv.k.shape for kv in held if kv.k is not None]
         spare = [kv.spare for kv in held if isinstance(kv, SlidingKV)]
         self.prompt_rows = min([PROMPT_ROWS, *spare])  # what is overwritten must be out of every window
         team = Team(torch.get_num_threads())
@@ -51,21 +50,16 @@ class NumbaSlots(EagerSlots):
     def open(self, ids: Sequence[int], length: int) -> Slot:
         length = min(length, self.context)
         slot = super().open(ids, length)
-        self.tables[slot] = self.program.cache_table(self.allocate(slot))
+        caches = kv_caches(slot.state.parts)
+        assert caches is not None
+        self.program.allocate(caches, 1, length)
+        self.tables[slot] = self.program.cache_table(caches)
         return slot
 
-    def allocate(self, slot: Slot) -> list[KV | SlidingKV]:
-        """Give a text its caches, unless it has them. Nothing is written: memory is taken as it is used."""
-        held = kv_caches(slot.state.parts)
-        assert held is not None
-        for kv, (_, heads, _, size) in zip(held, self.shapes, strict=True):
-            room = min(slot.capacity, kv.slots) if isinstance(kv, SlidingKV) else slot.capacity
-            if kv.k is None:
-                kv.k, kv.v = torch.empty(2, 1, heads, room, size)
-        return held
-
     def copy_prefix(self, source: Slot, target: Slot, length: int) -> None:
-        self.allocate(target)
+        caches = kv_caches(target.state.parts)
+        assert caches is not None
+        self.program.allocate(caches, 1, target.capacity)
         super().copy_prefix(source, target, length)
 
     def piece(self, slot: Slot, left: int, budget: int) -> int:

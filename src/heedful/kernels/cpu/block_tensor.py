@@ -23,18 +23,17 @@ from torch.utils._pytree import tree_map
 
 # Numbers and bytes of a block; floats are taken in blocks, too, since kernels read 32 at a time.
 SIZES = {
-    "F16": (32, 64), "BF16": (32, 64), "Q8_0": (32, 34), "Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22),
-    "Q5_1": (32, 24), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
+    "F32": (32, 128), "F16": (32, 64), "BF16": (32, 64), "Q8_0": (32, 34), "Q4_0": (32, 18), "Q4_1": (32, 20),
+    "Q5_0": (32, 22), "Q5_1": (32, 24), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
 }  # fmt: skip
 MIN_VALUES = 1 << 16  # a smaller matrix is widened when it is read: it would gain nothing
 SLAB_VALUES = 1 << 20  # that are widened at once for a product
-TILED_VECTORS = range(8, 193)  # how many of them are faster multiplied block by block than with widened rows
 MIN_THREAD_VALUES = 1 << 18  # that a thread of its own widens
 
 
 def can_keep(kind: str, shape: Sequence[int]) -> bool:
     """Whether a tensor of this kind and shape can stay as it is stored: there are kernels that read it."""
-    known = kind in SIZES and len(shape) == 2 and shape[1] % SIZES[kind][0] == 0
+    known = kind != "F32" and kind in SIZES and len(shape) == 2 and shape[1] % SIZES[kind][0] == 0
     return known and math.prod(shape) >= MIN_VALUES and has_numba()
 
 
@@ -118,12 +117,9 @@ class BlockTensor(Tensor):
                     rows, x = x.unique(return_inverse=True)
                     return F.embedding(x, widen(weight.blocks[rows], weight.kind))
                 bias = rest[0] if rest else kwargs.get("bias")
-                if can_tile(x, weight.shape[1]):
-                    product = multiply(x, weight)
-                else:
-                    count = max(1, SLAB_VALUES // weight.shape[1])  # rows at a time, which stay in the cache
-                    slabs = [F.linear(x, widen(rows, weight.kind)) for rows in weight.blocks.split(count)]
-                    product = slabs[0] if len(slabs) == 1 else torch.cat(slabs, -1)
+                count = max(1, SLAB_VALUES // weight.shape[1])  # rows at a time, which stay in the cache
+                slabs = [F.linear(x, widen(rows, weight.kind)) for rows in weight.blocks.split(count)]
+                product = slabs[0] if len(slabs) == 1 else torch.cat(slabs, -1)
                 return product if bias is None else product + bias
         with torch._C.DisableTorchFunctionSubclass():  # results are ordinary tensors
             return func(*args, **kwargs)
@@ -168,32 +164,6 @@ def widen(blocks: Tensor, kind: str) -> Tensor:
         ),
         count,
         count * size // MIN_THREAD_VALUES,
-    )
-    return out
-
-
-def can_tile(x: Tensor, size: int) -> bool:
-    """Whether `multiply` may take these vectors; torch does not see what it computes."""
-    ordinary = type(x) is Tensor and x.device.type == "cpu" and x.dtype == torch.float32
-    seen = torch.jit.is_tracing() or (torch.is_grad_enabled() and x.requires_grad)
-    return ordinary and not seen and x.shape[-1] == size and math.prod(x.shape[:-1]) in TILED_VECTORS
-
-
-def multiply(x: Tensor, weight: BlockTensor) -> Tensor:
-    """Return x Wᵀ for up to some hundred vectors x; a block is widened in the cache, where it is used."""
-    from heedful.kernels.cpu.blocks import TILE_ROWS, multiply_blocks, values_kernel
-
-    (rows, row_bytes), start = weight.blocks.shape, weight.blocks.data_ptr()
-    kernel, block = values_kernel(weight.kind), SIZES[weight.kind][0]
-    vectors = x.detach().reshape(-1, x.shape[-1]).contiguous().numpy()
-    out = torch.empty(*x.shape[:-1], rows)
-    to = out.numpy().reshape(-1, rows)
-    share_among_threads(
-        lambda low, high: multiply_blocks(
-            kernel, start, row_bytes, block, low * TILE_ROWS, min(high * TILE_ROWS, rows), vectors, to
-        ),
-        -(-rows // TILE_ROWS),
-        rows * x.shape[-1] // MIN_THREAD_VALUES,
     )
     return out
 

@@ -22,16 +22,16 @@ from typing import Any, NamedTuple
 import llvmlite.binding  # type: ignore[import-untyped]
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import carray, types
 from numba.core import cgutils
 from numba.core.ccallback import CFunc
 
 from heedful.kernels.cpu.numba_intrinsics import (
     PAUSE,
     SOURCE_STAMP,
-    Array,
     Int,
     compile_cached,
+    floats_at,
     intrinsic,
     literal_intrinsic,
     load_at,
@@ -129,18 +129,21 @@ class Emitter:
             upper = self.call(DOT_BYTES, kind, ir.Constant(kind, None), factor(n), high)
             return self.call(DOT_BYTES, kind, b.shl(upper, self.every(kind, 8)), factor(n), low)
         words = vector(I16, GROUP)
-        n, x = b.sub(b.zext(n, words), self.every(words, zero)), self.load(x, 0, words)
+        return self.multiply_pairs(b.sub(b.zext(n, words), self.every(words, zero)), self.load(x, 0, words))
+
+    def multiply_pairs(self, a: Any, b: Any) -> Any:
+        """16 sums of two products each, of 32 numbers of 16 bits."""
         width, name = MULTIPLY_ADD
         if name:
             parts = [
-                self.call(name, vector(I32, width // 2), self.part(n, i, width), self.part(x, i, width))
+                self.call(name, vector(I32, width // 2), self.part(a, i, width), self.part(b, i, width))
                 for i in range(0, GROUP, width)
             ]
             return parts[0] if len(parts) == 1 else self.join(*parts)
         wide = vector(I32, GROUP)
-        products = b.mul(b.sext(n, wide), b.sext(x, wide))
+        products = self.builder.mul(self.builder.sext(a, wide), self.builder.sext(b, wide))
         even, odd = (self.shuffle(products, products, list(range(i, GROUP, 2))) for i in range(2))
-        return b.add(even, odd)
+        return self.builder.add(even, odd)
 
     def sum(self, a: Any) -> Any:
         kind = a.type
@@ -156,7 +159,8 @@ FEATURES = llvmlite.binding.get_host_cpu_features() if PAUSE else {}
 MULTIPLY_ADD = (16, "llvm.x86.avx2.pmadd.wd") if FEATURES.get("avx2") else (0, "")
 if FEATURES.get("avx512bw"):
     MULTIPLY_ADD = (32, "llvm.x86.avx512.pmaddw.d.512")
-TILE_ROWS = 8 if FEATURES.get("avx512f") else 4  # of weights, whose sums all stay in registers
+# Rows of weights and vectors of x that a tile has: all of its sums stay in registers.
+TILE_ROWS, TILE_LANES = (8, 2 * LANES.count) if FEATURES.get("avx512f") else (4, LANES.count)
 VNNI = bool(FEATURES.get("avx512vnni") and FEATURES.get("avx512vl"))
 DOT_BYTES = "llvm.x86.avx512.vpdpbusd.256"
 
@@ -292,6 +296,7 @@ class Format:
     stored: int
     unpack: Unpack | None = None
     nibbles: Nibbles | None = None  # the layout of one whose blocks can be multiplied in pairs
+    has_offset: bool = False
 
 
 NIBBLES = {
@@ -299,14 +304,16 @@ NIBBLES = {
     "Q5_0": Nibbles(22, 6, fifths=2, zero=16), "Q5_1": Nibbles(24, 8, fifths=4, has_offset=True),
 }  # fmt: skip
 FORMATS = {
-    "F16": Format(GROUP, 64), "BF16": Format(GROUP, 64), "I8": Format(GROUP, GROUP, unpack_int8),
-    "Q8_0": Format(32, 34, unpack_q8_0), "Q4_K": Format(256, 144, unpack_q4_k),
-    "Q5_K": Format(256, 176, unpack_q5_k), "Q6_K": Format(256, 210, unpack_q6_k),
-} | {name: Format(32, layout.stored, layout.unpack, layout) for name, layout in NIBBLES.items()}  # fmt: skip
+    "F32": Format(GROUP, 128), "F16": Format(GROUP, 64), "BF16": Format(GROUP, 64), "I8": Format(GROUP, GROUP, unpack_int8),
+    "Q8_0": Format(32, 34, unpack_q8_0), "Q4_K": Format(256, 144, unpack_q4_k, has_offset=True),
+    "Q5_K": Format(256, 176, unpack_q5_k, has_offset=True), "Q6_K": Format(256, 210, unpack_q6_k),
+} | {name: Format(32, layout.stored, layout.unpack, layout, layout.has_offset) for name, layout in NIBBLES.items()}  # fmt: skip
 
 
 def sixteen_floats(e: Emitter, name: str, block: Any, part: int) -> Any:
-    """16 floats of 16 bits, in 32."""
+    """16 floats, in 32 bits."""
+    if name == "F32":
+        return e.load(block, 64 * part, LANES)
     if name == "F16":
         return e.builder.fpext(e.load(block, 32 * part, vector(HALF, 16)), LANES)
     bits = e.builder.zext(e.load(block, 32 * part, vector(I16, 16)), vector(I32, 16))
@@ -481,73 +488,152 @@ def widen_blocks(kernel: Int, weight: Int, blocks: Int, out: Int) -> None:
     call_kernel(kernel, (weight, blocks, out))
 
 
-@literal_intrinsic
-def multiply_tile(
-    typingctx: Any, vectors: Any, weight: Any, size: Any, x: Any, stride: Any, out: Any
-) -> tuple[Any, Callable]:
-    """out_rt += Σ_k w_rk x_kt for TILE_ROWS rows of weights in float32 and a constant number of vectors.
+PANEL_BYTES = (
+    4 * TILE_VALUES + 64
+)  # apart from each other in the cache; of a row of weights: floats; or shorts, and behind them what groups have
+GROUPS_AT, GROUP_BYTES = 2 * TILE_VALUES, 16  # two scales, one for each half of a group, and an offset
 
-    Each row of weights begins TILE_VALUES after the one before, each row of x and out `stride` bytes after.
+
+@literal_intrinsic
+def widen_panel(typingctx: Any, name: Any, weight: Any, blocks: Any, panel: Any) -> tuple[Any, Callable]:
+    """Put blocks of a row of whole numbers to `panel`: n − z in 16 bits, then scales and offset of groups."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, weight, blocks, panel = args
+        e, form, words = Emitter(builder), FORMATS[name.literal_value], vector(I16, GROUP)
+        assert form.unpack is not None
+
+        def put(value: Any, address: Any) -> None:
+            builder.store(value, builder.inttoptr(address, value.type.as_pointer())).align = 2
+
+        with cgutils.for_range(builder, blocks) as loop:
+            block = builder.add(weight, builder.mul(loop.index, e.number(form.stored)))
+            numbers, scales, zero, offsets = form.unpack(e, block)
+            first = builder.mul(loop.index, e.number(len(numbers)))
+            for i, (n, scale) in enumerate(zip(numbers, scales, strict=True)):
+                group = builder.add(first, e.number(i))
+                values = builder.sub(builder.zext(n, words), e.every(words, zero))
+                put(values, builder.add(panel, builder.mul(group, e.number(2 * GROUP))))
+                scale = e.every(LANES, 1) if scale is None else scale
+                offset = ir.Constant(FLOAT, 0.0)
+                if offsets is not None:
+                    offset = builder.extract_element(offsets, ir.Constant(I32, i))
+                at = builder.add(panel, builder.mul(group, e.number(GROUP_BYTES)))
+                for j, lane in enumerate((0, e.lanes - 1)):
+                    value = builder.extract_element(scale, ir.Constant(I32, lane))
+                    put(value, builder.add(at, e.number(GROUPS_AT + 4 * j)))
+                put(offset, builder.add(at, e.number(GROUPS_AT + 8)))
+        return context.get_dummy_value()
+
+    return types.void(name, *[types.int64] * 3), codegen
+
+
+@literal_intrinsic
+def multiply_panel(
+    typingctx: Any, name: Any, lanes: Any, panel: Any, size: Any, x: Any, gains: Any, length: Any, out: Any,
+    stride: Any,
+) -> tuple[Any, Callable]:  # fmt: skip
+    """out_rt += Σ_k w_rk x_kt for TILE_ROWS rows of a panel, each `size` long, and a constant number of lanes t.
+
+    x is arranged by `arrange_tile` for vectors of `length`, and so are the gains of its groups. Each row of
+    `out` begins `stride` bytes after the one before.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, weight, size, x, stride, out = args
-        e, rows, parts = Emitter(builder), range(TILE_ROWS), range(vectors.literal_value // 16)
-        places = [
-            builder.add(out, builder.add(builder.mul(stride, e.number(r)), e.number(64 * part)))
-            for r in rows
-            for part in parts
+        _, _, panel, size, x, gains, length, out, stride = args
+        b, e, whole = builder, Emitter(builder), FORMATS[name.literal_value].unpack is not None
+        after = lambda address, index, count: b.add(address, b.mul(index, e.number(count)))
+        rows, parts = range(TILE_ROWS), range(lanes.literal_value // LANES.count)
+        vectors = [after(x, length, (32 if whole else 64) * p) for p in parts]
+        weights = [b.add(panel, e.number(PANEL_BYTES * r)) for r in rows]
+        outs = [
+            [b.add(b.add(out, b.mul(stride, e.number(r))), e.number(64 * p)) for p in parts] for r in rows
         ]
-        totals = [zeroed(builder, LANES) for _ in places]
-        with cgutils.for_range(builder, size) as loop:
-            at = builder.add(x, builder.mul(loop.index, stride))
-            factors = [e.load(at, 64 * part, LANES) for part in parts]
-            value = builder.add(weight, builder.mul(loop.index, e.number(4)))
+
+        def add_product(a: Any, c: Any, place: Any) -> None:
+            sum_ = b.fadd(b.fmul(a, c, flags=FAST), e.load(place, 0, LANES), flags=FAST)
+            b.store(sum_, b.inttoptr(place, LANES.as_pointer())).align = 4
+
+        if not whole:
+            totals = [[zeroed(b, LANES) for _ in parts] for _ in rows]
+            with cgutils.for_range(b, size) as loop:
+                factors = [e.load(after(at, loop.index, 64), 0, LANES) for at in vectors]
+                for r in rows:
+                    w = e.splat(e.load(after(weights[r], loop.index, 4), 0, FLOAT), LANES.count)
+                    for p in parts:
+                        e.accumulate(w, factors[p], totals[r][p])
+            one = e.every(LANES, 1)
             for r in rows:
-                w = e.splat(e.load(value, 4 * TILE_VALUES * r, FLOAT), 16)
-                for part in parts:
-                    e.accumulate(w, factors[part], totals[r * len(parts) + part])
-        for place, total in zip(places, totals, strict=True):
-            result = builder.fadd(e.load(place, 0, LANES), builder.load(total), flags=FAST)
-            builder.store(result, builder.inttoptr(place, LANES.as_pointer())).align = 4
+                for p in parts:
+                    add_product(b.load(totals[r][p]), one, outs[r][p])
+            return context.get_dummy_value()
+        halves = 2 if name.literal_value == "Q6_K" else 1  # of a group, each with a scale of its own
+        lines, sums, words = GROUP // 2 // halves, vector(I32, LANES.count), vector(I16, GROUP)
+        # The gains of a tile's vectors, and behind them their sums, are two lines of lanes for each group.
+        behind = b.mul(b.lshr(length, e.number(5)), e.number(64))
+        own = [b.add(gains, b.mul(behind, e.number(2 * p))) for p in parts]
+        with cgutils.for_range(b, b.lshr(size, e.number(5))) as loop:
+            at = [after(vector_, loop.index, 64 * GROUP // 2) for vector_ in vectors]
+            gain_at = [after(place, loop.index, 64) for place in own]
+            for half in range(halves):
+                totals = [[ir.Constant(sums, None) for _ in parts] for _ in rows]
+                for k in range(half * lines, half * lines + lines):
+                    factors = [e.load(place, 64 * k, words) for place in at]
+                    for r in rows:
+                        pair = e.load(after(weights[r], loop.index, 2 * GROUP), 4 * k, I32)
+                        w = b.bitcast(e.splat(pair, LANES.count), words)
+                        for p in parts:
+                            totals[r][p] = b.add(totals[r][p], e.multiply_pairs(w, factors[p]))
+                for r in rows:
+                    scales = after(weights[r], loop.index, GROUP_BYTES)
+                    scale = e.splat(e.load(scales, GROUPS_AT + 4 * half, FLOAT), LANES.count)
+                    for p in parts:
+                        each = b.fmul(scale, e.load(gain_at[p], 0, LANES), flags=FAST)
+                        add_product(b.sitofp(totals[r][p], LANES), each, outs[r][p])
+            if FORMATS[name.literal_value].has_offset:
+                for r in rows:
+                    scales = after(weights[r], loop.index, GROUP_BYTES)
+                    offset = e.splat(e.load(scales, GROUPS_AT + 8, FLOAT), LANES.count)
+                    for p in parts:
+                        add_product(offset, e.load(b.add(gain_at[p], behind), 0, LANES), outs[r][p])
         return context.get_dummy_value()
 
-    return types.void(vectors, *[types.int64] * 5), codegen
+    return types.void(name, lanes, *[types.int64] * 7), codegen
 
 
-@compile_cached
-def multiply_blocks(
-    kernel: Int, weight: Int, row_bytes: Int, block: Int, low: Int, high: Int, x: Array, out: Array
-) -> None:
-    """out (T, N) = x Wᵀ in float32 for rows low … high of W, whose blocks have `block` numbers each.
+@cache
+def tile_kernel(name: str) -> int:
+    """Return the address of a format's product with many vectors, up to TILE_ROWS rows at a time.
 
-    A few rows of W are widened, 256 values each, and stay in the nearest cache for all vectors of x.
+    (weight, rows, blocks of a row, x, gains, vectors, panel, out): out (TILE_ROWS, vectors) = W x. Some values
+    of each row are widened to `panel` and stay in the nearest cache for all vectors, a multiple of 16.
     """
-    vectors, size = x.shape
-    count, stored = -(-vectors // 16) * 16, row_bytes // (size // block)
-    turned, sums = np.zeros((size, count), np.float32), np.empty((TILE_ROWS, count), np.float32)
-    for t in range(vectors):
-        for k in range(size):
-            turned[k, t] = x[t, k]
-    wide = np.empty((TILE_ROWS, TILE_VALUES), np.float32)
-    wide_at, stride = wide.ctypes.data, 4 * count
-    for row in range(low, high, TILE_ROWS):
-        rows = min(TILE_ROWS, high - row)
-        sums[:] = 0
-        for start in range(0, size, TILE_VALUES):
-            length = min(TILE_VALUES, size - start)
+    form = FORMATS[name]
+    block, stored, whole = form.size, form.stored, form.unpack is not None
+    x_bytes, most = 32 if whole else 64, TILE_LANES
+
+    def kernel(
+        weight: int, rows: int, blocks: int, x: int, gains: int, vectors: int, panel: int, out: int
+    ) -> None:
+        length, stride = blocks * block, 4 * vectors
+        sums = carray(floats_at(out), (TILE_ROWS * vectors,))
+        for i in range(len(sums)):
+            sums[i] = np.float32(0.0)
+        for start in range(0, length, TILE_VALUES):
+            size = min(TILE_VALUES, length - start)
             for r in range(rows):
-                source = weight + (row + r) * row_bytes + start // block * stored
-                call_kernel(kernel, (source, length // block, wide_at + 4 * TILE_VALUES * r))
+                source = weight + (r * blocks + start // block) * stored
+                widen_panel_or_values(name, source, size // block, panel + PANEL_BYTES * r)
             t = 0
-            while t < count:
-                x_at, to = turned.ctypes.data + start * stride + 4 * t, sums.ctypes.data + 4 * t
-                if count - t >= 32:
-                    multiply_tile(32, wide_at, length, x_at, stride, to)
-                    t += 32
+            while t < vectors:
+                x_at = x + t // 16 * length * x_bytes + start * x_bytes
+                gains_at = gains + 4 * (t // 16 * length + start // 2)
+                if vectors - t >= most:
+                    multiply_panel(name, most, panel, size, x_at, gains_at, length, out + 4 * t, stride)
+                    t += most
                 else:
-                    multiply_tile(16, wide_at, length, x_at, stride, to)
+                    multiply_panel(name, 16, panel, size, x_at, gains_at, length, out + 4 * t, stride)
                     t += 16
-        for t in range(vectors):
-            for r in range(rows):
-                out[t, row + r] = sums[r, t]
+
+    widen_panel_or_values = widen_panel if whole else values
+    return compile_pointer(kernel, 8)

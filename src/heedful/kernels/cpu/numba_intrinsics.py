@@ -26,7 +26,7 @@ PAUSE = "llvm.x86.sse2.pause" if platform.machine() in ("x86_64", "AMD64") else 
 def source_stamp() -> tuple[tuple[int, int], ...]:
     """Return what changes when any source of the CPU's kernels does."""
     here = Path(__file__).parent
-    sources = [path.stat() for path in (Path(__file__), here / "team.py", *sorted(here.glob("cpu_*.py")))]
+    sources = [path.stat() for path in sorted(here.glob("*.py"))]
     return tuple((stat.st_mtime_ns, stat.st_size) for stat in sources)
 
 
@@ -129,14 +129,14 @@ def atomic_store(typingctx: Any, array: Any, index: Any, value: Any) -> tuple[An
 
 
 @intrinsic
-def atomic_increment(typingctx: Any, array: Any, index: Any) -> tuple[Any, Callable]:
-    """array[index], which then is one more: no two threads get the same."""
+def atomic_add(typingctx: Any, array: Any, index: Any, value: Any) -> tuple[Any, Callable]:
+    """array[index], to which `value` is added then: of those who add 1, no two threads get the same."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = _address(context, builder, signature.args[0], *args)
-        return builder.atomic_rmw("add", place, ir.Constant(ir.IntType(64), 1), "seq_cst")
+        place = _address(context, builder, signature.args[0], *args[:2])
+        return builder.atomic_rmw("add", place, args[2], "seq_cst")
 
-    return types.int64(array, types.intp), codegen
+    return types.int64(array, types.intp, types.int64), codegen
 
 
 @intrinsic

@@ -6,7 +6,7 @@ With many rows every weight is read once for all of them. Each row stands at a p
 own cache; what is computed for it depends on nothing else, to the bit, if the products are TILED:
 
     EMBED    x = scale · table[token] + position          NORM     y = γ (x − mean) / √(var + ε) + β, or RMS
-    ROUND    y = x in whole numbers, for int8 products    LINEAR   y = act(W x + b), or added, or multiplied
+    ROUND    x as products read it: in whole numbers      LINEAR   y = act(W x + b), or added, or multiplied
     TURN     rotary q and k; k and v go to the cache      ATTEND   y = softmax(q kᵀ · scale + bias) v by heads
 
 The definition is the model itself: `decode/engines/numba_program.py` writes the list from its parts, and a
@@ -19,7 +19,7 @@ import numpy as np
 from numba import carray
 
 from heedful.kernels.cpu.activations import activate, exp
-from heedful.kernels.cpu.blocks import call_kernel
+from heedful.kernels.cpu.blocks import PANEL_BYTES, TILE_ROWS, call_kernel
 from heedful.kernels.cpu.numba_intrinsics import (
     Array,
     Float,
@@ -34,19 +34,23 @@ from heedful.kernels.cpu.numba_intrinsics import (
 EMBED, NORM, ROUND, LINEAR, TURN, ATTEND = range(6)
 # Fields of an instruction. Addresses are of memory; places are offsets into a row of the workspace.
 OP, CHUNKS, TO, FROM, IN, OUT, WEIGHT, BIAS, SCALE, KIND, MODE, ACT, GROUP, GAIN, HEAD = range(15)
-JOINED, KERNEL, ROW_BYTES, ROW_BLOCKS = range(15, 19)  # KERNEL: the address of code that reads blocks
+# KERNEL and TILE: addresses of code that reads blocks, for one vector and for many
+JOINED, KERNEL, ROW_BYTES, ROW_BLOCKS, TILE = range(15, 20)
 Q, KEY, VALUE, HEADS, KV_HEADS, SIZE, LAYER, WINDOW, SLOPES, COS, SIN, TURNED = range(3, 15)
-FIELDS = 19  # JOINED: how many products, from this one on, are shared out together
+FIELDS = 20  # JOINED: how many products, from this one on, are shared out together
 FLOAT32, INT8, INT4, FLOAT16, BLOCKS = range(5)  # KIND of a matrix
 SET, ADD, TIMES = range(3)  # MODE of a product
-# Fields of `now`: only the first ASKED rows need logits, the HEAD's output.
-ROWS, STRIDE, WORK, SHORTS, SHORT_STRIDE, TILED, ASKED = range(7)
+# Fields of `now`: only the first ASKED rows need logits, the HEAD's output. With MANY rows, products take them
+# in tiles of LANES, from x in SHORT_TILES with GAIN_TILES, or in FLOAT_TILES.
+ROWS, STRIDE, WORK, SHORTS, SHORT_STRIDE, TILED, ASKED, LOGITS = range(8)
+MANY, SHORT_TILES, GAIN_TILES, FLOAT_TILES = range(8, 12)
+LANES = 16
 TOKEN, PAST, FIRST = range(3)  # of a row: what it reads, positions before it, the first that is no padding
 KEYS, VALUES, ROOM = range(3)  # of a row's cache in a layer: two addresses, and how many positions fit
 
 Code = Array  # int64 (n, FIELDS)
 Reals = Array  # float32 (n,): ε, or the scale of scores or embeddings
-Now = Array  # int64 (8,)
+Now = Array  # int64 (12,)
 Rows = Array  # int64 (B, 3)
 Caches = Array  # int64 (layers, B, 3)
 
@@ -98,29 +102,37 @@ def norm_row(line: Code, eps: Float, now: Now, row: Int) -> None:
 
 
 @compile_cached
-def round_row_int16(line: Code, now: Now, row: Int) -> None:
-    """y = round(x · m / max |x|) with the maximum over each group of x, and its digits: y = 256 hi + lo.
+def round_group(x: Array, y: Array) -> Float:
+    """y = round(x / gain) in 16 bits; return the gain, max |x| / m, where m is the largest y."""
+    top, most = np.float32(1e-30), np.float32(127 * 256 + 127)
+    for i in range(len(x)):
+        top = max(top, abs(x[i]))
+    factor = most / top
+    for i in range(len(x)):
+        y[i] = np.int16(np.floor(x[i] * factor + np.float32(0.5)))
+    return top / most
 
-    Its last place is far finer than that of the weights. GAIN in the workspace is where the gains of groups,
-    max |x| / m, are kept; the sums of gain · y over groups follow them. The digits follow y, for each group
-    first hi and then lo; m is the largest number that has two of them. Then they follow once more for every
+
+@compile_cached
+def round_row_int16(line: Code, now: Now, row: Int) -> None:
+    """y = round(x / gain) with a gain for each group of x, and its digits: y = 256 hi + lo.
+
+    Its last place is far finer than that of the weights. GAIN in the workspace is where the gains of groups
+    are kept; the sums of gain · y over groups follow them. The digits follow y, for each group first hi and
+    then lo; the largest y is the largest number that has two of them. Then they follow once more for every
     two groups together: each digit of both first halves, and of both second halves.
     """
     size, base, group = line[IN], now[WORK] + 4 * row * now[STRIDE], line[GROUP]
     count = -(-size // group)
     gains = carray(floats_at(base + 4 * line[GAIN]), (2 * count,))
-    shorts, most = now[SHORTS] + 2 * row * now[SHORT_STRIDE], np.float32(127 * 256 + 127)
+    shorts = now[SHORTS] + 2 * row * now[SHORT_STRIDE]
     for g in range(count):
         start, length = g * group, min(group, size - g * group)
         x = carray(floats_at(base + 4 * (line[FROM] + start)), (length,))
         y = carray(shorts_at(shorts + 2 * start), (length,))
         digits = carray(bytes_at(shorts + 2 * size + 2 * start), (2 * length,))
-        top, total = np.float32(1e-30), np.int32(0)
-        for i in range(length):
-            top = max(top, abs(x[i]))
-        gain = most / top
-        for i in range(length):
-            y[i] = np.int16(np.floor(x[i] * gain + np.float32(0.5)))
+        total = np.int32(0)
+        gains[g] = round_group(x, y)
         for i in range(length):
             high = np.int32(np.int32(y[i]) + np.int32(128)) >> np.int32(8)
             digits[i], digits[length + i] = (
@@ -133,7 +145,41 @@ def round_row_int16(line: Code, now: Now, row: Int) -> None:
             for i in range(16):
                 for part in range(4):
                     pairs[32 * part + i] = digits[16 * part + i]
-        gains[g], gains[count + g] = top / most, np.float32(total) * (top / most)
+        gains[count + g] = np.float32(total) * gains[g]
+
+
+@compile_cached
+def arrange_tile(line: Code, now: Now, tile: Int) -> None:
+    """Put LANES rows of x side by side, so that a vector holds an entry of each: in float32, or rounded.
+
+    Rounded, an entry is a pair of 16-bit numbers. The gains of groups are arranged likewise, and behind them
+    the sums of gain · y over groups.
+    """
+    size, group = line[IN], line[GROUP]
+    buffer = np.empty(32, np.int16)
+    for lane in range(min(LANES, now[ROWS] - LANES * tile)):
+        base = now[WORK] + 4 * ((LANES * tile + lane) * now[STRIDE] + line[FROM])
+        if group == 0:
+            x = carray(floats_at(base), (size,))
+            y = carray(floats_at(now[FLOAT_TILES] + 4 * (LANES * size * tile + lane)), (LANES * size,))
+            for k in range(size):
+                y[LANES * k] = x[k]
+            continue
+        count = size // group
+        gains = carray(
+            floats_at(now[GAIN_TILES] + 4 * (2 * count * LANES * tile + lane)), (2 * count * LANES,)
+        )
+        pairs = carray(shorts_at(now[SHORT_TILES] + 2 * LANES * size * tile + 4 * lane), (LANES * size,))
+        for g in range(count):
+            gain = round_group(carray(floats_at(base + 4 * g * group), (group,)), buffer)
+            total = np.int32(0)
+            for i in range(group):
+                total = np.int32(total + np.int32(buffer[i]))
+            start = 2 * LANES * (g * group // 2)
+            for i in range(group // 2):
+                pairs[start + 2 * LANES * i] = buffer[2 * i]
+                pairs[start + 2 * LANES * i + 1] = buffer[2 * i + 1]
+            gains[LANES * g], gains[LANES * (count + g)] = gain, np.float32(total) * gain
 
 
 @compile_cached
@@ -239,15 +285,14 @@ def dot_rows(line: Code, base: Int, shorts: Int, low: Int, out: Array) -> None:
         else:
             sums, scales = carray(floats_at(gains_at + 4 * count), (count,)), line[SCALE] + 8 * low * count
             dot_rows_int4(line[WEIGHT] + low * (size // 2), scales, whole, gains, sums, group, out)
-    if kind == INT8:
-        scale = carray(floats_at(line[SCALE] + 4 * low), (len(out),))
-        for r in range(len(out)):
-            out[r] *= scale[r]
 
 
 @compile_cached
 def linear_rows(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
     """Rows low … high of y = act(scale · W x + b), for every row of the batch while the weights are near."""
+    if now[MANY] and line[TILE] and not line[HEAD]:
+        linear_tiles(line, scale, now, low, high)
+        return
     tile = 4 if line[KIND] == FLOAT32 and now[TILED] else 1
     out, rows = np.empty((tile, high - low), np.float32), now[ASKED] if line[HEAD] else now[ROWS]
     for row in range(0, rows, tile):
@@ -259,13 +304,35 @@ def linear_rows(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None
         else:
             dot_rows(line, base, now[SHORTS] + 2 * row * now[SHORT_STRIDE], low, out[0])
         for b in range(count):
-            put_row(line, scale, base + 4 * b * now[STRIDE], low, out[b])
+            put_row(line, scale, now, row + b, low, out[b])
 
 
 @compile_cached
-def put_row(line: Code, scale: Float, base: Int, low: Int, out: Array) -> None:
+def linear_tiles(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
+    """Rows low … high of y = act(scale · W x + b) for many rows of x, which `arrange_tile` put side by side."""
+    rows, lanes = now[ROWS], -(-now[ROWS] // LANES) * LANES
+    x = now[SHORT_TILES] if line[GROUP] else now[FLOAT_TILES]
+    sums, out = np.empty((TILE_ROWS, lanes), np.float32), np.empty((rows, high - low), np.float32)
+    panel = np.empty(TILE_ROWS * PANEL_BYTES, np.int8)
+    places = panel.ctypes.data, sums.ctypes.data
+    for first in range(low, high, TILE_ROWS):
+        count, weight = min(TILE_ROWS, high - first), line[WEIGHT] + first * line[ROW_BYTES]
+        call_kernel(line[TILE], (weight, count, line[ROW_BLOCKS], x, now[GAIN_TILES], lanes, *places))
+        for row in range(rows):
+            for r in range(count):
+                out[row, first - low + r] = sums[r, row]
+    for row in range(rows):
+        put_row(line, scale, now, row, low, out[row])
+
+
+@compile_cached
+def put_row(line: Code, scale: Float, now: Now, row: Int, low: Int, out: Array) -> None:
     """y = act(scale · out + b) from entry `low` on, added to what is there, or multiplied with it."""
     count = len(out)
+    if line[KIND] == INT8:
+        each = carray(floats_at(line[SCALE] + 4 * low), (count,))
+        for r in range(count):
+            out[r] *= each[r]
     if line[BIAS]:
         bias = carray(floats_at(line[BIAS] + 4 * low), (count,))
         for r in range(count):
@@ -274,7 +341,10 @@ def put_row(line: Code, scale: Float, base: Int, low: Int, out: Array) -> None:
         for r in range(count):
             out[r] = scale * out[r]
     activate(out, line[ACT])
-    y = carray(floats_at(base + 4 * (line[TO] + low)), (count,))
+    place = now[WORK] + 4 * (row * now[STRIDE] + line[TO])
+    if line[HEAD]:
+        place = now[LOGITS] + 4 * row * line[OUT]
+    y = carray(floats_at(place + 4 * low), (count,))
     if line[MODE] == SET:
         for r in range(count):
             y[r] = out[r]

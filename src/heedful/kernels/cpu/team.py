@@ -11,10 +11,11 @@ import weakref
 from queue import SimpleQueue
 from typing import Any
 
+from heedful.kernels.cpu.blocks import TILE_ROWS
 from heedful.kernels.cpu.numba_intrinsics import (
     Array,
     Int,
-    atomic_increment,
+    atomic_add,
     atomic_load,
     atomic_store,
     compile_cached,
@@ -23,26 +24,33 @@ from heedful.kernels.cpu.numba_intrinsics import (
     sched_yield,
 )  # fmt: skip
 from heedful.kernels.cpu.rows import (
+    ASKED,
     ATTEND,
     CHUNKS,
     EMBED,
     FIRST,
+    GROUP,
+    HEAD,
     HEADS,
     JOINED,
+    LANES,
     LAYER,
     LINEAR,
+    MANY,
     NORM,
     OP,
     OUT,
     PAST,
     ROUND,
     ROWS,
+    TILE,
     TOKEN,
     Caches,
     Code,
     Now,
     Reals,
     Rows,
+    arrange_tile,
     attend_head,
     embed_row,
     linear_rows,
@@ -51,7 +59,9 @@ from heedful.kernels.cpu.rows import (
     round_row_int16,
 )  # fmt: skip
 
-TICKET, DONE = 0, 16  # of the words threads share: a cache line each
+TICKET, DONE, PRESENT = 0, 16, 32  # of the words threads share: a cache line each
+SHARED = 48  # how many there are
+LINGER = 20_000  # moments that a thread waits for the next step before it sleeps: some 0.3 ms
 PHASE = 1 << 32  # a ticket is instruction · PHASE + chunk
 OVER = 1 << 30  # the instruction after the last
 BEGIN = 1 << 31  # a chunk that no instruction has: nothing to do yet
@@ -59,7 +69,17 @@ BEGIN = 1 << 31  # a chunk that no instruction has: nothing to do yet
 
 @compile_inline
 def chunk_count(line: Code, now: Now) -> Int:
-    return line[CHUNKS] if line[OP] == LINEAR else line[CHUNKS] * now[ROWS]
+    """How many pieces an instruction has: of weights, of heads and rows, of tiles of rows, or rows."""
+    op, rows = line[OP], now[ASKED] if line[HEAD] and line[OP] == ROUND else now[ROWS]
+    if op == LINEAR:
+        return line[CHUNKS]
+    if op == ATTEND:
+        return line[CHUNKS] * rows
+    if op == ROUND:
+        if line[TILE] and now[MANY]:
+            return -(-rows // LANES)
+        return rows if line[GROUP] else 0
+    return rows
 
 
 @compile_inline
@@ -74,36 +94,62 @@ def spin(spins: Int) -> Int:
 
 @compile_cached
 def run_chunk(code: Code, reals: Reals, n: Int, now: Now, rows: Rows, caches: Caches, c: Int) -> None:
-    """One of the pieces that threads share: some rows of a product and of those joined to it, or one head."""
-    line = code[n]
-    if line[OP] == LINEAR:
+    """One of the pieces that threads share."""
+    line, op = code[n], code[n, OP]
+    if op == LINEAR:  # some rows of a product and of those joined to it
+        unit = TILE_ROWS if now[MANY] else 1
         for i in range(n, n + line[JOINED]):
-            out, chunks = code[i, OUT], line[CHUNKS]
-            linear_rows(code[i], reals[i], now, c * out // chunks, (c + 1) * out // chunks)
-    else:
+            out, units = code[i, OUT], -(-code[i, OUT] // unit)
+            low, high = c * units // line[CHUNKS] * unit, (c + 1) * units // line[CHUNKS] * unit
+            if low < high:
+                linear_rows(code[i], reals[i], now, low, min(high, out))
+    elif op == ATTEND:
         row, h = c // line[HEADS], c % line[HEADS]
         end, first = rows[row, PAST] + 1, rows[row, FIRST]
         attend_head(line, reals[n], now, row, h, end, first, caches[line[LAYER], row])
+    elif op == ROUND and line[TILE] and now[MANY]:
+        arrange_tile(line, now, c)
+    elif op == ROUND:
+        round_row_int16(line, now, c)
+    elif op == NORM:
+        norm_row(line, reals[n], now, c)
+    elif op == EMBED:
+        embed_row(line, reals[n], now, c, rows[c, TOKEN], rows[c, PAST] - rows[c, FIRST])
+    else:
+        past = rows[c, PAST]
+        rotate_and_cache(line, now, c, past, past - rows[c, FIRST], caches[line[LAYER], c])
 
 
 @compile_cached
 def assist_step(code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, shared: Array) -> None:
-    """What further threads do during a step: take pieces as long as there are some."""
-    spins = 0
-    while True:
+    """What further threads do during steps: take pieces as long as there are some, and wait for more."""
+    spins = idle = 0
+    while idle < LINGER:
         ticket = atomic_load(shared, TICKET)
         n = ticket // PHASE
         if n == OVER:
-            return
+            idle, spins = idle + 1, spin(spins)
+            continue
+        idle = 0
         if ticket % PHASE < chunk_count(code[n], now):
-            ticket = atomic_increment(shared, TICKET)
+            ticket = atomic_add(shared, TICKET, 1)
             n = ticket // PHASE
             if n < OVER and ticket % PHASE < chunk_count(code[n], now):
                 run_chunk(code, reals, n, now, rows, caches, ticket % PHASE)
-                atomic_increment(shared, DONE)
+                atomic_add(shared, DONE, 1)
             spins = 0
         else:
             spins = spin(spins)
+    atomic_add(shared, PRESENT, -1)
+
+
+@compile_cached
+def invite(shared: Array, helpers: Int) -> Int:
+    """Open a step; return how many threads must be woken, and count them as present."""
+    atomic_store(shared, TICKET, BEGIN)
+    missing = helpers - atomic_load(shared, PRESENT)
+    atomic_add(shared, PRESENT, missing)
+    return missing
 
 
 @compile_cached
@@ -112,33 +158,23 @@ def step(code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, shared:
     next_line = 0
     while next_line < len(code):
         n = next_line
-        line, op = code[n], code[n, OP]
-        next_line += line[JOINED] if op == LINEAR else 1
-        if op in (LINEAR, ATTEND):
-            count = chunk_count(line, now)
-            atomic_store(shared, DONE, 0)
-            atomic_store(shared, TICKET, n * PHASE)
-            while True:
-                c = atomic_increment(shared, TICKET) % PHASE
-                if c >= count:
-                    break
+        next_line += code[n, JOINED] if code[n, OP] == LINEAR else 1
+        count = chunk_count(code[n], now)
+        if count < 2:  # nothing to share
+            for c in range(count):
                 run_chunk(code, reals, n, now, rows, caches, c)
-                atomic_increment(shared, DONE)
-            spins = 0
-            while atomic_load(shared, DONE) < count:
-                spins = spin(spins)
             continue
-        for row in range(now[ROWS]):
-            past = rows[row, PAST]
-            position = past - rows[row, FIRST]
-            if op == EMBED:
-                embed_row(line, reals[n], now, row, rows[row, TOKEN], position)
-            elif op == NORM:
-                norm_row(line, reals[n], now, row)
-            elif op == ROUND:
-                round_row_int16(line, now, row)
-            else:
-                rotate_and_cache(line, now, row, past, position, caches[line[LAYER], row])
+        atomic_store(shared, DONE, 0)
+        atomic_store(shared, TICKET, n * PHASE)
+        while True:
+            c = atomic_add(shared, TICKET, 1) % PHASE
+            if c >= count:
+                break
+            run_chunk(code, reals, n, now, rows, caches, c)
+            atomic_add(shared, DONE, 1)
+        spins = 0
+        while atomic_load(shared, DONE) < count:
+            spins = spin(spins)
     atomic_store(shared, TICKET, OVER * PHASE)
 
 
@@ -153,7 +189,10 @@ def _dismiss(jobs: SimpleQueue[Any], helpers: int) -> None:
 
 
 class Team:
-    """The calling thread and `threads` − 1 others, which sleep between steps and end with the team."""
+    """The calling thread and `threads` − 1 others, which sleep between texts and end with the team.
+
+    Waking a thread takes longer than a layer: so one waits for a moment after a step, in case another follows.
+    """
 
     def __init__(self, threads: int) -> None:
         self.helpers, self.jobs = threads - 1, SimpleQueue[Any]()
@@ -162,8 +201,7 @@ class Team:
         weakref.finalize(self, _dismiss, self.jobs, self.helpers)
 
     def run(self, code: Any, reals: Any, now: Any, rows: Any, caches: Any, shared: Any) -> None:
-        """One step, shared."""
-        shared[TICKET] = BEGIN
-        for _ in range(self.helpers):
+        """One step, shared; `shared` has SHARED words of its own for each list of instructions."""
+        for _ in range(invite(shared, self.helpers)):
             self.jobs.put((code, reals, now, rows, caches, shared))
         step(code, reals, now, rows, caches, shared)

@@ -303,11 +303,14 @@ NIBBLES = {
     "Q4_0": Nibbles(18, 2, zero=8), "Q4_1": Nibbles(20, 4, has_offset=True),
     "Q5_0": Nibbles(22, 6, fifths=2, zero=16), "Q5_1": Nibbles(24, 8, fifths=4, has_offset=True),
 }  # fmt: skip
+# fmt: off
 FORMATS = {
-    "F32": Format(GROUP, 128), "F16": Format(GROUP, 64), "BF16": Format(GROUP, 64), "I8": Format(GROUP, GROUP, unpack_int8),
-    "Q8_0": Format(32, 34, unpack_q8_0), "Q4_K": Format(256, 144, unpack_q4_k, has_offset=True),
+    "F32": Format(GROUP, 128), "F16": Format(GROUP, 64), "BF16": Format(GROUP, 64),
+    "I8": Format(GROUP, GROUP, unpack_int8), "Q8_0": Format(32, 34, unpack_q8_0),
+    "Q4_K": Format(256, 144, unpack_q4_k, has_offset=True),
     "Q5_K": Format(256, 176, unpack_q5_k, has_offset=True), "Q6_K": Format(256, 210, unpack_q6_k),
-} | {name: Format(32, layout.stored, layout.unpack, layout, layout.has_offset) for name, layout in NIBBLES.items()}  # fmt: skip
+} | {n: Format(32, layout.stored, layout.unpack, layout, layout.has_offset) for n, layout in NIBBLES.items()}
+# fmt: on
 
 
 def sixteen_floats(e: Emitter, name: str, block: Any, part: int) -> Any:
@@ -533,7 +536,7 @@ def multiply_panel(
     typingctx: Any, name: Any, lanes: Any, panel: Any, size: Any, x: Any, gains: Any, length: Any, out: Any,
     stride: Any,
 ) -> tuple[Any, Callable]:  # fmt: skip
-    """out_rt += Σ_k w_rk x_kt for TILE_ROWS rows of a panel, each `size` long, and a constant number of lanes t.
+    """out_rt += Σ_k w_rk x_kt for TILE_ROWS rows of a panel, `size` long, and a constant number of lanes t.
 
     x is arranged by `arrange_tile` for vectors of `length`, and so are the gains of its groups. Each row of
     `out` begins `stride` bytes after the one before.
@@ -605,8 +608,8 @@ def multiply_panel(
 def tile_kernel(name: str) -> int:
     """Return the address of a format's product with many vectors, up to TILE_ROWS rows at a time.
 
-    (weight, rows, blocks of a row, x, gains, vectors, panel, out): out (TILE_ROWS, vectors) = W x. Some values
-    of each row are widened to `panel` and stay in the nearest cache for all vectors, a multiple of 16.
+    (weight, rows, blocks of a row, x, gains, vectors, panel, out): out (TILE_ROWS, vectors) = W x. A piece of
+    each row is widened to `panel` and stays in the nearest cache for all vectors, a multiple of 16.
     """
     form = FORMATS[name]
     block, stored, whole = form.size, form.stored, form.unpack is not None

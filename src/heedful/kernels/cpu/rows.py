@@ -40,8 +40,8 @@ Q, KEY, VALUE, HEADS, KV_HEADS, SIZE, LAYER, WINDOW, SLOPES, COS, SIN, TURNED = 
 FIELDS = 20  # JOINED: how many products, from this one on, are shared out together
 FLOAT32, INT8, INT4, FLOAT16, BLOCKS = range(5)  # KIND of a matrix
 SET, ADD, TIMES = range(3)  # MODE of a product
-# Fields of `now`: only the first ASKED rows need logits, the HEAD's output. With MANY rows, products take them
-# in tiles of LANES, from x in SHORT_TILES with GAIN_TILES, or in FLOAT_TILES.
+# Fields of `now`: only the first ASKED rows need logits, the HEAD's output. With MANY rows, products take
+# them in tiles of LANES, from x in SHORT_TILES with GAIN_TILES, or in FLOAT_TILES.
 ROWS, STRIDE, WORK, SHORTS, SHORT_STRIDE, TILED, ASKED, LOGITS = range(8)
 MANY, SHORT_TILES, GAIN_TILES, FLOAT_TILES = range(8, 12)
 LANES = 16
@@ -309,7 +309,7 @@ def linear_rows(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None
 
 @compile_cached
 def linear_tiles(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
-    """Rows low … high of y = act(scale · W x + b) for many rows of x, which `arrange_tile` put side by side."""
+    """Rows low … high of y = act(scale · W x + b) for many rows of x, put side by side by `arrange_tile`."""
     rows, lanes = now[ROWS], -(-now[ROWS] // LANES) * LANES
     x = now[SHORT_TILES] if line[GROUP] else now[FLOAT_TILES]
     sums, out = np.empty((TILE_ROWS, lanes), np.float32), np.empty((rows, high - low), np.float32)

@@ -191,7 +191,7 @@ def _dismiss(jobs: SimpleQueue[Any], helpers: int) -> None:
 class Team:
     """The calling thread and `threads` − 1 others, which sleep between texts and end with the team.
 
-    Waking a thread takes longer than a layer: so one waits for a moment after a step, in case another follows.
+    Waking a thread takes longer than a layer: so one waits for a moment after a step, for another to follow.
     """
 
     def __init__(self, threads: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -10,10 +11,11 @@ import torch
 import heedful
 from heedful.core.errors import InputError
 from heedful.decode import fast as choosing
-from heedful.decode.fast import NumbaStepper, choose_stepper, fast
+from heedful.decode.fast import MAX_ROWS, NumbaStepper, choose_stepper, fast
 from heedful.decode.quantize import quantize
 from heedful.decode.stepper import EagerStepper
 from heedful.models.base import Model
+from heedful.nn.context import Watch
 from tests.decode.toy import FAST
 from tests.properties.tiny import DECODERS, ids, tiny
 
@@ -138,6 +140,25 @@ def test_a_token_outside_the_vocabulary_or_beyond_the_positions_is_an_error() ->
         quick.step(torch.tensor([1]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_of_two_bytes_are_read_as_they_are(dtype: torch.dtype) -> None:
+    model = heedful.build("llama", vocab=96, dim=64, layers=2, heads=4, hidden=96, context=64, seed=0).to(
+        dtype
+    )
+    quick, wide = NumbaStepper(model.eval()), EagerStepper(copy.deepcopy(model).float())
+    got, logits = (stepper.prefill(ids(model, 2, 9), None, 12) for stepper in (quick, wide))
+    for n in range(8):  # past the room that was asked for
+        assert got.dtype == torch.float32
+        assert torch.allclose(got, logits, atol=1e-5)
+        tokens = logits.argmax(-1)
+        got, logits = quick.step(tokens), wide.step(tokens)
+        if n == 3:
+            got, logits = (s.extend(torch.stack((tokens, tokens), 1))[:, -1] for s in (quick, wide))
+    assert quick.fallback_reason is None
+    quick.step(tokens, Watch())  # the model's own step continues on the same keys
+    assert all(p.dtype == dtype for p in model.parameters())
+
+
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_quantised_steps_differ_from_plain_ones_far_less_than_rounding_does(family: str, kind: str) -> None:
@@ -156,14 +177,14 @@ def test_generate_writes_the_same_with_either_stepper(settings: dict[str, Any]) 
     assert heedful.generate(fast(model), prompts, max_tokens=6, **settings) == plain
 
 
-def test_a_long_text_of_a_float32_decoder_is_stepped_fast_and_nothing_else() -> None:
+def test_a_long_text_of_a_decoder_is_stepped_fast_and_nothing_else() -> None:
     model, long = tiny("llama"), 10**7
     chosen = lambda model, rows=1, tokens=long: type(choose_stepper(model, rows, tokens))
     assert chosen(model) is NumbaStepper
     assert chosen(model, tokens=128) is EagerStepper
-    assert chosen(model, rows=5) is EagerStepper
-    assert chosen(tiny("llama").to(torch.bfloat16)) is EagerStepper
-    assert chosen(quantize(tiny("llama"), "int8")) is EagerStepper
+    assert chosen(model, rows=MAX_ROWS + 1) is EagerStepper
+    assert chosen(tiny("llama").to(torch.bfloat16)) is NumbaStepper
+    assert chosen(quantize(tiny("llama"), "int8")) is NumbaStepper
     assert chosen(tiny("lstm")) is EagerStepper
     assert chosen(tiny("t5")) is EagerStepper
     model.register_forward_hook(lambda *_: None)

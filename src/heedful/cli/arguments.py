@@ -337,7 +337,7 @@ def load_stepper(
     with show_progress(f"preparing {name}"):
         from heedful.decode.fast import choose_stepper, fast
 
-        return fast(model) if tokens is None else choose_stepper(model, rows, tokens, exact=False)
+        return fast(model) if tokens is None else choose_stepper(model, rows, tokens)
 
 
 # Commands of Typer from plain functions: a parameter with an `Option` (core/checks.py) becomes an option, and

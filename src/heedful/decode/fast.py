@@ -30,13 +30,12 @@ MIN_TOKENS_RECORDED = 12  # tokens that make up for recording a step, which cost
 NUMBA_KERNELS = "heedful.kernels.cpu.team"
 
 
-def choose_stepper(model: Model | Stepper, rows: int, tokens: int, *, exact: bool = True) -> Stepper:
+def choose_stepper(model: Model | Stepper, rows: int, tokens: int) -> Stepper:
     """Return the stepper that writes `rows` texts of `tokens` tokens soonest, or the one that is given.
 
     The choice depends on these alone, and on nothing that was written before. On a GPU a step is recorded
     unless there is hardly anything to write. On a CPU the fast stepper pays for at most MAX_ROWS texts, if
-    weights × tokens make up for getting its machine code ready; `exact` keeps it to float32, where its logits
-    are the eager stepper's up to rounding.
+    weights × tokens make up for getting its machine code ready.
     """
     if not isinstance(model, Model):
         return stepper_for(model)
@@ -44,13 +43,10 @@ def choose_stepper(model: Model | Stepper, rows: int, tokens: int, *, exact: boo
         return EagerStepper(model)
     if model.device.type == "cuda":
         return EagerStepper(model) if tokens < MIN_TOKENS_RECORDED else GraphStepper(model)
-    parameters = list(model.parameters())
-    if model.device.type != "cpu" or (exact and any(p.dtype != torch.float32 for p in parameters)):
-        return EagerStepper(model)
-    work = tokens * sum(p.numel() for p in parameters)
+    work = tokens * sum(p.numel() for p in model.parameters())
     pays = rows <= MAX_ROWS and work >= (MIN_WORK_CACHED if is_compiled() else MIN_WORK_COMPILED)
     numba = importlib.util.find_spec("numba") is not None
-    if not (pays and numba and find_fallback_reason(model) is None):
+    if model.device.type != "cpu" or not (pays and numba and find_fallback_reason(model) is None):
         return EagerStepper(model)
     return fast(model)
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.decode.engines.fallback import UnsupportedPart
+from heedful.decode.engines.numba_stepper import plain_dtype
 from heedful.kernels.cpu import activations as A
 from heedful.kernels.cpu import rows as R
 from heedful.kernels.cpu.block_tensor import SIZES, BlockTensor
@@ -72,6 +73,8 @@ class Program:
     def __post_init__(self) -> None:
         """Places for what every layer uses in turn, then the instructions in the order of the model."""
         model, parts = self.model, list(self.model.modules())
+        if plain_dtype(model) == torch.float32 and any(p.dtype in SHORT_FLOATS for p in model.parameters()):
+            raise UnsupportedPart("weights of 16 bits with a table of others")
         attentions = [p for p in parts if isinstance(p, Attention)]
         hidden = [p.up.out_features for p in parts if isinstance(p, (MLP, GatedMLP))]
         widths = [max((getattr(p, name).out_features for p in attentions), default=0) for name in "qkvq"]
@@ -199,7 +202,7 @@ class Program:
             lines.append(line | {"bias": bias, "gain": self.gain, "to": to, "mode": mode, "act": act})
             lines[-1]["head"] = is_head
             held += part.weight.blocks.nbytes if isinstance(part.weight, BlockTensor) else part.weight.nbytes
-            group, in_tiles = line.get("group", 0), "tile" in line and not is_head
+            group, in_tiles = line.get("group", 0), "tile" in line
             # unless this vector was rounded just before, or is read as it is
             if (group or in_tiles) and self.rounded.get(group > 0) != (source, group, in_tiles):
                 rounds = {"from": source, "in": part.in_features, "gain": self.gain, "group": group}
@@ -335,12 +338,14 @@ class RowProgram:
         self.caches[:, : len(rows)] = table
 
     def allocate(self, caches: Sequence[KV | SlidingKV], rows: int, length: int) -> None:
-        """Give `rows` texts room for `length` positions in caches that have none yet."""
+        """Give `rows` texts room for `length` positions in caches that have less."""
         attentions = [line for line in self.listing.code if line[R.OP] == R.ATTEND]
         for kv, line in zip(caches, attentions, strict=True):
             room = min(length, kv.slots) if isinstance(kv, SlidingKV) else length
-            if kv.k is None:  # memory is taken when it is written to
+            if kv.k is None or kv.v is None:  # memory is taken when it is written to
                 kv.k, kv.v = torch.zeros(2, rows, line[R.KV_HEADS], room, line[R.SIZE])
+            elif kv.k.shape[2] < room:
+                kv.k, kv.v = kv._grow(kv.k, kv.k, length), kv._grow(kv.v, kv.v, length)
 
     def cache_table(self, caches: Sequence[KV | SlidingKV]) -> np.ndarray:
         """Return where the first row of each layer's cache is, (layers, 3); refuse what no kernel reads."""

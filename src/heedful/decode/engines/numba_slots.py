@@ -35,15 +35,16 @@ class NumbaSlots(EagerSlots):
         if reason is not None or not isinstance(model, LM):
             raise UnsupportedPart(reason or "an encoder-decoder")
         super().__init__(model, max_rows, context)
-        held = kv_caches(self.example.parts)
-        if held is None:
+        caches = kv_caches(model.new_state(1, 1).parts)
+        if caches is None:
             raise UnsupportedPart("a layer remembers something else than keys and values")
         self.vocab = model.embed.vocab
-        spare = [kv.spare for kv in held if isinstance(kv, SlidingKV)]
+        spare = [kv.spare for kv in caches if isinstance(kv, SlidingKV)]
         self.prompt_rows = min([PROMPT_ROWS, *spare])  # what is overwritten must be out of every window
         team = Team(torch.get_num_threads())
         self.program = RowProgram(model, max_rows + PROMPT_ROWS, self.context, team, tiled=True)
-        self.program.cache_table(held)  # refuses what no kernel reads
+        self.program.allocate(caches, 1, 1)
+        self.program.cache_table(caches)  # refuses what no kernel reads
         self.tables: dict[Slot, np.ndarray] = {}
         self.bound: list[Slot] = []
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from heedful.core.errors import InputError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from heedful.decode.engines.numba_program import RowProgram
     from heedful.kernels.cpu.team import Team
 
-MAX_ROWS = 4  # beyond it, a product over all rows at once is faster
+MAX_ROWS = 32  # beyond it, torch's own products over all rows at once are as fast
 PROMPT_ROWS = 512  # tokens of prompts that one call reads at most
 
 
@@ -50,72 +50,96 @@ class NumbaStepper(FastStepper):
         if self.rows is None or self.rows.listing.copies or fingerprint != self.fingerprint:
             self.check_again()
             self.rows, self.fingerprint = None, fingerprint
-        if not self.can_step_fast(None) or len(prompt) > MAX_ROWS:
+        if not self.can_step_fast(None):
             return super().prefill(prompt, valid, length)
         assert isinstance(self.model, LM)
         self.model.check(prompt, self.model.embed, valid)
-        rows, count = prompt.shape
-        length = max(count, min(length, count + MAX_CAPACITY_AHEAD))
-        state = self.model.new_state(rows, length)
-        advance(prompt, state, valid=valid)
-        first, caches = first_positions(state, rows), self.caches(state) or []
-        # Rows of one call write their keys before any of them looks: what a window overwrites must be out of
-        # sight of all.
-        most = min(
-            [PROMPT_ROWS, *(kv.spare for kv in caches if isinstance(kv, SlidingKV) and kv.slots < count)]
-        )
-        if first is None or not caches or rows > most or not self.prepare(rows, length, caches):
+        before, self.state = self.state, self.model.new_state(len(prompt), max(length, prompt.shape[1]))
+        length = max(prompt.shape[1], min(length, prompt.shape[1] + MAX_CAPACITY_AHEAD))
+        logits = self.read(prompt, valid, length, 1)
+        if logits is None:
+            self.state = before
             return super().prefill(prompt, valid, length)
-        assert self.rows is not None
-        self.state = state
-        self.rows.allocate(caches, rows, length)
-        ids = prompt.tolist()
-        # From the last to the first, because the first rows of a call get logits. Padding is not read.
-        places = [(p, r) for p in reversed(range(count)) for r in reversed(range(rows)) if p >= first[r]]
-        for start in reversed(range(0, len(places), most)):
-            piece = places[start : start + most]
-            self.bind(caches, [row for _, row in piece])
-            tokens = [(ids[row][p], p, first[row]) for p, row in piece]
-            logits = self.rows.step(np.array(tokens), rows if start == 0 else 0)
-        self.reach(caches, count)
-        state.logits = logits.flip(0)
-        return state.logits
+        self.state.logits = logits[:, 0]
+        return self.state.logits
 
     @torch.no_grad()
     def step(self, tokens: Tensor, watch: Watch | None = None) -> Tensor:
-        state, count, end = self.state, len(tokens), self.state.past + 1
-        caches = self.caches(state)
-        fits = bool(caches) and count <= MAX_ROWS and all(kv.fits(end) for kv in caches or ())
-        first = first_positions(state, count) if fits and self.can_step_fast(watch) else None
-        if caches is None:
-            self.fallback_reason = (
-                self.fallback_reason or "a layer remembers something else than keys and values"
-            )
-        if first is None or caches is None or not self.prepare(count, end, caches):
+        logits = self.read(tokens[:, None], None, 0, 1) if self.can_step_fast(watch) else None
+        if logits is None:
+            self.convert(plain_dtype(self.model))
             return super().step(tokens, watch)
+        return logits[:, 0]
+
+    @torch.no_grad()
+    def extend(self, tokens: Tensor) -> Tensor:
+        logits = self.read(tokens, None, 0, tokens.shape[1]) if self.can_step_fast(None) else None
+        if logits is None:
+            self.convert(plain_dtype(self.model))
+            return super().extend(tokens)
+        return logits
+
+    def read(self, tokens: Tensor, valid: Tensor | None, length: int, asked: int) -> Tensor | None:
+        """Append tokens (B, T) and return the logits (B, asked, V) after the last; None: this must be plain.
+
+        `length` is how many positions there will be. The logits are a buffer that the next call overwrites.
+        """
+        (rows, count), state, past = tokens.shape, self.state, self.state.past
+        end, caches = past + count, self.caches(state)
+        if caches is None and self.fallback_reason is None:
+            self.fallback_reason = "a layer remembers something else than keys and values"
+        # Rows of one call write their keys before any of them looks: what a window overwrites must be out of
+        # sight of all.
+        windows = [kv for kv in caches or () if isinstance(kv, SlidingKV) and kv.slots < end and count > 1]
+        most = min([PROMPT_ROWS, *(kv.spare for kv in windows)])
+        if not caches or rows > MAX_ROWS or rows * asked > most:
+            return None
+        first = first_positions(state.valid if past else valid, past or count, rows)
+        if first is None or not self.prepare(max(end, length), caches):
+            return None
         assert isinstance(self.model, LM)
         assert self.rows is not None
         ids = tokens.tolist()
-        if min(ids) < 0 or max(ids) >= self.model.embed.vocab:
-            raise InputError(f"a token is outside the vocabulary 0 … {self.model.embed.vocab - 1}: {ids}")
-        state.past = end
-        if state.valid is not None:
-            state.valid = torch.cat((state.valid, state.valid.new_ones(count, 1)), 1)
+        if past:
+            bad = next((id for row in ids for id in row if not 0 <= id < self.model.embed.vocab), None)
+            if bad is not None:
+                known = f"the vocabulary 0 … {self.model.embed.vocab - 1}"
+                raise InputError(f"the token {bad} is outside {known}")
+        if count == 1 and past:
+            state.past = end
+            if state.valid is not None:
+                state.valid = torch.cat((state.valid, state.valid.new_ones(rows, 1)), 1)
+        else:
+            advance(tokens, state, valid=valid)
         self.model.check_reach(end, self.model.embed, state.valid)
-        self.bind(caches, list(range(count)))
-        self.reach(caches, end)
-        return self.rows.step(np.array([(id, end - 1, f) for id, f in zip(ids, first, strict=True)]))
+        self.convert(torch.float32)
+        self.rows.allocate(caches, rows, max(end, length))
+        for kv in caches:
+            if isinstance(kv, SlidingKV):
+                kv.reached = max(kv.reached, end)
+        # From the last to the first, because the first rows of a call get logits. Padding is not read.
+        order = [
+            (t, r) for t in reversed(range(count)) for r in reversed(range(rows)) if past + t >= first[r]
+        ]
+        for start in reversed(range(0, len(order), most)):
+            piece = order[start : start + most]
+            self.bind(caches, [row for _, row in piece])
+            entries = [(ids[row][t], past + t, first[row]) for t, row in piece]
+            logits = self.rows.step(np.array(entries), 0 if start else rows * asked)
+        if rows * asked == 1:
+            return logits[None]
+        return logits.unflatten(0, (asked, rows)).flip(0, 1).transpose(0, 1)
 
-    def prepare(self, rows: int, end: int, caches: list[KV | SlidingKV]) -> bool:
+    def prepare(self, end: int, caches: list[KV | SlidingKV]) -> bool:
         """Write the instructions for positions up to `end`, if missing; False if this step must be plain."""
         from heedful.decode.engines.numba_program import RowProgram
         from heedful.kernels.cpu.team import Team
 
         assert isinstance(self.model, LM)
         try:
-            if self.rows is None or self.rows.limit < rows or self.rows.listing.capacity < end:
+            if self.rows is None or self.rows.listing.capacity < end:
                 self.team = self.team or Team(torch.get_num_threads())
-                room = max([end, *(kv.k.shape[2] for kv in caches if kv.k is not None)])
+                room = max([2 * end if self.state.past else end, *(kv.capacity for kv in caches)])
                 self.rows = RowProgram(self.model, PROMPT_ROWS, room, self.team)
                 self.bound = [], []
         except UnsupportedPart as reason:
@@ -137,11 +161,17 @@ class NumbaStepper(FastStepper):
             self.rows.bind(caches, rows)
             self.bound = keys, rows
 
-    def reach(self, caches: list[KV | SlidingKV], end: int) -> None:
-        """Tell windows how many positions the program wrote."""
-        for kv in caches:
-            if isinstance(kv, SlidingKV):
-                kv.reached = max(kv.reached, end)
+    def convert(self, dtype: torch.dtype) -> None:
+        """Let caches be of the type that the next step computes with: the program's is always float32."""
+        for kv in self.caches(self.state) or ():
+            if kv.k is not None and kv.v is not None and kv.k.dtype != dtype:
+                kv.k, kv.v = kv.k.to(dtype), kv.v.to(dtype)
+
+
+def plain_dtype(model: Model) -> torch.dtype:
+    """Return the type that a decoder itself computes with: that of its vectors of tokens."""
+    token = model.embed.token if isinstance(model, LM) else None
+    return token.weight.dtype if type(token) is nn.Embedding else torch.float32
 
 
 def kv_caches(state: PartState | None) -> list[KV | SlidingKV] | None:
@@ -152,9 +182,9 @@ def kv_caches(state: PartState | None) -> list[KV | SlidingKV] | None:
     return [state] if isinstance(state, (KV, SlidingKV)) else None
 
 
-def first_positions(state: State, rows: int) -> list[int] | None:
-    """The first valid position of every row; None if padding is not all on the left."""
-    if state.valid is None:
+def first_positions(valid: Tensor | None, past: int, rows: int) -> list[int] | None:
+    """The first valid of `past` positions in every row; None if padding is not all on the left."""
+    if valid is None:
         return [0] * rows
-    first = state.valid.int().argmax(1)
-    return first.tolist() if bool((state.valid.sum(1) == state.past - first).all()) else None
+    first = valid.int().argmax(1)
+    return first.tolist() if bool((valid.sum(1) == past - first).all()) else None

@@ -491,9 +491,8 @@ def widen_blocks(kernel: Int, weight: Int, blocks: Int, out: Int) -> None:
     call_kernel(kernel, (weight, blocks, out))
 
 
-PANEL_BYTES = (
-    4 * TILE_VALUES + 64
-)  # apart from each other in the cache; of a row of weights: floats; or shorts, and behind them what groups have
+# A row of a panel: floats, or shorts and behind them what groups have. The cache would mix up powers of two.
+PANEL_BYTES = 4 * TILE_VALUES + 64
 GROUPS_AT, GROUP_BYTES = 2 * TILE_VALUES, 16  # two scales, one for each half of a group, and an offset
 
 

@@ -26,6 +26,7 @@ from heedful.kernels.cpu.numba_intrinsics import (
     Int,
     bytes_at,
     compile_cached,
+    compile_inline,
     floats_at,
     nibbles_at,
     shorts_at,
@@ -287,10 +288,16 @@ def dot_rows(line: Code, base: Int, shorts: Int, low: Int, out: Array) -> None:
             dot_rows_int4(line[WEIGHT] + low * (size // 2), scales, whole, gains, sums, group, out)
 
 
+@compile_inline
+def in_tiles(line: Code, now: Now) -> Int:
+    """Whether a product, or what rounds its x, takes rows in tiles; a HEAD only if all rows need logits."""
+    return now[MANY] and line[TILE] and (not line[HEAD] or now[ASKED] == now[ROWS])
+
+
 @compile_cached
 def linear_rows(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
     """Rows low … high of y = act(scale · W x + b), for every row of the batch while the weights are near."""
-    if now[MANY] and line[TILE] and not line[HEAD]:
+    if in_tiles(line, now):
         linear_tiles(line, scale, now, low, high)
         return
     tile = 4 if line[KIND] == FLOAT32 and now[TILED] else 1

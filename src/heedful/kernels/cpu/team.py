@@ -43,7 +43,6 @@ from heedful.kernels.cpu.rows import (
     PAST,
     ROUND,
     ROWS,
-    TILE,
     TOKEN,
     Caches,
     Code,
@@ -53,6 +52,7 @@ from heedful.kernels.cpu.rows import (
     arrange_tile,
     attend_head,
     embed_row,
+    in_tiles,
     linear_rows,
     norm_row,
     rotate_and_cache,
@@ -76,7 +76,7 @@ def chunk_count(line: Code, now: Now) -> Int:
     if op == ATTEND:
         return line[CHUNKS] * rows
     if op == ROUND:
-        if line[TILE] and now[MANY]:
+        if in_tiles(line, now):
             return -(-rows // LANES)
         return rows if line[GROUP] else 0
     return rows
@@ -107,7 +107,7 @@ def run_chunk(code: Code, reals: Reals, n: Int, now: Now, rows: Rows, caches: Ca
         row, h = c // line[HEADS], c % line[HEADS]
         end, first = rows[row, PAST] + 1, rows[row, FIRST]
         attend_head(line, reals[n], now, row, h, end, first, caches[line[LAYER], row])
-    elif op == ROUND and line[TILE] and now[MANY]:
+    elif op == ROUND and in_tiles(line, now):
         arrange_tile(line, now, c)
     elif op == ROUND:
         round_row_int16(line, now, c)

@@ -1,6 +1,6 @@
 """Training speed of many families on one GPU, bfloat16, each step compiled and recorded.
 
-    python benchmarks/training_speed.py                         Mamba, GLA, linear attention beside GPT-2
+    python benchmarks/training_speed.py                         Mamba, Mamba-2, GLA, linear attention beside GPT-2
     python benchmarks/training_speed.py --beside-transformers   LLaMA, BERT, T5, GPT-2 beside transformers
     python benchmarks/training_speed.py --defaults              what TrainConfig chooses beside other settings
     python benchmarks/training_speed.py --scan                  the kernels of Mamba's scan, one by one
@@ -37,6 +37,7 @@ VOCAB = 50257
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {"name": "gpt2", "dropout": 0.0, "context": 8192},
     "mamba": {"name": "mamba"},
+    "mamba2": {"name": "mamba2"},
     "gla": {"name": "gla", "dim": 768, "layers": 12},
     "linear": {"name": "linear", "dropout": 0.0},
 }
@@ -170,8 +171,8 @@ def families(a: argparse.Namespace) -> list[dict[str, Any]]:
         for name in a.families.split(","):
             sizes = FAMILIES[name] | {"vocab": VOCAB}
             if a.tiny:
-                sizes |= {"dim": 64, "layers": 2} | ({} if name == "mamba" else {"heads": 4})
-            sizes |= {"layers": a.layers * (2 if name == "mamba" else 1)} if a.layers else {}
+                sizes |= {"dim": 64, "layers": 2} | ({} if name.startswith("mamba") else {"heads": 4})
+            sizes |= {"layers": a.layers * (2 if name.startswith("mamba") else 1)} if a.layers else {}
             torch.manual_seed(0)
             model = build(**sizes, seed=0, device=a.device)
             found.append(measure(name, model, "next_token", shape, a))

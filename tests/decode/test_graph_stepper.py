@@ -17,8 +17,7 @@ from torch import Tensor
 
 import heedful
 from heedful.core.errors import InputError
-from heedful.decode.engines.graph_stepper import GraphStepper, rounded_capacity
-from heedful.decode.engines.recordings import RECORDINGS
+from heedful.decode.engines.graph_stepper import RECORDINGS, GraphStepper, rounded_capacity
 from heedful.decode.engines.static_state import all_tensors
 from heedful.decode.fast import choose_stepper, fast
 from heedful.decode.loop import decode_bursts
@@ -143,6 +142,20 @@ def test_guesses_are_taken_back(family: str) -> None:
             s.crop(s.past - 2)
     got, want = (s.step(tokens_of(model)[:, 0]) for s in steppers)
     assert near(got, want)
+
+
+@pytest.mark.parametrize(("family", "recorded"), [("gpt2", True), ("llama", True), ("mamba", False)])
+def test_short_prompts_are_recorded_where_layers_remember_keys_alone(family: str, recorded: bool) -> None:
+    model = on_device(family)
+    valid = torch.arange(6, device=DEVICE) >= torch.tensor([[2], [0]], device=DEVICE)
+    for _ in range(2):  # the second call finds what the first one recorded
+        steppers = GraphStepper(model), EagerStepper(model)
+        got, want = (s.prefill(prompt(model), valid, 40) for s in steppers)
+        assert near(got, want)
+        assert (steppers[0].recording is not None and bool(steppers[0].recording.prompt_logits)) == recorded
+        assert steppers[0].past == 6
+        got, want = (s.step(tokens_of(model)[:, 0]) for s in steppers)
+        assert near(got, want)
 
 
 def test_a_text_longer_than_its_room_gets_more() -> None:

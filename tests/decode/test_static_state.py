@@ -12,7 +12,7 @@ from heedful.core.errors import InputError
 from heedful.decode.engines.static_state import StaticState
 from heedful.decode.engines.step_fusion import FusedOperators
 from heedful.decode.engines.step_operators import Definitions
-from heedful.decode.engines.step_parts import STEP_PARTS, step_by_operators, stepping_copy
+from heedful.decode.engines.step_parts import STEP_PARTS, compute_by_operators, stepping_copy
 from heedful.models.base import LM, Model, Seq2Seq, State
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.norm import RMSNorm
@@ -49,7 +49,8 @@ def same_steps(model: LM | Seq2Seq, state: State, static: StaticState, *, fused:
     tokens = state.logits.argmax(-1)[:, None]
     for _ in range(STEPS):
         logits = model.step(tokens, state)
-        got = step_by_operators(static, model, tokens, operators) if fused else static.step(model, tokens)
+        step = lambda parts: static.step(parts, tokens)  # noqa: B023
+        got = compute_by_operators(model, operators, step) if fused else step(model)
         assert near(got, logits)
         tokens = logits[:, -1:].argmax(-1)
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.decode.engines.step_operators import Definitions, Newest, Norm, Product
+from heedful.decode.settings import GenerationSettings
 from heedful.nn.quantised import Int4Linear, Int8Linear
 
 pytest.importorskip("triton")
@@ -207,3 +208,36 @@ def test_norms_of_rows() -> None:
     for norm in (Norm("rms", draw(40), None, 1e-6), Norm("layer", draw(40), draw(40), 1e-5)):
         rows = draw(5, 40)
         assert near(kernels().normalise(rows, norm), plain.normalise(rows, norm))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.7},
+        {"temperature": 1.3, "top_k": 5},
+        {"temperature": 0.8, "top_p": 0.95},
+        {"temperature": 1.0, "top_p": 0.3, "top_k": 40},
+        {"temperature": 1.0, "top_p": 0.9, "min_p": 0.2},
+    ],
+)
+def test_tokens_are_chosen_as_defined(rules: dict[str, Any], dtype: torch.dtype) -> None:
+    settings, rows, columns = GenerationSettings(**rules), 6, 4
+    for size, spread in ((50, 1.0), (20000, 3.0)):
+        logits = draw(rows, size, dtype=dtype, scale=spread)
+        logits[1] = -7.5  # all alike
+        logits[2, : size // 2] = -torch.inf
+        logits[3, 3] = 40.0  # no doubt
+        uniforms = torch.rand(rows, columns, dtype=torch.float64, device=DEVICE)
+        uniforms[4, 0], uniforms[5, 0] = 0.0, 1 - 2**-53
+        found = []
+        for by in (kernels(), plain):
+            written, tokens = (torch.zeros(rows, n, dtype=torch.long, device=DEVICE) for n in (columns, 1))
+            cursor = torch.zeros(rows, dtype=torch.long, device=DEVICE)
+            for _ in range(columns):
+                by.choose(settings, logits, uniforms, written, tokens, cursor)
+            assert cursor.tolist() == rows * [columns]
+            assert torch.equal(tokens[:, 0], written[:, -1])
+            found.append(written)
+        assert torch.equal(*found)

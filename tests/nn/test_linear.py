@@ -67,6 +67,18 @@ def test_blocks_equal_the_loop_and_the_quadratic_form(decays: int, forgets: bool
     assert (linear_pattern(q, k, log_a, fresh) @ v - alone).abs().max() <= 1e-10
 
 
+@pytest.mark.parametrize("decays", [0, 1])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_heads_that_share_keys_equal_heads_that_have_the_same(groups: int, decays: int) -> None:
+    q, k, v, log, fresh, S = (torch.cat((x, x), 1) if x.dim() == 4 else x for x in inputs(150))
+    q, k, log_a = q[:, :groups], k[:, :groups], log[..., :1] if decays else None
+    whole = [x.repeat_interleave(6 // groups, 1) for x in (q, k)]
+    wanted = linear_scan(*whole, v, log_a, fresh, S)
+    for form in (linear_scan, fast_linear):
+        got = form(q, k, v, log_a, fresh, S)
+        assert all((a - b).abs().max() <= 1e-10 for a, b in zip(got, wanted, strict=True))
+
+
 def test_blocks_have_the_gradient_of_the_loop() -> None:
     grads = []
     for form in (linear_scan, fast_linear):

@@ -3,17 +3,25 @@
     embed → blocks → head, as one CUDA graph for a number of rows and a capacity
 
 Whatever the model is made of is recorded as it is, except for parts that have a row in the table of
-step_parts.py and take their step by kernels. Prompts are read by the plain pass and copied into the static
-state; steps, a few tokens at once (speculation), beams and rows that end are done there. On a CPU the same
-step runs without a graph, as the definition of what is recorded.
+step_parts.py and take their step by kernels. Short prompts are recorded too: the host takes ten times as long
+to launch a pass over one as the device takes to run it. Longer ones, and those of layers that remember more
+than keys, are read by the plain pass and copied into the static state. Steps, a few tokens at once
+(speculation), beams and rows that end are done there. On a CPU the same step runs without a graph, as the
+definition of what is recorded.
+
+What was recorded of a model outlives the call it was recorded in: the next call takes it over. A recording
+belongs to one stepper at a time. When that stepper is gone, it waits in the `ModelRecordings` of its model,
+the one place that remembers anything of earlier calls. They go when the model goes.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import math
+import threading
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,15 +29,15 @@ from torch import Tensor
 from heedful.core.devices import capture_graph
 from heedful.core.errors import InputError
 from heedful.decode.engines.fallback import FastStepper, find_recording_obstacle, model_fingerprint
-from heedful.decode.engines.recordings import recordings_of
 from heedful.decode.engines.static_state import StaticState
 from heedful.decode.engines.step_fusion import FusedOperators
-from heedful.decode.engines.step_parts import step_by_operators
-from heedful.decode.sampling import choose_token
+from heedful.decode.engines.step_operators import Definitions
+from heedful.decode.engines.step_parts import compute_by_operators
 from heedful.decode.settings import GenerationSettings
 from heedful.decode.stepper import MAX_BURST, erasable
 from heedful.models.base import LM, Model, Seq2Seq, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
+from heedful.nn.position import Rotary
 from heedful.nn.state import SlidingKV, StateGroup
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -39,6 +47,9 @@ MAX_TOKENS_RECORDED = 16  # tokens at once that are recorded, if they come often
 COMPILE_MODE = "max-autotune-no-cudagraphs"
 USES_BEFORE_RECORDING = 3  # of a number of tokens at once
 MAX_CHOICES = 8  # ways of choosing a token that stay recorded
+MIN_PROMPT, MAX_PROMPT_TOKENS = 16, 512  # tokens of a recorded prompt, and of all rows together
+MAX_IDLE = 4  # recordings that wait for a model
+MAX_IDLE_BYTES = 4 * 2**30  # and what their buffers take at most
 
 
 def rounded_capacity(need: int, minimum: int = MIN_CAPACITY) -> int:
@@ -58,17 +69,20 @@ class Recording:
         device, rows = static.past.device, static.rows
         self.tokens: dict[int, Tensor] = {}  # what is read, by the number of tokens at once
         self.logits: dict[int, Tensor] = {}  # what comes out
-        self.replays: dict[int, Callable[[], None]] = {}
-        self.choices: dict[object, Callable[[], None]] = {}  # of a token for every row, by how it is chosen
+        self.prompt_logits: dict[int, Tensor] = {}  # of the next token, by the size of a prompt
+        self.replays: dict[object, Callable[[], None]] = {}  # of steps, prompts and choices
+        self.choices: list[object] = []  # ways of choosing a token that are recorded, the oldest first
         self.operators: FusedOperators | None = None
         if device.type == "cuda" and HAS_TRITON and kernels and not compiled:
             from heedful.kernels.gpu.step import Kernels
 
             self.operators = FusedOperators(Kernels())
         self.operator_error: str | None = None  # why the step is recorded without them
+        self.reads_prompts = erasable(static.parts) == math.inf and not compiled
+        self.lengths = torch.zeros(rows, dtype=torch.long, device=device)  # of prompts
         self.written = torch.zeros(rows, MAX_BURST, dtype=torch.long, device=device)
         self.uniforms = torch.zeros(rows, MAX_BURST, dtype=torch.float64, device=device)
-        self.cursor = torch.zeros(1, dtype=torch.long, device=device)  # the column of both that is next
+        self.cursor = torch.zeros(rows, dtype=torch.long, device=device)  # the column of both that is next
 
     @property
     def nbytes(self) -> int:
@@ -84,53 +98,77 @@ class Recording:
 
     def run(self, model: LM | Seq2Seq, count: int = 1) -> Tensor:
         """Take one step and return the logits (rows, count, V), a buffer that the next step overwrites."""
-        self.ensure_recorded(model, count)
-        if self.cursor.device.type == "cuda":
-            self.replays[count]()
-        else:
-            self.launch(model, count)
+        self.record_step(model, count)
+        self.replay(count, lambda: self.launch_step(model, count))
         return self.logits[count]
+
+    def record_step(self, model: LM | Seq2Seq, count: int = 1) -> None:
+        """Record a step, unless it is or there is no device to record on."""
+        if count not in self.replays:
+            changed = [self.buffer(count), *self.static.changed_by_step()]
+            self.record(count, lambda: self.launch_step(model, count), changed)
+
+    def launch_step(self, model: LM | Seq2Seq, count: int) -> None:
+        self.logits[count] = self.compute(model, lambda parts: self.step(parts, self.buffer(count)))
+
+    def read(self, model: LM, prompt: Tensor, valid: Tensor | None, size: int) -> Tensor:
+        """Read prompts (rows, T) of at most `size` tokens from their start; logits (rows, V) of the next."""
+        tokens, length = self.buffer(size).zero_(), prompt.shape[1]
+        if valid is None:
+            self.lengths.fill_(length)
+        else:  # the state counts each row's own tokens: padding comes last
+            self.lengths.copy_(valid.sum(1))
+            prompt = prompt.gather(1, (~valid).int().argsort(dim=1, stable=True))
+        tokens[:, :length].copy_(prompt)
+        self.static.active.fill_(1)
+        launch = lambda: self.launch_prompt(model, size)
+        self.record(("prompt", size), launch, [])
+        self.replay(("prompt", size), launch)
+        return self.prompt_logits[size].clone()
+
+    def launch_prompt(self, model: LM, size: int) -> None:
+        read = lambda parts: self.static.read(parts, self.buffer(size), self.lengths)
+        self.prompt_logits[size] = self.compute(model, read)
 
     def choose(self, settings: GenerationSettings) -> None:
         """Choose a token for every row from the last logits: it is written, and what the next step reads."""
-        if self.cursor.device.type != "cuda":
-            return self.launch_choice(settings)
-        if settings.drawing not in self.choices:
-            if len(self.choices) == MAX_CHOICES:
-                self.choices.pop(next(iter(self.choices)))
-            changed = [self.buffer(1), self.cursor]
-            self.choices[settings.drawing] = self.record(lambda: self.launch_choice(settings), changed)
-        return self.choices[settings.drawing]()
+        key, launch = settings.drawing, lambda: self.launch_choice(settings)
+        if key not in self.choices:
+            self.choices.append(key)
+            if len(self.choices) > MAX_CHOICES:
+                self.replays.pop(self.choices.pop(0), None)
+        self.record(key, launch, [self.buffer(1), self.cursor])
+        self.replay(key, launch)
 
     def launch_choice(self, settings: GenerationSettings) -> None:
-        chosen = choose_token(
-            settings, self.logits[1][:, -1], self.uniforms.index_select(1, self.cursor)[:, 0]
-        )
-        self.written.index_copy_(1, self.cursor, chosen[:, None])
-        self.buffer(1).copy_(chosen[:, None])
-        self.cursor.add_(1)
+        plain = self.operators is None or (settings.typical is not None and settings.typical < 1)
+        by = Definitions() if self.operators is None or plain else self.operators.base
+        logits = self.logits[1][:, -1]
+        by.choose(settings, logits, self.uniforms, self.written, self.buffer(1), self.cursor)
 
-    def ensure_recorded(self, model: LM | Seq2Seq, count: int = 1) -> None:
-        """Record a step, unless it is or there is no device to record on."""
-        if self.cursor.device.type != "cuda" or count in self.replays:
+    def compute(self, model: LM | Seq2Seq, function: Callable[[Any], Tensor]) -> Tensor:
+        """Return function(model), in which parts compute as the table of step_parts.py says."""
+        if self.operators is None:
+            return function(model)
+        return compute_by_operators(model, self.operators, function)
+
+    def replay(self, key: object, launch: Callable[[], None]) -> None:
+        """Launch what was recorded under a key; on a CPU, do it."""
+        self.replays.get(key, launch)()
+
+    def record(self, key: object, launch: Callable[[], None], changed: list[Tensor]) -> None:
+        """Record what `launch` launches and the tensors that it changes, unless it was or this is no GPU."""
+        if self.cursor.device.type != "cuda" or key in self.replays:
             return
-        changed = [self.buffer(count), *self.static.changed_by_step()]
         try:
-            self.replays[count] = self.record(lambda: self.launch(model, count), changed)
+            self.replays[key] = self.capture(launch, changed)
         except Exception as error:  # a kernel that this device or this model cannot have
             if self.operators is None:
                 raise
             self.operators, self.operator_error = None, f"{type(error).__name__}: {error}"
-            self.replays[count] = self.record(lambda: self.launch(model, count), changed)
+            self.replays[key] = self.capture(launch, changed)
 
-    def launch(self, model: LM | Seq2Seq, count: int) -> None:
-        tokens = self.buffer(count)
-        if self.operators is None:
-            self.logits[count] = self.step(model, tokens)
-        else:
-            self.logits[count] = step_by_operators(self.static, model, tokens, self.operators)
-
-    def record(self, launch: Callable[[], None], changed: list[Tensor]) -> Callable[[], None]:
+    def capture(self, launch: Callable[[], None], changed: list[Tensor]) -> Callable[[], None]:
         """Launch once, to compile and allocate what it needs; put back what it changed; record it."""
         with torch.cuda.device(self.cursor.device):
             before = [t.clone() for t in changed]
@@ -147,6 +185,49 @@ class Recording:
             with capture_graph(graph, other_threads=True):
                 launch()
         return graph.replay
+
+
+class ModelRecordings:
+    """The recordings of one model that no stepper has at the moment.
+
+    `refused` says what the model was (its fingerprint) when its step could not be recorded, and why.
+    """
+
+    def __init__(self) -> None:
+        self.idle: list[Recording] = []
+        self.refused: tuple[list[object], str] | None = None
+        self.lock = threading.Lock()
+
+    def take(self, key: object) -> Recording | None:
+        """Take a recording that waits under this key; None if there is none."""
+        with self.lock:
+            found = next((recording for recording in self.idle if recording.key == key), None)
+            if found is not None:
+                self.idle.remove(found)
+            return found
+
+    def lend(self, recording: Recording, stepper: object) -> weakref.finalize[..., object]:
+        """Let a stepper have a recording until it is gone, or what is returned is called."""
+        back = weakref.finalize(stepper, self.store, recording)
+        back.atexit = False
+        return back
+
+    def store(self, recording: Recording) -> None:
+        """Let a recording wait; the oldest go when there are too many."""
+        with self.lock:
+            self.idle.append(recording)
+            while len(self.idle) > MAX_IDLE or sum(r.nbytes for r in self.idle) > MAX_IDLE_BYTES:
+                self.idle.pop(0)
+
+
+RECORDINGS: weakref.WeakKeyDictionary[Model, ModelRecordings] = weakref.WeakKeyDictionary()
+LOCK = threading.Lock()
+
+
+def recordings_of(model: Model) -> ModelRecordings:
+    """Return the one object that remembers what was recorded of a model."""
+    with LOCK:
+        return RECORDINGS.setdefault(model, ModelRecordings())
 
 
 class GraphStepper(FastStepper):
@@ -203,11 +284,46 @@ class GraphStepper(FastStepper):
     def past(self) -> int:
         return self._state.past
 
+    @torch.no_grad()
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
         self.check_again()
         start = prompt.shape[1] if isinstance(self.model, LM) else 1
         self.length = min(length, start + CAPACITY_STEP)
+        size = self.prompt_size(*prompt.shape)
+        if size is None:
+            return super().prefill(prompt, valid, length)
+        assert isinstance(self.model, LM)
+        capacity, logits = rounded_capacity(max(self.length, size)), None
+        if not self.take(len(prompt), capacity, 0, None):  # the first of its kind: read it for the shapes
+            logits = super().prefill(prompt, valid, length)
+            try:
+                self.take(len(prompt), capacity, 0, self._state)
+            except TypeError as reason:  # a state of another kind than ours
+                self.refuse(str(reason))
+                return logits
+        assert self.recording is not None
+        try:
+            if self.recording.reads_prompts:
+                self.model.check(prompt, self.model.embed, valid)
+                with evaluation_mode(self.model):
+                    logits = self.recording.read(self.model, prompt, valid, size)
+                self.follow(self.recording, prompt.shape[1], valid)
+                return logits
+        except InputError:
+            raise
+        except Exception:  # what the device or the model cannot record, the plain pass reads
+            self.recording.reads_prompts = False
         return super().prefill(prompt, valid, length)
+
+    def prompt_size(self, rows: int, length: int) -> int | None:
+        """Return the size of the recorded pass that reads such prompts; None if it is the plain one's."""
+        if self.fallback_reason is not None or not isinstance(self.model, LM) or not length:
+            return None
+        size, context = rounded_capacity(length, MIN_PROMPT), self.model.embed.context
+        size = size if context is None else min(size, context)
+        whole = length <= min(size, self.chunk or length) and rows * size <= MAX_PROMPT_TOKENS
+        # Keys that are kept in 8 bits are rounded after the prompt, which is read with the exact ones.
+        return size if whole and self.cache_dtype is None and not self.compiled else None
 
     @torch.no_grad()
     def step(self, tokens: Tensor, watch: Watch | None = None) -> Tensor:
@@ -279,34 +395,50 @@ class GraphStepper(FastStepper):
         self.model.check_reach(end, embed, state.valid)
         memory = 0 if state.memory is None else rounded_capacity(state.memory.shape[1], MIN_MEMORY)
         try:
-            self.take(rows, rounded_capacity(max(self.length, end)), memory)
+            self.take(rows, rounded_capacity(max(self.length, end)), memory, state)
         except TypeError as reason:  # a state of another kind than ours
             return self.refuse(str(reason))
         return self.is_recorded(at_once)
 
-    def take(self, rows: int, capacity: int, memory: int) -> None:
-        """Copy the state into a recording of this size: the present one, one that waits, or a new one."""
+    def take(self, rows: int, capacity: int, memory: int, state: State | None) -> bool:
+        """Have a recording of this size: the present one, one that waits, or a new one, shaped like `state`.
+
+        The state is copied into it. Without a state there is no new one, and the result may be False.
+        """
         fingerprint, size = model_fingerprint(self.model), (rows, capacity, memory, self.cache_dtype)
         double = any(isinstance(item, tuple) and torch.float64 in item for item in fingerprint)
         kinds = (self.kernels and not double, self.compiled)  # kernels add in float32
-        state, key = self.state, (size, kinds, fingerprint)
+        key, recording = (size, kinds, fingerprint), self.recording
+        if recording is None or recording.key != key:
+            recording = self.recordings.take(key)
+        if recording is None and state is None:
+            return False
         with torch.inference_mode(False), torch.no_grad():
-            found = self.recording
-            if found is None or found.key != key:
-                found = self.recordings.take(key)
-            if found is None:
-                found = Recording(key, StaticState(state, *size), *kinds)
-            found.static.write(state)
-        if found is not self.recording:
+            if recording is None:
+                assert state is not None
+                recording = Recording(key, StaticState(state, *size), *kinds)
+                if any(isinstance(part, Rotary) and part.by_length for part in self.model.modules()):
+                    recording.reads_prompts = False  # a prompt's angles follow its own length
+            if state is not None:
+                recording.static.write(state)
+                self.follow(recording, state.past, state.valid, state)
+        if recording is not self.recording:
             if self.lease is not None:
                 self.lease()
-            self.recording, self.lease = found, None
+            self.recording, self.lease = recording, None
             if not self.compiled:  # what is compiled holds the model
-                self.lease = self.recordings.lend(found, self)
-        self._state = State(found.static.parts, state.past, reread_lengths=state.reread_lengths)
-        self.is_static = True
-        self.rows, self.longest = rows, int(found.static.past.max())
-        ahead = [n - past for n in state.reread_lengths for past in found.static.past.tolist() if past <= n]
+                self.lease = self.recordings.lend(recording, self)
+        return True
+
+    def follow(
+        self, recording: Recording, past: int, valid: Tensor | None, state: State | None = None
+    ) -> None:
+        """Go on from the static state of a recording, which has read `past` positions."""
+        again = () if state is None else state.reread_lengths
+        self._state = State(recording.static.parts, past, reread_lengths=again)
+        self.is_static, self.rows = True, recording.static.rows
+        self.longest = past if valid is None else int(valid.sum(1).max())
+        ahead = [n - held for n in again for held in recording.static.past.tolist() if held <= n]
         self.steps_left = min(ahead, default=math.inf)
 
     def is_recorded(self, count: int) -> bool:
@@ -314,7 +446,7 @@ class GraphStepper(FastStepper):
         assert self.recording is not None
         try:
             with evaluation_mode(self.model):
-                self.recording.ensure_recorded(self.model, count)
+                self.recording.record_step(self.model, count)
         except Exception as error:
             return self.refuse(f"its step cannot be recorded: {str(error).splitlines()[0]}")
         return True

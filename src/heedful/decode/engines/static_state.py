@@ -331,6 +331,19 @@ class StaticState:
         self.past.add_(self.active, alpha=tokens.shape[1])
         return logits
 
+    @torch.no_grad()
+    def read(self, model: LM, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """Read prompts (rows, T) from their start, of which row b has lengths[b] tokens; logits (rows, V).
+
+        What follows a row's tokens is read too, and forgotten: for layers that remember keys alone.
+        """
+        self.past.zero_()
+        ctx = self.context(tokens.shape[1])
+        hidden = model.decode(tokens, ctx, self.parts)
+        last = hidden.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, hidden.shape[-1]))
+        self.past.copy_(lengths)
+        return model.head.predict(last, ctx)[:, -1]
+
     def reorder(self, index: Tensor) -> None:
         """Let row b go on as row index[b] was."""
         if self.parts is not None:

@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.decode.engines.static_state import as_indexable, round_to
+from heedful.decode.sampling import choose_token
+from heedful.decode.settings import GenerationSettings
 
 MAX_PRODUCTS = 4  # that are launched together
 ACTS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -102,6 +104,10 @@ class Operators(Protocol):
     def gated_linear_step(
         self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, S: Tensor, tau: float, scale: float
     ) -> Tensor: ...
+    def choose(
+        self, settings: GenerationSettings, logits: Tensor, uniforms: Tensor, written: Tensor, tokens: Tensor,
+        cursor: Tensor,
+    ) -> None: ...  # fmt: skip
 
 
 def whole_matrix(product: Product, dtype: torch.dtype) -> Tensor:
@@ -225,3 +231,17 @@ class Definitions:
         S.copy_(a[..., None] * S + split(k)[..., None] * split(v)[..., None, :])
         assert S.shape[2] == size
         return (split(q)[..., None, :] * scale @ S).to(v.dtype)
+
+    def choose(
+        self, settings: GenerationSettings, logits: Tensor, uniforms: Tensor, written: Tensor, tokens: Tensor,
+        cursor: Tensor,
+    ) -> None:  # fmt: skip
+        """Choose a token for every row of logits (B, V), put it into `tokens` (B, 1) and `written` (B, n)
+
+        The column of `written`, and of the random numbers that decide, is cursor[b], which moves on by one.
+        """
+        column = cursor[:, None]
+        chosen = choose_token(settings, logits, uniforms.gather(1, column)[:, 0])[:, None]
+        written.scatter_(1, column, chosen)
+        tokens.copy_(chosen)
+        cursor.add_(1)

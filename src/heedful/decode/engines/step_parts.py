@@ -10,7 +10,8 @@ parts themselves know nothing of this.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,6 @@ from heedful.decode.engines.static_state import (
     StaticCache,
     StaticRecurrentState,
     StaticSlidingKV,
-    StaticState,
 )
 from heedful.decode.engines.step_operators import Newest, Product
 from heedful.models.base import LM, Seq2Seq
@@ -248,11 +248,11 @@ def stepping_copy(model: LM | Seq2Seq, operators: FusedOperators) -> LM | Seq2Se
     return cast(LM | Seq2Seq, copy(model))
 
 
-def step_by_operators(
-    static: StaticState, model: LM | Seq2Seq, tokens: Tensor, operators: FusedOperators
+def compute_by_operators(
+    model: LM | Seq2Seq, operators: FusedOperators, function: Callable[[Any], Tensor]
 ) -> Tensor:
-    """Take a step (see StaticState.step) in which parts compute as the table says."""
+    """Return function(model), in which parts compute as the table says."""
     operators.pending.clear()  # of a step that failed
     with operators:
-        logits: Tensor = operators.compute(static.step(stepping_copy(model, operators), tokens))
-    return logits
+        found: Tensor = operators.compute(function(stepping_copy(model, operators)))
+    return found

@@ -3,6 +3,7 @@
     products, normalise                                         products.py
     attend                                                      attend.py
     lstm_cell, conv_silu, selective_step, gated_linear_step     states.py
+    choose                                                      choose.py
 
 Small kernels in a row are a matter of how many there are: each starts in one to two microseconds.
 """
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from heedful.kernels.gpu import attend as gpu_attend
+from heedful.kernels.gpu import choose as gpu_choose
 from heedful.kernels.gpu import products as gpu_products
 from heedful.kernels.gpu import states as gpu_states
 
@@ -28,6 +30,7 @@ class Kernels:
     conv_silu = staticmethod(gpu_states.conv_silu)
     selective_step = staticmethod(gpu_states.selective_step)
     gated_linear_step = staticmethod(gpu_states.gated_linear_step)
+    choose = staticmethod(gpu_choose.choose)
 
     def __init__(self) -> None:
         self.counters: Tensor | None = None

@@ -32,6 +32,9 @@ def fast_linear(
         3. What it adds:  E    = Σ_s (k_s ⊙ exp(ℓ_c − ℓ_s)) v_sᵀ                     (B, H, n, K, K′)
         4. From chunk to chunk:  S′ = diag(exp(ℓ_c)) S + E                           `between_chunks`
         5. What came before:     y_t += (q_t ⊙ exp(ℓ_t))ᵀ S                          (B, H, n, c, K′)
+
+    Heads that share queries and keys also share their products. With one decay for a head it is multiplied
+    with what the heads do not share: v in step 3, y in step 5.
     """
     T, K, V = q.shape[2], q.shape[3], v.shape[3]
     if q.is_cuda and (K % ALIGN or V % ALIGN):
@@ -82,17 +85,34 @@ def _linear_chunks(
     log = None if log_a is None else cut(log_a).cumsum(3)
     document = None if fresh is None else cut(fresh[:, None, :, None].int())[..., 0].cumsum(3)  # (B, 1, n, c)
     y = _inside_chunks(q, k, v, log, document, small)
-    end = None
+    end, late = None, None  # late: what y is multiplied by, (B, H, n, c, 1)
     if log is not None:
         end = log[:, :, :, -1]  # (B, H, n, K)
-        q, k = q * log.exp(), k * (end[..., None, :] - log).exp()
+        since, until = log.exp(), (end[..., None, :] - log).exp()
+        if log.shape[-1] > 1:
+            q, k = q * since, k * until
+        else:  # one number for a head, which is multiplied with what the heads do not share
+            late, v = since, v * until
     if document is not None:
-        q = q * (document == 0)[..., None]
-        k = k * (document == document[..., -1:])[..., None]
+        begun = (document == 0)[..., None]
+        late = begun if late is None else late * begun
+        v = v * (document == document[..., -1:])[..., None]
     resets = None if document is None else document[..., -1] > 0  # (B, 1, n)
-    states, last = between_chunks(end, resets, to_float32(k.mT @ v), S)
-    y = y + to_float32(q @ states.to(q.dtype))
+    ends = _split_group(k.mT @ _join_group(v, k.shape[1]), v.shape[1])
+    states, last = between_chunks(end, resets, to_float32(ends), S)
+    before = to_float32(_split_group(q @ _join_group(states.to(q.dtype), q.shape[1]), v.shape[1]))
+    y = y + (before if late is None else late * before)
     return y.flatten(2, 3)[:, :, :T], last
+
+
+def _join_group(x: Tensor, groups: int) -> Tensor:
+    """Put the heads that share a key side by side: (B, H, n, c, V) → (B, G, n, c, H / G · V)"""
+    return x.unflatten(1, (groups, -1)).movedim(2, 4).flatten(4)
+
+
+def _split_group(x: Tensor, heads: int) -> Tensor:
+    """Undo it: (B, G, n, c, H / G · V) → (B, H, n, c, V)"""
+    return x.unflatten(4, (heads // x.shape[1], -1)).movedim(4, 2).flatten(1, 2)
 
 
 def _inside_chunks(
@@ -121,6 +141,7 @@ def _inside_chunks(
         keep = place[:, None] // small > place // small
     if document is not None:
         keep = keep & (document[..., :, None] == document[..., None, :])
+    scores = scores.repeat_interleave(v.shape[1] // q.shape[1], 1)
     if log is not None and by_head:
         return to_float32(scores * (log - log.mT).masked_fill(~keep, -torch.inf).exp() @ v)
     y = to_float32(scores.masked_fill(~keep, 0.0) @ v)

@@ -147,9 +147,11 @@ def linear_scan(
 
     (Katharopoulos et al. 2020, eq. 18–20; the decays a: Yang et al. 2024, eq. 3.) q and k are (B, H, T, K), v
     is (B, H, T, K′), S is (B, H, K, K′); log a is as k, or (B, H, T, 1) if a whole head decays alike (Dao and
-    Gu 2024, eq. 16). Where fresh (B, T) the past is forgotten first. Gives y (B, H, T, K′) and the last S.
+    Gu 2024, eq. 16). Heads may share queries and keys, of which there are fewer then. Where fresh (B, T) the
+    past is forgotten first. Gives y (B, H, T, K′) and the last S.
     """
     out = []
+    q, k = (x.repeat_interleave(v.shape[1] // x.shape[1], 1) for x in (q, k))
     for t in range(q.shape[2]):
         if log_a is not None:
             S = log_a[:, :, t, :, None].exp() * S

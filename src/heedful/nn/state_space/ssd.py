@@ -1,7 +1,7 @@
 """State space duality (Dao and Gu 2024, arXiv 2405.21060): a state space that is linear attention as well.
 
 With one decay for a whole head the selective recurrence is S_t = a_t S_{t−1} + k_t v_tᵀ with queries C, keys
-Δ B and values u: a loop (`scan.linear_scan`) defines it, and chunks of it are matrix products
+B and values Δ u: a loop (`scan.linear_scan`) defines it, and chunks of it are matrix products
 (`chunked.fast_linear`). The pattern is (B, H, T, T), signed, and pattern @ v = heads.
 """
 
@@ -90,10 +90,13 @@ class Mamba2(StatefulPart):
         u, B, C = (to_float32(t) for t in self._split(mixed))
         delta, B, C = ctx.see("delta", delta), ctx.see("B", B), ctx.see("C", C)
         v = ctx.see("v", split_heads(u, self.heads))  # (B, H, T, P)
-        q, k, log_a = self._attention(delta, B, C)
-        heads = self._states(q, k, v, log_a, ctx, state)
+        q, k = (split_heads(t, self.groups) for t in (C, B))  # (B, G, T, N)
+        step = delta.transpose(1, 2)[..., None]  # (B, H, T, 1)
+        log_a = -torch.exp(to_float32(self.A_log))[:, None, None] * step
+        heads = self._states(q, k, step * v, log_a, ctx, state)
         if with_pattern:
-            heads = show_pattern(ctx, heads, v, linear_pattern(q, k, log_a, ctx.fresh))
+            q, k = (t.repeat_interleave(self.heads // self.groups, 1) for t in (q, k))
+            heads = show_pattern(ctx, heads, v, linear_pattern(q, step * k, log_a, ctx.fresh))
         y = with_skip(ctx, heads, self.D, v)
         gated = (y * F.silu(to_float32(ctx.see("gate", gate)))).to(x.dtype)
         out: Tensor = self.out(ctx.see("hidden", show_norm(self.norm, gated, ctx.at("norm"))))
@@ -105,19 +108,13 @@ class Mamba2(StatefulPart):
         u, B, C = rows.split((self.heads * self.head_dim, size, size), -1)
         return u, B, C
 
-    def _attention(self, delta: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries C and keys Δ B (B, H, T, N), and the logarithms Δ A of the decays (B, H, T, 1)"""
-        q, k = (split_heads(t, self.groups).repeat_interleave(self.heads // self.groups, 1) for t in (C, B))
-        step = delta.transpose(1, 2)[..., None]
-        return q, k * step, -torch.exp(to_float32(self.A_log))[:, None, None] * step
-
     def _states(
         self, q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, ctx: Context, state: PartState | None
     ) -> Tensor:
         """y (B, H, T, P) without the skip; the state keeps the last h, (B, H·P, N) as `Mamba` has it"""
         held = recall(state, "h")
         if held is None:
-            S = q.new_zeros(len(q), self.heads, self.state, self.head_dim)
+            S = v.new_zeros(len(v), self.heads, self.state, self.head_dim)
         else:
             S = held.unflatten(1, (self.heads, -1)).mT
         if ctx.watches("h"):
@@ -132,6 +129,7 @@ class Mamba2(StatefulPart):
         self, q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, ctx: Context, S: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The same with every h made, shown as (B, T, H, P·N) and perhaps replaced"""
+        q, k = (t.repeat_interleave(self.heads // self.groups, 1) for t in (q, k))
         a = log_a.exp()
         if ctx.fresh is not None:
             a = a.masked_fill(ctx.fresh[:, None, :, None], 0.0)

@@ -1,0 +1,127 @@
+"""The next token of each row, chosen in one launch: temperature, top-k, top-p, min-p and the draw (Triton).
+
+All rules cut a row's logits off below some value, and such a value can be found without sorting: a bisection
+over the floats themselves, in the order of their bits, sums up the tokens above a middle and goes on in one
+half. Those of bfloat16 are so few that about ten rounds suffice. A row's logits stay in the cache meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton  # type: ignore[import-not-found, unused-ignore]
+import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
+from torch import Tensor
+
+LOG2E = tl.constexpr(1.4426950408889634)
+UNUSED_BITS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}  # of such a number as a float32
+BLOCK = 8192  # logits at a time
+
+
+@triton.jit
+def load_keys(logits, start, size, UNUSED: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Logits, whole numbers in the same order, and which of the places exist"""
+    i = start + tl.arange(0, BLOCK)
+    z = tl.load(logits + i, mask=i < size, other=float("-inf")).to(tl.float32)
+    return z, order_key(z, UNUSED), i, i < size
+
+
+@triton.jit
+def order_key(z, UNUSED: tl.constexpr):  # type: ignore[no-untyped-def]
+    bits = z.to(tl.int32, bitcast=True)
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> UNUSED
+
+
+@triton.jit
+def find_cut(  # type: ignore[no-untyped-def]
+    logits, size, low, high, peak, rate, wanted, COUNTS: tl.constexpr, UNUSED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The largest key such that the tokens from it on are `wanted` many or, unless COUNTS, weigh that much"""
+    low, high = low.to(tl.int64), high.to(tl.int64)  # their difference may need 33 bits
+    while high - low > 1:
+        middle = low + (high - low) // 2
+        total = tl.zeros((BLOCK,), tl.float32)
+        for start in range(0, size, BLOCK):
+            z, key, _, there = load_keys(logits, start, size, UNUSED, BLOCK)
+            weight = 1.0 if COUNTS else tl.exp2((z - peak) * rate)
+            total += tl.where(there & (key >= middle.to(tl.int32)), weight, 0.0)
+        enough = tl.sum(total, 0) >= wanted
+        low = tl.where(enough, middle, low)
+        high = tl.where(enough, high, middle)
+    return low.to(tl.int32)
+
+
+@triton.jit
+def choose_kernel(  # type: ignore[no-untyped-def]
+    logits, uniforms, written, tokens, cursor, row_stride, size, columns, temperature, top_k, top_p, min_p,
+    GREEDY: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr,
+    UNUSED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.load(cursor + row)
+    logits += row * row_stride
+    best = tl.full((BLOCK,), float("-inf"), tl.float32)
+    place = tl.zeros((BLOCK,), tl.int32)
+    for start in range(0, size, BLOCK):
+        z, _, i, there = load_keys(logits, start, size, UNUSED, BLOCK)
+        place = tl.where(z > best, i, place)
+        best = tl.maximum(best, z)
+    peak = tl.max(best, 0)
+    token = tl.min(tl.where(best == peak, place, size - 1), 0)  # the first of the likeliest
+    if not GREEDY:
+        rate = LOG2E / temperature
+        low, high = order_key(tl.full((), float("-inf"), tl.float32), UNUSED), order_key(peak, UNUSED) + 1
+        if TOP_K:
+            low = find_cut(logits, size, low, high, peak, rate, top_k, True, UNUSED, BLOCK)
+        if TOP_P:
+            total = tl.zeros((BLOCK,), tl.float32)
+            for start in range(0, size, BLOCK):
+                z, key, _, there = load_keys(logits, start, size, UNUSED, BLOCK)
+                total += tl.where(there & (key >= low), tl.exp2((z - peak) * rate), 0.0)
+            mass = tl.sum(total, 0)
+            # All tokens lighter than this together weigh less than 1 − top_p: the cut lies above.
+            light = peak + tl.log2((1.0 - top_p) * mass / size) / rate - 1e-3 * tl.abs(peak) - 1e-3
+            low = tl.maximum(low, tl.minimum(order_key(light, UNUSED), high - 1))
+            low = find_cut(logits, size, low, high, peak, rate, top_p * mass, False, UNUSED, BLOCK)
+        whole = tl.zeros((), tl.float64)
+        for start in range(0, size, BLOCK):
+            z, key, _, there = load_keys(logits, start, size, UNUSED, BLOCK)
+            weight = tl.exp2((z - peak) * rate)
+            kept = there & (key >= low)
+            if MIN_P:
+                kept = kept & (weight >= min_p)
+            whole += tl.sum(tl.where(kept, weight, 0.0).to(tl.float64), 0)
+        aim = tl.load(uniforms + row * columns + column) * whole
+        below = tl.zeros((), tl.float64)
+        for start in range(0, size, BLOCK):
+            z, key, i, there = load_keys(logits, start, size, UNUSED, BLOCK)
+            weight = tl.exp2((z - peak) * rate)
+            kept = there & (key >= low)
+            if MIN_P:
+                kept = kept & (weight >= min_p)
+            wide = tl.where(kept, weight, 0.0).to(tl.float64)
+            here = tl.sum(wide, 0)
+            if (below <= aim) & (below + here > aim):
+                beyond = below + tl.cumsum(wide, 0) > aim
+                last = tl.max(tl.where(kept, i, 0), 0)  # rounding may put all of them below
+                token = tl.minimum(tl.min(tl.where(kept & beyond, i, size), 0), last)
+            below += here
+    tl.store(written + row * columns + column, token.to(tl.int64))
+    tl.store(tokens + row, token.to(tl.int64))
+    tl.store(cursor + row, column + 1)
+
+
+def choose(
+    settings: Any, logits: Tensor, uniforms: Tensor, written: Tensor, tokens: Tensor, cursor: Tensor
+) -> None:
+    rows, size = logits.shape
+    top_k, top_p, min_p = settings.top_k, settings.top_p, settings.min_p
+    choose_kernel[(rows,)](
+        logits, uniforms, written, tokens, cursor, logits.stride(0), size, uniforms.shape[1],
+        settings.temperature, float(top_k or 0), top_p or 0.0, min_p or 0.0,
+        GREEDY=settings.greedy, TOP_K=top_k is not None and top_k < size,
+        TOP_P=top_p is not None and top_p < 1, MIN_P=bool(min_p),
+        UNUSED=UNUSED_BITS[logits.dtype], BLOCK=BLOCK, num_warps=16,
+    )  # fmt: skip

@@ -1,6 +1,6 @@
 """Training speed of many families on one GPU, bfloat16, each step compiled and recorded.
 
-    python benchmarks/training_speed.py                         Mamba, Mamba-2, GLA, linear attention beside GPT-2
+    python benchmarks/training_speed.py                         Mamba, Mamba-2, GLA, linear attention, GPT-2
     python benchmarks/training_speed.py --beside-transformers   LLaMA, BERT, T5, GPT-2 beside transformers
     python benchmarks/training_speed.py --defaults              what TrainConfig chooses beside other settings
     python benchmarks/training_speed.py --scan                  the kernels of Mamba's scan, one by one

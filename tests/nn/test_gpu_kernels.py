@@ -6,17 +6,26 @@ TRITON_INTERPRET=1 pytest tests/nn/test_gpu_kernels.py
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from heedful.kernels.gpu.mamba_mix import conv_silu
 from heedful.nn.context import Context, Mask
-from heedful.nn.state_space.chunked import decayed_scores, decayed_scores_backward
+from heedful.nn.state_space.chunked import (
+    _inside_chunks,
+    _join_group,
+    between_chunks,
+    decayed_scores,
+    decayed_scores_backward,
+)
 from heedful.nn.state_space.scan import selective
 from heedful.nn.state_space.selective import block_backward, block_forward
-from heedful.nn.state_space.ssm import Mamba
+from heedful.nn.state_space.ssd import Mamba2
+from heedful.nn.state_space.ssm import Mamba, ShortConv
 from heedful.train import float8 as fused
 
 pytest.importorskip("triton")
@@ -103,8 +112,12 @@ def test_the_convolution_with_its_silu_is_the_definition(length: int) -> None:
     dboth = torch.zeros_like(both)
     u = launch_conv(both[..., :D], w, b)
     dw, db = launch_conv_backward(du, both[..., :D], w, b, dboth[..., :D])
-    for right, value in zip((wanted, X.grad, W.grad, shift.grad), (u, dboth, dw, db), strict=True):
-        torch.testing.assert_close(value.cpu().double(), right, rtol=1e-4, atol=1e-4)
+    leaves = [x.clone().requires_grad_() for x in (both, w, b)]
+    by_operator = conv_silu(leaves[0][..., :D], *leaves[1:])
+    slopes = torch.autograd.grad(by_operator, leaves, du)
+    for found in ((u, dboth, dw, db), (by_operator, *slopes)):
+        for right, value in zip((wanted, X.grad, W.grad, shift.grad), found, strict=True):
+            torch.testing.assert_close(value.detach().cpu().double(), right, rtol=1e-4, atol=1e-4)
 
 
 def test_mamba_by_one_operator_is_as_near_to_float32_as_the_plain_part(
@@ -143,3 +156,67 @@ def test_decayed_scores_and_their_gradients_are_the_definition(size: int, channe
     found = launch_scores(q, k, log), *launch_scores_backward(dP, q, k, log)
     for wanted, value in zip(expected, found, strict=True):
         torch.testing.assert_close(value.cpu(), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("groups", "heads"), [(1, 3), (2, 4)])
+def test_chunks_of_heads_with_one_decay_and_their_gradients_are_the_definition(
+    groups: int, heads: int
+) -> None:
+    from heedful.kernels.gpu.decayed import launch_chunks, launch_chunks_backward
+
+    torch.manual_seed(0)
+    size, chunks, K, V = 16, 2, 32, 16
+    q, k = (torch.randn(2, groups, chunks, size, K, dtype=torch.float64) for _ in range(2))
+    v, dy = (torch.randn(2, heads, chunks, size, V, dtype=torch.float64) for _ in range(2))
+    log = -torch.rand(2, heads, chunks, size, 1, dtype=torch.float64).cumsum(3)
+    leaves = [x.requires_grad_() for x in (q, k, v, log)]
+    wanted = _inside_chunks(*leaves, None, 8)
+    right = [wanted, *torch.autograd.grad(wanted, leaves, dy)]
+    natural = lambda x: x.detach().permute(0, 2, 3, 1, 4).flatten(1, 2).contiguous().float().to(DEVICE)
+    rows = [*(natural(x) for x in (q, k, v)), natural(log)[..., 0]]
+    got = [launch_chunks(*rows, size), *launch_chunks_backward(natural(dy), *rows, size)]
+    got[4] = got[4][..., None]
+    for a, b in zip(got, right, strict=True):
+        torch.testing.assert_close(a, natural(b), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("groups", "heads"), [(1, 3), (2, 4)])
+def test_states_from_chunk_to_chunk_and_their_gradients_are_the_definition(groups: int, heads: int) -> None:
+    from heedful.kernels.gpu.decayed import launch_carry, launch_carry_backward
+
+    torch.manual_seed(0)
+    ends, S = torch.randn(2, heads, 5, 6, 8).double(), torch.randn(2, heads, 6, 8).double()
+    log, ups = -torch.rand(2, heads, 5, 1).double(), (torch.randn_like(ends), torch.randn_like(S))
+    leaves = [x.requires_grad_() for x in (log, ends, S)]
+    wanted = between_chunks(log, None, ends, S)
+    right = [*wanted, *torch.autograd.grad(wanted, leaves, ups)]
+    join = lambda x: _join_group(x.detach(), groups).contiguous().float().to(DEVICE)
+    one = lambda x: join(x[:, :, None])[:, :, 0].contiguous()
+    logs = lambda x: x.detach()[..., 0].transpose(1, 2).contiguous().float().to(DEVICE)
+    got = list(launch_carry(logs(log), join(ends), one(S)))
+    got += launch_carry_backward(join(ups[0]), one(ups[1]), logs(log), got[0])
+    for a, b, form in zip(got, right, (join, one, logs, join, one), strict=True):
+        torch.testing.assert_close(a, form(b), rtol=1e-4, atol=1e-4)
+
+
+def test_mamba_2_under_autocast_is_as_near_to_float32_as_its_plain_convolution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fused, "runs_on_gpu", lambda *_: True)  # the interpreter runs on a CPU
+    torch.manual_seed(0)
+    part = Mamba2(16, 32, 2, 16).to(DEVICE)
+    with torch.no_grad():
+        for parameter in part.parameters():
+            nn.init.normal_(parameter, std=0.3)
+        part.initialise()
+    x, up = torch.randn(2, 150, 16, device=DEVICE), torch.randn(2, 150, 16, device=DEVICE)
+    positions = torch.arange(150, device=DEVICE)[None]
+    ctx, results = Context(positions, positions, Mask(causal=True)), []
+    for kind, narrow in ((ShortConv, False), (ShortConv, True), (fused.FusedShortConv, True)):
+        part.conv.__class__ = kind
+        leaf = x.clone().requires_grad_()
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=narrow):
+            y = part(leaf, replace(ctx, backend="reference") if kind is ShortConv else ctx)
+        results.append([y.float(), *torch.autograd.grad(y.float(), [leaf, *part.parameters()], up)])
+    for wide, plain, joined in zip(*results, strict=True):
+        assert (joined - wide).norm() <= 3 * (plain - wide).norm() + 1e-2 * wide.norm()

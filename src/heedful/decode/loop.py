@@ -37,7 +37,7 @@ from heedful.models.base import Model
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-BURST_SECONDS = 0.004  # of steps that the device takes before the host looks
+BURST_SECONDS = 0.016  # of steps that the device takes before the host looks
 
 
 def name_settings(function: Function) -> Function:

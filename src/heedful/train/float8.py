@@ -9,13 +9,15 @@ from torch import Tensor, nn
 from heedful.kernels.gpu.float8_product import ROWS, Float8Linear, Head8, fits_float8, linear8, mlp8
 from heedful.kernels.gpu.gelu import gelu_mlp
 from heedful.kernels.gpu.linear_group import linear_group
-from heedful.kernels.gpu.mamba_mix import mamba_mix
+from heedful.kernels.gpu.mamba_mix import conv_silu, mamba_mix
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.context import Context, PartState
 from heedful.nn.ffn import MLP, gelu_tanh
 from heedful.nn.head import LMHead, MLMHead
-from heedful.nn.state_space.scan import to_float32
+from heedful.nn.state_space.delta import GatedDeltaNet
+from heedful.nn.state_space.scan import runs_on_gpu, to_float32
 from heedful.nn.state_space.selective import fits_kernels
+from heedful.nn.state_space.ssd import Mamba2
 from heedful.nn.state_space.ssm import Mamba, ShortConv, autocasts, is_unhooked
 
 WORDS = True  # whether the word head's products join in
@@ -124,6 +126,19 @@ class FusedMamba(Mamba):
         return self.conv.width == 4 and self.conv.bias is not None and fits_kernels(x, self.A_log)
 
 
+class FusedShortConv(ShortConv):
+    """A short convolution that is one operator with the SiLU after it, where nobody looks between the two."""
+
+    def with_silu(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        alone = ctx.watch is None and state is None and ctx.valid_new is None and ctx.fresh is None
+        plain = not alone or not autocasts(x) or not is_unhooked(self) or ctx.backend == "reference"
+        if plain or self.width != 4 or not runs_on_gpu(x) or x.shape[1] * x.stride(1) >= 2**31:
+            return super().with_silu(x, ctx, state)
+        bias = self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
+        mixed: Tensor = conv_silu(x, self.weight, bias)
+        return mixed
+
+
 def fused_classes(model: nn.Module) -> list[tuple[nn.Module, type[nn.Module]]]:
     """Return the parts of a model that have a faster form, each with the class of that form."""
     found: list[tuple[nn.Module, type[nn.Module]]] = []
@@ -134,6 +149,8 @@ def fused_classes(model: nn.Module) -> list[tuple[nn.Module, type[nn.Module]]]:
             found.append((module, FusedMLP))
         elif type(module) is Mamba:
             found.append((module, FusedMamba))
+        elif type(module) in (Mamba2, GatedDeltaNet):
+            found.append((module.conv, FusedShortConv))
     return found
 
 

@@ -1,8 +1,8 @@
 """The next token of each row, chosen in one launch: temperature, top-k, top-p, min-p and the draw (Triton).
 
-All rules cut a row's logits off below some value, and such a value can be found without sorting: a bisection
+All rules cut a row's logits off below some value, and such a value can be found without sorting: a search
 over the floats themselves, in the order of their bits, sums up the tokens above a middle and goes on in one
-half. Those of bfloat16 are so few that about ten rounds suffice. A row's logits stay in the cache meanwhile.
+of the parts. Those of bfloat16 are so few that eight rounds suffice, and a row stays in the cache meanwhile.
 """
 
 from __future__ import annotations
@@ -38,18 +38,29 @@ def find_cut(  # type: ignore[no-untyped-def]
     logits, size, low, high, peak, rate, wanted, COUNTS: tl.constexpr, UNUSED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The largest key such that the tokens from it on are `wanted` many or, unless COUNTS, weigh that much"""
+    """The largest key such that the tokens from it on are `wanted` many or, unless COUNTS, weigh that much
+
+    Three middles are tried at a time: exponentials take longer than comparing them.
+    """
     low, high = low.to(tl.int64), high.to(tl.int64)  # their difference may need 33 bits
     while high - low > 1:
-        middle = low + (high - low) // 2
-        total = tl.zeros((BLOCK,), tl.float32)
+        span = high - low
+        first, second, third = low + tl.maximum(span // 4, 1), low + span // 2, low + 3 * span // 4
+        above1 = tl.zeros((BLOCK,), tl.float32)
+        above2 = tl.zeros((BLOCK,), tl.float32)
+        above3 = tl.zeros((BLOCK,), tl.float32)
         for start in range(0, size, BLOCK):
             z, key, _, there = load_keys(logits, start, size, UNUSED, BLOCK)
-            weight = 1.0 if COUNTS else tl.exp2((z - peak) * rate)
-            total += tl.where(there & (key >= middle.to(tl.int32)), weight, 0.0)
-        enough = tl.sum(total, 0) >= wanted
-        low = tl.where(enough, middle, low)
-        high = tl.where(enough, high, middle)
+            weight = tl.where(there, 1.0 if COUNTS else tl.exp2((z - peak) * rate), 0.0)
+            above1 += tl.where(key >= first.to(tl.int32), weight, 0.0)
+            above2 += tl.where(key >= second.to(tl.int32), weight, 0.0)
+            above3 += tl.where(key >= third.to(tl.int32), weight, 0.0)
+        if tl.sum(above2, 0) >= wanted:
+            enough = tl.sum(above3, 0) >= wanted
+            low, high = tl.where(enough, third, second), tl.where(enough, high, third)
+        else:
+            enough = tl.sum(above1, 0) >= wanted
+            low, high = tl.where(enough, first, low), tl.where(enough, second, first)
     return low.to(tl.int32)
 
 
@@ -123,5 +134,5 @@ def choose(
         settings.temperature, float(top_k or 0), top_p or 0.0, min_p or 0.0,
         GREEDY=settings.greedy, TOP_K=top_k is not None and top_k < size,
         TOP_P=top_p is not None and top_p < 1, MIN_P=bool(min_p),
-        UNUSED=UNUSED_BITS[logits.dtype], BLOCK=BLOCK, num_warps=16,
+        UNUSED=UNUSED_BITS[logits.dtype], BLOCK=BLOCK, num_warps=32,
     )  # fmt: skip

@@ -1,13 +1,24 @@
-"""Scores that decay channel by channel, for a few positions each against each (Triton).
+"""Scores that decay, for the positions of a chunk each against each (Triton); no exponent is ever positive.
+
+Channel by channel, for a few positions (`state_space.chunked.decayed_scores` is the definition):
 
     P_ts = Σ_k q_tk k_sk e_tsk,   e_tsk = exp(log_tk − log_sk) for s ≤ t, else 0
     dq_t = Σ_s dP_ts k_s e_ts,    dk_s = Σ_t dP_ts q_t e_ts
 
-`state_space.chunked.decayed_scores` is the definition. A program has one block of c positions and reads one
-position s after the other; e is never written, and no exponent is positive.
+A program has one block of c positions and reads one position s after the other; e is never written.
+
+With one decay for a whole head, and q and k that heads share (`state_space.chunked._inside_chunks`):
+
+    y = (S ∘ e) v,  S = q kᵀ;   dS = Σ_heads (dy vᵀ) ∘ e,   dq = dS k,   dk = dSᵀ q
+
+A program has a chunk and some heads. It makes S once, and no pattern of a head is ever written to memory.
+From chunk to chunk (`state_space.chunked.between_chunks`) h′ = a h + E, where a is one number for a head; a
+program has some columns of a row of h, of which heads have V each, and reads one chunk after the other.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
@@ -74,3 +85,159 @@ def launch_scores_backward(dP: Tensor, q: Tensor, k: Tensor, log: Tensor) -> tup
     grid = (M, triton.cdiv(K, CHANNELS))
     scores_backward_kernel[grid](dP, q, k, log, dq, dk, K, SIZE=size, BK=CHANNELS, num_warps=1)
     return dq, dk
+
+
+@triton.jit
+def load_rows(x, t, d, row):  # type: ignore[no-untyped-def]
+    return tl.load(x + t[:, None] * row + d[None, :])
+
+
+@triton.jit
+def head_decays(log, t, heads, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """exp(log_t − log_s) for s ≤ t, else 0"""
+    g, i = tl.load(log + t * heads) * LOG2E, tl.arange(0, SIZE)
+    return tl.exp2(tl.where(i[:, None] >= i[None, :], g[:, None] - g[None, :], float("-inf")))
+
+
+@triton.jit
+def chunk_kernel(  # type: ignore[no-untyped-def]
+    q, k, v, log, y, groups, heads, part,
+    SIZE: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Heads `part` at a time, of those that share the q and k of a group"""
+    t = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    first, of_k, of_v = tl.program_id(1) * part, tl.arange(0, K), tl.arange(0, V)
+    group = first // (heads // groups)
+    a, b = load_rows(q + group * K, t, of_k, groups * K), load_rows(k + group * K, t, of_k, groups * K)
+    scores = tl.dot(a, tl.trans(b), input_precision=PRECISION)
+    for head in range(first, first + part):
+        x = load_rows(v + head * V, t, of_v, heads * V)
+        pattern = (scores * head_decays(log + head, t, heads, SIZE)).to(x.dtype)
+        out = tl.dot(pattern, x, input_precision=PRECISION)
+        tl.store(y + t[:, None] * heads * V + head * V + of_v[None, :], out.to(y.dtype.element_ty))
+
+
+@triton.jit
+def chunk_backward_kernel(  # type: ignore[no-untyped-def]
+    dy, q, k, v, log, dq, dk, dv, dlog, groups, heads, part,
+    SIZE: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """dq and dk have a row for each program of a chunk"""
+    t = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    first, of_k, of_v = tl.program_id(1) * part, tl.arange(0, K), tl.arange(0, V)
+    group = first // (heads // groups)
+    a, b = load_rows(q + group * K, t, of_k, groups * K), load_rows(k + group * K, t, of_k, groups * K)
+    scores = tl.dot(a, tl.trans(b), input_precision=PRECISION)
+    slopes = tl.zeros((SIZE, SIZE), tl.float32)
+    for head in range(first, first + part):
+        x, up = load_rows(v + head * V, t, of_v, heads * V), load_rows(dy + head * V, t, of_v, heads * V)
+        decay = head_decays(log + head, t, heads, SIZE)
+        out = tl.dot(tl.trans((scores * decay).to(x.dtype)), up, input_precision=PRECISION)
+        tl.store(dv + t[:, None] * heads * V + head * V + of_v[None, :], out.to(dv.dtype.element_ty))
+        slope = tl.dot(up, tl.trans(x), input_precision=PRECISION) * decay
+        slopes += slope
+        slope *= scores
+        tl.store(dlog + t * heads + head, tl.sum(slope, 1) - tl.sum(slope, 0))
+    slopes = slopes.to(a.dtype)
+    at = (t[:, None] * tl.num_programs(1) + tl.program_id(1)) * K + of_k[None, :]
+    tl.store(dq + at, tl.dot(slopes, b, input_precision=PRECISION))
+    tl.store(dk + at, tl.dot(tl.trans(slopes), a, input_precision=PRECISION))
+
+
+def chunk_sizes(q: Tensor, v: Tensor, size: int) -> tuple[tuple[int, int], dict[str, Any]]:
+    """The programs, and what both kernels are compiled for"""
+    (rows, T, groups, K), (heads, V) = q.shape, v.shape[2:]
+    part = next(n for n in (8, 6, 4, 3, 2, 1) if heads // groups % n == 0)
+    precision = "ieee" if q.dtype == torch.float32 else "tf32"
+    fixed = {"SIZE": size, "K": K, "V": V, "PRECISION": precision}
+    return (rows * T // size, heads // part), {"groups": groups, "heads": heads, "part": part, **fixed}
+
+
+def launch_chunks(q: Tensor, k: Tensor, v: Tensor, log: Tensor, size: int) -> Tensor:
+    """y (B, T, H, V) of q and k (B, T, G, K), v (B, T, H, V) and log (B, T, H), T being whole chunks"""
+    grid, fixed = chunk_sizes(q, v, size)
+    y = torch.empty_like(v)
+    chunk_kernel[grid](q, k, v, log, y, **fixed, num_warps=8)
+    return y
+
+
+def launch_chunks_backward(
+    dy: Tensor, q: Tensor, k: Tensor, v: Tensor, log: Tensor, size: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """dq, dk, dv and dlog"""
+    grid, fixed = chunk_sizes(q, v, size)
+    shape = (*q.shape[:3], grid[1] // q.shape[2], q.shape[3])
+    dq, dk = (torch.empty(shape, dtype=torch.float32, device=q.device) for _ in range(2))
+    dv, dlog = torch.empty_like(v), torch.empty_like(log)
+    chunk_backward_kernel[grid](dy, q, k, v, log, dq, dk, dv, dlog, **fixed, num_warps=16)
+    return dq.sum(3).to(q.dtype), dk.sum(3).to(k.dtype), dv, dlog
+
+
+@triton.jit
+def carry_kernel(  # type: ignore[no-untyped-def]
+    log, ends, first, states, last, chunks, groups, rows, columns, V: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The h before every chunk, and the last one"""
+    at = tl.program_id(0).to(tl.int64)  # row and group
+    column = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    there = column < columns
+    log += at // groups * chunks * groups * (columns // V) + at % groups * (columns // V) + column // V
+    place = tl.program_id(1) * columns + column
+    h = tl.load(first + at * rows * columns + place, mask=there, other=0.0)
+    for i in range(0, chunks):
+        spot = (at * chunks + i) * rows * columns + place
+        tl.store(states + spot, h.to(states.dtype.element_ty), mask=there)
+        a = tl.exp2(tl.load(log + i * groups * (columns // V), mask=there, other=0.0) * LOG2E)
+        h = a * h + tl.load(ends + spot, mask=there, other=0.0).to(tl.float32)
+    tl.store(last + at * rows * columns + place, h, mask=there)
+
+
+@triton.jit
+def carry_backward_kernel(  # type: ignore[no-untyped-def]
+    dstates, dlast, log, states, dends, dfirst, dlog, chunks, groups, rows, columns,
+    V: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """`dlog` has a number for every row of h"""
+    at = tl.program_id(0).to(tl.int64)
+    column, heads = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK), columns // V
+    head = tl.program_id(2) * (BLOCK // V) + tl.arange(0, BLOCK // V)
+    there = column < columns
+    log += at // groups * chunks * groups * heads + at % groups * heads + column // V
+    place = tl.program_id(1) * columns + column
+    g = tl.load(dlast + at * rows * columns + place, mask=there, other=0.0)
+    for back in range(0, chunks):
+        i = chunks - 1 - back
+        spot = (at * chunks + i) * rows * columns + place
+        tl.store(dends + spot, g.to(dends.dtype.element_ty), mask=there)
+        g *= tl.exp2(tl.load(log + i * groups * heads, mask=there, other=0.0) * LOG2E)
+        slope = g * tl.load(states + spot, mask=there, other=0.0).to(tl.float32)
+        sums = tl.sum(tl.reshape(slope, (BLOCK // V, V)), 1)
+        to = dlog + ((at * chunks + i) * rows + tl.program_id(1)) * heads + head
+        tl.store(to, sums, mask=head < heads)
+        g += tl.load(dstates + spot, mask=there, other=0.0).to(tl.float32)
+    tl.store(dfirst + at * rows * columns + place, g, mask=there)
+
+
+def launch_carry(log: Tensor, ends: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    """All h (B, G, n, K, W) and the last from log (B, n, H), ends as those and the first (B, G, K, W)"""
+    (rows, groups, chunks, K, W), V = ends.shape, ends.shape[1] * ends.shape[4] // log.shape[2]
+    block = max(V, 1024)
+    states, last = torch.empty_like(ends), torch.empty_like(first)
+    carry_kernel[rows * groups, K, triton.cdiv(W, block)](
+        log, ends, first, states, last, chunks, groups, K, W, V=V, BLOCK=block
+    )
+    return states, last
+
+
+def launch_carry_backward(
+    dstates: Tensor, dlast: Tensor, log: Tensor, states: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of log, ends and the first"""
+    (rows, groups, chunks, K, W), V = states.shape, states.shape[1] * states.shape[4] // log.shape[2]
+    block = max(V, 1024)
+    dends, dfirst = torch.empty_like(states), torch.empty_like(dlast)
+    dlog = torch.empty(rows, groups, chunks, K, W // V, device=log.device)
+    carry_backward_kernel[rows * groups, K, triton.cdiv(W, block)](
+        dstates, dlast, log, states, dends, dfirst, dlog, chunks, groups, K, W, V=V, BLOCK=block
+    )
+    return dlog.sum(3).transpose(1, 2).flatten(2), dends, dfirst

@@ -1,4 +1,5 @@
-"""All of Mamba between its two large products as one operator on a GPU, forward and back.
+"""Operators of state spaces on a GPU, forward and back: all of Mamba between its two large products, as one,
+and the short convolution with its SiLU, for the others.
 
     u = silu(conv(x)),  [low B C] = u W,  Δ = softplus(low W_Δ + b),  out = (scan(u, Δ, B, C) + D u) silu(z)
 
@@ -100,3 +101,35 @@ def _backward(ctx: Any, dout: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
 
 
 mamba_mix.register_autograd(_backward, setup_context=_save)
+
+
+@torch.library.custom_op("heedful::conv_silu", mutates_args=())
+def conv_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """silu(conv(x)) of x (B, T, D), which may be columns of wider rows, by weights (D, 1, 4)"""
+    from heedful.kernels.gpu.conv import launch_conv
+
+    return launch_conv(x, weight, bias)
+
+
+@conv_silu.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+@torch.library.custom_op("heedful::conv_silu_back", mutates_args=())
+def conv_silu_backward(du: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    from heedful.kernels.gpu.conv import launch_conv_backward
+
+    dx = x.new_empty(x.shape)
+    return dx, *launch_conv_backward(du.contiguous(), x, weight, bias, dx)
+
+
+@conv_silu_backward.register_fake
+def _(du: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return x.new_empty(x.shape), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
+
+
+conv_silu.register_autograd(
+    lambda ctx, du: conv_silu_backward(du, *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)

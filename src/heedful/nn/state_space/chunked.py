@@ -98,9 +98,17 @@ def _linear_chunks(
         late = begun if late is None else late * begun
         v = v * (document == document[..., -1:])[..., None]
     resets = None if document is None else document[..., -1] > 0  # (B, 1, n)
-    ends = _split_group(k.mT @ _join_group(v, k.shape[1]), v.shape[1])
-    states, last = between_chunks(end, resets, to_float32(ends), S)
-    before = to_float32(_split_group(q @ _join_group(states.to(q.dtype), q.shape[1]), v.shape[1]))
+    heads, groups = v.shape[1], k.shape[1]
+    ends = k.mT @ _join_group(v, groups)
+    if late is not None and document is None and fits_chunk_kernels(q, v):
+        assert end is not None
+        first = _join_group(to_float32(S)[:, :, None], groups)[:, :, 0].contiguous()
+        states, last = carry_heads(end[..., 0].transpose(1, 2).contiguous(), ends.contiguous(), first)
+        last = _split_group(last[:, :, None], heads)[:, :, 0]
+    else:
+        states, last = between_chunks(end, resets, to_float32(_split_group(ends, heads)), S)
+        states = _join_group(states.to(q.dtype), groups)
+    before = to_float32(_split_group(q @ states, heads))
     y = y + (before if late is None else late * before)
     return y.flatten(2, 3)[:, :, :T], last
 
@@ -128,6 +136,12 @@ def _inside_chunks(
     size, by_head = q.shape[3], log is not None and log.shape[-1] == 1
     if log is not None and not by_head and size == small:
         return to_float32(_decayed_pattern(q, k, log, document) @ v)
+    if by_head and document is None and fits_chunk_kernels(q, v):
+        assert log is not None
+        dtype = torch.get_autocast_dtype(q.device.type)
+        natural = lambda x: x.permute(0, 2, 3, 1, 4).flatten(1, 2).contiguous()  # (B, T, H, ·)
+        made = chunk_heads(*(natural(x.to(dtype)) for x in (q, k, v)), natural(log)[..., 0], size)
+        return to_float32(made).unflatten(1, (-1, size)).permute(0, 3, 1, 2, 4)
     place = torch.arange(size, device=q.device)
     if log is None or by_head:
         scores = q @ k.mT
@@ -150,6 +164,89 @@ def _inside_chunks(
     q, k, v, log = (x.unflatten(3, (-1, small)) for x in (q, k, v, log))
     new = None if document is None else document.unflatten(3, (-1, small))
     return y + to_float32(_decayed_pattern(q, k, log, new) @ v).flatten(3, 4)
+
+
+def fits_chunk_kernels(q: Tensor, v: Tensor) -> bool:
+    """Whether the kernels for chunks of heads with one decay each take these (B, H, n, c, ·)."""
+    sizes = (*q.shape[3:], v.shape[4])
+    return runs_on_gpu(q) and torch.is_autocast_enabled("cuda") and all(n in (16, 32, 64, 128) for n in sizes)
+
+
+@torch.library.custom_op("heedful::chunk_heads", mutates_args=())
+def chunk_heads(q: Tensor, k: Tensor, v: Tensor, log: Tensor, size: int) -> Tensor:
+    """y_t = Σ_s q_t·k_s exp(log_t − log_s) v_s over the s ≤ t of a chunk, (B, T, H, V), on a GPU
+
+    q and k are (B, T, G, K), and log (B, T, H) adds up inside each chunk of `size` positions.
+    """
+    from heedful.kernels.gpu.decayed import launch_chunks
+
+    return launch_chunks(q, k, v, log, size)
+
+
+@chunk_heads.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, log: Tensor, size: int) -> Tensor:
+    return v.new_empty(v.shape)
+
+
+@torch.library.custom_op("heedful::chunk_heads_back", mutates_args=())
+def chunk_heads_backward(
+    dy: Tensor, q: Tensor, k: Tensor, v: Tensor, log: Tensor, size: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """dq, dk, dv and dlog"""
+    from heedful.kernels.gpu.decayed import launch_chunks_backward
+
+    return launch_chunks_backward(dy.contiguous(), q, k, v, log, size)
+
+
+@chunk_heads_backward.register_fake
+def _(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, log: Tensor, size: int) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for x in (q, k, v, log))
+
+
+@torch.library.custom_op("heedful::carry_heads", mutates_args=())
+def carry_heads(log: Tensor, ends: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    """`between_chunks` on a GPU, with one decay for a head, log (B, n, H); the heads of a group side by side"""
+    from heedful.kernels.gpu.decayed import launch_carry
+
+    return launch_carry(log, ends, first)
+
+
+@carry_heads.register_fake
+def _(log: Tensor, ends: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    return ends.new_empty(ends.shape), first.new_empty(first.shape)
+
+
+@torch.library.custom_op("heedful::carry_heads_back", mutates_args=())
+def carry_heads_backward(
+    dstates: Tensor, dlast: Tensor, log: Tensor, states: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of log, ends and the first"""
+    from heedful.kernels.gpu.decayed import launch_carry_backward
+
+    return launch_carry_backward(dstates.contiguous(), dlast.contiguous(), log, states)
+
+
+@carry_heads_backward.register_fake
+def _(dstates: Tensor, dlast: Tensor, log: Tensor, states: Tensor) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for x in (log, states, dlast))
+
+
+carry_heads.register_autograd(
+    lambda ctx, dstates, dlast: carry_heads_backward(dstates, dlast, *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0], output[0]),
+)
+
+
+def _save_chunks(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:4])
+    ctx.size = inputs[4]
+
+
+def _chunks_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    return *chunk_heads_backward(dy, *ctx.saved_tensors, ctx.size), None
+
+
+chunk_heads.register_autograd(_chunks_backward, setup_context=_save_chunks)
 
 
 def _decayed_pattern(q: Tensor, k: Tensor, log: Tensor, document: Tensor | None) -> Tensor:

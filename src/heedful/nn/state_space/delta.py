@@ -201,9 +201,10 @@ class GatedDeltaNet(StatefulPart):
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         with_pattern = shows_pattern(ctx, state)
-        *made, beta, decay, gate = joint_products(x, self.q, self.k, self.v, self.beta, self.decay, self.gate)
-        mixed = self.mix(torch.cat(made, -1), ctx, state)
-        q, k, v = to_float32(mixed).split([m.shape[-1] for m in made], -1)
+        layers = self.q, self.k, self.v
+        made, beta, decay, gate = joint_products(x, layers, self.beta, self.decay, self.gate)
+        mixed = self.mix(made, ctx, state)
+        q, k, v = to_float32(mixed).split([layer.out_features for layer in layers], -1)
         q, k = (self._unit_heads(t) for t in (q, k))  # (B, H, T, K)
         q, k, v = ctx.see("q", q) * self.scale, ctx.see("k", k), ctx.see("v", split_heads(v, self.heads))
         beta = self.max_beta * to_float32(beta).sigmoid()
@@ -223,7 +224,7 @@ class GatedDeltaNet(StatefulPart):
 
     def mix(self, rows: Tensor, ctx: Context, state: PartState | None) -> Tensor:
         """silu(conv(q x, k x, v x)), the three side by side"""
-        return F.silu(ctx.see("conv", self.conv(ctx.see("value", rows), ctx, state)))
+        return self.conv.with_silu(rows, ctx, state)
 
     def _unit_heads(self, rows: Tensor) -> Tensor:
         """Queries or keys of length 1, those of a group repeated for its heads."""

@@ -81,9 +81,8 @@ class Mamba2(StatefulPart):
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         with_pattern = shows_pattern(ctx, state)
-        gate, value, B, C, delta = joint_products(x, self.gate, self.value, self.B, self.C, self.delta)
-        read = ctx.see("value", torch.cat((value, B, C), -1))
-        mixed = F.silu(ctx.see("conv", self.conv(read, ctx, state)))
+        gate, read, delta = joint_products(x, self.gate, (self.value, self.B, self.C), self.delta)
+        mixed = self.conv.with_silu(read, ctx, state)
         delta = F.softplus(to_float32(delta) + to_float32(self.step_bias)).clamp(*self.limits)
         if ctx.valid_new is not None:
             mixed, delta = (t.masked_fill(~ctx.valid_new[..., None], 0.0) for t in (mixed, delta))

@@ -59,15 +59,22 @@ def is_unhooked(layer: nn.Module) -> bool:
     return not layer._forward_hooks and not layer._forward_pre_hooks
 
 
-def joint_products(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
-    """W x + b for every layer; under autocast, if all are plain and alike, by one product: x is read once."""
-    plain = all(type(m) is nn.Linear and is_unhooked(m) for m in layers)
-    alike = plain and len({m.bias is None for m in layers}) == 1
+def joint_products(x: Tensor, *layers: nn.Linear | tuple[nn.Linear, ...]) -> tuple[Tensor, ...]:
+    """W x + b for every layer, those of a tuple side by side.
+
+    Under autocast, if all are plain and alike, they are one product: x is read once, and nothing is joined.
+    """
+    groups = [layer if isinstance(layer, tuple) else (layer,) for layer in layers]
+    flat = [layer for group in groups for layer in group]
+    plain = all(type(m) is nn.Linear and is_unhooked(m) for m in flat)
+    alike = plain and len({m.bias is None for m in flat}) == 1
     if not autocasts(x) or not alike:
-        return tuple(layer(x) for layer in layers)
-    bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
-    out = F.linear(x, torch.cat([layer.weight for layer in layers]), bias)
-    return out.split([layer.out_features for layer in layers], -1)
+        return tuple(
+            torch.cat([m(x) for m in group], -1) if len(group) > 1 else group[0](x) for group in groups
+        )
+    bias = None if flat[0].bias is None else torch.cat([layer.bias for layer in flat])
+    out = F.linear(x, torch.cat([layer.weight for layer in flat]), bias)
+    return out.split([sum(layer.out_features for layer in group) for group in groups], -1)
 
 
 class ShortConv(nn.Module):
@@ -106,6 +113,10 @@ class ShortConv(nn.Module):
             state.update(window=window)
         y = y.to(x.dtype)  # under autocast the weights are wider than x
         return y if valid is None else scatter_valid(y, valid)
+
+    def with_silu(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        """silu(y), in a part that shows what goes into the convolution and what comes out of it"""
+        return F.silu(ctx.see("conv", self(ctx.see("value", x), ctx, state)))
 
     def _documents(self, ctx: Context) -> Tensor | None:
         """(B, W−1+T): which document each token of the row is of; what was held is of the one before."""
@@ -190,7 +201,7 @@ class Mamba(StatefulPart):
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         with_pattern = shows_pattern(ctx, state)
         value, gate = joint_products(x, self.value, self.gate)
-        u = F.silu(ctx.see("conv", self.conv(ctx.see("value", value), ctx, state)))  # (B, T, F)
+        u = self.conv.with_silu(value, ctx, state)  # (B, T, F)
         if ctx.valid_new is not None:
             u = u.masked_fill(~ctx.valid_new[..., None], 0.0)
         low, B, C = joint_products(u, self.low, self.B, self.C)

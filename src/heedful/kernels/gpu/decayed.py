@@ -93,10 +93,10 @@ def load_rows(x, t, d, row):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def head_decays(log, t, heads, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def head_decays(log, t, s, heads):  # type: ignore[no-untyped-def]
     """exp(log_t − log_s) for s ≤ t, else 0"""
-    g, i = tl.load(log + t * heads) * LOG2E, tl.arange(0, SIZE)
-    return tl.exp2(tl.where(i[:, None] >= i[None, :], g[:, None] - g[None, :], float("-inf")))
+    until, since = tl.load(log + t * heads) * LOG2E, tl.load(log + s * heads) * LOG2E
+    return tl.exp2(tl.where(t[:, None] >= s[None, :], until[:, None] - since[None, :], float("-inf")))
 
 
 @triton.jit
@@ -112,7 +112,7 @@ def chunk_kernel(  # type: ignore[no-untyped-def]
     scores = tl.dot(a, tl.trans(b), input_precision=PRECISION)
     for head in range(first, first + part):
         x = load_rows(v + head * V, t, of_v, heads * V)
-        pattern = (scores * head_decays(log + head, t, heads, SIZE)).to(x.dtype)
+        pattern = (scores * head_decays(log + head, t, t, heads)).to(x.dtype)
         out = tl.dot(pattern, x, input_precision=PRECISION)
         tl.store(y + t[:, None] * heads * V + head * V + of_v[None, :], out.to(y.dtype.element_ty))
 
@@ -122,26 +122,34 @@ def chunk_backward_kernel(  # type: ignore[no-untyped-def]
     dy, q, k, v, log, dq, dk, dv, dlog, groups, heads, part,
     SIZE: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dq and dk have a row for each program of a chunk"""
+    """Half the positions s of a chunk with all t: tiles of all of both would not fit into the registers
+
+    dq, dk and dlog are sums over what a program has, of which two see a position t.
+    """
+    half: tl.constexpr = SIZE // 2
     t = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    side = tl.program_id(2)
+    s = tl.program_id(0).to(tl.int64) * SIZE + side * half + tl.arange(0, half)
     first, of_k, of_v = tl.program_id(1) * part, tl.arange(0, K), tl.arange(0, V)
     group = first // (heads // groups)
-    a, b = load_rows(q + group * K, t, of_k, groups * K), load_rows(k + group * K, t, of_k, groups * K)
+    a, b = load_rows(q + group * K, t, of_k, groups * K), load_rows(k + group * K, s, of_k, groups * K)
     scores = tl.dot(a, tl.trans(b), input_precision=PRECISION)
-    slopes = tl.zeros((SIZE, SIZE), tl.float32)
+    slopes = tl.zeros((SIZE, half), tl.float32)
     for head in range(first, first + part):
-        x, up = load_rows(v + head * V, t, of_v, heads * V), load_rows(dy + head * V, t, of_v, heads * V)
-        decay = head_decays(log + head, t, heads, SIZE)
+        x, up = load_rows(v + head * V, s, of_v, heads * V), load_rows(dy + head * V, t, of_v, heads * V)
+        decay = head_decays(log + head, t, s, heads)
         out = tl.dot(tl.trans((scores * decay).to(x.dtype)), up, input_precision=PRECISION)
-        tl.store(dv + t[:, None] * heads * V + head * V + of_v[None, :], out.to(dv.dtype.element_ty))
+        tl.store(dv + s[:, None] * heads * V + head * V + of_v[None, :], out.to(dv.dtype.element_ty))
         slope = tl.dot(up, tl.trans(x), input_precision=PRECISION) * decay
         slopes += slope
         slope *= scores
-        tl.store(dlog + t * heads + head, tl.sum(slope, 1) - tl.sum(slope, 0))
+        tl.store(dlog + (t * 3 + side) * heads + head, tl.sum(slope, 1))
+        tl.store(dlog + (s * 3 + 2) * heads + head, -tl.sum(slope, 0))
     slopes = slopes.to(a.dtype)
-    at = (t[:, None] * tl.num_programs(1) + tl.program_id(1)) * K + of_k[None, :]
-    tl.store(dq + at, tl.dot(slopes, b, input_precision=PRECISION))
-    tl.store(dk + at, tl.dot(tl.trans(slopes), a, input_precision=PRECISION))
+    at = t[:, None] * tl.num_programs(1) + tl.program_id(1)
+    tl.store(dq + (at * 2 + side) * K + of_k[None, :], tl.dot(slopes, b, input_precision=PRECISION))
+    at = s[:, None] * tl.num_programs(1) + tl.program_id(1)
+    tl.store(dk + at * K + of_k[None, :], tl.dot(tl.trans(slopes), a, input_precision=PRECISION))
 
 
 def chunk_sizes(q: Tensor, v: Tensor, size: int) -> tuple[tuple[int, int], dict[str, Any]]:
@@ -164,13 +172,13 @@ def launch_chunks(q: Tensor, k: Tensor, v: Tensor, log: Tensor, size: int) -> Te
 def launch_chunks_backward(
     dy: Tensor, q: Tensor, k: Tensor, v: Tensor, log: Tensor, size: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dq, dk, dv and dlog"""
+    """dq and dk (B, T, G, some, K), dv, and dlog (B, T, 3, H), to be summed over the last but one"""
     grid, fixed = chunk_sizes(q, v, size)
-    shape = (*q.shape[:3], grid[1] // q.shape[2], q.shape[3])
-    dq, dk = (torch.empty(shape, dtype=torch.float32, device=q.device) for _ in range(2))
-    dv, dlog = torch.empty_like(v), torch.empty_like(log)
-    chunk_backward_kernel[grid](dy, q, k, v, log, dq, dk, dv, dlog, **fixed, num_warps=16)
-    return dq.sum(3).to(q.dtype), dk.sum(3).to(k.dtype), dv, dlog
+    (rows, T, groups, K), parts = q.shape, grid[1] // q.shape[2]
+    dq, dk = (q.new_empty(rows, T, groups, n * parts, K, dtype=torch.float32) for n in (2, 1))
+    dv, dlog = torch.empty_like(v), log.new_empty(rows, T, 3, log.shape[2])
+    chunk_backward_kernel[*grid, 2](dy, q, k, v, log, dq, dk, dv, dlog, **fixed, num_warps=8)
+    return dq, dk, dv, dlog
 
 
 @triton.jit
@@ -232,7 +240,7 @@ def launch_carry(log: Tensor, ends: Tensor, first: Tensor) -> tuple[Tensor, Tens
 def launch_carry_backward(
     dstates: Tensor, dlast: Tensor, log: Tensor, states: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of log, ends and the first"""
+    """The gradients of log, (B, G, n, K, H / G) to be summed over K, of ends and of the first"""
     (rows, groups, chunks, K, W), V = states.shape, states.shape[1] * states.shape[4] // log.shape[2]
     block = max(V, 1024)
     dends, dfirst = torch.empty_like(states), torch.empty_like(dlast)
@@ -240,4 +248,4 @@ def launch_carry_backward(
     carry_backward_kernel[rows * groups, K, triton.cdiv(W, block)](
         dstates, dlast, log, states, dends, dfirst, dlog, chunks, groups, K, W, V=V, BLOCK=block
     )
-    return dlog.sum(3).transpose(1, 2).flatten(2), dends, dfirst
+    return dlog, dends, dfirst

@@ -121,7 +121,7 @@ def conv_silu_backward(du: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> t
     from heedful.kernels.gpu.conv import launch_conv_backward
 
     dx = x.new_empty(x.shape)
-    return dx, *launch_conv_backward(du.contiguous(), x, weight, bias, dx)
+    return dx, *launch_conv_backward(du, x, weight, bias, dx)
 
 
 @conv_silu_backward.register_fake
@@ -130,6 +130,6 @@ def _(du: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tens
 
 
 conv_silu.register_autograd(
-    lambda ctx, du: conv_silu_backward(du, *ctx.saved_tensors),
+    lambda ctx, du: conv_silu_backward(du.contiguous(), *ctx.saved_tensors),
     setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
 )

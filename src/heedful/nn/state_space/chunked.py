@@ -192,20 +192,26 @@ def _(q: Tensor, k: Tensor, v: Tensor, log: Tensor, size: int) -> Tensor:
 def chunk_heads_backward(
     dy: Tensor, q: Tensor, k: Tensor, v: Tensor, log: Tensor, size: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dq, dk, dv and dlog"""
+    """dq, dk, dv and dlog, all but dv as partial sums"""
     from heedful.kernels.gpu.decayed import launch_chunks_backward
 
-    return launch_chunks_backward(dy.contiguous(), q, k, v, log, size)
+    return launch_chunks_backward(dy, q, k, v, log, size)
 
 
 @chunk_heads_backward.register_fake
-def _(dy: Tensor, q: Tensor, k: Tensor, v: Tensor, log: Tensor, size: int) -> tuple[Tensor, ...]:
-    return tuple(x.new_empty(x.shape) for x in (q, k, v, log))
+def _(
+    dy: Tensor, q: Tensor, k: Tensor, v: Tensor, log: Tensor, size: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    from heedful.kernels.gpu.decayed import chunk_sizes
+
+    parts = chunk_sizes(q, v, size)[0][1] // q.shape[2]
+    dq, dk = (q.new_empty(*q.shape[:3], n * parts, q.shape[3], dtype=torch.float32) for n in (2, 1))
+    return dq, dk, v.new_empty(v.shape), log.new_empty(*log.shape[:2], 3, log.shape[2])
 
 
 @torch.library.custom_op("heedful::carry_heads", mutates_args=())
 def carry_heads(log: Tensor, ends: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-    """`between_chunks` on a GPU, with one decay for a head, log (B, n, H); the heads of a group side by side"""
+    """`between_chunks` on a GPU, with one decay for a head, log (B, n, H); a group's heads lie together"""
     from heedful.kernels.gpu.decayed import launch_carry
 
     return launch_carry(log, ends, first)
@@ -220,19 +226,26 @@ def _(log: Tensor, ends: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
 def carry_heads_backward(
     dstates: Tensor, dlast: Tensor, log: Tensor, states: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of log, ends and the first"""
+    """The gradients of log, as partial sums, of ends and of the first"""
     from heedful.kernels.gpu.decayed import launch_carry_backward
 
-    return launch_carry_backward(dstates.contiguous(), dlast.contiguous(), log, states)
+    return launch_carry_backward(dstates, dlast, log, states)
 
 
 @carry_heads_backward.register_fake
-def _(dstates: Tensor, dlast: Tensor, log: Tensor, states: Tensor) -> tuple[Tensor, ...]:
-    return tuple(x.new_empty(x.shape) for x in (log, states, dlast))
+def _(dstates: Tensor, dlast: Tensor, log: Tensor, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    groups, K = states.shape[1], states.shape[3]
+    dlog = log.new_empty(len(log), groups, log.shape[1], K, log.shape[2] // groups)
+    return dlog, states.new_empty(states.shape), dlast.new_empty(dlast.shape)
+
+
+def _carry_backward(ctx: Any, dstates: Tensor, dlast: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    dlog, dends, dfirst = carry_heads_backward(dstates.contiguous(), dlast.contiguous(), *ctx.saved_tensors)
+    return dlog.sum(3).transpose(1, 2).flatten(2), dends, dfirst
 
 
 carry_heads.register_autograd(
-    lambda ctx, dstates, dlast: carry_heads_backward(dstates, dlast, *ctx.saved_tensors),
+    _carry_backward,
     setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0], output[0]),
 )
 
@@ -243,7 +256,8 @@ def _save_chunks(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _chunks_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    return *chunk_heads_backward(dy, *ctx.saved_tensors, ctx.size), None
+    dq, dk, dv, dlog = chunk_heads_backward(dy.contiguous(), *ctx.saved_tensors, ctx.size)
+    return dq.sum(3).to(dv.dtype), dk.sum(3).to(dv.dtype), dv, dlog.sum(2), None
 
 
 chunk_heads.register_autograd(_chunks_backward, setup_context=_save_chunks)

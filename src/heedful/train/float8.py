@@ -149,7 +149,7 @@ def fused_classes(model: nn.Module) -> list[tuple[nn.Module, type[nn.Module]]]:
             found.append((module, FusedMLP))
         elif type(module) is Mamba:
             found.append((module, FusedMamba))
-        elif type(module) in (Mamba2, GatedDeltaNet):
+        elif type(module) is Mamba2 or type(module) is GatedDeltaNet:
             found.append((module.conv, FusedShortConv))
     return found
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from heedful.classroom.figures.canvas import PALETTES, SCALES
-from heedful.classroom.figures.figure import Figure
+from heedful.classroom.figures.figure import Figure, figure
 from heedful.classroom.figures.panels import matrix
 from heedful.classroom.figures.patterns import SIDES, attention_patterns, figure_entry, marks_of, side
 from heedful.classroom.figures.token_labels import cut_label, labels, readable
@@ -42,9 +42,9 @@ class CollectedPatterns:
     tokens: list[str] = field(default_factory=list)
     note: str = ""
     scores: list[dict[str, Any]] = field(default_factory=list)
-    pair: tuple[str, str] | None = None
 
 
+@figure
 def attention(
     model: Any = None, text: Text = None, target: Text = None, *, tokens: Sequence[str] | None = None,
     keys: Sequence[str] | None = None, pattern: Any = None, tokenizer: Any = None, layer: int | str = 0,
@@ -72,6 +72,7 @@ def attention(
     return _figure("attention", given, layer, head, look | {"between": side(between)})
 
 
+@figure
 def heads(
     model: Any = None, text: Text = None, target: Text = None, *, tokens: Sequence[str] | None = None,
     keys: Sequence[str] | None = None, pattern: Any = None, tokenizer: Any = None, scale: str = "sqrt",
@@ -111,13 +112,9 @@ def _figure(
         parts = [one["name"], which, "signed" * signed, f"without {without}" if without else "", scale]
         parts += ["first token hidden, rows renormalised"] * (look["hide_first"] and not one["cross"])
         parts += ["by words"] * look["words"] + ([SIDES[between]] if between else [])
-        python = f"layer={one['name']!r}, head={head!r}, scale={scale!r}"
-        python += ", words=True" * look["words"] + f", between={between!r}" * bool(between)
     else:
-        parts, python = [f"{len(inputs.patterns)} layers, all heads"], f"scale={scale!r}"
-    source = f"model, {inputs.pair or inputs.text!r}" if inputs.name else "tokens=tokens, pattern=pattern"
-    call = f"heedful.view.{kind}({source}, {python})"
-    return Figure(kind, f"{title}: {', '.join(filter(None, parts))}", about, data, inputs.note, call)
+        parts = [f"{len(inputs.patterns)} layers, all heads"]
+    return Figure(kind, f"{title}: {', '.join(filter(None, parts))}", about, data, inputs.note)
 
 
 def _choose_heads(patterns: list[dict[str, Any]], layer: int | str, head: int | str) -> tuple[int, int | str]:
@@ -163,8 +160,7 @@ def _collect_patterns(
         return _ours(model, text, target, only, with_scores)
     patterns = attention_patterns(model, text, target, tokenizer)
     caption, scores = _captions(text, patterns[0]["keys"]), _scores_alone(patterns) if with_scores else []
-    pair = text if is_pair(text) else None
-    return CollectedPatterns(type(model).__name__, caption, patterns, scores=scores, pair=pair)
+    return CollectedPatterns(type(model).__name__, caption, patterns, scores=scores)
 
 
 def _scores_alone(patterns: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -237,9 +233,10 @@ def _ours(
             if name in names and score.head < CHANNELS:
                 scores.append(score.to_dict() | {"name": name})
     caption = _captions(text, labels(model, given.ids))
-    pair, read = text if is_pair(text) else None, labels(model, given.read)
     note = " ".join(filter(None, (note, seen.note)))
-    return CollectedPatterns(model.family.name, caption, patterns, states, read, note, scores, pair)
+    return CollectedPatterns(
+        model.family.name, caption, patterns, states, labels(model, given.read), note, scores
+    )
 
 
 def check_pattern(model: Model, text: Text, target: Text = None) -> Input:
@@ -268,8 +265,7 @@ def states_of(inputs: CollectedPatterns) -> Figure:
         panels.append(matrix(name, state.T, columns=columns, axes=("unit", "token")))
     about = {"model": inputs.name, "text": inputs.text}
     note = f"{inputs.name} attends to nothing, so there is no pattern to draw; these are its states."
-    call = f"heedful.view.attention(model, {inputs.text!r})"
-    return Figure("states", f"States of {inputs.name}", about, {"panels": panels}, note, call)
+    return Figure("states", f"States of {inputs.name}", about, {"panels": panels}, note)
 
 
 # image_attention: where in an image a model looks while it writes each token.
@@ -278,6 +274,7 @@ def states_of(inputs: CollectedPatterns) -> Figure:
 LARGEST = 384  # pixels of a side of the image that is kept in a figure
 
 
+@figure
 def image_attention(
     model: Model, image: Any, target: Any = None, *, layer: int | str = "mean", head: int | str = "mean",
     name: str = "",
@@ -309,10 +306,8 @@ def image_attention(
     title = f"Where {name} looks while it writes: {which}"
     learned = " and ".join(names[:first])
     note = f"{100 * off:.0f} % of all weight goes to {learned}, which belongs to no place in the image."
-    named = "" if name == model.family.name else f", name={name!r}"
-    call = f"heedful.view.image_attention(model, {source!r}, layer={layer!r}, head={head!r}{named})"
     about = {"model": name, "image": source, "layer": layer, "head": head}
-    return Figure("image_attention", title, about, data, note, call)
+    return Figure("image_attention", title, about, data, note)
 
 
 def _choose(values: torch.Tensor, axis: str, which: int | str) -> torch.Tensor:

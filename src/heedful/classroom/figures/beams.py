@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heedful.classroom.figures.figure import Figure
-from heedful.classroom.figures.token_labels import cut_label, labels, text_argument
+from heedful.classroom.figures.figure import Figure, figure
+from heedful.classroom.figures.token_labels import cut_label, labels
 from heedful.core.errors import InputError
 from heedful.decode.fast import choose_stepper
 from heedful.decode.request import Prompt, encode_prompts, make_request
@@ -128,6 +128,7 @@ def tree_data(model: Model, candidates: Tree) -> dict[str, Any]:
     }
 
 
+@figure
 def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any) -> Figure:
     """Beam search as a tree: steps across, what each weighed down, best first; pruned texts are grey.
 
@@ -144,7 +145,6 @@ def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any
         )
     data = tree_data(model, tree)
     caption = cut_label(text) if isinstance(text, str) else cut_label(" ".join(labels(model, text)))  # type: ignore[arg-type]
-    given = "".join(f", {k}={v!r}" for k, v in settings.items())
     title = f"Beam search of {model.family.name}: {beams} beams, {len(tree.branches):,} texts weighed"
     note = (
         "A score is log P of the text so far; one that ended is ranked by its score divided by its length "
@@ -156,5 +156,4 @@ def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any
             "cut one text into tokens in different ways."
         )
     about = {"model": model.family.name, "text": caption, "beams": beams}
-    call = f"heedful.view.beams(model, {text_argument(text)}, beams={beams}{given})"
-    return Figure("beams", title, about, data, note, call)
+    return Figure("beams", title, about, data, note)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 import csv
+import functools
 import html
+import inspect
 import io
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from heedful.classroom.figures.panels import titled_scene
 from heedful.core.checks import check_number
 from heedful.core.errors import ConfigError, MissingPackage
 from heedful.core.files import open_atomically
+from heedful.models.base import Model
 
 FORMATS = (".html", ".svg", ".png", ".pdf", ".csv", ".json")
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
@@ -184,6 +187,44 @@ class Figure:
             return {"text/plain": repr(self), "text/html": self._repr_html_()}
         data = bundle[0] if isinstance(bundle, tuple) else bundle
         return {**(data or {}), "text/plain": repr(self), "text/html": self._repr_html_()}
+
+
+P = ParamSpec("P")
+
+
+def figure(function: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Let a function's figure carry the call that makes it: `python`, written from the arguments."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def draw(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        written = []
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            parameter = signature.parameters[name]
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                written.append(f"*{name}")
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                written += [f"{key}={write_argument(key, inner)}" for key, inner in value.items()]
+            else:
+                before = "" if parameter.default is parameter.empty else f"{name}="
+                written.append(before + write_argument(name, value))
+        call = f"heedful.view.{function.__name__}({', '.join(written)})"
+        return replace(function(*args, **kwargs), python=call)
+
+    return draw
+
+
+def write_argument(name: str, value: Any) -> str:
+    """Return an argument as Python: short values as they are, others by their name."""
+    plain = (str, int, float, bool, type(None))
+    if isinstance(value, plain) or (
+        isinstance(value, list | tuple) and all(isinstance(v, plain) for v in value)
+    ):
+        text = repr(value)
+        return text if len(text) <= 500 else name
+    if isinstance(value, Path):
+        return repr(str(value))
+    return "model" if isinstance(value, Model) else name
 
 
 # Arrays inside JSON: base64 of little-endian numbers, compressed where there are many.

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.classroom.figures.attention_figures import Text, check_pattern
-from heedful.classroom.figures.figure import Figure
+from heedful.classroom.figures.figure import Figure, figure
 from heedful.classroom.figures.panels import Panel, bars, lines, matrix, table
-from heedful.classroom.figures.token_labels import cut_label, readable, text_argument, visible_text
+from heedful.classroom.figures.token_labels import cut_label, readable, visible_text
 from heedful.core.errors import InputError
 from heedful.interp.activations import Texts
 from heedful.interp.inputs import position_of
@@ -36,6 +36,7 @@ from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, Sinusoidal
 MAX_POSITIONS = 2048  # a map of all pairs has four million cells then
 
 
+@figure
 @torch.no_grad()
 def positions(model: Model, length: int = 64) -> Figure:
     """Sinusoids, learned vectors, rotations, slopes or buckets: what the model has, for `length` positions.
@@ -57,7 +58,7 @@ def positions(model: Model, length: int = 64) -> Figure:
     drawn = min([length, *(part.context for part in parts.values() if isinstance(part, Learned))])
     return Figure(
         "positions", f"Positions of {name}: {panels[0]['title']}", {"model": name, "positions": drawn},
-        {"panels": panels}, "", f"heedful.view.positions(model, length={length})",
+        {"panels": panels},
     )  # fmt: skip
 
 
@@ -106,6 +107,7 @@ def part_panels(model: Model, where: str, part: nn.Module, length: int) -> Itera
 # steering, probes, features, tuned_lens: directions in a model's values, what they do and what they tell.
 
 
+@figure
 def steering(
     model: Model, text: Text, name: str, vector: Tensor | Sequence[float], strength: float = 1.0,
     method: Method = "add", *, value: float | None = None, count: int = 12,
@@ -117,18 +119,15 @@ def steering(
         names = [visible_text(n) for n in readable(model, [token for token, _ in listed])]
         panels.append(bars(title, [change for _, change in listed], names, axes=("token", "change of log p")))
     caption = cut_label(text if isinstance(text, str) else " ".join(readable(model, change.tokens)))
-    more = "" if value is None else f", value={value}"
-    call = (
-        f"heedful.view.steering(model, {text_argument(text)}, {name!r}, vector, {strength}, {method!r}{more})"
-    )
     note = "Among tokens of at least a thousandth of the likeliest one's probability, in either run."
     about = {
         "model": model.family.name, "text": caption, "value": name, "strength": strength, "method": method
     }  # fmt: skip
     title = f"{name} steered ({method}, {strength:g}): how the prediction of {model.family.name} changes"
-    return Figure("steering", title, about, {"panels": panels}, note, call)
+    return Figure("steering", title, about, {"panels": panels}, note)
 
 
+@figure
 def probes(result: ProbeResult) -> Figure:
     """What linear probes tell of words, layer by layer, beside the control task; of a `ProbeResult`."""
     layers = range(len(result.names))
@@ -145,11 +144,11 @@ def probes(result: ProbeResult) -> Figure:
     best = int(result.selectivity.argmax())
     title = f"Probes of {len(result.labels)} labels, {result.words:,} words: best at {result.names[best]}"
     about = {"words": result.words, "labels": len(result.labels), "folds": result.accuracy.shape[1]}
-    call = "heedful.view.probes(heedful.interp.learn.probes.linear_probes(model, sentences))"
     note = "The control task gives each word a random label; accuracy is that on sentences held out."
-    return Figure("probes", title, about, {"panels": [drawn, numbers]}, note, call)
+    return Figure("probes", title, about, {"panels": [drawn, numbers]}, note)
 
 
+@figure
 def features(
     model: Model, dictionary: Dictionary, texts: Texts, features: Sequence[int] | None = None, *,
     count: int = 6, context: int = 6,
@@ -167,10 +166,10 @@ def features(
     name = dictionary.config.source
     title = f"Features of a dictionary of {name}: {len(strongest)} of {dictionary.config.width:,}"
     about = {"model": model.family.name, "value": name, "texts": len(texts)}
-    call = f"heedful.view.features(model, dictionary, texts, {list(strongest)!r})"
-    return Figure("features", title, about, {"panels": [panel]}, "", call)
+    return Figure("features", title, about, {"panels": [panel]})
 
 
+@figure
 def tuned_lens(model: Model, text: Text, lens: TunedLens, target: Text = None) -> Figure:
     """What each layer would predict through a tuned lens; how far it and the logit lens are from the last."""
     tuned = inspect_lens.tuned_lens(model, text, lens, target)
@@ -185,14 +184,13 @@ def tuned_lens(model: Model, text: Text, lens: TunedLens, target: Text = None) -
     panels.append(table("likeliest token, tuned lens", best, tuned.layers, tokens, axes=("layer", "")))
     caption = cut_label(text if isinstance(text, str) else " ".join(tokens))
     title = f"Tuned lens of {model.family.name}"
-    call = f"heedful.view.tuned_lens(model, {text_argument(text)}, lens)"
-    about = {"model": model.family.name, "text": caption}
-    return Figure("tuned_lens", title, about, {"panels": panels}, "", call)
+    return Figure("tuned_lens", title, {"model": model.family.name, "text": caption}, {"panels": panels})
 
 
 # patching, logit_attribution: which values carry an answer; matrix, lines: numbers of your own.
 
 
+@figure
 def patching(*results: PatchingResult) -> Figure:
     """How much of an answer each patch brings back, 0 nothing, 1 all; several results stand below each other.
 
@@ -200,20 +198,20 @@ def patching(*results: PatchingResult) -> Figure:
     """
     if not results or not all(isinstance(result, PatchingResult) for result in results):
         raise InputError("give results of activation_patching, or of another way to patch")
-    drawn = [_patched(result) for result in results]
-    first = results[0]
+    drawn, first = [], results[0]
+    for result in results:
+        by_head = result.columns == tuple(map(str, range(len(result.columns))))
+        axes = ("value", "head" if by_head else "position")
+        axes = ("sender", "receiver") if result.what == "paths" else axes
+        names = result.names, result.columns
+        drawn.append(matrix(result.what, result.values, *names, axes=axes, note=result.method))
     about = {"what": ", ".join(r.what for r in results), "method": first.method}
     title = f"Patching of {about['what']}: the share of the answer that each brings back"
     note = f"d is {first.corrupt:.3f} in the corrupt run (0) and {first.clean:.3f} in the clean one (1)."
-    return Figure("patching", title, about, {"panels": drawn}, note, "heedful.view.patching(result)")
+    return Figure("patching", title, about, {"panels": drawn}, note)
 
 
-def _patched(result: PatchingResult) -> Panel:
-    by_head = result.columns == tuple(map(str, range(len(result.columns))))
-    axes = ("sender", "receiver") if result.what == "paths" else ("value", "head" if by_head else "position")
-    return matrix(result.what, result.values, result.names, result.columns, axes=axes, note=result.method)
-
-
+@figure
 def logit_attribution(result: LogitAttribution) -> Figure:
     """What every part, head and token adds to a logit by itself: shares that sum to it."""
     names, rows = [str(h) for h in range(max(map(len, result.heads.values()), default=0))], []
@@ -230,13 +228,13 @@ def logit_attribution(result: LogitAttribution) -> Figure:
     against = "" if result.wrong is None else f" over {result.wrong}"
     about = {"answer": result.answer, "wrong": result.wrong, "position": result.position}
     title = f"Shares in the logit of token {result.answer}{against}: {result.logit:.3f}"
-    call = "heedful.view.logit_attribution(result)"
-    return Figure("logit_attribution", title, about, {"panels": [parts, tokens]}, result.note, call)
+    return Figure("logit_attribution", title, about, {"panels": [parts, tokens]}, result.note)
 
 
 # head_catalogue, find_heads: what heads look at over many texts; which look from one token at another.
 
 
+@figure
 def head_catalogue(
     model: Model, texts: Texts, *, max_length: int = 128, repeats: int = 16, count: int = 5
 ) -> Figure:
@@ -257,10 +255,10 @@ def head_catalogue(
     title = f"Heads of {model.family.name} over {len(texts)} texts"
     about = {"model": model.family.name, "texts": len(texts), "repeats": repeats}
     note = "Means over sequences with 95 % intervals by bootstrap; duplicate and induction on random tokens."
-    call = f"heedful.view.head_catalogue(model, texts, max_length={max_length}, repeats={repeats})"
-    return Figure("head_catalogue", title, about, {"panels": panels}, note, call)
+    return Figure("head_catalogue", title, about, {"panels": panels}, note)
 
 
+@figure
 def find_heads(
     model: Model, text: Text, from_token: int | str, to_token: int | str, target: Text = None, *,
     count: int = 15,
@@ -271,15 +269,15 @@ def find_heads(
     panel = bars("weight", [look.weight for look in looks], names, axes=("head", "weight"))
     caption = cut_label(text if isinstance(text, str) else str(text))
     title = f"Heads of {model.family.name} that look from {from_token!r} at {to_token!r}"
-    call = f"heedful.view.find_heads(model, {text_argument(text)}, {from_token!r}, {to_token!r})"
     about = {"model": model.family.name, "text": caption, "from": from_token, "to": to_token}
     note = f"An even look gives {looks[0].chance:.3f}."
-    return Figure("find_heads", title, about, {"panels": [panel]}, note, call)
+    return Figure("find_heads", title, about, {"panels": [panel]}, note)
 
 
 # attribution_graph, attention_flow: the way to an answer through the parts, and through attention alone.
 
 
+@figure
 def attribution_graph(graph: AttributionGraph) -> Figure:
     """The strongest edges between parts that lead to an answer, from the embedding up to the logits."""
     if not isinstance(graph, AttributionGraph):
@@ -298,9 +296,10 @@ def attribution_graph(graph: AttributionGraph) -> Figure:
         "Dashed edges take away."
     )
     about = {"edges": len(graph.edges), "method": result.method}
-    return Figure("attribution_graph", title, about, data, note, "heedful.view.attribution_graph(graph)")
+    return Figure("attribution_graph", title, about, data, note)
 
 
+@figure
 def attention_flow(
     model: Model, text: Text, target: Text = None, *, side: str = "", position: int | str = -1
 ) -> Figure:
@@ -317,7 +316,6 @@ def attention_flow(
     ]
     caption = cut_label(text if isinstance(text, str) else " ".join(readable(model, names)))
     title = f"Attention flow of {model.family.name} into “{tokens[at]}”"
-    call = f"heedful.view.attention_flow(model, {text_argument(text)}, position={position!r})"
     about = {"model": model.family.name, "text": caption, "position": at}
     note = "Attention alone: what values, matrices and feed-forward layers do is not in it."
-    return Figure("attention_flow", title, about, {"panels": drawn}, note, call)
+    return Figure("attention_flow", title, about, {"panels": drawn}, note)

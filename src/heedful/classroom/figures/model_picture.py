@@ -13,11 +13,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from heedful.classroom.figures.figure import Figure
+from heedful.classroom.figures.figure import Figure, figure
 from heedful.classroom.figures.layer_stages import LayerStages, Stage, StagePrediction, VectorRows
 from heedful.classroom.figures.part_equations import equations_of, title_of
 from heedful.classroom.figures.picture_choice import candidate_parts, choose_layer_and_head
-from heedful.classroom.figures.token_labels import cut_label, readable, short, text_argument, visible_text
+from heedful.classroom.figures.token_labels import cut_label, readable, short, visible_text
 from heedful.core.errors import InputError
 from heedful.interp.inputs import Input, Result, Text, attends_to_source, names_of, reading, written_names
 from heedful.interp.observe.attention import patterns_of
@@ -208,6 +208,7 @@ def fill_row(model: Model, inputs: Input, row: int) -> tuple[list[str], list[flo
 SIDES = ("tokens", "target", "written")
 
 
+@figure
 def model(
     model: Model, text: Text, target: Text = None, *, layer: int | str | None = None, head: int | None = None,
     row: int | str | None = None, beside: Text = None, name: str = "",
@@ -236,18 +237,8 @@ def model(
         "labels": text_labels(text, beside)[: len(pictures)],
         "pictures": [to_data(model, one) | {"row_side": side} for one in pictures],
     }
-    arguments = {"target": target, "layer": picture.path, "head": picture.head, "beside": beside}
-    arguments["row"] = picture.row if row is None else row
-    arguments["name"] = "" if name == model.family.name else name
-    texts = ("target", "beside")
-    options = [
-        f"{word}={text_argument(value) if word in texts else repr(value)}"
-        for word, value in arguments.items()
-        if value not in (None, "")
-    ]
-    call = f"heedful.view.model(model, {', '.join([text_argument(text), *options])})"
     about = {"model": name, "text": excerpt, "layer": picture.layer, "head": picture.head, "row": row_label}
-    return Figure("model", f"One text in {name}: {where}, the row of “{row_label}”", about, data, "", call)
+    return Figure("model", f"One text in {name}: {where}, the row of “{row_label}”", about, data)
 
 
 def text_labels(text: Any, comparison: Any) -> list[str]:

@@ -5,7 +5,7 @@
     bars(title, values, names)     a bar for each name
     table(title, cells, …)         numbers or texts as they are
 
-A figure of panels is `Figure(kind, title, about, {"panels": […]}, note, python)`, however its kind is called:
+A figure of panels is `Figure(kind, title, about, {"panels": […]}, note)`, however its kind is called:
 nothing else has to be told how to draw it.
 """
 

@@ -78,11 +78,6 @@ def width(text: str, size: float = 12.0) -> float:
     return sum(map(letter_width, text)) * size
 
 
-def text_argument(text: object) -> str:
-    """How a text is written in the call that makes a figure: as it is; tokens and inputs by their name."""
-    return repr(text) if isinstance(text, str) else "text"
-
-
 def cut_label(text: str) -> str:
     """A text for a caption; one over 300 letters is cut, and says how long it is."""
     return text if len(text) <= 300 else f"{text[:300]}… ({len(text):,} characters)"

@@ -19,7 +19,7 @@ from heedful.classroom.arithmetic.render import Style
 from heedful.classroom.arithmetic.worked import Derivation
 from heedful.classroom.figures import panels
 from heedful.classroom.figures.attention_figures import Text, check_pattern
-from heedful.classroom.figures.figure import Figure
+from heedful.classroom.figures.figure import Figure, figure
 from heedful.classroom.figures.panels import Axes
 from heedful.classroom.figures.token_labels import cut_label, labels, readable
 from heedful.core.errors import InputError, MissingPackage
@@ -33,6 +33,7 @@ from heedful.models.base import Model, Seq2Seq
 from heedful.word2vec.vectors import Word2Vec
 
 
+@figure
 def steps(subject: Any, text: Text = None, target: Text = None, **options: Any) -> Figure:
     """The worked arithmetic as a figure: takes what `heedful.explain` takes.
 
@@ -53,14 +54,8 @@ def steps(subject: Any, text: Text = None, target: Text = None, **options: Any) 
         "rows": list(_rows(worked)),
         "text": worked.text(width=12).splitlines(),
     }
-    arguments = "".join(f", {k}={v!r}" for k, v in options.items())
-    call = (
-        f"heedful.view.steps(model, {cut_label(str(text))!r}{arguments})"
-        if ours
-        else f"heedful.view.steps({subject!r})"
-    )
     title = worked.title.replace("Ġ", "·").replace("▁", "·")
-    return Figure("steps", title, about, data, "", call)
+    return Figure("steps", title, about, data)
 
 
 def _rows(derivation: Derivation) -> Iterator[tuple[str, ...]]:
@@ -72,6 +67,7 @@ def _rows(derivation: Derivation) -> Iterator[tuple[str, ...]]:
         yield derivation.title, *(cell or "" for cell in style.cells(line))
 
 
+@figure
 def surprisal(model: Model, text: Text, target: Text = None) -> Figure:
     """How surprised the model is by each token it reads, −log₂ p in bits; a bar for each one predicted."""
     surprise = lens.surprisal(model, text, target)
@@ -82,12 +78,10 @@ def surprisal(model: Model, text: Text, target: Text = None) -> Figure:
     caption = cut_label(text if isinstance(text, str) else " ".join(names))
     title = f"Surprise of {model.family.name}: {surprise.mean:.2f} bits a token"
     title += f", perplexity {surprise.perplexity:.1f}"
-    call = f"heedful.view.surprisal(model, {caption!r})"
-    return Figure(
-        "surprisal", title, {"model": model.family.name, "text": caption}, {"panels": [panel]}, "", call
-    )
+    return Figure("surprisal", title, {"model": model.family.name, "text": caption}, {"panels": [panel]})
 
 
+@figure
 @torch.no_grad()
 def next_token(
     model: Model, text: Text, target: Text = None, *, position: int | str | None = None,
@@ -124,11 +118,10 @@ def next_token(
     set_ = {name: value for name, value in chosen.items() if value is not None} | {"seed": seed}
     kind = "Next token" if is_causal(model) else "Word"
     title = f"{kind} of {model.family.name} {after}: {', '.join(f'{k} {v}' for k, v in set_.items())}"
-    call = f"heedful.view.next_token(model, {caption!r}, {', '.join(f'{k}={v}' for k, v in set_.items())})"
     about = {"model": model.family.name, "text": caption, "position": at, **set_}
     share = f"{drawn.candidates():,} of {len(names):,} tokens may be drawn"
     note = f"{share}; the entropy is {drawn.entropy():.2f} bits."
-    return Figure("next_token", title, about, data, note, call)
+    return Figure("next_token", title, about, data, note)
 
 
 def _position(model: Model, inputs: Input, position: int | str | None) -> int:
@@ -142,6 +135,7 @@ def _position(model: Model, inputs: Input, position: int | str | None) -> int:
     return default_position(model, inputs)
 
 
+@figure
 @torch.no_grad()
 def embeddings(
     subject: Any, *, words: Sequence[str | int] | None = None, names: Sequence[str] | None = None,
@@ -179,9 +173,7 @@ def embeddings(
     title = f"Vectors of {label}: {len(chosen)} of {len(vocabulary):,} words"
     note = f"On this map {made.note}. Neighbours are those of all {X.shape[1]} dimensions."
     about = {"model": label, "words": len(chosen), "dimensions": X.shape[1], "method": method}
-    more = "" if method == "pca" else f", method={method!r}, perplexity={perplexity}, seed={seed}"
-    call = f"heedful.view.embeddings(model, count={count}{more})"
-    return Figure("embeddings", title, about, data, note, call)
+    return Figure("embeddings", title, about, data, note)
 
 
 def _vectors(subject: Any, names: Sequence[str] | None, table: str) -> tuple[Tensor, list[str], str]:
@@ -224,6 +216,7 @@ def _find(subject: Any, word: str | int, size: int) -> int:
     return at
 
 
+@figure
 def training(run: str | Path | Sequence[str | Path], metric: str = "loss") -> Figure:
     """The curves of one run folder, or of several drawn together: training and validation."""
     from heedful.train.recipes.folder import read_curves
@@ -239,12 +232,10 @@ def training(run: str | Path | Sequence[str | Path], metric: str = "loss") -> Fi
         {"name": name, "x": np.array([x for x, _ in curve]), "y": np.array([y for _, y in curve])}
         for name, curve in curves.items()
     ]
-    call = f"heedful.view.training({[str(r) for r in runs]!r}, metric={metric!r})"
-    return Figure(
-        "training", f"{metric} of {where}", {"run": where}, {"metric": metric, "curves": listed}, "", call
-    )
+    return Figure("training", f"{metric} of {where}", {"run": where}, {"metric": metric, "curves": listed})
 
 
+@figure
 def matrix(
     values: Any, rows: Sequence[Any] | None = None, columns: Sequence[Any] | None = None, *, title: str = "",
     axes: Axes = ("", ""),
@@ -256,15 +247,16 @@ def matrix(
             f"the numbers have shape {tuple(numbers.shape)}", hint="give rows and columns (R, C)"
         )
     drawn = panels.matrix("", numbers, rows, columns, axes=axes)
-    return Figure("matrix", title, {}, {"panels": [drawn]}, "", "heedful.view.matrix(values)")
+    return Figure("matrix", title, {}, {"panels": [drawn]})
 
 
+@figure
 def lines(values: Any, x: Sequence[float] | None = None, *, title: str = "", axes: Axes = ("", "")) -> Figure:
     """A line over x, or one for each name of a mapping; `axes` are the titles of y and x."""
     curves = values if isinstance(values, Mapping) else {"": values}
     numbers = torch.stack([torch.as_tensor(curve).detach().float().cpu() for curve in curves.values()])
     drawn = panels.lines("", numbers, list(curves), x, axes=axes)
-    return Figure("lines", title, {}, {"panels": [drawn]}, "", "heedful.view.lines(values)")
+    return Figure("lines", title, {}, {"panels": [drawn]})
 
 
 # Vectors on a map: PCA, which is exact; t-SNE and UMAP, which keep neighbours together and little else.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from heedful.classroom import figures as view
-from heedful.classroom.figures.model_drawing import layer_rows
+from heedful.classroom.figures.kinds import layer_rows
 from heedful.core.errors import InputError
 from heedful.interp.intervene.patching import attribution_graph
 from heedful.interp.observe.attention import attention_flow

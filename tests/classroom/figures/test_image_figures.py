@@ -14,7 +14,7 @@ import torch
 import heedful
 from heedful.classroom import figures as view
 from heedful.classroom.figures.canvas import encode_png
-from heedful.classroom.figures.model_drawing import tint_image
+from heedful.classroom.figures.kinds import tint_image
 from heedful.core.errors import InputError
 from heedful.core.images import draw_text
 from heedful.nn.context import Watch

@@ -604,3 +604,48 @@ def test_a_model_of_pairs_reads_both_columns_of_a_table(
     code, _, err = heed("classify", file, "--model", folder)
     assert code == 3
     assert "'one' and 'other'" in err
+
+
+def test_files_are_indexed_searched_updated_and_deleted_from(heed: Any, tmp_path: Path) -> None:
+    (tmp_path / "rooms.csv").write_text(
+        "number,description,city\n1,A hotel in Seattle,Seattle\n"
+        "2,A recipe for bread,\n3,Motel by the sea,Tacoma\n"
+    )
+    (tmp_path / "more.jsonl").write_text('{"number": 3, "description": "A castle", "city": "Ulm"}\n')
+    given = ("--text", "description", "--id", "number", "--out", "rooms")
+    code, out, err = heed("index", "rooms.csv", *given)
+    assert (code, out.strip()) == (0, "rooms"), err
+    code, out, _ = heed("search", "rooms", "Seattle motel", "--json")
+    best = json.loads(out)["results"][0]
+    assert (best["id"], best["city"], best["text"]) == ("1", "Seattle", "A hotel in Seattle")
+    found = json.loads(heed("search", "rooms", "motel", "--where", "city=Tacoma", "--json")[1])["results"]
+    assert [row["id"] for row in found] == ["3"]
+    assert "is an index already" in heed("index", "rooms.csv", *given)[2]
+    assert heed("index", "more.jsonl", *given, "--update", "--delete", "2")[0] == 0
+    lines = heed("search", "rooms", "an old building", "--top-k", 9)[1].splitlines()
+    assert sorted(line.split()[1] for line in lines) == ["1", "3"]
+    assert "A castle" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("index", "--out", "x"), "there are no files to index"),
+        (
+            ("index", "t.csv", "--out", "x", "--id", "nummer"),
+            "no column 'nummer' for --id; did you mean 'number'",
+        ),
+        (("index", "t.csv", "--out", "x", "--update"), "x is no index"),
+        (("index", "lines.txt", "--out", "x", "--id", "number"), "has no columns"),
+        (("search", "x", "query"), "x has no search.json"),
+        (("search", "x", "query", "--where", "city"), "write it as COLUMN=VALUE"),
+    ],
+)
+def test_an_index_that_cannot_be_made_or_searched_is_one_line(
+    heed: Any, tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    (tmp_path / "t.csv").write_text("text,number\na,1\n")
+    (tmp_path / "lines.txt").write_text("one\ntwo\n")
+    code, _, err = heed(*arguments)
+    assert code == 3
+    assert says in err.replace("\nhint: ", "; ")

@@ -68,6 +68,8 @@ COMMANDS = {
     "fill": Command("tasks", "Fill in the word behind [MASK].", "Tasks"),
     "embed": Command("similar", "Turn sentences into vectors.", "Tasks"),
     "similar": Command("similar", "Find the sentences nearest in meaning.", "Tasks"),
+    "index": Command("similar", "Index files, to search them by meaning.", "Tasks"),
+    "search": Command("similar", "Search an index by meaning.", "Tasks"),
     "rerank": Command("similar", "List the texts that answer a query, the best first.", "Tasks"),
     "complete": Command("tasks", "Continue texts, a line or a file at a time.", "Tasks"),
     "studio": Command("servers", "Look inside a model in the browser.", "Inspection"),

@@ -1,14 +1,15 @@
-"""`heed embed`, `similar` and `rerank`: sentences as vectors, those nearest to one, those that answer it."""
+"""`heed embed`, `similar`, `index`, `search` and `rerank`: sentences as vectors, and those nearest to one."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from heedful.cli.arguments import (
     TableColumns,
+    TextColumn,
     Texts,
     few_threads,
     find_file,
@@ -19,12 +20,12 @@ from heedful.cli.arguments import (
     read_texts,
     text_or_file,
 )
-from heedful.cli.output import Row, align_columns, as_json, print_warnings
+from heedful.cli.output import Json, Row, align_columns, as_json, print_warnings
 from heedful.cli.tasks import TextOptions, TopK
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError
 from heedful.core.files import open_atomically
-from heedful.core.progress import show_progress
+from heedful.core.progress import print_above, show_progress
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,6 +93,135 @@ def similar_command(
     """
     sentences = numbered_sentences(path, text, common.columns("similar"))
     list_best(common, "sentence-similarity", query, sentences, top_k)
+
+
+def index_command(
+    files: Annotated[
+        list[Path] | None, Argument("Tables, or text files with one text per line.", metavar="FILE")
+    ] = None,
+    out: Annotated[Path, Option("Write the index to this folder.", ("--out",))] = Path("index"),
+    column: TextColumn = None,
+    id_column: Annotated[
+        str | None,
+        Option("Take ids from this column; by default texts are numbered.", ("--id",), metavar="COLUMN"),
+    ] = None,
+    model: Annotated[str | None, Option("Embed with this model.", ("--model", "-m"))] = None,
+    update: Annotated[
+        bool, Option("Add to the index, and replace texts that have the same id.", ("--update",))
+    ] = False,
+    delete: Annotated[
+        list[str] | None,
+        Option("Delete the text with this id; repeat it for several.", ("--delete",), metavar="ID"),
+    ] = None,
+    exact: Annotated[bool, Option("Compare with every text, however many there are.", ("--exact",))] = False,
+    json: Json = False,
+) -> None:
+    """Index files to search them by meaning. The other columns of a table are kept, and can be filtered by.
+
+    Examples:
+      heed index listings.csv --text description --id number --out listings
+      heed search listings "a quiet room near the station" --where city=Seattle
+      heed index new.csv --text description --id number --out listings --update
+      heed index --out listings --delete 17
+    """
+    from heedful.tasks.search import DEFAULT_MODEL, MANIFEST, Search
+
+    exists = (out / MANIFEST).is_file()
+    if exists and not update and not delete:
+        raise InputError(f"{out} is an index already", hint="give --update to add to it, or another --out")
+    if not exists and (update or delete):
+        raise InputError(f"{out} is no index", hint="leave --update and --delete out to make one")
+    if not files and not delete:
+        raise InputError("there are no files to index", hint="name at least one")
+    rows = [row for path in files or () for row in read_search_rows(path, column, id_column)]
+    texts, columns = [text for text, _, _ in rows], [others for _, _, others in rows]
+    ids = None if id_column is None else [id for _, id, _ in rows]
+    with print_warnings(), show_progress("embedding"):
+        if exists:
+            search = Search.load(out, model)
+            search.delete(delete or ())
+            if rows:
+                search.add(texts, ids, columns)
+        else:
+            approximate = False if exact else None
+            search = Search(texts, model or DEFAULT_MODEL, ids=ids, columns=columns, approximate=approximate)
+        if search.uses_graph:
+            search.build_graph()
+    search.save(out)
+    facts = {"path": str(out), "texts": len(search), "model": str(search.model_source)}
+    as_json({"task": "index", **facts}) if json else print(out)
+
+
+def read_search_rows(
+    path: Path, column: str | None, id_column: str | None
+) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return the text, the id and the other columns of every row of a table, or of every line of a text."""
+    from heedful.data.input_files import cell_text, read_input_file
+    from heedful.data.readers import column_hint
+    from heedful.tasks.examples import INPUT_ROLES, infer_columns
+
+    numbered = column is not None and column.isdigit()
+    source = read_input_file(str(path), header=not numbered, kinds=("table", "text"))
+    if source.kind != "table":
+        if column is not None or id_column is not None:
+            raise InputError(f"{path} has no columns", hint="--text and --id name columns of a table")
+        lines = read_numbered(str(path.absolute()), TableColumns("similar")) or []
+        return [(str(text), "", {"file": path.name, "line": number}) for number, text in lines]
+    if id_column is not None and id_column not in source.all_columns:
+        hint = column_hint(id_column, source.all_columns)
+        raise InputError(f"{path} has no column {id_column!r} for --id", hint=hint)
+    text = infer_columns(source, "similar", INPUT_ROLES["similar"], {"--text": column})["text"]
+    rows = []
+    for row in source.rows:
+        others = {name: value for name, value in row.values.items() if name not in (text, id_column)}
+        cell, id = cell_text(row.get(text)), cell_text(row.get(id_column)) if id_column else ""
+        if id_column and not id.strip():
+            raise InputError(f"{path}, {row.where}: the id is empty", hint="every text needs its own")
+        if cell.strip():
+            rows.append((cell, id, others))
+    if skipped := len(source.rows) - len(rows):
+        print_above(f"note: {skipped:,} rows of {path} without a text are left out")
+    return rows
+
+
+def search_command(
+    index: Annotated[Path, Argument("A folder that `heed index` wrote.")],
+    query: Annotated[str, Argument("What is looked for, in words.")],
+    top_k: TopK = 5,
+    where: Annotated[
+        list[str] | None,
+        Option(
+            "Look only at texts whose COLUMN has this value; repeat it for several.",
+            ("--where",),
+            metavar="COLUMN=VALUE",
+        ),
+    ] = None,
+    model: Annotated[str | None, Option("Embed the query with this model.", ("--model", "-m"))] = None,
+    json: Json = False,
+) -> None:
+    """List the texts of an index that are nearest in meaning.
+
+    Several --where for one column find texts with any of the values; for several columns all must hold.
+
+    Examples:
+      heed search listings "a quiet room near the station"
+      heed search listings "a quiet room" --where city=Seattle --where city=Tacoma --top-k 3 --json
+    """
+    from heedful.tasks.search import Search
+
+    filters: dict[str, list[str]] = {}
+    for condition in where or ():
+        name, equals, value = condition.partition("=")
+        if not name or not equals:
+            raise InputError(f"--where {condition} has no column", hint="write it as COLUMN=VALUE")
+        filters.setdefault(name, []).append(value)
+    with print_warnings():
+        search = Search.load(index, model)
+        results = search.find(query, top_k, filters)
+    if json:
+        as_json({"task": "search", "model": str(search.model_source), "query": query, "results": results})
+    elif results:
+        print(align_columns([(f"{row['score']:.4f}", row["id"], row["text"]) for row in results]))
 
 
 def rerank_command(

@@ -3,16 +3,25 @@
     found = Search(["A hotel in Seattle", "A recipe for bread"]).find("Seattle motel", top_k=1)
     found[0]["text"], found[0]["score"], found[0]["index"]
 
-`save` keeps texts and vectors in a folder, `Search.load` brings them back without reading the texts again.
+A sentence may have an id, by which it is replaced or deleted, and other columns, by which `find` filters.
+`save` keeps everything in a folder, and `Search.load` brings it back without reading the texts again.
+
+The question is compared with every vector, which is exact. The time grows with their number, so a large
+collection is searched by a graph if `usearch` is installed (HNSW, Malkov and Yashunin 2018). Each vector is
+linked to some near ones and a few far ones. A search walks from vector to vector, always to those nearer to
+the question, and sees only a few hundred of them. It may miss some of the nearest.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -22,7 +31,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.core.checks import check_integer
-from heedful.core.errors import CorruptFile, InputError, NotFound
+from heedful.core.errors import CorruptFile, InputError, MissingPackage, NotFound, nearest
+from heedful.core.files import make_folder_atomically, open_atomically, read_json, read_lines
+from heedful.core.progress import report_progress
 from heedful.models.base import Model
 from heedful.tasks.model_inputs import tokenize, warn_truncated
 from heedful.tasks.registry import pipeline
@@ -31,7 +42,11 @@ from heedful.text import Tokenizer
 from heedful.weights.pooling import embed
 
 DEFAULT_MODEL = "all-minilm-l6-v2"
-VECTORS_FILE, TEXTS_FILE = "vectors.safetensors", "search.json"
+MANIFEST, ROWS_FILE, VECTORS_FILE, GRAPH_FILE = (
+    "search.json", "rows.jsonl", "vectors.safetensors", "graph.usearch",
+)  # fmt: skip
+MIN_APPROXIMATE = 50_000  # vectors; fewer are compared one by one within some milliseconds
+CHUNK_TEXTS = 1024  # embedded between two reports of progress
 
 
 def read_sentences(source: str | Path | Iterable[str]) -> list[str]:
@@ -42,11 +57,7 @@ def read_sentences(source: str | Path | Iterable[str]) -> list[str]:
             raise NotFound(
                 f"{str(source)[:80]!r} is no file", hint="give a file of one sentence a line, or a list"
             )
-        try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start})") from None
-        found = [line.strip() for line in lines if line.strip()]
+        found = [line.strip() for line in read_lines(path) if line.strip()]
     elif isinstance(source, Iterable):
         found = list(source)
     else:
@@ -59,30 +70,61 @@ def read_sentences(source: str | Path | Iterable[str]) -> list[str]:
     return found
 
 
+@dataclass
+class SearchRow:
+    """A sentence with its id, its other columns, and the number under which the graph has it."""
+
+    key: int
+    id: str
+    text: str
+    columns: dict[str, Any]
+
+
 class Search:
-    """Sentences, and their vectors (N, D) of length 1; the row of `vectors` is the index of the sentence."""
+    """Sentences, and their vectors (N, D) of length 1; the row of `vectors` is the index of the sentence.
+
+    `ids` and `columns` (a dict for each sentence) are optional. `approximate` searches by a graph. None does
+    so from MIN_APPROXIMATE sentences on if `usearch` is installed.
+    """
 
     def __init__(
         self,
         sentences: str | Path | Iterable[str],
         model: str | Path | Model = DEFAULT_MODEL,
         *,
+        ids: Iterable[Any] | None = None,
+        columns: Iterable[Mapping[str, Any]] | None = None,
         batch_size: int = 32,
         vectors: Tensor | None = None,
+        approximate: bool | None = None,
     ) -> None:
-        self.model_source = model
-        self.texts, self.batch_size = read_sentences(sentences), check_integer("batch_size", batch_size)
-        self.vectors = self.embed_texts(self.texts) if vectors is None else vectors
-        if len(self.vectors) != len(self.texts):
-            raise InputError(f"{len(self.vectors)} vectors do not belong to {len(self.texts)} sentences")
+        self._start(model, batch_size, approximate)
+        self.add(sentences, ids, columns, vectors=vectors)
+
+    def _start(self, model: str | Path | Model, batch_size: int, approximate: bool | None) -> None:
+        """Begin with no sentences."""
+        self.model_source, self.approximate = model, approximate
+        self.batch_size = check_integer("batch_size", batch_size)
+        self.rows: list[SearchRow] = []
+        self.vectors = torch.zeros(0, 0)
+        self.next_key = 0
+        self._graph: Any = None
+        if approximate and find_spec("usearch") is None:
+            hint = "pip install 'heedful[search]', or leave approximate=True out"
+            raise MissingPackage("approximate search needs usearch", hint=hint)
 
     @cached_property
     def model(self) -> Model:
         """The model that turns a sentence into a vector; loaded when first needed."""
         return open_model(self.model_source)
 
+    @property
+    def texts(self) -> list[str]:
+        """The sentences in the order of their vectors."""
+        return [row.text for row in self.rows]
+
     def __len__(self) -> int:
-        return len(self.texts)
+        return len(self.rows)
 
     def embed_texts(self, texts: Sequence[str]) -> Tensor:
         """Return vectors of length 1, for cosines; warn of what the encoder does not read."""
@@ -93,41 +135,146 @@ class Search:
             warn_truncated(
                 {i: tokenize(self.model.tokenizer, text).truncate(length) for i, text in long.items()}
             )
-        return F.normalize(embed(self.model, texts, batch=self.batch_size), dim=-1)
+        parts = []
+        for start in range(0, len(texts), CHUNK_TEXTS):
+            parts.append(embed(self.model, texts[start : start + CHUNK_TEXTS], batch=self.batch_size))
+            report_progress("texts", min(start + CHUNK_TEXTS, len(texts)), len(texts))
+        return F.normalize(torch.cat(parts), dim=-1)
 
-    def add(self, sentences: str | Path | Iterable[str]) -> None:
-        """Append sentences."""
-        more = read_sentences(sentences)
-        self.vectors = torch.cat((self.vectors, self.embed_texts(more)))
-        self.texts += more
+    def add(
+        self,
+        sentences: str | Path | Iterable[str],
+        ids: Iterable[Any] | None = None,
+        columns: Iterable[Mapping[str, Any]] | None = None,
+        *,
+        vectors: Tensor | None = None,
+    ) -> None:
+        """Append sentences; one whose id is there already takes the place of the older one."""
+        texts, first = read_sentences(sentences), self.next_key
+        names = [str(first + i) for i in range(len(texts))] if ids is None else [str(one) for one in ids]
+        fields = [{} for _ in texts] if columns is None else [dict(one) for one in columns]
+        if not len(names) == len(fields) == len(texts):
+            lengths = f"{len(names)} ids and {len(fields)} rows of columns"
+            raise InputError(f"{lengths} do not belong to {len(texts)} sentences")
+        if len(set(names)) < len(names):
+            twice = Counter(names).most_common(1)[0][0]
+            raise InputError(f"the id {twice!r} stands for two sentences", hint="ids must be different")
+        vectors = self.embed_texts(texts) if vectors is None else vectors
+        if len(vectors) != len(texts):
+            raise InputError(f"{len(vectors)} vectors do not belong to {len(texts)} sentences")
+        new = set(names)
+        self._remove([i for i, row in enumerate(self.rows) if row.id in new])
+        keys = range(first, first + len(texts))
+        self.rows += [SearchRow(*row) for row in zip(keys, names, texts, fields, strict=True)]
+        self.vectors = torch.cat((self.vectors, vectors)) if len(self.vectors) else vectors
+        self.next_key += len(texts)
+        if self._graph is not None:
+            self._graph.add(list(keys), vectors.numpy())
 
-    def find(self, query: str | Sequence[str], top_k: int = 5) -> Any:
-        """Return the nearest sentences, the best first: [{"text", "score", "index"}]; for a list a list."""
+    def delete(self, ids: Iterable[Any]) -> None:
+        """Delete sentences by their ids; an id that is not there is an error, and nothing is deleted."""
+        wanted = dict.fromkeys(str(one) for one in ids)
+        index_of = {row.id: i for i, row in enumerate(self.rows)}
+        if missing := next((id for id in wanted if id not in index_of), None):
+            raise NotFound(f"no sentence has the id {missing!r}", hint=nearest(missing, index_of) or None)
+        self._remove([index_of[id] for id in wanted])
+
+    def _remove(self, indices: Sequence[int]) -> None:
+        if not indices:
+            return
+        if self._graph is not None:
+            self._graph.remove([self.rows[i].key for i in indices])
+        stay = torch.ones(len(self), dtype=torch.bool)
+        stay[list(indices)] = False
+        self.vectors = self.vectors[stay]
+        self.rows = [row for row, stays in zip(self.rows, stay.tolist(), strict=True) if stays]
+
+    def find(self, query: str | Sequence[str], top_k: int = 5, where: Mapping[str, Any] | None = None) -> Any:
+        """Return the nearest sentences, the best first: {"text", "score", "index", "id"}; lists for a list.
+
+        `where={"language": "en", "year": [2020, 2021]}` looks only at sentences whose columns have these
+        values, or one of several; they are compared as text. Other columns follow the four fields.
+        """
         check_integer("top_k", top_k)
         queries = [query] if isinstance(query, str) else list(query) if isinstance(query, Iterable) else []
         if not queries or not all(isinstance(q, str) and q.strip() for q in queries):
             raise InputError(f"the query must be a text that is not empty; got {query!r:.60}")
-        best = (self.embed_texts(queries) @ self.vectors.T).topk(min(top_k, len(self)), dim=1)
-        found = [
-            [{"text": self.texts[i], "score": s, "index": i} for s, i in zip(scores, rows, strict=True)]
-            for scores, rows in zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        ]
+        indices = None if not where else self.matching(where)
+        vectors = self.embed_texts(queries)
+        if indices is None and self.uses_graph:
+            nearest_rows = self._find_by_graph(vectors, top_k)
+        else:
+            candidates = self.vectors if indices is None else self.vectors[indices]
+            best = (vectors @ candidates.T).topk(min(top_k, len(candidates)), dim=1)
+            pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            place = lambda i: i if indices is None else indices[i]
+            nearest_rows = [[(place(i), s) for i, s in zip(*pair, strict=True)] for pair in pairs]
+        found = [[self._result(i, score) for i, score in pairs] for pairs in nearest_rows]
         return found[0] if isinstance(query, str) else found
 
+    def _result(self, index: int, score: float) -> dict[str, Any]:
+        row = self.rows[index]
+        return {"text": row.text, "score": score, "index": index, "id": row.id} | row.columns
+
+    def matching(self, where: Mapping[str, Any]) -> list[int]:
+        """Return the indices of the sentences whose columns have these values."""
+        known = dict.fromkeys(name for row in self.rows for name in row.columns)
+        wanted = {}
+        for name, value in where.items():
+            if name != "id" and name not in known:
+                hint = nearest(name, known) or f"it has {', '.join(map(repr, ['id', *known]))}"
+                raise InputError(f"no sentence has a column {name!r}", hint=hint)
+            several = isinstance(value, Iterable) and not isinstance(value, str)
+            wanted[name] = {str(one) for one in value} if several else {str(value)}
+        values = lambda row: {"id": row.id} | row.columns
+        return [
+            i
+            for i, row in enumerate(self.rows)
+            if all(str(values(row).get(name)) in allowed for name, allowed in wanted.items())
+        ]
+
+    @property
+    def uses_graph(self) -> bool:
+        """Whether a search without a filter goes by the graph."""
+        if self.approximate is not None:
+            return self.approximate and len(self) > 0
+        return len(self) >= MIN_APPROXIMATE and find_spec("usearch") is not None
+
+    def build_graph(self) -> None:
+        """Link all vectors, unless that was done; `find` and `save` then use the graph."""
+        if self._graph is None:
+            self._graph = new_graph(self.vectors.shape[1])
+            self._graph.add([row.key for row in self.rows], self.vectors.numpy())
+
+    def _find_by_graph(self, vectors: Tensor, top_k: int) -> list[list[tuple[int, float]]]:
+        self.build_graph()
+        # Rows stand in the order of their keys, and the distance of unit vectors is 1 − cosine.
+        index = lambda key: bisect_left(self.rows, int(key), key=lambda row: row.key)
+        found = [self._graph.search(vector, min(top_k, len(self))) for vector in vectors.numpy()]
+        return [
+            [(index(key), 1.0 - float(far)) for key, far in zip(one.keys, one.distances, strict=True)]
+            for one in found
+        ]
+
     def save(self, folder: str | Path) -> Path:
-        """Write texts and vectors; a model given as an object must be given again when loading."""
+        """Write everything, whole or not at all; a model that is an object must be given again to `load`."""
         from heedful.weights.formats.tensor_files import save_tensors
 
         folder = Path(folder)
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder} is a file", hint="name a folder to save in")
-        folder.mkdir(parents=True, exist_ok=True)
+        if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+            raise InputError(f"{folder} has other files in it", hint="name a new folder, or an index")
         name = None if isinstance(self.model_source, Model) else str(self.model_source)
-        content = {"model": name, "texts": self.texts}
-        (folder / TEXTS_FILE).write_text(
-            json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
-        )
-        save_tensors({"vectors": self.vectors.contiguous()}, folder / VECTORS_FILE)
+        manifest = {"model": name, "next_key": self.next_key, "approximate": self.approximate}
+        with make_folder_atomically(folder) as partial:
+            (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+            with open_atomically(partial / ROWS_FILE, "w", encoding="utf-8", newline="\n") as file:
+                for row in self.rows:
+                    file.write(json.dumps(vars(row), ensure_ascii=False, default=str) + "\n")
+            save_tensors({"vectors": self.vectors.contiguous()}, partial / VECTORS_FILE)
+            if self._graph is not None:
+                self._graph.save(str(partial / GRAPH_FILE))
         return folder
 
     @classmethod
@@ -137,21 +284,38 @@ class Search:
         from safetensors.torch import load_file
 
         folder = Path(folder)
-        for name in (TEXTS_FILE, VECTORS_FILE):
+        for name in (MANIFEST, ROWS_FILE, VECTORS_FILE):
             if not (folder / name).is_file():
-                raise NotFound(f"{folder} has no {name}", hint="was it written by Search.save?")
+                raise NotFound(f"{folder} has no {name}", hint="was it written by Search.save or heed index?")
+        search = cls.__new__(cls)
         try:
-            content = json.loads((folder / TEXTS_FILE).read_text(encoding="utf-8"))
-            texts, named = content["texts"], content["model"]
-            vectors = load_file(folder / VECTORS_FILE)["vectors"]
+            manifest = read_json(folder / MANIFEST)
+            source = manifest["model"] if model is None else model
+            if source is None:
+                raise InputError(f"{folder} was made by a model without a name", hint="pass model=")
+            search._start(source, 32, manifest["approximate"])
+            search.next_key = int(manifest["next_key"])
+            search.rows = [SearchRow(**json.loads(line)) for line in read_lines(folder / ROWS_FILE)]
+            search.vectors = load_file(folder / VECTORS_FILE)["vectors"]
+            if len(search.vectors) != len(search.rows):
+                raise ValueError(f"{len(search.rows)} rows and {len(search.vectors)} vectors")
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise CorruptFile(
-                f"{folder} does not hold what Search.save wrote ({error})", hint="save again"
-            ) from None
-        source = model if model is not None else named
-        if source is None:
-            raise InputError(f"{folder} was made by a model without a name", hint="pass model=")
-        return cls(texts, source, vectors=vectors)
+            if isinstance(error, InputError):
+                raise
+            what = f"{folder} does not hold what Search.save wrote ({error})"
+            raise CorruptFile(what, hint="save again") from None
+        if (folder / GRAPH_FILE).is_file() and search.uses_graph:
+            graph = new_graph(search.vectors.shape[1])
+            graph.load(str(folder / GRAPH_FILE))
+            search._graph = graph if len(graph) == len(search) else None  # else it is built again
+        return search
+
+
+def new_graph(size: int) -> Any:
+    """Return an empty graph of usearch for vectors of this size."""
+    from usearch.index import Index
+
+    return Index(ndim=size, metric="ip", dtype="f32", connectivity=16, expansion_add=128, expansion_search=64)
 
 
 # Answers from a folder of texts: find the passages that may hold one, then read them   (Chen et al. 2017)

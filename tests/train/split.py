@@ -2,8 +2,8 @@
 
     python -m tests.train.split JOBS.json      RANK and WORLD_SIZE say which one it is
 
-A job is {"family", "count", "files", "out"}: the family's tiny model, split over `count` processes. Process 0
-writes what was measured to out/family-count.json.
+A job is {"name", "family", "count", "files", "out"}: the family's tiny model, split over `count` processes.
+With "settings" it is only trained. Process 0 writes what was measured to out/name.json.
 """
 
 from __future__ import annotations
@@ -77,8 +77,7 @@ def measure(family: str, count: int, files: dict[str, Path], folder: Path) -> di
         found["texts"] = [heedful.generate(model, prompts, max_tokens=6) for model in (split, whole)]
         if count == dist.get_world_size():
             found["served"] = [serve(model, prompts) for model in (split, whole)]
-    found["step"] = train(family, count, files)
-    return found
+    return found | train(family, count, files)
 
 
 def serve(model: Model, prompts: list[list[int]]) -> list[list[int]]:
@@ -100,28 +99,39 @@ def serve(model: Model, prompts: list[list[int]]) -> list[list[int]]:
     return texts
 
 
-def train(family: str, count: int, files: dict[str, Path]) -> float:
-    """How far apart two training steps by the family's own objective leave the weights, in float64."""
-    models, purpose = [], FAMILIES[family].objective
+def train(family: str, count: int, files: dict[str, Path], **settings: Any) -> dict[str, float]:
+    """How far apart two training steps by the family's own objective leave the weights, in float64.
+
+    With a folder, also how far a checkpoint that one process opens is from the weights.
+    """
+    models, purpose, folder = [], FAMILIES[family].objective, settings.pop("folder", None)
     kind = "ddp" if count == dist.get_world_size() else "fsdp"
-    for by in (DistributedProcesses(kind, count), Processes()):
+    for by, where in ((DistributedProcesses(kind, count), folder), (Processes(), None)):
         model = make(family).double()
         batches = toys.batches_of(purpose, files, model=model, batch=5)
-        for _ in fit(model, purpose, batches, TrainConfig(steps=2, lr=1e-3), by):
+        for _ in fit(model, purpose, batches, TrainConfig(steps=2, lr=1e-3, folder=where, **settings), by):
             pass
         models.append(model)
-    return furthest(*models)
+    found = {"step": furthest(*models)}
+    if folder is not None:
+        found["checkpoint"] = furthest(models[0], heedful.load(f"{folder}/checkpoints/step-000002"))
+    return found
 
 
 def main(path: str) -> None:
     torch.set_num_threads(1)
     with processes():
         for job in json.loads(Path(path).read_text()):
-            name = f"{job['family']}-{job['count']}"
+            out, what = Path(job["out"]), (job["family"], job["count"])
             files = {key: Path(value) for key, value in job["files"].items()}
-            found = measure(job["family"], job["count"], files, Path(job["out"]) / name)
+            trained = "settings" in job
+            found = (
+                train(*what, files, **job["settings"])
+                if trained
+                else measure(*what, files, out / job["name"])
+            )
             if dist.get_rank() == 0:
-                (Path(job["out"]) / f"{name}.json").write_text(json.dumps(found))
+                (out / f"{job['name']}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

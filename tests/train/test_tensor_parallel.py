@@ -37,22 +37,36 @@ CASES = [
 # Mixers that are no attention stay whole, so less than half of such a model is split.
 KEPT = {"linear": 0.65, "gla": 0.71, "based": 0.66, "olmo-hybrid": 0.6, "cnn": 0.75}
 
-Measured = Callable[[str, int], dict[str, Any]]
+# Runs of tiny models with other settings: the name, the family, the processes, the settings.
+RUNS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "sharded twice": ("gpt2", 2, {"ema": 0.9, "accumulate": 2, "checkpointing": True, "folder": "twice"}),
+    "one copy": ("gpt2", 4, {"ema": 0.9, "folder": "once"}),
+    "muon": ("gpt2", 2, {"optimiser": "muon"}),
+    "adafactor": ("llama", 2, {"optimiser": "adafactor"}),
+}
+Measured = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory, files: dict[str, Path]) -> Measured:
     """What four processes measured, in one start for the quick families and another for all the others."""
 
-    def of(name: str, count: int) -> dict[str, Any]:
-        quick = name in QUICK
+    def of(name: str, count: int = 0) -> dict[str, Any]:
+        quick = name in QUICK or name in RUNS
         with once(tmp_path_factory, f"split-{quick}") as (where, is_new):
             if is_new:
                 cases = [p.values for p in CASES if (p.values[0] in QUICK) == quick]
+                jobs: list[dict[str, Any]] = [{"name": f"{f}-{n}", "family": f, "count": n} for f, n in cases]
+                for run, (family, processes, settings) in RUNS.items() if quick else ():
+                    own = {"folder": str(where / settings["folder"])} if "folder" in settings else {}
+                    jobs.append(
+                        {"name": run, "family": family, "count": processes, "settings": settings | own}
+                    )
                 texts = {k: str(v) for k, v in files.items()}
-                jobs = [{"family": f, "count": n, "files": texts, "out": str(where)} for f, n in cases]
+                jobs = [job | {"files": texts, "out": str(where)} for job in jobs]
                 launch(jobs, where, world=4, module="tests.train.split")
-        return dict(json.loads((where / f"{name}-{count}.json").read_text())) | {"out": where}
+        results = (where / f"{name}-{count}.json" if count else where / f"{name}.json").read_text()
+        return dict(json.loads(results)) | {"out": where}
 
     return of
 
@@ -66,6 +80,13 @@ def test_processes_that_share_a_model_equal_one(name: str, count: int, measured:
     for kind in ("texts", "served"):
         if kind in found:
             assert found[kind][0] == found[kind][1]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_other_settings_of_training_do_the_same_in_slices(run: str, measured: Measured) -> None:
+    found = measured(run)
+    assert found["step"] < 1e-10
+    assert found.get("checkpoint", 0.0) == 0.0  # shards are put together by one process
 
 
 @pytest.mark.parametrize(("name", "count"), CASES)

@@ -9,7 +9,7 @@ from torch import Tensor
 from heedful import Watch
 from heedful.core.errors import InputError
 from heedful.interp.inputs import Input, choices, reading
-from heedful.interp.intervene.comparison import Comparison, PatchingResult
+from heedful.interp.intervene.comparison import CounterfactualPair, PatchingResult
 from heedful.interp.intervene.patching import activation_patching, patch
 from heedful.models.base import Model, Seq2Seq
 from tests.properties.tiny import ALL, ids, source_ids, tiny
@@ -34,7 +34,7 @@ def answers(model: Model, clean: Input, corrupt: Input) -> tuple[int, int | None
 def one_at_a_time(
     model: Model, clean: Input, corrupt: Input, name: str, t: int, right: int, wrong: int | None
 ) -> float:
-    asked = Comparison.of(model, clean, corrupt, right, wrong)
+    asked = CounterfactualPair.of(model, clean, corrupt, right, wrong)
     logits = patch(model, clean, corrupt, [name], [t])
     return float(asked.restored_share(asked.gap(choices(model, logits, -1)))[0])
 

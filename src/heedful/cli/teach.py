@@ -167,9 +167,12 @@ def exercise_command(
       heed exercise code attention softmax
     """
     if names and names[0] == "code":
-        return exercise_code(names[1:], list_all=list_all, hint=hint, output=output, force=force, json=json)
+        return exercise_code(names[1:], list_all, hint, output, force, json)
     if list_all or not names:
-        return print_number_exercises(json)
+        from heedful.classroom.exercises.numbers.exercises import EXERCISES
+
+        print_progress("task", {name: exercise.task for name, exercise in EXERCISES.items()}, json)
+        return None if json else print("heed exercise code --list names the functions to write.")
     if len(names) > 1:
         raise InputError(f"{names[1]!r} is one exercise too many", hint="write one at a time")
     if hint:
@@ -204,28 +207,21 @@ def _write_or_ask(
     print(output)
 
 
-def print_number_exercises(json: bool) -> None:
-    """Print the number exercises, and how far the student is."""
-    from heedful.classroom.exercises.numbers.exercises import EXERCISES
-
-    print_progress("task", {name: exercise.task for name, exercise in EXERCISES.items()}, json)
-    if not json:
-        print("heed exercise code --list names the functions to write.")
-
-
-def print_progress(what: str, exercises: Mapping[str, str], json: bool) -> None:
-    """Print exercises, given by name with their task or equation (`what`), and how far the student is."""
+def print_progress(column: str, exercises: Mapping[str, str], json: bool) -> None:
+    """Print exercises, given by name with their task or equation (`column`), and how far the student is."""
     progress = read_progress(list(exercises))
     states, following = describe_states(progress), next_exercise(progress)
     if json:
         rows = [
-            {"name": name, what: text, "state": states[name]} | vars(progress[name])
+            {"name": name, column: text, "state": states[name]} | vars(progress[name])
             for name, text in exercises.items()
         ]
         return as_json({"exercises": rows, "next": following})
     hints = {name: str(entry.hints or "") for name, entry in progress.items()}
     cells = [(name, states[name], hints[name], text) for name, text in exercises.items()]
-    print_table(("exercise", "state", "hints", what), cells, right=("hints",), unbroken=("exercise", "state"))
+    print_table(
+        ("exercise", "state", "hints", column), cells, right=("hints",), unbroken=("exercise", "state")
+    )
     print(f"\n{format_done(progress)}")
 
 
@@ -243,41 +239,26 @@ DEFAULT_FILE = Path("solution.py")
 
 
 def exercise_code(
-    names: Sequence[str] = (),
-    *,
-    list_all: bool = False,
-    hint: bool = False,
-    output: Path | None = None,
-    force: bool = False,
-    json: bool = False,
+    names: Sequence[str], list_all: bool, hint: bool, output: Path | None, force: bool, json: bool
 ) -> None:
     """List the code exercises, give a hint for one, or write a file of their stubs."""
     chosen = check_names(names or None)
     if list_all:
-        return print_code_exercises(json)
+        return print_progress("equation", {name: summaries()[name] for name in stubs()}, json)
     if hint:
-        following = next_exercise(read_progress(list(stubs())))
         if len(names) > 1:
             raise InputError(f"a hint is for one exercise, and {len(names)} were named", hint="name one")
-        return print_hint(names[0] if names else following or chosen[0], json)
+        name = names[0] if names else next_exercise(read_progress(list(stubs()))) or chosen[0]
+        hints = hints_of(name)
+        level = record_hint(name, len(hints))
+        text = hints[level - 1]
+        if json:
+            return as_json({"exercise": name, "level": level, "levels": len(hints), "hint": text})
+        return print(f"{name}, hint {level} of {len(hints)}: {text}")
     path = write_stubs(output or DEFAULT_FILE, chosen, force=force)
     if json:
         return as_json({"path": str(path), "exercises": chosen})
     print(path)
-
-
-def print_code_exercises(json: bool) -> None:
-    """Print the code exercises with their equations, and how far the student is."""
-    print_progress("equation", {name: summaries()[name] for name in stubs()}, json)
-
-
-def print_hint(name: str, json: bool) -> None:
-    """Print the next hint of an exercise, and remember that it was taken."""
-    hints = hints_of(name)
-    level = record_hint(name, len(hints))
-    if json:
-        return as_json({"exercise": name, "level": level, "levels": len(hints), "hint": hints[level - 1]})
-    print(f"{name}, hint {level} of {len(hints)}: {hints[level - 1]}")
 
 
 # A number exercise in the terminal: `heed exercise NAME`.

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from heedful.core.errors import InputError
 from heedful.core.padding import pad_rows, valid_mask
-from heedful.interp.inputs import Input, Report, Text, reading, run_model, with_progress, word_head
+from heedful.interp.inputs import Input, Report, Text, reading, run_batch, with_progress, word_head
 from heedful.interp.observe.prediction import is_causal, predicts, special_ids
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
@@ -68,9 +68,9 @@ class InputBatch:
         return (self.ids, self.valid) if name.startswith(SOURCE_SIDE) else self.read
 
     def run(self, model: Model, watch: Watch | None = None) -> Tensor:
-        """Return what `run_model` returns for the batch."""
+        """Return what `run_batch` returns for the batch."""
         types = [t for i in self.inputs if (t := i.types) is not None]
-        return run_model(
+        return run_batch(
             model, self.ids, self.target, types=_pad(types)[0] if types else None, watch=watch,
             valid=None if bool(self.valid.all()) else self.valid, target_valid=self.target_valid,
         )  # fmt: skip

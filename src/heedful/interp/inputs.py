@@ -53,15 +53,15 @@ class Input:
         return self.tokens if self.target is None else self.target_tokens
 
     def run(self, model: Model, watch: Watch | None = None, *, repeat: int = 1) -> Tensor:
-        """Return what `run_model` returns; `repeat` makes a batch of copies."""
+        """Return what `run_batch` returns; `repeat` makes a batch of copies."""
         target, types = (
             None if rows is None else rows.expand(repeat, -1) for rows in (self.target, self.types)
         )
         ids = self.ids.expand(repeat, *self.ids.shape[1:])
-        return run_model(model, ids, target, types=types, watch=watch)
+        return run_batch(model, ids, target, types=types, watch=watch)
 
 
-def run_model(
+def run_batch(
     model: Model, ids: Tensor, target: Tensor | None = None, *, types: Tensor | None = None,
     valid: Tensor | None = None, target_valid: Tensor | None = None, watch: Watch | None = None,
 ) -> Tensor:  # fmt: skip

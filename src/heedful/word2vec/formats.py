@@ -63,7 +63,7 @@ def write_vectors(path: Path, words: list[str], table: np.ndarray, format: str) 
                 file.write(f"{word} {' '.join(map(repr, row.astype(np.float32).tolist()))}\n".encode())
 
 
-def read_vectors(path: Path, format: str | None = None, limit: int | None = None) -> WordsAndTable:
+def read_vector_file(path: Path, format: str | None = None, limit: int | None = None) -> WordsAndTable:
     """Read the words and the table of a word2vec or GloVe file; only the first `limit` words if given."""
     with open_bytes(path, CorruptFile) as file:
         first = file.readline(READ_BYTES)

@@ -33,7 +33,7 @@ def file_lock(path: Path) -> FileLock:
     )
 
 
-def save_tensors(path: Path, tensors: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
+def write_tensor_file(path: Path, tensors: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
     """Write tensors and a state that JSON can hold: the same values always give the same bytes.
 
     (safetensors' own save_file orders its metadata anew in each process and leaves a file behind if it is
@@ -63,7 +63,7 @@ def save_tensors(path: Path, tensors: Mapping[str, np.ndarray], state: Mapping[s
         raise HeedfulError(f"could not write {path}: {error.strerror or error}", hint=left) from None
 
 
-def load_tensors(path: Path, mmap: bool = False) -> tuple[Tensors, dict[str, Any]]:
+def read_tensor_file(path: Path, mmap: bool = False) -> tuple[Tensors, dict[str, Any]]:
     """Return the tensors and the state of a file; with `mmap` pages are read when touched, never written.
 
     A file that is read whole is compared with the checksum it was written with, if it has one.
@@ -132,7 +132,7 @@ def pack_tables(
 
 def unpack_words(path: Path, tensors: Tensors) -> list[str]:
     """Return the words of a file, after checking that its tables fit them and each other."""
-    check_names(path, tensors, "input", "words")
+    require_tensors(path, tensors, "input", "words")
     try:
         words = [str(word) for word in json.loads(bytes(tensors["words"]))]
     except (RecursionError, TypeError, ValueError):
@@ -156,11 +156,11 @@ def unpack_tree(path: Path, tensors: Tensors) -> HuffmanTree | None:
     names = [f"paths.{name}" for name in HuffmanTree._fields]
     if not any(name in tensors for name in names):
         return None
-    check_names(path, tensors, *names)
+    require_tensors(path, tensors, *names)
     return HuffmanTree(*(np.array(tensors[name]) for name in names))
 
 
-def check_names(path: Path, tensors: Tensors, *names: str) -> None:
+def require_tensors(path: Path, tensors: Tensors, *names: str) -> None:
     """Raise CorruptFile for a file that lacks one of the tensors."""
     for name in names:
         if name not in tensors:

@@ -22,13 +22,13 @@ from heedful.core.errors import ConfigError, CorruptFile, InputError, NotFound
 from heedful.word2vec.corpus import Corpus, EncodedCorpus, encode_corpus
 from heedful.word2vec.hyperparameters import Settings
 from heedful.word2vec.storage import (
-    check_names,
     file_lock,
-    load_tensors,
     pack_tables,
-    save_tensors,
+    read_tensor_file,
+    require_tensors,
     unpack_tree,
     unpack_words,
+    write_tensor_file,
 )
 from heedful.word2vec.word_counts import HuffmanTree, WordCounts, build_tree, build_vocabulary
 
@@ -127,12 +127,12 @@ class Trainer:
         """Continue the run saved in `path`; `settings`, if given, must be those it began with."""
         if not path.exists():
             raise NotFound(f"no checkpoint {path} to resume from", hint="start without resume")
-        tensors, saved = load_tensors(path)
+        tensors, saved = read_tensor_file(path)
         if "cursor" not in saved:
             raise CorruptFile(
                 f"{path} holds finished vectors, not a checkpoint", hint="continue training with update()"
             )
-        check_names(path, tensors, "output", "counts", "losses", "examples")
+        require_tensors(path, tensors, "output", "counts", "losses", "examples")
         words = unpack_words(path, tensors)
         first = Settings.from_dict(saved["settings"])
         for name, value in (settings or first).to_dict().items():
@@ -159,7 +159,7 @@ class Trainer:
         tables, counts = self.tables, self.counts
         tensors = pack_tables(counts.words, tables.input, tables.output, counts.counts, tables.tree)
         tensors |= {"losses": self.state.losses, "examples": self.state.examples}
-        save_tensors(path, tensors, saved)
+        write_tensor_file(path, tensors, saved)
 
     def encode_text(self, folder: Path) -> EncodedCorpus:
         """Write the text as numbers into a folder; a resumed run must find the text it began with."""

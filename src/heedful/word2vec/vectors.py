@@ -13,10 +13,16 @@ from heedful.core.errors import ConfigError, InputError, NotFound, nearest
 from heedful.core.files import missing_file
 from heedful.weights.hub import bundled_vectors
 from heedful.word2vec.corpus import Corpus, TextSource
-from heedful.word2vec.formats import FORMATS, check_vectors, format_of, read_vectors, write_vectors
+from heedful.word2vec.formats import FORMATS, check_vectors, format_of, read_vector_file, write_vectors
 from heedful.word2vec.hyperparameters import Settings
 from heedful.word2vec.phrases import Phrases, join_phrases
-from heedful.word2vec.storage import load_tensors, pack_tables, save_tensors, unpack_tree, unpack_words
+from heedful.word2vec.storage import (
+    pack_tables,
+    read_tensor_file,
+    unpack_tree,
+    unpack_words,
+    write_tensor_file,
+)
 from heedful.word2vec.trainer import ProgressReport, Tables, Trainer
 from heedful.word2vec.word_counts import (
     HuffmanTree,
@@ -282,7 +288,7 @@ class Word2Vec:
         tables = (self.output, self.counts, self.tree) if complete else (None, self.counts, None)
         settings = self.settings.to_dict() if self.settings is not None else None
         tensors = pack_tables(self.words, self.input, *tables)
-        return save_tensors(path, tensors, {"settings": settings, "history": self.history})
+        return write_tensor_file(path, tensors, {"settings": settings, "history": self.history})
 
     @classmethod
     def load(
@@ -305,10 +311,10 @@ class Word2Vec:
                     f"{path} mixes words and numbers and cannot be mapped",
                     hint=f"convert it once: heed word2vec convert {path} {path.with_suffix('.safetensors')}",
                 )
-            words, table = read_vectors(path, format, limit)
+            words, table = read_vector_file(path, format, limit)
             check_vectors(path, words, table)
             return cls(words, table)
-        tensors, state = load_tensors(path, mmap)
+        tensors, state = read_tensor_file(path, mmap)
         words, table = unpack_words(path, tensors), tensors["input"]
         if not mmap:
             check_vectors(path, words, table)

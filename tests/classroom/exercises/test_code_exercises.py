@@ -205,7 +205,8 @@ def test_the_table_of_the_documentation_counts_inputs_and_mistakes() -> None:
 def test_lists_and_hints_come_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEED_STATE", str(tmp_path))
     source = "import sys, heedful.cli.teach as e\n"
-    source += "e.print_code_exercises(True); e.print_hint('softmax', True)"
+    source += "e.exercise_code([], True, False, None, False, True)\n"
+    source += "e.exercise_code(['softmax'], False, True, None, False, True)"
     found = subprocess.run(
         [sys.executable, "-c", source + "; print('torch' in sys.modules)"], capture_output=True, text=True
     )

@@ -3,7 +3,8 @@
 Patching needs a clean and a corrupt input of the same length, and one number d that tells their answers
 apart: the logit of the right answer minus that of the wrong one. The effect of a patch is the share of the
 gap that it closes, (d − d_corrupt) / (d_clean − d_corrupt). 0 means that it does nothing, 1 that it restores
-the clean answer. `Comparison` holds the two inputs and `InterventionRunner` measures many patches per batch.
+the clean answer. `CounterfactualPair` holds the two inputs and `InterventionRunner` measures many patches per
+batch.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def both_inputs(
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class CounterfactualPair:
     """Two inputs, and what tells their answers apart: d, the logit of `right` minus that of `wrong`."""
 
     model: Model
@@ -76,7 +77,7 @@ class Comparison:
     def of(
         cls, model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str,
         wrong: int | str | None, *, target: Text | None = None, position: int = -1,
-    ) -> Comparison:  # fmt: skip
+    ) -> CounterfactualPair:  # fmt: skip
         """Read both inputs and check that they answer differently."""
         first, second = both_inputs(model, clean, corrupt, target)
         if first.target is not None and not torch.equal(first.target, cast(Tensor, second.target)):
@@ -207,7 +208,7 @@ def all_patches(
 
 
 def collect(
-    kind: str, method: str, comparison: Comparison, patches: Sequence[Patch], scores: Tensor
+    kind: str, method: str, comparison: CounterfactualPair, patches: Sequence[Patch], scores: Tensor
 ) -> PatchingResult:
     """Return numbers, one for each patch, as a matrix with the names of its rows and columns."""
     by_head = patches[0].head is not None and patches[0].position is None
@@ -250,7 +251,7 @@ class Intervention(NamedTuple):
 class InterventionRunner:
     """Runs the corrupt input of a comparison with one intervention in each row."""
 
-    def __init__(self, comparison: Comparison, rows: int | None = None) -> None:
+    def __init__(self, comparison: CounterfactualPair, rows: int | None = None) -> None:
         self.comparison, self.model, self.rows = comparison, comparison.model, rows
         self.where, self.stack = stack_of(self.model)
         given = comparison.corrupt

@@ -20,7 +20,7 @@ from heedful.core.checks import check_integer
 from heedful.core.errors import InputError
 from heedful.interp.inputs import Input, Result, Text, choices, reading
 from heedful.interp.intervene.comparison import (
-    Comparison,
+    CounterfactualPair,
     Edit,
     Intervention,
     InterventionRunner,
@@ -113,7 +113,7 @@ def activation_patching(
     `report` is called before each batch with the number of patches done and of all, and may raise to stop;
     `rows` is how many share a batch.
     """
-    comparison = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
+    comparison = CounterfactualPair.of(model, clean, corrupt, right, wrong, target=target, position=position)
     names = names_to_patch(model, comparison.clean, what)
     clean_values, corrupt_values = comparison.values(names)
     patches = list(all_patches(clean_values, names, what, by_position))
@@ -180,7 +180,7 @@ def path_patching(
     Values are as in `activation_patching`, NaN where a sender comes after a receiver. Blocks that add to no
     stream are refused.
     """
-    comparison = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
+    comparison = CounterfactualPair.of(model, clean, corrupt, right, wrong, target=target, position=position)
     table = NodeTable.of(model)
     sends, receives = table.find_writes(senders), table.find_reads(receivers)
     pairs = [(s, r) for r in receives for s in sends if s.depth < r.depth]
@@ -200,7 +200,7 @@ def path_patching(
 
 
 def edge_result(
-    method: str, comparison: Comparison, senders: Sequence[Node], receivers: Sequence[Node],
+    method: str, comparison: CounterfactualPair, senders: Sequence[Node], receivers: Sequence[Node],
     pairs: Sequence[tuple[Node, Node]], scores: Tensor,
 ) -> PatchingResult:  # fmt: skip
     """Return numbers, one for each pair, as a matrix of senders by receivers."""
@@ -214,7 +214,7 @@ def edge_result(
 
 
 def _through_projections(
-    comparison: Comparison, pairs: Sequence[tuple[Node, Node]], change: dict[str, Tensor]
+    comparison: CounterfactualPair, pairs: Sequence[tuple[Node, Node]], change: dict[str, Tensor]
 ) -> list[Intervention]:
     """Put into one head the queries, keys or values that it would have if it read the changed stream."""
     projection = lambda receiver: receiver.name.partition(" ")[0]  # "blocks.1.attn.q head 2" → its value
@@ -256,7 +256,7 @@ def attribution_patching(
     2403.17806), which is nearer to the exact value where layers saturate. `result.correlation(exact)` says
     how near.
     """
-    comparison = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
+    comparison = CounterfactualPair.of(model, clean, corrupt, right, wrong, target=target, position=position)
     names = names_to_patch(model, comparison.clean, what)
     with torch.no_grad():
         first, second = comparison.values(names)
@@ -279,7 +279,7 @@ def edge_attribution(
     sender writes in `clean` beyond what it writes in `corrupt`, times the gradient by what the receiver alone
     reads: a few passes for all edges together. `result.correlation(path_patching(…))` says how near it is.
     """
-    comparison = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
+    comparison = CounterfactualPair.of(model, clean, corrupt, right, wrong, target=target, position=position)
     table = NodeTable.of(model)
     sends, receives = table.find_writes(senders), list(table.reads)
     with torch.no_grad():
@@ -296,7 +296,7 @@ def _method(steps: int) -> str:
     return "gradient" if steps == 1 else f"integrated gradients, {steps} steps"
 
 
-def mean_gradients(comparison: Comparison, names: Sequence[str], steps: int) -> dict[str, Tensor]:
+def mean_gradients(comparison: CounterfactualPair, names: Sequence[str], steps: int) -> dict[str, Tensor]:
     """Return ∂d/∂value of each name, (1, …), the mean over `steps` inputs from corrupt to clean.
 
     Each value is given to whoever reads it under that name alone: of a norm's input, to that norm.

@@ -53,10 +53,10 @@ def whole_words(table: Word2Vec) -> list[int]:
 
     Where a vocabulary marks the beginning of words, a word has that mark; a piece that goes on has none.
     """
-    return word_rows(table.words)
+    return find_word_rows(table.words)
 
 
-def word_rows(names: Sequence[str]) -> list[int]:
+def find_word_rows(names: Sequence[str]) -> list[int]:
     """Return which names of a vocabulary are words, by the rule of `whole_words`."""
     marked = any(name[:1] in ("Ġ", "▁", " ") and len(name) > 1 for name in names)
     word = re.compile(r"[Ġ▁ ]([^\W\d_]{2,}|[aAI])" if marked else r"[^\W\d_]+(['’-][^\W\d_]+)*")
@@ -65,7 +65,7 @@ def word_rows(names: Sequence[str]) -> list[int]:
 
 def frequent_words(names: Sequence[str], count: int) -> list[int]:
     """Return the rows that a map without a choice of words shows: whole words, if they are enough for one."""
-    rows = word_rows(names)
+    rows = find_word_rows(names)
     return (rows if len(rows) > 2 else list(range(len(names))))[:count]
 
 

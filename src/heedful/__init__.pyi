@@ -2,6 +2,7 @@ __version__: str
 
 import heedful.classroom.figures as view  # noqa: F401
 from heedful import data as data
+from heedful import nn as nn
 from heedful.classroom.arithmetic.explain import explain as explain
 from heedful.decode.check import check as check
 from heedful.decode.fast import fast as fast

@@ -150,6 +150,7 @@ def find_family(name: str) -> Family | None:
 
 
 REFUSED = {
+    "heedful-assembled": "its parts are your own: assemble it again, then heedful.load(FOLDER, into=model)",
     "gemma3": "its config.json should have a text_config, of the text model in it: fetch it again",
     "hf_olmo": "this is OLMo's own format: fetch the copy whose name ends in -hf",
     "mixformer-sequential": "this Phi has an early format: fetch it again, it says phi now",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from heedful.core.errors import ConfigError, InputError
 from heedful.kernels.cpu.block_tensor import widen_parameters
+from heedful.models.assembled import ASSEMBLED, describe_parts
 from heedful.models.calls import (
     ForwardOptions,
     State,
@@ -70,6 +71,14 @@ class Model(nn.Module):
         if fn(probe) is not probe:  # another device or type, for which there are no kernels that read blocks
             widen_parameters(self)
         return super()._apply(fn, recurse)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("config", "family"):  # of parts that no family has joined
+                self.config, self.family = describe_parts(self), ASSEMBLED
+                return self.__dict__[name]
+            return super().__getattr__(name)
 
     @property
     def kind(self) -> str:

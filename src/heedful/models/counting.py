@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from heedful.core.checks import check_integer
 from heedful.core.errors import ConfigError, InputError, NotFound, OutOfMemory
 from heedful.models import FAMILIES, IMAGE_FAMILIES, find_config
+from heedful.models.assembled import has_own_parts, shapes_alone
 from heedful.models.base import LM, Config, Family, Model, Seq2Seq
 from heedful.nn.attention.attentive import Decoding, InputFeeding
 from heedful.nn.attention.disentangled import DisentangledAttention
@@ -106,8 +107,9 @@ def count(model: str | Config | Model, batch: int = 1, length: int | None = None
             check_integer(argument, value)
     name, family, config = _identify(model)
     with outline():
-        built = family.build(config)
-        backbone = _backbone(family, config, built)
+        own = isinstance(model, Model) and has_own_parts(model)
+        built = shapes_alone(model) if own and isinstance(model, Model) else family.build(config)
+        backbone = built if own else _backbone(family, config, built)
     values = {f.name: getattr(config, f.name) for f in fields(config)}
     T = length or values.get("context") or LENGTH
     learned, steering = _trainable_parameters(backbone), _steering(backbone)
@@ -119,7 +121,7 @@ def count(model: str | Config | Model, batch: int = 1, length: int | None = None
         parameters=learned + steering,
         active=learned - sum(_idle_expert_parameters(m) for m in backbone.modules() if isinstance(m, MoE)),
         components=_components(backbone) | ({"steering": steering} if steering else {}),
-        heads=_heads(family, config, backbone),
+        heads={} if own else _heads(family, config, backbone),
         flops_per_token=_flops(built, T, probe),
         kv_bytes_per_token=held["token"] * width,
         state_bytes=held["fixed"] * width,

@@ -7,3 +7,7 @@ The same letter always means the same size:
     S  keys             K  size of a head         N  size of a state
     D  model            L  layers                 E  experts
 """
+
+from heedful.core.lazy import lazy_names
+
+__all__, __getattr__, __dir__ = lazy_names(__name__)

@@ -15,6 +15,7 @@ folder/
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import json
 import shutil
@@ -30,6 +31,7 @@ from torch.optim import Optimizer
 from heedful.core.errors import ConfigError, CorruptFile, HeedfulError, NotFound, WrongShape
 from heedful.core.files import make_folder_atomically, read_json, sha256, write_text
 from heedful.core.locks import FileLock
+from heedful.models.assembled import has_own_parts
 from heedful.models.base import Model
 from heedful.train.distributed import Processes
 from heedful.weights.formats.tensor_files import (
@@ -345,7 +347,7 @@ def load_shared_tensors(
 def copy_weights(model: Model, checkpoint: Path, like: Like = lambda t, _: t) -> None:
     """Put the weights of a checkpoint into a model of the same shape, in place."""
     try:
-        source = load(checkpoint)
+        source = load(checkpoint, into=copy.deepcopy(model) if has_own_parts(model) else None)
     except (CorruptFile, NotFound) as error:
         raise type(error)(error.message, hint=instead(checkpoint)) from None
     check_same_shapes(source, model, checkpoint)

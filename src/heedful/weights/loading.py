@@ -119,6 +119,7 @@ def load(
     labels: Sequence[str] | None = None,
     seed: int = 0,
     mesh: Any = None,
+    into: Model | None = None,
 ) -> Model:
     """A model with published weights, in eval mode: a folder in Hugging Face layout, a .gguf file, a hub id.
 
@@ -127,7 +128,12 @@ def load(
     "span", "lm" …) the body gets a new head to be trained, drawn by `seed`: load("all-minilm-l6-v2",
     head="classify", labels=["good", "bad"]). With `mesh`, a one-dimensional DeviceMesh, the model is split
     over its processes (tensor parallelism), and each of them reads only its slices.
+
+    `into` is a model that you assembled from parts, or gave a head of your own: it gets the weights that
+    `save` wrote of it, and is returned.
     """
+    if into is not None:
+        return _load_into(into, path, dtype).to(device).eval()
     if labels is not None and head is None:
         raise ConfigError("labels= are those of a new head", hint='give head="classify" or head="tag"')
     slices_of = mesh if head is None else None  # a new head stands on a whole body
@@ -208,6 +214,19 @@ def _load(
         load_adapter(model, where)
     model = model.to(device).eval()
     return model if split is None else split.join(model)
+
+
+def _load_into(model: Model, path: str | Path, dtype: torch.dtype | None) -> Model:
+    """Fill a model that only its owner's code can build."""
+    where = _resolve(path)
+    hf_config = read_config(where)
+    fill_model(model, open_folder(where), own_rows(model), dtype=dtype, as_stored=dtype is None)
+    model.tie()
+    model.hf_config, model.pooling = hf_config, read_pooling(where)
+    if (where / GENERATION).is_file():
+        model.generation = read_config(where, GENERATION)
+    model.tokenizer = load_tokenizer(where, hf_config) or model.tokenizer
+    return model
 
 
 def _make_outline(family: Family, config: Config) -> Model:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from heedful.core.errors import InputError
 from heedful.core.images import write_image_processor
+from heedful.models.assembled import MODEL_TYPE, has_own_parts
 from heedful.models.base import Model
 from heedful.models.hf_config import GENERATION, config_from, config_to, own_architecture
 from heedful.models.tensor_parallel import gather_weights, is_shared
@@ -32,6 +33,9 @@ def save(model: Model, folder: str | Path, *, quantized: bool = False) -> Path:
     A checkpoint that was loaded gets back every tensor under its published name and dtype. An adapter is
     written beside the weights it stands on; `merge` first to have one model. A classifier of sentence vectors
     has no class in `transformers`: its model_type begins with heedful-, so that only heedful opens it.
+
+    Of a model that you assembled from parts, or gave a head of your own, the tensors keep our names;
+    `load(folder, into=model)` fills such a model again.
 
     The matrices of a quantised model are written as plain floats, which other libraries open. They stay
     rounded with `quantized`, in a quarter or an eighth of the space, in a folder that only heedful opens.
@@ -61,7 +65,7 @@ def _write_folder(model: Model, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     family, origin = model.family, model.origin
     adapter = adapter_tensors(model)
-    if "quantization" in model.hf_config:
+    if "quantization" in model.hf_config or has_own_parts(model):
         held, origin = published_tensors(model, own_rows(model), None, leave=adapter), Origin()
     else:
         held = published_tensors(model, family.rows(model.config), origin, leave=adapter)
@@ -128,7 +132,10 @@ def _write_beside(model: Model, folder: Path) -> None:
 def _saved_config(model: Model, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """The config.json beside published `tensors`; a quantised model's has the fields that neither tells."""
     hf_config = config_to(model.family, model.config, model.hf_config)
-    if "quantization" in hf_config:
+    if has_own_parts(model):
+        own = f"{MODEL_TYPE}-{type(getattr(model, 'head', None)).__name__}"
+        hf_config |= {"model_type": MODEL_TYPE, "architectures": [own]}
+    elif "quantization" in hf_config:
         stored = {k: v for k, v in hf_config.pop("quantization").items() if k != "fields"}
         # Another program would miss every rounded matrix and draw one of its own: it must not know the type.
         hf_config["model_type"] = f"heedful-{model.family.name}"

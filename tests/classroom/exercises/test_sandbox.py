@@ -6,6 +6,8 @@ import io
 import json
 import os
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,12 @@ import pytest
 import torch
 
 from heedful.classroom.exercises.code.grading import grade_source
-from heedful.classroom.exercises.code.sandbox import INHERITED_VARIABLES, SandboxLimits, run_submission
+from heedful.classroom.exercises.code.sandbox import (
+    INHERITED_VARIABLES,
+    NURSERY,
+    SandboxLimits,
+    run_submission,
+)
 from heedful.classroom.exercises.code.sandbox_messages import (
     MessageError,
     Other,
@@ -22,6 +29,7 @@ from heedful.classroom.exercises.code.sandbox_messages import (
     read_records,
 )
 from heedful.classroom.exercises.code.sandbox_protection import PROTECTIONS
+from heedful.core.errors import HeedfulError
 from tests.classroom.exercises.escapes import ESCAPES, successful_escapes
 
 
@@ -99,6 +107,26 @@ def test_the_active_protections_are_reported() -> None:
     assert "Python's audit hook" in result.protections
     assert not any("seccomp" in name for name in result.protections)
     assert any("against accidents only" in note for note in result.notes)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="a process that ends with its parent is Linux's")
+def test_a_submission_ends_with_the_nursery_and_the_next_one_has_a_new_nursery() -> None:
+    NURSERY.start()
+    source = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n"
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(run_submission, source, ["softmax"], limits=SandboxLimits(seconds=30))
+        assert NURSERY.process is not None
+        children = Path(f"/proc/{NURSERY.process.pid}/task/{NURSERY.process.pid}/children")
+        while not (child := children.read_text().strip()):
+            time.sleep(0.02)
+        NURSERY.process.kill()
+        with pytest.raises(HeedfulError):
+            running.result()
+    while Path(f"/proc/{child}").exists():
+        time.sleep(0.02)
+    (run,) = run_submission("def bpe_merge(words): return 'there'\n", ["bpe_merge"]).runs.values()
+    assert run.outputs[0] == "there"
 
 
 @pytest.mark.slow

@@ -48,22 +48,22 @@ class Chapter:
 
 def chapters() -> list[Chapter]:
     """Return all chapters in their order."""
-    found = []
+    listed = []
     for file in files("heedful.classroom.course").iterdir():
         if named := re.fullmatch(r"(\d+)_(\w+)\.md", file.name):
             text = file.read_text(encoding="utf-8")
             title = text.partition("\n")[0].removeprefix("# ")
-            found.append(Chapter(int(named[1]), named[2], title, text))
-    return sorted(found, key=lambda chapter: chapter.number)
+            listed.append(Chapter(int(named[1]), named[2], title, text))
+    return sorted(listed, key=lambda chapter: chapter.number)
 
 
 def find_chapter(name: str) -> Chapter:
     """Return the chapter of a number ("4") or a name ("transformer")."""
-    known = {key: chapter for chapter in chapters() for key in (str(chapter.number), chapter.name)}
-    if name not in known:
+    by_name = {key: chapter for chapter in chapters() for key in (str(chapter.number), chapter.name)}
+    if name not in by_name:
         names = [chapter.name for chapter in chapters()]
         raise NotFound(f"no chapter is called {name!r}", hint=nearest(name, names) or ", ".join(names))
-    return known[name]
+    return by_name[name]
 
 
 def write_notebooks(folder: Path, selection: list[Chapter], *, overwrite: bool = False) -> list[Path]:

@@ -272,8 +272,8 @@ class Race:
         options = {n: v for n, v in asdict(t).items() if n not in ("systems", "names", "seeds")}
         starts = {task: system.table_std for task in t.names}
         for task in t.names if len(t.table_stds) > 1 else ():
-            found = self.take(f"pilot-{task}-{system.family}", options, partial(choose_start, task))
-            starts[task] = found["table_std"]
+            pilot = self.take(f"pilot-{task}-{system.family}", options, partial(choose_start, task))
+            starts[task] = pilot["table_std"]
         for seed, task in product(t.seeds, t.names):
             measured = partial(measure, task, seed, starts[task])
             self.take(f"task-{task}-{system.family}-{seed}", options | {"start": starts[task]}, measured)

@@ -144,7 +144,7 @@ def available(row: Mapping[str, Any], check: Check, name: str) -> Path | None:
 
 def command_line(step: Sequence[str], folders: Mapping[str, str], root: Path) -> list[str]:
     """Return the words of a step with this Python and these folders. Only heedful's own code is run."""
-    filled = [re.sub(r"\{data\}|\{work\}", lambda found: folders[found[0]], word) for word in step]
+    filled = [re.sub(r"\{data\}|\{work\}", lambda field: folders[field[0]], word) for word in step]
     if filled[0] == "heed":
         return [sys.executable, "-m", "heedful.cli", *filled[1:]]
     module = filled[:2] == ["python", "-m"] and re.fullmatch(

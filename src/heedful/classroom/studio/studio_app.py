@@ -114,9 +114,9 @@ def content_security_policy(page: str) -> str:
 
 
 def _hashes(pattern: str, page: str) -> list[str]:
-    found = re.findall(pattern, page, re.DOTALL | re.IGNORECASE)
+    texts = re.findall(pattern, page, re.DOTALL | re.IGNORECASE)
     digest = lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return [f"'sha256-{digest(text)}'" for text in dict.fromkeys(found)]
+    return [f"'sha256-{digest(text)}'" for text in dict.fromkeys(texts)]
 
 
 def page_headers(page: str) -> dict[str, str]:

@@ -65,11 +65,11 @@ class TraceRecorder(Watch):
     def visit(self, name: str, value: Tensor) -> Tensor:
         self.ticket.check()
         value = super().visit(name, value)
-        kept = self.values.pop(name)[0]
-        self.shapes[name] = tuple(kept.shape)
-        if not name.endswith((".scores", ".bias")) and size(kept) <= self.room:
-            self.values[name] = kept
-            self.room -= size(kept)
+        own = self.values.pop(name)[0]
+        self.shapes[name] = tuple(own.shape)
+        if not name.endswith((".scores", ".bias")) and size(own) <= self.room:
+            self.values[name] = own
+            self.room -= size(own)
         return value
 
 
@@ -84,9 +84,9 @@ class WatchedSubset(Watch):
 
     def visit(self, name: str, value: Tensor) -> Tensor:
         value = super().visit(name, value)
-        kept = self.values.pop(name)
+        own = self.values.pop(name)
         if name in self.wanted:
-            self.values[name] = self.shrink(kept[0])
+            self.values[name] = self.shrink(own[0])
         return value
 
 
@@ -122,8 +122,8 @@ class Trace:
         for group in self.groups:
             if group.name == name:
                 return group
-        known = [g.name for g in self.groups]
-        close = nearest(name, known) or f"there are {', '.join(known)}" if known else "it attends to nothing"
+        names = [g.name for g in self.groups]
+        close = nearest(name, names) or f"there are {', '.join(names)}" if names else "it attends to nothing"
         raise InputError(f"no group {name!r} in this trace", hint=close)
 
     def value(self, loaded_model: LoadedModel, name: str) -> Tensor:

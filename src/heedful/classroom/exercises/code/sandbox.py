@@ -103,19 +103,22 @@ class Nursery:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the process is
         self.process: subprocess.Popen[bytes] | None = None
-        atexit.register(self.close)
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start the process if it is not there; it imports torch while the caller does something else."""
         if self.process is None or self.process.poll() is not None:
-            kept = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+            if self.process is None:
+                self.errors = tempfile.TemporaryFile()  # noqa: SIM115  open as long as this object is in use
+                atexit.register(self.close)
+            else:
+                self.process.communicate()  # closes the pipes to the one that has ended
+            inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
             command = [sys.executable, "-I", "-B", "-c", START, str(Path(__file__).parents[4])]
             self.errors.truncate(0)
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
-                env=kept | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}, start_new_session=True,
+                env=inherited | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}, start_new_session=True,
             )  # fmt: skip
         return self.process
 
@@ -132,6 +135,11 @@ class Nursery:
                     process.stdin.write(json.dumps(job).encode() + b"\n")
                     process.stdin.flush()
                 answer = process.stdout.readline()
+            except (
+                BaseException
+            ):  # Ctrl-C: the submission ends with the nursery, and its answer is not waited for
+                process.kill()
+                raise
             finally:
                 timer.cancel()
             # Without fork it was the nursery itself that ran the submission, and it has ended.
@@ -140,8 +148,8 @@ class Nursery:
 
     def close(self) -> None:
         """End the process: it stops when nobody can write to it any more."""
-        if self.process is not None:
-            self.process.communicate()
+        assert self.process is not None
+        self.process.communicate()
         self.errors.close()
 
     def last_error(self) -> str:

@@ -14,6 +14,7 @@ import ctypes
 import errno
 import os
 import platform
+import signal
 import struct
 import sys
 from collections.abc import Iterable
@@ -76,6 +77,12 @@ CLONE_THREAD, OWNERS_OF_SIGNALS = 0x10000, (8, 10, 15)  # F_SETOWN, F_SETSIG, F_
 def system_call(number: int, *arguments: Any) -> int:
     """Make a system call of Linux that libc has no name for; the result is negative where it failed."""
     return int(ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *arguments))
+
+
+def end_with_parent() -> None:
+    """Let the system end this process when the one that forked it ends, where it can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 
 
 def confine_files(folder: str, readable: Iterable[str]) -> bool:

@@ -30,6 +30,7 @@ from heedful.classroom.exercises.code.sandbox_messages import MessageError, copy
 from heedful.classroom.exercises.code.sandbox_protection import (
     PRINT_FILE,
     RefusedError,
+    end_with_parent,
     limit_files,
     protect_process,
     refuse_by_hook,
@@ -251,6 +252,7 @@ def run_job(job: dict[str, Any]) -> None:
         os.dup2(old, new)
     if hasattr(os, "setsid"):
         os.setsid()
+    end_with_parent()
     # A forked process has one thread, so that the system's protections hold for all that are started later.
     active = protect_process(job["protections"])
     runner, exercises = Runner(job, results, watchdog), code_exercises()

@@ -87,8 +87,8 @@ def read_numbers(response: Any) -> np.ndarray | None:
         )
     if not isinstance(response, str) or NUMBER.sub("", response).strip(" \t,;[](){}|/").strip():
         return None
-    found = [text.replace("−", "-").replace("∞", "inf").rstrip("%") for text in NUMBER.findall(response)]
-    return np.array([float(text) for text in found])
+    numbers = [text.replace("−", "-").replace("∞", "inf").rstrip("%") for text in NUMBER.findall(response)]
+    return np.array([float(text) for text in numbers])
 
 
 def grade_answers(problem: Problem, answers: Mapping[int, Any]) -> SheetGrade:
@@ -235,8 +235,8 @@ def drop_operand(name: str, index: int) -> Change:
     def change(node: Operation) -> Tree | None:
         if node.name != name or len(node.args) < 2:
             return None
-        kept = [a for i, a in enumerate(node.args) if i != index % len(node.args)]
-        return Operation(name, tuple(kept)) if len(kept) > 1 else kept[0]
+        others = [a for i, a in enumerate(node.args) if i != index % len(node.args)]
+        return Operation(name, tuple(others)) if len(others) > 1 else others[0]
 
     return change
 

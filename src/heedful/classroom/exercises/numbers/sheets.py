@@ -224,9 +224,9 @@ CLOSING = {"(": ")", "_{": "}"}
 
 def formula_mathml(formula: str) -> str:
     """Return a formula such as `w = exp(s) / Σ exp(s)` as a math element; quoted parts are words."""
-    found = TOKEN.findall(formula)
+    pieces = TOKEN.findall(formula)
     tokens = []
-    for before, token, after in zip(["", *found], found, [*found[1:], ""], strict=False):
+    for before, token, after in zip(["", *pieces], pieces, [*pieces[1:], ""], strict=False):
         if not token.isspace():
             tokens.append(token)
         elif re.search(r"[\w)²ᵀ}]$", before) and re.match(r"[\w(√]", after):
@@ -361,10 +361,10 @@ def parse_sheet(text: str, suffix: str, name: str) -> dict[str, Any]:
 def parse_text(text: str) -> dict[str, Any]:
     fields: dict[str, Any] = {"answers": {}}
     for line in text.splitlines():
-        if found := HEADER.fullmatch(line):
-            fields[found[1]] = found[2].strip()
-        elif found := ANSWER.fullmatch(line):
-            fields["answers"][found[1]] = found[2].strip()
+        if line_match := HEADER.fullmatch(line):
+            fields[line_match[1]] = line_match[2].strip()
+        elif line_match := ANSWER.fullmatch(line):
+            fields["answers"][line_match[1]] = line_match[2].strip()
     return fields
 
 
@@ -386,14 +386,14 @@ def check_answers(problem: Problem, answers: Any, name: str) -> dict[int, Any]:
     """Answers by number, all of them to questions that there are."""
     if answers is not None and not isinstance(answers, Mapping):
         raise InputError(f"{name}: answers must name the question of each, as 1: [0.5, 0.25]")
-    found: dict[int, Any] = {}
+    by_number: dict[int, Any] = {}
     count = len(problem.questions)
     for key, answer in (answers or {}).items():
         if not str(key).strip().isdigit() or not 1 <= int(key) <= count:
             raise InputError(
                 f"{name} has an answer to {key!r}", hint=f"{problem.exercise.name} has questions 1 … {count}"
             )
-        found[int(key)] = answer
-    if all(is_blank(answer) for answer in found.values()):
+        by_number[int(key)] = answer
+    if all(is_blank(answer) for answer in by_number.values()):
         raise InputError(f"{name} has no answers yet", hint="fill in the numbers, then grade it")
-    return found
+    return by_number

@@ -47,8 +47,8 @@ def derivation_response(derivation: Derivation, width: int, digits: int, python:
     checked = None if check is None else {
         "difference": check, "tolerance": TOLERANCE, "ok": True, "source": source
     }  # fmt: skip
-    found = with_text(derivation, width, Style(digits, narrow))
-    return Json(found | {"checked": checked, **forms, "python": python})
+    lines = with_text(derivation, width, Style(digits, narrow))
+    return Json(lines | {"checked": checked, **forms, "python": python})
 
 
 @router.get("/api/trace/{id}/explain")

@@ -32,7 +32,8 @@ from heedful.weights.pooling import Pooling, embed_ids
 
 # The addresses of a model that was trained for a task.
 TASK_ENDPOINTS = {
-    "text-classification": ("/classify", "/predict"), "token-classification": ("/v1/tag",),
+    "text-classification": ("/classify", "/predict"), "text-regression": ("/predict",),
+    "token-classification": ("/v1/tag",),
     "question-answering": ("/v1/answer",), "summarization": ("/v1/summarize",),
     "translation": ("/v1/translate",), "text2text-generation": ("/v1/summarize", "/v1/translate"),
 }  # fmt: skip

@@ -93,8 +93,9 @@ class RowPredictor:
             if learnt is None and name in ("sentence-similarity", "feature-extraction"):
                 command, task = "embed", pipeline("sentence-similarity", task.model)
         learnt = learnt if learnt is not None and learnt.command == command else None
-        length = request.length or (None if learnt is None else learnt.max_length)
-        options: dict[str, Any] = {"batch_size": request.batch, "truncation": True, "max_length": length}
+        options: dict[str, Any] = {
+            "batch_size": request.batch, "truncation": True, "max_length": request.length,
+        }  # fmt: skip
         if command in WRITERS:
             options = {"batch_size": request.batch, "truncation": True, "max_new_tokens": request.max_tokens}
             options |= {"return_full_text": False} if command == "complete" else {}
@@ -328,8 +329,8 @@ def write_windows(
         cut = cut or any(issubclass(one.category, Truncated) for one in caught)
     if cut:
         limit = predictor.options.get("max_length")
-        longer = "texts longer than the model reads" if limit is None else f"texts of over {limit} tokens"
-        print_above(f"note: {longer} are cut there")
+        where = "where they were in training, or where the model reads no more"
+        print_above(f"note: long texts are cut {where if limit is None else f'after {limit} tokens'}")
     if empty:
         print_above(f"note: {empty:,} {'row has' if empty == 1 else 'rows have'} no text, and no prediction")
     return done

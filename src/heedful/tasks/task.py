@@ -37,10 +37,12 @@ from heedful.tasks.model_inputs import (
     check_length,
     input_limit,
     rename_options,
+    smallest_limit,
     tokenize,
     truncates,
     warn_truncated,
 )
+from heedful.tasks.task_specification import TaskSpecification
 from heedful.text import Tokenizer
 from heedful.train.checkpoint import of_run
 from heedful.train.loss import LossModule, mean_losses
@@ -104,10 +106,13 @@ class Task:
         """Return every text or pair as tokens; one that is too long is an error, or truncated with a warning.
 
         `truncation` is True or says which text of a pair is cut; a `max_length` cuts too, as in transformers.
+        Without one, a text is cut where the model can read no more, or where texts were cut in training.
         """
         limit, cut = input_limit(self.model, self.tokenizer), truncates(truncation)
         if max_length is not None and truncation != "do_not_truncate":
             cut, limit = True, min(max_length, limit or max_length)
+        elif cut and (learnt := TaskSpecification.of(self.model)) is not None:  # as in training
+            limit = smallest_limit(limit, learnt.max_length)
         strategy = truncation if isinstance(truncation, str) and cut else "longest_first"
         found = []
         for i, text in enumerate(texts):
@@ -307,6 +312,9 @@ class TrainableTask(Task):
         named = {"batch_size": batch, "max_length": length, "truncation": truncate}
         given = {name: value for name, value in named.items() if value is not None}
         return (self.texts(examples),), given | options
+
+    def finish_training(self) -> None:
+        """Change the trained model before it is saved, if its task needs that."""
 
     @abstractmethod
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:

@@ -404,7 +404,8 @@ def test_what_a_gpu_does_once_for_a_shape_is_not_foretold_of_every_step(
     monkeypatch.setattr(outlook, "time_steps", first_is_slow)
     monkeypatch.setattr(outlook, "time_evaluation", lambda setup, valid: 0.0)
     setup = SimpleNamespace(
-        config=SimpleNamespace(steps=100, minutes=None), batches=[Batch(tokens=torch.zeros(2, 8, dtype=torch.long))] * 100,
+        config=SimpleNamespace(steps=100, minutes=None),
+        batches=[Batch(tokens=torch.zeros(2, 8, dtype=torch.long))] * 100,
         task=SimpleNamespace(model=SimpleNamespace(device=torch.device(device))), has_head=False,
         steps_between_evaluations=50,
     )  # fmt: skip

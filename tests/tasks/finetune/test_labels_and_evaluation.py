@@ -160,3 +160,20 @@ def test_evaluation_from_python(verbs: Path) -> None:
     assert scores["accuracy"] > 0.8
     with pytest.raises(InputError, match="no option 'lenght'.*'length'"):
         heedful.evaluate(verbs, VERBS, lenght=3)
+
+
+def test_a_number_is_part_of_the_weights_and_can_be_learnt_further(costs: Path, tmp_path: Path) -> None:
+    model = heedful.load(costs)
+    assert "regression" not in model.hf_config
+    number = heedful.pipeline(model=model)("ann sees cats")["score"]
+    other = heedful.pipeline("text-classification", model=model)("ann sees cats")[0]["score"]
+    assert other == pytest.approx(number)  # as transformers reads it
+    more = heedful.finetune(costs, COSTS, epochs=0.2, lr=1e-9, out=tmp_path / "more", quiet=True)
+    assert more.pipeline("ann sees cats")["score"] == pytest.approx(number, rel=1e-2)
+
+
+def test_a_pipeline_cuts_texts_where_training_did(verbs: Path) -> None:
+    pipe = heedful.pipeline(model=verbs)
+    long = "ann sees cats " + "and again " * 10  # the model reads 64 tokens, and learnt from 8
+    with pytest.warns(UserWarning, match="cut off"):
+        assert pipe(long, truncation=True) == pipe("ann sees cats and again and", max_length=8)

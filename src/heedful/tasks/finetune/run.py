@@ -139,6 +139,7 @@ def finetune_weights(
         training, setup.batches.labels, setup.settings, setup.parameters,
         count_parameters(task.model, trainable_only=True),
     )  # fmt: skip
+    task.finish_training()
     write_result(task.model, result, request)
     remove_checkpoints(out)
     interval = scores.get(f"{task.metric}_95")

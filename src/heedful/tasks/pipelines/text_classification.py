@@ -165,6 +165,11 @@ class TextClassification(TrainableTask):
         sigmoid = problem == "multi_label_classification" or self.model.config.labels == 1
         return "sigmoid" if sigmoid else "softmax"
 
+    @classmethod
+    def fits(cls, model: Model) -> bool:
+        # A head that still learns a number, or has no bias, gives it standardised (text_regression.py).
+        return super().fits(model) and "regression" not in model.hf_config
+
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "label_kind", self.label_kind or label_kind_of(self.model))

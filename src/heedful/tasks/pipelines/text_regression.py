@@ -1,9 +1,9 @@
 """text-regression: a number for a whole text, or for a pair of texts.
 
 A price, a rating with decimals, minutes until an answer: numbers whose distance means something, unlike that
-of classes. The head has one output u. Numbers are standardised before they are learnt, because a head that
-begins near zero would take very long to reach a price of 250,000. The answer is mean + scale · u, and
-config.json keeps both.
+of classes. The head has one output u. While it learns, the answer is mean + scale · u: a head that begins
+near zero would take very long to reach a price of 250,000 by itself. Afterwards mean and scale become part of
+its weights, W' = scale · W and b' = scale · b + mean: any program that opens the folder gets the number.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
+from torch import nn
 
 from heedful import data
 from heedful.core.errors import InputError
@@ -27,7 +29,7 @@ from heedful.tasks.pipelines.text_classification import as_prediction_inputs, re
 from heedful.tasks.task import PredictionCall, TrainableTask, TrainingDefaults, row_keywords
 from heedful.tasks.task_specification import TaskSpecification
 
-SCALE_KEY = "regression"  # of config.json: {"mean": …, "scale": …}
+SCALE_KEY = "regression"  # of config.json while a head learns, or if it has no bias: {"mean": …, "scale": …}
 
 
 class TextRegression(TrainableTask):
@@ -93,12 +95,21 @@ class TextRegression(TrainableTask):
     def attach_head(
         cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
     ) -> tuple[Model, str]:
-        if cls.fits(model) and SCALE_KEY in model.hf_config:
+        numbers = np.array([float(row[-1]) for row in train.items])
+        scale = {"mean": float(numbers.mean()), "scale": float(numbers.std()) or 1.0}
+        if TaskSpecification.of(model) is not None and cls.fits(model):
+            if SCALE_KEY not in model.hf_config:
+                rescale_output(model, 1 / scale["scale"], -scale["mean"] / scale["scale"])
+                model.hf_config[SCALE_KEY] = scale
             return model, "its own head, of one number"
         made, _ = super().attach_head(model, train, seed, (train.columns.get("number", "number"),))
-        numbers = np.array([float(row[-1]) for row in train.items])
-        made.hf_config[SCALE_KEY] = {"mean": float(numbers.mean()), "scale": float(numbers.std()) or 1.0}
+        made.hf_config[SCALE_KEY] = scale
         return made, "a new head of one number"
+
+    def finish_training(self) -> None:
+        scale = self.model.hf_config[SCALE_KEY]
+        if rescale_output(self.model, scale["scale"], scale["mean"]):
+            del self.model.hf_config[SCALE_KEY]
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         """Return batches of one text or two, and the standardised number, extra["score"]."""
@@ -118,3 +129,14 @@ class TextRegression(TrainableTask):
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         truths = [float(row[-1]) for row in examples.items]
         return regression_scores(truths, [answer["score"] for answer in answers])
+
+
+@torch.no_grad()
+def rescale_output(model: Model, scale: float, mean: float) -> bool:
+    """Make a head of one output give scale · u + mean; return False if it has no bias to hold the mean."""
+    layers = [part for part in model.modules() if isinstance(part, nn.Linear) and part.out_features == 1]
+    if not layers or layers[-1].bias is None:
+        return False
+    layers[-1].weight.mul_(scale)
+    layers[-1].bias.mul_(scale).add_(mean)
+    return True

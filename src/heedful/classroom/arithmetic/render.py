@@ -24,6 +24,7 @@ from heedful.classroom.arithmetic.worked import (
     matrix_name,
 )
 
+Cells = tuple[str, str, str | None, str]  # label, formula, numbers (None where it is given) and result
 STRENGTH = {"+": 1, "-": 1, "×": 2, "⊙": 2, "·": 2, "/": 2, "⊗": 2, "^": 3}
 
 
@@ -67,7 +68,7 @@ class Style:
         first, last = ([self.value(v) for v in part] for part in (value[:ends], value[-ends // 2 :]))
         return self.row([*first, "…", *last]) + f"({len(value)})"
 
-    def cells(self, line: Line) -> tuple[str, str, str | None, str]:
+    def cells(self, line: Line) -> Cells:
         """Label, formula, numbers and result of a line; no numbers where it is given or only put together."""
         given = line.operands is None or is_arrangement(line.operands)
         result = self.value(line.result) + (f" {self.words(line.unit)}" if line.unit else "")
@@ -149,16 +150,24 @@ def describe_check(derivation: Derivation) -> str:
     return f"at most {derivation.check:.1e} from {derivation.check_source}"
 
 
+def table_blocks(derivation: Derivation, style: Style) -> Iterator[Derivation | list[Cells]]:
+    """Yield the sections of a calculation, and the cells of the lines that stand between them."""
+    for is_section, lines in itertools.groupby(derivation.lines, lambda line: isinstance(line, Derivation)):
+        if is_section:
+            yield from cast(Iterator[Derivation], lines)
+        else:
+            yield [style.cells(line) for line in cast(Iterator[Line], lines)]
+
+
 def render_markdown(derivation: Derivation, digits: int = 4, width: int | None = None, level: int = 2) -> str:
     """A heading, a table of steps, the note."""
     style, out = Style(digits, width), [f"{'#' * level} {_cell(derivation.title)}", ""]
-    for is_section, lines in itertools.groupby(derivation.lines, lambda line: isinstance(line, Derivation)):
-        if is_section:
-            for line in lines:
-                out += ["", render_markdown(cast(Derivation, line), digits, width, min(6, level + 1)), ""]
+    for block in table_blocks(derivation, style):
+        if isinstance(block, Derivation):
+            out += ["", render_markdown(block, digits, width, min(6, level + 1)), ""]
             continue
         out += ["| step | formula | numbers | result |", "|---|---|---|---|"]
-        for label, formula, numbers, result in map(style.cells, cast(Iterator[Line], lines)):
+        for label, formula, numbers, result in block:
             shown = "given" if numbers is None else f"`{_cell(numbers)}`"
             out.append(f"| {_cell(label)} | {_cell(strip_quotes(formula))} | {shown} | `{_cell(result)}` |")
     if derivation.note:
@@ -203,20 +212,8 @@ def formula_latex(formula: str) -> str:
 
 
 FUNCTION_WORDS = (
-    "softmax",
-    "exp",
-    "tanh",
-    "sin",
-    "cos",
-    "mean",
-    "var",
-    "max",
-    "relu",
-    "gelu",
-    "silu",
-    "norm",
-    "concat",
-)
+    "softmax", "exp", "tanh", "sin", "cos", "mean", "var", "max", "relu", "gelu", "silu", "norm", "concat",
+)  # fmt: skip
 TEX_SIGN = {"×": r" \times ", "⊙": r" \odot ", "·": r" \cdot ", "+": " + ", "-": " - ", "^": "^", "/": " / ",
             "⊗": r" \otimes "}  # fmt: skip
 TEX_NAME = {"√": r"\sqrt", "exp": r"\exp", "ln": r"\ln", "σ": r"\sigma", "tanh": r"\tanh", "sin": r"\sin",
@@ -274,18 +271,12 @@ def render_html(derivation: Derivation, digits: int = 4, width: int | None = Non
     style, escape = Style(digits, width), web.escape
     out = [f'<section class="worked"><h{level}>{escape(derivation.title)}</h{level}>']
     head = "<tr><th>step</th><th>formula</th><th>numbers</th><th>result</th></tr>"
-    for is_section, lines in itertools.groupby(derivation.lines, lambda line: isinstance(line, Derivation)):
-        if is_section:
-            out += [render_html(cast(Derivation, line), digits, width, min(6, level + 1)) for line in lines]
+    column = lambda cell: f"<td>{escape('given' if cell is None else strip_quotes(cell))}</td>"
+    for block in table_blocks(derivation, style):
+        if isinstance(block, Derivation):
+            out.append(render_html(block, digits, width, min(6, level + 1)))
             continue
-        rows = [
-            "".join(
-                f"<td>{escape('given' if cell is None else strip_quotes(cell))}</td>"
-                for cell in style.cells(cast(Line, line))
-            )
-            for line in lines
-        ]
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        body = "".join(f"<tr>{''.join(map(column, cells))}</tr>" for cells in block)
         out.append(f"<table><thead>{head}</thead><tbody>{body}</tbody></table>")
     if derivation.note:
         out.append(f"<p>{escape(derivation.note)}</p>")

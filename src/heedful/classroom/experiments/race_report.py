@@ -10,9 +10,9 @@ import numpy as np
 
 from heedful.classroom.experiments.gradient_flow import mean_interval
 from heedful.classroom.experiments.measurement_store import MeasurementStore
-from heedful.classroom.experiments.recall_tasks import SYMBOLS
+from heedful.classroom.experiments.recall_tasks import SYMBOLS, TASKS
 from heedful.classroom.experiments.report import Section
-from heedful.classroom.experiments.systems import SYSTEMS
+from heedful.classroom.experiments.systems import SYSTEMS, System
 from heedful.classroom.figures import panels
 from heedful.tasks.metrics.scores import interval
 
@@ -24,14 +24,19 @@ def race_sections(store: MeasurementStore) -> list[Section]:
     makers = (
         size_section, loss_section, layer_section, generation_section, position_section, gradient_section,
     )  # fmt: skip
-    sections = [make_section(store) for make_section in makers]
-    return [*(section for section in sections if section is not None), *task_sections(store)]
+    sections = [section for make_section in makers if (section := make_section(store)) is not None]
+    values = store.values("task")
+    return sections + [
+        task_section(task, values) for task in TASKS if any(name.startswith(f"{task}-") for name in values)
+    ]
 
 
-def measurements_of(store: MeasurementStore, kind: str) -> dict[str, Any]:
+def measurements_of(
+    store: MeasurementStore, kind: str, systems: Mapping[str, System] = SYSTEMS
+) -> dict[str, Any]:
     """Return the measurements of one kind under the labels of their systems, in the systems' order."""
     values = store.values(kind)
-    return {SYSTEMS[name].label: values[name] for name in SYSTEMS if name in values}
+    return {systems[name].label: values[name] for name in systems if values.get(name)}
 
 
 def system_table(
@@ -228,16 +233,6 @@ def gradient_section(store: MeasurementStore) -> Section | None:
         panels.table("gains", scaled, names, ["rate", "its gradient"], axes=("gain of the RNN", "")),
     ]
     return Section("gradients", "How far back the loss reaches", text, drawn, tables)
-
-
-def task_sections(store: MeasurementStore) -> list[Section]:
-    """Return accuracy by distance, a section for each task."""
-    values = store.values("task")
-    tasks = list(dict.fromkeys(name.split("-")[0] for name in values))
-    return [
-        task_section(task, values)
-        for task in sorted(tasks, key=["copy", "recall", "induction", "needle"].index)
-    ]
 
 
 def task_section(task: str, values: Values) -> Section:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from heedful.classroom.experiments.measurement_store import MeasurementStore
+from heedful.classroom.experiments.race_report import measurements_of
 from heedful.classroom.experiments.report import Report, Section, machine_name
 from heedful.classroom.experiments.systems import (
     TRANSLATORS,
@@ -211,16 +212,11 @@ class TranslationRace:
 
 def translation_sections(store: MeasurementStore) -> list[Section]:
     """Return a section for everything that was measured so far."""
-    values = {kind: store.values(kind) for kind in ("training", "bleu", "alignment")}
-    by_label = lambda kind: {
-        TRANSLATORS[n].label: values[kind][n] for n in TRANSLATORS if values[kind].get(n)
-    }
-    sections = []
-    if by_label("bleu"):
-        sections.append(bleu_section(by_label("bleu"), by_label("training")))
-    if by_label("alignment"):
-        sections += [alignment_section(by_label("alignment")), score_section(by_label("alignment"))]
-    return sections
+    training, scores, alignments = (
+        measurements_of(store, kind, TRANSLATORS) for kind in ("training", "bleu", "alignment")
+    )
+    sections = [bleu_section(scores, training)] if scores else []
+    return sections + ([alignment_section(alignments), score_section(alignments)] if alignments else [])
 
 
 def bleu_section(results: dict[str, Any], training: dict[str, Any]) -> Section:

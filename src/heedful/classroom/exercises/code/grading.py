@@ -184,7 +184,7 @@ def first_difference(
             return case.about, str(output).removeprefix(f"{exercise.name} ")
         difference = find_difference(reference, output, exercise.outputs)
         if difference is not None:
-            return case.about, difference.message
+            return case.about, difference
     return None
 
 
@@ -261,18 +261,10 @@ LOOSE = 30.0  # a mistake is compared this much more loosely: it may make roundi
 COARSE = (torch.float16, torch.bfloat16)
 
 
-@dataclass(frozen=True)
-class Difference:
-    """The first difference between two values: of which kind, and in words."""
-
-    kind: Literal["type", "shape", "dtype", "value"]
-    message: str
-
-
 def find_difference(
     reference: Any, value: Any, outputs: Sequence[str] = (), name: str = "", slack: float = 1.0
-) -> Difference | None:
-    """Return the first difference of `value` from `reference`, or None where they are alike up to rounding.
+) -> str | None:
+    """Return in words how `value` first differs from `reference`; None where they are alike up to rounding.
 
     Arrays, numbers and nested lists stand for tensors, lists for tuples; float64 is as good as float32.
     `slack` multiplies the tolerance.
@@ -281,7 +273,7 @@ def find_difference(
     if isinstance(reference, tuple) and outputs:
         if not isinstance(value, tuple | list) or len(value) != len(reference):
             names = f"{len(reference)} values, {' and '.join(outputs)}"
-            return Difference("type", f"it returns {describe_type(value)} and should return {names}")
+            return f"it returns {describe_type(value)} and should return {names}"
         parts = zip(reference, value, outputs, strict=True)
         return next((d for r, v, label in parts if (d := find_difference(r, v, (), label, slack))), None)
     if isinstance(reference, Tensor):
@@ -289,25 +281,23 @@ def find_difference(
     if isinstance(reference, float):
         tensor = to_tensor(value)
         if tensor is None or tensor.numel() != 1:
-            return Difference("type", f"{subject} is {describe_type(value)} and should be a number")
+            return f"{subject} is {describe_type(value)} and should be a number"
         number = float(tensor)
         close = math.isclose(number, reference, rel_tol=slack * RELATIVE, abs_tol=slack * ABSOLUTE)
-        return (
-            None if close else Difference("value", f"{subject} is {number:.4f} and should be {reference:.4f}")
-        )
+        return None if close else f"{subject} is {number:.4f} and should be {reference:.4f}"
     return _plain_difference(reference, value, subject)
 
 
-def _tensor_difference(reference: Tensor, value: Any, subject: str, slack: float) -> Difference | None:
+def _tensor_difference(reference: Tensor, value: Any, subject: str, slack: float) -> str | None:
     tensor = to_tensor(value)
     if tensor is None:
-        return Difference("type", f"{subject} is {describe_type(value)} and should be a tensor")
+        return f"{subject} is {describe_type(value)} and should be a tensor"
     if tensor.dtype in COARSE or not tensor.is_floating_point():
         kind = str(tensor.dtype).removeprefix("torch.")
-        return Difference("dtype", f"{subject} has the type {kind} and should have float32 or float64")
+        return f"{subject} has the type {kind} and should have float32 or float64"
     if tensor.shape != reference.shape:
         shapes = f"{tuple(tensor.shape)} and should have {tuple(reference.shape)}"
-        return Difference("shape", f"{subject} has the shape {shapes}")
+        return f"{subject} has the shape {shapes}"
     actual, target = tensor.double(), reference.double()
     finite = target[target.isfinite()]
     scale = float(finite.abs().max()) if finite.numel() else 1.0
@@ -319,17 +309,17 @@ def _tensor_difference(reference: Tensor, value: Any, subject: str, slack: float
     index = tuple(int(i) for i in (~close).nonzero()[0])
     element = f"{'' if subject == 'the result' else subject}[{', '.join(map(str, index))}]"
     values = f"{float(actual[index]):.4f} and should be {float(target[index]):.4f}"
-    return Difference("value", f"{element if index else subject} is {values}")
+    return f"{element if index else subject} is {values}"
 
 
-def _plain_difference(reference: Any, value: Any, subject: str) -> Difference | None:
+def _plain_difference(reference: Any, value: Any, subject: str) -> str | None:
     """The first difference of pieces of text, tokens or counts."""
     content = value.tolist() if isinstance(value, Tensor | np.ndarray) else value
     if isinstance(reference, tuple | list) and isinstance(content, tuple | list):
         content = type(reference)(int(x) if isinstance(x, Tensor) and x.numel() == 1 else x for x in content)
     if type(content) is not type(reference):
         kinds = f"{describe_type(value)} and should be a {type(reference).__name__}"
-        return Difference("type", f"{subject} is {kinds}")
+        return f"{subject} is {kinds}"
     if content == reference:
         return None
     if isinstance(reference, dict) and isinstance(content, dict):
@@ -338,8 +328,8 @@ def _plain_difference(reference: Any, value: Any, subject: str) -> Difference | 
         )
         show = lambda keys, words: f"{keys[0]!r:.60}: {words[keys[0]]!r:.20}" if keys else "nothing else"
         change = f"{show(extra, content)} and should have {show(lost, reference)}"
-        return Difference("value", f"{subject} has {change}")
-    return Difference("value", f"{subject} is {content!r:.80} and should be {reference!r:.80}")
+        return f"{subject} has {change}"
+    return f"{subject} is {content!r:.80} and should be {reference!r:.80}"
 
 
 def to_tensor(value: Any) -> Tensor | None:

@@ -70,7 +70,7 @@ def test_the_state_holds_a_latent_and_a_rotary_key_per_position() -> None:
     assert state.v is not None
     assert state.k.shape == (2, 1, 6, 7)
     assert state.v.shape == (2, 1, 6, ROPE)
-    assert attn.per_token == 7 + ROPE
+    assert attn.state_numbers(5) == {"token": 7 + ROPE}
 
 
 @torch.no_grad()

@@ -24,7 +24,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +35,6 @@ from heedful.core.errors import ConfigError, InputError, NotFound, OutOfMemory
 from heedful.models import FAMILIES, IMAGE_FAMILIES, find_config
 from heedful.models.assembled import has_own_parts, shapes_alone
 from heedful.models.base import LM, Config, Family, Model, Seq2Seq
-from heedful.nn.attention.attentive import Decoding, InputFeeding
-from heedful.nn.attention.disentangled import DisentangledAttention
-from heedful.nn.attention.latent import LatentAttention
 from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, Mask, Part, PartState
@@ -46,8 +42,7 @@ from heedful.nn.embedding import Embedding
 from heedful.nn.head import LMHead, Pooler
 from heedful.nn.init import outline
 from heedful.nn.moe import Experts, MoE, SigmoidRouter
-from heedful.nn.recurrent import Recurrence
-from heedful.nn.state import FixedState, RecurrentState, SlidingKV, StateGroup
+from heedful.nn.state import FixedState, RecurrentState, StateGroup
 
 TABLES = (
     "embed.token", "embed.position", "embed.types", "target_embed.token", "target_embed.position", "head.out",
@@ -146,6 +141,8 @@ class Probe:
 
         A container's children count for themselves, and so does a part that another one wraps.
         """
+        if (own := part.state_numbers(length)) is not None:
+            return own
         state = part.new_state(1, length)
         inner = (m for m in part.modules() if isinstance(m, Part) and m is not part)
         if (
@@ -305,7 +302,6 @@ def _idle_expert_parameters(moe: MoE) -> int:
     return sum(p.numel() for p in moe.parameters()) - moe.active_parameters()
 
 
-@singledispatch
 def mixing(part: nn.Module, length: int, probe: Probe) -> int:
     """FLOPs one token spends on the others, if need be by its state: 2 for each number that it reads, as
     often as query heads share it, and 2 more in a recurrent state, which it updates too.
@@ -314,39 +310,13 @@ def mixing(part: nn.Module, length: int, probe: Probe) -> int:
         return 0
     if (own := part.mixing_flops(length)) is not None:
         return own
-    sizes = state_numbers(part, length, probe)
+    sizes = probe.state_numbers(part, length)
     if isinstance(part.new_state(1, 1), RecurrentState) and "source" not in sizes:
         return 4 * sizes.get("fixed", 0)
     kv_heads = getattr(part, "kv_heads", None)
     shared = 1 if kv_heads is None else getattr(part, "heads", 1) // kv_heads
     numbers = sizes.get("fixed", 0) + length * (sizes.get("token", 0) + sizes.get("source", 0))
     return 2 * numbers * shared
-
-
-@mixing.register
-def _(part: Attention, length: int, probe: Probe) -> int:
-    return 4 * min(length, part.window or length) * part.heads * part.head_dim
-
-
-@mixing.register
-def _(part: CrossAttention, length: int, probe: Probe) -> int:
-    return 4 * length * part.heads * part.head_dim
-
-
-@mixing.register
-def _(part: LatentAttention, length: int, probe: Probe) -> int:
-    return 2 * length * part.heads * (part.head_dim + part.rope_dim + part.value_dim)
-
-
-@mixing.register
-def _(part: DisentangledAttention, length: int, probe: Probe) -> int:
-    return (4 + 2 * len(part.terms)) * length * part.q.out_features
-
-
-@mixing.register(Recurrence)
-@mixing.register(Decoding)
-def _(part: nn.Module, length: int, probe: Probe) -> int:
-    return 0  # its matrices are its cost
 
 
 # ── Memory ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -365,48 +335,10 @@ def _total_state_numbers(model: Model, length: int, probe: Probe) -> Counter[str
     else:
         return sizes
     for module, times in _visits(stack):
-        for kind, size in state_numbers(module, length, probe).items():
-            sizes[kind] += times * size
+        if isinstance(module, Part):
+            for kind, size in probe.state_numbers(module, length).items():
+                sizes[kind] += times * size
     return sizes
-
-
-@singledispatch
-def state_numbers(part: nn.Module, length: int, probe: Probe) -> dict[str, int]:
-    """Numbers a part remembers, by what they grow with. One without a rule is probed."""
-    return probe.state_numbers(part, length) if isinstance(part, Part) else {}
-
-
-@state_numbers.register
-def _(part: Attention, length: int, probe: Probe) -> dict[str, int]:
-    state, size = part.new_state(1, length), 2 * part.kv_heads * part.head_dim
-    if isinstance(state, SlidingKV) and length > state.slots:
-        return {"fixed": state.slots * size}
-    return {"token": size}
-
-
-@state_numbers.register
-def _(part: CrossAttention, length: int, probe: Probe) -> dict[str, int]:
-    return {"source": 2 * part.heads * part.head_dim}
-
-
-@state_numbers.register
-def _(part: LatentAttention, length: int, probe: Probe) -> dict[str, int]:
-    return {"token": part.per_token}
-
-
-@state_numbers.register
-def _(part: Recurrence, length: int, probe: Probe) -> dict[str, int]:
-    return {"fixed": len(part.carried) * part.hidden}
-
-
-@state_numbers.register
-def _(part: Decoding, length: int, probe: Probe) -> dict[str, int]:
-    return {}  # its unit counts for itself
-
-
-@state_numbers.register
-def _(part: InputFeeding, length: int, probe: Probe) -> dict[str, int]:
-    return {"fixed": part.hidden}  # the attentional vector; its layers count for themselves
 
 
 # ── As textbooks count ────────────────────────────────────────────────────────────────────────────────────

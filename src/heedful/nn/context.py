@@ -48,6 +48,12 @@ class Part(nn.Module):
         """
         return None
 
+    def state_numbers(self, length: int) -> dict[str, int] | None:
+        """How many numbers a part remembers of `length` tokens, by what they grow with, for `heedful.count`:
+        "token", "source" (tokens of an encoder) or "fixed". None lets it try the part out.
+        """
+        return None
+
     def initialise(self) -> None:
         """Set first weights that are not plain normal ones; most parts have none."""
 

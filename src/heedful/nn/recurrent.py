@@ -154,6 +154,12 @@ class Recurrence(StatefulPart):
         for h in self.h.weight.split(self.hidden):
             orthogonal(h)
 
+    def mixing_flops(self, length: int) -> int:
+        return 0  # its matrices are its cost
+
+    def state_numbers(self, length: int) -> dict[str, int]:
+        return {"fixed": len(self.carried) * self.hidden}
+
     def cell(self, x: Tensor, carry: Carry, see: See) -> Carry:
         """One step; `x` (B, gates · H) is W x_t + b."""
         raise NotImplementedError

@@ -26,6 +26,12 @@ class Decoding(StatefulPart):
         super().__init__()
         self.score = score
 
+    def mixing_flops(self, length: int) -> int:
+        return 0  # its matrices are its cost
+
+    def state_numbers(self, length: int) -> dict[str, int]:
+        return {}  # its unit counts for itself
+
     def memory(self, ctx: Context, state: PartState | None) -> tuple[Tensor, Tensor]:
         """The keys (B, S, A) and the vectors themselves (B, S, M)."""
         assert ctx.memory is not None, "this decoder needs a memory: call the model with a source"
@@ -88,6 +94,9 @@ class InputFeeding(Decoding):
         self.layers = nn.ModuleList([LSTM(size, hidden) for size in sizes])
         self.mix = nn.Linear(memory_dim + hidden, hidden, bias=False)
         self.hidden, self.dropout = hidden, dropout
+
+    def state_numbers(self, length: int) -> dict[str, int]:
+        return {"fixed": self.hidden}  # the attentional vector; its layers count for themselves
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         x = ctx.see("input", x)

@@ -104,6 +104,9 @@ class DisentangledAttention(Part):
         self.pos_k = nn.Linear(dim, dim, bias=key_bias) if "c2p" in own else None
         self.pos_q = nn.Linear(dim, dim) if "p2c" in own else None
 
+    def mixing_flops(self, length: int) -> int:
+        return (4 + 2 * len(self.terms)) * length * self.q.out_features
+
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         q, k, v = (split_heads(p(x), self.heads) for p in (self.q, self.k, self.v))  # (B, H, T, K)
         q, k, v = ctx.see("q", q), ctx.see("k", k, keys=-2), ctx.see("v", v, keys=-2)

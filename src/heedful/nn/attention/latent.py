@@ -65,13 +65,14 @@ class LatentAttention(Part):
         self.kv_up = nn.Linear(rank, heads * (head_dim + value_dim), bias=False)  # U_h and V_h, head by head
         self.o = nn.Linear(heads * value_dim, dim, bias=bias)
 
-    @property
-    def per_token(self) -> int:
-        """The count of numbers remembered of one position: R + Kr."""
-        return self.rank + self.rope_dim
-
     def new_state(self, batch: int, length: int) -> KV:
         return KV(length)
+
+    def mixing_flops(self, length: int) -> int:
+        return 2 * length * self.heads * (self.head_dim + self.rope_dim + self.value_dim)
+
+    def state_numbers(self, length: int) -> dict[str, int]:
+        return {"token": self.rank + self.rope_dim}
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         q = ctx.see("q_unrotated", self._queries(x, ctx))

@@ -97,6 +97,15 @@ class Attention(Part):
     def new_state(self, batch: int, length: int) -> KV | SlidingKV:
         return KV(length) if self.window is None else SlidingKV(self.window, length)
 
+    def mixing_flops(self, length: int) -> int:
+        return 4 * min(length, self.window or length) * self.heads * self.head_dim
+
+    def state_numbers(self, length: int) -> dict[str, int]:
+        state, size = self.new_state(1, length), 2 * self.kv_heads * self.head_dim
+        if isinstance(state, SlidingKV) and length > state.slots:
+            return {"fixed": state.slots * size}
+        return {"token": size}
+
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of every position, the heads of each side by side."""
         return self.q(x), self.k(x), self.v(x)
@@ -178,6 +187,12 @@ class CrossAttention(Part):
 
     def new_state(self, batch: int, length: int) -> FixedState:
         return FixedState()
+
+    def mixing_flops(self, length: int) -> int:
+        return 4 * length * self.heads * self.head_dim
+
+    def state_numbers(self, length: int) -> dict[str, int]:
+        return {"source": 2 * self.heads * self.head_dim}
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         q = ctx.see("q", split_heads(self.q(x), self.heads))  # (B, H, T, K)

@@ -18,6 +18,7 @@ from heedful.train.fit import TrainingRun
 from heedful.train.graph import (
     MAX_GRAPHS,
     WARMUP_STEPS,
+    CudaGraphRecorder,
     GraphedStep,
     Result,
     StepFunction,
@@ -31,7 +32,7 @@ from tests.train import toys
 Files = dict[str, Path]
 
 
-class Pretended:
+class Pretended(CudaGraphRecorder):
     """Records as a graph does: what was recorded reads the memory of the batch it was recorded with."""
 
     def __init__(self, fails: bool = False) -> None:

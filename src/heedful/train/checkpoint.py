@@ -78,16 +78,24 @@ def restore_optimisers(
     """Put saved state back under the parameters it belongs to, shared out as they are."""
     parameters = dict(model.named_parameters())
     for name, value in tensors.items():
-        i, parameter, key = name.split("/")
-        if parameter not in parameters:
-            raise HeedfulError(
-                f"the checkpoint's optimiser knows {parameter!r}, the model does not: is it another?"
-            )
-        p = parameters[parameter]
-        owner = optimisers[int(i)]
-        # A fused kernel counts its steps on the device, the others beside it.
-        counted = key == "step" and not owner.defaults.get("fused")
+        p, owner, key, counted = find_moment(name, parameters, optimisers)
         owner.state[p][key] = value if counted else like(value, p).to(p.device)
+
+
+def find_moment(
+    name: str, parameters: Mapping[str, Tensor], optimisers: Sequence[Optimizer]
+) -> tuple[Tensor, Optimizer, str, bool]:
+    """Return the parameter, the optimiser and the key that a saved moment belongs to.
+
+    The last value says whether it counts steps on the host: a fused kernel counts them on the device.
+    """
+    i, parameter, key = name.split("/")
+    if parameter not in parameters:
+        raise HeedfulError(
+            f"the checkpoint's optimiser knows {parameter!r}, the model does not: is it another?"
+        )
+    owner = optimisers[int(i)]
+    return parameters[parameter], owner, key, key == "step" and not owner.defaults.get("fused")
 
 
 def write_checkpoint(
@@ -106,19 +114,27 @@ def write_checkpoint(
             save_tensors(moments, part / "optimiser.safetensors")
             if ema is not None:
                 save_tensors({n: t.contiguous() for n, t in ema.items()}, part / "ema.safetensors")
-            write_text(part / "training.json", json.dumps({"step": step, **training}, indent=2))
-            sums = {str(path.relative_to(part)): sha256([path]) for path in part.rglob("*") if path.is_file()}
-            write_text(part / CHECKSUMS, json.dumps(sums, indent=2) + "\n")
+            seal(part, step, training)
         write_text(folder / "last.json", json.dumps({"checkpoint": final.name, "step": step}))
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
-        raise write_failure(final, getattr(error, "strerror", None) or str(error)) from None
+        raise write_failure(final, error) from None
     return final
 
 
-def write_failure(checkpoint: Path, reason: str) -> HeedfulError:
+def seal(part: Path, step: int, training: Mapping[str, Any], shards: Mapping[str, str] | None = None) -> None:
+    """Write training.json, and the checksums of all files; each process has taken those of its shards."""
+    write_text(part / "training.json", json.dumps({"step": step, **training}, indent=2))
+    files = (path for path in part.rglob("*") if path.is_file() and path.parent.name != SHARDS)
+    sums = {str(path.relative_to(part)): sha256([path]) for path in files}
+    sums |= {f"{SHARDS}/{name}": digest for name, digest in (shards or {}).items()}
+    write_text(part / CHECKSUMS, json.dumps(sums, indent=2) + "\n")
+
+
+def write_failure(checkpoint: Path, error: Exception) -> HeedfulError:
     """Return the error for a checkpoint that could not be written."""
     last = newest(checkpoint.parent.parent)
     kept = f"the last good checkpoint is {last}" if last else "there is no earlier checkpoint"
+    reason = getattr(error, "strerror", None) or str(error)
     reason = "no space left on the disk" if "No space left" in reason else reason
     return HeedfulError(f"could not write {checkpoint}: {reason}", hint=kept)
 
@@ -142,16 +158,10 @@ def write_sharded_checkpoint(
             processes.run_on_first(lambda: made.enter_context(make_folder_atomically(final)))
             sums = processes.save_shards(tensors, part / SHARDS)
 
-            def describe_shards() -> None:
-                save_without_weights(model, part)
-                write_text(part / "training.json", json.dumps({"step": step, **training}, indent=2))
-                beside = {path.name: sha256([path]) for path in part.iterdir() if path.is_file()}
-                shards = {f"{SHARDS}/{name}": digest for name, digest in sums.items()}
-                write_text(part / CHECKSUMS, json.dumps(beside | shards, indent=2) + "\n")
-
-            processes.run_on_first(describe_shards)
+            processes.run_on_first(lambda: save_without_weights(model, part))
+            processes.run_on_first(lambda: seal(part, step, training, sums))
         except (OSError, SafetensorError) as error:
-            raise write_failure(final, getattr(error, "strerror", None) or str(error)) from None
+            raise write_failure(final, error) from None
     pointer = {"checkpoint": final.name, "step": step}
     processes.run_on_first(lambda: write_text(folder / "last.json", json.dumps(pointer)))
     return final
@@ -330,14 +340,8 @@ def load_shared_tensors(
     own = model_tensors(model)
     into = {f"model/{name}": tensor.detach() for name, tensor in own.items()}
     for name, entry in moments.items():
-        i, parameter, key = name.split("/")
-        # A fused kernel counts its steps on the device, the others beside it.
-        counted = key == "step" and not optimisers[int(i)].defaults.get("fused")
-        if parameter not in own:
-            raise HeedfulError(
-                f"the checkpoint's optimiser knows {parameter!r}, the model does not: is it another?"
-            )
-        like = torch.empty(0) if counted else own[parameter]
+        parameter, _, _, counted = find_moment(name, own, optimisers)
+        like = torch.empty(0) if counted else parameter
         into[f"optimiser/{name}"] = processes.empty_like(entry.shape, entry.dtype, like)
     into |= {f"ema/{n}": processes.empty_like(e.shape, e.dtype, own[n]) for n, e in averages.items()}
     processes.load_shards(into, checkpoint / SHARDS)

@@ -214,7 +214,9 @@ class TrainingRun:
         try:
             loss, norm, terms = self.change(batch, divide)
         except Exception as error:  # the compiler fails with errors of many kinds
-            if isinstance(error, HeedfulError) or not self.may_stop_compiling():
+            # The first step of a run alone: others would have to agree, and later the weights are changed.
+            compiled = self.free_to_compile and self.compiled is not None and self.processes.world == 1
+            if isinstance(error, HeedfulError) or not compiled:
                 raise
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
             self.report(f"speed: steps are no longer compiled: the compiler failed ({first_line:.200})")
@@ -243,10 +245,6 @@ class TrainingRun:
             return self.number % c.save_every == 0
         minutes = (self.seconds - self.saved_seconds) / 60
         return c.folder is not None and c.save_minutes is not None and minutes >= c.save_minutes
-
-    def may_stop_compiling(self) -> bool:
-        """Return whether a failed step can be taken again without the compiler: the first, of one process."""
-        return self.free_to_compile and self.compiled is not None and self.processes.world == 1
 
     def _change(self, batch: Batch, divide: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Forward, backward, clip, step: loss, norm of the gradient and terms, before the change."""

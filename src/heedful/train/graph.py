@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,16 +24,6 @@ StepFunction = Callable[[Batch, dict[str, Tensor]], Result]
 
 WARMUP_STEPS = 3  # steps done plainly first: libraries make their workspaces, optimisers their moments
 MAX_GRAPHS = 64  # shapes that are recorded; what has another one is done plainly
-
-
-class StepRecorder(Protocol):
-    """A recorder of steps, and the stream that they run on."""
-
-    def on_stream(self) -> AbstractContextManager[None]:
-        """A context: inside, work is done where it can be recorded; afterwards its results may be used."""
-
-    def record(self, step: StepFunction, batch: Batch, divide: dict[str, Tensor]) -> StepFunction:
-        """The work for batches of this one's shapes, as a replay."""
 
 
 class CudaGraphRecorder:
@@ -49,13 +39,14 @@ class CudaGraphRecorder:
 
     @contextmanager
     def on_stream(self) -> Iterator[None]:
+        """Work where it can be recorded while a `with` lasts; afterwards its results may be used."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             yield
         torch.cuda.current_stream().wait_stream(self.stream)
 
     def record(self, step: StepFunction, batch: Batch, divide: dict[str, Tensor]) -> StepFunction:
-        """Record the work without doing it: capturing runs nothing."""
+        """Return the work for batches of this one's shapes as a replay; capturing runs nothing."""
         torch.cuda.synchronize()
         held, by = batch.clone(), {name: value.clone() for name, value in divide.items()}
         graph = torch.cuda.CUDAGraph()
@@ -81,7 +72,7 @@ class GraphedStep:
     """
 
     def __init__(
-        self, step: StepFunction, forget: Callable[[], None], recorder: StepRecorder | None = None
+        self, step: StepFunction, forget: Callable[[], None], recorder: CudaGraphRecorder | None = None
     ) -> None:
         self.step, self.forget, self.done = step, forget, 0
         self.recorder = CudaGraphRecorder() if recorder is None else recorder

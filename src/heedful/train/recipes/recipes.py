@@ -525,14 +525,12 @@ def read_settings_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]
     for key, value in flatten(loaded).items():
         if key != "name":
             set_value(values, Setting(key, value, lines.get(key, str(path))))
-    replace_paths(values, lambda text: find_beside(path, text))
+    # A path that is not found from here is looked for next to the file.
+    beside = lambda text: str(path.parent / text)
+    replace_paths(
+        values, lambda text: text if Path(text).exists() or not Path(beside(text)).exists() else beside(text)
+    )
     return str(loaded.get("name", start or path.stem)), values, lines
-
-
-def find_beside(settings: Path, text: str) -> str:
-    """Return a path of a settings file; one that is not found from here is looked for next to the file."""
-    beside = settings.parent / text
-    return str(beside) if not Path(text).exists() and beside.exists() else text
 
 
 def replace_paths(values: dict[str, Any], change: Callable[[str], str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,8 @@ import torch
 import heedful
 from heedful.models import FAMILIES
 from heedful.models.base import Config, Family, Model
+from heedful.models.decoders.llama_lineage.llama import LLAMA, LlamaConfig
+from heedful.models.family import published_keys
 from tests.properties.tiny import tiny
 
 KNOWN = FAMILIES["gpt2"]
@@ -35,4 +37,35 @@ def test_a_family_without_heads_and_a_part_with_a_buffer_come_back(
     again = heedful.load(heedful.save(model, tmp_path))
     tokens = torch.tensor([[3, 5, 7]])
     assert again.config.head == model.config.head == tiny("gpt2").config.head
+    assert torch.equal(again(tokens), model(tokens))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescendantConfig(LlamaConfig):
+    """LLaMA with a window in some layers, no rotary positions in others, and a part of each head turned."""
+
+    window: int = 3
+    local: tuple[int, ...] = (0,)
+    unrotated: tuple[int, ...] = (1,)
+    rope_dim: int = 4
+
+
+def test_a_descendant_of_llama_is_a_config_and_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = replace(
+        LLAMA, name="descendant", config=DescendantConfig, keys=published_keys(DescendantConfig), presets={},
+        model_types=(), reads={"unrotated": "tuple[int, ...]"},
+        write=lambda c: {"unrotated": list(c.unrotated)},
+        read=lambda hf_config: {"unrotated": tuple(hf_config["unrotated"])},
+    )  # fmt: skip
+    monkeypatch.setitem(FAMILIES, "descendant", family)
+    model = heedful.build(
+        "descendant", seed=0, vocab=20, dim=16, layers=2, heads=2, hidden=24, context=16
+    ).eval()
+    first, second = (block.attn for block in model.blocks)  # type: ignore[union-attr]
+    assert (first.window, second.window) == (3, None)
+    assert first.rotary.dim == 4
+    assert second.rotary is None
+    again = heedful.load(heedful.save(model, tmp_path))
+    assert again.config == model.config
+    tokens = torch.tensor([[3, 5, 7, 2, 9]])
     assert torch.equal(again(tokens), model(tokens))

@@ -353,11 +353,11 @@ def train_and_report(settings: ResolvedSettings, run: PreparedRun, loop: Trainin
 def make_validation(settings: ResolvedSettings, run: PreparedRun, files: Files, by: Processes) -> Validation:
     """Return how a run is evaluated: by the loss on validation data; the best checkpoint stays."""
     evaluation, valid = settings.recipe.evaluate, run.valid
-    batch_limit = evaluation_batches(settings, valid)
 
     def score(step: Step | None) -> dict[str, float]:
         assert step is not None
-        scores = {} if valid is None else step.evaluate(valid, batch_limit)
+        limit = evaluation_batches(settings, valid, step.number)
+        scores = {} if valid is None else step.evaluate(valid, limit)
         if scores and run.batches.labels == () and scores["loss"] < MAX_PERPLEXITY_LOSS:
             scores["perplexity"] = math.exp(scores["loss"])
         kind = run.batches.settings.get("kind") if run.model.config.head == "lm" else None
@@ -379,17 +379,21 @@ def make_validation(settings: ResolvedSettings, run: PreparedRun, files: Files, 
     return Validation(score, keep, evaluation.every, patience=evaluation.patience)
 
 
-def evaluation_batches(settings: ResolvedSettings, valid: Batches | None) -> int | None:
+def evaluation_batches(
+    settings: ResolvedSettings, valid: Batches | None, steps: int | None = None
+) -> int | None:
     """Return how many batches an evaluation reads; None for all.
 
     The held-out part grows with the data. Unless the settings say otherwise, an evaluation reads no more
-    batches than were trained on since the last one, so that a short run on a large text stays short.
+    batches than were trained on since the last one, so that a short run on a large text stays short. `steps`
+    are those taken, where a run of minutes ends before its first regular evaluation.
     """
     evaluation = settings.recipe.evaluate
     if evaluation.batches is not None or settings.valid or valid is None:
         return evaluation.batches
     train = settings.recipe.train
-    limit = evaluation.every if train.minutes is not None else min(evaluation.every, train.steps)
+    steps = train.steps if train.minutes is None else steps or evaluation.every
+    limit = min(evaluation.every, steps)
     return limit if limit < len(valid) else None
 
 

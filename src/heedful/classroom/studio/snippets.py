@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import heedful
 from heedful.classroom import figures as view
 from heedful.classroom.studio.model_registry import Entry
+from heedful.core.images import draw_text
 from heedful.interp.gradients import attribution, gradient_by_distance
-from heedful.interp.intervene.ablation import ablate, head_effects
+from heedful.interp.inputs import Input, reading
+from heedful.interp.intervene.ablation import ablate, head_effects, without
 from heedful.interp.observe.attention import attention, head_scores, rollout
 from heedful.interp.observe.lens import logit_lens, neighbours, surprisal
 from heedful.interp.observe.recurrent_states import states
@@ -63,7 +65,12 @@ def loading(entry: Entry) -> str:
 
 def script(entry: Entry, lines: str, imports: str = "") -> str:
     """Return lines behind those that load the model."""
-    return "\n".join(["import heedful", *([imports] if imports else []), "", loading(entry), lines])
+    return "\n".join(["import heedful", *imports.splitlines(), "", loading(entry), lines])
+
+
+def import_lines(*objects: Any) -> str:
+    """Return the lines that import functions and classes from where they are defined."""
+    return "".join(f"from {one.__module__} import {one.__name__}\n" for one in objects)
 
 
 def call_text(function: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[str, str]:
@@ -73,9 +80,9 @@ def call_text(function: Callable[..., Any], *arguments: Any, **options: Any) -> 
     if getattr(heedful, name, None) is function:
         imports, name = "", f"heedful.{name}"
     elif getattr(view, name, None) is function:
-        imports, name = "import heedful", f"heedful.view.{name}"
+        imports, name = "", f"heedful.view.{name}"
     else:
-        imports = f"from {function.__module__} import {name}"
+        imports = import_lines(function)
     return imports, f"{name}({', '.join(written)})"
 
 
@@ -110,7 +117,7 @@ def of_call(trace: Trace, function: Callable[..., Any], suffix: str = "", **opti
     arguments = given if "target" in parameters else given[:1] if {"text", "image"} & set(parameters) else []
     subject = Code("vectors" if trace.entry.vectors else "model")
     imports, call = call_text(function, subject, *arguments, **keywords)
-    return script(trace.entry, f"{first}seen = {call}\nprint(seen{suffix})", (needs + imports).strip())
+    return script(trace.entry, f"{first}seen = {call}\nprint(seen{suffix})", needs + imports)
 
 
 def of_pass(
@@ -119,11 +126,11 @@ def of_pass(
     """Return the lines that run the model as the trace did, which gives `logits`, and then other lines."""
     given, first, needs = input_code(trace)
     edits, names = trace.edits, [options["name"]] if view_name == "tensor" else []
-    needs += "from heedful.interp.inputs import reading\n"
+    needs += import_lines(reading)
     watch = f"watch = heedful.Watch({', '.join(map(repr, names))})\n" if names else ""
     if edits.any:
         usual, more = mean_code(trace) if edits.mean is not None else (None, "")
-        needs += "from heedful.interp.intervene.ablation import without\n" + more
+        needs += import_lines(without) + more
         options_said = {"heads": dict(edits.heads), "layers": list(edits.layers)} | (
             {"mean": usual} if usual is not None else {}
         )
@@ -133,7 +140,7 @@ def of_pass(
         )
     run = f"logits = reading(model, {', '.join(map(repr, given))}).run(model{', watch' if watch else ''})\n"
     last = lines or PASSES[view_name].format(**{"position": -1, "name": ""} | options)
-    return script(trace.entry, first + watch + run + last, (needs + imports).strip())
+    return script(trace.entry, first + watch + run + last, needs + imports)
 
 
 def input_code(trace: Trace) -> tuple[list[Any], str, str]:
@@ -142,16 +149,13 @@ def input_code(trace: Trace) -> tuple[list[Any], str, str]:
     first = needs = ""
     if trace.given.ids.is_floating_point():  # an image, which the text was drawn as
         height, width = trace.given.ids.shape[2:]
-        text, needs = (
-            Code(f"draw_text({text!r}, {height}, {width})"),
-            "from heedful.core.images import draw_text\n",
-        )
+        text, needs = Code(f"draw_text({text!r}, {height}, {width})"), import_lines(draw_text)
     elif text is None:
         text = trace.given.ids[0].tolist()
         if trace.given.types is not None:  # ids alone do not say which of two texts a token is of
             types = trace.given.types.tolist()
             first = f"given = Input(torch.tensor([{text}]), (), types=torch.tensor({types}))\n"
-            text, needs = Code("given"), "import torch\nfrom heedful.interp.inputs import Input\n"
+            text, needs = Code("given"), "import torch\n" + import_lines(Input)
     target = trace.given.target
     return [text] if target is None else [text, target[0].tolist()], first, needs
 
@@ -163,4 +167,4 @@ def mean_code(trace: Trace) -> tuple[Any, str]:
     given, _, _ = input_code(trace)
     if len(given) == 1:
         return given[0], ""
-    return Code(f"reading(model, {given[0]!r}, {given[1]!r})"), "from heedful.interp.inputs import reading\n"
+    return Code(f"reading(model, {given[0]!r}, {given[1]!r})"), import_lines(reading)

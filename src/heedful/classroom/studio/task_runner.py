@@ -21,7 +21,7 @@ from heedful.classroom.studio import snippets
 from heedful.classroom.studio.model_registry import LoadedModel, Ticket
 from heedful.classroom.studio.tokens import tidy
 from heedful.core.errors import InputError
-from heedful.core.images import draw_for_model, open_image
+from heedful.core.images import draw_for_model, draw_text, open_image
 from heedful.decode.fast import choose_stepper
 from heedful.decode.loop import stream
 from heedful.decode.request import context_length, eos_ids
@@ -211,9 +211,7 @@ def read_image(loaded_model: LoadedModel, inputs: Mapping[str, Any]) -> dict[str
     image, code, notes = input_image(model, inputs)
     result, heard = call_pipeline(pipe, image)
     figure = view.image_attention(model, image, name=loaded_model.id)
-    imports = "import heedful" + (
-        "\nfrom heedful.core.images import draw_text" if "draw_text" in code else ""
-    )
+    imports = snippets.import_lines(draw_text) if "draw_text" in code else ""
     lines = f"image = {code}\nprint(heedful.pipeline({IMAGE_TASK!r}, model=model)(image))"
     saved = f"image = {code}\nheedful.view.image_attention(model, image).save('image_attention.html')"
     drawn = figure.to_dict() | {"python": snippets.script(loaded_model.entry, saved, imports)}
@@ -295,7 +293,7 @@ def search_beams(
     trees = []
     for ids, tree in zip(prompts[:MAX_BEAMS], searched, strict=False):
         draw = f"heedful.view.beams(model, {ids!r}, {arguments}).save('beams.html')"
-        python = snippets.script(loaded_model.entry, draw, "import heedful")
+        python = snippets.script(loaded_model.entry, draw)
         trees.append(tree_data(pipe.generator, tree) | {"python": python})
     return {
         "text": "".join(text + gap for text, (*_, gap) in zip(texts, parts, strict=True)),

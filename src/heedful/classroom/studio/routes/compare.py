@@ -80,13 +80,12 @@ async def losses(body: Text, request: Request, studio: Here) -> Response:
 def _losses(body: Text, loaded_model: LoadedModel, ticket: Ticket) -> dict[str, Any]:
     """Mean −log p by place, in nats, over the windows of a text; of an encoder-decoder over its target."""
     model, text = loaded_model.sequence, tidy(body.text)[0]
-    imports = "from heedful.interp.observe.lens import loss_by_position\n"
     if not isinstance(model, Seq2Seq):
         cut, source = text_windows(model, text, body.window), f"text_windows(model, {text!r}, {body.window})"
-        imports += "from heedful.interp.measurements import text_windows"
+        imports = snippets.import_lines(loss_by_position, text_windows)
     elif body.target:
         cut, source = [reading(model, text, body.target)], f"[reading(model, {text!r}, {body.target!r})]"
-        imports += "from heedful.interp.inputs import reading"
+        imports = snippets.import_lines(loss_by_position, reading)
     else:
         raise InputError("an encoder-decoder is sure of a target", hint="give one")
     losses = loss_by_position(model, cut, checkpoint=ticket.check)

@@ -100,7 +100,7 @@ def draw_picture(
     arguments = ", ".join(f"{name}={value!r}" for name, value in values.items())
     call = f"figure = heedful.view.model(model, {arguments}, name={loaded_model.id!r})"
     call += "\nfigure.save('model.html')"
-    imports = "import heedful" + ("\nfrom heedful.core.images import draw_text" if size is not None else "")
+    imports = "" if size is None else snippets.import_lines(draw_text)
     python = snippets.script(loaded_model.entry, call, imports)
     return figure_response(figure, "model", format, python)
 

@@ -87,9 +87,8 @@ def neurons(look: Seen, name: str, count: int = 10) -> Response:
     value = look.trace.value(look.loaded_model, name).float()
     if value.dim() != 2:
         raise InputError(f"{name} has the shape {tuple(value.shape)}", hint="neurons are (tokens, neurons)")
-    imports = "from heedful.interp.observe.recurrent_states import top_neurons"
     lines = f"print(top_neurons(watch[{name!r}][0], {count}))"
-    python = snippets.of_pass(look.trace, "tensor", lines, imports, name=name)
+    python = snippets.of_pass(look.trace, "tensor", lines, snippets.import_lines(top_neurons), name=name)
     return Json({"name": name, "neurons": top_neurons(value, count), "python": python})
 
 
@@ -213,8 +212,5 @@ def _python(trace: Trace, body: Choice) -> str:
         f"drawn = draw_token(logits[0, {body.position}], GenerationSettings({arguments}), {where})",
         "print(model.tokenizer.tokens([drawn.token]))",
     ]
-    imports = (
-        "from heedful.decode.settings import GenerationSettings\n"
-        "from heedful.interp.observe.prediction import draw_token"
-    )
+    imports = snippets.import_lines(GenerationSettings, draw_token)
     return snippets.of_pass(trace, lines="\n".join(lines), imports=imports)

@@ -60,7 +60,7 @@ def _python(loaded_model: LoadedModel, table: str, lines: str, imports: str = ""
     if not loaded_model.entry.vectors or table != "input":
         source = "vectors" if loaded_model.entry.vectors else "model"
         lines = f"vectors = vector_table({source}, {table!r})\n{lines}"
-        imports = f"from heedful.interp.observe.word_vectors import vector_table\n{imports}".strip()
+        imports = snippets.import_lines(vector_table) + imports
     return snippets.script(loaded_model.entry, lines, imports)
 
 
@@ -110,10 +110,7 @@ def space_map(
         choice = f"[vectors.words[row] for row in whole_words(vectors)[:{count}]]"
     options = f"{method!r}, {dims}, perplexity={perplexity}, seed={seed}"
     lines = f"print(project(unit_rows(vectors, {choice}), {options}).points)"
-    imports = (
-        "from heedful.interp.observe.word_vectors import unit_rows, whole_words\n"
-        "from heedful.classroom.figures.value_figures import project"
-    )
+    imports = snippets.import_lines(unit_rows, whole_words, project)
     return Json(points_map | {"table": table, "python": _python(loaded_model, table, lines, imports)})
 
 
@@ -130,7 +127,7 @@ def nearest_words(
     find: Callable[[], Sequence[tuple[str, float]]] = lambda: rows.neighbours(token, count)
     if metric == "euclid":  # smaller is nearer
         call = f"nearest_by_distance(vectors, {token!r}, {count})"
-        imports = "from heedful.interp.observe.word_vectors import nearest_by_distance"
+        imports = snippets.import_lines(nearest_by_distance)
         find = lambda: nearest_by_distance(rows, token, count)
     near = ranked_words(loaded_model, loaded_model.run(find))
     return Json({

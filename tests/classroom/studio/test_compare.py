@@ -68,7 +68,10 @@ def test_losses_of_one_text_are_its_surprise(models: Path) -> None:
     assert found.loss[1:] == pytest.approx([b * math.log(2) for b in bits[1:] if b is not None])
 
 
-@pytest.mark.parametrize("kind", SEQUENCES)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=() if k in ("encoder", "decoder") else pytest.mark.slow) for k in SEQUENCES],
+)
 def test_speed_is_measured_at_lengths_that_the_model_reads(client: TestClient, kind: str) -> None:
     found = get(client, f"/api/models/{kind}/speed")
     assert found["read"]["length"] == sorted(found["read"]["length"])

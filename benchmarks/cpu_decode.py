@@ -104,9 +104,9 @@ def ours(stepper: Stepper, prompt: list[int], count: int) -> Run:
         written: list[int] = []
         logits = stepper.prefill(torch.tensor([prompt]), None, len(prompt) + count)
         for _ in range(count - 1):
-            written.append(int(logits.argmax()))
+            written.append(int(logits.numpy().argmax()))
             logits = stepper.step(torch.tensor(written[-1:]))
-        return [*written, int(logits.argmax())]
+        return [*written, int(logits.numpy().argmax())]
 
     return run
 

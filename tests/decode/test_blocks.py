@@ -55,23 +55,30 @@ def test_a_product_with_blocks_equals_the_product_with_their_values(kind: str, v
     blocks, size = random_blocks(kind), 512
     x = torch.randn(vectors, size, generator=torch.Generator().manual_seed(0))
     workspace = torch.cat((x, torch.zeros(vectors, 2 * size // GROUP + len(blocks))), 1)
-    shorts, tiles = torch.zeros(3 * size, dtype=torch.int16), torch.zeros(3, 48, size)
-    now, line = np.zeros(12, np.int64), np.zeros(R.FIELDS, np.int64)
-    now[[R.WORK, R.STRIDE, R.ROWS, R.MANY]] = workspace.data_ptr(), workspace.shape[1], vectors, vectors > 1
-    now[[R.SHORTS, R.SHORT_TILES]] = shorts.data_ptr(), tiles[0].data_ptr()
+    shorts, tiles = torch.zeros(vectors, 3 * size, dtype=torch.int16), torch.zeros(3, 48, size)
+    now, line = np.zeros(11, np.int64), np.zeros(R.FIELDS, np.int64)
+    now[[R.WORK, R.STRIDE, R.ROWS]] = workspace.data_ptr(), workspace.shape[1], vectors
+    now[[R.SHORTS, R.SHORT_STRIDE, R.SHORT_TILES]] = shorts.data_ptr(), 3 * size, tiles[0].data_ptr()
     now[[R.GAIN_TILES, R.FLOAT_TILES]] = tiles[1].data_ptr(), tiles[2].data_ptr()
     line[[R.IN, R.GAIN, R.OUT, R.TO]] = size, size, len(blocks), size + 2 * size // GROUP
     line[[R.WEIGHT, R.ROW_BYTES, R.ROW_BLOCKS]] = blocks.data_ptr(), blocks.shape[1], size // SIZES[kind][0]
-    line[[R.KERNEL, R.TILE]] = dot_kernel(kind), tile_kernel(kind)
+    line[[R.KERNEL, R.SEVERAL]] = dot_kernel(kind), dot_kernel(kind, R.SEVERAL_VECTORS)
+    line[R.TILE] = tile_kernel(kind)
     line[[R.KIND, R.GROUP]] = (R.FLOAT16, 0) if kind in FLOATS else (R.BLOCKS, GROUP)
     for tile in range(-(-vectors // R.LANES)):
         R.arrange_tile(line, now, tile)
-    if vectors == 1 and line[R.GROUP]:
-        R.round_row_int16(line, now, 0)
-    for low, high in ((0, 16), (16, len(blocks))):
-        R.linear_rows(line, np.float32(1.0), now, low, high)
-    wanted = x @ reference_widen(blocks, kind).T
-    assert (workspace[:, -len(blocks) :] - wanted).abs().max() < 1e-4 * wanted.abs().max()
+    for row in range(vectors if line[R.GROUP] else 0):
+        R.round_row_int16(line, now, row)
+    wanted, products = x @ reference_widen(blocks, kind).T, []
+    for several, many in ((0, 0), (1, 0), (0, 1)):
+        line[R.SEVERAL] *= several
+        now[R.MANY] = many
+        for low, high in ((0, 16), (16, len(blocks))):
+            R.linear_rows(line, np.float32(1.0), now, low, high)
+        products.append(workspace[:, -len(blocks) :].clone())
+        assert (products[-1] - wanted).abs().max() < 1e-4 * wanted.abs().max()
+        line[R.SEVERAL] = dot_kernel(kind, R.SEVERAL_VECTORS)
+    assert torch.equal(*products[:2])  # a vector's product does not depend on what stands beside it
 
 
 @pytest.mark.parametrize("kind", SIZES)

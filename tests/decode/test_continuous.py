@@ -45,9 +45,10 @@ def alone(model: Model, prompt: list[int], sample: int = 0, **settings: Any) -> 
     return tokens(pieces, sample)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "bloom", "mistral"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bloom", "mistral", "llama in int8"])
 def test_a_row_is_the_same_to_the_bit_in_any_company(family: str) -> None:
-    model = tiny(family)
+    model = tiny(family.partition(" ")[0])
+    model = quantize(model, "int8") if family.endswith("int8") else model
     text = ids(model, 1, 24)[0].tolist()
     seen: list[list[torch.Tensor]] = []
     for company, before in ((0, 0), (6, 0), (6, 4)):  # alone; first of seven; fifth of eleven

@@ -170,10 +170,10 @@ class Program:
                 blocks = columns // block
                 fields |= {"row_bytes": blocks * block_bytes, "row_blocks": blocks}
                 fields |= {"group": 0 if kind in KINDS else GROUP}
-                if kind != "F32":
-                    fields["kernel"] = values_kernel(kind) if table else dot_kernel(kind)
-                if self.tiles and not table:
-                    fields["tile"] = tile_kernel(kind)
+                if table and kind != "F32":
+                    fields["kernel"] = values_kernel(kind)
+                elif not table:
+                    fields |= self.kernels(kind)
             elif kind != "F32":
                 raise UnsupportedPart(f"rows of {columns} numbers in {kind}")
             return fields
@@ -183,11 +183,16 @@ class Program:
             size = weight.shape[1]
             fields = {"kind": R.INT8, "weight": self.address(weight, torch.int8), "group": GROUP}
             if size % GROUP == 0:
-                fields |= {"kernel": dot_kernel("I8"), "row_bytes": size, "row_blocks": size // GROUP}
-                fields |= {"tile": tile_kernel("I8")} if self.tiles else {}
+                fields |= {"row_bytes": size, "row_blocks": size // GROUP, **self.kernels("I8")}
         else:
             raise UnsupportedPart(type(part).__name__)
         return fields | {"scale": self.address(part.scale)}
+
+    def kernels(self, kind: str) -> dict[str, int]:
+        """Return the addresses of the code that multiplies with a format: one vector, and several or many."""
+        if self.tiles:
+            return {"kernel": dot_kernel(kind), "tile": tile_kernel(kind)}
+        return {"kernel": dot_kernel(kind), "several": dot_kernel(kind, R.SEVERAL_VECTORS)}
 
     def linear(self, source: int, *products: Product, scale: float = 1.0) -> None:
         """y = act(scale · W x + b) put at its place, added to what is there, or multiplied with it.
@@ -321,7 +326,7 @@ class RowProgram:
             torch.empty(lanes, listing.widest),
             torch.empty(lanes, listing.widest),
         )
-        self.now, self.shared = np.zeros(12, np.int64), np.zeros(SHARED, np.int64)
+        self.now, self.shared = np.zeros(11, np.int64), np.zeros(SHARED, np.int64)
         self.rows = np.zeros((rows, 3), np.int64)
         self.caches = np.zeros((listing.layers, rows, 3), np.int64)
         self.now[[R.STRIDE, R.SHORT_STRIDE]] = listing.size, self.shorts.shape[1]
@@ -368,6 +373,6 @@ class RowProgram:
         count = len(rows)
         num_logits = count if num_logits is None else num_logits
         self.rows[:count], self.now[[R.ROWS, R.ASKED]] = rows, (count, num_logits)
-        self.now[[R.TILED, R.MANY]] = self.tiled or count > 1, not self.tiled and count >= MIN_MANY
+        self.now[R.MANY] = not self.tiled and count >= MIN_MANY
         self.team.run(self.code, self.reals, self.now, self.rows, self.caches, self.shared)
         return self.logits[:num_logits]

@@ -205,33 +205,34 @@ class Nibbles(NamedTuple):
         offsets = e.splat(e.half(block, 2), 1) if self.has_offset else None
         return Block([n], [e.splat(e.half(block, 0), e.lanes)], self.zero, offsets)
 
-    def accumulate_pair(
-        self, e: Emitter, blocks: Sequence[Any], x: Any, gain: Any, sum_x: Any, to: Any
-    ) -> None:
-        """Add the products of two blocks at once: x has its digits for two groups together.
+    def accumulate_pair(self, e: Emitter, blocks: Sequence[Any], vectors: Sequence[Sequence[Any]]) -> None:
+        """Add the products of two blocks at once with vectors: digits for two groups together, and so on.
 
         The low bits of both are one vector and the high ones another, so that a sum of four products belongs
         to one block, and what there is to do beside products is done once for two blocks.
         """
         b, kind = e.builder, vector(I32, 8)
         both = e.join(*(e.load(block, self.nibbles, vector(I8, 16)) for block in blocks))
-        numbers, total = list(e.nibbles(both)), ir.Constant(kind, None)
+        numbers = list(e.nibbles(both))
         if self.fifths:
             words = [e.two_words(blocks, self.fifths + 2 * half) for half in range(2)]
             numbers = [b.or_(n, sixteens(e, word)) for n, word in zip(numbers, words, strict=True)]
-        for digit in range(2):
-            for half, n in enumerate(numbers):
-                factors = b.bitcast(e.load(x, 64 * digit + 32 * half, BYTES), kind)
-                total = e.call(DOT_BYTES, kind, total, b.bitcast(n, kind), factors)
-            total = b.shl(total, e.every(kind, 8)) if digit == 0 else total
         scales = e.halves(e.two_words(blocks, 0))
-        each = b.fmul(scales, gain, flags=FAST)
-        e.accumulate(b.sitofp(total, vector(FLOAT, 8)), e.shuffle(each, each, [0] * 4 + [1] * 4), to[0])
+        offsets = e.halves(e.two_words(blocks, 2)) if self.has_offset else None
         if self.zero:
-            scales = b.fmul(scales, ir.Constant(scales.type, [-float(self.zero)] * 2), flags=FAST)
-            e.accumulate(scales, sum_x, to[1])
-        if self.has_offset:
-            e.accumulate(e.halves(e.two_words(blocks, 2)), sum_x, to[1])
+            offsets = b.fmul(scales, ir.Constant(scales.type, [-float(self.zero)] * 2), flags=FAST)
+        for x, gain, sum_x, total_at, offset_at in vectors:
+            total = ir.Constant(kind, None)
+            for digit in range(2):
+                for half, n in enumerate(numbers):
+                    factors = b.bitcast(e.load(x, 64 * digit + 32 * half, BYTES), kind)
+                    total = e.call(DOT_BYTES, kind, total, b.bitcast(n, kind), factors)
+                total = b.shl(total, e.every(kind, 8)) if digit == 0 else total
+            each = b.fmul(scales, gain, flags=FAST)
+            e.accumulate(
+                b.sitofp(total, vector(FLOAT, 8)), e.shuffle(each, each, [0] * 4 + [1] * 4), total_at
+            )
+            e.accumulate(offsets, sum_x, offset_at)
 
 
 def sixteens(e: Emitter, bits: Any) -> Any:
@@ -323,55 +324,60 @@ def sixteen_floats(e: Emitter, name: str, block: Any, part: int) -> Any:
     return e.builder.bitcast(e.builder.shl(bits, e.every(bits.type, 16)), LANES)
 
 
-def emit_dot(e: Emitter, name: str, row: Any, x: Any, gains: Any, blocks: Any) -> Any:
-    """Write w · x of one row: x in whole numbers with gains and sums, or in float32 where w is a float."""
+def emit_dot(e: Emitter, name: str, row: Any, vectors: Sequence[tuple[Any, Any]], blocks: Any) -> list[Any]:
+    """Write w · x of one row for vectors: x in whole numbers with gains and sums, or in floats where w is."""
     b, form = e.builder, FORMATS[name]
     groups, lanes = form.size // GROUP, vector(FLOAT, e.lanes)
-    few = vector(FLOAT, groups)
-    totals, offsets = [zeroed(b, lanes), zeroed(b, lanes)], zeroed(b, few)
-    sums = b.add(gains, b.mul(blocks, e.number(4 * groups)))
-    digits = b.add(x, b.mul(blocks, e.number(2 * form.size)))
+    few, two = vector(FLOAT, groups), vector(FLOAT, 2)
+    totals = [[zeroed(b, kind) for kind in (lanes, lanes, few, two)] for _ in vectors]
+    after = lambda address, index, count: b.add(address, b.mul(index, e.number(count)))
+    sums = [after(gains, blocks, 4 * groups) for _, gains in vectors]
     start = e.number(0)
     if VNNI and form.nibbles is not None:
-        pairs, of_pairs = b.lshr(blocks, e.number(1)), b.add(digits, b.mul(blocks, e.number(2 * form.size)))
-        two = vector(FLOAT, 2)
-        offsets_of_pairs = zeroed(b, two)
+        pairs = b.lshr(blocks, e.number(1))
         with cgutils.for_range(b, pairs) as loop:
-            after = lambda address, count: b.add(address, b.mul(loop.index, e.number(count)))
-            first = after(row, 2 * form.stored)
-            gain, sum_x = (e.load(after(at, 8), 0, two) for at in (gains, sums))
-            to, both = (totals[0], offsets_of_pairs), (first, b.add(first, e.number(form.stored)))
-            form.nibbles.accumulate_pair(e, both, after(of_pairs, 128), gain, sum_x, to)
+            first = after(row, loop.index, 2 * form.stored)
+            given = []
+            for (x, gains), sum_x, total in zip(vectors, sums, totals, strict=True):
+                digits = after(after(x, blocks, 4 * form.size), loop.index, 128)
+                gain, of_x = (e.load(after(at, loop.index, 8), 0, two) for at in (gains, sum_x))
+                given.append((digits, gain, of_x, total[0], total[3]))
+            form.nibbles.accumulate_pair(e, (first, b.add(first, e.number(form.stored))), given)
         start = b.shl(pairs, e.number(1))
     with cgutils.for_range(b, b.sub(blocks, start)) as loop:
         index = b.add(start, loop.index)
-        after = lambda address, count: b.add(address, b.mul(index, e.number(count)))
-        stored = after(row, form.stored)
-        if form.unpack is None:
-            for part, total in enumerate(totals):
-                factors = e.load(after(x, 4 * form.size), 64 * part, lanes)
-                e.accumulate(sixteen_floats(e, name, stored, part), factors, total)
-        else:
-            block = form.unpack(e, stored)
-            gain, sum_x = (e.load(after(at, 4 * groups), 0, few) for at in (gains, sums))
+        stored = after(row, index, form.stored)
+        floats = [sixteen_floats(e, name, stored, part) for part in range(2)] if form.unpack is None else []
+        block = None if form.unpack is None else form.unpack(e, stored)
+        for (x, gains), sums_at, total in zip(vectors, sums, totals, strict=True):
+            for part, values_ in enumerate(floats):
+                e.accumulate(values_, e.load(after(x, index, 4 * form.size), 64 * part, lanes), total[part])
+            if block is None:
+                continue
+            gain, sum_x = (e.load(after(at, index, 4 * groups), 0, few) for at in (gains, sums_at))
+            whole_at = after(x, index, 2 * form.size)
+            digits_at = b.add(whole_at, b.mul(blocks, e.number(2 * form.size)))
             for i, (n, scale) in enumerate(zip(block.numbers, block.scales, strict=True)):
-                at = [b.add(after(start, 2 * form.size), e.number(2 * GROUP * i)) for start in (x, digits)]
+                at = [b.add(place, e.number(2 * GROUP * i)) for place in (whole_at, digits_at)]
                 whole = e.dot_group(n, block.zero, *at)
                 if VNNI and block.zero and groups > 1:  # the scale changes within a group: sums do not help
                     whole = b.sub(whole, e.dot_group(e.every(BYTES, block.zero), 0, *at))
                 each = e.shuffle(gain, gain, [i] * e.lanes)
                 each = each if scale is None else b.fmul(each, scale, flags=FAST)
-                e.accumulate(b.sitofp(whole, lanes), each, totals[i % 2])
+                e.accumulate(b.sitofp(whole, lanes), each, total[i % 2])
             if VNNI and block.zero and groups == 1:
                 zero, scale = ir.Constant(few, [-float(block.zero)]), block.scales[0]
                 zero = zero if scale is None else b.fmul(zero, e.part(scale, 0, 1), flags=FAST)
-                e.accumulate(zero, sum_x, offsets)
+                e.accumulate(zero, sum_x, total[2])
             if block.offsets is not None:
-                e.accumulate(block.offsets, sum_x, offsets)
-    result = e.sum(b.fadd(*(b.load(total) for total in totals), flags=FAST))
-    if VNNI and form.nibbles is not None:
-        result = b.fadd(result, e.sum(b.load(offsets_of_pairs)), flags=FAST)
-    return b.fadd(result, e.sum(b.load(offsets)), flags=FAST)
+                e.accumulate(block.offsets, sum_x, total[2])
+    results = []
+    for first_half, second_half, *others in totals:
+        result = e.sum(b.fadd(b.load(first_half), b.load(second_half), flags=FAST))
+        for other in others if form.unpack is not None else ():
+            result = b.fadd(result, e.sum(b.load(other)), flags=FAST)
+        results.append(result)
+    return results
 
 
 def zeroed(builder: Any, kind: Any) -> Any:
@@ -402,23 +408,34 @@ def emit_values(e: Emitter, name: str, block: Any) -> list[Any]:
 
 @literal_intrinsic
 def dot_rows(
-    typingctx: Any, name: Any, weight: Any, rows: Any, blocks: Any, x: Any, gains: Any, out: Any
-) -> tuple[Any, Callable]:
-    """out_r = w_r · x for rows of blocks; `name` is a constant, the others are addresses and counts."""
+    typingctx: Any, name: Any, most: Any, weight: Any, rows: Any, blocks: Any, x: Any, x_bytes: Any,
+    gains: Any, gains_bytes: Any, last: Any, out: Any,
+) -> tuple[Any, Callable]:  # fmt: skip
+    """out_br = w_r · x_b for rows of blocks and vectors b = 0 … last; the first two arguments are constants.
+
+    Each vector begins some bytes after the one before. `most` are always computed: the last stands in for
+    those that are missing. What a vector gets is the same to the bit whatever stands beside it.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, weight, rows, blocks, x, gains, out = args
+        _, _, weight, rows, blocks, x, x_bytes, gains, gains_bytes, last, out = args
         form = FORMATS[name.literal_value]
         e = Emitter(builder, 8 if VNNI and form.unpack is not None else 16)
-        length = builder.mul(blocks, e.number(form.stored))
+        length, vectors, outs = builder.mul(blocks, e.number(form.stored)), [], []
+        for i in range(most.literal_value):
+            is_last = builder.icmp_signed("<", last, e.number(i))
+            which = builder.select(is_last, last, e.number(i))
+            places = ((x, x_bytes), (gains, gains_bytes))
+            vectors.append(tuple(builder.add(at, builder.mul(which, size)) for at, size in places))
+            outs.append(builder.add(out, builder.mul(rows, e.number(4 * i))))
         with cgutils.for_range(builder, rows) as loop:  # two rows at once confuse the processor's prefetching
             row = builder.add(weight, builder.mul(loop.index, length))
-            place = builder.add(out, builder.mul(loop.index, e.number(4)))
-            result = emit_dot(e, name.literal_value, row, x, gains, blocks)
-            builder.store(result, builder.inttoptr(place, FLOAT.as_pointer()))
+            for result, to in zip(emit_dot(e, name.literal_value, row, vectors, blocks), outs, strict=True):
+                place = builder.add(to, builder.mul(loop.index, e.number(4)))
+                builder.store(result, builder.inttoptr(place, FLOAT.as_pointer()))
         return context.get_dummy_value()
 
-    return types.void(name, *[types.int64] * 6), codegen
+    return types.void(name, most, *[types.int64] * 9), codegen
 
 
 @literal_intrinsic
@@ -453,13 +470,16 @@ KERNELS: list[Any] = []  # that addresses are of
 
 
 @cache
-def dot_kernel(name: str) -> int:
-    """Return the address of a format's product: (weight, rows, blocks of a row, x, gains, out)."""
+def dot_kernel(name: str, most: int = 1) -> int:
+    """Return the address of a format's product with up to `most` vectors; `dot_rows` says of what numbers."""
 
-    def kernel(weight: int, rows: int, blocks: int, x: int, gains: int, out: int) -> None:
-        dot_rows(name, weight, rows, blocks, x, gains, out)
+    def kernel(
+        weight: int, rows: int, blocks: int, x: int, x_bytes: int, gains: int, gains_bytes: int, last: int,
+        out: int,
+    ) -> None:  # fmt: skip
+        dot_rows(name, most, weight, rows, blocks, x, x_bytes, gains, gains_bytes, last, out)
 
-    return compile_pointer(kernel, 6)
+    return compile_pointer(kernel, 9)
 
 
 @cache

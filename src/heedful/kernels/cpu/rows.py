@@ -3,7 +3,7 @@
 With one token at a time every weight is read once and used once: a step can be as fast as memory is read, if
 nothing else costs anything. So it is one call, the weights stay where they are, and the threads share rows.
 With many rows every weight is read once for all of them. Each row stands at a position of its own and has its
-own cache; what is computed for it depends on nothing else, to the bit, if the products are TILED:
+own cache; what is computed for it depends on nothing else, to the bit, unless there are MANY:
 
     EMBED    x = scale · table[token] + position          NORM     y = γ (x − mean) / √(var + ε) + β, or RMS
     ROUND    x as products read it: in whole numbers      LINEAR   y = act(W x + b), or added, or multiplied
@@ -35,23 +35,24 @@ from heedful.kernels.cpu.numba_intrinsics import (
 EMBED, NORM, ROUND, LINEAR, TURN, ATTEND = range(6)
 # Fields of an instruction. Addresses are of memory; places are offsets into a row of the workspace.
 OP, CHUNKS, TO, FROM, IN, OUT, WEIGHT, BIAS, SCALE, KIND, MODE, ACT, GROUP, GAIN, HEAD = range(15)
-# KERNEL and TILE: addresses of code that reads blocks, for one vector and for many
-JOINED, KERNEL, ROW_BYTES, ROW_BLOCKS, TILE = range(15, 20)
+# KERNEL, SEVERAL and TILE: addresses of code that reads blocks, for one vector, for several and for many
+JOINED, KERNEL, ROW_BYTES, ROW_BLOCKS, TILE, SEVERAL = range(15, 21)
 Q, KEY, VALUE, HEADS, KV_HEADS, SIZE, LAYER, WINDOW, SLOPES, COS, SIN, TURNED = range(3, 15)
-FIELDS = 20  # JOINED: how many products, from this one on, are shared out together
+FIELDS = 21  # JOINED: how many products, from this one on, are shared out together
 FLOAT32, INT8, INT4, FLOAT16, BLOCKS = range(5)  # KIND of a matrix
 SET, ADD, TIMES = range(3)  # MODE of a product
 # Fields of `now`: only the first ASKED rows need logits, the HEAD's output. With MANY rows, products take
 # them in tiles of LANES, from x in SHORT_TILES with GAIN_TILES, or in FLOAT_TILES.
-ROWS, STRIDE, WORK, SHORTS, SHORT_STRIDE, TILED, ASKED, LOGITS = range(8)
-MANY, SHORT_TILES, GAIN_TILES, FLOAT_TILES = range(8, 12)
+ROWS, STRIDE, WORK, SHORTS, SHORT_STRIDE, ASKED, LOGITS = range(7)
+MANY, SHORT_TILES, GAIN_TILES, FLOAT_TILES = range(7, 11)
 LANES = 16
+SEVERAL_VECTORS = 4  # that code for several takes
 TOKEN, PAST, FIRST = range(3)  # of a row: what it reads, positions before it, the first that is no padding
 KEYS, VALUES, ROOM = range(3)  # of a row's cache in a layer: two addresses, and how many positions fit
 
 Code = Array  # int64 (n, FIELDS)
 Reals = Array  # float32 (n,): ε, or the scale of scores or embeddings
-Now = Array  # int64 (12,)
+Now = Array  # int64 (11,)
 Rows = Array  # int64 (B, 3)
 Caches = Array  # int64 (layers, B, 3)
 
@@ -202,38 +203,6 @@ def dot_rows_float32(weight: Int, x: Array, size: Int, out: Array) -> None:
 
 
 @compile_cached
-def dot_tile_float32(weight: Int, vectors: Int, stride: Int, rows: Int, size: Int, out: Array) -> None:
-    """out_br = w_r · x_b for at most four vectors at `vectors`, each `stride` bytes after the one before.
-
-    There are always four: the last stands in for those that are missing. So the sum for a vector is the same
-    whatever stands beside it. Two rows of weights at once, so that what is loaded is used several times.
-    """
-    count, last = out.shape[1], rows - 1
-    x0, x1 = carray(floats_at(vectors), (size,)), carray(floats_at(vectors + min(1, last) * stride), (size,))
-    x2 = carray(floats_at(vectors + min(2, last) * stride), (size,))
-    x3 = carray(floats_at(vectors + min(3, last) * stride), (size,))
-    for r in range(0, count, 2):
-        other = min(r + 1, count - 1)
-        w, v = (
-            carray(floats_at(weight + 4 * r * size), (size,)),
-            carray(floats_at(weight + 4 * other * size), (size,)),
-        )
-        a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = np.float32(0.0)
-        for i in range(size):
-            wi, vi = w[i], v[i]
-            a0 += wi * x0[i]
-            a1 += wi * x1[i]
-            a2 += wi * x2[i]
-            a3 += wi * x3[i]
-            b0 += vi * x0[i]
-            b1 += vi * x1[i]
-            b2 += vi * x2[i]
-            b3 += vi * x3[i]
-        out[0, r], out[1, r], out[2, r], out[3, r] = a0, a1, a2, a3
-        out[0, other], out[1, other], out[2, other], out[3, other] = b0, b1, b2, b3
-
-
-@compile_cached
 def dot_rows_int8(weight: Int, x: Array, gains: Array, size: Int, group: Int, out: Array) -> None:
     """out_r = Σ over groups of gain Σ n x"""
     for r in range(len(out)):
@@ -266,26 +235,29 @@ def dot_rows_int4(
 
 
 @compile_cached
-def dot_rows(line: Code, base: Int, shorts: Int, low: Int, out: Array) -> None:
-    """Rows of W x from row `low` on, by the kind of W."""
+def dot_rows(line: Code, now: Now, row: Int, low: Int, out: Array) -> None:
+    """Rows of W x from row `low` on, by the kind of W, for some rows of the batch from `row` on."""
     size, group, kind = line[IN], line[GROUP], line[KIND]
-    if kind == FLOAT32:
-        x = carray(floats_at(base + 4 * line[FROM]), (size,))
-        dot_rows_float32(line[WEIGHT] + 4 * low * size, x, size, out)
-        return
-    gains_at = base + 4 * line[GAIN]
+    base, shorts = now[WORK] + 4 * row * now[STRIDE], now[SHORTS] + 2 * row * now[SHORT_STRIDE]
+    x_at, x_bytes, gains_at = shorts, 2 * now[SHORT_STRIDE], base + 4 * line[GAIN]
+    if group == 0:
+        x_at, x_bytes = base + 4 * line[FROM], 4 * now[STRIDE]
     if line[KERNEL]:
-        x_at = base + 4 * line[FROM] if kind == FLOAT16 else shorts
-        weight = line[WEIGHT] + low * line[ROW_BYTES]
-        call_kernel(line[KERNEL], (weight, len(out), line[ROW_BLOCKS], x_at, gains_at, out.ctypes.data))
+        kernel = line[KERNEL] if len(out) == 1 else line[SEVERAL]
+        weight, last = line[WEIGHT] + low * line[ROW_BYTES], len(out) - 1
+        strides = x_bytes, gains_at, 4 * now[STRIDE]
+        call_kernel(kernel, (weight, out.shape[1], line[ROW_BLOCKS], x_at, *strides, last, out.ctypes.data))
+    elif kind == FLOAT32:
+        x = carray(floats_at(x_at), (size,))
+        dot_rows_float32(line[WEIGHT] + 4 * low * size, x, size, out[0])
     else:
         count = -(-size // group)
         whole, gains = carray(shorts_at(shorts), (size,)), carray(floats_at(gains_at), (count,))
         if kind == INT8:
-            dot_rows_int8(line[WEIGHT] + low * size, whole, gains, size, group, out)
+            dot_rows_int8(line[WEIGHT] + low * size, whole, gains, size, group, out[0])
         else:
             sums, scales = carray(floats_at(gains_at + 4 * count), (count,)), line[SCALE] + 8 * low * count
-            dot_rows_int4(line[WEIGHT] + low * (size // 2), scales, whole, gains, sums, group, out)
+            dot_rows_int4(line[WEIGHT] + low * (size // 2), scales, whole, gains, sums, group, out[0])
 
 
 @compile_inline
@@ -300,16 +272,11 @@ def linear_rows(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None
     if in_tiles(line, now):
         linear_tiles(line, scale, now, low, high)
         return
-    tile = 4 if line[KIND] == FLOAT32 and now[TILED] else 1
-    out, rows = np.empty((tile, high - low), np.float32), now[ASKED] if line[HEAD] else now[ROWS]
-    for row in range(0, rows, tile):
-        base = now[WORK] + 4 * row * now[STRIDE]
-        count = min(tile, rows - row)
-        if tile == 4:
-            x, weight = base + 4 * line[FROM], line[WEIGHT] + 4 * low * line[IN]
-            dot_tile_float32(weight, x, 4 * now[STRIDE], count, line[IN], out)
-        else:
-            dot_rows(line, base, now[SHORTS] + 2 * row * now[SHORT_STRIDE], low, out[0])
+    rows, most = now[ASKED] if line[HEAD] else now[ROWS], SEVERAL_VECTORS if line[SEVERAL] else 1
+    out = np.empty((most, high - low), np.float32)  # the kernel for several vectors writes to all of it
+    for row in range(0, rows, most):
+        count = min(most, rows - row)
+        dot_rows(line, now, row, low, out[:count])
         for b in range(count):
             put_row(line, scale, now, row + b, low, out[b])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from heedful.weights.formats.tensor_files import TensorEntry
 from heedful.weights.formats.tensor_layout import check_fetched
 
 BLOCKS_IN_A_ROW = 2048  # of quantised values, handed over at once
+PIECE_BYTES = 1 << 25  # that a thread reads at once
 
 
 PART = "{}-{:05d}-of-{:05d}.gguf"  # how llama.cpp names the parts of a file that was split
@@ -140,10 +142,17 @@ def read_whole(path: Path) -> np.ndarray:
     room: np.ndarray = np.empty(size + 64, np.uint8)
     start = -room.ctypes.data % 64
     whole = room[start : start + size]
-    with path.open("rb", buffering=0) as file:
-        view, done = memoryview(whole), 0  # type: ignore[arg-type]
-        while done < size and (count := file.readinto(view[done:])):
-            done += count
+
+    def read_piece(low: int) -> int:
+        view, done = memoryview(whole)[low : low + PIECE_BYTES], 0  # type: ignore[arg-type]
+        with path.open("rb", buffering=0) as file:
+            file.seek(low)
+            while done < len(view) and (count := file.readinto(view[done:])):
+                done += count
+        return done
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        done = sum(pool.map(read_piece, range(0, size, PIECE_BYTES)))
     if done < size:
         raise CorruptFile(f"{path} became shorter while it was read", hint="fetch it again")
     return whole

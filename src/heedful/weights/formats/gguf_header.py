@@ -118,7 +118,18 @@ class _Reader:
             return list(self.numbers(f"{count}{SCALARS[kind]}"))
         if kind != STRING:
             raise ValueError(f"{key!r:.80} is a list of kind {kind}, which is unknown")
-        return [self.text("a value of", key) for _ in range(count)]
+        texts, at, data, read_size = [], self.at, self.data, struct.Struct("<Q").unpack_from
+        try:  # a vocabulary is long: whether all of it lies within the file is looked at once, at its end
+            for _ in range(count):
+                start = at + 8
+                at = start + read_size(data, at)[0]
+                texts.append(str(data[start:at], "utf-8"))
+        except (struct.error, OverflowError, UnicodeDecodeError):
+            at = self.size + 1
+        if at > self.size:  # the reader of one text says what is wrong with which
+            return [self.text("a value of", key) for _ in range(count)]
+        self.at = at
+        return texts
 
     def tensor_infos(self, count: int) -> dict[str, tuple[tuple[int, ...], int, int]]:
         """Shape, type and offset by name, in the order of the file."""

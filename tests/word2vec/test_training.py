@@ -13,9 +13,8 @@ import pytest
 from heedful.core.errors import ConfigError, CorruptFile, InputError, NotFound
 from heedful.core.files import BLOCK_BYTES
 from heedful.word2vec import Word2Vec
-from heedful.word2vec.corpus import Corpus, drop_unknown, encode_corpus
+from heedful.word2vec.corpus import Corpus, drop_unknown, encode_corpus, find_phrases
 from heedful.word2vec.hyperparameters import Settings
-from heedful.word2vec.phrases import find_phrases
 from heedful.word2vec.trainer import Trainer
 from heedful.word2vec.word_counts import build_vocabulary, count_words
 from tests.refusal import refused

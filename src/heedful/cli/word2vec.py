@@ -65,9 +65,8 @@ def train_vectors(
     json: Json = False,
 ) -> None:
     """Train word vectors on text."""
-    from heedful.word2vec.corpus import Corpus
+    from heedful.word2vec.corpus import Corpus, join_phrases
     from heedful.word2vec.formats import format_of
-    from heedful.word2vec.phrases import join_phrases
     from heedful.word2vec.storage import file_lock
     from heedful.word2vec.trainer import Trainer
     from heedful.word2vec.vectors import Word2Vec
@@ -230,8 +229,7 @@ def write_phrases(
 ) -> None:
     """Join bigrams that score above a threshold: new york → new_york."""
     from heedful.core.files import open_atomically
-    from heedful.word2vec.corpus import Corpus
-    from heedful.word2vec.phrases import find_phrases
+    from heedful.word2vec.corpus import Corpus, find_phrases
 
     with show_progress("counting pairs"):
         bigrams = find_phrases(Corpus(corpus, lowercase), min_count, threshold)

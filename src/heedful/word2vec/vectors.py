@@ -12,10 +12,9 @@ from heedful.core.checks import check_choice, check_integer
 from heedful.core.errors import ConfigError, InputError, NotFound, nearest
 from heedful.core.files import missing_file
 from heedful.weights.hub import bundled_vectors
-from heedful.word2vec.corpus import Corpus, TextSource
+from heedful.word2vec.corpus import Corpus, Phrases, TextSource, join_phrases
 from heedful.word2vec.formats import FORMATS, check_vectors, format_of, read_vector_file, write_vectors
 from heedful.word2vec.hyperparameters import Settings
-from heedful.word2vec.phrases import Phrases, join_phrases
 from heedful.word2vec.storage import (
     pack_tables,
     read_tensor_file,

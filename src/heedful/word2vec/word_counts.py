@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from heedful.core.errors import InputError
-from heedful.word2vec.corpus import Corpus
+from heedful.word2vec.corpus import MAX_DISTINCT_WORDS, Corpus
 
-MAX_DISTINCT_WORDS = 10_000_000  # held while counting; above it the rarest are dropped
 TWO_32 = 2**32
 
 

@@ -105,9 +105,12 @@ def train(family: str, count: int, files: dict[str, Path], **settings: Any) -> d
     With a folder, also how far a checkpoint that one process opens is from the weights.
     """
     models, purpose, folder = [], FAMILIES[family].objective, settings.pop("folder", None)
+    rank = settings.pop("lora", 0)
     kind = "ddp" if count == dist.get_world_size() else "fsdp"
     for by, where in ((DistributedProcesses(kind, count), folder), (Processes(), None)):
         model = make(family).double()
+        if rank:
+            heedful.lora(model, rank)
         batches = toys.batches_of(purpose, files, model=model, batch=5)
         for _ in fit(model, purpose, batches, TrainConfig(steps=2, lr=1e-3, folder=where, **settings), by):
             pass

@@ -34,8 +34,8 @@ CASES = [
     for count in (2, 4)
     if count == 2 or name not in ONLY_TWO
 ]
-# Mixers that are no attention stay whole, so less than half of such a model is split.
-KEPT = {"linear": 0.65, "gla": 0.71, "based": 0.66, "olmo-hybrid": 0.6, "cnn": 0.75}
+# Convolutions and the delta rule stay whole, so less than half of such a model is split.
+KEPT = {"olmo-hybrid": 0.6, "cnn": 0.75}
 
 # Runs of tiny models with other settings: the name, the family, the processes, the settings.
 RUNS: dict[str, tuple[str, int, dict[str, Any]]] = {
@@ -43,6 +43,7 @@ RUNS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "one copy": ("gpt2", 4, {"ema": 0.9, "folder": "once"}),
     "muon": ("gpt2", 2, {"optimiser": "muon"}),
     "adafactor": ("llama", 2, {"optimiser": "adafactor"}),
+    "adapter": ("llama", 4, {"lora": 2}),
 }
 Measured = Callable[..., dict[str, Any]]
 

@@ -103,6 +103,11 @@ def train_command(
         return print_rehearsal(rehearse(resolved), json)
     if nproc > 1:
         check_gpus(nproc, resolved.recipe.device)
+        if nproc % resolved.recipe.tensor:
+            raise ConfigError(
+                f"tensor={resolved.recipe.tensor} does not divide --nproc {nproc}",
+                hint=f"use --nproc {resolved.recipe.tensor} or a multiple of it",
+            )
         raise typer.Exit(launch(nproc, ["train", *command_words(context, leave_out=("nproc",))]))
     from heedful.train.recipes.train import run_training
 

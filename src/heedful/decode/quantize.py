@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import Model
+from heedful.models.tensor_parallel import check_whole
 from heedful.nn.adapt import adapted_modules
 from heedful.nn.quantised import GROUP, quantise_modules
 
@@ -16,6 +17,7 @@ def quantize(model: Model, kind: str = "int8", *, group: int = GROUP, tables: bo
     `save(model, folder, quantized=True)` keeps the rounded matrices, under our own names, and `load` reads
     them. Without `quantized`, `save` widens them to floats, which other libraries open.
     """
+    check_whole(model)
     if "quantization" in model.hf_config:
         kind = model.hf_config["quantization"]["kind"]
         raise ConfigError(f"this model is quantised already, to {kind}", hint="take the one it was made from")

@@ -39,6 +39,8 @@ from heedful.nn.head import WordHead
 from heedful.nn.moe import ClippedExperts, Experts
 from heedful.nn.norm import HeadLayerNorm, norm_size
 from heedful.nn.quantised import Quantised
+from heedful.nn.state_space.linear_attention import GatedConv, GatedLinearAttention, LinearAttention
+from heedful.nn.state_space.ssm import ShortConv
 
 Mesh = Any  # torch.distributed.device_mesh.DeviceMesh, whose import takes a while
 
@@ -59,6 +61,9 @@ PLAN: dict[type[nn.Module], Split] = {
     CrossAttention: Split(("q", "k", "v"), "o"),
     LatentAttention: Split(("q", "q_up", "kv_up"), "o"),
     DisentangledAttention: Split(("q", "k", "v", "pos_q", "pos_k"), "o"),
+    LinearAttention: Split(("q", "k", "v"), "o"),
+    GatedLinearAttention: Split(("q", "k", "v", "decay", "gate"), "o"),
+    GatedConv: Split(("value", "gate", "conv"), "out"),
     MLP: Split(("up",), "down"),
     GatedMLP: Split(("gate", "up"), "down"),
     Experts: EXPERTS,
@@ -86,7 +91,7 @@ def part_axes(part: nn.Module, count: int) -> dict[str, int]:
     for layer in (*split.columns, split.rows):
         module = part._modules.get(layer)
         keys = layer in ("k", "v", "k_norm") and shares_keys(part, count)
-        if module is None or keys or not isinstance(module, nn.Linear | HeadLayerNorm):
+        if module is None or keys or not isinstance(module, nn.Linear | HeadLayerNorm | ShortConv):
             continue
         found = ROW_AXES if layer == split.rows else COLUMN_AXES
         axes |= {f"{layer}.{n}": axis for n, axis in found.items() if module._parameters.get(n) is not None}
@@ -150,9 +155,9 @@ def parallelize(model: Model, mesh: Mesh) -> Model:
     Every process calls this with the same model. Afterwards each holds slices of the large matrices, and all
     of them must make the same calls. `heedful.save` writes one normal folder.
     """
-    plan = SlicePlan(model, mesh)
+    plan, parameters = SlicePlan(model, mesh), dict(model.named_parameters())
     for name, (axis, start, end) in plan.slices.items():
-        whole = model.get_parameter(name)
+        whole = parameters[name]
         own = whole.detach().narrow(axis, start, end - start).clone(memory_format=torch.contiguous_format)
         set_parameter(model, name, own, whole.requires_grad)
     return plan.join(model)
@@ -165,11 +170,10 @@ class SlicePlan:
     """
 
     def __init__(self, model: Model, mesh: Mesh) -> None:
-        if model.mesh is not None:
-            raise InputError("this model is split already", hint="load or build it once more")
+        check_whole(model)
         count, rank = mesh_place(mesh)
         self.mesh, axes = mesh, split_axes(model, count)
-        self.shapes = {name: model.get_parameter(name).shape for name in axes}
+        self.shapes = {name: p.shape for name, p in model.named_parameters() if name in axes}
         self.slices = {
             name: (axis, *local_range(self.shapes[name][axis], count, rank)) for name, axis in axes.items()
         }
@@ -184,8 +188,9 @@ class SlicePlan:
                 f"the model is on {model.device.type} and the mesh is of {self.mesh.device_type}",
                 hint=f"use device={self.mesh.device_type!r}",
             )
+        parameters = dict(model.named_parameters())
         for name, (axis, _, _) in self.slices.items():
-            own, shape = model.get_parameter(name), self.shapes[name]
+            own, shape = parameters[name], self.shapes[name]
             stride = torch.empty(shape, device="meta").stride()
             whole = DTensor.from_local(
                 own.detach(), self.mesh, [Shard(axis)], run_check=False, shape=shape, stride=stride
@@ -222,6 +227,14 @@ class SlicePlan:
         model.mesh = self.mesh
         model.tie()
         return model
+
+
+def check_whole(model: nn.Module) -> None:
+    """Raise InputError for a model that is split, of which a function needs all."""
+    if getattr(model, "mesh", None) is not None:
+        raise InputError(
+            "this model is split over processes", hint="do this before it is split, or load it in one process"
+        )
 
 
 def mesh_place(mesh: Mesh) -> tuple[int, int]:

@@ -33,6 +33,7 @@ from heedful.data.batch import Batch
 from heedful.data.batches import StepBatches
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.models.tensor_parallel import (
+    check_splits,
     gather_dtensor,
     gather_weights,
     group_by_mesh,
@@ -140,7 +141,7 @@ class DistributedProcesses(Processes):
         if kind == "ddp" and 1 < tensor < every:
             raise ConfigError(
                 f"tensor={tensor} of {every} processes makes {every // tensor} copies, which ddp cannot keep",
-                hint=f"set parallel=fsdp, or tensor={every} for one copy",
+                hint=f"--set parallel=fsdp for several copies, --set tensor={every} for one",
             )
         self.tensor, self.world = tensor, every // tensor
         self.rank, self.is_first = dist.get_rank() // tensor, dist.get_rank() == 0
@@ -160,6 +161,7 @@ class DistributedProcesses(Processes):
         shape, names = (self.world, self.tensor), ("data", "tensor")
         self.mesh = init_device_mesh(model.device.type, shape, mesh_dim_names=names)
         if self.tensor > 1 and model.mesh is None:
+            self.run_on_first(lambda: check_splits(model, self.tensor))  # what all would say is said once
             parallelize(model, self.mesh["tensor"])
 
     def share(self, batches: StepBatches) -> StepBatches:
@@ -349,6 +351,10 @@ def processes(kind: str = "ddp", gpu: bool = False, tensor: int = 1) -> Iterator
     # Tensors of the GPU travel by NCCL, counts and flags by gloo: those wait for nothing on the device.
     dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=timedelta(minutes=30))
     try:
-        yield DistributedProcesses(kind, tensor)
+        try:
+            joined = DistributedProcesses(kind, tensor)
+        except ConfigError as error:  # what all would say is said once
+            raise error if dist.get_rank() == 0 else OtherProcessFailed(error.message) from None
+        yield joined
     finally:
         dist.destroy_process_group()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from heedful.core.checks import check_integer, check_number
 from heedful.core.errors import ConfigError, CorruptFile, InputError, NotFound, WrongShape, nearest
 from heedful.core.files import read_json, write_text
+from heedful.models.tensor_parallel import check_whole
 from heedful.nn.adapt import LoRA, adapted_modules, swap
 from heedful.weights.formats.tensor_files import save_tensors
 
@@ -39,6 +40,7 @@ def lora(
     `targets` are last words ("q", "v") or paths with * ("blocks.*.attn.*"); None is every linear layer but
     the head's. α None is 2r. `train` names parameters that learn in full beside them: ("head.*",).
     """
+    check_whole(model)
     check_integer("rank", rank, error=ConfigError)
     if alpha is not None:
         check_number("alpha", alpha, error=ConfigError)
@@ -68,6 +70,7 @@ def _is_target(name: str, module: nn.Module, targets: Sequence[str] | None) -> b
 
 def merge(model: nn.Module) -> nn.Module:
     """Add what adapters learned to the weights, in place: a plain model again, all of which may learn."""
+    check_whole(model)
     swap(model, lambda name, module: module.merged() if isinstance(module, LoRA) else None)
     for parameter in model.parameters():
         parameter.requires_grad_(parameter.is_floating_point())

@@ -20,6 +20,7 @@ from heedful.models import FAMILIES, by_gguf
 from heedful.models.base import LM, Config, Model
 from heedful.models.gguf_config import check_same_config, config_to_gguf, write_gguf_rope
 from heedful.models.hf_config import config_from_gguf
+from heedful.models.tensor_parallel import check_whole
 from heedful.nn.adapt import adapted_modules
 from heedful.text.to_gguf import gguf_tokenizer
 from heedful.weights.formats.gguf import GGUFFile
@@ -71,6 +72,7 @@ def export_gguf(model: Model, path: str | Path, quantize: str = "f16", *, tokeni
 
     The file is read again before it gets its name; a model that GGUF cannot describe is refused.
     """
+    check_whole(model)
     check_scheme(quantize)
     path, family = Path(path), model.family
     if not family.gguf:
@@ -150,6 +152,7 @@ def export_onnx(model: Model, path: str | Path) -> Path:
     input_ids and attention_mask (rows, length), and token_type_ids of a model with several, give
     sentence_embedding, logits or last_hidden_state; rows and length may be any.
     """
+    check_whole(model)
     if not isinstance(model, LM) or model.kind != "encoder":
         raise ConfigError(
             f"a {model.family.name} is no encoder", hint="ONNX is written of encoders; decoders go to GGUF"

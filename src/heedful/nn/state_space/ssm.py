@@ -74,7 +74,7 @@ def joint_products(x: Tensor, *layers: nn.Linear | tuple[nn.Linear, ...]) -> tup
         )
     bias = None if flat[0].bias is None else torch.cat([layer.bias for layer in flat])
     out = F.linear(x, torch.cat([layer.weight for layer in flat]), bias)
-    return out.split([sum(layer.out_features for layer in group) for group in groups], -1)
+    return out.split([sum(len(layer.weight) for layer in group) for group in groups], -1)
 
 
 class ShortConv(nn.Module):

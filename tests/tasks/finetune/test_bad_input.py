@@ -72,9 +72,9 @@ def test_a_label_that_training_did_not_have(heed: Heed, tmp_path: Path) -> None:
 
 
 def test_rows_longer_than_the_context(heed: Heed, text: Path, tmp_path: Path) -> None:
-    said = refused(heed, *GPT, "x.txt", *SMALL, "--length", 65)
-    assert "data.length = 65 is longer than the context of 64" in said
-    assert "--set model.context=65" in said
+    said = refused(heed, *GPT, "x.txt", *SMALL, "--length", 257)
+    assert "data.length = 257 is longer than the context of 256" in said
+    assert "--set model.context=257" in said
     (tmp_path / "t.tsv").write_text(TABLE.replace("a text of", "a text of very many words " * 9))
     assert "are longer than 16 tokens" in refused(heed, *CLASSIFY)  # never cut silently
     code, _, err = heed(*[a for a in CLASSIFY if a != "-q"], "--set", "data.truncate=true")

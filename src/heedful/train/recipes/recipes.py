@@ -570,12 +570,10 @@ def absolute_path(text: str) -> str:
 def check_same_settings(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Raise ConfigError for the first setting of a run that resuming it would change; `fit` checks train.*"""
     free = ("name", "what", "device", "parallel", "tensor", "evaluate.", "train.", "files", "valid")
-    before, after = ({**values, "tokenizer": dict(values["tokenizer"])} for values in (old, new))
-    for values in (before, after):
-        replace_paths(values, absolute_path)
-    before, after = flatten(before), flatten(after)
+    before, after = flatten(old), flatten(new)
+    place = lambda value: absolute_path(value) if isinstance(value, str) else value
     for path in sorted(set(before) | set(after)):
-        if not path.startswith(free) and before.get(path) != after.get(path):
+        if not path.startswith(free) and place(before.get(path)) != place(after.get(path)):
             raise ConfigError(
                 f"{folder} was trained with {path} = {before.get(path)!r} and would be resumed with "
                 f"{after.get(path)!r}",

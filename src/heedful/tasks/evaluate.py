@@ -99,7 +99,7 @@ def read_examples(
     files = request.files
     if len(files) == 2 and "lines" in task.file_kinds:
         if any(flags.values()):
-            raise ConfigError("two files of lines have no columns", hint="leave --text and --label out")
+            raise ConfigError("two files of lines have no columns", hint="leave text= and label= out")
         return read_parallel_lines(files, request.encoding)
     if "lines" in task.file_kinds and len(files) > 2:
         raise InputError(
@@ -235,7 +235,7 @@ def measure_perplexity(model: Model, request: EvaluationRequest) -> dict[str, An
     if not isinstance(model, LM) or not model.causal or model.config.head != "lm":
         kind = f"this is a {model.family.name} with a {model.config.head!r} head"
         way = default_task(model)
-        way_out = "which none of its tasks measures" if way == "perplexity" else f"try --task {way}"
+        way_out = "which none of its tasks measures" if way == "perplexity" else f"try task={way}"
         raise InputError("perplexity is of models that predict the next token", hint=f"{kind}, {way_out}")
     found = perplexity(model, stream, length=request.length, stride=request.stride, batch=request.batch)
     scores = {"perplexity": found.perplexity, "loss": found.loss, "tokens": found.tokens}

@@ -109,7 +109,7 @@ def validation_count(count: int) -> int:
     if count < 3:
         many = "1 example is" if count == 1 else f"{count} examples are"
         raise InputError(
-            f"{many} too few to learn from and to hold some out", hint="give 3 or more, or --valid FILE"
+            f"{many} too few to learn from and to hold some out", hint="give 3 or more, or valid=FILE"
         )
     tenth, fifth = round(count * VALIDATION_SHARE), round(count * 2 * VALIDATION_SHARE)
     return min(max(1, tenth, min(MIN_VALIDATION_ROWS, fifth)), MAX_VALIDATION_ROWS)
@@ -147,7 +147,7 @@ def split_by_label(examples: Examples, labels: Sequence[Hashable], seed: int) ->
     if not held:
         raise InputError(
             "every class has one row only, so that none can be held out to measure by",
-            hint="give two rows of a class or more, or --valid FILE",
+            hint="give two rows of a class or more, or valid=FILE",
         )
     return examples.select(sorted(set(range(len(labels))) - held)), examples.select(sorted(held))
 
@@ -227,7 +227,7 @@ TASK_COLUMNS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
 )
 KIND_NAMES = {"conll": "words with tags", "squad": "questions in SQuAD's form", "text": "plain text"}
 FLAGS_BY_KIND = {"table": ("--text", "--label", "--pair"), "conll": ("--text", "--label")}
-COUNT_HINT = "; if the first line has no names, count the columns: --text 0 --label 1"
+COUNT_HINT = "; if the first line has no names, count the columns: text=0 label=1"
 
 ColumnFlags = Mapping[str, str | None]  # the flag → the column it names
 Tasks = Mapping[str, "type[TrainableTask]"]  # by the names of `heed finetune`
@@ -279,14 +279,14 @@ def infer_file_task(
     if task_name is not None:
         if task_name not in tasks:
             raise ConfigError(
-                f"--task {task_name}: {nearest(task_name, tasks) or 'one of ' + ', '.join(tasks)}"
+                f"task={task_name}: {nearest(task_name, tasks) or 'one of ' + ', '.join(tasks)}"
             )
         if task_name not in fitting:
             holds = f"{source.path} holds {KIND_NAMES[source.kind]}"
             table = " (a table is called .csv, .tsv or .jsonl)" if source.kind == "text" else ""
             raise InputError(
-                f"{holds}, which --task {task_name} cannot learn from",
-                hint=f"it is for --task {fitting[0]}{table}",
+                f"{holds}, which task={task_name} cannot learn from",
+                hint=f"it is for task={fitting[0]}{table}",
             )
         return task_name
     if source.kind != "table":
@@ -303,8 +303,8 @@ def infer_file_task(
         report(f"assumed: --task {guess[0]}, because {guess[1]}; --task says otherwise")
         return guess[0]
     what = f"what is to be learnt from {source.path}? It has the columns {list_columns(source)}"
-    missing = [flag for flag in ("--text", "--label") if not (column_flags or {}).get(flag)]
-    say = " and ".join([f"say --task ({', '.join(tasks)})", *missing])
+    missing = [f"{flag[2:]}=" for flag in ("--text", "--label") if not (column_flags or {}).get(flag)]
+    say = " and ".join([f"say task= ({', '.join(tasks)})", *missing])
     raise InputError(what, hint=f"{say}{COUNT_HINT if missing else ''}")
 
 
@@ -345,7 +345,7 @@ def check_flags(source: InputFile, column_flags: ColumnFlags) -> None:
     """Raise ConfigError for a named column that this kind of file does not have."""
     for flag, name in column_flags.items():
         if name is not None and flag not in FLAGS_BY_KIND.get(source.kind, ()):
-            what = f"{flag} {name}: {source.path} holds {KIND_NAMES[source.kind]} and has no such column"
+            what = f"{flag[2:]}={name}: {source.path} holds {KIND_NAMES[source.kind]} and has no such column"
             raise ConfigError(what, hint="leave it out")
 
 
@@ -368,10 +368,10 @@ def infer_columns(
     by_flag = {role.flag: name for name, role in roles.items()}
     for flag, column in column_flags.items():
         if column is not None and flag not in by_flag:
-            raise ConfigError(f"{flag} {column}: --task {task} has no use for it")
+            raise ConfigError(f"{flag[2:]}={column}: task={task} has no use for it")
         if column is not None and column not in source.all_columns:
             hint = column_hint(column, source.all_columns)
-            raise InputError(f"{source.path} has no column {column!r} for {flag}", hint=hint)
+            raise InputError(f"{source.path} has no column {column!r} for {flag[2:]}=", hint=hint)
         if column is not None:
             found[by_flag[flag]] = column
     for name, role in roles.items():
@@ -383,7 +383,7 @@ def infer_columns(
         found[missing[0]] = left[0]
     elif missing:
         which = f"which column of {source.path} is the {missing[0]}? It has {list_columns(source)}"
-        raise InputError(which, hint=f"say {roles[missing[0]].flag} NAME{COUNT_HINT}")
+        raise InputError(which, hint=f"say {roles[missing[0]].flag[2:]}=NAME{COUNT_HINT}")
     first = next(iter(roles))
     for name, role in roles.items():
         by_name = column_flags.get(roles[first].flag) is None
@@ -424,7 +424,7 @@ def infer_input_columns(
         ".tsv",
     ):  # perhaps it is the first text
         which = f"which column of {source.path} is the {first}? It has {list_columns(source)}"
-        raise InputError(which, hint=f"say --text NAME{COUNT_HINT.replace(' --label 1', '')}")
+        raise InputError(which, hint=f"say text=NAME{COUNT_HINT.replace(' label=1', '')}")
     if learnt is not None and command in ("classify", "regress"):  # the query of others is no column
         learnt.check_columns(str(source.path), columns, roles)
     return columns

@@ -115,7 +115,9 @@ class TaskSpecification:
             return
         read = f"{path} is read as {describe_inputs(list(inputs.values()))}"
         missing = [roles[role].flag for role in self.inputs if role not in inputs]
-        hint = f"name the other column with {missing[0]}" if missing else "name the one column with --text"
+        hint = (
+            f"name the other column with {missing[0][2:]}=" if missing else "name the one column with text="
+        )
         raise InputError(f"{read}, and this model learnt from {self.described_inputs}", hint=hint)
 
     def complete_flags(

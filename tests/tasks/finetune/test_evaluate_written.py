@@ -114,7 +114,7 @@ def test_a_model_that_cannot_write_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("base", "hint"), [("encoder", "none of its tasks"), ("both", "try --task translate")]
+    ("base", "hint"), [("encoder", "none of its tasks"), ("both", "try task=translate")]
 )
 def test_perplexity_of_a_model_that_has_none_names_the_task_it_has(
     base: str, hint: str, models: dict[str, Path], tmp_path: Path

@@ -74,6 +74,25 @@ def test_tuples_and_a_model_in_memory_which_stays_as_it_is(bases: dict[str, Path
     assert heedful.pipeline(model=result.folder)("ann sees cats")
 
 
+def test_errors_name_arguments_and_not_options(bases: dict[str, Path]) -> None:
+    rows = [(sentence, f"{sentence} and many more words") for sentence in toy.SENTENCES]
+    with pytest.raises(InputError, match=r"say task= \(classify"):
+        heedful.finetune(bases["encoder"], rows, quiet=True)
+    with pytest.raises(InputError, match="no column 'nota' for text="):
+        heedful.finetune(bases["encoder"], [{"note": "a", "kind": "b"}], text="nota", task="classify")
+
+
+def test_the_example_of_the_page_runs(
+    bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "finetuning.md").read_text(encoding="utf-8")
+    code = page.partition("## From Python")[2].partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    toy.table(tmp_path / "inbox.csv", ("text", "id"), [("it works", 1), ("it broke", 2)])
+    exec(code.replace("all-minilm-l6-v2", str(bases["encoder"])), {})
+    assert (tmp_path / "sorted.csv").read_text().startswith("text,id,label,score\n")
+
+
 def test_every_option_of_the_command_is_an_option_of_the_function() -> None:
     parameters = inspect.signature(heedful.finetune).parameters
     options = {name for name, _, _ in find_options(FinetuneRequest)} - {"model", "file"}

@@ -46,14 +46,12 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
     classes = task if issubclass(task, TextClassification) else None
     if classes is None:
         for option, given in (
-            (f"--order {request.order}", request.order),
-            ("--merge-labels", request.merge_labels),
-            (f"--separator {request.separator!r}", request.separator),
+            (f"order={request.order!r}", request.order),
+            ("merge_labels=True", request.merge_labels),
+            (f"separator={request.separator!r}", request.separator),
         ):
             if given:
-                raise ConfigError(
-                    f"{option}: it is about the classes of --task classify", hint="leave it out"
-                )
+                raise ConfigError(f"{option}: it is about the classes of task=classify", hint="leave it out")
     notes: tuple[str, ...] = ()
     if classes is None:
         examples = task.read_examples(source, request.column_flags)

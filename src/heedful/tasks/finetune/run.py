@@ -306,7 +306,7 @@ def batch_options(
     task, pooled = split.task, None if model.pooling is None else model.pooling.length
     limit = smallest_limit(context_length(model, source=True), pooled) or sys.maxsize
     if request.length is not None and request.length > limit:
-        raise ConfigError(f"--length {request.length} is more than the {limit} tokens this model reads")
+        raise ConfigError(f"length={request.length} is more than the {limit} tokens this model reads")
     length = request.length or min(task.training.length, limit)
     if texts := task.texts(split.train) + task.texts(split.valid):
         cut = limit_characters(texts, length)
@@ -335,7 +335,7 @@ def schedule(
     epochs = min(max(defaults.epochs, math.ceil(defaults.steps / an_epoch)), defaults.max_epochs)
     steps = min(epochs * an_epoch, max(MAX_STEPS, an_epoch))
     if request.epochs == 0:
-        raise ConfigError("--epochs 0 teaches nothing", hint="give 1, or a part of it such as 0.5")
+        raise ConfigError("epochs=0 teaches nothing", hint="give 1, or a part of it such as 0.5")
     if request.epochs is not None and request.minutes is not None:
         raise ConfigError("--epochs and --minutes both say how long to train", hint="give one of them")
     if request.epochs is not None:
@@ -393,7 +393,7 @@ def keep_checkpoints(
     if at is None:
         remove_checkpoints(out)  # of a run that was killed before its first one
         if folder.exists():
-            hint = "move it away, or take another --out"
+            hint = "move it away, or take another out="
             raise ConfigError(f"{folder} is in the way: checkpoints go there while a run lasts", hint=hint)
         make_folder(folder)
         write_text(folder / COMMAND, command)
@@ -401,7 +401,7 @@ def keep_checkpoints(
         written = (folder / COMMAND).read_text(encoding="utf-8").splitlines()[0]
         raise ConfigError(
             f"{folder} holds a run that was killed, of another command or file: {written}",
-            hint="repeat that one to go on with it, delete the folder, or take another --out",
+            hint="repeat that one to go on with it, delete the folder, or take another out=",
         )
     else:
         reporter.report(f"resuming: a run that was killed is in {folder}; this one goes on from {at.name}")

@@ -175,7 +175,7 @@ class Conversational(ScoredByPerplexity):
         if model.tokenizer is None or model.tokenizer.chat_template is None:
             raise InputError(
                 "this model has no chat template: it does not know how a conversation is written",
-                hint="take one made to converse, or --task complete with prompts and completions",
+                hint="take one made to converse, or task=complete with prompts and completions",
             )
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:

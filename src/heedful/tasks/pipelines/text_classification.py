@@ -227,7 +227,7 @@ class TextClassification(TrainableTask):
         rare = {i for i, row in enumerate(valid.items) if not set(row[-1]) <= learnt}
         if len(rare) == len(valid):
             what = "the rows are too few to hold some out: their labels differ too much"
-            raise InputError(what, hint="give --valid FILE")
+            raise InputError(what, hint="give valid=FILE")
         return (*move_to_training(train, valid, rare), "drawn at random")
 
     @classmethod
@@ -238,16 +238,16 @@ class TextClassification(TrainableTask):
                 pair for part in (train, valid) for pair in zip(part.items, part.locations, strict=True)
             ]:
                 if kind.order and row[-1] not in kind.order:
-                    hint = f"--order has {', '.join(kind.order)}"
+                    hint = f"order= has {', '.join(kind.order)}"
                     raise InputError(f"{where}: the label {row[-1]!r} has no place in the order", hint=hint)
                 if not kind.order and not is_numeric(row[-1]):
-                    hint = "name all: --order low,middle,high"
+                    hint = "name all: order='low,middle,high'"
                     raise InputError(f"{where}: the label {row[-1]!r} is no number", hint=hint)
         if not kind.several and train.columns.keys() != valid.columns.keys():
             read = [", ".join(map(repr, part.columns.values())) for part in (train, valid)]
             raise InputError(
                 f"training has the columns {read[0]}, validation {read[1]}: one has a text more",
-                hint="name the columns with --text, --pair and --label",
+                hint="name the columns with text=, pair= and label=",
             )
         check_classes(train if kind.several else replace(train, items=[*train.items, *valid.items]))
         lines = zip(valid.items, valid.locations, strict=True)
@@ -412,7 +412,7 @@ def check_classes(examples: Examples) -> None:
     if len(names) > MAX_CLASSES or len(names) * 2 > len(examples) > 20:
         many = f"{len(names):,} different labels in {len(examples):,} rows"
         if all(map(is_numeric, names)):
-            hint = "they are numbers: say --task regress, or round them and say --order numbers"
+            hint = "they are numbers: say task=regress, or round them and say order=numbers"
         raise InputError(f"column {examples.columns['label']!r} has {many}", hint=hint)
 
 

@@ -83,7 +83,7 @@ class TextRegression(TrainableTask):
             read = [", ".join(map(repr, part.columns.values())) for part in (train, valid)]
             raise InputError(
                 f"training has the columns {read[0]}, validation {read[1]}: one has a text more",
-                hint="name the columns with --text, --pair and --label",
+                hint="name the columns with text=, pair= and label=",
             )
 
     @classmethod

@@ -202,7 +202,7 @@ class TokenClassification(TrainableTask):
         if len(rare) == len(valid):
             raise InputError(
                 "the sentences are too few to hold some out: their tags differ too much",
-                hint="give --valid FILE",
+                hint="give valid=FILE",
             )
         return (*move_to_training(train, valid, rare), method)
 
@@ -261,7 +261,7 @@ class TokenClassification(TrainableTask):
 def _column_number(source: InputFile, flag: str, column_flags: ColumnFlags) -> int | None:
     name = column_flags.get(flag)
     if name is not None and not name.lstrip("-").isdigit():
-        what = f"{flag} {name}: columns of {source.path} have no names"
+        what = f"{flag[2:]}={name}: columns of {source.path} have no names"
         raise InputError(what, hint="count them from 0, or from the end with -1")
     return None if name is None else int(name)
 

@@ -297,6 +297,12 @@ class Local(nn.Module):
     def prepare(self, mesh: Mesh) -> None:
         """Find out which slices this process holds."""
         self.mesh, self.place = mesh, mesh_place(mesh)
+        self.tensors = [
+            (module._parameters, name, f"{path}.{name}".removeprefix("."))
+            for path, module in self.named_modules()
+            for name, p in module._parameters.items()
+            if p is not None
+        ]
 
     @contextlib.contextmanager
     def own_tensors(self) -> Iterator[None]:
@@ -304,19 +310,14 @@ class Local(nn.Module):
 
         What stays whole is used by all processes for different heads: its gradients are summed.
         """
-        held = [
-            (module._parameters, name, f"{path}.{name}" if path else name, p)
-            for path, module in self.named_modules()
-            for name, p in module._parameters.items()
-            if p is not None
-        ]
+        whole = [cast(nn.Parameter, tensors[name]) for tensors, name, _ in self.tensors]
         try:
-            for tensors, name, path, p in held:
-                tensors[name] = self.own(path, p)
+            for (tensors, name, path), tensor in zip(self.tensors, whole, strict=True):
+                tensors[name] = self.own(path, tensor)
             yield
         finally:
-            for tensors, name, _, p in held:
-                tensors[name] = p
+            for (tensors, name, _), tensor in zip(self.tensors, whole, strict=True):
+                tensors[name] = tensor
 
     def own(self, name: str, tensor: Tensor) -> Tensor | None:
         """The tensor that this process computes with, in the place of the one of this name."""

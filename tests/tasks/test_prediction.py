@@ -141,6 +141,23 @@ def test_texts_in_memory_and_vectors_of_a_model_without_a_head(bases: dict[str, 
     assert all(len(row["vector"]) == 64 for row in found)
 
 
+def test_a_pair_without_its_second_text_has_no_prediction(bases: dict[str, Path]) -> None:
+    rows = [{"sentence1": "ann sees", "sentence2": text} for text in ("", "ann sees", "bob likes")]
+    found = heedful.predict(bases["encoder"], rows, task="similarity")
+    assert isinstance(found, list)
+    assert [row["score"] is None for row in found] == [True, False, False]
+    assert found[1]["score"] == pytest.approx(1, abs=1e-5)
+
+
+def test_a_conversation_is_a_text_or_messages() -> None:
+    user = [{"role": "user", "content": "[hello"}]
+    assert prediction.read_prompt("[hello") == user
+    answered = [*user, {"role": "assistant", "content": "hi"}]
+    assert list(prediction.read_prompt(json.dumps(answered))) == user
+    with pytest.raises(InputError, match="without an answer"):
+        prediction.read_prompt('[{"role": "system", "content": "x"}]')
+
+
 def test_text_is_written_behind_prompts(bases: dict[str, Path]) -> None:
     found = heedful.predict(bases["decoder"], [{"prompt": "ann sees", "n": 1}], max_tokens=4)
     assert isinstance(found, list)

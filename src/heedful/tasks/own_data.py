@@ -57,7 +57,8 @@ def takes_options_of(request: type, *given: str) -> Callable[[Function], Functio
 def finetune(model: str | Path | Model, data: Any, *, quiet: bool = False, **options: Any) -> FinetuneResult:
     """Fine-tune a model on your own data, and save it in a folder.
 
-        result = heedful.finetune("all-minilm-l6-v2", [("It works.", "good"), ("It broke.", "bad"), …])
+        rows = [("It works.", "good"), ("It broke.", "bad"), ("Works.", "good"), ("Broke again.", "bad")]
+        result = heedful.finetune("all-minilm-l6-v2", rows, task="classify", out="my-model")
         result.scores                  # {"accuracy": …}, measured on rows that were held out
         result.pipeline("It works.")   # [{"label": "good", "score": …}]
         result.folder                  # opened again by heedful.pipeline(model=result.folder)

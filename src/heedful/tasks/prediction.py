@@ -32,7 +32,15 @@ from heedful.core.locks import FileLock
 from heedful.core.progress import print_above, report_progress
 from heedful.data.examples.answer_spans import squad
 from heedful.data.examples.tagging import conll
-from heedful.data.input_files import InputFile, Row, cell_text, file_kind, find_input_file, stream_table
+from heedful.data.input_files import (
+    InputFile,
+    Row,
+    UnusableRow,
+    cell_text,
+    file_kind,
+    find_input_file,
+    stream_table,
+)
 from heedful.models.base import evaluation_mode
 from heedful.tasks.examples import INPUT_ROLES, ColumnFlags, infer_input_columns
 from heedful.tasks.finetune.request import PredictionRequest
@@ -120,7 +128,7 @@ class RowPredictor:
 
     def predict(self, rows: Sequence[tuple[str, ...]]) -> list[dict[str, Any] | None]:
         """Return the new cells of rows, given by the texts that are read; None for a row without a text."""
-        usable = [i for i, texts in enumerate(rows) if all(text.strip() for text in texts[:1])]
+        usable = [i for i, texts in enumerate(rows) if all(text.strip() for text in texts)]
         order = sorted(usable, key=lambda i: sum(map(len, rows[i])))
         answers: list[dict[str, Any] | None] = [None] * len(rows)
         if order:
@@ -172,12 +180,18 @@ def round_numbers(value: Any) -> Any:
 
 def read_prompt(cell: str) -> Sequence[Mapping[str, Any]]:
     """Return a conversation to be continued: a text of the user, or messages without the last answer."""
-    if not cell.lstrip().startswith("["):
+    try:
+        messages = json.loads(cell)
+    except ValueError:
+        messages = None
+    if not isinstance(messages, list):
         return [{"role": "user", "content": cell}]
-    messages = json.loads(cell)
-    if isinstance(messages, list) and messages and dict(messages[-1]).get("role") == "user":
+    if messages and isinstance(messages[-1], dict) and messages[-1].get("role") == "user":
         return messages
-    return read_messages(cell)[:-1]
+    try:
+        return read_messages(cell)[:-1]
+    except UnusableRow as error:
+        raise InputError(f"there is a row {error}: {cell[:60]}", hint="leave it out") from None
 
 
 def stream_rows(path: str, request: PredictionRequest) -> tuple[InputFile, Iterator[Row]]:

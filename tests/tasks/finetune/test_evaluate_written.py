@@ -113,9 +113,7 @@ def test_a_model_that_cannot_write_is_refused(
     assert caught.value.hint is not None
 
 
-@pytest.mark.parametrize(
-    ("base", "hint"), [("encoder", "none of its tasks"), ("both", "try task=translate")]
-)
+@pytest.mark.parametrize(("base", "hint"), [("encoder", "none of its tasks"), ("both", "try task=translate")])
 def test_perplexity_of_a_model_that_has_none_names_the_task_it_has(
     base: str, hint: str, models: dict[str, Path], tmp_path: Path
 ) -> None:

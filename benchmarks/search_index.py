@@ -75,7 +75,7 @@ def build_hnswlib(vectors: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
 
 
 BUILDERS = {
-    "exact": build_exact, "usearch": build_usearch, "usearch f16": lambda v: build_usearch(v, "f16"),
+    "exact": build_exact, "usearch": build_usearch, "usearch bf16": lambda v: build_usearch(v, "bf16"),
     "faiss": build_faiss, "hnswlib": build_hnswlib,
 }  # fmt: skip
 

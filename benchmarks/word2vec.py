@@ -115,6 +115,7 @@ def train_heedful(path: str, mode: str, loss: str, epochs: int, threads: int, se
     reports = []
     vectors = Word2Vec.train(
         path, mode=mode, loss=loss, subsample=1e-3, epochs=epochs, threads=threads, seed=seed,
+        split_punctuation=False,  # as the others read it
         report=lambda progress: reports.append((progress.words, clock())),
     )  # fmt: skip
     end = clock()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
+import transformers
 
+import heedful
 from heedful.weights.formats.tensor_files import open_folder, write_safetensors
 
 
@@ -21,6 +24,20 @@ def test_tensors_in_shards_read_back_as_one_folder(tmp_path: Path) -> None:
     source = open_folder(tmp_path)
     assert source.entries.keys() == index["weight_map"].keys() == tensors.keys()
     assert all(torch.equal(source.read(name), tensor) for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("family", ["gpt", "gpt2", "llama"])
+def test_a_model_that_was_built_here_is_saved_with_the_ids_of_its_tokenizer(
+    family: str, tmp_path: Path
+) -> None:
+    (tmp_path / "lines.txt").write_text("the cat sat on the mat\n" * 20)
+    tokenizer = heedful.train_tokenizer("bpe", [tmp_path / "lines.txt"], 300, special=["eos", "bos"])
+    model = heedful.build(family, vocab=len(tokenizer), dim=16, layers=1, heads=2, context=32)
+    model.tokenizer = tokenizer
+    config = json.loads((heedful.save(model, tmp_path / "model") / "config.json").read_text())
+    assert (config["bos_token_id"], config["eos_token_id"]) == (tokenizer.bos, tokenizer.eos)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert theirs.generation_config.eos_token_id == tokenizer.eos
 
 
 def test_saving_over_shards_leaves_no_old_weights(tmp_path: Path) -> None:

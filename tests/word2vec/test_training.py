@@ -218,6 +218,16 @@ def test_a_folder_of_plain_and_packed_files_is_one_corpus(tmp_path, corpus):
     assert list(Corpus(tmp_path).sentences()) == corpus
 
 
+def test_punctuation_is_split_from_words_of_files_unless_said_otherwise(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text('She said: "Don\'t (ever) pay 3.14!"\nWell-known, e.g. new_york...\n')
+    first, second = Corpus(path).sentences()
+    assert first == ["She", "said", ":", '"', "Don't", "(", "ever", ")", "pay", "3.14", "!", '"']
+    assert second == ["Well-known", ",", "e.g", ".", "new_york", "..."]
+    assert next(Corpus(path, split_punctuation=False).sentences())[1] == "said:"
+    assert list(Corpus([["a."]]).sentences()) == [["a."]]
+
+
 def test_a_text_without_line_ends_is_cut_into_sentences(tmp_path):
     words = [f"word{i % 1000}" for i in range(500_000)]
     path = tmp_path / "long.txt"

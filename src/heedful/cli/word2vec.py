@@ -54,6 +54,7 @@ def train_vectors(
         int | None, Option("Compute in N threads; 1 is bit-exact. [default: all cores]")
     ] = None,
     lowercase: Lowercase = False,
+    split_punctuation: Annotated[bool, Option("Split punctuation from words.")] = True,
     phrases: Annotated[
         int, Option("Join bigrams in N passes first (1: new_york; 2: up to four words).", minimum=0)
     ] = 0,
@@ -78,10 +79,13 @@ def train_vectors(
         path.parent.mkdir(parents=True, exist_ok=True)
     with file_lock(output):
         report = lambda joined: typer.echo(f"phrases: {len(joined.scores):,} pairs joined", err=True)
-        text = join_phrases(Corpus(corpus, lowercase), phrases, report)
+        text = join_phrases(Corpus(corpus, lowercase, split_punctuation=split_punctuation), phrases, report)
         trainer = Trainer.begin(text, settings, checkpoint, resume)
         counts = trainer.counts
         typer.echo(f"{counts.total:,} words read, {len(counts):,} in the vocabulary", err=True)
+        if split_punctuation:
+            note = "punctuation is split from words; --no-split-punctuation leaves words as they are"
+            typer.echo(note, err=True)
         seconds = _show_progress(trainer, threads, checkpoint, device)
         vectors = Word2Vec.from_trainer(trainer)
         vectors.save(output)
@@ -232,10 +236,10 @@ def write_phrases(
     from heedful.word2vec.corpus import Corpus, find_phrases
 
     with show_progress("counting pairs"):
-        bigrams = find_phrases(Corpus(corpus, lowercase), min_count, threshold)
+        bigrams = find_phrases(Corpus(corpus, lowercase, split_punctuation=False), min_count, threshold)
     joining = show_progress("joining phrases")
     with joining, open_atomically(output, "w", encoding="utf-8", newline="\n") as file:
-        for sentence in Corpus(corpus, lowercase, phrases=(bigrams,)).sentences():
+        for sentence in Corpus(corpus, lowercase, phrases=(bigrams,), split_punctuation=False).sentences():
             file.write(" ".join(sentence) + "\n")
     typer.echo(f"{len(bigrams.scores):,} pairs joined", err=True)
     typer.echo(str(output))

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 _WHERE = {
+    "BatchPredictor": "on_ray",
     "Conversation": "pipelines.conversational",
     "FewShot": "likelihood",
     "OpenDomain": "search",
@@ -19,6 +20,7 @@ _WHERE = {
     "infill": "likelihood",
     "log_probability": "likelihood",
     "pipeline": "registry",
+    "predict_on_ray": "on_ray",
     "rank": "likelihood",
 }
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from heedful.tasks.likelihood import log_probability as log_probability
     from heedful.tasks.likelihood import rank as rank
     from heedful.tasks.model_inputs import Truncated as Truncated
+    from heedful.tasks.on_ray import BatchPredictor as BatchPredictor
+    from heedful.tasks.on_ray import predict_on_ray as predict_on_ray
     from heedful.tasks.pipelines.conversational import Conversation as Conversation
     from heedful.tasks.registry import TASKS as TASKS
     from heedful.tasks.registry import pipeline as pipeline

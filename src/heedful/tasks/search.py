@@ -248,13 +248,16 @@ class Search:
 
     def _find_by_graph(self, vectors: Tensor, top_k: int) -> list[list[tuple[int, float]]]:
         self.build_graph()
-        # Rows stand in the order of their keys, and the distance of unit vectors is 1 − cosine.
+        # Rows stand in the order of their keys.
         index = lambda key: bisect_left(self.rows, int(key), key=lambda row: row.key)
-        found = [self._graph.search(vector, min(top_k, len(self))) for vector in vectors.numpy()]
-        return [
-            [(index(key), 1.0 - float(far)) for key, far in zip(one.keys, one.distances, strict=True)]
-            for one in found
-        ]
+        results = []
+        for vector in vectors:
+            near = self._graph.search(vector.numpy(), min(2 * top_k, len(self))).keys
+            indices = [index(key) for key in near]
+            best = (self.vectors[indices] @ vector).sort(descending=True)
+            order = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            results.append([(indices[i], score) for i, score in order][:top_k])
+        return results
 
     def save(self, folder: str | Path) -> Path:
         """Write everything, whole or not at all; a model that is an object must be given again to `load`."""
@@ -315,7 +318,10 @@ def new_graph(size: int) -> Any:
     """Return an empty graph of usearch for vectors of this size."""
     from usearch.index import Index
 
-    return Index(ndim=size, metric="ip", dtype="f32", connectivity=16, expansion_add=128, expansion_search=64)
+    # Half the memory and twice the speed of float32; `find` compares what it finds in float32 again.
+    return Index(
+        ndim=size, metric="ip", dtype="bf16", connectivity=16, expansion_add=128, expansion_search=64
+    )
 
 
 # Answers from a folder of texts: find the passages that may hold one, then read them   (Chen et al. 2017)

@@ -150,6 +150,11 @@ def _saved_config(model: Model, tensors: Mapping[str, Tensor]) -> dict[str, Any]
     rounded = [m.dtype for m in model.modules() if isinstance(m, Int8Embedding)]
     floats = (p for n, p in model.named_parameters() if p.is_floating_point() and not n.endswith(".scale"))
     hf_config["dtype"] = str(rounded[0] if rounded else next(floats).dtype).removeprefix("torch.")
+    if model.origin is None:  # built here: other programs would take the ids of the published vocabulary
+        for role in ("bos", "eos", "pad"):
+            token = getattr(model.tokenizer, role, None)
+            if token is not None and hf_config.get(f"{role}_token_id") is None:
+                hf_config[f"{role}_token_id"] = token
     return hf_config
 
 

@@ -8,6 +8,7 @@ nothing depends on which thread trains it, and to resume a run is to know the nu
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,9 @@ JOB_WORDS = 10_000
 MAX_DISTINCT_WORDS = 10_000_000  # held while counting; above it the rarest are dropped
 END, UNKNOWN = -1, -2  # end of a sentence; a word outside the vocabulary, dropped before windows are made
 
+# Quotes and brackets anywhere, and marks at the end of a word: "(3.14," is ( 3.14 , and "don't" stays whole.
+PUNCTUATION = re.compile(r"""(["“”„«»()\[\]{}…—]|[.,;:!?]+(?=["”»)\]}]*(?:\s|$)))""")
+
 TextSource = Paths | Iterable[Sequence[str]]
 
 
@@ -37,6 +41,7 @@ class Corpus:
     lowercase: bool = False
     encoding: str = "utf-8"
     phrases: tuple[Phrases, ...] = ()
+    split_punctuation: bool = True  # in files: a mark beside a word is a word of its own
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, Path | Iterable):
@@ -71,10 +76,13 @@ class Corpus:
                 tail += block.lower() if self.lowercase else block
                 cut = tail.rfind("\n") + 1 or (tail.rfind(" ") + 1 if len(tail) > BLOCK_BYTES else 0)
                 if cut:
-                    yield tail[:cut]
+                    yield self._split_marks(tail[:cut])
                     tail = tail[cut:]
             if tail:
-                yield tail
+                yield self._split_marks(tail)
+
+    def _split_marks(self, text: str) -> str:
+        return PUNCTUATION.sub(r" \1 ", text) if self.split_punctuation else text
 
     def sentences(self) -> Iterator[list[str]]:
         """Yield the words of each line, phrases joined, cut after MAX_SENTENCE_WORDS."""

@@ -76,18 +76,19 @@ class Word2Vec:
         cls, corpus: TextSource, dim: int = 100, window: int = 5, mode: str = "skipgram",
         loss: str = "negative", negatives: int = 5, min_count: int = 5, subsample: float | None = None,
         epochs: int = 5, threads: int | None = None, seed: int = 0, *, lowercase: bool = False,
-        encoding: str = "utf-8", phrases: int = 0, device: str = "cpu",
+        encoding: str = "utf-8", phrases: int = 0, split_punctuation: bool = True, device: str = "cpu",
         checkpoint: str | Path | None = None, resume: bool = False,
         report: Callable[[ProgressReport], None] | None = None, **more: Any,
     ) -> Word2Vec:  # fmt: skip
         """Train on text; `more`: max_vocab, noise_exponent, dynamic, cbow, rate, min_rate (see Settings).
 
         `phrases` passes of joining bigrams come first. threads=1 is bit-exact; None takes all cores.
+        Punctuation in files is split from words unless `split_punctuation` is False.
         """
         chosen = {"dim": dim, "window": window, "mode": mode, "loss": loss, "negatives": negatives}
         chosen |= {"min_count": min_count, "subsample": subsample, "epochs": epochs, "seed": seed}
         settings = Settings.from_dict(chosen | more)
-        text = join_phrases(Corpus(corpus, lowercase, encoding), phrases)
+        text = join_phrases(Corpus(corpus, lowercase, encoding, split_punctuation=split_punctuation), phrases)
         path = Path(checkpoint) if checkpoint is not None else None
         trainer = Trainer.begin(text, settings, path, resume)
         for progress in trainer.run(threads, path, device):

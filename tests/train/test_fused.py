@@ -22,8 +22,6 @@ from heedful.train.float8 import FusedAttention, FusedMamba, FusedMLP, fused_cla
 from tests.train import toys
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-# torch warns when the first product of a process is one of the backward pass; only results count here.
-pytestmark = pytest.mark.filterwarnings("ignore:.*no current CUDA context")
 
 
 def test_a_hidden_layer_and_its_gradients_equal_the_plain_ones() -> None:

@@ -80,7 +80,8 @@ def _linear_chunks(
 ) -> tuple[Tensor, Tensor]:
     """At most CHUNKS chunks at once. Only the decay from an earlier to a later position is exponentiated."""
     T = q.shape[2]
-    cut = lambda x: F.pad(x, (0, 0, 0, -T % size)).unflatten(2, (-1, size))  # (B, H, n, c, ·)
+    fill = lambda x: F.pad(x, (0, 0, 0, -T % size)) if T % size else x
+    cut = lambda x: fill(x).unflatten(2, (-1, size))  # (B, H, n, c, ·)
     q, k, v = cut(q), cut(k), cut(v)
     log = None if log_a is None else cut(log_a).cumsum(3)
     document = None if fresh is None else cut(fresh[:, None, :, None].int())[..., 0].cumsum(3)  # (B, 1, n, c)
@@ -169,7 +170,8 @@ def _inside_chunks(
 def fits_chunk_kernels(q: Tensor, v: Tensor) -> bool:
     """Whether the kernels for chunks of heads with one decay each take these (B, H, n, c, ·)."""
     sizes = (*q.shape[3:], v.shape[4])
-    return runs_on_gpu(q) and torch.is_autocast_enabled("cuda") and all(n in (16, 32, 64, 128) for n in sizes)
+    narrow = torch.is_autocast_enabled(q.device.type)
+    return runs_on_gpu(q) and narrow and all(n in (16, 32, 64, 128) for n in sizes)
 
 
 @torch.library.custom_op("heedful::chunk_heads", mutates_args=())

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 16  # positions that the fast forms of state spaces read at a time
+HAS_TRITON = find_spec("triton") is not None  # asked once: a compiler cannot follow the question
 
 
 def to_float32(x: Tensor) -> Tensor:
@@ -28,7 +29,7 @@ def uncast(x: Tensor) -> torch.autocast:
 
 def runs_on_gpu(x: Tensor) -> bool:
     """Whether kernels that compute in float32 are taken for x."""
-    return x.is_cuda and x.element_size() <= 4 and find_spec("triton") is not None
+    return x.is_cuda and x.element_size() <= 4 and HAS_TRITON
 
 
 def gather_valid(x: Tensor, valid: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The selective scan of Mamba on a GPU: how the kernels of `gpu_scan.py` are launched, forward and back.
+"""The selective scan of Mamba on a GPU: how the kernels of `scan.py` are launched, forward and back.
 
 A text is cut into as many segments as keep the device busy. With one, every position is read once each way;
 with more, once before to find what enters each segment.
@@ -13,8 +13,7 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
-from heedful.kernels.gpu.lanes import order_shared
-from heedful.kernels.gpu.scan import scan_backward, scan_forward, scan_segments, scan_slopes
+from heedful.kernels.gpu.scan import order_shared, scan_backward, scan_forward, scan_segments, scan_slopes
 
 SPAN = 8  # positions between states that are kept for the gradient
 WARPS = 4  # of a program: 32 channels

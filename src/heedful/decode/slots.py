@@ -29,7 +29,7 @@ from heedful.decode.stepper import erasable
 from heedful.models.base import LM, Seq2Seq, State, evaluation_mode
 from heedful.nn.context import PartState
 from heedful.nn.position import Rotary
-from heedful.nn.state import KV, StateGroup
+from heedful.nn.state import KV, state_leaves
 
 CHUNK = 64  # prompt tokens read at once, between two steps of the others
 KEPT_SLOTS = 16  # closed texts whose beginning may be used again
@@ -214,9 +214,7 @@ class EagerSlots:
 
 def kv_parts(part: PartState | None) -> list[KV]:
     """Return the keys and values of all layers, in order."""
-    if isinstance(part, StateGroup):
-        return [kv for child in part.parts.values() for kv in kv_parts(child)]
-    return [part] if isinstance(part, KV) else []
+    return [leaf for leaf in state_leaves(part) if isinstance(leaf, KV)]
 
 
 # Texts of models that are split over processes: the first one leads, and the others repeat what it does.

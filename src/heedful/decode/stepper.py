@@ -24,7 +24,7 @@ from heedful.decode.sampling import choose_token
 from heedful.decode.settings import GenerationSettings
 from heedful.models.base import LM, Model, Seq2Seq, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
-from heedful.nn.state import FixedState, RecurrentState, SlidingKV, StateGroup
+from heedful.nn.state import FixedState, RecurrentState, SlidingKV, state_leaves
 
 PROMPT_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 MAX_BURST = 64  # tokens that a row may write before the host looks
@@ -175,11 +175,13 @@ class EagerStepper:
 
 def erasable(part: PartState | None) -> float:
     """Return how many of the newest positions all layers can forget: none if recurrent, a few of a window."""
-    if isinstance(part, StateGroup):
-        return min(map(erasable, part.parts.values()), default=math.inf)
-    if isinstance(part, SlidingKV):
-        return part.spare
-    return 0 if isinstance(part, RecurrentState) and not isinstance(part, FixedState) else math.inf
+    most = math.inf
+    for leaf in state_leaves(part):
+        if isinstance(leaf, SlidingKV):
+            most = min(most, leaf.spare)
+        elif isinstance(leaf, RecurrentState) and not isinstance(leaf, FixedState):
+            most = 0
+    return most
 
 
 def stepper_for(model: Model | Stepper) -> Stepper:

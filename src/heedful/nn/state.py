@@ -5,7 +5,7 @@ One word, state, for a KV cache and for a hidden state. The model counts positio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -229,6 +229,15 @@ class StateGroup:
         for part in self.parts.values():
             if part is not None:
                 part.crop(length)
+
+
+def state_leaves(state: PartState | None) -> Iterator[PartState]:
+    """Yield the states of all parts inside a state, in order."""
+    if isinstance(state, StateGroup):
+        for part in state.parts.values():
+            yield from state_leaves(part)
+    elif state is not None:
+        yield state
 
 
 def keep_all_keys(state: PartState | None) -> PartState | None:

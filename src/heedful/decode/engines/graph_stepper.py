@@ -36,9 +36,9 @@ from heedful.decode.engines.step_parts import compute_by_operators
 from heedful.decode.settings import GenerationSettings
 from heedful.decode.stepper import MAX_BURST, erasable
 from heedful.models.base import LM, Model, Seq2Seq, State, evaluation_mode
-from heedful.nn.context import PartState, Watch
+from heedful.nn.context import Watch
 from heedful.nn.position import Rotary
-from heedful.nn.state import SlidingKV, StateGroup
+from heedful.nn.state import SlidingKV, state_leaves
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 MIN_CAPACITY, MIN_MEMORY = 64, 16
@@ -336,7 +336,8 @@ class GraphStepper(FastStepper):
         count = tokens.shape[1]
         self.uses[count] = self.uses.get(count, 0) + 1
         often = self.uses[count] > USES_BEFORE_RECORDING or self.model.device.type != "cuda"
-        few = count <= min(MAX_TOKENS_RECORDED, most_at_once(self._state.parts))
+        windows = (leaf for leaf in state_leaves(self._state.parts) if isinstance(leaf, SlidingKV))
+        few = count <= min([MAX_TOKENS_RECORDED, *(window.spare for window in windows)])
         if few and often and self.can_step_fast(None) and self.prepare(len(tokens), count):
             return self.run(tokens)
         return super().extend(tokens)
@@ -481,10 +482,3 @@ class GraphStepper(FastStepper):
             assert self.recording is not None
             self.recording.static.past.sub_(self.recording.static.active, alpha=newest)
             self.count(-newest)
-
-
-def most_at_once(part: PartState | None) -> float:
-    """Return how many tokens a static state reads at once: as many as the spare slots of a window."""
-    if isinstance(part, StateGroup):
-        return min(map(most_at_once, part.parts.values()), default=math.inf)
-    return part.spare if isinstance(part, SlidingKV) else math.inf

@@ -22,7 +22,15 @@ from torch import Tensor
 from heedful.core.errors import InputError
 from heedful.models.base import LM, Seq2Seq, State
 from heedful.nn.context import Context, Mask, PartState
-from heedful.nn.state import KV, FixedState, RecurrentState, SlidingKV, StateGroup, slot_positions
+from heedful.nn.state import (
+    KV,
+    FixedState,
+    RecurrentState,
+    SlidingKV,
+    StateGroup,
+    slot_positions,
+    state_leaves,
+)
 
 # Tensors of a part that run along an encoder's memory, and the axis that does.
 MEMORY_AXES = {"k": 2, "v": 2, "keys": 1}
@@ -224,24 +232,13 @@ def ordinary(part: PartState | None, length: int) -> PartState | None:
     return part
 
 
-def recurrent_tensors(part: PartState | None) -> Iterator[Tensor]:
-    """Yield what a step changes so that a second one with the same token would give something else."""
-    if isinstance(part, StateGroup):
-        for child in part.parts.values():
-            yield from recurrent_tensors(child)
-    elif isinstance(part, RecurrentState) and not isinstance(part, FixedState):
-        yield from part.tensors.values()
-
-
 def all_tensors(part: PartState | None) -> Iterator[Tensor]:
     """Yield every tensor that a state holds."""
-    if isinstance(part, StateGroup):
-        for child in part.parts.values():
-            yield from all_tensors(child)
-    elif isinstance(part, RecurrentState):
-        yield from part.tensors.values()
-    elif isinstance(part, (KV, SlidingKV)) and part.k is not None and part.v is not None:
-        yield from (part.k, part.v)
+    for leaf in state_leaves(part):
+        if isinstance(leaf, RecurrentState):
+            yield from leaf.tensors.values()
+        elif isinstance(leaf, (KV, SlidingKV)) and leaf.k is not None and leaf.v is not None:
+            yield from (leaf.k, leaf.v)
 
 
 class StaticState:
@@ -366,7 +363,9 @@ class StaticState:
     def changed_by_step(self) -> Iterator[Tensor]:
         """Yield what to put back after a step so that the same step can be taken again."""
         yield self.past
-        yield from recurrent_tensors(self.parts)
+        for leaf in state_leaves(self.parts):
+            if isinstance(leaf, RecurrentState) and not isinstance(leaf, FixedState):
+                yield from leaf.tensors.values()
 
     @property
     def nbytes(self) -> int:

@@ -333,7 +333,7 @@ class RowProgram:
         self.now[[R.WORK, R.SHORTS]] = self.workspace.data_ptr(), self.shorts.data_ptr()
         self.now[[R.LOGITS, R.SHORT_TILES]] = self.logits.data_ptr(), self.short_tiles.data_ptr()
         self.now[[R.GAIN_TILES, R.FLOAT_TILES]] = self.gain_tiles.data_ptr(), self.float_tiles.data_ptr()
-        self.windows = [bool(line[R.WINDOW]) for line in listing.code if line[R.OP] == R.ATTEND]
+        self.attentions = [line for line in listing.code if line[R.OP] == R.ATTEND]
 
     def bind(self, caches: Sequence[KV | SlidingKV], rows: Sequence[int]) -> None:
         """Let row i use row rows[i] of these caches."""
@@ -344,8 +344,7 @@ class RowProgram:
 
     def allocate(self, caches: Sequence[KV | SlidingKV], rows: int, length: int) -> None:
         """Give `rows` texts room for `length` positions in caches that have less."""
-        attentions = [line for line in self.listing.code if line[R.OP] == R.ATTEND]
-        for kv, line in zip(caches, attentions, strict=True):
+        for kv, line in zip(caches, self.attentions, strict=True):
             room = min(length, kv.slots) if isinstance(kv, SlidingKV) else length
             if kv.k is None or kv.v is None:  # memory is taken when it is written to
                 kv.k, kv.v = torch.zeros(2, rows, line[R.KV_HEADS], room, line[R.SIZE])
@@ -355,12 +354,12 @@ class RowProgram:
     def cache_table(self, caches: Sequence[KV | SlidingKV]) -> np.ndarray:
         """Return where the first row of each layer's cache is, (layers, 3); refuse what no kernel reads."""
         table = np.zeros((len(caches), 3), np.int64)
-        for entry, kv, window in zip(table, caches, self.windows, strict=True):
+        for entry, kv, line in zip(table, caches, self.attentions, strict=True):
             assert kv.k is not None
             assert kv.v is not None
             if kv.k.dtype != torch.float32 or not (kv.k.is_contiguous() and kv.v.is_contiguous()):
                 raise UnsupportedPart(f"a cache of {kv.k.dtype}")
-            if isinstance(kv, SlidingKV) != window:
+            if isinstance(kv, SlidingKV) != bool(line[R.WINDOW]):
                 raise UnsupportedPart(f"a {type(kv).__name__} of a layer with another window")
             entry[:] = kv.k.data_ptr(), kv.v.data_ptr(), kv.k.shape[2]
         return table

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 import heedful
-from heedful.core.errors import InputError
 from heedful.decode.stepper import EagerStepper
 from tests.decode.toy import speller
 from tests.properties.tiny import ENCODERS, GENERATORS, SEQ2SEQS, by_kinds, tiny
@@ -49,9 +48,16 @@ def test_in_bfloat16_the_agreement_is_stated_and_nine_tokens_in_ten_must_be_the_
 
 
 @pytest.mark.parametrize("family", ENCODERS[:2])
-def test_an_encoder_cannot_be_checked(family: str) -> None:
-    with pytest.raises(InputError, match="cannot generate"):
-        heedful.check(tiny(family))
+def test_the_vectors_of_an_encoder_are_compared_alone_and_in_a_batch(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny(family)
+    report = heedful.check(model)
+    assert report.ok, str(report)
+    assert ({c.mode for c in report.comparisons}, report.tokens) == ({"batch, left", "batch, right"}, 0)
+    encode = model.encode
+    monkeypatch.setattr(model, "encode", lambda tokens, valid=None: encode(tokens))  # padding is read as text
+    assert not heedful.check(model).ok
 
 
 @pytest.mark.slow

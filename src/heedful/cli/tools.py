@@ -79,14 +79,18 @@ def check_command(
 ) -> None:
     """Check that a text is continued alike alone, batched, padded, in chunks, uncached and on the fast path.
 
+    Of an encoder the vectors of tokens are compared, alone and in a padded batch.
+
     Examples:
       heed check smollm2-135m-instruct
+      heed check all-minilm-l6-v2
     """
-    from heedful.decode.check import check
+    from heedful.decode.check import check, generates
+    from heedful.decode.fast import fast
 
-    stepper = load_stepper(model, device, dtype)
-    with show_progress("decoding in every mode"):
-        report = check(stepper.model, tokens=tokens, fast=stepper)
+    loaded = load_model(model, device, dtype)
+    with show_progress("comparing every mode"):
+        report = check(loaded, tokens=tokens, fast=fast(loaded) if generates(loaded) else None)
     if json:
         as_json(asdict(report) | {"ok": report.ok})
     else:

@@ -5,6 +5,8 @@ uncached              the whole text in one pass, no state
 chunks                the prompt read in pieces
 batch, left or right  all prompts together, padded on that side
 compiled              the fast stepper, if one is given
+
+An encoder generates nothing: the vectors of its tokens are compared, of a text alone and of texts in a batch.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Report:
 
     model: str
     dtype: str
-    tokens: int
+    tokens: int  # that were generated; 0 for an encoder
     tolerance: float
     comparisons: tuple[Comparison, ...]
 
@@ -56,10 +58,13 @@ class Report:
         return all(c.same and c.difference <= self.tolerance for c in self.comparisons)
 
     def __str__(self) -> str:
-        lines = [f"{self.model}, {self.dtype}, {self.tokens} greedy tokens, each mode beside a prompt alone"]
+        what, unit = f"{self.tokens} greedy tokens, each mode beside a prompt alone", "logit difference"
+        if not self.tokens:
+            what, unit = "the vectors of tokens, in a batch and alone", "difference"
+        lines = [f"{self.model}, {self.dtype}, {what}"]
         for c in self.comparisons:
             same = f"{c.agreement:.0%} of tokens the same"
-            lines.append(f"  {c.mode:<14}{same:<26}largest logit difference {c.difference:.1e}")
+            lines.append(f"  {c.mode:<14}{same:<26}largest {unit} {c.difference:.1e}")
         return "\n".join([*lines, "ok" if self.ok else f"NOT ok: tolerance {self.tolerance:.0e}"])
 
 
@@ -75,16 +80,22 @@ def check(
     """Continue the same prompts in every mode and compare greedy tokens and logits.
 
     `texts` are the prompts; a model without a tokenizer gets random ids. `fast` is a stepper of the
-    same model, compared too.
+    same model, compared too. Of an encoder the vectors of tokens are compared.
     """
-    eager = EagerStepper(model)
     if model.tokenizer is not None:
         prompts = encode_prompts(model, list(texts or DEFAULT_PROMPTS))
     else:
-        random, vocab = torch.Generator().manual_seed(0), eager.model.embed.vocab
+        random, vocab = torch.Generator().manual_seed(0), model.embed.vocab
         prompts = encode_prompts(
             model, [torch.randint(vocab, (n,), generator=random).tolist() for n in (7, 4, 2)]
         )
+    quantised = model.hf_config.get("quantization", {}).get("kind")  # whatever its first tensor is
+    name = quantised or str(next(model.parameters()).dtype).removeprefix("torch.")
+    if not generates(model):
+        with evaluation_mode(model):
+            compared = tuple(compare_vectors(model, prompts, tolerance))
+        return Report(model.family.name, name, 0, tolerance, compared)
+    eager = EagerStepper(model)
     context = context_length(model)
     if context is not None:  # past it, steps and one pass differ with dynamic rotary positions
         longest = 1 if isinstance(model, Seq2Seq) else max(map(len, prompts.ids))
@@ -95,9 +106,25 @@ def check(
         found = list(compare_modes(eager, prompts, new, logits))
     if fast is not None:
         found.append(compare_logits("compiled", forced_one_by_one(fast, prompts, new), logits))
-    quantised = model.hf_config.get("quantization", {}).get("kind")  # whatever its first tensor is
-    name = quantised or str(next(model.parameters()).dtype).removeprefix("torch.")
     return Report(model.family.name, name, tokens, tolerance, tuple(found))
+
+
+def generates(model: Model) -> bool:
+    """Return whether a model writes text, and is no encoder."""
+    return isinstance(model, Seq2Seq) or (isinstance(model, LM) and model.causal)
+
+
+def compare_vectors(model: Model, prompts: Prompts, tolerance: float) -> Iterator[Comparison]:
+    """Compare an encoder's vectors of every token in a padded batch with those of each text alone."""
+    assert isinstance(model, LM)
+    alone = torch.cat([model.encode(torch.tensor([ids], device=model.device))[0] for ids in prompts.ids])
+    for side in ("left", "right"):
+        tokens, valid = prompts.padded(model.device, left=side == "left")
+        vectors = model.encode(tokens, valid=valid)
+        together = vectors.flatten(0, 1) if valid is None else vectors[valid]
+        difference = (together - alone).float().abs().amax(-1)
+        same = (difference <= tolerance).double().mean()
+        yield Comparison(f"batch, {side}", float(same), float(difference.max()))
 
 
 def greedy_logits(stepper: Stepper, ids: list[int], count: int) -> Tensor:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from heedful.cli.training import plot_command
 from heedful.cli.word2vec import word2vec_command as app
 from heedful.core.errors import HeedfulError
 from heedful.word2vec import Word2Vec
@@ -37,6 +38,13 @@ def test_train_then_ask(trained: Path):
     assert value == pytest.approx(Word2Vec.load(trained).similarity("king", "queen"), abs=1e-4)
     odd = RUN.invoke(app, ["odd", str(trained), "king", "queen", "ship"]).stdout.strip()
     assert odd in {"king", "queen", "ship"}
+
+
+def test_a_map_of_words_is_drawn(trained: Path, tmp_path: Path):
+    drawn = [RUN.invoke(plot_command, ["words", str(trained), *words, "-o", str(tmp_path / "map.csv")])
+             for words in ((), ("king", "queen", "ship"))]  # fmt: skip
+    assert [result.stdout.strip() for result in drawn] == [str(tmp_path / "map.csv")] * 2
+    assert "ship" in (tmp_path / "map.csv").read_text()
 
 
 def test_train_reports_json(tmp_path, text):

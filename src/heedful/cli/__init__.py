@@ -44,7 +44,7 @@ COMMANDS = {
     "eval": Command("finetune", "Measure a model on files.", "Training"),
     "predict": Command("finetune", "Predict every row of a table.", "Tasks"),
     "verify": Command("experiments", "Measure a published result again.", "Training"),
-    "plot": Command("training", "Plot training curves.", "Training"),
+    "plot": Command("training", "Plot training curves, or a map of words.", "Training"),
     "race": Command("experiments", "Compare RNNs, Transformers and others of one size.", "Training"),
     "scale": Command("experiments", "Fit a scaling law and predict the loss of larger models.", "Training"),
     "tokenizer": Command("training", "Train a tokenizer on text.", "Training"),

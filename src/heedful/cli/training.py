@@ -306,7 +306,7 @@ def train_tokenizer(
 # `heed plot training`: training curves in the terminal, or as a picture or table.
 
 
-plot_command = CommandGroup("Plot training curves.")
+plot_command = CommandGroup("Plot training curves, or a map of words.")
 
 
 @plot_command.add("training")
@@ -333,3 +333,26 @@ def plot_training(
 
         figure = view.training(run, metric)
     print(draw_curves(read_curves(run, metric), metric) if output is None else figure.save(output))
+
+
+@plot_command.add("words")
+def plot_words(
+    vectors: Annotated[Path, Argument("A file of word vectors, as `heed word2vec train` writes it.")],
+    words: Annotated[list[str] | None, Argument("Words to draw; by default the most frequent ones.")] = None,
+    output: Annotated[
+        Path, Option("Write this .svg, .png, .pdf, .html or .csv file.", ("--output", "-o"))
+    ] = Path("words.svg"),
+    count: Annotated[int, Option("Draw the N most frequent words if none is named.", minimum=2)] = 100,
+) -> None:
+    """Plot a map of word vectors by their first two principal components.
+
+    Examples:
+      heed plot words vectors.safetensors king queen man woman -o words.svg
+    """
+    with show_progress("drawing"):
+        from heedful.classroom import figures as view
+        from heedful.word2vec import Word2Vec
+
+        figure = view.embeddings(Word2Vec.load(vectors), words=words or None, count=count)
+        path = figure.save(output)
+    print(path)

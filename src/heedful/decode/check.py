@@ -85,7 +85,7 @@ def check(
     if model.tokenizer is not None:
         prompts = encode_prompts(model, list(texts or DEFAULT_PROMPTS))
     else:
-        random, vocab = torch.Generator().manual_seed(0), model.embed.vocab
+        random, vocab = torch.Generator().manual_seed(0), model.config.vocab
         prompts = encode_prompts(
             model, [torch.randint(vocab, (n,), generator=random).tolist() for n in (7, 4, 2)]
         )

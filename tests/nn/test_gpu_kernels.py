@@ -165,7 +165,7 @@ def test_chunks_of_heads_with_one_decay_and_their_gradients_are_the_definition(
     from heedful.kernels.gpu.decayed import launch_chunks, launch_chunks_backward
 
     torch.manual_seed(0)
-    size, chunks, K, V = 16, 2, 32, 16
+    size, chunks, K, V = 32, 2, 32, 16
     q, k = (torch.randn(2, groups, chunks, size, K, dtype=torch.float64) for _ in range(2))
     v, dy = (torch.randn(2, heads, chunks, size, V, dtype=torch.float64) for _ in range(2))
     log = -torch.rand(2, heads, chunks, size, 1, dtype=torch.float64).cumsum(3)

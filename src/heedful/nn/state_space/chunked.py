@@ -169,8 +169,8 @@ def _inside_chunks(
 
 def fits_chunk_kernels(q: Tensor, v: Tensor) -> bool:
     """Whether the kernels for chunks of heads with one decay each take these (B, H, n, c, ·)."""
-    sizes = (*q.shape[3:], v.shape[4])
     narrow = torch.is_autocast_enabled(q.device.type)
+    sizes = (q.shape[3] // 2, q.shape[4], v.shape[4])  # a product of tiles sums at least 16, half a chunk
     return runs_on_gpu(q) and narrow and all(n in (16, 32, 64, 128) for n in sizes)
 
 

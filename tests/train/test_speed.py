@@ -101,6 +101,7 @@ def in_two(processes: Processes) -> Processes:
             "not compiled (recurrences gain nothing), not recorded (its recurrence reads the lengths of",
         ),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
     ids=str,
 )  # fmt: skip
 def test_what_forbids_a_fast_step_is_reported(

@@ -102,7 +102,6 @@ def in_two(processes: Processes) -> Processes:
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-    ids=str,
 )  # fmt: skip
 def test_what_forbids_a_fast_step_is_reported(
     settings: dict[str, Any], compiled: bool, line: str, gpu: None, files: Files

@@ -1,9 +1,9 @@
 """Every system, one line each: the first file to open.
 
 system          file               paper                                       own part
-RNN             recurrent.py       Elman 1990; Mikolov et al. 2010             recurrence
-LSTM            recurrent.py       Hochreiter and Schmidhuber 1997             gates and a cell
-GRU             recurrent.py       Cho et al. 2014                             gates
+RNN             language_models.py Elman 1990; Mikolov et al. 2010             recurrence
+LSTM            language_models.py Hochreiter and Schmidhuber 1997             gates and a cell
+GRU             language_models.py Cho et al. 2014                             gates
 seq2seq LSTM    seq2seq.py         Sutskever et al. 2014                       a bridge of states
 RNNsearch       seq2seq.py         Bahdanau et al. 2015                        additive attention
 Luong           seq2seq.py         Luong et al. 2015                           input feeding
@@ -30,7 +30,7 @@ Qwen3           qwen.py            Qwen Team 2025                              n
 Gemma 1 2 3     gemma.py           Gemma Team 2024, 2025                       norms around parts, soft caps
 OLMo 1 2        olmo.py            Groeneveld et al. 2024; OLMo Team 2024      norms after parts
 Mixtral         mixtral.py         Jiang et al. 2024                           experts
-Qwen2, 3 MoE    qwen_moe.py        Qwen Team 2024, 2025                        a gated expert for all tokens
+Qwen2, 3 MoE    qwen.py            Qwen Team 2024, 2025                        a gated expert for all tokens
 gpt-oss         gpt_oss.py         OpenAI 2025                                 sinks, clipped experts
 SmolLM3         smollm3.py         Bakouch et al. 2025                         layers without positions
 PaLM            palm.py            Chowdhery et al. 2022                       parallel block
@@ -47,7 +47,7 @@ DeepSeek-V2 V3  deepseek.py        DeepSeek-AI 2024                            l
 T5 1.0 1.1      t5.py              Raffel et al. 2020                          bucketed distances
 BART            bart.py            Lewis et al. 2020
 Marian          bart.py            Junczys-Dowmunt et al. 2018
-ViT to text     vision.py          Dosovitskiy et al. 2021; Li et al. 2023     patches
+ViT to text     vision_encoder_decoder.py  Dosovitskiy et al. 2021; Li et al. 2023     patches
 S4              s4.py              Gu et al. 2022                              long convolution
 Mamba           mamba.py           Gu and Dao 2023                             selective state space
 Mamba-2         mamba2.py          Dao and Gu 2024                             one decay per head

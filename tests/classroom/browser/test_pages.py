@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from heedful.classroom.studio.studio_app import PAGES
 from tests.classroom.browser.conftest import Visitor
 
 KINDS = ["encoder", "decoder", "encoder-decoder", "rnn", "vectors"]
@@ -16,6 +17,7 @@ TITLES = {
     "figures": "Figures", "train": "Training", "compare": "Compare", "reports": "Reports",
     "exercises": "Exercises",
 }  # fmt: skip
+assert {f"/{name}" for name in TITLES} == set(PAGES), "every page of the studio is opened here"
 SAME = ("", "tour", "glossary", "exercises", "train", "compare", "reports")  # pages that show every model
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 

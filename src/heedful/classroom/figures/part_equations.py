@@ -1,8 +1,8 @@
 """The title and the equations of every part as a textbook writes them, with what the part was made with.
 
 Docstrings in `nn/` give the same equations in the words of the code; these are typeset on pages (see
-web/src/figures/formula.tsx for the language). A part that is not in the table has its class's name and no
-equation.
+web/src/figures/formula.tsx for the language). A part that computes and is not in the
+table fails a test; one of a user's own has its class's name and no equation.
 """
 
 from __future__ import annotations

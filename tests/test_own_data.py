@@ -15,6 +15,7 @@ from tests.test_readme import blocks, needs_bases
 
 PAGE = (Path(__file__).parents[1] / "docs" / "own-data.md").read_text(encoding="utf-8")
 JOBS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+WRONG = JOBS.pop("When the input is wrong")
 KINDS = {
     "bill": ["please pay this invoice", "the invoice is late", "a bill for march", "pay the bill now"],
     "visit": ["may we come on monday", "our visit next week", "when can we visit", "a tour of the house"],
@@ -103,3 +104,20 @@ def test_a_job_goes_from_a_file_to_an_answer(
     for block in blocks(JOBS[name], "python"):
         exec(compile(block.code, "own-data.md", "exec"), {"__name__": "page"})
     assert capsys.readouterr().out
+
+
+@needs_bases
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [row for row in re.findall(r"^\| `(heed .+?)` \| (.+?) \|", WRONG, re.MULTILINE)],
+)
+def test_bad_input_is_one_line_as_on_the_page(
+    line: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(shlex.split(line)[1:])
+    assert stop.value.code in (2, 3)
+    assert capsys.readouterr().err.splitlines()[0] == f"error: {message}"

@@ -125,7 +125,7 @@ def test_json_lines_have_a_field_of_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "what"), [("{", "no JSON"), ("[1]", "a row is an object"), ('{"text": null}', "'text' is null")]
+    ("line", "what"), [("{", "not JSON"), ("[1]", "a row is an object"), ('{"text": null}', "'text' is null")]
 )
 def test_broken_json_is_named_by_line(tmp_path: Path, line: str, what: str) -> None:
     (tmp_path / "t.jsonl").write_text('{"text": "one"}\n' + line)

@@ -296,7 +296,7 @@ def test_a_question_has_64_tokens_unless_more_are_asked_for(words: Words) -> Non
 def test_what_cannot_be_answered_about_is_refused(tmp_path: Path, words: Words) -> None:
     with pytest.raises(InputError, match="no SQuAD file: 'data'"):
         data.answer(write(tmp_path / "s.json", "{}"), words)
-    with pytest.raises(InputError, match=r"s\.json, line 1: no JSON"):
+    with pytest.raises(InputError, match=r"s\.json, line 1: this is not JSON"):
         data.answer(write(tmp_path / "s.json", "{"), words)
     file = squad_file(tmp_path / "s.json", [], is_impossible=True)
     with refused(InputError, "does not locate its tokens"):

@@ -128,7 +128,7 @@ def _wrong_encoding(path: Path, encoding: str, error: UnicodeDecodeError, line: 
     line += good.replace("\r\n", "\n").replace("\r", "\n").count("\n")
     bad = bytes(error.object[error.start : error.end]).hex()
     return InputError(
-        f"{path}, line {line}: byte 0x{bad} is no {encoding}",
+        f"{path}, line {line}: byte 0x{bad} is not valid {encoding}",
         hint="pass encoding= ('latin-1', 'cp1252' …) or convert it",
     )
 

@@ -308,7 +308,7 @@ def parse_json(text: str, path: Path, line: int | None = None) -> Any:
     except ValueError as error:  # also of a number with thousands of digits, which has no line
         reason, line = getattr(error, "msg", str(error)), line or getattr(error, "lineno", None)
     where = path if line is None else f"{path}, line {line}"
-    raise InputError(f"{where}: no JSON ({reason})")
+    raise InputError(f"{where}: this is not JSON ({reason})")
 
 
 def read_objects(path: Path, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -302,6 +302,9 @@ def infer_file_task(
     if (guess := guess_task(source, column_flags or {})) is not None:
         report(f"assumed: --task {guess[0]}, because {guess[1]}; --task says otherwise")
         return guess[0]
+    for flag, column in (column_flags or {}).items():
+        if column is not None and "," not in column:
+            check_column(source, flag, column)
     what = f"what is to be learnt from {source.path}? It has the columns {list_columns(source)}"
     missing = [f"{flag[2:]}=" for flag in ("--text", "--label") if not (column_flags or {}).get(flag)]
     say = " and ".join([f"say task= ({', '.join(tasks)})", *missing])
@@ -360,6 +363,13 @@ def list_unused(source: InputFile, columns: Mapping[str, str]) -> list[str]:
     return [name for name in source.columns if name not in used]
 
 
+def check_column(source: InputFile, flag: str, column: str) -> None:
+    """Refuse a column that the file does not have."""
+    if column not in source.all_columns:
+        hint = column_hint(column, source.all_columns)
+        raise InputError(f"{source.path} has no column {column!r} for {flag[2:]}=", hint=hint)
+
+
 def infer_columns(
     source: InputFile, task: str, roles: Mapping[str, Role], column_flags: ColumnFlags
 ) -> dict[str, str]:
@@ -369,10 +379,8 @@ def infer_columns(
     for flag, column in column_flags.items():
         if column is not None and flag not in by_flag:
             raise ConfigError(f"{flag[2:]}={column}: task={task} has no use for it")
-        if column is not None and column not in source.all_columns:
-            hint = column_hint(column, source.all_columns)
-            raise InputError(f"{source.path} has no column {column!r} for {flag[2:]}=", hint=hint)
         if column is not None:
+            check_column(source, flag, column)
             found[by_flag[flag]] = column
     for name, role in roles.items():
         if name not in found and not role.beside:

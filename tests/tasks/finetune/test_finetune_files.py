@@ -114,7 +114,7 @@ def test_semicolons_and_columns_without_names_are_read(
 def test_another_encoding_is_read_if_it_is_named(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
     file = tmp_path / "latin.csv"
     file.write_bytes(("text,label\n" + "\n".join(f"{s} né,{v}" for s, v in ROWS)).encode("cp1252"))
-    assert "line 2: byte 0xe9 is no utf-8" in refused(heed, bases["encoder"], file)
+    assert "line 2: byte 0xe9 is not valid utf-8" in refused(heed, bases["encoder"], file)
     assert "no encoding is called 'klingon'" in refused(heed, bases["encoder"], file, "--encoding", "klingon")
     assert heed("finetune", bases["encoder"], file, "--encoding", "cp1252", "--epochs", 1, "-q")[0] == 0
 
@@ -170,7 +170,7 @@ def test_a_file_that_is_not_there_is_not_guessed_at(
         ("two.csv", "text,label\na,x\nb,y\n", "2 examples are too few"),
         ("gaps.csv", "text,label\na,\nb,\nc,\n", "none of its 3 rows can be used"),
         ("wide.csv", "text,label\na,x,z\n", "line 2: 3 columns instead of 2"),
-        ("torn.jsonl", '{"text": "a", "label": "x"\n', "line 1: no JSON"),
+        ("torn.jsonl", '{"text": "a", "label": "x"\n', "line 1: this is not JSON"),
         ("odd.json", '{"text": "a"}', "is no SQuAD file"),
         ("sheet.xls", "PK", "cannot tell what"),
     ],

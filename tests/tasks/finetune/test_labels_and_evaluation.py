@@ -72,6 +72,12 @@ def test_what_is_not_clear_is_still_asked(flags: dict[str, str]) -> None:
         infer_file_task(table_in_memory(rows), trainable_tasks(), None, flags)
 
 
+def test_a_named_column_that_is_missing_is_refused_before_the_task_is_asked_for() -> None:
+    rows = [{"note": s, "kind": "good"} for s in toy.SENTENCES]
+    with pytest.raises(InputError, match="has no column 'body' for text="):
+        infer_file_task(table_in_memory(rows), trainable_tasks(), None, {"--text": "body", "--label": "kind"})
+
+
 def test_a_number_is_learnt_measured_and_predicted(costs: Path, heed: Heed, tmp_path: Path) -> None:
     learnt = TaskSpecification.of_folder(costs)
     assert learnt is not None

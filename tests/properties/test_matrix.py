@@ -187,11 +187,7 @@ def test_a_folder_in_fewer_bits_gives_the_same_logits(
 @pytest.mark.parametrize("family", ALL)
 def test_every_mode_writes_alike_in_fewer_bits(family: str, dtype: torch.dtype) -> None:
     model = tiny(family, dtype)
-    if family in ENCODERS:
-        with pytest.raises(InputError, match="cannot generate"):
-            check(model)
-        return
-    report = check(model, tokens=6, fast=heedful.fast(model))
+    report = check(model, tokens=6, fast=None if family in ENCODERS else heedful.fast(model))
     assert report.dtype == str(dtype).removeprefix("torch.")
     assert report.ok, str(report)
 

@@ -130,7 +130,7 @@ def test_a_model_without_a_chat_template_is_refused(
     decoders: dict[str, Path], talks: Path, tmp_path: Path
 ) -> None:
     request = FinetuneRequest(str(decoders["plain"]), str(talks), out=str(tmp_path / "out"))
-    with refused(InputError, "chat template", hint="--task complete"):
+    with refused(InputError, "chat template", hint="task=complete"):
         finetune(request, quiet=True)
 
 

@@ -198,9 +198,8 @@ def kill_while_writing(name: str, at: int, server: Server, place: Place, whole: 
     return code != 0
 
 
-@pytest.mark.parametrize(
-    "name", [n if n == "gpt" else pytest.param(n, marks=pytest.mark.slow) for n in COMMANDS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_killed_at_random_moments_ends_with_the_same_bytes(
     name: str, server: Server, place: Place, whole: Whole
 ) -> None:

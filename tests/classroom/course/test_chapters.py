@@ -41,7 +41,13 @@ def run_chapter(chapter: Chapter) -> list[Any]:
 
 
 @needs_bases
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
+LONG = {"gpt"}  # it writes with SmolLM2 many times
+
+
+@pytest.mark.parametrize(
+    "chapter",
+    [pytest.param(c, id=c.name, marks=[pytest.mark.slow] if c.name in LONG else []) for c in CHAPTERS],
+)
 def test_a_chapter_runs_from_top_to_bottom(
     chapter: Chapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,10 +40,10 @@ def run_chapter(chapter: Chapter) -> list[Any]:
     return shown
 
 
-@needs_bases
 LONG = {"gpt"}  # it writes with SmolLM2 many times
 
 
+@needs_bases
 @pytest.mark.parametrize(
     "chapter",
     [pytest.param(c, id=c.name, marks=[pytest.mark.slow] if c.name in LONG else []) for c in CHAPTERS],

@@ -34,6 +34,11 @@ class TimedConnection(H11Protocol):
         super().data_received(data)
         self.time_headers()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.trailing_data[0]:  # the next request has begun before this answer was sent
+            self.time_headers()
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if self.header_timer is not None:

@@ -24,7 +24,7 @@ docs: .venv/.installed      ## the pages as a site on http://127.0.0.1:8001; not
 	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
 
 lists: .venv/.installed     ## what follows from the registry: presets of heed ls, pages of names and of families
-	$(BIN)/python -m heedful.cli.model_info
+	$(BIN)/python -m heedful.cli.models
 	$(BIN)/python -m tests.test_names_page
 	$(BIN)/python -m tests.test_families_page
 

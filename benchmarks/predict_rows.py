@@ -2,6 +2,7 @@
 
     python benchmarks/predict_rows.py                   100,000 rows, a BERT of 2 layers and 128 numbers
     python benchmarks/predict_rows.py --rows 2000 --model all-minilm-l6-v2
+    python benchmarks/predict_rows.py --model all-minilm-l6-v2 --device cuda
 
 The table has texts of 4 to 200 words, most of them short. The loop reads the same CSV, takes 32 rows at a
 time as they come, pads them to the longest, and writes a CSV, as the first page of any tutorial does. Both
@@ -65,8 +66,8 @@ def make_rows(count: int, path: Path) -> None:
         writer.writerows([i, " ".join(rng.choice(words, n))] for i, n in enumerate(lengths))
 
 
-def run_heedful(model: Path, rows: Path, out: Path) -> Clock:
-    request = PredictionRequest(str(model), [str(rows)], str(out), length=LENGTH, device="cpu", batch=BATCH)
+def run_heedful(model: Path, rows: Path, out: Path, device: str) -> Clock:
+    request = PredictionRequest(str(model), [str(rows)], str(out), length=LENGTH, device=device, batch=BATCH)
     predictor = RowPredictor.of(request)
     clock = Clock()
     source, stream = stream_rows(str(rows), request)
@@ -76,11 +77,11 @@ def run_heedful(model: Path, rows: Path, out: Path) -> Clock:
     return clock.stop()
 
 
-def run_transformers(model: Path, rows: Path, out: Path) -> Clock:
+def run_transformers(model: Path, rows: Path, out: Path, device: str) -> Clock:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
-    classifier = AutoModelForSequenceClassification.from_pretrained(model).eval()
+    classifier = AutoModelForSequenceClassification.from_pretrained(model).eval().to(device)
     names = classifier.config.id2label
     clock = Clock()
     with (
@@ -96,7 +97,7 @@ def run_transformers(model: Path, rows: Path, out: Path) -> Clock:
                 truncation=True,
                 max_length=LENGTH,
                 return_tensors="pt",
-            )
+            ).to(device)
             with torch.inference_mode():
                 best = classifier(**inputs).logits.softmax(-1).max(-1)
             for row, p, i in zip(some, best.values.tolist(), best.indices.tolist(), strict=True):
@@ -108,19 +109,21 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--model", default="tiny")
+    parser.add_argument("--device", default="cpu")
     a = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rows = folder / "rows.csv"
         make_rows(a.rows, rows)
         model = make_model(a.model, folder)
-        ours = run_heedful(model, rows, folder / "ours.csv")
-        theirs = run_transformers(model, rows, folder / "theirs.csv")
+        ours = run_heedful(model, rows, folder / "ours.csv", a.device)
+        theirs = run_transformers(model, rows, folder / "theirs.csv", a.device)
         read = lambda path, skip: [row.split(",")[2] for row in path.read_text().splitlines()[skip:]]
         agree = np.mean(np.array(read(folder / "ours.csv", 0)) == np.array(read(folder / "theirs.csv", 0)))
     result = {
         "model": a.model,
         "rows": a.rows,
+        "device": a.device,
         "threads": torch.get_num_threads(),
         "labels agree": float(agree),
     }

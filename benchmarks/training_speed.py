@@ -305,7 +305,7 @@ def scan_times(a: argparse.Namespace) -> list[dict[str, Any]]:
         found.append({"errors": errors})
     if a.device != "cuda":
         return found
-    import heedful.kernels.gpu.selective as kernels
+    import heedful.kernels.gpu.state_space.selective as kernels
 
     for rows, T in SHAPES:
         D, N = 1536, 16

@@ -257,8 +257,8 @@ def record(options: argparse.Namespace) -> None:
     shown = f" --epochs {options.epochs} --threads {options.threads}"
     shown += "" if options.words is None else f" --words {options.words}"
     claims = {
-        "speed": "words/s of {}, dim 100, window 5, 5 negatives, beside gensim's",
-        "quality": "analogies and word similarity of {} after 5 epochs, beside gensim's",
+        "speed": "words/s of {}, dim 100, window 5, 5 negatives, compared with gensim's",
+        "quality": "analogies and word similarity of {} after 5 epochs, compared with gensim's",
     }
     for path in sorted(work_folder().glob("*.json")):
         kind, name = path.stem.split("-", 1)

@@ -29,6 +29,7 @@ from heedful.tasks.metrics.scores import spearman
 
 WORD = re.compile(r"[a-z]+(?:['’-][a-z]+)*")
 REPEATS, MIN_COUNT = 1, 10
+DIGITS = 3  # after the point: the figures stay, and the file compresses to half its size
 KEPT = ("motel", "banking")  # kept however rare they are, for people ask about them
 SIMILARITY, ANALOGIES = "wordvec/EN-MEN-TR-3k.tsv.gz", "wordvec/questions-words.txt.gz"
 
@@ -72,7 +73,10 @@ def train(folder: Path, given: argparse.Namespace) -> heedful.Word2Vec:
     common = np.argsort(-made.counts, kind="stable")[: given.words]
     kept = np.unique([*common, *(made.row(word) for word in KEPT if word in made)])
     return heedful.Word2Vec(
-        [made.words[i] for i in kept], made.input[kept], counts=made.counts[kept], settings=made.settings
+        [made.words[i] for i in kept],
+        made.input[kept].round(DIGITS),
+        counts=made.counts[kept],
+        settings=made.settings,
     )
 
 
@@ -86,7 +90,7 @@ def main() -> None:
     folder, (out, results, _) = data_folder(), places("words", given.out)
     made = train(folder, given)
     out.mkdir(parents=True, exist_ok=True)
-    made.save(out / "vectors.bin")
+    made.save(out / "vectors.bin.gz")
     pairs = [
         line.split() for line in gzip.decompress((folder / SIMILARITY).read_bytes()).decode().splitlines()
     ]

@@ -1,10 +1,11 @@
-"""The pages of the site that are made from the source: one for each system, and the reference.
+"""The pages of the site that are made from the source: one per system, the reference, and all messages.
 
 mkdocs calls `on_files` when it builds (mkdocs.yml names this file). `system_pages` is what tests run.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
@@ -26,6 +27,7 @@ def made_pages() -> dict[str, dict[str, str]]:
         "course/*": dict(course_pages()),
         "systems/*": dict(system_pages()),
         "reference/*": dict(reference_pages()),
+        "messages.md": {"messages.md": messages_page()},
     }
 
 
@@ -64,7 +66,7 @@ def course_pages() -> Iterator[tuple[str, str]]:
     from heedful.classroom.course import chapters
 
     for chapter in chapters():
-        yield f"course/{chapter.number:02}_{chapter.name}.md", chapter.text
+        yield f"course/{chapter.stem}.md", chapter.to_markdown()
 
 
 def system_pages() -> Iterator[tuple[str, str]]:
@@ -208,3 +210,44 @@ def reference_pages() -> Iterator[tuple[str, str]]:
     for module, found in by_module.items():
         listed = "\n\n".join(f"::: {module}.{name}" for name in found)
         yield f"reference/{module}.md", f"# {module}\n\n{listed}\n"
+
+
+def messages_page() -> str:
+    """Return one page with the text of every error and every printed note of the package, by module."""
+    sections = [
+        "# Messages",
+        "Every error message and every note that heedful prints, by module. `…` stands for a value. The text "
+        "after the arrow is the hint, which says what to do.",
+    ]
+    for path in sorted((ROOT / "src" / "heedful").rglob("*.py")):
+        calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+        lines = [line for call in sorted(calls, key=lambda c: c.lineno) if (line := message_line(call))]
+        if lines:
+            where = path.relative_to(ROOT / "src").as_posix()
+            sections.append(f"## {where}\n\n" + "\n".join(dict.fromkeys(lines)))
+    return "\n\n".join(sections) + "\n"
+
+
+def message_line(call: ast.Call) -> str | None:
+    """Return the list item of a call that makes an error or prints a note, or None for any other call."""
+    function = call.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    is_error = name.endswith("Error") or name in ("NotFound", "CorruptFile", "RequestRefused")
+    if not call.args or not (is_error or name in ("report", "warn", "note", "print_note")):
+        return None
+    text = text_of(call.args[0])
+    if text is None or not re.search(r"[a-z]{2}", text):
+        return None
+    hints = [text_of(keyword.value) for keyword in call.keywords if keyword.arg == "hint"]
+    return f"- `{name}`: {text}" + "".join(f" → {hint}" for hint in hints if hint)
+
+
+def text_of(node: ast.expr) -> str | None:
+    """Return the text of a string or f-string with `…` for its values, or None if it is not a literal."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        text = node.value
+    elif isinstance(node, ast.JoinedStr):
+        text = "".join(v.value if isinstance(v, ast.Constant) else "…" for v in node.values)  # type: ignore
+    else:
+        return None
+    return re.sub(r"([<>*_`\[\]|])", r"\\\1", " ".join(text.split()))

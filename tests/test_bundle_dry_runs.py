@@ -43,7 +43,8 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with lzma.open(path, "wt", encoding="utf-8") as out:
             out.write("".join(json.dumps({"text": " ".join(LINES * 12)}) + "\n" for _ in range(3)))
-    put(folder / "lm/wikitext-2/train.txt.gz", [" = A title = ", *[f" {' '.join(LINES[:6])} "] * 20])
+    for part in ("train", "valid"):
+        put(folder / f"lm/wikitext-2/{part}.txt.gz", [" = A title = ", *[f" {' '.join(LINES[:6])} "] * 20])
     asked = {"id": "1", "question": "Who sat?", "answers": [{"text": "The cat", "answer_start": 0}]}
     article = {"title": "x", "paragraphs": [{"context": " ".join(LINES[:5]), "qas": [asked]}]}
     for name in ("dev-v1.1", "train_subset"):
@@ -92,6 +93,7 @@ RUNS = {
         "masked",
     ),
     "digits": (["digits", "--steps", "2", "--texts", "40", "--held", "3", "--batch", "4"], "digits"),
+    "induction": (["induction", "--steps", "2", "--batch", "2"], "induction"),
     "entities": (["adapters", "entities", "--steps", "2", "--rank", "2"], "entities"),
     "answers": (["adapters", "answers", "--mixed", "--steps", "2", "--rank", "2"], "answers"),
 }  # fmt: skip
@@ -105,7 +107,7 @@ def train(
     """Run a command of bundle/ on the toy data with toy sizes, and return the card of what it writes."""
     monkeypatch.setenv("HEED_DATA", str(toy[0]))
     monkeypatch.setenv("HEED_BASES", str(toy[1]))
-    for part in ("prose", "words", "translators", "names", "plans", "adapters", "digits"):
+    for part in ("prose", "words", "translators", "names", "plans", "adapters", "digits", "induction"):
         monkeypatch.setattr(importlib.import_module(f"bundle.{part}"), "SCRATCH", tmp_path)
     prose, translators = (importlib.import_module(f"bundle.{part}") for part in ("prose", "translators"))
     monkeypatch.setattr(prose, "BEGINNINGS", ("It was",))

@@ -13,7 +13,8 @@ from heedful.weights.hub import BASES, installed_models
 
 PAGE = Path(__file__).parents[1] / "docs" / "course-map.md"
 ROW = re.compile(r"^\| (.+) \| (.+) \|$", re.MULTILINE)
-ROWS = [row for row in ROW.findall(PAGE.read_text(encoding="utf-8")) if row[0] not in ("subject", "---")]
+TABLES = PAGE.read_text(encoding="utf-8").split("\n## ", 2)[2]  # below the plan of the weeks
+ROWS = [row for row in ROW.findall(TABLES) if row[0] not in ("subject", "---")]
 QUICK = (
     "explain",
     "show",

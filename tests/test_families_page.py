@@ -7,7 +7,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from heedful.models import FAMILIES
+from heedful.models import FAMILIES, all_families
 from heedful.models.family import Family
 from tests.models.published_counts import CONFIRMED, UNCONFIRMED
 from tests.parity.cases import CASES
@@ -15,9 +15,9 @@ from tests.parity.cases import CASES
 PAGE = Path(__file__).parents[1] / "docs" / "families.md"
 HEAD = """# What a family costs
 
-A published architecture is one file in `models/`, or a part of its parent's, and one line in
+A published architecture is one file in `models/`, or a part of its parent's, and a name in `MODULES` of
 `models/__init__.py` ([CONTRIBUTING](../CONTRIBUTING.md)). *Lines* are those of the file for each family in
-it: config, build function, names, keys, presets, imports. *Changed* is what the file says of its parent.
+it: config, build function, names, keys, presets, imports. *Changed* is how it differs from its parent.
 *Configs* are the rows in which each family equals `transformers`, both ways, padded on either side
 (`pytest tests/parity`); the properties over the registry run for every family. Median: {median:g} lines.
 
@@ -32,10 +32,73 @@ TAIL = """
 ## Sizes
 
 {confirmed} presets of these families have the number of parameters that is published, to the unit;
-`tests/models/published_counts.py` says for each who states it. Of {unconfirmed} no exact number was found in
-public: {names}. They are counted from the sizes of their papers and cards.
+`tests/models/published_counts.py` says for each who states it. For {unconfirmed} we have no exact number
+from others: {names}. They are counted from the sizes of their papers and cards.
 A preset is the base model of its name: one that follows instructions may state another context.
 """
+
+
+REFUSED_HEAD = """
+## Model types that are refused
+
+`transformers` {version} has {count} model types with a class for causal, masked or conditional language
+modelling. heedful reads {known} of them. A file of another type stops with an error. The second column is
+judged from their papers and sources and was not tried.
+
+| what it would need | model types |
+| --- | --- |
+"""
+# What each kind of type would need; types that heedful reads by now are left out when the page is written.
+NEEDS = {
+    "a row or a value: its parts are all here": (
+        "cwm helium vaultgemma gpt-sw3 gpt_neox_japanese xglm biogpt megatron-bert roberta-prelayernorm "
+        "xlm-roberta-xl data2vec-text bert-generation rembert roc_bert mvp plbart blenderbot blenderbot- "
+        "small trocr granite_swa hunyuan_v1_dense modernbert-decoder persimmon ctrl"
+    ),
+    "one new part of attention: a difference of two patterns, a delay, compressed or selected keys": (
+        "diffllama doge minicpm3 deepseek_v32 deepseek_v4 glm_moe_dsa fsmt xmod mra yoso nystromformer "
+        "longt5 prophetnet"
+    ),
+    "one new router or kind of experts": (
+        "phimoe switch_transformers nllb-moe dbrx granitemoe granitemoeshared granitemoe_swa cohere2_moe "
+        "ernie4_5_moe glm4_moe glm4_moe_lite hunyuan_v1_moe minimax_m2 flex_olmo jetmoe dots1 afmoe "
+        "solar_open qwen3_5_moe qwen3_5_moe_text llama4_text longcat_flash exaone_moe"
+    ),
+    "state spaces, recurrences or convolutions beside attention": (
+        "bamba falcon_h1 granitemoehybrid jamba nemotron_h zamba zamba2 recurrent_gemma lfm2 lfm2_moe "
+        "kimi_linear minimax xlstm rwkv convbert bailing_hybrid"
+    ),
+    "sparse patterns, recurrence over segments, hashing, or no attention at all": (
+        "longformer led big_bird bigbird_pegasus reformer xlnet xlm flaubert funnel fnet pegasus_x perceiver"
+    ),
+    "another way to a vector: bytes, characters, entities, tables, boxes or proteins": (
+        "blt luke layoutlm tapas esm esmc"
+    ),
+    "a part that sees or hears": (
+        "aria_text emu3 fuyu gemma3 gemma3n gemma3n_text gemma4 gemma4_text gemma4_unified git got_ocr2 "
+        "llama4 mllama moshi musicgen musicgen_melody phi4_multimodal qwen2_audio qwen3_5 qwen3_asr "
+        "seamless_m4t seamless_m4t_v2 whisper voxtral voxtral_realtime audioflamingo3 musicflamingo "
+        "granite_speech granite_speech_plus glmasr vibevoice_asr modernvbert moss_transcribe_diarize "
+        "nemo_speechlm"
+    ),
+    "weights in whole numbers or three values": ("bitnet ibert"),
+}
+
+
+def refused_types() -> str:
+    """Return the table of model types that heedful does not read, by what they would need."""
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    heads = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM")
+    every = {t for head in heads for t in getattr(modeling_auto, f"MODEL_FOR_{head}_MAPPING_NAMES")}
+    refused = every - {t for family in all_families().values() for t in family.model_types}
+    kinds = {need: [t for t in types.split() if t in refused] for need, types in NEEDS.items()}
+    others = sorted(refused - {t for types in kinds.values() for t in types})
+    kinds["not looked at"] = others
+    version, known = transformers.__version__, len(every) - len(refused)
+    rows = "".join(f"| {need} | {', '.join(sorted(types))} |\n" for need, types in kinds.items() if types)
+    return REFUSED_HEAD.format(version=version, count=len(every), known=known) + rows
 
 
 def module_of(family: Family) -> str:
@@ -84,7 +147,7 @@ def page() -> str:
         unconfirmed=len(UNCONFIRMED),
         names=", ".join(UNCONFIRMED),
     )
-    return HEAD.format(median=median) + "\n".join(rows) + "\n" + tail
+    return HEAD.format(median=median) + "\n".join(rows) + "\n" + tail + refused_types()
 
 
 def test_every_published_family_is_on_the_page() -> None:

@@ -27,6 +27,7 @@ PACKAGES = (
     "heedful",
     "heedful.data",
     "heedful.interp",
+    "heedful.nn",
     "heedful.view",
     "heedful.word2vec",
 )

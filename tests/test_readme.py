@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from heedful.cli import COMMANDS, load_command, main
 from heedful.core.errors import NotFound
-from heedful.models import FAMILIES, IMAGE_FAMILIES
+from heedful.models import FAMILIES, MEDIA_FAMILIES
 from heedful.weights.hub import BASES, installed_models
 
 README = Path(__file__).parents[1] / "README.md"
@@ -69,7 +69,7 @@ def test_the_python_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.
             pytest.skip(str(missing))
 
 
-@pytest.mark.parametrize("page", ["answers.md", "view.md"])
+@pytest.mark.parametrize("page", ["answers.md", "generate.md", "start.md", "view.md"])
 def test_the_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
@@ -114,7 +114,7 @@ def test_every_link_leads_to_a_file_and_a_heading_of_it(page: Path) -> None:
 
 
 def test_the_map_has_the_file_of_every_family() -> None:
-    every = (*FAMILIES.values(), *IMAGE_FAMILIES.values())
+    every = (*FAMILIES.values(), *MEDIA_FAMILIES.values())
     files = {family.config.__module__.replace(".", "/") for family in every}
     assert [file for file in sorted(files) if f"(src/{file}.py)" not in TEXT] == []
 

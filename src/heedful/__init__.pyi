@@ -10,6 +10,7 @@ from heedful.decode.loop import generate as generate
 from heedful.decode.loop import stream as stream
 from heedful.decode.quantize import quantize as quantize
 from heedful.models.counting import count as count
+from heedful.models.plugins import register as register
 from heedful.models.tensor_parallel import parallelize as parallelize
 from heedful.nn.context import Watch as Watch
 from heedful.tasks import Conversation as Conversation

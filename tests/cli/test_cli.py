@@ -12,7 +12,7 @@ import pytest
 
 import heedful
 from heedful.cli import COMMANDS, main
-from heedful.cli.model_info import count_known, read_known
+from heedful.cli.models import count_known, read_known
 from heedful.interp.observe.show import label
 from heedful.models import presets
 from heedful.weights.hub import at_hand
@@ -169,7 +169,7 @@ def test_listing_models_imports_nothing_heavy() -> None:
 
 
 def test_what_ls_lists_is_what_the_registry_has() -> None:
-    """If not: python -m heedful.cli.model_info"""
+    """If not: python -m heedful.cli.models"""
     assert read_known() == count_known()
 
 
@@ -217,7 +217,7 @@ def test_an_error_is_one_line_and_a_hint_and_code_3(heed: Any) -> None:
     assert (code, out) == (3, "")
     error, hint = err.splitlines()
     assert error == "error: no model is called 'gpt-tini'"
-    assert hint.startswith("hint: did you mean 'gpt-neox'")
+    assert hint.startswith("hint: did you mean 'gpt-neo'")
     assert "'gpt'" in hint
 
 

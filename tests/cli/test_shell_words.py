@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from heedful.cli import load_command, main
-from heedful.cli.shell import shell_words
+from heedful.cli.commands import shell_words
 from heedful.core.checks import check_choice, check_integer
 from heedful.core.errors import HeedfulError
 

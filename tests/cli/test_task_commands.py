@@ -18,8 +18,8 @@ import pytest
 
 import heedful
 from heedful.cli import load_command, main
-from heedful.cli.arguments import file_text, names_model
-from heedful.cli.model_info import read_card, read_known
+from heedful.cli.inputs import file_text
+from heedful.cli.models import names_model, read_card, read_known
 from heedful.cli.output import align_columns, mark_spans
 from heedful.cli.tasks import format_answers
 from heedful.models.base import Model
@@ -163,7 +163,7 @@ def test_no_text_is_one_line_and_code_3(
         assert (code, out) == (3, "")
         assert err.startswith("error: a text is empty\nhint: ")
     monkeypatch.setattr("io.StringIO", Terminal)
-    assert "there is no text" in heed("classify", "-m", models["classify"])[2]
+    assert "no text was given" in heed("classify", "-m", models["classify"])[2]
 
 
 MISSING = {
@@ -180,17 +180,17 @@ def test_a_file_that_is_not_there_is_no_text(command: str, heed: Any) -> None:
     code, out, err = heed(command, *MISSING[command])
     assert (code, out) == (3, "")
     error, hint = err.splitlines()
-    assert error == f"error: there is no file {MISSING[command][-1]}"
+    assert error == f"error: file not found: {MISSING[command][-1]}"
     assert "pipe" in hint
 
 
 def test_a_file_that_is_not_there_is_no_question_and_no_query(heed: Any) -> None:
-    assert "there is no file missing.txt" in heed("generate", "missing.txt")[2]
-    assert "there is no file missing.txt" in heed("answer", "missing.txt", "Who ?")[2]
-    assert "there is no file missing.txt" in heed("answer", "Who ?", "missing.txt")[2]
-    assert "there is no file missing.txt" in heed("answer", "missing.txt", piped="Who ?")[2]
-    assert "there is no file missing.txt" in heed("answer", "missing.txt", "--context", "a cat")[2]
-    assert "there is no file missing.txt" in heed("similar", "missing.txt", "a cat", "a dog")[2]
+    assert "file not found: missing.txt" in heed("generate", "missing.txt")[2]
+    assert "file not found: missing.txt" in heed("answer", "missing.txt", "Who ?")[2]
+    assert "file not found: missing.txt" in heed("answer", "Who ?", "missing.txt")[2]
+    assert "file not found: missing.txt" in heed("answer", "missing.txt", piped="Who ?")[2]
+    assert "file not found: missing.txt" in heed("answer", "missing.txt", "--context", "a cat")[2]
+    assert "file not found: missing.txt" in heed("similar", "missing.txt", "a cat", "a dog")[2]
 
 
 def test_the_nearest_name_is_told(heed: Any) -> None:
@@ -312,7 +312,7 @@ def test_any_other_argument_is_a_text(word: str, tmp_path: Path, monkeypatch: py
 @pytest.fixture
 def default_models(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     known = read_known() | {"models": {"text-generation": str(models["complete"]), "conversational": "."}}
-    monkeypatch.setattr("heedful.cli.arguments.read_known", lambda: known)
+    monkeypatch.setattr("heedful.cli.models.read_known", lambda: known)
     return models
 
 
@@ -630,12 +630,12 @@ def test_files_are_indexed_searched_updated_and_deleted_from(heed: Any, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("index", "--out", "x"), "there are no files to index"),
+        (("index", "--out", "x"), "no files to index"),
         (
             ("index", "t.csv", "--out", "x", "--id", "nummer"),
             "no column 'nummer' for --id; did you mean 'number'",
         ),
-        (("index", "t.csv", "--out", "x", "--update"), "x is no index"),
+        (("index", "t.csv", "--out", "x", "--update"), "x is not an index"),
         (("index", "lines.txt", "--out", "x", "--id", "number"), "has no columns"),
         (("search", "x", "query"), "x has no search.json"),
         (("search", "x", "query", "--where", "city"), "write it as COLUMN=VALUE"),

@@ -83,9 +83,9 @@ def test_a_drawn_text_is_dark_on_white_and_as_wide_as_it_needs() -> None:
 
 def test_what_is_no_image_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("no image")
-    with refused(NotFound, "no image", hint="path"):
+    with refused(NotFound, "image not found", hint="path"):
         PLAIN("missing.png")
-    with refused(InputError, "text.png is no image"):
+    with refused(InputError, "text.png is not an image"):
         PLAIN(tmp_path / "text.png")
     with refused(InputError, "an array"):
         PLAIN(np.zeros((2, 2)))

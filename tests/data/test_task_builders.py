@@ -294,7 +294,7 @@ def test_a_question_has_64_tokens_unless_more_are_asked_for(words: Words) -> Non
 
 
 def test_what_cannot_be_answered_about_is_refused(tmp_path: Path, words: Words) -> None:
-    with pytest.raises(InputError, match="no SQuAD file: 'data'"):
+    with pytest.raises(InputError, match="not a SQuAD file: 'data'"):
         data.answer(write(tmp_path / "s.json", "{}"), words)
     with pytest.raises(InputError, match=r"s\.json, line 1: this is not JSON"):
         data.answer(write(tmp_path / "s.json", "{"), words)

@@ -62,7 +62,7 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"beams": 2.5}, "beams=2.5 must be a whole number"),
     ({"bias": [1]}, "must be a mapping"),
     ({"eos": "x"}, "eos names the token 'x'"),
-    ({"draft": "smollm2"}, "'smollm2' is no model; heedful.load"),
+    ({"draft": "smollm2"}, "'smollm2' is not a model; heedful.load"),
 ]
 
 
@@ -164,7 +164,7 @@ def test_ids_may_come_from_numpy(model: Model) -> None:
 
 
 def test_a_models_name_in_its_place_is_refused() -> None:
-    with pytest.raises(InputError, match=r"'gpt2' is no model; heedful\.load"):
+    with pytest.raises(InputError, match=r"'gpt2' is not a model; heedful\.load"):
         heedful.generate("gpt2", "Once")  # type: ignore[arg-type]
 
 

@@ -113,7 +113,7 @@ def test_what_cannot_be_watched_is_said() -> None:
         heedful.generate(model, PROMPTS[0], lookup=2, watch=watch)
     with refused(InputError, "contrastive does not go with watch"):
         heedful.generate(model, PROMPTS[0], contrastive=0.5, watch=watch)
-    with refused(InputError, "is no Watch"):
+    with refused(InputError, "is not a Watch"):
         heedful.generate(model, PROMPTS[0], watch="head.logits")  # type: ignore[arg-type]
 
 

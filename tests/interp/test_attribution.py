@@ -35,7 +35,7 @@ def test_the_bundled_classifier_is_attributed_by_the_names_of_its_labels() -> No
         assert attribution(model, text, method="gradient").answer == int(
             reading(model, text).run(model).argmax()
         )
-    with pytest.raises(InputError, match="'POSITIV' is no label of this model; did you mean 'POSITIVE'"):
+    with pytest.raises(InputError, match="'POSITIV' is not a label of this model; did you mean 'POSITIVE'"):
         attribution(model, text, answer="POSITIV")
 
 
@@ -47,7 +47,7 @@ def test_shares_sum_to_the_rise_of_an_answer_of_any_head(head: str) -> None:
     assert found.total is not None
     assert abs(found.gap) <= 1e-3 * max(1.0, abs(found.total))
     assert float(found.scores.sum()) == pytest.approx(found.total - found.gap, abs=1e-5)
-    with pytest.raises(InputError, match="9 is no label"):
+    with pytest.raises(InputError, match="9 is not a label"):
         attribution(model, ids(model, 1, 6), answer=9)
 
 
@@ -105,7 +105,7 @@ def test_a_model_without_a_head_or_a_position_outside_is_refused_in_one_line() -
     model = tiny("gpt2")
     with pytest.raises(InputError, match="position 9 is outside 0 … 3"):
         attribution(model, ids(model, 1, 4), position=9)
-    with pytest.raises(InputError, match="no token of the vocabulary; they are 0 … 127"):
+    with pytest.raises(InputError, match="not a token of the vocabulary; choose 0 … 127"):
         attribution(model, ids(model, 1, 4), answer=128)
     bare = tiny("bert", head="none")
     with pytest.raises(InputError, match="no head"):

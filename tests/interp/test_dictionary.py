@@ -141,7 +141,7 @@ def test_a_dictionary_comes_back_from_its_file(tmp_path: Path) -> None:
 def test_what_cannot_be_learnt_or_found_says_why() -> None:
     x, _ = sparse_sums(100)
     made = fit_dictionary(x, x, NAME, NAME, width=20, k=3, steps=2)
-    with pytest.raises(InputError, match="no feature 20"):
+    with pytest.raises(InputError, match="unknown feature 20"):
         ablate_features(made, [20])
     with pytest.raises(InputError, match="topk, l1"):
         fit_dictionary(x, x, NAME, NAME, kind="soft")  # type: ignore[arg-type]
@@ -152,3 +152,46 @@ def test_what_cannot_be_learnt_or_found_says_why() -> None:
             fit_dictionary(x, x, NAME, NAME, **{setting: 0})  # type: ignore[arg-type]
     with pytest.raises(InputError, match="16 entries"):
         tiny("gpt2", dim=32, heads=4)(torch.tensor([[5, 6]]), watch=replace_value(made))
+
+
+def test_the_threshold_of_a_batch_leaves_k_features_per_token_on_average() -> None:
+    x, directions = sparse_sums()
+    made = fit_dictionary(
+        x, x, NAME, NAME, width=48, kind="batchtopk", k=3, steps=300, batch=128, learning_rate=5e-3
+    )
+    nearest = (F.normalize(directions, dim=1) @ made.decoder.detach().T).amax(1)
+    assert float(nearest.mean()) > 0.85
+    used = (made.encode(x) > 0).sum(1)
+    assert 2 < float(used.float().mean()) < 4
+    assert int(used.max()) > 3, "a batch shares out its features"
+
+
+def test_the_first_features_of_a_matryoshka_dictionary_reconstruct_more() -> None:
+    x, _ = sparse_sums()
+
+    def error_of_first(prefixes: tuple[int, ...]) -> float:
+        made = fit_dictionary(
+            x, x, NAME, NAME, width=48, kind="batchtopk", k=3, prefixes=prefixes, steps=150, batch=128,
+            learning_rate=5e-3,
+        )  # fmt: skip
+        f = made.encode(x).detach()
+        f[:, 8:] = 0
+        return float((made.decode(f).detach() - x).square().mean())
+
+    assert error_of_first((8, 48)) < 0.95 * error_of_first(())
+    with pytest.raises(InputError, match="do not grow to the width"):
+        error_of_first((8, 16))
+
+
+def test_a_crosscoder_has_one_set_of_features_for_several_layers() -> None:
+    model, names = tiny("gpt2"), ["blocks.0.output", "blocks.1.output"]
+    made = train_dictionary(model, texts(), names, width=128, k=48, steps=250, batch=128, learning_rate=5e-3)
+    found = score_dictionary(model, made, texts(8))
+    assert found.variance_explained > 0.6
+    assert found.loss_replaced != found.loss_replaced, "it has no loss in the place of its values"
+    both, watch = dictionary_activations(model, made, texts(1)), Watch(*names)
+    model(torch.tensor(texts(1)), watch=watch)
+    x = torch.cat([watch[name][0] for name in names], -1)
+    torch.testing.assert_close(both.values, made.encode(x).detach(), atol=1e-4, rtol=1e-4)
+    with pytest.raises(InputError, match="crosscoder"):
+        replace_value(made)

@@ -13,9 +13,8 @@ from heedful.interp.learn.head_catalogue import (
     catalogue_heads,
     find_heads,
     is_punctuation,
-    repeated_tokens,
 )
-from heedful.interp.observe.attention import attention, head_scores
+from heedful.interp.observe.attention import attention, head_scores, repeated_tokens
 from tests.decode.toy import letters
 from tests.properties.tiny import ALL, tiny
 

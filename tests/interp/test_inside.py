@@ -308,7 +308,7 @@ def test_faults_are_named() -> None:
         (lambda: attention(model, [1], only=["blocks.7.attn"]), "nothing here"),
         (lambda: ablate(model, [1], heads={"blocks.0.ffn": [0]}), "has no heads"),
         (lambda: ablate(model, [1], heads={"blocks.0.atn": [0]}), "did you mean 'attn'"),
-        (lambda: ablate(model, [1], heads={"blocks.0.attn": [7]}), "there is no head 7"),
+        (lambda: ablate(model, [1], heads={"blocks.0.attn": [7]}), "unknown head 7"),
         (lambda: attribution(model, [1], method="magic"), "choose one of gradient, integrated"),
         (lambda: neighbours(model, [1], name="blocks.0.ffn.hidden"), "token vectors have"),
     ):

@@ -116,7 +116,7 @@ def test_a_model_in_whole_numbers_is_attributed() -> None:
 
 def test_heads_that_are_no_sum_are_refused_in_one_line() -> None:
     for model in (tiny("electra"), tiny("bert", head="classify", labels=2)):
-        with pytest.raises(InputError, match="head is no sum of shares"):
+        with pytest.raises(InputError, match="head is not a sum of shares"):
             logit_attribution(model, ids(model, 1, 5), 0)
 
 

@@ -45,7 +45,7 @@ def test_a_negative_position_counts_from_the_end() -> None:
 @pytest.mark.parametrize("positions", [[5], [-6], [0, 99]])
 def test_a_position_outside_the_text_is_refused_in_one_line(positions: list[int]) -> None:
     model = tiny("gpt2")
-    with pytest.raises(InputError, match=rf"0 … 4; there is no position {positions[-1]}") as caught:
+    with pytest.raises(InputError, match=rf"0 … 4; unknown position {positions[-1]}") as caught:
         patch(model, *two(model), ["blocks.0.output"], positions)
     assert "\n" not in str(caught.value)
 
@@ -133,7 +133,7 @@ def test_answers_may_be_texts_of_one_token(tmp_path: Path) -> None:
 def test_an_answer_that_is_no_token_is_refused_in_one_line() -> None:
     model = tiny("gpt2")
     clean, corrupt = two(model)
-    with pytest.raises(InputError, match="128 is no token of the vocabulary; they are 0 … 127"):
+    with pytest.raises(InputError, match="128 is not a token of the vocabulary; choose 0 … 127"):
         causal_trace(model, clean, corrupt, 128, 3)
     with pytest.raises(InputError, match="no tokenizer; give the id of ' Paris'"):
         causal_trace(model, clean, corrupt, " Paris", " Rome")
@@ -145,7 +145,7 @@ def test_a_classifier_is_traced_by_its_labels() -> None:
     clean, corrupt = two(model)
     by_name = causal_trace(model, clean, corrupt, "good", "bad")
     assert by_name == causal_trace(model, clean, corrupt, 1, 0)
-    with pytest.raises(InputError, match="'goood' is no label of this model; did you mean 'good'"):
+    with pytest.raises(InputError, match="'goood' is not a label of this model; did you mean 'good'"):
         causal_trace(model, clean, corrupt, "goood", "bad")
 
 

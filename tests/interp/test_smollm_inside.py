@@ -14,8 +14,9 @@ from heedful.interp.activations import mean_loss
 from heedful.interp.intervene.ablation import without
 from heedful.interp.intervene.steering import continuations, steer, steering_vector
 from heedful.interp.learn.dictionary import score_dictionary, train_dictionary
-from heedful.interp.learn.head_catalogue import catalogue_heads, read_parsed, repeated_tokens, syntax_heads
+from heedful.interp.learn.head_catalogue import catalogue_heads, read_parsed, syntax_heads
 from heedful.interp.learn.probes import linear_probes
+from heedful.interp.observe.attention import repeated_tokens
 from tests.tasks.real import smol
 
 pytestmark = pytest.mark.slow

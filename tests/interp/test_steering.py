@@ -124,7 +124,7 @@ def test_rows_come_in_the_order_of_the_texts_so_that_labels_in_that_order_fit() 
         (lambda m: steer(m, "blocks.0.output", torch.ones(3), method="push"), "is unknown"),
         (lambda m: steer(m, "blocks.0.output", torch.ones(3), method="clamp"), "needs a value"),
         (lambda m: m(torch.tensor([[5]]), watch=steer(m, "blocks.0.output", torch.ones(3))), "3"),
-        (lambda m: steering_vector(m, "one text", [[5]], "blocks.0.output"), "no list"),
+        (lambda m: steering_vector(m, "one text", [[5]], "blocks.0.output"), "must be a list"),
         (lambda m: steering_vector(m, [[5]], [[6]], "blocks.*.output"), "wildcard"),
         (lambda m: steering_vector(m, [[5]], [[6]], "blocks.0.attn.pattern"), "key"),
         (lambda m: steering_vector(m, [[5]], [[6]], "blocks.0.atn.output"), "nothing here"),

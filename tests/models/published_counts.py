@@ -2,7 +2,7 @@
 
 Numbers are of the whole model: an output matrix that is the table of tokens counts once. `STORED` are files
 that hold it twice, `WITH_IMAGES` those that hold a model of images, too, `UNCONFIRMED` presets of which only
-a rounded number was found in public.
+a rounded number was found in public, or none was looked for.
 """
 
 from __future__ import annotations
@@ -105,6 +105,51 @@ STORED = {
 WITH_IMAGES = {"gemma-3-4b": 4_300_079_472, "gemma-3-12b": 12_187_325_040, "gemma-3-27b": 27_432_406_640}
 
 UNCONFIRMED = {
+    "afm-4.5b": 4_619_184_640,
+    "ministral-8b": 8_019_808_256,
+    "seed-oss-36b": 36_151_104_512,
+    "granite-3.0-2b": 2_533_531_648,
+    "granite-3.0-8b": 8_170_848_256,
+    "minitron-4b": 4_190_509_056,
+    "minitron-8b": 8_271_699_968,
+    "olmo-3-7b": 7_298_011_136,
+    "olmo-3-32b": 32_233_522_176,
+    "olmoe-1b-7b": 6_919_161_856,
+    "exaone-4.0-1.2b": 1_279_391_488,
+    "exaone-4.0-32b": 32_003_216_384,
+    "glm-4-9b": 9_399_951_360,
+    "glm-4-9b-0414": 9_400_279_040,
+    "glm-4-32b-0414": 32_566_487_552,
+    "command-r-35b": 34_980_831_232,
+    "command-r-plus": 103_810_674_688,
+    "command-r7b": 8_028_033_024,
+    "command-a": 111_057_580_032,
+    "gpt-neo-125m": 125_198_592,
+    "gpt-neo-1.3b": 1_315_575_808,
+    "gpt-neo-2.7b": 2_651_307_520,
+    "starcoder": 15_517_456_384,
+    "starcoderbase-1b": 1_137_207_296,
+    "santacoder": 1_124_886_528,
+    "codegen-350m": 356_712_448,
+    "codegen-2b": 2_779_356_160,
+    "codegen-6b": 7_064_213_504,
+    "codegen-16b": 16_032_155_648,
+    "mpt-7b": 6_649_286_656,
+    "mpt-30b": 29_957_200_896,
+    "mbart-large-50": 610_879_488,
+    "pegasus-large": 568_699_904,
+    "m2m100-418m": 483_905_536,
+    "nllb-200-distilled-600m": 615_073_792,
+    "nllb-200-3.3b": 3_344_863_232,
+    "umt5-small": 306_601_984,
+    "falcon-mamba-7b": 7_272_665_088,
+    "deepseek-v3": 671_026_419_200,
+    "kimi-k2": 1_026_408_232_448,
+    "qwen3-next-80b-a3b": 79_674_391_296,
+    "embeddinggemma-300m": 302_863_104,
+    "eurobert-210m": 310_266_624,
+    "eurobert-610m": 755_625_600,
+    "eurobert-2.1b": 2_403_092_736,
     "opt-13b": 12_853_473_280,
     "opt-30b": 29_974_540_288,
     "opt-66b": 65_719_701_504,
@@ -117,4 +162,10 @@ UNCONFIRMED = {
     "mamba2-1.3b": 1_343_757_312,
     "mpnet-base": 109_486_464,
     "nomic-bert-2048": 136_731_648,
+    "rwkv-4-169m": 169_342_464,
+    "rwkv-4-430m": 430_397_440,
+    "rwkv-4-1b5": 1_515_106_304,
+    "rwkv-4-3b": 2_984_627_200,
+    "rwkv-4-7b": 7_392_649_216,
+    "rwkv-4-14b": 14_148_597_760,
 }

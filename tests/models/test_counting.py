@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 import heedful
 from heedful.cli.output import format_size
+from heedful.core.errors import ConfigError
 from heedful.models import FAMILIES, presets
 from heedful.models.base import LM, Config
 from heedful.models.counting import Probe, mixing
@@ -336,3 +337,11 @@ def test_a_part_may_state_its_own_flops() -> None:
 
     part = Stating(Attention(8, 2))
     assert mixing(part, 7, Probe(8)) == 7000
+
+
+def test_fields_of_a_preset_can_be_changed_before_it_is_counted() -> None:
+    assert heedful.count("gpt2", layers=6).parameters < heedful.count("gpt2").parameters
+    with pytest.raises(ConfigError, match="has no field 'layer'"):
+        heedful.count("gpt2", layer=6)
+    with pytest.raises(ConfigError, match="has its own layers"):
+        heedful.count(heedful.build("gpt2", vocab=20, dim=8, layers=1, heads=1), layers=6)

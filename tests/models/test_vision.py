@@ -13,13 +13,13 @@ import heedful
 from heedful.core.errors import ConfigError, InputError, NotFound
 from heedful.interp.gradients import gradient_by_distance
 from heedful.interp.inputs import reading
-from heedful.models import IMAGE_FAMILIES, by_model_type, find_config
+from heedful.models import MEDIA_FAMILIES, by_model_type, find_config
 from heedful.models.base import Seq2Seq
 from heedful.nn.context import Watch
 from tests.image_toy import images, reader
 from tests.refusal import refused
 
-TINY = IMAGE_FAMILIES["vision-encoder-decoder"].tiny
+TINY = MEDIA_FAMILIES["vision-encoder-decoder"].tiny
 DECODERS = ("trocr", "gpt2")
 
 
@@ -127,7 +127,7 @@ def test_parts_that_are_not_built_here_are_named(part: str, kind: str | None, tm
 )  # fmt: skip
 def test_values_that_do_not_go_together_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
-        IMAGE_FAMILIES["vision-encoder-decoder"].build(TINY.change(**wrong))
+        MEDIA_FAMILIES["vision-encoder-decoder"].build(TINY.change(**wrong))
 
 
 def test_published_sizes_have_the_parameters_that_are_said_of_them() -> None:

@@ -6,26 +6,20 @@ TRITON_INTERPRET=1 pytest tests/nn/test_gpu_kernels.py
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from heedful.kernels.gpu.mamba_mix import conv_silu
+from heedful.kernels.gpu.state_space.mamba_mix import conv_silu, mamba2_mix
+from heedful.nn.attention.multi_head import join_heads, split_heads
 from heedful.nn.context import Context, Mask
-from heedful.nn.state_space.chunked import (
-    _inside_chunks,
-    _join_group,
-    between_chunks,
-    decayed_scores,
-    decayed_scores_backward,
-)
-from heedful.nn.state_space.scan import selective
+from heedful.nn.state_space.chunked import decayed_scores, decayed_scores_backward
+from heedful.nn.state_space.scan import linear_scan, selective
 from heedful.nn.state_space.selective import block_backward, block_forward
 from heedful.nn.state_space.ssd import Mamba2
-from heedful.nn.state_space.ssm import Mamba, ShortConv
+from heedful.nn.state_space.ssm import Mamba
 from heedful.train import float8 as fused
 
 pytest.importorskip("triton")
@@ -42,8 +36,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def test_the_selective_scan_by_lanes_is_that_in_blocks(
     rows: int, length: int, channels: int, states: int, forgets: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from heedful.kernels.gpu import selective as gpu_selective
-    from heedful.kernels.gpu.selective import launch_backward, launch_forward
+    from heedful.kernels.gpu.state_space import selective as gpu_selective
+    from heedful.kernels.gpu.state_space.selective import launch_backward, launch_forward
 
     monkeypatch.setattr(gpu_selective, "BUSY", 2)  # the longest text is cut in two
     torch.manual_seed(0)
@@ -69,7 +63,7 @@ def test_the_gated_scan_and_its_gradients_are_the_definition(
     length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Softplus, the skip and the gate inside the kernels; what they read are columns of wider rows."""
-    from heedful.kernels.gpu import selective as kernels
+    from heedful.kernels.gpu.state_space import selective as kernels
 
     monkeypatch.setattr(kernels, "BUSY", 2)
     torch.manual_seed(0)
@@ -99,7 +93,7 @@ def test_the_gated_scan_and_its_gradients_are_the_definition(
 
 @pytest.mark.parametrize("length", [1, 37, 70])
 def test_the_convolution_with_its_silu_is_the_definition(length: int) -> None:
-    from heedful.kernels.gpu.conv import launch_conv, launch_conv_backward
+    from heedful.kernels.gpu.state_space.conv import launch_conv, launch_conv_backward
 
     torch.manual_seed(0)
     D = 40
@@ -146,7 +140,7 @@ def test_mamba_by_one_operator_is_as_near_to_float32_as_the_plain_part(
 
 @pytest.mark.parametrize(("size", "channels"), [(16, 96), (8, 5)])
 def test_decayed_scores_and_their_gradients_are_the_definition(size: int, channels: int) -> None:
-    from heedful.kernels.gpu.decayed import launch_scores, launch_scores_backward
+    from heedful.kernels.gpu.state_space.decayed import launch_scores, launch_scores_backward
 
     torch.manual_seed(0)
     q, k, log = (torch.randn(2, size, channels) for _ in range(3))
@@ -158,52 +152,40 @@ def test_decayed_scores_and_their_gradients_are_the_definition(size: int, channe
         torch.testing.assert_close(value.cpu(), wanted, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("groups", "heads"), [(1, 3), (2, 4)])
-def test_chunks_of_heads_with_one_decay_and_their_gradients_are_the_definition(
-    groups: int, heads: int
+@pytest.mark.parametrize(
+    ("rows", "length", "heads", "groups", "state", "size"), [(2, 70, 6, 2, 16, 16), (1, 150, 3, 1, 32, 16)]
+)
+def test_the_operator_of_mamba_2_and_its_gradients_are_the_definition(
+    rows: int, length: int, heads: int, groups: int, state: int, size: int
 ) -> None:
-    from heedful.kernels.gpu.decayed import launch_chunks, launch_chunks_backward
-
     torch.manual_seed(0)
-    size, chunks, K, V = 32, 2, 32, 16
-    q, k = (torch.randn(2, groups, chunks, size, K, dtype=torch.float64) for _ in range(2))
-    v, dy = (torch.randn(2, heads, chunks, size, V, dtype=torch.float64) for _ in range(2))
-    log = -torch.rand(2, heads, chunks, size, 1, dtype=torch.float64).cumsum(3)
-    leaves = [x.requires_grad_() for x in (q, k, v, log)]
-    wanted = _inside_chunks(*leaves, None, 8)
-    right = [wanted, *torch.autograd.grad(wanted, leaves, dy)]
-    natural = lambda x: x.detach().permute(0, 2, 3, 1, 4).flatten(1, 2).contiguous().float().to(DEVICE)
-    rows = [*(natural(x) for x in (q, k, v)), natural(log)[..., 0]]
-    dq, dk, dv, dlog = launch_chunks_backward(natural(dy), *rows, size)
-    got = [launch_chunks(*rows, size), dq.sum(3), dk.sum(3), dv, dlog.sum(2)[..., None]]
+    channels, shared = heads * size, groups * state
+    draw = lambda *shape: torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+    joint, conv = draw(rows, length, 2 * channels + 2 * shared + heads + 3), draw(channels + 2 * shared, 1, 4)
+    conv_bias, bias, skip, A_log = draw(len(conv)), draw(heads), draw(heads), draw(heads)
+    leaves = joint, conv, conv_bias, bias, A_log, skip
+    z, read, raw, _ = joint.split((channels, len(conv), heads, 3), -1)
+    mixed = F.silu(F.conv1d(read.mT, conv, conv_bias, padding=3, groups=len(conv))[..., :length].mT)
+    u, B, C = mixed.split((channels, shared, shared), -1)
+    step = F.softplus(raw + bias).mT[..., None]
+    v, k, q = (split_heads(t, n) for t, n in ((u, heads), (B, groups), (C, groups)))
+    log_a, S = -A_log.exp()[:, None, None] * step, v.new_zeros(rows, heads, state, size)
+    y = linear_scan(q, k, step * v, log_a, None, S)[0] + skip[:, None, None] * v
+    expected, up = join_heads(y) * F.silu(z), torch.randn(rows, length, channels, dtype=torch.float64)
+    right = [expected, *torch.autograd.grad(expected, leaves, up)]
+    leaves = tuple(t.detach().float().to(DEVICE).requires_grad_() for t in leaves)
+    joint, conv, conv_bias, bias, A_log, skip = leaves
+    out, *_ = mamba2_mix(joint, conv, conv_bias, bias, -A_log.exp(), skip, channels, groups)
+    got = [out, *torch.autograd.grad(out, leaves, up.float().to(DEVICE))]
     for a, b in zip(got, right, strict=True):
-        torch.testing.assert_close(a, natural(b), rtol=1e-4, atol=1e-4)
+        assert (a.detach().cpu() - b.detach()).norm() <= 1e-4 * b.norm()
 
 
-@pytest.mark.parametrize(("groups", "heads"), [(1, 3), (2, 4)])
-def test_states_from_chunk_to_chunk_and_their_gradients_are_the_definition(groups: int, heads: int) -> None:
-    from heedful.kernels.gpu.decayed import launch_carry, launch_carry_backward
-
-    torch.manual_seed(0)
-    ends, S = torch.randn(2, heads, 5, 6, 8).double(), torch.randn(2, heads, 6, 8).double()
-    log, ups = -torch.rand(2, heads, 5, 1).double(), (torch.randn_like(ends), torch.randn_like(S))
-    leaves = [x.requires_grad_() for x in (log, ends, S)]
-    wanted = between_chunks(log, None, ends, S)
-    right = [*wanted, *torch.autograd.grad(wanted, leaves, ups)]
-    join = lambda x: _join_group(x.detach(), groups).contiguous().float().to(DEVICE)
-    one = lambda x: join(x[:, :, None])[:, :, 0].contiguous()
-    logs = lambda x: x.detach()[..., 0].transpose(1, 2).contiguous().float().to(DEVICE)
-    got = list(launch_carry(logs(log), join(ends), one(S)))
-    dlog, dends, dS = launch_carry_backward(join(ups[0]), one(ups[1]), logs(log), got[0])
-    got += [dlog.sum(3).transpose(1, 2).flatten(2), dends, dS]
-    for a, b, form in zip(got, right, (join, one, logs, join, one), strict=True):
-        torch.testing.assert_close(a, form(b), rtol=1e-4, atol=1e-4)
-
-
-def test_mamba_2_under_autocast_is_as_near_to_float32_as_its_plain_convolution(
+def test_mamba_2_by_one_operator_is_as_near_to_float32_as_the_plain_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fused, "runs_on_gpu", lambda *_: True)  # the interpreter runs on a CPU
+    narrow_type = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # it cannot multiply bfloat16
     torch.manual_seed(0)
     part = Mamba2(16, 32, 2, 16).to(DEVICE)
     with torch.no_grad():
@@ -213,11 +195,11 @@ def test_mamba_2_under_autocast_is_as_near_to_float32_as_its_plain_convolution(
     x, up = torch.randn(2, 150, 16, device=DEVICE), torch.randn(2, 150, 16, device=DEVICE)
     positions = torch.arange(150, device=DEVICE)[None]
     ctx, results = Context(positions, positions, Mask(causal=True)), []
-    for kind, narrow in ((ShortConv, False), (ShortConv, True), (fused.FusedShortConv, True)):
-        part.conv.__class__ = kind
+    for kind, narrow in ((Mamba2, False), (Mamba2, True), (fused.FusedMamba2, True)):
+        part.__class__ = kind
         leaf = x.clone().requires_grad_()
-        with torch.autocast(DEVICE, torch.bfloat16, enabled=narrow):
-            y = part(leaf, replace(ctx, backend="reference") if kind is ShortConv else ctx)
+        with torch.autocast(DEVICE, narrow_type, enabled=narrow):
+            y = part(leaf, ctx)
         results.append([y.float(), *torch.autograd.grad(y.float(), [leaf, *part.parameters()], up)])
     for wide, plain, joined in zip(*results, strict=True):
         assert (joined - wide).norm() <= 3 * (plain - wide).norm() + 1e-2 * wide.norm()

@@ -30,7 +30,7 @@ def test_the_embedding_is_a_convolution_with_the_first_vectors_before_it() -> No
     expected = torch.cat((torch.stack(list(embed.first)).expand(2, -1, -1), convolved.flatten(2).mT), 1)
     assert embed.position is not None
     assert (found - expected - embed.position(pos)).abs().max() <= 1e-6
-    assert embed.patch_names() == ("[CLS]", "[DISTIL]", "1,1", "1,2", "1,3", "2,1", "2,2", "2,3")
+    assert embed.piece_names() == ("[CLS]", "[DISTIL]", "1,1", "1,2", "1,3", "2,1", "2,2", "2,3")
 
 
 def test_a_patch_that_does_not_fill_the_image_is_refused() -> None:
@@ -41,6 +41,6 @@ def test_a_patch_that_does_not_fill_the_image_is_refused() -> None:
 @pytest.mark.parametrize("pixels", [torch.zeros(1, 7, dtype=torch.long), torch.zeros(2, 3, 8, 4), [[1.0]]])
 def test_what_is_no_image_of_its_size_is_refused_in_one_line(pixels: object) -> None:
     with pytest.raises(InputError) as error:
-        PatchEmbedding((8, 8), 4, 3, 8).check_pixels(pixels)  # type: ignore[arg-type]
+        PatchEmbedding((8, 8), 4, 3, 8).check_source(pixels)  # type: ignore[arg-type]
     assert error.value.hint
     assert "\n" not in str(error.value)

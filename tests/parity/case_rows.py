@@ -51,10 +51,11 @@ class Rows:
     patterns: Patterns = field(default_factory=dict)
     types: bool = False
     prepare: Callable[[Any], None] | None = None
+    dropped: tuple[str, ...] = ()
 
     def __call__(self, name: str, kind: str, *changes: dict[str, Any], **more: Any) -> Case:
         """Return one row: its name, the end of the class's name, changed values; Case's fields by keyword."""
-        fields = {"patterns": self.patterns, "types": self.types, "prepare": self.prepare}
+        fields = {name: getattr(self, name) for name in ("patterns", "types", "prepare", "dropped")}
         fields |= {"output": OUTPUTS.get(kind, "logits")} | more
         values = dict(self.values)
         for change in changes:

@@ -55,11 +55,28 @@ def sines(model: Any) -> None:
         stack.embed_positions.weight.data = stack.embed_positions.create_weight()
 
 
+def roformer_sines(model: Any) -> None:
+    """Put the angles back, which are no parameters to be moved either."""
+    table = model.base_model.encoder.embed_positions
+    table.weight.data = table.create_weight()
+
+
 # Decoders.
 
 gpt2 = Rows(
     "gpt2", "GPT2", "GPT2Config",
     {"vocab_size": 99, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 32},
+)  # fmt: skip
+GPT_NEO = {
+    "vocab_size": 99, "hidden_size": 24, "num_layers": 2, "num_heads": 3, "max_position_embeddings": 32,
+    "window_size": 4, "attention_types": [[["global", "local"], 1]],
+}  # fmt: skip
+gpt_neo = Rows("gpt-neo", "GPTNeo", "GPTNeoConfig", GPT_NEO)
+bigcode = Rows("gpt-bigcode", "GPTBigCode", "GPTBigCodeConfig", gpt2.values)
+codegen = Rows("codegen", "CodeGen", "CodeGenConfig", {**gpt2.values, "n_head": 4, "rotary_dim": 4})
+mpt = Rows(
+    "mpt", "Mpt", "MptConfig",
+    {"vocab_size": 99, "d_model": 48, "n_layers": 2, "n_heads": 6, "max_seq_len": 32}
 )  # fmt: skip
 gpt = Rows("gpt", "OpenAIGPT", "OpenAIGPTConfig", gpt2.values)
 LLAMA = {
@@ -75,6 +92,8 @@ mamba = Rows(
     "mamba", "Mamba", "MambaConfig",
     {"vocab_size": 99, "hidden_size": 24, "num_hidden_layers": 2, "state_size": 8, "pad_token_id": 0},
 )  # fmt: skip
+rwkv = Rows("rwkv", "Rwkv", "RwkvConfig", {"vocab_size": 99, "hidden_size": 24, "num_hidden_layers": 2})
+falcon_mamba = Rows("falcon-mamba", "FalconMamba", "FalconMambaConfig", mamba.values)
 mamba2 = Rows(
     "mamba2", "Mamba2", "Mamba2Config",
     {"vocab_size": 99, "hidden_size": 24, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 12,
@@ -85,6 +104,15 @@ hybrid = Rows(
     {**LLAMA, "num_hidden_layers": 3, "linear_key_head_dim": 4, "linear_value_head_dim": 4,
      "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
 )  # fmt: skip
+NEXT: dict[str, Any] = {
+    **LLAMA, "num_hidden_layers": 3, "head_dim": 16, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+    "linear_key_head_dim": 4, "linear_value_head_dim": 6,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}  # fmt: skip
+qwen3_5 = Rows("qwen35", "Qwen3_5", "Qwen3_5TextConfig", NEXT)
+MOE = {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 12,
+       "shared_expert_intermediate_size": 20}  # fmt: skip
+qwen3_next = Rows("qwen3next", "Qwen3Next", "Qwen3NextConfig", {**NEXT, **MOE})
 DEEPSEEK: dict[str, Any] = {
     "vocab_size": 99, "hidden_size": 24, "intermediate_size": 20, "moe_intermediate_size": 12,
     "num_hidden_layers": 3, "num_attention_heads": 3, "num_key_value_heads": 3, "first_k_dense_replace": 1,
@@ -105,11 +133,38 @@ DECODERS = [
     gpt2("", "LMHeadModel", patterns=ATTENTIONS),
     gpt2("untied", "LMHeadModel", UNTIED, {"n_inner": 40}),
     gpt2("relu", "LMHeadModel", {"activation_function": "relu", "n_head": 1}),
+    gpt2("unscaled", "LMHeadModel", {"scale_attn_weights": False}),
+    gpt2("scaled-by-layer", "LMHeadModel", {"scale_attn_by_inverse_layer_idx": True}),
     gpt2("none", "Model"),
     gpt2("tag", TAG, {"num_labels": 5}),
+    gpt2("span", SPAN),
     gpt2("classify", CLASSIFY, {"num_labels": 3, "pad_token_id": 0}),
     gpt("", "LMHeadModel", patterns=ATTENTIONS),
     gpt("none", "Model", {"n_head": 4}),
+    gpt_neo("", CAUSAL, patterns=ATTENTIONS),
+    gpt_neo("untied", CAUSAL, UNTIED, {"attention_types": [[["local"], 1], [["global"], 1]]}),
+    gpt_neo("relu", CAUSAL, {"activation_function": "relu", "intermediate_size": 40, "num_heads": 1}),
+    gpt_neo("classify", CLASSIFY, {"num_labels": 3, "pad_token_id": 0}),
+    gpt_neo("tag", TAG, {"num_labels": 4}),
+    gpt_neo("span", SPAN),
+    gpt_neo("none", "Model"),
+    bigcode("", CAUSAL, patterns=ATTENTIONS),
+    bigcode("all-heads", CAUSAL, {"multi_query": False, "n_inner": 40}),
+    bigcode("untied", CAUSAL, UNTIED, {"activation_function": "relu", "scale_attn_weights": False}),
+    bigcode("classify", CLASSIFY, {"num_labels": 3, "pad_token_id": 0}),
+    bigcode("tag", TAG, {"num_labels": 4}),
+    bigcode("none", "Model"),
+    codegen("", CAUSAL, patterns=ATTENTIONS),
+    codegen("8-heads", CAUSAL, {"n_head": 8, "n_embd": 48, "rotary_dim": 6, "n_inner": 40}),
+    codegen("tied", CAUSAL, TIED, {"activation_function": "relu"}),
+    codegen("none", "Model"),
+    mpt("", CAUSAL, patterns=ATTENTIONS),
+    mpt("8-heads", CAUSAL, {"n_heads": 8, "attn_config": {"clip_qkv": 0.05, "softmax_scale": 0.5}}),
+    mpt("3-heads-untied", CAUSAL, UNTIED, {"n_heads": 3}),
+    mpt("classify", CLASSIFY, {"num_labels": 3, "pad_token_id": 0}),
+    mpt("tag", TAG, {"num_labels": 4}),
+    mpt("span", SPAN),
+    mpt("none", "Model"),
     llama("", CAUSAL, patterns=ATTENTIONS),
     llama("all-heads", CAUSAL, {"num_key_value_heads": 6}),
     llama("one-kv", CAUSAL, {"num_key_value_heads": 1}),
@@ -164,6 +219,10 @@ DECODERS = [
                           "layer_norm_epsilon": 1e-3}),
     mamba("narrow", CAUSAL, {"residual_in_fp32": False, "conv_kernel": 2}),
     mamba("none", "Model"),
+    falcon_mamba("", CAUSAL),
+    falcon_mamba("untied", CAUSAL, UNTIED, {"mixer_rms_eps": 1e-3, "use_bias": True}),
+    falcon_mamba("odd", CAUSAL, {"hidden_size": 20, "time_step_rank": 5, "state_size": 3, "conv_kernel": 3}),
+    falcon_mamba("none", "Model"),
     mamba2("", CAUSAL),
     mamba2("tied", CAUSAL, TIED, {"n_groups": 1, "expand": 3, "num_heads": 6}),
     mamba2("biases", CAUSAL, {"use_bias": True, "use_conv_bias": False, "n_groups": 4}),
@@ -171,6 +230,10 @@ DECODERS = [
                            "conv_kernel": 3, "layer_norm_epsilon": 1e-3}),
     mamba2("limits", CAUSAL, {"time_step_limit": (0.01, 0.5), "residual_in_fp32": False}),
     mamba2("none", "Model"),
+    rwkv("", CAUSAL),
+    rwkv("sizes", CAUSAL, {"attention_hidden_size": 32, "intermediate_size": 40, "layer_norm_epsilon": 1e-3}),
+    rwkv("tied", CAUSAL, TIED, {"num_hidden_layers": 3}),
+    rwkv("none", "Model"),
     hybrid("", CAUSAL),
     hybrid("shared-keys", CAUSAL, {"linear_num_key_heads": 4, "linear_key_head_dim": 6,
                                    "linear_num_value_heads": 8, "linear_value_head_dim": 3}),
@@ -179,6 +242,17 @@ DECODERS = [
     hybrid("biases", CAUSAL, {"attention_bias": True, "num_key_value_heads": 6, "linear_num_key_heads": 4,
                               "linear_num_value_heads": 4, "rms_norm_eps": 1e-3}, rope("linear", factor=2.0)),
     hybrid("none", "Model"),
+    qwen3_5("", CAUSAL),
+    qwen3_5("tied-biases", CAUSAL, TIED, {"attention_bias": True, "linear_num_value_heads": 6}),
+    qwen3_5("every-other", CAUSAL, {"layer_types": None, "full_attention_interval": 2}),
+    qwen3_5("none", "TextModel", output="last_hidden_state"),
+    qwen3_next("", CAUSAL),
+    qwen3_next("dense-first", CAUSAL, {"mlp_only_layers": [0], "norm_topk_prob": False}),
+    qwen3_next("tied", CAUSAL, TIED, {"linear_num_key_heads": 4, "linear_conv_kernel_dim": 3}),
+    qwen3_next("whole-heads", CAUSAL, {"rope_parameters": {"rope_theta": 300.0, "rope_type": "default",
+                                                           "partial_rotary_factor": 1.0}}),
+    qwen3_next("classify", CLASSIFY, {"num_labels": 3}),
+    qwen3_next("none", "Model"),
 ]  # fmt: skip
 
 # Encoders.
@@ -200,12 +274,20 @@ V3 = {"position_buckets": 4, "share_att_key": True, "norm_rel_ebd": "layer_norm"
 bert = Rows("bert", "Bert", "BertConfig", BERT, ATTENTIONS, types=True)
 roberta = Rows("roberta", "Roberta", "RobertaConfig", BERT, ATTENTIONS)
 xlm = Rows("xlm-roberta", "XLMRoberta", "XLMRobertaConfig", BERT)
+ernie = Rows("ernie", "Ernie", "ErnieConfig", BERT, ATTENTIONS, types=True)
+camembert = Rows("camembert", "Camembert", "CamembertConfig", BERT, ATTENTIONS)
 distil = Rows("distilbert", "DistilBert", "DistilBertConfig", DISTIL, ATTENTIONS)
 albert = Rows("albert", "Albert", "AlbertConfig", NARROW, ATTENTIONS, types=True)
 electra = Rows("electra", "Electra", "ElectraConfig", NARROW, ATTENTIONS, types=True)
 deberta = Rows("deberta", "Deberta", "DebertaConfig", DEBERTA, ATTENTIONS)
 deberta2 = Rows("deberta-v2", "DebertaV2", "DebertaV2Config", DEBERTA, ATTENTIONS)
 mpnet = Rows("mpnet", "MPNet", "MPNetConfig", BERT, ATTENTIONS)
+roformer = Rows(
+    "roformer", "RoFormer", "RoFormerConfig", {**BERT, "num_attention_heads": 2}, ATTENTIONS, types=True,
+    prepare=roformer_sines,
+    dropped=("roformer.encoder.embed_positions.weight", "encoder.embed_positions.weight"),
+)  # fmt: skip
+euro = Rows("eurobert", "EuroBert", "EuroBertConfig", LLAMA, ATTENTIONS)
 nomic = Rows("nomic-bert", "NomicBert", "NomicBertConfig", BERT, ATTENTIONS, types=True)
 modern = Rows(
     "modernbert", "ModernBert", "ModernBertConfig",
@@ -235,6 +317,16 @@ ENCODERS = [
     roberta("none", "Model"),
     xlm("mlm", MLM, patterns=ATTENTIONS),
     xlm("tag", TAG, {"num_labels": 5}),
+    ernie("pretrain", PRETRAIN, output="prediction_logits"),
+    ernie("mlm-quick", MLM, UNTIED, {"hidden_act": "quick_gelu", "num_attention_heads": 1}),
+    ernie("classify", CLASSIFY, {"num_labels": 3, "hidden_act": "mish"}),
+    ernie("tag", TAG, {"hidden_act": "sigmoid"}),
+    ernie("span", SPAN, {"hidden_act": "laplace"}),
+    ernie("none", "Model"),
+    camembert("mlm", MLM),
+    camembert("classify", CLASSIFY, {"num_labels": 3}),
+    camembert("tag", TAG, {"num_labels": 5}),
+    camembert("none", "Model"),
     distil("mlm", MLM),
     distil("mlm-untied", MLM, UNTIED, {"activation": "relu", "n_heads": 1}),
     distil("classify", CLASSIFY, {"num_labels": 3}),
@@ -287,6 +379,17 @@ ENCODERS = [
     mpnet("tag", TAG, {"num_labels": 5}),
     mpnet("span", SPAN),
     mpnet("none", "Model"),
+    roformer("mlm", MLM),
+    roformer("mlm-untied", MLM, RELU, UNTIED, {"num_attention_heads": 2, "type_vocab_size": 3}),
+    roformer("classify", CLASSIFY, {"num_labels": 3}),
+    roformer("tag", TAG, {"num_labels": 5}),
+    roformer("span", SPAN),
+    roformer("none", "Model"),
+    euro("mlm", MLM),
+    euro("mlm-tied-biases", MLM, TIED, {"attention_bias": True, "mlp_bias": True}),
+    euro("groups", MLM, {"num_key_value_heads": 1, "num_attention_heads": 3}, rope("yarn", factor=4.0)),
+    euro("tag", TAG, {"num_labels": 5}),
+    euro("none", "Model", {"head_dim": 12}),
     nomic("mlm", MLM),
     nomic("mlm-gelu", MLM, {"hidden_act": "gelu", "num_attention_heads": 2, "type_vocab_size": 3}),
     nomic("wide-heads", "Model", {"head_dim": 16}, rope("default")),
@@ -332,6 +435,11 @@ mt5 = Rows("mt5", "MT5", "MT5Config", T5, prepare=untie)
 bart = Rows("bart", "Bart", "BartConfig", BART)
 marian = Rows("marian", "Marian", "MarianConfig", MARIAN, prepare=sines)
 SEQ = "ForConditionalGeneration"
+SINES = tuple(f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder"))
+umt5 = Rows("umt5", "UMT5", "UMT5Config", T5)
+mbart = Rows("mbart", "MBart", "MBartConfig", BART)
+pegasus = Rows("pegasus", "Pegasus", "PegasusConfig", BART, prepare=sines, dropped=SINES)
+m2m = Rows("m2m100", "M2M100", "M2M100Config", BART)
 
 ENCODER_DECODERS = [
     t5("", SEQ, patterns=SEQ2SEQ),
@@ -346,7 +454,22 @@ ENCODER_DECODERS = [
     mt5("stated-act", SEQ, {"num_heads": 2, "dense_act_fn": "silu", "is_gated_act": True}),
     bart("", SEQ, patterns=SEQ2SEQ, prepare=shift),
     bart("uneven", SEQ, UNEVEN, prepare=shift),
+    bart("untied", SEQ, UNTIED, prepare=shift),
     bart("none", "Model", output="encoder_last_hidden_state"),
+    mbart("", SEQ, patterns=SEQ2SEQ, prepare=shift),
+    mbart("uneven", SEQ, UNEVEN, prepare=shift),
+    mbart("untied", SEQ, UNTIED, {"activation_function": "relu"}, prepare=shift),
+    mbart("none", "Model", output="encoder_last_hidden_state"),
+    pegasus("", SEQ, patterns=SEQ2SEQ),
+    pegasus("uneven", SEQ, UNEVEN),
+    pegasus("relu", SEQ, {"activation_function": "relu", "encoder_attention_heads": 1}),
+    m2m("", SEQ, patterns=SEQ2SEQ),
+    m2m("uneven", SEQ, UNEVEN, {"scale_embedding": False}),
+    m2m("gelu", SEQ, {"activation_function": "gelu", "decoder_attention_heads": 1}),
+    umt5("", SEQ, patterns=SEQ2SEQ),
+    umt5("relu", SEQ, {"feed_forward_proj": "relu", "num_heads": 2}),
+    umt5("deep-encoder", SEQ, {"num_layers": 3, "num_decoder_layers": 1, "d_kv": 8}),
+    umt5("encoder", "EncoderModel", output="last_hidden_state", patterns=ATTENTIONS),
     marian("", "MTModel", patterns=SEQ2SEQ),
     marian("unshared", "MTModel", UNSHARED),
     marian("uneven", "MTModel", UNEVEN),

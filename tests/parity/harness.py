@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,14 @@ def publish(case: Case, folder: Path) -> Published:
     return Published(case, model, folder)
 
 
-def open_there(architecture: str, folder: Path, attention: str = "eager") -> Any:
-    """Open a folder in transformers, in which no key may be missing or unexpected."""
+def open_there(
+    architecture: str, folder: Path, attention: str = "eager", computed: Sequence[str] = ()
+) -> Any:
+    """Open a folder in transformers; no key may be missing, but for `computed` buffers, or unexpected."""
     model, info = getattr(transformers, architecture).from_pretrained(
         folder, output_loading_info=True, attn_implementation=attention
     )
+    info["missing_keys"] = set(info["missing_keys"]) - set(computed)
     assert not {key: keys for key, keys in info.items() if keys and key != "error_msgs"}, info
     return model.eval()
 
@@ -74,7 +78,7 @@ def run_theirs(reference: Any, tokens: Tensor, types: Tensor | None, target: Ten
     if "use_cache" in inspect.signature(reference.forward).parameters:
         options["use_cache"] = False
     shown = reference.config._attn_implementation == "eager"
-    if shown and reference.config.model_type not in ("mamba", "mamba2"):
+    if shown and reference.config.model_type not in ("mamba", "mamba2", "falcon_mamba"):
         options["output_attentions"] = True
     answer = reference(input_ids=tokens, **options)
     if "start_logits" in answer:

@@ -35,6 +35,24 @@ gpt_oss = Rows(
      "rope_parameters": {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "truncate": False,
                          "original_max_position_embeddings": 16}},
 )  # fmt: skip
+arcee = Rows("arcee", "Arcee", "ArceeConfig", SIZES)
+ministral = Rows("ministral", "Ministral", "MinistralConfig", {**SIZES, **TURNS, "head_dim": 8})
+seed_oss = Rows("seedoss", "SeedOss", "SeedOssConfig", {**SIZES, "head_dim": 12})
+SCALES = {"embedding_multiplier": 3.0, "attention_multiplier": 0.5, "residual_multiplier": 0.22,
+          "logits_scaling": 4.0}  # fmt: skip
+granite = Rows("granite", "Granite", "GraniteConfig", {**SIZES, **SCALES})
+nemotron = Rows("nemotron", "Nemotron", "NemotronConfig", SIZES)
+olmo3 = Rows("olmo3", "Olmo3", "Olmo3Config", {**SIZES, **TURNS})
+olmoe = Rows("olmoe", "Olmoe", "OlmoeConfig", {**SIZES, "num_experts": 5, "num_experts_per_tok": 3})
+exaone4 = Rows("exaone4", "Exaone4", "Exaone4Config", {**SIZES, **TURNS, "head_dim": 8})
+glm = Rows("glm", "Glm", "GlmConfig", {**SIZES, "head_dim": 8})
+glm4 = Rows("glm4", "Glm4", "Glm4Config", {**SIZES, "head_dim": 8})
+cohere = Rows("cohere", "Cohere", "CohereConfig", SIZES)
+cohere2 = Rows("cohere2", "Cohere2", "Cohere2Config", {**SIZES, **TURNS})
+LLAMA3 = rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
+FULL = ["full_attention"] * 2
+ODD = {"num_attention_heads": 3, "num_key_value_heads": 1}
+BOTH_WAYS = {"use_bidirectional_attention": True, "sliding_window": 6}
 BY_KIND = {
     "rope_parameters": {
         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5000.0},
@@ -74,6 +92,12 @@ ROWS = [
     gemma3("six-layers", CAUSAL, UNTIED, {"layer_types": None, "num_hidden_layers": 6, "hidden_size": 24}),
     gemma3_text("classify", CLASSIFY, {"num_labels": 3}),
     gemma3_text("none", "Model"),
+    gemma3_text(
+        "bidirectional",
+        "Model",
+        {"use_bidirectional_attention": True, "sliding_window": 6},
+        patterns=ATTENTIONS,
+    ),
     olmo("", CAUSAL, patterns=ATTENTIONS),
     olmo("clipped", CAUSAL, {"clip_qkv": 0.05}),
     olmo("tied-biases", CAUSAL, TIED, {"attention_bias": True, "num_key_value_heads": 6}),
@@ -108,4 +132,83 @@ ROWS = [
     gpt_oss("wide-clip", CAUSAL, rope("default"), {"swiglu_limit": 7.0, "layer_types": None}),
     gpt_oss("tag", TAG, {"num_labels": 4}),
     gpt_oss("none", "Model"),
+    arcee("", CAUSAL, patterns=ATTENTIONS),
+    arcee("biases", CAUSAL, TIED, {"attention_bias": True, "mlp_bias": True}),
+    arcee("odd-yarn", CAUSAL, ODD, rope("yarn", factor=4.0)),
+    arcee("classify", CLASSIFY, {"num_labels": 3}),
+    arcee("tag", TAG, {"num_labels": 4}),
+    arcee("span", SPAN),
+    arcee("none", "Model", LLAMA3),
+    ministral("", CAUSAL, patterns=ATTENTIONS),
+    ministral("all-local", CAUSAL, {"layer_types": None, "head_dim": 12}),
+    ministral("full", CAUSAL, TIED, {"layer_types": FULL}),
+    ministral("odd", CAUSAL, ODD, rope("linear", factor=4.0)),
+    ministral("span", SPAN),
+    ministral("none", "Model"),
+    seed_oss("", CAUSAL, patterns=ATTENTIONS),
+    seed_oss("biases", CAUSAL, TIED, {"attention_out_bias": True, "mlp_bias": True}),
+    seed_oss("no-biases", CAUSAL, ODD, {"attention_bias": False}),
+    seed_oss("stretched", CAUSAL, rope("dynamic", factor=2.0), {"max_position_embeddings": 8}),
+    seed_oss("tag", TAG, {"num_labels": 4}),
+    seed_oss("none", "Model"),
+    granite("", CAUSAL, patterns=ATTENTIONS),
+    granite("tied-biases", CAUSAL, TIED, {"attention_bias": True, "mlp_bias": True}),
+    granite("odd-yarn", CAUSAL, ODD, rope("yarn", factor=4.0)),
+    granite("ones", CAUSAL, dict.fromkeys(SCALES, 1.0), {"rms_norm_eps": 1e-3}),
+    granite("none", "Model", {"rms_norm_eps": 1e-3}),
+    nemotron("", CAUSAL, patterns=ATTENTIONS),
+    nemotron("biases", CAUSAL, TIED, {"attention_bias": True, "mlp_bias": True, "head_dim": 12}),
+    nemotron(
+        "whole-heads",
+        CAUSAL,
+        ODD,
+        {
+            "rope_parameters": {
+                "rope_theta": 300.0,
+                "rope_type": "linear",
+                "factor": 2.0,
+                "partial_rotary_factor": 1.0,
+            }
+        },
+    ),
+    nemotron("gelu", CAUSAL, {"hidden_act": "gelu", "norm_eps": 1e-3}),
+    nemotron("classify", CLASSIFY, {"num_labels": 3}),
+    nemotron("tag", TAG, {"num_labels": 4}),
+    nemotron("none", "Model"),
+    olmo3("", CAUSAL, patterns=ATTENTIONS),
+    olmo3("two-ropes", CAUSAL, BY_KIND, TIED, patterns=ATTENTIONS),
+    olmo3("four-layers", CAUSAL, ODD, {"layer_types": None, "num_hidden_layers": 4, "attention_bias": True}),
+    olmo3("none", "Model"),
+    olmoe("", CAUSAL, patterns=ATTENTIONS),
+    olmoe("normalised", CAUSAL, TIED, {"norm_topk_prob": True, "attention_bias": True}),
+    olmoe("odd", CAUSAL, ODD, {"num_experts_per_tok": 1}, rope("linear", factor=4.0)),
+    olmoe("none", "Model"),
+    exaone4("", CAUSAL, patterns=ATTENTIONS),
+    exaone4("all-full", CAUSAL, TIED, LLAMA3, {"sliding_window": None, "layer_types": FULL}),
+    exaone4("four-layers", CAUSAL, ODD, {"layer_types": None, "num_hidden_layers": 4, "head_dim": 6}),
+    exaone4("classify", CLASSIFY, {"num_labels": 3}),
+    exaone4("span", SPAN),
+    exaone4("none", "Model"),
+    glm("", CAUSAL, patterns=ATTENTIONS),
+    glm("no-biases", CAUSAL, TIED, ODD, {"attention_bias": False, "head_dim": 12}),
+    glm(
+        "whole-heads",
+        CAUSAL,
+        {"rope_parameters": {"rope_theta": 300.0, "rope_type": "default", "partial_rotary_factor": 1.0}},
+    ),
+    glm("classify", CLASSIFY, {"num_labels": 3}),
+    glm("none", "Model"),
+    glm4("", CAUSAL, patterns=ATTENTIONS),
+    glm4("no-biases", CAUSAL, TIED, ODD, {"attention_bias": False, "rms_norm_eps": 1e-3}),
+    glm4("tag", TAG, {"num_labels": 4}),
+    glm4("none", "Model", rope("yarn", factor=4.0)),
+    cohere("", CAUSAL, patterns=ATTENTIONS),
+    cohere("normed", CAUSAL, {"use_qk_norm": True, "logit_scale": 0.5}, patterns=ATTENTIONS),
+    cohere("untied-biases", CAUSAL, UNTIED, ODD, {"attention_bias": True}),
+    cohere("linear", CAUSAL, rope("linear", factor=4.0), {"use_qk_norm": True, "num_key_value_heads": 6}),
+    cohere("none", "Model"),
+    cohere2("", CAUSAL, patterns=ATTENTIONS),
+    cohere2("four-layers", CAUSAL, UNTIED, {"layer_types": None, "num_hidden_layers": 4}),
+    cohere2("biases", CAUSAL, ODD, {"attention_bias": True}, rope("dynamic", factor=2.0)),
+    cohere2("none", "Model"),
 ]

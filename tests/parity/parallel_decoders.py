@@ -71,6 +71,7 @@ ROWS = [
     gptj("none", "Model"),
     opt("", CAUSAL, patterns=ATTENTIONS),
     opt("350m", CAUSAL, {"do_layer_norm_before": False, "word_embed_proj_dim": 12}, patterns=ATTENTIONS),
+    opt("no-last-norm", CAUSAL, {"_remove_final_layer_norm": True}),
     opt("narrow", CAUSAL, {"word_embed_proj_dim": 12}, UNTIED),
     opt("no-biases", CAUSAL, {"enable_bias": False, "activation_function": "gelu"}),
     opt("untied", CAUSAL, UNTIED, {"num_attention_heads": 1}),

@@ -17,8 +17,15 @@ from heedful.models.base import LM, Model
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # DeBERTa there is scripted
 
-EVERY = [(n, head) for n, family in FAMILIES.items() if family.model_types for head in family.heads]
+UNLIKE = {"umt5"}  # transformers always ties its output; tied models are compared in test_published.py
+EVERY = [
+    (n, head)
+    for n, family in FAMILIES.items()
+    if family.model_types and n not in UNLIKE
+    for head in family.heads
+]
 # Sines that its library makes anew, and reports for one of its two classes as missing.
+SINES = {"roformer", "pegasus"}  # whose every class reports them
 MADE = {("marian", "none"): {"encoder.embed_positions.weight", "decoder.embed_positions.weight"}}
 
 
@@ -59,7 +66,8 @@ def test_a_model_built_here_opens_there_and_comes_back(family: str, head: str, t
     heedful.save(model, tmp_path / "ours")
     architecture = getattr(transformers, FAMILIES[family].heads[head])
     reference, told = architecture.from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert set(told["missing_keys"]) == MADE.get((family, head), set())
+    missing = set(told["missing_keys"]) - MADE.get((family, head), set())
+    assert {key for key in missing if family not in SINES or "embed_positions" not in key} == set()
     assert set(told["unexpected_keys"]) == set()
     expected = theirs(reference.eval(), model, tokens)
     found = ours(model, tokens)

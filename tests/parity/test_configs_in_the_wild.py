@@ -184,7 +184,6 @@ def test_a_released_file_is_read_with_its_meaning(row: str) -> None:
 @pytest.mark.parametrize(
     ("preset", "keys", "told"),
     [
-        ("gemma-3-1b", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
         ("nomic-bert-2048", {"activation_function": "gelu", "num_experts": 8}, "activation_function"),
         ("nomic-bert-2048", {"rotary_scaling_factor": 2.0}, "rotary_scaling_factor=2.0"),
         (

@@ -18,6 +18,7 @@ TURNED = sorted(
     for family in FAMILIES.values()
     if {"rope_base", "rope_scaling"} <= set(family.config.field_names()) and family.name != "phi3"
     for kind in family.model_types
+    if kind in CONFIG_MAPPING  # not kimi_k2, whose files bring their code
 )
 TRAINED = {"original_max_position_embeddings": 512}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **TRAINED}

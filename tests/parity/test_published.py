@@ -94,7 +94,9 @@ def test_load_then_save_gives_back_every_tensor_and_opens_there(published: Publi
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [case.architecture]
     inputs = random_inputs(model, case)
     expected = run_theirs(published.reference, *inputs)[case.output]
-    again = run_theirs(open_there(case.architecture, tmp_path, case.attention), *inputs)[case.output]
+    again = run_theirs(open_there(case.architecture, tmp_path, case.attention, case.dropped), *inputs)[
+        case.output
+    ]
     assert (again - expected).abs().max() <= 1e-6
 
 
@@ -107,5 +109,7 @@ def test_what_is_built_here_opens_there(of_each_class: Published, tmp_path: Path
     model.hf_config = {"pad_token_id": loaded.hf_config.get("pad_token_id")}  # theirs classifies by it
     heedful.save(model, tmp_path)
     inputs = random_inputs(model, case)
-    expected = run_theirs(open_there(case.architecture, tmp_path, case.attention), *inputs)[case.output]
+    expected = run_theirs(open_there(case.architecture, tmp_path, case.attention, case.dropped), *inputs)[
+        case.output
+    ]
     assert (run_ours(model, *inputs) - expected).abs().max() <= case.tolerance

@@ -14,7 +14,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import heedful
 from heedful.core.errors import ConfigError, NotFound
-from heedful.models import FAMILIES, IMAGE_FAMILIES, REFUSED, by_model_type, find_config
+from heedful.models import FAMILIES, MEDIA_FAMILIES, REFUSED, by_model_type, find_config
 from heedful.models.hf_config import config_from
 from tests.parity.cases import find_case
 from tests.parity.harness import publish, read_tensors
@@ -238,7 +238,6 @@ def test_matrices_that_another_program_quantised_are_refused_by_their_names(
     [
         ({"layer_types": ["linear_attention"] * 26}, "sliding_attention"),
         ({"attn_logit_softcapping": 50.0}, "None only"),
-        ({"use_bidirectional_attention": True}, "False only"),
     ],
 )
 def test_a_gemma_3_that_is_not_built_here_is_refused(change: dict[str, Any], hint: str) -> None:
@@ -247,7 +246,7 @@ def test_a_gemma_3_that_is_not_built_here_is_refused(change: dict[str, Any], hin
 
 
 def test_an_unknown_type_is_refused_with_what_to_fetch_or_with_all_that_are_known() -> None:
-    every = (*FAMILIES.values(), *IMAGE_FAMILIES.values())
+    every = (*FAMILIES.values(), *MEDIA_FAMILIES.values())
     for unknown in set(CONFIG_MAPPING) - {t for f in every for t in f.model_types} - REFUSED.keys():
         with pytest.raises(NotFound) as told:
             by_model_type(unknown)

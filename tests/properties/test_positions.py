@@ -10,7 +10,7 @@ from heedful import Watch
 from heedful.interp.inputs import Input, reading
 from heedful.interp.intervene.ablation import carry, patch
 from heedful.models.base import Model, Seq2Seq
-from tests.properties.tiny import ALL, by_parts, ids, module_at, source_ids, tiny
+from tests.properties.tiny import ALL, by_kinds, ids, module_at, source_ids, tiny
 
 SOURCE, TARGET = 4, 5  # tokens
 
@@ -53,7 +53,7 @@ def test_the_axis_that_a_value_declares_is_the_one_that_grows_with_the_text(fami
         assert short.positions[name] == axes(short[name], long[name])[0], name
 
 
-@pytest.mark.parametrize("family", by_parts(ALL))
+@pytest.mark.parametrize("family", by_kinds(ALL))
 @torch.no_grad()
 def test_patching_a_position_replaces_that_position_of_every_value_and_no_other(family: str) -> None:
     model, t = tiny(family), 2

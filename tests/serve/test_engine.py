@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import heedful
+from heedful.core.progress import report_progress
 from heedful.decode.continuous import GenerationTask
 from heedful.decode.request import make_request
 from heedful.decode.settings import GenerationSettings
@@ -437,3 +439,53 @@ def test_large_answers_are_not_written_out_in_the_event_loop(
     run_async(scene())
     assert threads
     assert LOOP_THREAD not in threads
+
+
+def test_quick_work_is_done_between_the_steps_of_a_slow_function() -> None:
+    answered, steps = threading.Event(), 0
+
+    def write(rows: Any) -> Any:
+        nonlocal steps
+        while not answered.is_set():
+            time.sleep(0.001)
+            steps += 1
+            assert steps < 5000
+            report_progress("tokens", steps)
+        return rows
+
+    async def scene() -> None:
+        engine = Engine()
+        slow = engine.submit(rows=["text"], compute=write, slow=True)
+        await until(lambda: steps > 3)
+        assert await engine.submit(rows=[1, 2], compute=list).collect() == [1, 2]
+        other = engine.submit(rows=["other"], compute=lambda rows: rows, slow=True)
+        answered.set()
+        assert await slow.collect() == ["text"]
+        assert await other.collect() == ["other"]
+        engine.close()
+
+    run_async(scene())
+
+
+def test_a_slow_function_ends_when_nobody_waits_for_it() -> None:
+    ended = threading.Event()
+
+    def write(rows: Any) -> Any:
+        try:
+            for step in range(5000):
+                time.sleep(0.001)
+                report_progress("tokens", step)
+        finally:
+            ended.set()
+
+    async def scene() -> None:
+        engine = Engine()
+        job = engine.submit(rows=["text"], compute=write, slow=True)
+        await until(lambda: bool(engine.writing))
+        job.end()
+        await until(lambda: engine.is_idle)
+        assert ended.is_set()
+        assert not job.items
+        engine.close()
+
+    run_async(scene())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
+from heedful.decode.stepper import EagerStepper
 from heedful.serve.openai_app import Server, create_openai_app
 from heedful.serve.openai_server import make_served_model
 from heedful.tasks.task_specification import TaskSpecification
 from tests.classroom.studio.made import LINES, made
-from tests.serve.asking import Caller, run_async
+from tests.serve.asking import Caller, run_async, until
 
 TEXTS = ["the cat sat on the mat .", "a dog", "the quick brown fox jumps over the lazy dog ."]
 QUESTION = {"question": "who sat ?", "context": "the cat sat on the mat . the dog sat on the log ."}
@@ -154,6 +156,36 @@ def test_summaries_and_translations_are_those_of_the_pipelines(
     found = ask(client, "/v1/translate", **body, source_language="en", target_language="de")
     assert [entry["text"] for entry in found["data"]] == [row["translation_text"] for row in translations]
     assert "en to de" in refused(client, "/v1/translate", **body, target_language="fr")["message"]
+
+
+def test_other_requests_are_answered_while_a_summary_is_written(
+    served: tuple[TestClient, Server, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"model": "writer", "input": TEXTS[0], "max_tokens": 20}
+    expected = ask(served[0], "/v1/summarize", **body)["data"]
+    step, ended = EagerStepper.step, []
+
+    def step_slowly(self: Any, tokens: Any) -> Any:
+        time.sleep(0.05)
+        return step(self, tokens)
+
+    monkeypatch.setattr(EagerStepper, "step", step_slowly)
+
+    async def scene() -> list[Any]:
+        async def answer(path: str, body: dict[str, Any]) -> Any:
+            caller = Caller(served[2], path, body)
+            await caller()
+            ended.append(path)
+            return json.loads(caller.text)
+
+        summary = asyncio.create_task(answer("/v1/summarize", body))
+        await until(lambda: bool(served[1].engine.writing))
+        await answer("/classify", {"model": "classes", "input": TEXTS[1]})
+        await answer("/v1/completions", {"model": "writer", "prompt": "the", "max_tokens": 2})
+        return (await summary)["data"]  # type: ignore[no-any-return]
+
+    assert run_async(scene()) == expected
+    assert ended == ["/classify", "/v1/completions", "/v1/summarize"]
 
 
 def test_the_models_say_what_they_can_do(client: TestClient) -> None:

@@ -62,8 +62,8 @@ def test_messages_and_sharegpts_form_are_read_alike() -> None:
 @pytest.mark.parametrize(
     ("cell", "reason"),
     [
-        ("hello", "no JSON"),
-        ('{"role": "user"}', "no list"),
+        ("hello", "not a JSON list"),
+        ('{"role": "user"}', "not a list"),
         ('[{"role": "user"}]', "lacks a role or a text"),
         ('[{"role": "user", "content": "hi"}]', "without an answer"),
         ('[{"role": "assistant", "content": "hi"}]', "without an answer"),

@@ -95,7 +95,7 @@ def test_only_texts_of_a_folder_are_read(folder: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_asked_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="no folder"):
+    with pytest.raises(NotFound, match="not a folder"):
         OpenDomain(tmp_path / "not", reader=reader(), model=minilm())
     with pytest.raises(InputError, match="holds no text"):
         OpenDomain(tmp_path, reader=reader(), model=minilm())

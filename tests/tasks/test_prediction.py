@@ -191,7 +191,7 @@ def test_bad_input_is_one_line(
         ((classifier, rows), "--out", 2),
         ((classifier, rows, "--out", there), "is there already", 3),
         ((classifier, rows, "--out", tmp_path / "out.xyz"), ".parquet", 3),
-        ((classifier, rows, "--out", tmp_path / "no" / "out.csv"), "no folder", 3),
+        ((classifier, rows, "--out", tmp_path / "no" / "out.csv"), "folder not found", 3),
         ((classifier, wrong, "--out", tmp_path / "o.csv"), "which column", 3),
         ((classifier, pairs, "--pair", "sentence2", "--out", tmp_path / "o.csv"), "pair of texts", 3),
         ((classifier, tmp_path / "none.csv", "--out", tmp_path / "o.csv"), "none.csv", 3),

@@ -163,7 +163,7 @@ def test_a_ranking_is_learnt_from_a_table_evaluated_and_used(heed: Heed, base: P
     ("rows", "part"),
     [
         ([("q1", "a", 1), ("q2", "b", 1), ("q3", "c", 0)] * 3, "no query of 3"),
-        ([("q1", "a", "yes"), ("q1", "b", "no")] * 3, "no number"),
+        ([("q1", "a", "yes"), ("q1", "b", "no")] * 3, "not a number"),
         ([("q1", "a", 1), ("q1", "b", 0)] * 3, ""),
     ],
 )

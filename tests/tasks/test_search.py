@@ -151,7 +151,7 @@ def test_what_the_encoder_does_not_read_of_a_sentence_is_reported() -> None:
     [
         (lambda: Search([], minilm()), InputError, "no sentences"),
         (lambda: Search(["a", 3], minilm()), InputError, "sentence 1 is a int"),  # type: ignore[list-item]
-        (lambda: Search("not/there.txt", minilm()), NotFound, "no file"),
+        (lambda: Search("not/there.txt", minilm()), NotFound, "not a file"),
         (lambda: hotels().find("  "), InputError, "not empty"),
         (lambda: hotels().find("a", top_k=0), InputError, "top_k=0"),
         (lambda: Search.load("not/there"), NotFound, "search.json"),

@@ -205,7 +205,7 @@ def test_a_real_model_knows_the_capital_of_france() -> None:
         (lambda: writer()("a", handle_long_generation="no"), "'hole'"),
         (lambda: writer()([{"role": "user", "content": "a"}]), "chat template"),
         (lambda: talker()([{"role": "user"}]), "message 0"),
-        (lambda: talker()([{"role": "assistant", "content": "a"}]), "add what the user says"),
+        (lambda: talker()([{"role": "assistant", "content": "a"}]), "add the next message of the user"),
         (lambda: pipeline("conversational", scribbler())("hi"), "chat template"),
         (lambda: pipeline("text-generation", tiny("bert")), "needs a decoder"),
         (lambda: pipeline("text-generation", tiny("transformer")), "needs a decoder"),

@@ -264,7 +264,7 @@ def test_without_a_template_chat_says_so(bert: Tokenizer) -> None:
 
 
 def test_bad_input_is_one_clear_error(bert: Tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="-100 is no token id"):
+    with pytest.raises(InputError, match="-100 is not a token id"):
         bert.decode([5, -100])
     with pytest.raises(InputError, match="encode_all"):
         bert.encode(["a", "b"])  # type: ignore[arg-type]

@@ -353,7 +353,7 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path: Path, files: File
         if step.number == 2:
             with torch.no_grad():
                 next(model.parameters())[0, 0] = float("inf")
-            with pytest.raises(DivergedError, match="a weight is no number"):
+            with pytest.raises(DivergedError, match="a weight is not a number"):
                 step.save()
             break
     assert store.newest(tmp_path) is None

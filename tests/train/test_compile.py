@@ -108,7 +108,7 @@ PARTS: dict[str, Callable[[], Part]] = {
 
 
 @pytest.mark.parametrize(
-    "kind", [k if k in ("loop", "mamba2") else pytest.param(k, marks=pytest.mark.slow) for k in PARTS]
+    "kind", [k if k in ("loop", "linear") else pytest.param(k, marks=pytest.mark.slow) for k in PARTS]
 )
 def test_a_longer_text_gives_the_compiler_no_more_to_do(kind: str) -> None:
     part = Alone(PARTS[kind]())

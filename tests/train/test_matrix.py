@@ -48,6 +48,7 @@ def test_every_family_trains_with_its_own_objective(name: str, files: Files) -> 
     assert mean(seen[-4:]) < mean(seen[:4])
 
 
+@pytest.mark.slow  # the next test asks more of each objective, the one before it streams of batches
 @pytest.mark.parametrize("name", toys.ALL)
 def test_every_objective_trains(name: str, files: Files) -> None:
     model = toys.model_of(name)

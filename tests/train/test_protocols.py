@@ -71,7 +71,7 @@ def test_an_iterator_that_ends_before_the_run_says_so(files: dict[str, Path]) ->
     batches = toys.batches_of("next_token", files)
     with pytest.raises(InputError, match="2 batches.*steps"):
         losses(iter([batches[0], batches[1]]))
-    with pytest.raises(InputError, match="no batch"):
+    with pytest.raises(InputError, match="the data has no batch"):
         losses([])
 
 

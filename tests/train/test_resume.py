@@ -52,7 +52,11 @@ def server() -> Iterator[Server]:
     made.process.communicate()
 
 
-CASES = [("lm", 1), ("mlm", 1), ("seq2seq", 1), ("rnn", 1), ("lm", 3), ("seq2seq", 2)]
+CORE = [("lm", 1), ("rnn", 1), ("seq2seq", 2)]
+CASES = [
+    *CORE,
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (("mlm", 1), ("seq2seq", 1), ("lm", 3))),
+]
 
 
 @pytest.mark.parametrize(("kind", "accumulate"), CASES, ids=lambda v: str(v))

@@ -191,6 +191,7 @@ def test_a_step_that_the_compiler_fails_at_is_taken_without_it(
     assert lines == ["speed: compiled", failed]
 
 
+@pytest.mark.slow
 def test_recomputed_layers_can_be_compiled(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     real = torch.compile

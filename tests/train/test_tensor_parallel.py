@@ -24,9 +24,10 @@ from tests.train.test_distributed import launch, once
 
 # Attention with fewer key heads than processes; a shared bias and cross-attention; latents, experts.
 QUICK = ("llama", "t5", "deepseek-v2")
-REFUSED = ("rnn", "lstm", "gru", "seq2seq", "rnnsearch", "luong", "bilstm", "s4", "mamba", "mamba2")
+RECURRENT = ("rnn", "lstm", "gru", "seq2seq", "rnnsearch", "luong", "bilstm")
+REFUSED = (*RECURRENT, "s4", "mamba", "mamba2", "falcon-mamba", "rwkv")
 # Keys that are normalised together cannot be fewer than the processes.
-ONLY_TWO = ("olmo2", "olmo-hybrid")
+ONLY_TWO = ("olmo2", "olmo3", "olmoe", "olmo-hybrid")
 SPLIT = [name for name in FAMILIES if name not in REFUSED]
 CASES = [
     pytest.param(name, count, marks=() if name in QUICK else pytest.mark.slow, id=f"{name}-{count}")
@@ -34,8 +35,15 @@ CASES = [
     for count in (2, 4)
     if count == 2 or name not in ONLY_TWO
 ]
-# Convolutions and the delta rule stay whole, so less than half of such a model is split.
-KEPT = {"olmo-hybrid": 0.6, "cnn": 0.75}
+# Convolutions, retention, distances and the delta rule stay whole, so that less than half is split.
+KEPT = {
+    "olmo-hybrid": 0.6,
+    "qwen35": 0.6,
+    "qwen3next": 0.6,
+    "cnn": 0.75,
+    "retnet": 0.9,
+    "transformer-xl": 0.85,
+}
 
 # Runs of tiny models with other settings: the name, the family, the processes, the settings.
 RUNS: dict[str, tuple[str, int, dict[str, Any]]] = {

@@ -179,7 +179,7 @@ def test_only_a_file_of_that_ending_is_replaced(tmp_path: Path) -> None:
     with refused(InputError, "does not end in .gguf", hint="m.gguf"):
         export_gguf(model, tmp_path / "m")
     (tmp_path / "m.gguf").mkdir()
-    with refused(InputError, "no file that could be replaced"):
+    with refused(InputError, "not a file that could be replaced"):
         export_gguf(model, tmp_path / "m.gguf")
 
 

@@ -33,6 +33,19 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "stablelm-2-1.6b": ("stablelm", {"qk_norm": False, "parallel": False, "bias": True}),
     "stablelm-2-12b": ("stablelm", {}),
     "starcoder2": ("starcoder2", {"window": None}),
+    "arcee": ("arcee", {"ffn_bias": True}),
+    "seedoss": ("seedoss", {}),
+    "nemotron": ("nemotron", {}),
+    "granite": ("granite", {}),
+    "olmoe": ("olmoe", {}),
+    "olmo3": ("olmo3", {"local": None}),
+    "exaone4": ("exaone4", {"local": None}),
+    "glm": ("glm", {}),
+    "glm4": ("glm4", {"bias": False}),
+    "cohere": ("cohere", {}),
+    "cohere2": ("cohere2", {"local": None}),
+    "bigcode": ("gpt-bigcode", {}),
+    "mpt": ("mpt", {}),
     "starcoder2-no-biases": ("starcoder2", {"window": None, "bias": False}),
 }
 
@@ -74,7 +87,7 @@ def test_a_model_written_as_gguf_gives_the_same_logits(case: str, tmp_path: Path
             beside |= {"phi3.rope.scaling.original_context_length": LONG.context, **gain}
     again = heedful.load(write(model, tmp_path / "model.gguf", beside))
     tokens = ids(model, 2, 20)
-    assert again.config.change(norm_eps=1e-5) == model.config
+    assert again.config.change(norm_eps=model.config.norm_eps) == model.config
     with torch.no_grad():
         assert (again(tokens) - model(tokens)).abs().max() < 1e-5
 

@@ -27,7 +27,7 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("gpt2", "layer_norm_epsilon", 1e308, "layer_norm_epsilon=1e.308 must be at most"),
     ("gpt2", "tie_word_embeddings", "false", "tie_word_embeddings='false' .* True or False"),
     ("gpt2", "id2label", ["a"], "id2label=.* a table"),
-    ("gpt2", "id2label", {"first": "a"}, "id2label has 'first', which is no number"),
+    ("gpt2", "id2label", {"first": "a"}, "id2label has 'first', which is not the number"),
     ("gpt2", "eos_token_id", "</s>", "eos_token_id='</s>' .* a whole number or a list of whole numbers"),
     ("llama", "hidden_size", 2_147_483_647, "hidden_size=2147483647 must be at most"),
     ("llama", "hidden_size", 200_000_002, "hidden_size|heads"),

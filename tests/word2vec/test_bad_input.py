@@ -118,7 +118,7 @@ def test_a_vector_of_another_size_is_refused(vectors: Word2Vec) -> None:
 
 def test_a_table_is_a_list_an_array_or_a_tensor_of_numbers() -> None:
     assert len(Word2Vec.from_table([[1.0, 2.0], [3.0, 4.0]])) == 2
-    with pytest.raises(InputError, match="object is no table"):
+    with pytest.raises(InputError, match="object is not a table"):
         Word2Vec.from_table(object())
     with pytest.raises(InputError, match="NaN or infinity"):
         Word2Vec.from_table(np.full((2, 2), np.nan))

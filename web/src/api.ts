@@ -36,7 +36,7 @@ export type PredictionAt = {
 export type Trace = {
   id: string; model: string; tokens: Token[]; target: Token[] | null; written: Token[] | null; second?: number | null; prompt: number; warnings: string[]; cut: number;
   groups: TraceGroup[]; shapes: Record<string, number[]>; note: string; prediction: PredictionAt;
-  generated: { text: string; logprobs: number[] } | null;
+  generated: { text: string; logprobs: number[] } | null; look?: { group: string; layer: number; head: number; row: number } | null;
   change: { kl: number[]; kl_last: number; position: number; token: string; before: Top[]; after: Top[] } | null; edited: boolean; ms: number; python: string;
 };
 export type Scores = {

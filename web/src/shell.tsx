@@ -9,7 +9,6 @@ import { GROUPS, PAGES, allows } from "./pages";
 import { pending } from "./resource";
 import { t } from "./strings";
 import { dark, toggle } from "./theme";
-import { Tour } from "./tour";
 import { Busy, copy, count, Go, Title, Warnings, Wrong } from "./ui";
 import { go, missing, place, set, str, target, whole } from "./url";
 
@@ -42,7 +41,6 @@ export function Shell() {
         <Navigation caps={caps.data?.id === id ? caps.data : undefined} page={page} />
         <main class="main" id="main" tabIndex={-1} aria-busy={pending.value > 0}>
           <div class="page">
-            <Tour />
             <DoorCard />
             {missing.value ? <Warnings of={[t("shell.textGone", { n: count(missing.value) })]} /> : null}
             <Guarded key={page}><Body caps={caps.data?.id === id ? caps.data : undefined} /></Guarded>
@@ -184,11 +182,11 @@ function moved(key: string, caps: Caps | undefined): boolean {
   const wrap = (n: number, size: number) => ((n % size) + size) % size;
   if (key === "[" || key === "]") {
     const next = wrap(layer + (key === "]" ? 1 : -1), group.layers.length);
-    set({ l: next, part: null }, "replace");
+    set({ l: next, h: Math.min(head, group.heads[next] - 1), part: null }, "replace");
     say(t("attention.layerSaid", { layer: next }));
   } else if (key === "," || key === ".") {
     const next = wrap(head + (key === "." ? 1 : -1), group.heads[layer]);
-    set({ h: next }, "replace");
+    set({ l: layer, h: next }, "replace");
     say(t("attention.headSaid", { head: next }));
   } else if (key === "g" && page === "attention") {
     set({ view: str("view") === "grid" ? "matrix" : "grid" });

@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -36,15 +36,15 @@ class Command:
 
 
 COMMANDS = {
-    "show": Command("model_info", "Show a model's parts, shapes and equations.", "Models"),
-    "count": Command("model_info", "Count a model's parameters, FLOPs and memory.", "Models"),
-    "ls": Command("model_info", "List all presets, and the trained models on this machine.", "Models"),
+    "show": Command("models", "Show a model's parts, shapes and equations.", "Models"),
+    "count": Command("models", "Count a model's parameters, FLOPs and memory.", "Models"),
+    "ls": Command("models", "List all presets, and the trained models on this machine.", "Models"),
     "train": Command("training", "Train a model from scratch on files.", "Training"),
     "finetune": Command("finetune", "Fine-tune a trained model on a file.", "Training"),
     "eval": Command("finetune", "Measure a model on files.", "Training"),
     "predict": Command("finetune", "Predict every row of a table.", "Tasks"),
     "verify": Command("experiments", "Measure a published result again.", "Training"),
-    "plot": Command("training", "Plot training curves, or a map of words.", "Training"),
+    "plot": Command("training", "Plot training curves, races, or a map of words.", "Training"),
     "race": Command("experiments", "Compare RNNs, Transformers and others of one size.", "Training"),
     "scale": Command("experiments", "Fit a scaling law and predict the loss of larger models.", "Training"),
     "tokenizer": Command("training", "Train a tokenizer on text.", "Training"),
@@ -112,7 +112,7 @@ class LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """Import the command of a row of the table."""
-    from heedful.cli.arguments import CommandGroup
+    from heedful.cli.commands import CommandGroup
 
     module = importlib.import_module(f"heedful.cli.{COMMANDS[name].module}")
     command = getattr(module, f"{name}_command")
@@ -135,9 +135,15 @@ app = typer.Typer(
 @app.callback()
 def options(
     no_color: bool = typer.Option(False, "--no-color", help="Print without colours, as NO_COLOR=1 does."),
+    modules: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="Import a module or a file of model families."),
+    ] = None,
 ) -> None:
     if no_color:
         os.environ["NO_COLOR"] = "1"
+    if modules:  # models/plugins.py imports them, in every process of this run
+        os.environ["HEED_IMPORT"] = os.pathsep.join(modules)
 
 
 for _name, _row in COMMANDS.items():  # help lists these; LazyGroup puts the real command in their place
@@ -196,7 +202,7 @@ def report_error(error: Exception, arguments: Sequence[str], *, as_json: bool) -
 
 def message_and_hint(error: HeedfulError, arguments: Sequence[str]) -> tuple[str, str]:
     """Return the message and the hint of an error in the words of the command that was typed."""
-    from heedful.cli.shell import shell_words
+    from heedful.cli.commands import shell_words
 
     name = next((word for word in arguments if word in COMMANDS), "version")
     command = load_command(name)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heedful.cli.arguments import Device, command_words
+from heedful.cli.commands import command_words
+from heedful.cli.models import Device
 from heedful.cli.output import Json, Quiet, as_json, print_table
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError, NotFound
@@ -53,11 +54,11 @@ def race_command(
 ) -> None:
     """Compare systems of one size on one text; the last line printed is the path of the report.
 
-    RNN, LSTM, GRU, Transformers with GPT-2's and LLaMA's blocks, linear attention, GLA, Based, S4 and Mamba:
-    loss over tokens and seconds, time of a layer by length and width, time and memory of one more token, loss
-    by position, how far gradients reach back, and accuracy by distance on copy, recall, induction and needle.
-    Ctrl-C keeps what was measured, and the same command continues. Without --quick models are larger, for
-    a GPU.
+    The systems are RNN, LSTM, GRU, Transformers with GPT-2's and LLaMA's blocks, linear attention, GLA,
+    Based, S4 and Mamba. The report has loss over tokens and seconds, time of a layer by length and width, and
+    time and memory of one more token. It also has loss by position, how far gradients reach back, and
+    accuracy by distance on copy, recall, induction and needle. Ctrl-C keeps what was measured, and the same
+    command continues. Without --quick models are larger, for a GPU.
 
     Examples:
       heed race --quick

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heedful.cli.arguments import Device
+from heedful.cli.models import Device
 from heedful.cli.output import (
     Json,
     Quiet,
@@ -85,7 +86,15 @@ def result_object(result: FinetuneResult) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def predict_command(request: PredictionRequest, quiet: Quiet = False, json: Json = False) -> None:
+def predict_command(
+    request: PredictionRequest,
+    workers: Annotated[
+        int | None,
+        Option("Predict in N processes of Ray, and write Parquet files to the folder OUT.", minimum=1),
+    ] = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
     """Predict every row of a table, and write the rows with their predictions to another table.
 
     The columns are those that the model learnt from; --text and --pair name others. New columns are label and
@@ -96,7 +105,16 @@ def predict_command(request: PredictionRequest, quiet: Quiet = False, json: Json
       heed predict ./mail-sorter inbox.csv --out sorted.csv
       heed predict ./my-tagger january.jsonl february.jsonl --out names.jsonl
       heed predict all-minilm-l6-v2 texts.csv --text body --out vectors.parquet
+      heed predict ./mail-sorter part-*.parquet --out sorted --workers 4
     """
+    if workers is not None:
+        from heedful.tasks.on_ray import predict_on_ray
+
+        names = ("task", "text", "pair", "batch", "length", "max_tokens", "device")
+        options = {name: value for name in names if (value := getattr(request, name)) is not None}
+        folder = predict_on_ray(request.model, request.files, request.out, workers=workers, **options)
+        facts = {"model": request.model, "data": request.files, "path": str(folder)}
+        return as_json(facts) if json else print(folder)
     with show_progress("predicting", quiet=quiet):
         from heedful.tasks.prediction import predict_files
 
@@ -176,7 +194,8 @@ def eval_command(
         if example:
             console().print("\nthe first row")
         for name, value in example.items():
-            console().print(f"  {name:<10}{_one_line(value)}", markup=False, soft_wrap=True)
+            line = textwrap.shorten(value, 120, placeholder=" …")
+            console().print(f"  {name:<10}{line}", markup=False, soft_wrap=True)
     if worse and json:
         raise typer.Exit(1)  # the object has said so
     if worse:
@@ -200,9 +219,3 @@ def print_confusion(confusion: dict[str, dict[str, int]]) -> None:
         worst = sorted(wrong, key=lambda one: -one[0])[:MAX_CONFUSION_LABELS]
         rows = [("true", "predicted", "rows"), *((a, b, str(n)) for n, a, b in worst)]
     console().print(f"\n{title}\n{align_columns(rows)}", markup=False, soft_wrap=True)
-
-
-def _one_line(text: str, max_length: int = 120) -> str:
-    """Return a text on one line, cut with … if it is long."""
-    line = " ".join(text.split())
-    return line if len(line) <= max_length else line[: max_length - 1] + "…"

@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heedful.cli.arguments import (
+from heedful.cli.commands import command_words
+from heedful.cli.inputs import read_stdin, text_or_file
+from heedful.cli.models import (
     Device,
     Dtype,
     Processes,
     check_gpus,
-    command_words,
     default_model,
     load_stepper,
     names_model,
-    read_stdin,
     split_processes,
-    text_or_file,
 )
 from heedful.cli.output import Json, as_json
 from heedful.core.checks import Argument, Only, Option
@@ -98,7 +97,7 @@ def print_generated(
     else:
         first, count = print_stream(stepper, text, settings)
     if verbose:
-        # without a first token of its own, the time includes reading the prompt
+        # without its own first token, the time includes reading the prompt
         rate = (count - (first > 0)) / max(time.perf_counter() - start - first, 1e-9)
         first_token = f"first_s={first:.2f} " if first else ""
         print(

@@ -62,7 +62,7 @@ def print_listing(
 ) -> None:
     """Print rows as a table in which no cell is cut, however narrow the terminal is.
 
-    Columns in `min_widths` may be wrapped, down to that many characters. Where the others do not fit beside
+    Columns in `min_widths` may be wrapped, down to that many characters. Where the others do not fit next to
     each other, those in `optional` are left out, the first ones first.
     """
     from rich.cells import cell_len

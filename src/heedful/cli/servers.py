@@ -17,16 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from heedful.cli.arguments import (
-    Device,
-    Dtype,
-    Processes,
-    check_gpus,
-    command_words,
-    load_model,
-    read_file,
-    split_processes,
-)
+from heedful.cli.commands import command_words
+from heedful.cli.inputs import read_file
+from heedful.cli.models import Device, Dtype, Processes, check_gpus, load_model, split_processes
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError, MissingPackage
 from heedful.core.processes import is_first, launch
@@ -37,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """The options of a server, beside its models."""
+    """The options of a server, besides its models."""
 
     host: Annotated[str, Option("Listen on this address.")] = "127.0.0.1"
     port: Annotated[int, Option("Listen on this port; 0 takes a free one.", minimum=0, maximum=65535)] = 8000
@@ -177,7 +170,9 @@ def studio_command(
     ] = None,
     port: Annotated[int, Option("Listen on this port; 0 takes a free one.", minimum=0, maximum=65535)] = 0,
     no_browser: Annotated[bool, Option("Print the address and open no browser.", ("--no-browser",))] = False,
-    folder: Annotated[Path, Option("Offer the models in this folder, too.", ("--models",))] = Path("models"),
+    folder: Annotated[Path, Option("Offer the models in this folder as well.", ("--models",))] = Path(
+        "models"
+    ),
     runs: Annotated[Path, Option("Show the training runs in this folder.", ("--runs",))] = Path("runs"),
 ) -> None:
     """Show tokens, attention, arithmetic, predictions, layers, states and training in the browser.

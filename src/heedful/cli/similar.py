@@ -7,19 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from heedful.cli.arguments import (
+from heedful.cli.inputs import (
     TableColumns,
     TextColumn,
     Texts,
-    few_threads,
     find_file,
     looks_like_path,
     looks_like_table,
+    nonempty_lines,
     read_numbered,
     read_stdin,
     read_texts,
     text_or_file,
 )
+from heedful.cli.models import few_threads
 from heedful.cli.output import Json, Row, align_columns, as_json, print_warnings
 from heedful.cli.tasks import TextOptions, TopK
 from heedful.core.checks import Argument, Option
@@ -130,9 +131,9 @@ def index_command(
     if exists and not update and not delete:
         raise InputError(f"{out} is an index already", hint="give --update to add to it, or another --out")
     if not exists and (update or delete):
-        raise InputError(f"{out} is no index", hint="leave --update and --delete out to make one")
+        raise InputError(f"{out} is not an index", hint="leave --update and --delete out to make one")
     if not files and not delete:
-        raise InputError("there are no files to index", hint="name at least one")
+        raise InputError("no files to index", hint="name at least one")
     rows = [row for path in files or () for row in read_search_rows(path, column, id_column)]
     texts, columns = [text for text, _, _ in rows], [others for _, _, others in rows]
     ids = None if id_column is None else [id for _, id, _ in rows]
@@ -233,7 +234,7 @@ def rerank_command(
 ) -> None:
     """List the texts that answer a query, the best first, by a cross-encoder that reads both together.
 
-    No cross-encoder comes along: `heed finetune` makes one of a table of queries, texts and relevances.
+    No cross-encoder is bundled: `heed finetune` makes one of a table of queries, texts and relevances.
 
     Examples:
       heed rerank "how tall is Everest" passages.txt --model ./my-cross-encoder
@@ -244,11 +245,11 @@ def rerank_command(
 
 
 def list_best(common: TextOptions, task: str, query: str, lines: list[tuple[int, str]], top_k: int) -> None:
-    """Score texts, given with their lines, beside a query by a pipeline, and list the best."""
+    """Score texts, given with their lines, for a query with a pipeline, and list the best."""
     query, texts = text_or_file(query), [text for _, text in lines]
     with print_warnings(), show_progress("comparing"), few_threads(texts):
         name, pipe = common.open(task)
-        # One vector of the query serves all texts; a cross-encoder reads it anew beside each.
+        # One vector of the query serves all texts; a cross-encoder reads it again next to each.
         scores = pipe(query if task == "sentence-similarity" else [query] * len(texts), texts)
     rows = [{"text": t, "score": s, "line": line} for (line, t), s in zip(lines, scores, strict=True)]
     best = sorted(rows, key=lambda row: -row["score"])[:top_k]
@@ -271,8 +272,7 @@ def numbered_sentences(
     if not looks_like_table(str(path), columns):
         columns.check_unused()
     if str(path) == "-":
-        lines = enumerate(read_stdin(wait=True).split("\n"), 1)
-        sentences = [(number, line.strip()) for number, line in lines if line.strip()]
+        sentences = nonempty_lines(read_stdin(wait=True))
     else:
         numbered = read_numbered(str(path.absolute()), columns) or []
         sentences = [(number, text) for number, text in numbered if isinstance(text, str)]

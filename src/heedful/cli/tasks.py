@@ -12,15 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from heedful.cli.arguments import (
-    Device,
+from heedful.cli.inputs import (
     Input,
     TableColumns,
     TextColumn,
     Texts,
     check_texts,
-    default_model,
-    few_threads,
     looks_like_path,
     nonempty_lines,
     read_documents,
@@ -30,6 +27,7 @@ from heedful.cli.arguments import (
     read_texts,
     text_or_file,
 )
+from heedful.cli.models import Device, default_model, few_threads
 from heedful.cli.output import Json, Row, align_columns, as_json, mark_spans, print_marked, print_warnings
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError
@@ -44,7 +42,7 @@ Model = Annotated[
 ]
 Draw = Callable[[str, list[Row]], str]  # a text and its results → what the terminal shows
 TopK = Annotated[int, Option("Show the N best results.", minimum=1)]
-Lines = Annotated[bool, Option("Treat every line of stdin as a text of its own.", ("--lines",))]
+Lines = Annotated[bool, Option("Treat every line of stdin as its own text.", ("--lines",))]
 MaxTokens = Annotated[
     int | None, Option("Generate at most N tokens.", ("--max-tokens", "--max-new-tokens"), minimum=1)
 ]
@@ -143,14 +141,9 @@ def classify_command(
         else:
             options = given_options(hypothesis_template=template or None)
             scored = pipe(texts, candidate_labels=split_commas(labels), multi_label=several, **options)
-            results = [_label_rows(row)[:top_k] for row in scored]
+            pairs = [list(zip(row["labels"], row["scores"], strict=True))[:top_k] for row in scored]
+            results = [[{"label": label, "score": score} for label, score in row] for row in pairs]
     common.write(task, name, texts, results, _format_labels)
-
-
-def _label_rows(row: Row) -> list[Row]:
-    """Return zero-shot classification's lists of labels and scores as rows, like classification's."""
-    pairs = zip(row["labels"], row["scores"], strict=True)
-    return [{"label": label, "score": score} for label, score in pairs]
 
 
 def _format_labels(text: str, results: list[Row]) -> str:
@@ -248,7 +241,7 @@ def fill_command(
     top_k: TopK = 5,
     targets: Annotated[str | None, Option("Choose among these words only, as a,b,c.")] = None,
 ) -> None:
-    """Fill [MASK] in texts with the likeliest words and their probabilities; <mask> and ___ mean the same.
+    """Fill [MASK] in texts with the most likely words and their probabilities; <mask> and ___ mean the same.
 
     Examples:
       heed fill "The cat sat on the [MASK]."
@@ -279,9 +272,9 @@ def complete_command(
     temperature: Annotated[
         float | None, Option("Sample at this temperature; 1 is the model's own distribution.")
     ] = None,
-    top_k: Annotated[int | None, Option("Sample from the K likeliest tokens.", minimum=1)] = None,
+    top_k: Annotated[int | None, Option("Sample from the K most likely tokens.", minimum=1)] = None,
     top_p: Annotated[
-        float | None, Option("Sample from the likeliest tokens that hold this probability.")
+        float | None, Option("Sample from the most likely tokens that hold this probability.")
     ] = None,
     n: Annotated[int, Option("Generate N continuations.", minimum=1)] = 1,
     seed: Annotated[int | None, Option("Draw with this seed; the same one gives the same text.")] = None,
@@ -365,7 +358,7 @@ def read_text_and_questions(first: str, second: str | None) -> tuple[str, list[s
     if looks_like_path(first):
         text = text_or_file(first)
         asked = read_stdin(wait=False, hint=f'ask a question: heed answer {first} "…"')
-        return text, nonempty_lines(asked)
+        return text, [line for _, line in nonempty_lines(asked)]
     hint = f'name its file: heed answer FILE "{first}", or pipe it in'
     return read_stdin(wait=False, hint=hint).strip(), [first]
 

@@ -18,7 +18,8 @@ from heedful.classroom.exercises.student_record import (
     record_hint,
     record_verdicts,
 )
-from heedful.cli.arguments import load_model, text_or_file
+from heedful.cli.inputs import text_or_file
+from heedful.cli.models import load_model
 from heedful.cli.output import Json, as_json, console, print_table
 from heedful.core.checks import Argument, Option, check_choice
 from heedful.core.errors import InputError
@@ -26,9 +27,15 @@ from heedful.core.progress import show_progress
 
 if TYPE_CHECKING:
     from heedful.classroom.arithmetic.worked import Derivation
-    from heedful.classroom.exercises.code.grading import ExerciseGrade
     from heedful.classroom.exercises.numbers.exercises import Problem
     from heedful.classroom.exercises.numbers.grading import SheetGrade
+
+
+ClassPath = Annotated[
+    Path | None,
+    Option("Use the students, dates and the secret of this class file.", ("--class",), metavar="FILE"),
+]
+AssignmentName = Annotated[str | None, Option("Choose one assignment of the class.")]
 
 
 def explain_command(
@@ -152,6 +159,11 @@ def exercise_command(
     force: Annotated[bool, Option("Replace an existing file.", ("--force",))] = False,
     hint: Annotated[bool, Option("Show one more hint for a code exercise.", ("--hint",))] = False,
     list_all: Annotated[bool, Option("List the exercises.", ("--list",))] = False,
+    class_path: ClassPath = None,
+    assignment: AssignmentName = None,
+    export: Annotated[
+        str | None, Option("With --class: write the assignment for nbgrader or gradescope instead.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Write an exercise as a sheet, or ask it here; with code, write stubs of functions to fill in.
@@ -165,7 +177,10 @@ def exercise_command(
       heed exercise cat-sat --seed alice --out alice.html
       heed exercise cat-sat --seed alice --key
       heed exercise code attention softmax
+      heed exercise --class class.yaml --out sheets
     """
+    if class_path is not None and not names:
+        return write_class(class_path, assignment, format, key, output, export)
     if names and names[0] == "code":
         return exercise_code(names[1:], list_all, hint, output, force, json)
     if list_all or not names:
@@ -177,17 +192,16 @@ def exercise_command(
         raise InputError(f"{names[1]!r} is one exercise too many", hint="write one at a time")
     if hint:
         raise InputError("--hint is for code", hint="a number exercise gives hints while it asks: type ?")
-    _write_or_ask(names[0], seed, format, key, digits, output, force, json)
+    owner = None
+    if class_path is not None:
+        from heedful.classroom.exercises.classes import read_class
 
-
-def _write_or_ask(
-    name: str, seed: str | None, format: str | None, key: bool, digits: int | None, output: Path | None,
-    force: bool, json: bool,
-) -> None:  # fmt: skip
+        class_file = read_class(class_path)
+        owner = class_file.owner(class_file.choose_assignment(assignment) if assignment else None)
     from heedful.classroom.exercises.numbers.exercises import new_problem
     from heedful.classroom.exercises.numbers.sheets import FORMATS, SUFFIXES
 
-    problem = new_problem(name, "0" if seed is None else seed, digits)
+    problem = new_problem(names[0], "0" if seed is None else seed, digits, owner)
     if format is None and output is not None:
         format = SUFFIXES.get(output.suffix.lower())
         if format is None:
@@ -205,6 +219,37 @@ def _write_or_ask(
 
     write_text(output, text)
     print(output)
+
+
+def write_class(
+    path: Path,
+    assignment_name: str | None,
+    form: str | None,
+    key: bool,
+    output: Path | None,
+    export: str | None,
+) -> None:
+    """Write the sheets of a class, or its assignment for another grader; without a file, a new class."""
+    from heedful.classroom.exercises import classes
+    from heedful.core.files import write_text
+
+    if not path.exists():
+        write_text(path, classes.new_class_text())
+        return print(
+            f"{path}: a new class with its own secret. Fill in students and assignments, then run this again."
+        )
+    class_file = classes.read_class(path)
+    every = list(class_file.assignments.values())
+    chosen = [class_file.choose_assignment(assignment_name)] if assignment_name else every
+    for one in chosen:
+        if export is None:
+            folder = (output or Path("sheets")) / one.name
+            written = classes.write_sheets(class_file, one, folder, form or "yaml", key=key)
+            print(f"{folder}: {len(written)} students")
+        elif check_choice("export", export, classes.EXPORTS) == "nbgrader":
+            print(classes.export_nbgrader(class_file, one, output or Path()))
+        else:
+            print(classes.export_gradescope(path, one, output or Path(f"{one.name}.zip")))
 
 
 def print_progress(column: str, exercises: Mapping[str, str], json: bool) -> None:
@@ -299,21 +344,37 @@ def keep_progress(verdicts: Mapping[str, str]) -> None:
 
 
 def grade_command(
-    path: Annotated[Path, Argument("A filled sheet, or a .py file.", metavar="FILE")],
+    path: Annotated[
+        Path, Argument("A filled sheet, a .py file, or a folder of submissions.", metavar="FILE")
+    ],
     names: Annotated[
-        list[str] | None, Argument("Of a .py file: only these functions.", metavar="[FUNCTION]...")
+        list[str] | None, Argument("Grade only these functions of a .py file.", metavar="[FUNCTION]...")
+    ] = None,
+    csv: Annotated[
+        Path | None, Option("Write the marks of a folder to this table, and a report per student next to it.")
+    ] = None,
+    lms: Annotated[str, Option("Write the table as plain, moodle or canvas reads it.")] = "plain",
+    class_path: ClassPath = None,
+    assignment: AssignmentName = None,
+    jobs: Annotated[
+        int | None, Option("Mark N submissions at a time. [default: one per core]", minimum=1)
     ] = None,
     json: Json = False,
 ) -> None:
-    """Mark a filled sheet of `heed exercise`, or a file of code, and say what went wrong.
+    """Mark a filled sheet of `heed exercise`, a file of code, or all submissions of a class.
 
     Each question of a sheet counts one point, each of its numbers the same share. A number that follows
-    rightly from a wrong one before it counts. The exit code is 0 if all is right, and 1 if not.
+    rightly from a wrong one before it counts. The exit code is 0 if all is right, and 1 if not. For a folder
+    it is 0.
 
     Examples:
       heed grade alice.yaml
       heed grade solution.py attention
+      heed grade submissions --csv marks.csv
+      heed grade submissions --class class.yaml --csv marks.csv --lms moodle
     """
+    if path.is_dir():
+        return grade_folder(path, csv, lms, class_path, assignment, jobs, json)
     if path.suffix.lower() == ".py":
         return grade_code(path, names or [], json=json)
     if names:
@@ -325,31 +386,50 @@ def grade_command(
 
     grade = grade_answers(*read_sheet(path))
     keep_sheet_progress(grade)
-    as_json(grade.to_dict()) if json else _print_grade(grade)
+    if json:
+        as_json(grade.to_dict())
+    else:
+        print_table(("", "step", "points", ""), grade.rows(), right=("points",))
+        name, first = f"{grade.problem.exercise.name}, {grade.problem.seed}", grade.first_error
+        where = f"; step {first.question.number}, {first.question.prompt}, went wrong first" if first else ""
+        print(f"\n{name}: {grade.points:.4g} of {grade.total} points{where}")
     if not is_passed(grade):
         raise typer.Exit(1)
 
 
-def _print_grade(grade: SheetGrade) -> None:
-    rows = []
-    for row in grade.questions:
-        verdict = row.verdict + (f": {row.message}" if row.message and row.verdict != "missing" else "")
-        rows.append((str(row.question.number), row.question.prompt, f"{row.points:.2g}", verdict))
-    print_table(("", "step", "points", ""), rows, right=("points",))
-    first = grade.first_error
-    where = (
-        "" if first is None else f"; step {first.question.number}, {first.question.prompt}, went wrong first"
-    )
-    print(
-        f"\n{grade.problem.exercise.name}, {grade.problem.seed}: "
-        f"{grade.points:.4g} of {grade.total} points{where}"
-    )
+def grade_folder(
+    folder: Path, csv: Path | None, lms: str, class_path: Path | None, assignment: str | None,
+    jobs: int | None, json: bool,
+) -> None:  # fmt: skip
+    """Mark a folder of submissions; write the table and the reports, or print the table."""
+    from heedful.classroom.exercises.classes import LMS_FORMATS, grade_class, read_class
+    from heedful.core.files import write_text
+
+    check_choice("lms", lms, LMS_FORMATS)
+    class_file = None if class_path is None else read_class(class_path)
+    with show_progress(f"marking {folder}"):
+        result = grade_class(folder, class_file, assignment, jobs)
+    if csv is not None:
+        write_text(csv, result.to_csv(lms))
+        reports = csv.with_suffix("")
+        reports.mkdir(exist_ok=True)
+        for one in result.marks:
+            write_text(reports / f"{one.student.replace('/', '_')}.md", result.report(one))
+    points = result.assignment.points
+    if json:
+        return as_json({"points": points, "students": {one.student: one.total for one in result.marks}})
+    rows = [
+        (one.student, f"{one.total:.4g}", str(one.days_late or ""), "; ".join(one.notes))
+        for one in result.marks
+    ]
+    print_table(("student", "points", "days late", "notes"), rows, right=("points", "days late"))
+    processes = len({one.process for one in result.marks})
+    print(f"\n{result.assignment.name}: {len(rows)} students, {points:g} points, {processes} processes")
+    if csv is not None:
+        print(f"{csv} and {csv.with_suffix('')}/")
 
 
-# `heed grade solution.py`: a student's functions, graded in a process of their own.
-
-
-MARKS = {"right": "✓", "wrong": "✗", "unfinished": "·", "missing": "·"}
+# `heed grade solution.py`: a student's functions, graded in their own process.
 
 
 def grade_code(path: Path, names: Sequence[str] = (), *, json: bool = False) -> None:
@@ -368,28 +448,13 @@ def grade_code(path: Path, names: Sequence[str] = (), *, json: bool = False) -> 
     else:
         for grade in result.grades:
             if grade.verdict != "missing" or names:
-                print("\n".join(grade_lines(grade)))
+                print("\n".join(grade.lines()))
         for note in result.notes:
             print(f"note: {note}")
         print(f"protected by: {', '.join(result.protections)}")
         print(f"\n{result.right} right in {path}, {format_done(read_progress(list(stubs())))}")
     if any(grade.verdict == "wrong" for grade in result.grades):
         raise typer.Exit(1)
-
-
-def grade_lines(grade: ExerciseGrade) -> list[str]:
-    """Return what the terminal says of one function."""
-    lines = [f"{MARKS[grade.verdict]} {grade.name}: {grade.message}"]
-    if grade.shown:
-        lines.append(f"    {grade.shown}")
-    if grade.inside is not None:
-        inside = grade.inside
-        if inside.same:
-            how = "as ours" if grade.verdict == "right" else "it does not show"
-            lines.append(f"    inside {inside.model} {how}: {inside.yours}")
-        else:
-            lines += [f"    inside {inside.model}: {inside.yours}", f"    with ours it is: {inside.ours}"]
-    return lines + [f"    note: {note}" for note in grade.notes]
 
 
 # `heed course`: the chapters as notebooks.
@@ -402,29 +467,36 @@ def course_command(
     ] = None,
     listing: Annotated[bool, Option("List the chapters.", ("--list",))] = False,
     force: Annotated[bool, Option("Replace existing notebooks.", ("--force",))] = False,
+    instructor: Annotated[bool, Option("Add the instructor's answers.", ("--instructor",))] = False,
+    slides: Annotated[
+        bool, Option("Write slides instead: HTML, and PDF with Chromium.", ("--slides",))
+    ] = False,
     start: Annotated[
         bool, Option("Open the folder in Jupyter, if it is installed.", ("--start/--no-start",))
     ] = True,
 ) -> None:
-    """Write the chapters of the course as notebooks, and open them.
+    """Write the chapters of the course as notebooks, and open them; or write slides.
 
     Examples:
       heed course --list
       heed course
       heed course my-folder --chapter transformer
+      heed course slides --slides
     """
     import importlib.util
     import shlex
     import subprocess
     import sys
 
-    from heedful.classroom.course import chapters, find_chapter, write_notebooks
+    from heedful.classroom.course import chapters, find_chapter, write_notebooks, write_slides
 
     if listing:
         rows = [(str(one.number), one.name, one.title) for one in chapters()]
         return print_table(("chapter", "name", "about"), rows, right=("chapter",), unbroken=("name",))
     chosen = chapters() if chapter is None else [find_chapter(chapter)]
-    for path in write_notebooks(folder, chosen, overwrite=force):
+    if slides:
+        return print("\n".join(map(str, write_slides(folder, chosen))))
+    for path in write_notebooks(folder, chosen, overwrite=force, instructor=instructor):
         print(path)
     installed = [
         name for name in ("lab", "notebook") if importlib.util.find_spec(name.replace("lab", "jupyterlab"))

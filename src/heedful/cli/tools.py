@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import heedful
-from heedful.cli.arguments import Device, Dtype, Model, load_model, load_stepper, read_stdin, text_or_file
+from heedful.cli.inputs import read_stdin, text_or_file
+from heedful.cli.models import Device, Dtype, ModelArgument, load_model, load_stepper
 from heedful.cli.output import Json, as_json, console, print_pairs, print_table
 from heedful.core.checks import Argument, Option, check_choice
 from heedful.core.errors import InputError
@@ -29,7 +30,7 @@ FORMATS = ("hf", "gguf", "onnx")
 
 
 def export_command(
-    model: Model,
+    model: ModelArgument,
     out: Annotated[
         Path | None, Argument("The file or folder to write; named after the model by default.")
     ] = None,
@@ -71,7 +72,7 @@ def export_command(
 
 
 def check_command(
-    model: Model,
+    model: ModelArgument,
     tokens: Annotated[int, Option("Compare N greedy tokens.", minimum=1)] = 16,
     device: Device = "cpu",
     dtype: Dtype = None,
@@ -100,7 +101,7 @@ def check_command(
 
 
 def quantize_command(
-    model: Model,
+    model: ModelArgument,
     folder: Annotated[Path, Argument("The folder to write.")],
     scheme: Annotated[str, Option("Store the matrices as int8 or int4.")] = "int8",
     group: Annotated[int, Option("Let N weights share a scale in int4.")] = 32,
@@ -125,7 +126,7 @@ def quantize_command(
 
 
 def bench_command(
-    model: Model,
+    model: ModelArgument,
     prompt: Annotated[int, Option("Read a prompt of N tokens.", minimum=1)] = 128,
     tokens: Annotated[int, Option("Generate N tokens.", minimum=2)] = 64,
     batch: Annotated[int, Option("Generate N texts at once.", minimum=1)] = 1,

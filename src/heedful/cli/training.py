@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heedful.cli.arguments import CommandGroup, check_gpus, command_words
+from heedful.cli.commands import CommandGroup, command_words
+from heedful.cli.models import check_gpus
 from heedful.cli.output import (
     Json,
     Quiet,
@@ -19,8 +20,8 @@ from heedful.cli.output import (
     print_pairs,
     print_table,
 )
-from heedful.core.checks import Argument, Option
-from heedful.core.errors import ConfigError, HeedfulError, InputError, NotFound, nearest
+from heedful.core.checks import Argument, Option, check_choice
+from heedful.core.errors import ConfigError, CorruptFile, HeedfulError, InputError, NotFound, nearest
 from heedful.core.processes import is_first, launch
 from heedful.core.progress import show_progress
 from heedful.train.recipes.recipes import setting_options
@@ -58,7 +59,7 @@ def train_command(
     ] = False,
     nproc: Annotated[int, Option("Train in N processes on this machine, one per GPU.", minimum=1)] = 1,
     tensorboard: Annotated[
-        bool, Option("Write TensorBoard event files beside metrics.jsonl.", ("--tensorboard",))
+        bool, Option("Write TensorBoard event files next to metrics.jsonl.", ("--tensorboard",))
     ] = False,
     dry_run: Annotated[
         bool, Option("Measure one batch: sizes, memory, time. Write nothing.", ("--dry-run",))
@@ -306,7 +307,7 @@ def train_tokenizer(
 # `heed plot training`: training curves in the terminal, or as a picture or table.
 
 
-plot_command = CommandGroup("Plot training curves, or a map of words.")
+plot_command = CommandGroup("Plot training curves, the results of a race, or a map of words.")
 
 
 @plot_command.add("training")
@@ -333,6 +334,42 @@ def plot_training(
 
         figure = view.training(run, metric)
     print(draw_curves(read_curves(run, metric), metric) if output is None else figure.save(output))
+
+
+@plot_command.add("race")
+def plot_race(
+    folder: Annotated[Path, Argument("A folder that `heed race` or `heed scale` wrote.")],
+    section: Annotated[
+        str, Option("Plot this section of the report: sizes, loss, layers, generation, positions …")
+    ] = "loss",
+    output: Annotated[
+        Path, Option("Write this .svg, .png, .pdf, .html or .csv file.", ("--output", "-o"))
+    ] = Path("race.svg"),
+) -> None:
+    """Plot one section of the report of a race or of a scaling law.
+
+    Examples:
+      heed plot race runs/race -o loss.svg
+      heed plot race runs/race --section generation -o generation.csv
+    """
+    with show_progress("drawing"):
+        import json
+
+        from heedful.classroom.figures.figure import Figure, unpack
+
+        if not (folder / "report.json").is_file():
+            raise NotFound(f"{folder} has no report.json", hint="name a folder that heed race wrote")
+        as_array = lambda one: unpack(one) if {"dtype", "shape", "data"} <= one.keys() else one
+        try:
+            text = (folder / "report.json").read_text(encoding="utf-8")
+            report = json.loads(text, object_hook=as_array)
+            sections = {one["name"]: one["figure"]["data"]["panels"] for one in report["sections"]}
+            about, title = report["about"], report["title"]
+        except (ValueError, KeyError, TypeError):
+            raise CorruptFile(f"{folder / 'report.json'} is damaged", hint="run the race again") from None
+        panels = sections[check_choice("section", section, sections)]
+        path = Figure("report", title, about, {"panels": panels}).save(output)
+    print(path)
 
 
 @plot_command.add("words")

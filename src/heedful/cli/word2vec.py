@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heedful.cli.arguments import CommandGroup
+from heedful.cli.commands import CommandGroup
 from heedful.cli.output import Json, as_json
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError

@@ -1,4 +1,7 @@
-"""Checks of single values: each returns the value as it should be, or raises one clear line."""
+"""Values at a border: checks, which return the value or raise one clear line, and options of commands.
+
+An option is written once: at the parameter of the command, or at the field of the dataclass that it fills.
+"""
 
 from __future__ import annotations
 
@@ -79,10 +82,6 @@ def _check_bounds(
         raise error(f"must be at least {low:g}", argument=name, value=value)
     if high is not None and value > high:
         raise error(f"must be at most {high:g}", argument=name, value=value)
-
-
-# Options of commands, written once: at the parameter of the command, or at the field of the dataclass that
-# they fill.
 
 
 @dataclass(frozen=True)

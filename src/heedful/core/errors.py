@@ -6,16 +6,16 @@
     ├── NotFound                    exit 3   a name, a path or a hub id that leads nowhere
     ├── WeightsError                exit 3   a file of weights that does not fit
     │   ├── CorruptFile                      truncated, damaged, or not what its name says
-    │   ├── MissingTensor                    the model needs it, the file has it not
-    │   ├── UnexpectedTensor                 the file has it, the model does not know it
-    │   └── WrongShape                       both have it, with other sizes
+    │   ├── MissingTensor                    the model needs it, but it is not in the file
+    │   ├── UnexpectedTensor                 it is in the file, but the model has no place for it
+    │   └── WrongShape                       it has other sizes in the file than in the model
     ├── OutOfMemory                 exit 4   a model or a run that the device cannot hold
     └── MissingPackage              exit 1   an optional dependency is not installed
 
 The text of an error names the value, the expectation and the way out. Where one value is wrong, it has the
 fields `argument`, `value` and `allowed`, and whoever shows the error writes them as its readers do: Python as
 top_k=0, `heed` as --top-k 0. In all other text an argument is written name=value, or name= without a value,
-and `heed` writes the option of that name instead (cli/shell.py).
+and `heed` writes the option of that name instead (cli/commands.py).
 """
 
 from __future__ import annotations

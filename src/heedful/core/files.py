@@ -34,7 +34,7 @@ DECOMPRESSION_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error)  # gzip a
 
 def expand_paths(paths: Paths) -> list[Path]:
     """Return all files meant: a folder stands for its files by name, without hidden ones."""
-    found: list[Path] = []
+    files: list[Path] = []
     for one in [paths] if isinstance(paths, str | Path) else paths:
         path = Path(one)
         if os.path.isdir(path):  # unlike Path's own, it takes a whole text for what it is: no path
@@ -42,14 +42,14 @@ def expand_paths(paths: Paths) -> list[Path]:
             inside = sorted(inner for name, inner in below if inner.is_file() and "/." not in name)
             if not inside:
                 raise InputError(f"{path} is a folder without files", hint="put .txt or .txt.gz files there")
-            found += inside
+            files += inside
         elif os.path.isfile(path):
-            found.append(path)
+            files.append(path)
         else:
             raise missing_file(path)
-    if not found:
+    if not files:
         raise InputError("no files were given", hint="pass a path, or a list of paths")
-    return found
+    return files
 
 
 def sha256(paths: Iterable[str | Path]) -> str:
@@ -63,7 +63,7 @@ def sha256(paths: Iterable[str | Path]) -> str:
 
 
 def missing_file(path: Path) -> NotFound:
-    """Return the error for a path that is no file, with the nearest name beside it as the hint."""
+    """Return the error for a path that is not a file; its hint names the nearest file in the folder."""
     if os.path.isdir(path):
         return NotFound(f"{path} is a folder", hint="name a file in it")
     beside = path.parent.iterdir() if os.path.isdir(path.parent) else ()
@@ -162,7 +162,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
     try:
         value = json.loads(path.read_bytes().decode("utf-8"), object_pairs_hook=_unambiguous)
     except (ValueError, RecursionError) as error:
-        raise CorruptFile(f"{path} is damaged: it is no JSON ({error})", hint="fetch it again") from None
+        raise CorruptFile(f"{path} is damaged: it is not JSON ({error})", hint="fetch it again") from None
     if not isinstance(value, kind):
         what = f"a {type(value).__name__}, not a {kind.__name__}"
         raise CorruptFile(f"{path} is damaged: it holds {what}", hint="fetch it again")

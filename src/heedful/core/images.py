@@ -48,14 +48,14 @@ def open_image(image: Any) -> Any:
     if isinstance(image, str | Path | bytes):
         path = None if isinstance(image, bytes) else Path(image).expanduser()
         if path is not None and not path.is_file():
-            raise NotFound(f"there is no image {str(image)!r:.200}", hint="give the path of a .png, .jpg …")
+            raise NotFound(f"image not found: {str(image)!r:.200}", hint="give the path of a .png, .jpg …")
         try:
             with Image.open(io.BytesIO(image) if isinstance(image, bytes) else path) as opened:
                 opened.load()
                 image = ImageOps.exif_transpose(opened)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             reason = "" if path is None else f" ({str(error).partition(chr(10))[0]:.120})"
-            raise InputError(f"{path or 'the file'} is no image that can be read{reason}") from None
+            raise InputError(f"{path or 'the file'} is not an image that can be read{reason}") from None
     elif isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] != 3):
             raise InputError(
@@ -69,11 +69,6 @@ def open_image(image: Any) -> Any:
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image)
     return image
-
-
-def is_image(value: Any) -> bool:
-    """Return whether a value can only be an image: an array, or one of Pillow's, and no text."""
-    return isinstance(value, np.ndarray) or type(value).__module__.partition(".")[0] == "PIL"
 
 
 @dataclass(frozen=True)
@@ -129,23 +124,25 @@ def read_image_processor(folder: Path, default: ImageProcessor) -> ImageProcesso
     path = folder / PREPROCESSOR
     if not path.is_file():
         return default
-    found: dict[str, Any] = read_json(path)
-    (height, width), crop = _size(path, found, "size", (default.height, default.width)), None
-    if found.get("do_center_crop"):
-        crop = _size(path, found, "crop_size", (default.height, default.width))
-    if found.get("do_resize") is False:
+    values: dict[str, Any] = read_json(path)
+    (height, width), crop = _size(path, values, "size", (default.height, default.width)), None
+    if values.get("do_center_crop"):
+        crop = _size(path, values, "crop_size", (default.height, default.width))
+    if values.get("do_resize") is False:
         height, width = default.height, default.width
-    plain = found.get("do_normalize") is False
-    mean, std = ((0.0,), (1.0,)) if plain else (_numbers(path, found, n) for n in ("image_mean", "image_std"))
-    rescale = 1.0 if found.get("do_rescale") is False else found.get("rescale_factor", default.rescale)
-    resample = found.get("resample", default.resample)
+    plain = values.get("do_normalize") is False
+    mean, std = (
+        ((0.0,), (1.0,)) if plain else (_numbers(path, values, n) for n in ("image_mean", "image_std"))
+    )
+    rescale = 1.0 if values.get("do_rescale") is False else values.get("rescale_factor", default.rescale)
+    resample = values.get("resample", default.resample)
     if resample not in RESAMPLING or isinstance(resample, bool):
         raise ConfigError(f"{path}: resample={resample!r:.40} is none of Pillow's", hint="they are 0 … 5")
     if not isinstance(rescale, numbers.Real) or not math.isfinite(rescale) or 0.0 in std:
         raise ConfigError(f"{path}: rescale_factor and image_std must be numbers, the latter not 0")
     return replace(
         default, height=height, width=width, mean=mean or default.mean, std=std or default.std,
-        rescale=float(rescale), resample=int(resample), crop=crop, published=found,
+        rescale=float(rescale), resample=int(resample), crop=crop, published=values,
     )  # fmt: skip
 
 
@@ -174,7 +171,7 @@ def _numbers(path: Path, config: dict[str, Any], name: str) -> tuple[float, ...]
 
 def write_image_processor(processor: ImageProcessor, folder: Path) -> None:
     """Write what `read_image_processor` reads, in the words of published files."""
-    said = {
+    settings = {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True, "do_rescale": True, "do_normalize": True,
         "size": {"height": processor.height, "width": processor.width}, "resample": processor.resample,
@@ -182,8 +179,8 @@ def write_image_processor(processor: ImageProcessor, folder: Path) -> None:
         "image_std": list(processor.std),
     }  # fmt: skip
     if processor.crop is not None:
-        said |= {"do_center_crop": True, "crop_size": dict(zip(("height", "width"), processor.crop))}
-    written = processor.published or said
+        settings |= {"do_center_crop": True, "crop_size": dict(zip(("height", "width"), processor.crop))}
+    written = processor.published or settings
     write_text(folder / PREPROCESSOR, json.dumps(written, indent=2, sort_keys=True) + "\n")
 
 

@@ -1,7 +1,7 @@
 """Public names of a package that are imported when they are first used (PEP 562).
 
-The stub beside a package's __init__.py, __init__.pyi, is the only list of its public names. Type checkers and
-editors read it, and so does `lazy_names`. Importing the package therefore costs nothing.
+The stub next to a package's __init__.py, __init__.pyi, is the only list of its public names. Type checkers
+and editors read it, and so does `lazy_names`. Importing the package therefore costs nothing.
 """
 
 from __future__ import annotations

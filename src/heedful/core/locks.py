@@ -2,7 +2,7 @@
 
     {"pid": 4711, "host": "anna", "started": "…", "since": "2026-01-31 12:00:00"}
 
-A process is known by its number and its start, so that a number given anew is not mistaken for it. On another
+A process is known by its number and its start, so that a reused number is not mistaken for it. On another
 host nobody can ask; there the owner is gone if it has not touched the file for STALE_SECONDS.
 """
 
@@ -45,7 +45,7 @@ class FileLock:
     def acquire(self) -> None:
         """Take the lock, or raise one line that names the process that has it."""
         try:
-            with _alone_in(self.path.parent):
+            with lock_folder(self.path.parent):
                 owner = self._owner()
                 if owner == this_process():
                     return
@@ -86,13 +86,13 @@ class FileLock:
     def _owner(self) -> dict[str, Any] | None:
         """Return who holds the lock, without the time; None if nobody does, or nobody that still lives."""
         try:
-            found = read_json(self.path)
+            record = read_json(self.path)
             age = time.time() - self.path.stat().st_mtime
         except FileNotFoundError:
             return None
         except CorruptFile:
-            found, age = {}, time.time() - self.path.stat().st_mtime
-        owner = {name: found.get(name) for name in ("pid", "host", "started")}
+            record, age = {}, time.time() - self.path.stat().st_mtime
+        owner = {name: record.get(name) for name in ("pid", "host", "started")}
         if owner["host"] != socket.gethostname() or sys.platform == "win32":
             return None if age > STALE_SECONDS else owner
         start = process_start(owner["pid"])
@@ -112,8 +112,8 @@ class FileLock:
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Let no other process of this machine look at or take a lock in a folder meanwhile."""
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Wait until no other process of this machine is inside this block for the same folder, then enter it."""
     if fcntl is None:
         yield
         return
@@ -136,8 +136,8 @@ def process_start(pid: Any) -> str | None:
     if not isinstance(pid, int) or pid <= 0:
         return None
     try:
-        told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        state, *rest = told.rpartition(")")[2].split()
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        state, *rest = status.rpartition(")")[2].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return None if state in "ZX" else f"{boot} {rest[18]}"
     except FileNotFoundError:

@@ -6,7 +6,7 @@
             report_progress("batches", number, len(batches))
 
 The line, `⠹ reading the texts · 3 of 12 batches · 4 s`, appears after a moment and is erased at the end.
-Nothing is shown where stderr is no terminal, and a report that nobody shows costs next to nothing.
+Nothing is shown where stderr is not a terminal, and a report that nobody shows costs next to nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 
@@ -43,7 +43,7 @@ class ProgressLine(threading.Thread):
             wait = REDRAW_SECONDS
 
     def draw(self) -> None:
-        """Draw the line anew, cut at the width of the terminal."""
+        """Draw the line again, cut at the width of the terminal."""
         frame = SPINNER[int((time.monotonic() - self.started) / REDRAW_SECONDS) % len(SPINNER)]
         try:
             width = os.get_terminal_size(sys.stderr.fileno()).columns
@@ -76,6 +76,7 @@ class ProgressLine(threading.Thread):
 
 
 _shown: ContextVar[ProgressLine | None] = ContextVar("heedful_progress", default=None)
+_between_steps: ContextVar[Callable[[], None] | None] = ContextVar("heedful_between_steps", default=None)
 
 
 @contextmanager
@@ -100,8 +101,20 @@ def show_progress(activity: str, *, quiet: bool = False) -> Iterator[None]:
             line.close()
 
 
+@contextmanager
+def call_between_steps(function: Callable[[], None] | None) -> Iterator[None]:
+    """Call a function at every report inside the block. It may do other work, or raise to end this one."""
+    token = _between_steps.set(function)
+    try:
+        yield
+    finally:
+        _between_steps.reset(token)
+
+
 def report_progress(unit: str, done: int, total: int | None = None) -> None:
-    """Say how many units are done, of how many if that is known; a line that is shown counts them."""
+    """Report how many units are done, and of how many if that is known. A line that is shown counts them."""
+    if (function := _between_steps.get()) is not None:
+        function()
     line = _shown.get()
     if line is not None:
         line.counts[unit] = (done, total)

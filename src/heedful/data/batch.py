@@ -64,7 +64,7 @@ class Batch:
         return replace(self, **changed, extra={name: change(t) for name, t in self.extra.items()})
 
     def to(self, device: torch.device | str) -> Batch:
-        """Return the batch on another device; a copy to a GPU runs beside the computation."""
+        """Return the batch on another device; a copy to a GPU overlaps the computation."""
         device = torch.device(device)
         if device.type == "cuda":
             pinned = lambda t: t.pin_memory() if t.device.type == "cpu" else t
@@ -72,7 +72,7 @@ class Batch:
         return self._map(lambda t: t.to(device))
 
     def clone(self) -> Batch:
-        """Return the same values in memory of their own."""
+        """Return a copy that shares no memory."""
         return self._map(lambda t: t.clone())
 
     def rows(self, which: slice | int | Sequence[int] | Tensor) -> Batch:
@@ -151,7 +151,7 @@ def pad_batch(batch: Batch, rows: int, multiple: int, pad: int) -> Batch:
 
 
 def as_batch(value: object) -> Batch:
-    """Return a Batch, or a table of its fields, as a Batch; names that are no fields go into `extra`.
+    """Return a Batch, or a table of its fields, as a Batch; other names go into `extra`.
 
     Only our own names are taken: `labels` elsewhere are often not shifted yet, which nobody would notice.
     """
@@ -159,7 +159,7 @@ def as_batch(value: object) -> Batch:
         return value
     if not isinstance(value, Mapping):
         raise InputError(
-            f"a {type(value).__name__} is no batch",
+            f"a {type(value).__name__} is not a batch",
             hint="give a heedful.data.Batch, or a dict of its fields: tokens, labels, valid …",
         )
     if "tokens" not in value:
@@ -176,7 +176,7 @@ def as_batch(value: object) -> Batch:
             tensors[name] = torch.as_tensor(numbers)
         except (TypeError, ValueError, RuntimeError):
             raise InputError(
-                f"{name!r} of a batch is no tensor: {numbers!r:.80}", hint="give numbers, rows first"
+                f"{name!r} of a batch is not a tensor: {numbers!r:.80}", hint="give numbers, rows first"
             ) from None
     masks = {name: tensors[name].bool() for name in ("valid", "target_valid") if name in tensors}
     return _as_batch(tensors | masks)

@@ -75,9 +75,9 @@ class BatchOptions:
             raise InputError(f"{name} holds nothing to train on", hint=hint)
 
     def check_room(self, special: int, minimum: int = 1) -> int:
-        """Return how many tokens of a row are left beside its special ones; an error below `minimum`."""
+        """Return how many tokens of a row are left for text; raise an error below `minimum`."""
         if self.length - special < minimum:
-            raise InputError(f"length={self.length} leaves no room beside {special} special tokens")
+            raise InputError(f"length={self.length} leaves no room besides {special} special tokens")
         return self.length - special
 
     def check_lengths(
@@ -97,7 +97,7 @@ class BatchOptions:
         return (f"{count} were cut to {limit} tokens; {lost:,} tokens are not read",)
 
     def shuffle(self, count: int, name: str) -> ShuffledOrder:
-        """Return the order of the rows of a file, of any length, drawn anew every epoch."""
+        """Return the order of the rows of a file, of any length, drawn again every epoch."""
         self.check_rows(count, name)
         return ShuffledOrder(count, self.batch, self.seed)
 
@@ -137,13 +137,13 @@ def takes_options(keywords: Any, **defaults: Any) -> Callable[[Builder], Builder
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         kind = inspect.Parameter.KEYWORD_ONLY
         added = [inspect.Parameter(n, kind, default=v, annotation=shared[n].type) for n, v in values.items()]
-        known = [parameter.name for parameter in (*own, *added)]
+        names = [parameter.name for parameter in (*own, *added)]
 
         @functools.wraps(builder)
         def build_with_defaults(*arguments: Any, **options: Any) -> Batches:
             for name in options:
-                if name not in known:
-                    hint = nearest(name, known) or f"it takes {', '.join(known)}"
+                if name not in names:
+                    hint = nearest(name, names) or f"it takes {', '.join(names)}"
                     raise InputError(f"data.{builder.__name__} has no option {name!r}", hint=hint)
             return builder(*arguments, **(values | options))
 

@@ -88,8 +88,8 @@ class ShuffledOrder:
 
     def _order(self, epoch: int) -> NDArray[Any]:
         if epoch not in self._orders:
-            kept = {e: order for e, order in self._orders.items() if e == epoch - 1}
-            self._orders = {**kept, epoch: permutation(self.count, self.seed, epoch)}
+            previous = {e: order for e, order in self._orders.items() if e == epoch - 1}
+            self._orders = {**previous, epoch: permutation(self.count, self.seed, epoch)}
         return self._orders[epoch]
 
     def once(self) -> Iterator[Indices]:
@@ -100,7 +100,7 @@ class ShuffledOrder:
 class BucketedOrder:
     """Rows of about the same length in one batch, so that little is padding; the batches in random order.
 
-    `tokens` bounds rows × longest row beside the number of rows. Rows of equal length change places every
+    `tokens` bounds rows × longest row, besides the number of rows. Rows of equal length change places every
     epoch, which leaves the cuts where they were: an epoch always has the same number of steps.
     """
 
@@ -131,8 +131,8 @@ class BucketedOrder:
             noise = rng.random(len(self.lengths), dtype=np.float32)
             # Without a bound on tokens lengths need not be exact, and rows meet more different neighbours.
             key = self.lengths if self.tokens is not None else self.lengths * (1 + BLUR * noise)
-            kept = {e: plan for e, plan in self._plans.items() if e == epoch - 1}
-            self._plans = {**kept, epoch: (np.lexsort((noise, key)), rng.permutation(len(self)))}
+            previous = {e: plan for e, plan in self._plans.items() if e == epoch - 1}
+            self._plans = {**previous, epoch: (np.lexsort((noise, key)), rng.permutation(len(self)))}
         order, batches = self._plans[epoch]
         which = int(batches[within])
         rows = order[self.cuts[which] : self.cuts[which + 1]]
@@ -329,7 +329,7 @@ def as_batches(data: Data) -> StepBatches:
         return cast(StepBatches, data)
     if isinstance(data, str) or not isinstance(data, Iterable):
         raise InputError(
-            f"{data!r:.80} is no data to train on",
+            f"{data!r:.80} is not data to train on",
             hint="give what a function of heedful.data returns, or an iterable of batches (a DataLoader)",
         )
     return IterableBatches(data)
@@ -347,9 +347,6 @@ def fingerprint_arrays(arrays: Sequence[NDArray[Any]]) -> str:
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
-
-
-# BalancedOrder: batches in which every class is as frequent as any other.
 
 
 ROWS_OF_A_CLASS = 4  # in a batch that cannot hold them all

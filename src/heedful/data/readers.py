@@ -1,4 +1,8 @@
-"""Plain text from disk: a file, a folder, .gz, .xz or .bz2, several of them; never all in memory at once."""
+"""Read plain text and tables from disk, never all of a file in memory at once.
+
+`documents` reads text: a file, a folder, .gz, .xz or .bz2, or several of them. `Table` reads rows: CSV, TSV,
+JSON Lines, Parquet and Excel. `parallel_documents` reads two files whose lines belong together.
+"""
 
 from __future__ import annotations
 
@@ -96,8 +100,8 @@ def are_examples(source: Any, kind: type) -> bool:
 
 def texts(values: Iterable[str], name: str = "the texts") -> Documents:
     """Return texts in memory as documents."""
-    held = list(values)
-    return Documents(lambda: ([text] for text in held), name=name)
+    documents = list(values)
+    return Documents(lambda: ([text] for text in documents), name=name)
 
 
 def from_hub(name: str, split: str = "train", column: str = "text", **options: Any) -> Documents:
@@ -110,9 +114,9 @@ def from_hub(name: str, split: str = "train", column: str = "text", **options: A
         ) from None
     table = datasets.load_dataset(name, split=split, **options)
     if column not in table.column_names:
-        known = ", ".join(table.column_names)
+        names = ", ".join(table.column_names)
         raise InputError(
-            f"{name} has no column {column!r}", hint=nearest(column, table.column_names) or "it has " + known
+            f"{name} has no column {column!r}", hint=nearest(column, table.column_names) or "it has " + names
         )
     settings = ("hub", name, split, column, getattr(table, "_fingerprint", None))
     return Documents(lambda: ([str(row[column])] for row in table), (), settings, name)
@@ -149,9 +153,6 @@ def split_documents(documents: Documents, part: float) -> tuple[Documents, Docum
     return first, Documents(
         lambda: read_range(cut, total), documents.files, settings("last"), f"the end of {documents.name}"
     )
-
-
-# Tables from disk, row by row: CSV, TSV, JSON Lines, Parquet, Excel; two files whose lines belong together.
 
 
 Column = str | int

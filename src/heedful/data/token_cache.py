@@ -1,8 +1,8 @@
 """Text as ids: short texts in memory, documents tokenised once into memory-mapped files.
 
 A cache folder holds tokens.bin (ids, uint16 or uint32, one document after another), offsets.bin (int64, where
-each document starts, and the end) and header.json. It is written beside its final place and renamed: it is
-whole, or not there.
+each document starts, and the end) and header.json. It is written next to its final place and renamed, so it
+is whole, or not there.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ class RaggedArray:
 def ragged_array(rows: Iterable[Sequence[int] | NDArray[Any]], name: str = "the data") -> RaggedArray:
     """Return rows of numbers in memory, without a Python object for each."""
     blocks: list[NDArray[Any]] = []
-    held: list[int] = []
+    numbers: list[int] = []
     ends: list[int] = [0]
     total = 0
     for row in rows:
-        held.extend(np.asarray(row).tolist())
+        numbers.extend(np.asarray(row).tolist())
         total += len(row)
         ends.append(total)
-        if len(held) > PIECE_CHARACTERS:
-            blocks.append(np.array(held, np.uint32))
-            held = []
-    flat = np.concatenate([*blocks, np.array(held, np.uint32)])
+        if len(numbers) > PIECE_CHARACTERS:
+            blocks.append(np.array(numbers, np.uint32))
+            numbers = []
+    flat = np.concatenate([*blocks, np.array(numbers, np.uint32)])
     offsets = np.array(ends, np.int64)
     return RaggedArray(flat, offsets, fingerprint_arrays((flat, offsets)), name)
 
@@ -94,7 +94,7 @@ def tokenize_documents(
     """Return the ids of every document between `before` and `after`, from the cache if they are there.
 
     Documents without a token are left out unless `empty` keeps their places. `cache` names a folder; None is
-    .heed-cache beside the first file, or a temporary folder where nothing can be written there.
+    .heed-cache next to the first file, or a temporary folder where nothing can be written there.
     """
     facts = ("ids", VERSION, len(tokenizer), list(before), list(after), empty)
     sample = next((text[:4096] for document in source for text in document), "")
@@ -196,20 +196,20 @@ def _encode_rounds(
 
 def _split_document(document: Iterable[str]) -> Iterator[str]:
     """Yield pieces that may be encoded apart: a document cut between lines, else words, else anywhere."""
-    held = ""
+    buffer = ""
     for text in document:
-        held, at = held + text, 0
-        while len(held) - at > 2 * PIECE_CHARACTERS:
-            cut = _cut(held, at)
-            yield held[at:cut]
+        buffer, at = buffer + text, 0
+        while len(buffer) - at > 2 * PIECE_CHARACTERS:
+            cut = _cut(buffer, at)
+            yield buffer[at:cut]
             at = cut
-        held = held[at:]
-    yield held
+        buffer = buffer[at:]
+    yield buffer
 
 
 def _cut(text: str, start: int) -> int:
-    found = SAFE.search(text, start + PIECE_CHARACTERS, start + 2 * PIECE_CHARACTERS)
-    if found:
-        return found.start()
+    boundary = SAFE.search(text, start + PIECE_CHARACTERS, start + 2 * PIECE_CHARACTERS)
+    if boundary:
+        return boundary.start()
     space = text.rfind(" ", start + 1, start + 2 * PIECE_CHARACTERS)
     return space if space > 0 else start + PIECE_CHARACTERS

@@ -150,8 +150,8 @@ class Template:
 
     def wrap(self, ids: Sequence[int] | NDArray[np.generic], length: int | None = None) -> Ids:
         """Return one text between its special tokens, cut from the end to `length` tokens in all."""
-        kept = ids if length is None else ids[: max(length - self.single_count, 0)]
-        return np.concatenate((self.before, np.asarray(kept, np.int64), self.after)).astype(np.int64)
+        inner = ids if length is None else ids[: max(length - self.single_count, 0)]
+        return np.concatenate((self.before, np.asarray(inner, np.int64), self.after)).astype(np.int64)
 
     def wrap_pair(
         self, a: Sequence[int] | Ids, b: Sequence[int] | Ids, length: int | None = None
@@ -183,23 +183,23 @@ def find_template(tokenizer: TokenizerProtocol, end: bool = False) -> Template:
     at = _find_run(inner, ids)
     before, after = tuple(ids[:at]), tuple(ids[at + len(inner) :])
     if not before and not after:
-        found = Template()
+        template = Template()
         if tokenizer.cls is not None and tokenizer.sep is not None:
-            found = Template((tokenizer.cls,), (tokenizer.sep,), (tokenizer.sep,), has_types=True)
+            template = Template((tokenizer.cls,), (tokenizer.sep,), (tokenizer.sep,), has_types=True)
     elif isinstance(tokenizer, EncodesPairs):
         pair, types = tokenizer.encode_pair(text, text)
         second = _find_run(inner, pair, len(before) + len(inner))
         between = tuple(pair[len(before) + len(inner) : second])
-        found = Template(before, after, between, has_types=1 in types)
+        template = Template(before, after, between, has_types=1 in types)
     else:
-        found = Template(before, after, after, has_types=tokenizer.cls is not None)
-    if end and not found.after and tokenizer.eos is not None:
-        return replace(found, after=(tokenizer.eos,))
-    return found
+        template = Template(before, after, after, has_types=tokenizer.cls is not None)
+    if end and not template.after and tokenizer.eos is not None:
+        return replace(template, after=(tokenizer.eos,))
+    return template
 
 
 def _probe(tokenizer: TokenizerProtocol) -> tuple[str, list[int]]:
-    """Return a text that the tokenizer surely knows, one of its own tokens, and its ids."""
+    """Return a text that the tokenizer surely knows, the text of one token, and its ids."""
     special = set(special_token_ids(tokenizer).values())
     for i in range(len(tokenizer)):
         text = "" if i in special else tokenizer.decode([i])
@@ -216,13 +216,13 @@ def _find_run(inner: Sequence[int], ids: Sequence[int], start: int = 0) -> int:
 
 
 def tokenizer_signature(tokenizer: TokenizerProtocol) -> str:
-    """Return what rows depend on beside the ids of the text: size, special tokens, template."""
+    """Return what rows depend on besides the ids of the text: size, special tokens, template."""
     template = find_template(tokenizer).signature
     return f"({len(tokenizer)}, {special_token_ids(tokenizer)!r}, {template})"
 
 
 def special_flags(tokenizer: TokenizerProtocol) -> Flags:
-    """(V) ids that are no text: never masked, never drawn at random."""
+    """(V) ids that are not text: never masked, never drawn at random."""
     template = find_template(tokenizer)
     flags = np.zeros(len(tokenizer), bool)
     ids = special_token_ids(tokenizer).values()

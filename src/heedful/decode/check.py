@@ -26,7 +26,7 @@ DEFAULT_PROMPTS = ("Once upon a time there was a", "The capital of France is", "
 
 @dataclass(frozen=True)
 class Comparison:
-    """One mode beside `alone`: the share of tokens that agree, and the largest difference of a logit."""
+    """One mode compared with `alone`: the share of equal tokens and the largest difference of a logit."""
 
     mode: str
     agreement: float
@@ -58,7 +58,10 @@ class Report:
         return all(c.same and c.difference <= self.tolerance for c in self.comparisons)
 
     def __str__(self) -> str:
-        what, unit = f"{self.tokens} greedy tokens, each mode beside a prompt alone", "logit difference"
+        what, unit = (
+            f"{self.tokens} greedy tokens, each mode compared with a prompt alone",
+            "logit difference",
+        )
         if not self.tokens:
             what, unit = "the vectors of tokens, in a batch and alone", "difference"
         lines = [f"{self.model}, {self.dtype}, {what}"]
@@ -77,10 +80,20 @@ def check(
     texts: Sequence[str] | None = None,
     fast: Stepper | None = None,
 ) -> Report:
-    """Continue the same prompts in every mode and compare greedy tokens and logits.
+    """Check that a model gives the same result alone, in a padded batch, with and without a cache.
 
-    `texts` are the prompts; a model without a tokenizer gets random ids. `fast` is a stepper of the
-    same model, compared too. Of an encoder the vectors of tokens are compared.
+    >>> import heedful
+    >>> model = heedful.build("llama", vocab=128, dim=64, layers=2, heads=4, context=64, seed=0).eval()
+    >>> heedful.check(model, tokens=4).ok
+    True
+
+    Args:
+        tokens: Continue each prompt by this number of tokens.
+        tolerance: Allow logits to differ by this much.
+        texts: The prompts. A model without a tokenizer gets random ids.
+        fast: A stepper of the same model (`heedful.fast`) to compare as well.
+
+    For an encoder, the vectors of the tokens are compared.
     """
     if model.tokenizer is not None:
         prompts = encode_prompts(model, list(texts or DEFAULT_PROMPTS))
@@ -104,14 +117,14 @@ def check(
     logits = torch.stack([greedy_logits(eager, row, tokens) for row in prompts.ids])  # (B, N, V)
     new = logits.argmax(-1)  # (B, N)
     with evaluation_mode(model):
-        found = list(compare_modes(eager, prompts, new, logits))
+        comparisons = list(compare_modes(eager, prompts, new, logits))
     if fast is not None:
-        found.append(compare_logits("compiled", forced_one_by_one(fast, prompts, new), logits))
-    return Report(model.family.name, name, tokens, tolerance, tuple(found))
+        comparisons.append(compare_logits("compiled", forced_one_by_one(fast, prompts, new), logits))
+    return Report(model.family.name, name, tokens, tolerance, tuple(comparisons))
 
 
 def generates(model: Model) -> bool:
-    """Return whether a model writes text, and is no encoder."""
+    """Return whether a model writes text, and is not an encoder."""
     return isinstance(model, Seq2Seq) or (isinstance(model, LM) and model.causal)
 
 
@@ -131,7 +144,7 @@ def compare_vectors(model: Model, prompts: Prompts, tolerance: float) -> Iterato
 
 
 def greedy_logits(stepper: Stepper, ids: list[int], count: int) -> Tensor:
-    """Return the logits (N, V) of `count` tokens after a prompt, each time taking the likeliest."""
+    """Return the logits (N, V) of `count` tokens after a prompt, each time taking the most likely."""
     prompt = torch.tensor([ids], device=stepper.model.device)
     logits = [stepper.prefill(prompt, length=len(ids) + count).clone()]
     for _ in range(count - 1):
@@ -173,6 +186,6 @@ def compare_modes(eager: EagerStepper, prompts: Prompts, new: Tensor, logits: Te
 
 
 def compare_logits(mode: str, logits: Tensor, reference: Tensor) -> Comparison:
-    """Compare the likeliest tokens and the logits of a mode with those of the definition."""
+    """Compare the most likely tokens and the logits of a mode with those of the definition."""
     agreement = (logits.argmax(-1) == reference.argmax(-1)).double().mean()
     return Comparison(mode, float(agreement), float((logits - reference).abs().max()))

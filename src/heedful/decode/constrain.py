@@ -3,7 +3,7 @@
 A program that reads a model's answer needs JSON, not nearly JSON. So every token that would break the form
 gets the probability zero before a token is chosen, and the model chooses among the rest: the result always
 has the form, and the model decides only what the form leaves open. A guide says which tokens may come next.
-Its states are values: a beam keeps one beside each hypothesis. Expressions and schemas are compiled by
+Its states are values: a beam keeps one next to each hypothesis. Expressions and schemas are compiled by
 llguidance, token by token over the whole vocabulary.
 """
 
@@ -112,9 +112,9 @@ class Grammar:
     def allowed_tokens(self, state: GrammarState) -> Tensor:
         if state.mask is None:
             packed = np.frombuffer(state.matcher.compute_bitmask(), np.uint8)
-            known = np.unpackbits(packed, bitorder="little")[: self.vocab]
+            allowed = np.unpackbits(packed, bitorder="little")[: self.vocab]
             state.mask = torch.zeros(self.vocab, dtype=torch.bool)  # a model may have more rows than tokens
-            state.mask[: len(known)] = torch.from_numpy(known.astype(bool))
+            state.mask[: len(allowed)] = torch.from_numpy(allowed.astype(bool))
             if self.never is not None:
                 state.mask[self.never] = False
         return state.mask
@@ -198,9 +198,9 @@ def constrain(model: Model, eos: frozenset[int], settings: GenerationSettings) -
             return Grammar(model.tokenizer, matcher.grammar_from_regex(regex), vocab, eos, f"regex={regex!r}")
         text = schema if isinstance(schema, str) else json.dumps(schema)
         if not isinstance(json.loads(text), dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not an object")
         grammar = matcher.grammar_from_json_schema(text, defaults=JSON_STYLE)
-    except (TypeError, ValueError) as error:  # half a surrogate too, which is no text
+    except (TypeError, ValueError) as error:  # half a surrogate too, which is not text
         raise InputError(
             f"{given[0]} is no {'expression' if regex is not None else 'JSON'}: {error}"
         ) from None

@@ -34,11 +34,11 @@ MAX_STATIC_ROWS = 8  # of a step on a CPU, which computes as many even for one t
 
 
 log = logging.getLogger("heedful.decode")
-NO_NUMBER = "the model computed a probability that is no number; its weights or its precision are at fault"
+NO_NUMBER = "the model computed a probability that is not a number; its weights or its precision are at fault"
 
 
 class NotANumber(HeedfulError):
-    """The model computed something that is no number."""
+    """The model computed something that is not a number."""
 
 
 @dataclass(eq=False)
@@ -93,7 +93,7 @@ class ContinuousBatch:
         self.waiting += [(task, number, sample) for number in range(len(task.prompts)) for sample in samples]
 
     def remove(self, task: GenerationTask) -> None:
-        """Forget a task's texts; what they held is free at once."""
+        """Forget a task's texts and free their memory at once."""
         for row in [row for row in self.rows if row.task is task]:
             self.close(row)
         if any(waiting[0] is task for waiting in self.waiting):

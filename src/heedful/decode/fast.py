@@ -52,7 +52,7 @@ def choose_stepper(model: Model | Stepper, rows: int, tokens: int) -> Stepper:
 
 
 def is_compiled() -> bool:
-    """Return whether the machine code is loaded, or lies where Numba keeps it beside the source."""
+    """Return whether the machine code is loaded, or lies where Numba keeps it next to the source."""
     if NUMBA_KERNELS in sys.modules:
         return True
     spec = importlib.util.find_spec(NUMBA_KERNELS)
@@ -61,11 +61,21 @@ def is_compiled() -> bool:
 
 
 def fast(model: Model, cache_dtype: torch.dtype | None = None, *, compiled: bool = False) -> Stepper:
-    """Return the fast stepper of a model's device, however little is written; the eager one if there is none.
+    """Return the fast stepper for the model's device, or the eager one if there is none.
 
-    `cache_dtype` is the type of the keys and values kept on a GPU: torch.float8_e4m3fn, or None for the
-    model's own. `compiled` gives the step to torch.compile, whatever the model is; the first text then takes
-    a minute longer.
+    `generate` and `stream` choose a stepper by themselves. Use this function to require the fast one even
+    for short texts, or to set its options.
+
+    >>> import heedful
+    >>> model = heedful.load("prose")
+    >>> text = heedful.generate(heedful.fast(model), "It was a dark night", max_tokens=4)
+    >>> text == heedful.generate(model, "It was a dark night", max_tokens=4, fast=False)
+    True
+
+    Args:
+        cache_dtype: Store keys and values in this type on a GPU, such as torch.float8_e4m3fn. None keeps the
+            model's type.
+        compiled: Compile the step with torch.compile. The first text then takes about a minute longer.
     """
     if compiled or model.device.type == "cuda":
         return GraphStepper(model, compiled=compiled, cache_dtype=cache_dtype)

@@ -73,11 +73,22 @@ def prepare(
 
 @name_settings
 def stream(model: Model | Stepper, prompt: Prompt, *, fast: bool = True, **settings: Any) -> Iterator[Piece]:
-    """Yield a text token by token; `row` and `sample` tell several prompts and samples apart.
+    """Generate a text and yield it token by token.
 
-    A model is stepped by the fast path where that pays (see decode/fast.py); `fast=False` steps it plainly.
-    To choose for yourself, give a stepper in its place. A `watch` sees the prompt's pass and every step, all
-    plain ones; its rows are those of the prompts, n of each.
+    >>> import heedful
+    >>> model = heedful.load("prose")
+    >>> pieces = list(heedful.stream(model, "It was a dark night", max_tokens=3))
+    >>> len(pieces), "".join(piece.text for piece in pieces) == heedful.generate(
+    ...     model, "It was a dark night", max_tokens=3)
+    (3, True)
+
+    A piece has `text`, `token` and `logprob`. `row` and `sample` tell several prompts and samples apart.
+
+    Args:
+        model: A model, or a stepper such as `heedful.fast(model)`.
+        prompt: A text, a list of texts, token ids, or lists of ids. For an encoder-decoder it is the source.
+        fast: Use the fast engine where it pays. False always uses the model's own steps.
+        settings: The settings below. A `watch` sees the pass over the prompt and every step.
     """
     chosen = read_settings(settings)
     if chosen.searches:
@@ -89,12 +100,29 @@ def stream(model: Model | Stepper, prompt: Prompt, *, fast: bool = True, **setti
 def generate(
     model: Model | Stepper, prompt: Prompt, *, details: bool = False, fast: bool = True, **settings: Any
 ) -> Any:
-    """Return a finished text: a string for a string, ids for ids, a list for a list; with n=… a list each.
+    """Generate a text and return it when it is finished.
 
-    `beams` searches for the likeliest text, `contrastive` for one that does not repeat itself
-    (decode/search.py); neither draws. `details` gives a Generation instead of the bare text: it also says why
-    the text ended. A model is stepped by the fast path where that pays, as `stream` says; a `watch` of a
-    search sees the beams as they stand.
+    >>> import heedful
+    >>> model = heedful.load("prose")
+    >>> text = heedful.generate(model, "It was a dark night", max_tokens=8)     # greedy by default
+    >>> texts = heedful.generate(model, "It was a dark night", max_tokens=8, temperature=0.8, n=2, seed=0)
+    >>> len(texts)
+    2
+    >>> heedful.generate(model, "It was", max_tokens=8, beams=2, details=True).finish
+    'length'
+
+    The result has the form of the prompt: a text for a text, ids for ids, a list for a list. With `n` it is
+    a list for each prompt. A text ends before `max_tokens` when the model's context is full. `details=True`
+    tells you so: its `finish` is then "context". `heed generate` prints a note.
+
+    Args:
+        model: A model, or a stepper such as `heedful.fast(model)`.
+        prompt: A text, a list of texts, token ids, or lists of ids. For an encoder-decoder it is the source,
+            and for a vision model an image.
+        details: Return a `Generation`, which also has the ids, the log-probabilities and why the text ended.
+        fast: Use the fast engine where it pays. False always uses the model's own steps.
+        settings: The settings below. `beams` searches for the most probable text, and `contrastive` for one
+            that does not repeat itself. A `watch` sees every pass.
     """
     chosen = read_settings(settings)
     stepper, prompts, request = prepare(model, prompt, chosen, fast=fast, scored=details)

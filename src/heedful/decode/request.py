@@ -58,7 +58,7 @@ def make_request(model: Model, settings: GenerationSettings, *, scored: bool = T
             "stop needs text, and this model has no tokenizer", hint="end with eos=[ids] instead"
         )
     if settings.watch is not None and not isinstance(settings.watch, Watch):
-        raise InputError(f"watch={settings.watch!r:.40} is no Watch", hint="give heedful.Watch(name, …)")
+        raise InputError(f"watch={settings.watch!r:.40} is not a Watch", hint="give heedful.Watch(name, …)")
     if settings.draft is not None:
         smaller = stepper_for(settings.draft).model
         if smaller.config.vocab != vocab:
@@ -125,8 +125,8 @@ def encode_prompts(model: Model, prompt: Prompt) -> Prompts:
 
     A model that reads images is prompted by them: by paths, arrays, Pillow's images or pixel values.
     """
-    if model.image_processor is not None:
-        pixels = model.image_processor(prompt)
+    if model.processor is not None:
+        pixels = model.processor(prompt)
         single = not isinstance(prompt, list | tuple) and not (
             isinstance(prompt, Tensor) and prompt.dim() > 3
         )
@@ -191,7 +191,7 @@ def check_prompt(model: Model, ids: list[int]) -> list[int]:
 def context_length(model: Model, *, source: bool = False) -> int | None:
     """Return how many positions a model has: its learned table's, or the config's context; None: no limit."""
     assert isinstance(model, (LM, Seq2Seq))
-    text_source = source and model.image_processor is None  # an image has no length
+    text_source = source and model.processor is None  # an image has no length
     embed = model.decoder_embed if isinstance(model, Seq2Seq) and not text_source else model.embed
     if embed.context is not None:
         return embed.context
@@ -199,7 +199,7 @@ def context_length(model: Model, *, source: bool = False) -> int | None:
 
 
 def max_positions(model: Model, *, source: bool = False) -> int | None:
-    """Return how many positions a text may have: the context, or None if there is no limit.
+    """Return how many positions a text may have: the context, or None without a limit.
 
     Positions that stretch with the text (dynamic NTK) go beyond the context that the config states.
     """

@@ -25,7 +25,7 @@ from heedful.decode.stepper import EagerStepper
 from heedful.models.base import Model, Seq2Seq, Tokenizer
 
 UNIFORMS_AT_ONCE = 256  # random numbers drawn at once for a row
-HALF = "\ufffd"  # what decoders write for bytes that are no character yet
+HALF = "\ufffd"  # what decoders write for bytes that are not yet a character
 
 Finish = Literal["end", "stop", "length", "context"]
 
@@ -46,7 +46,7 @@ class Piece:
     row: int = 0
     sample: int = 0
     finish: Finish | None = None
-    top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens and their logprobs, if asked for
+    top: tuple[tuple[int, float], ...] = ()  # the most likely tokens and their logprobs, if asked for
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def choose_tokens(
     logits: Tensor, request: Request, rows: Sequence[GeneratedRow], history: Tensor | None, step: int,
     uniform: Callable[[], Tensor],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return tokens (B,), their logprobs (B,) if scored, and the likeliest with theirs if logprobs=N.
+    """Return tokens (B,), their logprobs (B,) if scored, and the N most likely if logprobs=N.
 
     `history` (B, S) are the tokens so far, if a rule looks back; the last `step` columns were generated.
     """
@@ -232,7 +232,7 @@ class TokenChooser:
             self.history = torch.from_numpy(history).to(model.device)
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
-        """Return tokens (B,), their logprobs (B,) if scored, and the likeliest with theirs if logprobs=N."""
+        """Return tokens (B,), their logprobs (B,) if scored, and the N most likely if logprobs=N."""
         uniform = lambda: self.uniforms(1, logits.device)[:, 0]
         chosen = choose_tokens(logits, self.request, self.rows, self.history, self.t, uniform)
         if self.history is not None:

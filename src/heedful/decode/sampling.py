@@ -3,7 +3,7 @@
 A model's probabilities have a long tail: each unlikely token is rare, but all of them together are drawn
 every few words, and one bad token leads the rest of the text astray. So the tail is cut off before the draw.
 top_k keeps a fixed number of tokens, top_p as many as hold a share of the probability (few where the model is
-sure, many where it is not), min_p those within a factor of the likeliest. Penalties lower what was written
+sure, many where it is not), min_p those within a factor of the most likely. Penalties lower what was written
 before, because a likely text tends to repeat itself.
 
     bias → repetition → frequency → presence → no-repeat n-gram          change what is likely
@@ -73,13 +73,13 @@ def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
 
 
 def top_k(logits: Tensor, k: int) -> Tensor:
-    """The k likeliest, and those as likely as the last of them   (Fan et al. 2018 §5.4)"""
+    """The k most likely, and those as likely as the last of them   (Fan et al. 2018 §5.4)"""
     least = logits.topk(min(k, logits.shape[1])).values[:, -1:]
     return logits.masked_fill(logits < least, -math.inf)
 
 
 def top_p(logits: Tensor, p: float) -> Tensor:
-    """The smallest set of likeliest tokens whose probability reaches p   (Holtzman et al. 2020 §3.1)
+    """The smallest set of most likely tokens whose probability reaches p   (Holtzman et al. 2020 §3.1)
 
     Those as likely as the last of them stay too.
     """
@@ -103,7 +103,7 @@ def furthest(key: Tensor, chances: Tensor, mass: float) -> Tensor:
 
 
 def min_p(logits: Tensor, p: float) -> Tensor:
-    """Tokens at least p times as likely as the likeliest   (Nguyen et al. 2024 §3.1)"""
+    """Tokens at least p times as likely as the most likely   (Nguyen et al. 2024 §3.1)"""
     chances = logits.softmax(-1)
     return logits.masked_fill(chances < p * chances.amax(-1, keepdim=True), -math.inf)
 
@@ -111,7 +111,7 @@ def min_p(logits: Tensor, p: float) -> Tensor:
 def typical(logits: Tensor, mass: float) -> Tensor:
     """Tokens whose surprise −log p is nearest to the entropy, until their probability reaches `mass`
 
-    (Meister et al. 2023, eq. 10). The likeliest token may go.
+    (Meister et al. 2023, eq. 10). The most likely token may go.
     """
     logs = logits.log_softmax(-1)
     chances = logs.exp()
@@ -161,7 +161,7 @@ def warp(settings: GenerationSettings, logits: Tensor) -> Tensor:
 
 
 def choose_token(settings: GenerationSettings, logits: Tensor, u: Tensor | None) -> Tensor:
-    """(B,): the likeliest token of logits (B, V), or the one that the random numbers u (B,) draw."""
+    """(B,): the most likely token of logits (B, V), or the one that the random numbers u (B,) draw."""
     if settings.greedy:
         return logits.argmax(-1)
     assert u is not None

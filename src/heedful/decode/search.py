@@ -1,6 +1,6 @@
 """Searches: texts that are looked for as a whole, and neither drawn nor taken token by token.
 
-The likeliest next token need not begin the likeliest text. Beam search keeps the W best texts so far and
+The most likely next token need not begin the most likely text. Beam search keeps the W best texts so far and
 makes each one token longer at every step (Sutskever et al. 2014 §3.2). Texts of different lengths are
 compared by
 
@@ -14,7 +14,7 @@ when no running text can beat the worst of the W finished ones. How well one cou
 its present length; with early_stopping="never" from the length that would suit it best; with True it ends as
 soon as W texts are finished.
 
-The likeliest text is often dull and repeats itself. Contrastive search (Su et al. 2022, arXiv 2202.06417)
+The most likely text is often dull and repeats itself. Contrastive search (Su et al. 2022, arXiv 2202.06417)
 takes the token that is likely, but whose hidden state is unlike those of what was written before:
 
     x_t = argmax_{v ∈ top k}  (1 − α) p(v)  −  α max_j cos(h_v, h_j)          (eq. 5)
@@ -141,8 +141,8 @@ def run_beam_search(stepper: Stepper, prompts: Prompts, request: Request) -> lis
         still_open = [i for i in active if any(h.open for h in searches[i])]
         if not still_open:
             break
-        kept = active if stepper.fixed_batch else still_open
-        parents, chosen = select_parents([searches[i] for i in kept], [active.index(i) for i in kept])
+        rest = active if stepper.fixed_batch else still_open
+        parents, chosen = select_parents([searches[i] for i in rest], [active.index(i) for i in rest])
         stepper.reorder(torch.tensor(parents, device=model.device))
         new = torch.tensor(chosen, device=model.device)
         if cover is None:
@@ -150,7 +150,7 @@ def run_beam_search(stepper: Stepper, prompts: Prompts, request: Request) -> lis
         else:
             cover.reorder(torch.tensor(parents, device=model.device))
             logits = cover.step(new)
-        active = kept
+        active = rest
     return searches
 
 
@@ -263,17 +263,9 @@ class Coverage:
         return self.total.clamp(1e-9, 1).log().masked_fill(~self.valid, 0.0).sum(-1)
 
 
-# Contrastive search: likely, but unlike what was said before (Su et al. 2022, arXiv 2202.06417).
-#
-#     x_t = argmax_{v ∈ top k}  (1 − α) p(v)  −  α max_j cos(h_v, h_j)          (eq. 5)
-#
-# h are the last hidden states; that of a candidate comes from reading it, so each step reads k tokens at
-# once.
-
-
 @torch.no_grad()
 def search_contrastively(stepper: Stepper, prompt: list[int], request: Request) -> tuple[float, list[int]]:
-    """Return the text that follows a prompt; its score is the sum of the steps' scores."""
+    """Return the text that contrastive search finds after a prompt, and the sum of the steps' scores."""
     if not isinstance(stepper, EagerStepper):
         raise InputError("contrastive looks at hidden states", hint="it takes a model, and no fast path")
     model, settings = stepper.model, request.settings

@@ -1,7 +1,7 @@
 """Settings of generation: one object for everybody who asks for text.
 
 A language model only gives the probability of each next token. How a text is made of them is a choice: take
-the likeliest token each time (greedy), draw one at random (sampling), or keep several texts and search for
+the most likely token each time (greedy), draw one at random (sampling), or keep several texts and search for
 the best (beams, contrastive). Drawing from all tokens goes astray sooner or later, because the many unlikely
 ones together have a fair chance; top_k, top_p, min_p and typical cut this tail off before the draw.
 `GenerationSettings` holds these choices. `heedful.generate` and `heedful.stream` take its fields as keywords;
@@ -27,7 +27,7 @@ CONSTRAINTS = ("choices", "regex", "schema")
 class GenerationSettings:
     """How a text is written. None stands for the default of a field.
 
-    Without a temperature the likeliest token is taken, unless there is something only a draw has a use for:
+    Without a temperature the most likely token is taken, unless there is something only a draw has a use for:
     top_k, top_p, min_p, typical, several texts. Then the temperature is 1.
     """
 
@@ -35,16 +35,16 @@ class GenerationSettings:
         int, Option("Generate at most N tokens.", ("--max-tokens", "--max-new-tokens"), minimum=1)
     ] = 128
     temperature: Annotated[
-        float | None, Option("Sample at this temperature; 0 takes the likeliest token.", minimum=0)
+        float | None, Option("Sample at this temperature; 0 takes the most likely token.", minimum=0)
     ] = None
-    top_k: Annotated[int | None, Option("Sample from the K likeliest tokens.", minimum=1)] = None
+    top_k: Annotated[int | None, Option("Sample from the K most likely tokens.", minimum=1)] = None
     top_p: Annotated[
         float | None,
-        Option("Sample from the likeliest tokens that hold this probability.", above=0, maximum=1),
+        Option("Sample from the most likely tokens that hold this probability.", above=0, maximum=1),
     ] = None
     min_p: Annotated[
         float | None,
-        Option("Drop tokens less likely than this share of the likeliest.", minimum=0, maximum=1),
+        Option("Drop tokens less likely than this share of the most likely one.", minimum=0, maximum=1),
     ] = None
     typical: Annotated[
         float | None,
@@ -70,7 +70,9 @@ class GenerationSettings:
         Option("Stop after these tokens: by default the model's own, with () never."),
     ] = None
     seed: Annotated[int | None, Option("Draw with this seed; the same one gives the same text.")] = None
-    logprobs: Annotated[int, Option("Report the N likeliest tokens beside each chosen one.", minimum=0)] = 0
+    logprobs: Annotated[
+        int, Option("Report the N most likely tokens next to each chosen one.", minimum=0)
+    ] = 0
     choices: Annotated[Sequence[str] | None, Option("Generate one of these texts.")] = None
     regex: Annotated[str | None, Option("Generate only text that matches this expression.")] = None
     schema: Annotated[Mapping[str, Any] | str | None, Option("Generate JSON of this schema.")] = None
@@ -134,7 +136,7 @@ class GenerationSettings:
             )
 
     def _check_texts(self) -> None:
-        """Check the fields that are no numbers, and the two ways to propose tokens."""
+        """Check the fields that are not numbers, and the two ways to propose tokens."""
         bias = {} if self.bias is None else self.bias
         if not isinstance(bias, Mapping) or not all(map(is_integer, bias)):
             raise InputError(f"bias={bias!r} must be a mapping from ids of tokens to numbers, as {{5: -1.0}}")
@@ -176,7 +178,9 @@ class GenerationSettings:
         if self.samples > width:
             raise InputError(f"n={self.n} is more than {method} keeps, {width}", hint="ask for fewer")
         if width % self.groups:
-            raise InputError(f"groups={self.groups} does not divide beams={width}", hint="it must")
+            raise InputError(
+                f"groups={self.groups} does not divide beams={width}", hint=f"choose a divisor of {width}"
+            )
         if self.groups > 1 and not self.diversity:
             raise InputError(
                 f"groups={self.groups} without diversity search alike", hint="give diversity above 0"
@@ -201,7 +205,7 @@ class GenerationSettings:
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is taken."""
+        """Whether the most likely token is taken."""
         return self.temperature == 0
 
     @property
@@ -216,7 +220,7 @@ class GenerationSettings:
 
     @property
     def changes(self) -> bool:
-        """Whether any rule would change which token is likeliest."""
+        """Whether any rule would change which token is most likely."""
         return self.looks_back or bool(self.bias)
 
     @property
@@ -239,5 +243,5 @@ def read_settings(keywords: Mapping[str, Any]) -> GenerationSettings:
     for name in keywords:
         if name not in FIELD_OPTIONS:
             hint = nearest(name, FIELD_OPTIONS) or ", ".join(FIELD_OPTIONS)
-            raise InputError(f"there is no setting {name!r}", hint=hint)
+            raise InputError(f"unknown setting {name!r}", hint=hint)
     return GenerationSettings(**keywords)

@@ -1,4 +1,4 @@
-"""Texts of one model side by side, each at a position of its own: what continuous batching steps over.
+"""Texts of one model side by side, each at its own position: what continuous batching steps over.
 
     slots = choose_slots(model, max_rows=64)
     slot = slots.open(prompt, length)              room for `length` positions; equal beginnings are copied
@@ -118,9 +118,9 @@ class EagerSlots:
         else:
             free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         tensors = (t for kv in kv_parts(self.example.parts) for t in (kv.k, kv.v) if t is not None)
-        held = max(1, sum(t.nbytes for t in tensors))  # by one position
+        slot_bytes = max(1, sum(t.nbytes for t in tensors))  # by one position
         # All texts together may hold as many positions as they may want, or as half the memory holds.
-        self.positions = min(max_rows * self.context, max(1, free // 2 // held))
+        self.positions = min(max_rows * self.context, max(1, free // 2 // slot_bytes))
         self.reuses = isinstance(model, LM) and erasable(self.example.parts) == float("inf")
         scalings = (part.scaling for part in model.modules() if isinstance(part, Rotary))
         self.scalings = {scaling for scaling in scalings if scaling is not None}
@@ -221,9 +221,9 @@ def kv_parts(part: PartState | None) -> list[KV]:
 
 
 class LeadingSlots(EagerSlots):
-    """Slots of a model that is split, in its first process: every call that computes is told to the others.
+    """Slots of a model that is split, in its first process: every call that computes is sent to the others.
 
-    Slots are told by their places among those that are open, which are the same in every process.
+    Slots are sent as their places among those that are open, which are the same in every process.
     """
 
     number: int  # of this model among those that are served

@@ -3,7 +3,7 @@
 A large model takes about as long to read a few tokens as to read one, because most of the time goes into
 fetching its weights. So something cheap guesses the next tokens, and the model reads all guesses at once.
 Where it agrees, several tokens cost one pass. The text is exactly what the model would have written alone:
-greedy decoding keeps a guess only if it is the likeliest token, and for a draw the rule below keeps the
+greedy decoding keeps a guess only if it is the most likely token, and for a draw the rule below keeps the
 distribution.
 
 A guess x from q is kept with probability min(1, p(x) / q(x)); the first that is not is replaced by a draw
@@ -37,12 +37,12 @@ def accept_guesses(p: Tensor, q: Tensor, guesses: Tensor, u: Tensor) -> tuple[Te
     """
     k = guesses.shape[1]
     chance = lambda r: r[:, :k].gather(2, guesses[..., None])[..., 0]
-    kept = (u[:, :k] * chance(q) < chance(p)).long().cumprod(1).sum(1)
-    at = kept[:, None, None].expand(-1, 1, p.shape[2])
+    accepted = (u[:, :k] * chance(q) < chance(p)).long().cumprod(1).sum(1)
+    at = accepted[:, None, None].expand(-1, 1, p.shape[2])
     rest = (p.gather(1, at) - F.pad(q, (0, 0, 0, 1)).gather(1, at))[:, 0].clamp(min=0)
     # Rounding may leave nothing where p and q are all but equal: then p itself is as good.
     rest = torch.where(rest.sum(1, keepdim=True) > 0, rest, p.gather(1, at)[:, 0])
-    return kept, draw(rest.log(), u[:, k])
+    return accepted, draw(rest.log(), u[:, k])
 
 
 class Guesser(Protocol):
@@ -60,13 +60,13 @@ class LookUp:
 
     def guess(self, ids: list[int], count: int, u: torch.Generator) -> tuple[list[int], Tensor]:
         last = ids[-self.size :]
-        found: list[int] = []
+        guesses: list[int] = []
         for at in range(len(ids) - self.size - 1, -1, -1):
             if ids[at : at + self.size] == last:
-                found = ids[at + self.size : at + self.size + count]
+                guesses = ids[at + self.size : at + self.size + count]
                 break
-        where = torch.tensor(found, dtype=torch.long, device=self.device)
-        return found, F.one_hot(where, self.vocab).float()
+        where = torch.tensor(guesses, dtype=torch.long, device=self.device)
+        return guesses, F.one_hot(where, self.vocab).float()
 
 
 class Draft:
@@ -133,7 +133,7 @@ class Rewind:
 
 
 def distribution(logits: Tensor, settings: GenerationSettings, ids: list[int], new_tokens: int) -> Tensor:
-    """Return the probabilities (1, V) after every rule; greedy puts all on the likeliest token."""
+    """Return the probabilities (1, V) after every rule; greedy puts all on the most likely token."""
     seen = torch.tensor([ids], device=logits.device) if settings.looks_back else None
     z = apply_penalties(settings, logits.float(), seen, new_tokens) if settings.changes else logits.float()
     if settings.forbids:
@@ -171,8 +171,8 @@ def verify_guesses(
         return [*guesses[:right], best[right]]
     numbers = torch.rand(1, len(guesses) + 1, generator=u, dtype=torch.float64).to(p.device)
     proposed = torch.tensor([guesses], dtype=torch.long, device=p.device)
-    kept, token = accept_guesses(p[None], q[None], proposed, numbers)
-    return [*guesses[: int(kept)], int(token)]
+    accepted, token = accept_guesses(p[None], q[None], proposed, numbers)
+    return [*guesses[: int(accepted)], int(token)]
 
 
 def speculate(stepper: Stepper, row: GeneratedRow) -> Iterator[Piece]:

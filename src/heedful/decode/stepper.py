@@ -6,7 +6,7 @@
     logits = stepper.extend(tokens); stepper.crop(length)      speculation
 
 `stream` and `generate` take a model, or a stepper made from one. A stepper is used by one call at a time;
-`prefill` begins anew.
+`prefill` starts again.
 """
 
 from __future__ import annotations
@@ -189,5 +189,5 @@ def stepper_for(model: Model | Stepper) -> Stepper:
     if isinstance(model, Model):
         return EagerStepper(model)
     if not isinstance(model, Stepper):
-        raise InputError(f"{model!r:.60} is no model", hint="heedful.load(…) gives one")
+        raise InputError(f"{model!r:.60} is not a model", hint="heedful.load(…) gives one")
     return model

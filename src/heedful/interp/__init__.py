@@ -4,7 +4,7 @@
     intervene/   switch parts off (ablation), patch values and trace paths (patching), steer (steering)
     learn/       linear_probes (probes), train_dictionary (dictionary), catalogue_heads (head_catalogue)
     gradients, measurements     attribution by gradients; speed, loss and the shuffle test
-    inputs, activations         text → what a model reads; activations of many texts
+    inputs, activations         text → a model's input; activations of many texts
 
 The functions work on the parts of a model and never ask which model it is. The public ones are loaded when
 first used (PEP 562): `from heedful.interp import activation_patching, logit_lens, steer`.

@@ -6,6 +6,10 @@ from heedful.interp.intervene.ablation import ablate as ablate
 from heedful.interp.intervene.ablation import head_effects as head_effects
 from heedful.interp.intervene.ablation import prune as prune
 from heedful.interp.intervene.ablation import without as without
+from heedful.interp.intervene.circuits import PromptPair as PromptPair
+from heedful.interp.intervene.circuits import average_over_pairs as average_over_pairs
+from heedful.interp.intervene.circuits import circuit_curve as circuit_curve
+from heedful.interp.intervene.circuits import find_circuit as find_circuit
 from heedful.interp.intervene.patching import activation_patching as activation_patching
 from heedful.interp.intervene.patching import attribution_graph as attribution_graph
 from heedful.interp.intervene.patching import attribution_patching as attribution_patching
@@ -14,9 +18,15 @@ from heedful.interp.intervene.patching import causal_trace as causal_trace
 from heedful.interp.intervene.patching import edge_attribution as edge_attribution
 from heedful.interp.intervene.patching import patch as patch
 from heedful.interp.intervene.patching import path_patching as path_patching
+from heedful.interp.intervene.recipes import function_vector as function_vector
+from heedful.interp.intervene.recipes import noise_trace as noise_trace
+from heedful.interp.intervene.recipes import patchscope as patchscope
+from heedful.interp.intervene.recipes import remove_direction as remove_direction
 from heedful.interp.intervene.steering import continuations as continuations
 from heedful.interp.intervene.steering import steer as steer
 from heedful.interp.intervene.steering import steering_vector as steering_vector
+from heedful.interp.learn.activation_store import ActivationStore as ActivationStore
+from heedful.interp.learn.activation_store import save_activations as save_activations
 from heedful.interp.learn.dictionary import ablate_features as ablate_features
 from heedful.interp.learn.dictionary import feature_examples as feature_examples
 from heedful.interp.learn.dictionary import load_dictionary as load_dictionary
@@ -29,6 +39,9 @@ from heedful.interp.learn.head_catalogue import find_heads as find_heads
 from heedful.interp.learn.head_catalogue import read_parsed as read_parsed
 from heedful.interp.learn.head_catalogue import syntax_heads as syntax_heads
 from heedful.interp.learn.probes import linear_probes as linear_probes
+from heedful.interp.learn.probes import sentence_probes as sentence_probes
+from heedful.interp.learn.saelens import load_saelens as load_saelens
+from heedful.interp.learn.saelens import save_saelens as save_saelens
 from heedful.interp.measurements import shuffle_test as shuffle_test
 from heedful.interp.observe.attention import attention as attention
 from heedful.interp.observe.attention import attention_flow as attention_flow

@@ -58,13 +58,13 @@ class InputBatch:
 
     @property
     def read(self) -> tuple[Tensor, Tensor]:
-        """The ids of the side that predicts, and which of them are no padding."""
+        """The ids of the side that predicts, and which of them are not padding."""
         if self.target is None or self.target_valid is None:
             return self.ids, self.valid
         return self.target, self.target_valid
 
     def side(self, name: str) -> tuple[Tensor, Tensor]:
-        """The ids of the side that a value is of, and which of them are no padding."""
+        """The ids of the side that a value is of, and which of them are not padding."""
         return (self.ids, self.valid) if name.startswith(SOURCE_SIDE) else self.read
 
     def run(self, model: Model, watch: Watch | None = None) -> Tensor:
@@ -123,7 +123,7 @@ def make_batches(inputs: Sequence[Input], max_tokens: int = MAX_TOKENS) -> Itera
 
 
 def token_rows(value: Tensor, axis: int | None, name: str = "this value") -> Tensor:
-    """Return a value as (B, T, W): a vector for each token, of all heads if there are several."""
+    """Return a value as (B, T, W): one vector per token, of all heads if there are several."""
     if axis is None:
         raise InputError(f"{name} is of the whole text", hint="choose a value that each token has")
     return value.movedim(axis, 1).flatten(2)
@@ -137,7 +137,7 @@ def from_token_rows(rows: Tensor, shape: torch.Size, axis: int) -> Tensor:
 
 
 class TokenWatch(Watch):
-    """A watch whose edits are given a vector for each token, (B, T, W), whatever the shape of the value."""
+    """A watch whose edits get one vector per token, (B, T, W), for values of any shape."""
 
     def __init__(self, edit: Mapping[str, Callable[[Tensor], Tensor]]) -> None:
         super().__init__(edit={name: partial(self._edit_rows, change) for name, change in edit.items()})
@@ -210,6 +210,28 @@ def content_tokens(model: Model, activations: Activations) -> Tensor:
     special = torch.tensor(sorted(special_ids(model)), dtype=torch.long)
     keep = ~torch.isin(activations.ids, special)
     return keep & (activations.position > 0) if is_causal(model) else keep
+
+
+def text_vectors(model: Model, values: Sequence[Activations], tokens: str = "mean") -> list[Tensor]:
+    """Return a vector for each text, (texts, W), of several values of the same tokens.
+
+    It is the mean of the tokens of `content_tokens`, or the last of them ("last"). A text that has none of
+    them is the mean, or the last, of all its tokens.
+    """
+    first = values[0]
+    text, index = first.text.unique(return_inverse=True)
+    keep = content_tokens(model, first)
+    keep |= (torch.zeros(len(text)).index_add(0, index, keep.float()) == 0)[index]
+    rows, index = keep.nonzero()[:, 0], index[keep]
+    if tokens == "last":
+        last = rows.new_zeros(len(text)).scatter_reduce(0, index, rows, "amax", include_self=False)
+        return [one.values[last].float() for one in values]
+    counts = index.bincount(minlength=len(text))[:, None]
+    width = lambda one: one.values.shape[1]
+    return [
+        torch.zeros(len(text), width(one)).index_add(0, index, one.values[rows].float()) / counts
+        for one in values
+    ]
 
 
 @torch.no_grad()

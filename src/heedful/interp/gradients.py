@@ -73,7 +73,7 @@ def attribution(
     (Sundararajan et al. 2017, eq. 1 and prop. 1). x are token vectors, x' the `baseline`: "mean" (of all),
     "zero", the vector of the token "pad" or "mask", or a text (or ids) of as many tokens; positions stay as
     they are. Where the sum is missed the path is halved until it fits, up to `steps` points (by default
-    8,192). Shares that still miss a tenth of the rise are no answer: that raises InputError.
+    8,192). Shares that still miss a tenth of the rise are not an answer: that raises InputError.
     """
     check_choice("method", method, ("gradient", "integrated"))
     given = reading(model, text, target)

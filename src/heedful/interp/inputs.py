@@ -1,4 +1,4 @@
-"""What a model reads: one way to run any model on a text or on ids, with the names of its tokens.
+"""The input of a model: one way to run any model on a text or on ids, with the names of its tokens.
 
 Every function of `interp` takes a text, a pair of texts, ids or an image. `reading` turns it into an `Input`,
 which knows how to run the model with a `Watch` and what its tokens are called. The other functions here find
@@ -21,7 +21,7 @@ from heedful.nn.attention.attentive import Decoding
 from heedful.nn.attention.multi_head import CrossAttention
 from heedful.nn.block import Stack
 from heedful.nn.context import Part, Watch
-from heedful.nn.embedding import Embedding, PatchEmbedding
+from heedful.nn.embedding import Embedding, MediaEmbedding
 from heedful.nn.head import Head, NoHead
 
 # Two texts are read by encoders, as one sequence. A model that reads images is given a path, or any image.
@@ -88,8 +88,8 @@ def reading(model: Model, text: Text | Input, target: Text | None = None, *, wri
         return text
     if is_pair(text):
         return pair(model, *cast(tuple[str, str], text))
-    image = isinstance(model, Seq2Seq) and model.image_processor is not None
-    ids = model.image_processor(text).to(model.device) if image else ids_of(model, text)
+    processor = model.processor if isinstance(model, Seq2Seq) else None
+    ids = ids_of(model, text) if processor is None else processor(text).to(model.device)
     if not isinstance(model, Seq2Seq):
         if target is not None:
             raise InputError("only an encoder-decoder has a target", hint="leave it out")
@@ -106,7 +106,7 @@ def reading(model: Model, text: Text | Input, target: Text | None = None, *, wri
 def probe_input(model: Model) -> Input:
     """Return two or three tokens that any model reads, to see what comes out."""
     vocab = min(table.vocab for table in model.tables.values())
-    if isinstance(model, Seq2Seq) and isinstance(model.embed, PatchEmbedding):
+    if isinstance(model, Seq2Seq) and isinstance(model.embed, MediaEmbedding):
         return reading(model, model.embed.blank(1, 1), [min(i, vocab - 1) for i in (5, 6)])
     ids = torch.tensor([[min(i, vocab - 1) for i in (5, 6, 7)]], device=model.device)
     if isinstance(model, Seq2Seq):
@@ -173,11 +173,11 @@ def _write(model: Seq2Seq, ids: Tensor, length: int) -> Tensor:
 
 
 def names_of(model: Model, ids: Tensor | Sequence[int]) -> tuple[str, ...]:
-    """The names of ids in the vocabulary; the ids themselves where there is no tokenizer; of an image its
+    """The names of ids in the vocabulary; the ids themselves without a tokenizer; of an image its
     patches.
     """
     if isinstance(ids, Tensor) and ids.is_floating_point():
-        return cast(PatchEmbedding, cast(Seq2Seq, model).embed).patch_names()
+        return cast(MediaEmbedding, cast(Seq2Seq, model).embed).piece_names()
     listed = [int(i) for i in (ids.flatten() if isinstance(ids, Tensor) else ids)]
     if model.tokenizer is None:
         return tuple(map(str, listed))
@@ -220,11 +220,12 @@ def answer_id(model: Model, answer: int | str, count: int) -> int:
             return token_id(model, answer)
         if answer not in labels:
             hint = nearest(answer, labels) or f"there are {', '.join(labels)}"
-            raise InputError(f"{answer!r} is no label of this model", hint=hint)
+            raise InputError(f"{answer!r} is not a label of this model", hint=hint)
         return labels.index(answer)
     if not 0 <= answer < count:
-        what = "token of the vocabulary" if labels is None else f"label, of {', '.join(labels)}"
-        raise InputError(f"{answer} is no {what}", hint=f"they are 0 … {count - 1}")
+        what = "token of the vocabulary" if labels is None else "label"
+        names = "" if labels is None else f": {', '.join(labels)}"
+        raise InputError(f"{answer} is not a {what}", hint=f"choose 0 … {count - 1}{names}")
     return int(answer)
 
 
@@ -235,7 +236,7 @@ def choices(model: Model, logits: Tensor, position: int) -> Tensor:
         raise InputError("this model has no head, so that it gives no answer", hint="load one with a head")
     if head.positions is None:
         return logits
-    scores = logits if head.positions == -2 else logits[..., None]  # one score for each token
+    scores = logits if head.positions == -2 else logits[..., None]  # one score per token
     return scores[:, position]
 
 

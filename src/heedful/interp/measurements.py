@@ -8,6 +8,7 @@ means that the order makes no difference.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
 from heedful.data.tokenization import find_template
 from heedful.decode.loop import stream
@@ -30,6 +32,32 @@ LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 WRITTEN_TOKENS = 8  # to time one
 MAX_SECONDS = 1.5  # for one point; longer inputs are then left out
 Checkpoint = Callable[[], None]
+
+
+RESAMPLES = 2000
+
+
+def mean_interval(rows: Tensor, method: str = "bootstrap", seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mean over rows (N, …), and the ends of its 95 % interval.
+
+    "bootstrap" draws the rows again and again; "normal" is the mean ± 1.96 standard errors. One row says
+    nothing about the spread, so its interval is infinite.
+    """
+    check_choice("interval", method, ("bootstrap", "normal"))
+    rows = rows.double()
+    mean = rows.mean(0)
+    if len(rows) < 2:
+        return mean, mean - math.inf, mean + math.inf
+    if method == "normal":
+        half = 1.96 * rows.std(0) / len(rows) ** 0.5
+        return mean, mean - half, mean + half
+    draw = torch.Generator().manual_seed(seed)
+    picks = torch.randint(len(rows), (RESAMPLES, len(rows)), generator=draw)
+    counts = torch.zeros(RESAMPLES, len(rows), dtype=torch.float64)
+    counts.scatter_add_(1, picks, torch.ones_like(picks, dtype=torch.float64))
+    means = (counts @ rows.reshape(len(rows), -1)).reshape(-1, *mean.shape) / len(rows)
+    low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0)
+    return mean, low, high
 
 
 def text_windows(model: Model, text: str, length: int) -> list[Input]:
@@ -73,8 +101,10 @@ class Speeds(Result):
 @torch.no_grad()
 def measure_speeds(model: Model, *, checkpoint: Checkpoint = lambda: None) -> Speeds:
     """Measure tokens a second by length; `checkpoint` is called between passes and may raise to stop."""
-    if model.image_processor is not None:
-        raise InputError("every image that this model reads is as long", hint="take a model that reads text")
+    if model.processor is not None:
+        raise InputError(
+            "every image or sound that this model reads is as long", hint="take a model that reads text"
+        )
     few = probe_input(model)
     few.run(model)  # the first pass of a model is slower than all others
     context = context_length(model, source=True)
@@ -140,7 +170,9 @@ class ShuffleResult:
 def shuffle_ids(model: Model, inputs: Input, seed: int) -> tuple[Input, Tensor]:
     """Move every token that is neither special nor predicted at; the tensor says where each position went."""
     if inputs.ids.is_floating_point():
-        raise InputError("the patches of an image are not shuffled", hint="take a model that reads text")
+        raise InputError(
+            "the pieces of an image or a sound are not shuffled", hint="take a model that reads text"
+        )
     ids, special = inputs.ids[0], special_ids(model)
     stays = {i for i, token in enumerate(ids.tolist()) if token in special}
     if isinstance(model, LM) and predicts(model) == "words":
@@ -175,7 +207,7 @@ def changes(
         return kind, divergence(before.T, after[destinations].T)
     if kind == "tags":
         after = after[destinations]
-        if before.dim() == 1:  # one logit for each token: σ is a softmax over it and 0
+        if before.dim() == 1:  # one logit per token: σ is a softmax over it and 0
             before, after = (torch.stack((torch.zeros_like(x), x), -1) for x in (before, after))
         return kind, divergence(before, after)
     return None, torch.zeros(0)

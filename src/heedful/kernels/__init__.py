@@ -1,1 +1,1 @@
-"""Fast code behind one function each, its definition beside it. A leaf: it imports nothing of the package."""
+"""Fast code behind one function each, next to its definition. A leaf: it imports nothing of the package."""

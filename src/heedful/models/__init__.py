@@ -13,9 +13,13 @@ CNN             baselines.py       Collobert et al. 2011
 BERT            bert.py            Devlin et al. 2019
 RoBERTa         bert.py            Liu et al. 2019                             offset positions
 XLM-R           bert.py            Conneau et al. 2020
+CamemBERT       bert.py            Martin et al. 2020
+ERNIE           bert.py            Sun et al. 2019
 DistilBERT      bert.py            Sanh et al. 2019
-MPNet           mpnet.py           Song et al. 2020                            distances beside positions
+MPNet           mpnet.py           Song et al. 2020                            distances besides positions
 ModernBERT      modernbert.py      Warner et al. 2024                          local and global layers
+EuroBERT        eurobert.py        Boizard et al. 2025                         LLaMA as an encoder
+RoFormer        roformer.py        Su et al. 2021                              rotary positions
 NomicBERT       nomic.py           Nussbaum et al. 2024                        rotary in an encoder
 ALBERT          albert.py          Lan et al. 2020                             shared layers
 ELECTRA         electra.py         Clark et al. 2020                           replaced-token detection
@@ -23,36 +27,58 @@ DeBERTa v1 v2 3 deberta.py         He et al. 2021, 2023                        d
 GPT             gpt.py             Radford et al. 2018
 GPT-2           gpt.py             Radford et al. 2019
 GPT-3           gpt.py             Brown et al. 2020                           banded layers
+Transformer-XL  transformer_xl.py  Dai et al. 2019                             distances, a memory
 LLaMA 1 2 3     llama.py           Touvron et al. 2023                         rotary, gated MLP
 Mistral         llama.py           Jiang et al. 2023                           window
 Qwen2 2.5       qwen.py            Qwen Team 2024                              biases on q, k and v
 Qwen3           qwen.py            Qwen Team 2025                              normalised q and k
 Gemma 1 2 3     gemma.py           Gemma Team 2024, 2025                       norms around parts, soft caps
-OLMo 1 2        olmo.py            Groeneveld et al. 2024; OLMo Team 2024      norms after parts
+OLMo 1 2 3 MoE  olmo.py            Groeneveld et al. 2024; OLMo Team 2024      norms after parts
+Arcee           relatives.py       Arcee AI 2025                               squared ReLU
+Ministral       relatives.py       Mistral AI 2024
+Seed-OSS        relatives.py       ByteDance Seed Team 2025
+Granite         relatives.py       Granite Team 2024                           four constants
+Nemotron        relatives.py       Muralidharan et al. 2024                    LayerNorm with 1 + γ
+GLM-4           glm.py             GLM Team 2024, 2025
+Command R A     cohere.py          Cohere 2024, 2025
 Mixtral         mixtral.py         Jiang et al. 2024                           experts
 Qwen2, 3 MoE    qwen.py            Qwen Team 2024, 2025                        a gated expert for all tokens
 gpt-oss         gpt_oss.py         OpenAI 2025                                 sinks, clipped experts
 SmolLM3         smollm3.py         Bakouch et al. 2025                         layers without positions
+EXAONE 4        smollm3.py         LG AI Research 2025
 PaLM            palm.py            Chowdhery et al. 2022                       parallel block
 BLOOM           bloom.py           BigScience 2022                             ALiBi
+MPT             bloom.py           MosaicML 2023
+GPT-Neo         bigcode.py         Black et al. 2021
+StarCoder       bigcode.py         Li et al. 2023
 GPT-J           gptj.py            Wang and Komatsuzaki 2021
+CodeGen         gptj.py            Nijkamp et al. 2022
 GPT-NeoX Pythia neox.py            Black et al. 2022; Biderman et al. 2023     a norm for each parallel part
 OPT             opt.py             Zhang et al. 2022                           narrow token vectors
 Falcon          falcon.py          Almazrouei et al. 2023
 Phi-1 2         phi.py             Li et al. 2023
 Phi-3 4         phi.py             Abdin et al. 2024                           long rope
-StableLM 1 2    stablelm.py        Bellagente et al. 2024                      a norm for each head's q and k
+StableLM 1 2    stablelm.py        Bellagente et al. 2024                      a norm of each head's q and k
 StarCoder2      starcoder2.py      Lozhkov et al. 2024
-DeepSeek-V2 V3  deepseek.py        DeepSeek-AI 2024                            latent attention, experts
+DeepSeek-V2 V3  deepseek.py        DeepSeek-AI 2024; Kimi Team 2025            latent attention, experts
 T5 1.0 1.1      t5.py              Raffel et al. 2020                          bucketed distances
+UMT5            t5.py              Chung et al. 2023                           a bias of each layer
 BART            bart.py            Lewis et al. 2020
+mBART           bart.py            Liu et al. 2020
 Marian          bart.py            Junczys-Dowmunt et al. 2018
+Pegasus         bart.py            Zhang et al. 2020
+M2M-100 NLLB    bart.py            Fan et al. 2021; NLLB Team 2022
+Whisper         whisper.py         Radford et al. 2022                         mel bands, convolutions
 ViT to text     vision_encoder_decoder.py  Dosovitskiy et al. 2021; Li et al. 2023     patches
 S4              s4.py              Gu et al. 2022                              long convolution
 Mamba           mamba.py           Gu and Dao 2023                             selective state space
+Falcon Mamba    mamba.py           Zuo et al. 2024                             normed Δ, B, C
 Mamba-2         mamba2.py          Dao and Gu 2024                             one decay per head
+RetNet          retnet.py          Sun et al. 2023                             a fixed decay per head
+RWKV-4          rwkv.py            Peng et al. 2023                            decaying sums, token shift
 linear          linear.py          Katharopoulos et al. 2020                   linear attention
 DeltaNet        deltanet.py        Yang et al. 2025                            gated delta rule
+Qwen3-Next 3.5  qwen3_next.py      Qwen Team 2025, 2026                        gated attention
 GLA             linear.py          Yang et al. 2024                            decays chosen by the token
 Based           linear.py          Arora et al. 2024                           Taylor series, convolutions
 """
@@ -60,93 +86,102 @@ Based           linear.py          Arora et al. 2024                           T
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from heedful.core.errors import NotFound, nearest
 from heedful.models.base import Config, Family
-from heedful.models.decoders.gpt_lineage.bloom import BLOOM
-from heedful.models.decoders.gpt_lineage.falcon import FALCON
-from heedful.models.decoders.gpt_lineage.gpt import GPT, GPT2, GPT3
-from heedful.models.decoders.gpt_lineage.gptj import GPTJ
-from heedful.models.decoders.gpt_lineage.neox import NEOX
-from heedful.models.decoders.gpt_lineage.opt import OPT
-from heedful.models.decoders.gpt_lineage.palm import PALM
-from heedful.models.decoders.llama_lineage.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
-from heedful.models.decoders.llama_lineage.gemma import GEMMA, GEMMA2, GEMMA3
-from heedful.models.decoders.llama_lineage.gpt_oss import GPT_OSS
-from heedful.models.decoders.llama_lineage.llama import LLAMA, MISTRAL
-from heedful.models.decoders.llama_lineage.mixtral import MIXTRAL
-from heedful.models.decoders.llama_lineage.olmo import OLMO, OLMO2
-from heedful.models.decoders.llama_lineage.phi import PHI, PHI3
-from heedful.models.decoders.llama_lineage.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
-from heedful.models.decoders.llama_lineage.smollm3 import SMOLLM3
-from heedful.models.decoders.llama_lineage.stablelm import STABLELM
-from heedful.models.decoders.llama_lineage.starcoder2 import STARCODER2
-from heedful.models.encoder_decoders.bart import BART, MARIAN
-from heedful.models.encoder_decoders.t5 import MT5, T5
-from heedful.models.encoder_decoders.transformer import TRANSFORMER
-from heedful.models.encoders.albert import ALBERT
-from heedful.models.encoders.baselines import BILSTM, CNN
-from heedful.models.encoders.bert import BERT, DISTILBERT, ROBERTA, XLM_ROBERTA
-from heedful.models.encoders.deberta import DEBERTA, DEBERTA_V2
-from heedful.models.encoders.electra import ELECTRA
-from heedful.models.encoders.modernbert import MODERNBERT
-from heedful.models.encoders.mpnet import MPNET
-from heedful.models.encoders.nomic import NOMIC_BERT
-from heedful.models.recurrent.language_models import GRU_LM, LSTM_LM, RNN_LM
-from heedful.models.recurrent.seq2seq import LUONG, RNNSEARCH, SEQ2SEQ
-from heedful.models.state_space.deltanet import OLMO_HYBRID
-from heedful.models.state_space.linear import BASED, GLA, LINEAR
-from heedful.models.state_space.mamba import MAMBA
-from heedful.models.state_space.mamba2 import MAMBA2
-from heedful.models.state_space.s4 import S4_LM
-from heedful.models.vision.vision_encoder_decoder import VISION
+from heedful.models.decoders import transformer_xl
+from heedful.models.decoders.gpt_lineage import bigcode, bloom, falcon, gpt, gptj, neox, opt, palm
+from heedful.models.decoders.llama_lineage import (
+    cohere,
+    deepseek,
+    gemma,
+    glm,
+    gpt_oss,
+    llama,
+    mixtral,
+    olmo,
+    phi,
+    qwen,
+    relatives,
+    smollm3,
+    stablelm,
+    starcoder2,
+)
+from heedful.models.encoder_decoders import bart, t5, transformer, whisper
+from heedful.models.encoders import (
+    albert,
+    baselines,
+    bert,
+    deberta,
+    electra,
+    eurobert,
+    modernbert,
+    mpnet,
+    nomic,
+    roformer,
+)
+from heedful.models.recurrent import language_models, seq2seq
+from heedful.models.state_space import deltanet, linear, mamba, mamba2, qwen3_next, retnet, rwkv, s4
+from heedful.models.vision import vision_encoder_decoder
 
-FAMILIES: dict[str, Family] = {
-    family.name: family
-    for family in (
-        *(RNN_LM, LSTM_LM, GRU_LM, SEQ2SEQ, RNNSEARCH, LUONG),
-        TRANSFORMER,
-        *(BILSTM, CNN, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ALBERT, ELECTRA, DEBERTA, DEBERTA_V2),
-        *(MPNET, NOMIC_BERT, MODERNBERT),
-        *(GPT, GPT2, GPT3, LLAMA, MISTRAL, PALM, BLOOM, DEEPSEEK_V2, DEEPSEEK_V3),
-        *(GPTJ, NEOX, OPT, FALCON, PHI, PHI3, STABLELM, STARCODER2),
-        *(QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, OLMO, OLMO2, SMOLLM3),
-        *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, GPT_OSS),
-        *(T5, MT5, BART, MARIAN),
-        *(S4_LM, MAMBA, MAMBA2, LINEAR, GLA, BASED, OLMO_HYBRID),
-    )
-}
+# Files in the order in which their families are listed. A family without a new part stands after its parent.
+MODULES = (
+    *(language_models, seq2seq, transformer),
+    *(baselines, bert, albert, electra, deberta, mpnet, roformer, nomic, modernbert),
+    *(gpt, bigcode, llama, palm, bloom, deepseek, gptj, neox, opt, falcon, phi, stablelm, starcoder2),
+    *(relatives, eurobert, qwen, gemma, olmo, smollm3, glm, cohere, mixtral, gpt_oss),
+    *(t5, bart, s4, mamba, mamba2, linear, deltanet, qwen3_next, retnet, rwkv, transformer_xl),
+)
 
-IMAGE_FAMILIES: dict[str, Family] = {VISION.name: VISION}  # those that read images; FAMILIES read text
+
+def families_in(*modules: ModuleType) -> dict[str, Family]:
+    """The families that files declare, by name, in the order in which they stand there."""
+    values = (value for module in modules for value in vars(module).values())
+    return {value.name: value for value in values if isinstance(value, Family)}
+
+
+FAMILIES = families_in(*MODULES)
+MEDIA_FAMILIES = families_in(vision_encoder_decoder, whisper)  # read images or sounds; FAMILIES read text
+BUILT_IN = frozenset(FAMILIES | MEDIA_FAMILIES)
+
+
+def all_families() -> dict[str, Family]:
+    """Every family by its name: ours, and those of other packages and files."""
+    from heedful.models.plugins import load_plugins
+
+    load_plugins()
+    return FAMILIES | MEDIA_FAMILIES
 
 
 def presets() -> dict[str, tuple[Family, Config]]:
     """Every published size by the name people know."""
-    every = (*FAMILIES.values(), *IMAGE_FAMILIES.values())
+    every = all_families().values()
     return {name: (family, config) for family in every for name, config in family.presets.items()}
 
 
 def find_config(name: str) -> tuple[Family, Config]:
     """The family and config of a preset, or of a family by its own name; else an error with the nearest."""
-    known, every = presets(), FAMILIES | IMAGE_FAMILIES
+    sizes, every = presets(), all_families()
     if not isinstance(name, str):
         raise NotFound(
             f"a model is built by its name, and {type(name).__name__} is none",
-            hint='give sizes beside it: build("gpt2", layers=2)',
+            hint='give sizes as well: build("gpt2", layers=2)',
         )
-    if name in known:
-        return known[name]
+    if name in sizes:
+        return sizes[name]
     if name in every:
         return every[name], every[name].config.strict()
     raise NotFound(
-        f"no model is called {name!r}", hint=nearest(name, [*known, *every]) or "list them with: heed ls"
+        f"no model is called {name!r}",
+        hint=nearest(name, [*sizes, *every]) or "list them with: heed ls",
     )
 
 
 def find_family(name: str) -> Family | None:
     """The family of this name, if there is one."""
-    return (FAMILIES | IMAGE_FAMILIES).get(name)
+    return all_families().get(name)
 
 
 REFUSED = {
@@ -163,11 +198,10 @@ REFUSED = {
 
 def by_model_type(model_type: str) -> Family:
     """The family that a published `model_type` belongs to."""
-    every = (*FAMILIES.values(), *IMAGE_FAMILIES.values())
-    table = {t: f for f in every for t in (*f.model_types, f"heedful-{f.name}")}
+    table = {t: f for f in all_families().values() for t in (*f.model_types, f"heedful-{f.name}")}
     if model_type == "None":
         raise NotFound(
-            "config.json has no model_type, so what these weights are cannot be told",
+            "config.json has no model_type, so the family of these weights is unknown",
             hint="fetch a copy in the format of transformers, or add it",
         )
     if model_type not in table:
@@ -195,8 +229,8 @@ def by_gguf(metadata: Mapping[str, Any], where: str) -> Family:
             f"{where} does not say what it holds: it has no general.architecture", hint="fetch it again"
         )
     named = [family for family in FAMILIES.values() if family.gguf == architecture]
-    told = [family for family in named if family.gguf_when and metadata.get(family.gguf_when)]
-    for family in told or (family for family in named if not family.gguf_when):
+    matching = [family for family in named if family.gguf_when and metadata.get(family.gguf_when)]
+    for family in matching or (family for family in named if not family.gguf_when):
         return family
-    known = ", ".join(sorted({family.gguf for family in FAMILIES.values() if family.gguf}))
-    raise NotFound(f"{where} holds a {architecture!r:.80}", hint=f"GGUF is read here for {known}")
+    names = ", ".join(sorted({family.gguf for family in FAMILIES.values() if family.gguf}))
+    raise NotFound(f"{where} holds a {architecture!r:.80}", hint=f"GGUF is read here for {names}")

@@ -48,7 +48,8 @@ class Model(nn.Module):
     hf_config: dict[str, Any]  # the config.json it came with, so that saving loses nothing
     generation: dict[str, Any]  # and the generation_config.json, if any
     pooling: Any = None  # how its token vectors become one for a sentence
-    image_processor: Any = None  # how an image becomes what it reads; None: it reads text
+    image_processor: Any = None  # how an image becomes what it reads
+    sound_processor: Any = None  # how sound does; if both are None, it reads text
     origin: Any = None  # how its checkpoint was laid out, so that saving gives it back
     mesh: Any = None  # the processes that it is split over (models/tensor_parallel.py); None: it is whole
 
@@ -91,6 +92,11 @@ class Model(nn.Module):
         raise NotImplementedError
 
     @property
+    def processor(self) -> Any:
+        """How an image or a sound becomes the model's input; None if it reads text."""
+        return self.sound_processor if self.image_processor is None else self.image_processor
+
+    @property
     def label_names(self) -> list[str]:
         """The labels of a classifying head in order: the checkpoint's `id2label`, else LABEL_0, LABEL_1, …"""
         named = self.hf_config.get("id2label") or {i: f"LABEL_{i}" for i in range(self.config.labels)}
@@ -126,8 +132,8 @@ class Model(nn.Module):
         low, high = int(tokens.min()), int(tokens.max())
         if low < 0 or high >= embed.vocab:
             bad = low if low < 0 else high
-            known = f"the vocabulary is 0 … {embed.vocab - 1}"
-            raise InputError(f"{name} has the id {bad}", hint=f"{known}: was another tokenizer used?")
+            vocabulary = f"the vocabulary is 0 … {embed.vocab - 1}"
+            raise InputError(f"{name} has the id {bad}", hint=f"{vocabulary}: was another tokenizer used?")
 
     def check_reach(self, length: int, embed: Embedding, valid: Tensor | None, name: str = "tokens") -> None:
         """One clear error for a sequence that learned positions do not reach; padding does not count."""
@@ -200,8 +206,8 @@ class LM(Model):
     ) -> tuple[Tensor, Context]:
         """The last hidden states and the context a head is called with: for objectives that use two heads."""
         self.check(tokens, self.embed, valid)
-        known = self.embed.types
-        check_beside(tokens, types, "types", None if known is None else known.num_embeddings)
+        type_count = self.embed.types
+        check_beside(tokens, types, "types", None if type_count is None else type_count.num_embeddings)
         check_beside(tokens, documents, "documents")
         pos, fresh, length = positions(valid, tokens.shape[1], tokens.device), None, None
         if documents is not None:
@@ -235,8 +241,8 @@ class LM(Model):
         """Read the prompt (B, T); `state.logits` are those of the next token.
 
         `length` is how much will be written in all; `chunk` reads the prompt in pieces of that size; `state`
-        is one made before, with caches of its own: empty, or with the beginning of a text of `state.prompt`
-        tokens. Watched, all keys are kept, whatever the window.
+        is one made before, with its own caches: empty, or with the beginning of a text of `state.prompt`
+        tokens. Under a watch all keys are kept, even with a window.
         """
         if not self.causal:
             raise InputError(
@@ -251,13 +257,13 @@ class LM(Model):
         pieces = prompt.split(chunk or prompt.shape[1], 1)
         valids = [None] * len(pieces) if valid is None else valid.split(chunk or prompt.shape[1], 1)
         last = None
-        for piece, known in zip(pieces, valids, strict=True):
-            hidden, ctx = self._advance(piece, state, valid=known, watch=watch)
+        for piece, valid_piece in zip(pieces, valids, strict=True):
+            hidden, ctx = self._advance(piece, state, valid=valid_piece, watch=watch)
             newest = pool_tokens(hidden, ctx.valid_new, "last")
             if ctx.at("head").watches("logits"):
                 newest = pool_tokens(self.head.predict(hidden, ctx), ctx.valid_new, "last")
             # A row whose piece is all padding keeps what it had.
-            keep = None if known is None or last is None else known.any(1, keepdim=True)
+            keep = None if valid_piece is None or last is None else valid_piece.any(1, keepdim=True)
             last = newest if keep is None or last is None else torch.where(keep, newest, last)
         assert last is not None
         shown = ctx.at("head").watches("logits")
@@ -274,7 +280,7 @@ class LM(Model):
             valids = [None] * T if valid is None else valid.split(1, 1)
             steps = zip(tokens.split(1, 1), valids, strict=True)
             return torch.cat(
-                [self.step(new, state, valid=known, watch=watch, backend=backend) for new, known in steps], 1
+                [self.step(new, state, valid=mask, watch=watch, backend=backend) for new, mask in steps], 1
             )
         hidden, ctx = self._advance(tokens, state, **how)
         return self.head.predict(hidden, ctx)
@@ -334,7 +340,9 @@ class Seq2Seq(Model):
         self.encoder, self.decoder, self.head = encoder, decoder, head
         if start_token >= self.decoder_embed.vocab:
             last = self.decoder_embed.vocab - 1
-            raise ConfigError(f"start_token={start_token} is no token", hint=f"the vocabulary is 0 … {last}")
+            raise ConfigError(
+                f"start_token={start_token} is not a token", hint=f"the vocabulary is 0 … {last}"
+            )
         self.bridge, self.start_token = bridge, start_token
         self.hf_config, self.generation = {}, {}
         self.tie()
@@ -439,12 +447,12 @@ class Seq2Seq(Model):
         runs: frozenset[int] = frozenset() if watch is None else watch.begin()
         ctx = Context(pos, pos, Mask(valid=valid), valid_new=valid, watch=watch, backend=backend)
         x = self.embed(source, ctx.at("embed"))
-        held = None if self.bridge is None else self.encoder.new_state(len(source), source.shape[1])
-        memory = self.encoder(x, ctx.at("encoder"), held)
+        encoder_state = None if self.bridge is None else self.encoder.new_state(len(source), source.shape[1])
+        memory = self.encoder(x, ctx.at("encoder"), encoder_state)
         mask = None if valid is None else Mask(valid=valid)
         state = State(None, memory=memory, memory_mask=mask, runs=runs)
         if self.bridge is not None:
-            state.parts = self.bridge(held)
+            state.parts = self.bridge(encoder_state)
         return state
 
     @torch.no_grad()

@@ -77,8 +77,8 @@ class State:
 
     def lengths(self, more: int | Tensor = 0) -> Tensor:
         """The tokens of each row's text, (B, 1) or one number for all rows; `more` are about to be read."""
-        held = self.past if self.valid is None else self.valid.sum(1, keepdim=True)
-        return torch.maximum(torch.as_tensor(held + more), torch.as_tensor(self.prompt))
+        counts = self.past if self.valid is None else self.valid.sum(1, keepdim=True)
+        return torch.maximum(torch.as_tensor(counts + more), torch.as_tensor(self.prompt))
 
     def changes_between(self, shorter: Tensor, longer: Tensor) -> bool:
         """Whether what was read for one length must be read again for the other."""

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from heedful.core.checks import check_integer
 from heedful.core.errors import ConfigError, InputError, NotFound, OutOfMemory
-from heedful.models import FAMILIES, IMAGE_FAMILIES, find_config
+from heedful.models import all_families, find_config
 from heedful.models.assembled import has_own_parts, shapes_alone
 from heedful.models.base import LM, Config, Family, Model, Seq2Seq
 from heedful.nn.attention.multi_head import Attention, CrossAttention
@@ -92,15 +92,35 @@ class Count:
 
 
 @torch.no_grad()
-def count(model: str | Config | Model, batch: int = 1, length: int | None = None, *, width: int = 2) -> Count:
-    """What a preset ("gpt3"), a config or a model costs. Nothing is allocated.
+def count(
+    model: str | Config | Model, batch: int = 1, length: int | None = None, *, width: int = 2, **changes: Any
+) -> Count:
+    """Count the parameters, the FLOPs and the memory of a preset, a config or a model.
 
-    `length` is the context by default; `width` the bytes of one number.
+    Nothing is allocated, so the largest models can be counted on a laptop.
+
+    >>> import heedful
+    >>> heedful.count("gpt3").parameters
+    174604259328
+    >>> heedful.count("deepseek-v3").kv_bytes_per_token
+    70272
+    >>> heedful.count("gpt2", layers=24).parameters
+    209494272
+
+    Args:
+        model: The name of a preset, a config, or a model.
+        batch: The number of rows.
+        length: The number of tokens per row. The default is the model's context.
+        width: Bytes per number: 2 for bfloat16, 4 for float32.
+        changes: Fields of the config that differ from the preset, such as `layers=24`.
     """
     for argument, value in (("batch", batch), ("length", length), ("width", width)):
         if value is not None:
             check_integer(argument, value)
     name, family, config = _identify(model)
+    if changes and isinstance(model, Model):
+        raise ConfigError(f"a model that is built has its own {next(iter(changes))}", hint="give its preset")
+    config = config.change(**changes) if changes else config
     with outline():
         own = isinstance(model, Model) and has_own_parts(model)
         built = shapes_alone(model) if own and isinstance(model, Model) else family.build(config)
@@ -109,7 +129,7 @@ def count(model: str | Config | Model, batch: int = 1, length: int | None = None
     T = length or values.get("context") or LENGTH
     learned, steering = _trainable_parameters(backbone), _steering(backbone)
     probe = Probe(config.dim)
-    held = _total_state_numbers(built, T, probe)
+    state_numbers = _total_state_numbers(built, T, probe)
     notes = list(_matrices(backbone))
     return Count(
         name=name,
@@ -118,9 +138,9 @@ def count(model: str | Config | Model, batch: int = 1, length: int | None = None
         components=_components(backbone) | ({"steering": steering} if steering else {}),
         heads={} if own else _heads(family, config, backbone),
         flops_per_token=_flops(built, T, probe),
-        kv_bytes_per_token=held["token"] * width,
-        state_bytes=held["fixed"] * width,
-        memory_bytes_per_token=held["source"] * width,
+        kv_bytes_per_token=state_numbers["token"] * width,
+        state_bytes=state_numbers["fixed"] * width,
+        memory_bytes_per_token=state_numbers["source"] * width,
         notes=sum(size for size, _ in notes),
         matrices=sum(many for _, many in notes),
         batch=batch,
@@ -197,8 +217,7 @@ def _identify(model: str | Config | Model) -> tuple[str, Family, Config]:
         return model, *find_config(model)
     if isinstance(model, Model):
         return model.family.name, model.family, model.config
-    every = (*FAMILIES.values(), *IMAGE_FAMILIES.values())
-    having = [family for family in every if type(model) is family.config]
+    having = [family for family in all_families().values() if type(model) is family.config]
     if not having:
         raise NotFound(
             f"no family has a {type(model).__name__}", hint="give a preset's name, a config or a model"

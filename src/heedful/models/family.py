@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from heedful.core.errors import ConfigError, nearest
@@ -85,7 +85,7 @@ def check_value(name: str, value: Any, kind: str, minimum: int = 1, maximum: int
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The fields that families share. One left None is derived; heads divide dim if there is no head_dim."""
+    """The fields that families share. One left None is derived; heads divide dim without head_dim."""
 
     vocab: int
     dim: int
@@ -128,18 +128,18 @@ class Config:
     @classmethod
     def strict(cls, **values: Any) -> Config:
         """A config from keywords; an unknown one is an error that names the nearest."""
-        known = cls.field_names()
+        field_names = cls.field_names()
         for name in values:
-            if name not in known:
-                instead = nearest(name, known) or "it has " + ", ".join(known)
+            if name not in field_names:
+                instead = nearest(name, field_names) or "it has " + ", ".join(field_names)
                 raise ConfigError(f"{cls.__name__} has no field {name!r}", hint=instead)
         return cls(**values)
 
     def change(self, **values: Any) -> Config:
         """This config with other values; what was derived is derived again."""
         given: set[str] = self.__dict__["given"]
-        kept = [f.name for f in fields(self) if f.name in given or "derive" not in f.metadata]
-        return self.strict(**{name: getattr(self, name) for name in kept} | values)
+        names = [f.name for f in fields(self) if f.name in given or "derive" not in f.metadata]
+        return self.strict(**{name: getattr(self, name) for name in names} | values)
 
 
 @dataclass(frozen=True)
@@ -157,34 +157,27 @@ class Family:
     heads: Mapping[str, str] = field(default_factory=dict)  # kind of head → published class
     prefix: str = ""  # what published checkpoints with a head put before the names of the backbone
     model_types: Sequence[str] = ()  # published `model_type`s; empty: heedful-<name>
-    require: Mapping[str, tuple[Any, ...]] = field(
-        default_factory=dict
-    )  # published key → values we can build
-    absent: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # published keys → what a file without them means, where our field begins with another value
+    # Published key → the values that we can build.
+    require: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    # Published key → what a file without it means, where our field begins with another value.
+    absent: Mapping[str, Any] = field(default_factory=dict)
     usual: Callable[[Any], dict[str, Any]] | None = None  # published keys of a model that came with none
     fixed: Mapping[str, Any] = field(default_factory=dict)  # published keys that are always written so
     read: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # further fields from a published config
     reads: Mapping[str, str] = field(default_factory=dict)  # keys that `read` needs → their kinds
     write: Callable[[Any], dict[str, Any]] | None = None  # and back
     merges: Sequence[str] = ()  # tables within a published config: what `write` does not say of them stays
-    infer: Callable[[set[str], Any], dict[str, Any]] | None = (
-        None  # further fields from the names in the file
-    )
+    infer: Callable[[set[str], Any], dict[str, Any]] | None = None  # further fields from names in the file
     copies: Mapping[str, str] = field(default_factory=dict)  # published tensors that only repeat another
-    drop: (
-        Sequence[str] | Callable[[Any], Sequence[str]]
-    ) = ()  # published buffers that were never needed, as patterns
+    drop: Sequence[str] | Callable[[Any], Sequence[str]] = ()  # patterns of buffers that were never needed
     gguf: str = ""  # the architecture's name in GGUF files; the first family of that name reads them
     gguf_when: str = ""  # a number that files of this family state, and others of its architecture do not
     gguf_names: Sequence[Row] | Callable[[Any], Sequence[Row]] = ()  # as `names`
     gguf_head: str = "lm"  # of the model that such a file holds; none: the encoder alone
-    gguf_write: Callable[[Any], dict[str, Any]] | None = None  # metadata beside those of `gguf_keys`
+    gguf_write: Callable[[Any], dict[str, Any]] | None = None  # metadata next to those of `gguf_keys`
     gguf_keys: Mapping[str, str] = field(default_factory=dict)
-    gguf_tensors: Mapping[str, tuple[str, Any, Any]] = field(
-        default_factory=dict
-    )  # field → a tensor's name, the field's value in a file with that tensor, and in one without
+    # Field → the name of a tensor, the field's value in a file with that tensor, and in one without.
+    gguf_tensors: Mapping[str, tuple[str, Any, Any]] = field(default_factory=dict)
     gguf_read: Callable[[GGUFFile], dict[str, Any]] | None = None  # further fields from such a file
     paper: str = ""
 
@@ -222,6 +215,19 @@ COMMON_KEYS = {
     "rms_norm_eps": "norm_eps", "attention_dropout": "dropout", "tie_word_embeddings": "tied",
     "hidden_act": "act", "attention_bias": "bias", "mlp_bias": "ffn_bias", "sliding_window": "window",
 }  # fmt: skip
+GGUF_KEYS = {
+    "embedding_length": "dim", "block_count": "layers", "attention.head_count": "heads",
+    "attention.head_count_kv": "kv_heads", "feed_forward_length": "hidden", "context_length": "context",
+    "rope.dimension_count": "rope_dim", "rope.freq_base": "rope_base",
+    "attention.layer_norm_epsilon": "norm_eps", "attention.layer_norm_rms_epsilon": "norm_eps",
+    "use_parallel_residual": "parallel", "vocab_size": "vocab", "attention.key_length": "head_dim",
+    "attention.value_length": "head_dim",
+    "attention.sliding_window": "window", "attention.clamp_kqv": "clip", "attn_logit_softcapping": "softcap",
+    "final_logit_softcapping": "logit_softcap", "rope.freq_base_swa": "local_rope_base",
+    "expert_count": "experts", "expert_used_count": "active", "expert_feed_forward_length": "expert_hidden",
+    "expert_shared_feed_forward_length": "shared_hidden", "embedding_scale": "embed_scale",
+    "attention.scale": "score_scale", "residual_scale": "residual_scale", "logit_scale": "logit_scale",
+}  # fmt: skip
 
 
 def published_keys(config: type[Config], *without: str, **own: str) -> dict[str, str]:
@@ -233,6 +239,41 @@ def published_keys(config: type[Config], *without: str, **own: str) -> dict[str,
     return {theirs: ours for theirs, ours in COMMON_KEYS.items() if ours in fields} | own
 
 
+def gguf_keys(architecture: str, config: type[Config], *without: str) -> dict[str, str]:
+    """The numbers that a GGUF file states, by the fields of `config` that they are, but for some fields."""
+    fields = set(config.field_names()) - set(without)
+    return {f"{architecture}.{theirs}": ours for theirs, ours in GGUF_KEYS.items() if ours in fields}
+
+
+def descend(
+    parent: Family, name: str, config: type[Config], *, presets: Mapping[str, Mapping[str, Any]],
+    tiny: Mapping[str, Any] | None = None, keys: Mapping[str, str] | None = None,
+    without: Iterable[str] = (), gguf: str = "",
+    **changes: Any,
+) -> Family:  # fmt: skip
+    """A family that differs from its parent by what is given here.
+
+    `presets` and `tiny` are values of `config`; the other values of `tiny` are the parent's. `keys` are
+    published keys with another meaning than in the parent, and fields in `without` have none. Fields that
+    the parent's config lacks have the usual keys. `absent` and the fields of GGUF, but for its names, are
+    never the parent's: they depend on the published class and on what llama.cpp knows as `gguf`.
+    """
+    field_names, own, small = config.field_names(), keys or {}, parent.tiny
+    without = {*without, *own.values()}
+    inherited = {k: v for k, v in parent.keys.items() if v in field_names and v not in without}
+    chosen = {f.name: vars(small)[f.name] for f in fields(small) if f.name in vars(small)["given"]}
+    sizes = {f.name: chosen[f.name] for f in fields(small) if chosen.get(f.name, f.default) != f.default}
+    made: dict[str, Any] = {
+        "name": name, "config": config, "model_types": (name.replace("-", "_"),), "gguf": gguf,
+        "presets": {preset: config(**values) for preset, values in presets.items()},
+        "tiny": config(**{n: v for n, v in sizes.items() if n in field_names} | dict(tiny or {})),
+        "keys": {**inherited, **published_keys(config, *parent.config.field_names(), *without), **own},
+        "gguf_keys": gguf_keys(gguf, config) if gguf else {}, "gguf_tensors": {}, "gguf_when": "",
+        "gguf_write": None, "gguf_read": None, "absent": {},
+    }  # fmt: skip
+    return replace(parent, **made | changes)
+
+
 def no_token_ids(c: Config) -> dict[str, Any]:
-    """Ids that a published class would otherwise set to those of its own vocabulary."""
+    """Ids that a published class would otherwise set to those of its vocabulary."""
     return dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))

@@ -100,10 +100,8 @@ def turns_alike(config: Config, ours: Scaling, theirs: Scaling) -> bool:
     return torch.allclose(a, b, rtol=1e-5) and math.isclose(gain, other, rel_tol=1e-6)
 
 
-# What GGUF files of most decoders share: the names of tensors, and those of the numbers of a config.
+# The names of tensors that GGUF files of most decoders share.
 # Rows of a family stand before these: the first that fits a tensor counts.
-
-
 ROWS: list[Row] = [
     ("token_embd", "embed.token"),
     ("blk.*.attn_{q,k,v,output}", "blocks.*.attn.{q,k,v,o}"),
@@ -115,22 +113,5 @@ ROWS: list[Row] = [
     ("output_norm", "blocks.norm"),
     ("output", "head.out"),
 ]
-FUSED_QKV: Row = ("blk.*.attn_qkv", ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v"), Fused())
-KEYS = {
-    "embedding_length": "dim", "block_count": "layers", "attention.head_count": "heads",
-    "attention.head_count_kv": "kv_heads", "feed_forward_length": "hidden", "context_length": "context",
-    "rope.dimension_count": "rope_dim", "rope.freq_base": "rope_base",
-    "attention.layer_norm_epsilon": "norm_eps", "attention.layer_norm_rms_epsilon": "norm_eps",
-    "use_parallel_residual": "parallel", "vocab_size": "vocab", "attention.key_length": "head_dim",
-    "attention.value_length": "head_dim",
-    "attention.sliding_window": "window", "attention.clamp_kqv": "clip", "attn_logit_softcapping": "softcap",
-    "final_logit_softcapping": "logit_softcap", "rope.freq_base_swa": "local_rope_base",
-    "expert_count": "experts", "expert_used_count": "active", "expert_feed_forward_length": "expert_hidden",
-    "expert_shared_feed_forward_length": "shared_hidden",
-}  # fmt: skip
-
-
-def gguf_keys(architecture: str, config: type[Config], *without: str) -> dict[str, str]:
-    """The numbers that a GGUF file states, by the fields of `config` that they are, but for some fields."""
-    fields = set(config.field_names()) - set(without)
-    return {f"{architecture}.{theirs}": ours for theirs, ours in KEYS.items() if ours in fields}
+QKV = ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v")
+FUSED_QKV: Row = ("blk.*.attn_qkv", QKV, Fused())

@@ -66,8 +66,8 @@ def read_rope(hf_config: dict[str, Any], context: int) -> tuple[float, Scaling |
             factor, trained, float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
         )
     if kind == "longrope":
-        told = rope.get("original_max_position_embeddings", hf_config.get("original_max_position_embeddings"))
-        trained = int(told or context)
+        key = "original_max_position_embeddings"
+        trained = int(rope.get(key, hf_config.get(key)) or context)
         short, long = (tuple(map(float, rope[f"{which}_factor"])) for which in ("short", "long"))
         stretch = factor if rope.get("factor") else context / trained
         return base, LongScaling(stretch, trained, short, long, rope.get("attention_factor"))
@@ -80,19 +80,25 @@ def read_rope(hf_config: dict[str, Any], context: int) -> tuple[float, Scaling |
 def read_rope_fields(family: Family, hf_config: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of rotary positions, where a family's config has some and `read` did not tell them.
 
-    Where a part of each head is turned, its share stands in `rope_parameters`, or beside it. Layers with a
+    Where a part of each head is turned, its share stands in `rope_parameters`, or next to it. Layers with a
     window are those that `layer_types` lists; without a list, the config's own default.
     """
-    known, fields = family.config.field_names(), dict[str, Any]()
-    if "local" in known and "local" not in values and hf_config.get("layer_types") is not None:
-        fields["local"] = read_local_layers(hf_config, ())
-    if "rope_scaling" not in known or "rope_scaling" in values:
+    field_names, fields = family.config.field_names(), dict[str, Any]()
+    if "local" in field_names and "local" not in values:
+        every, layers = hf_config.get("sliding_window_pattern"), values.get("layers")
+        if hf_config.get("layer_types") is not None:
+            fields["local"] = read_local_layers(hf_config, ())
+        elif isinstance(every, int) and every > 0 and layers:
+            fields["local"] = tuple(i for i in range(layers) if (i + 1) % every)
+    if "rope_scaling" not in field_names or "rope_scaling" in values:
         return fields
     context = values.get("context") or default_value(family.config, "context")
+    if "local_rope_base" in field_names:
+        return fields | read_rope_by_kind(family, hf_config, context)
     older = hf_config.get("rotary_emb_base")
-    told = hf_config if older is None else {"rope_theta": older, **hf_config}
-    fields["rope_base"], fields["rope_scaling"] = read_rope(told, context)
-    if "rope_dim" in known and "rope_dim" not in family.keys.values():
+    rope_values = hf_config if older is None else {"rope_theta": older, **hf_config}
+    fields["rope_base"], fields["rope_scaling"] = read_rope(rope_values, context)
+    if "rope_dim" in field_names and "rope_dim" not in family.keys.values():
         share, rope = 1.0, (hf_config.get("rope_scaling") or {}) | (hf_config.get("rope_parameters") or {})
         for key in ("rotary_pct", "partial_rotary_factor"):
             share = rope.get(key, hf_config.get(key, share))
@@ -101,15 +107,45 @@ def read_rope_fields(family: Family, hf_config: dict[str, Any], values: Mapping[
     return fields
 
 
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
+KINDS = {GLOBAL: "", LOCAL: "local_"}  # of layers, and how the names of their fields begin
+OLDER = {GLOBAL: ("rope_theta", "global_rope_theta"), LOCAL: ("rope_local_base_freq", "local_rope_theta")}
+
+
+def read_rope_by_kind(family: Family, hf_config: dict[str, Any], context: int) -> dict[str, Any]:
+    """The fields of layers without and with a window, which have rotary positions of their own."""
+    check_kinds("config.json:", hf_config, {"rope_parameters": "dict"})
+    stated, out = hf_config.get("rope_parameters") or {}, dict[str, Any]()
+    for kind, prefix in KINDS.items():
+        bases = (hf_config.get(key) for key in OLDER[kind])
+        usual = default_value(family.config, f"{prefix}rope_base") or out["rope_base"]
+        rope = {"rope_theta": next((base for base in bases if base is not None), usual)}
+        rope["rope_parameters"] = stated.get(kind)
+        scalable = f"{prefix}rope_scaling" in family.config.field_names()
+        scaled = {"rope_scaling": hf_config.get("rope_scaling")} if scalable else {}
+        out[f"{prefix}rope_base"], scaling = read_rope(rope | scaled, context)
+        if scalable:
+            out[f"{prefix}rope_scaling"] = scaling
+        elif scaling is not None:
+            raise ConfigError(
+                "config.json rescales the rotary positions of layers with a window",
+                hint=f"no published {family.name} does",
+            )
+    return out
+
+
 def write_rope_fields(family: Family, config: Config) -> dict[str, Any]:
     """The published keys that `read_rope_fields` reads back."""
-    values, known, out = vars(config), config.field_names(), dict[str, Any]()
-    if "local" in known and values["window"] is not None:
+    values, field_names, out = vars(config), config.field_names(), dict[str, Any]()
+    if "local" in field_names and values["window"] is not None:
         out["layer_types"] = write_layer_types(config.layers, values["local"])
-    if "rope_scaling" not in known:
+    if "rope_scaling" not in field_names:
         return out
+    if "local_rope_base" in field_names:
+        ropes = {k: (values[f"{p}rope_base"], values.get(f"{p}rope_scaling")) for k, p in KINDS.items()}
+        return out | {"rope_parameters": {kind: write_rope(*rope) for kind, rope in ropes.items()}}
     rope = write_rope(values["rope_base"], values["rope_scaling"])
-    if "rope_dim" in known and "rope_dim" not in family.keys.values():
+    if "rope_dim" in field_names and "rope_dim" not in family.keys.values():
         size, turned = getattr(config, "head_dim"), values["rope_dim"]  # noqa: B009
         share = turned / size
         # A quotient rounded down would leave out a pair.
@@ -194,11 +230,11 @@ def config_from_gguf(family: Family, source: GGUFFile) -> Config:
     for ours, (tensor, present, absent) in family.gguf_tensors.items():
         values[ours] = present if tensor in source.entries else absent
     values |= family.gguf_read(source) if family.gguf_read else {}
-    told, divisors = source.rope()
-    check_kinds(f"{source.path}: rope scaling", told, GGUF_ROPE, minimum=1)
+    scaling, divisors = source.rope()
+    check_kinds(f"{source.path}: rope scaling", scaling, GGUF_ROPE, minimum=1)
     if "rope_scaling" in family.config.field_names() and "rope_scaling" not in values:
         base = values.setdefault("rope_base", 10000.0)  # what llama.cpp takes where a file has none
-        values["rope_scaling"] = read_gguf_rope(told, divisors, base, values.get("context", 2048))
+        values["rope_scaling"] = read_gguf_rope(scaling, divisors, base, values.get("context", 2048))
     return family.config.strict(**values)
 
 
@@ -262,9 +298,9 @@ def config_from(family: Family, hf_config: dict[str, Any], names: Iterable[str] 
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         if isinstance(error, HeedfulError):
             raise
-        said = f"{type(error).__name__}: {error}"
+        problem = f"{type(error).__name__}: {error}"
         raise ConfigError(
-            f"config.json does not describe a {family.name} ({said:.160})", hint="fetch it again"
+            f"config.json does not describe a {family.name} ({problem:.160})", hint="fetch it again"
         ) from None
     values["head"] = head_kind(family, hf_config)
     if hf_config.get("id2label"):
@@ -274,8 +310,8 @@ def config_from(family: Family, hf_config: dict[str, Any], names: Iterable[str] 
     own = str(hf_config.get("model_type")).startswith("heedful-")  # a published class may mean its own head
     if own and values["head"] == "classify" and hf_config.get("classifier_pooling"):
         values["classifier_pooling"] = hf_config["classifier_pooling"]
-    known = set(family.config.field_names())
-    wrong = {n: v for n, v in values.items() if n not in known}
+    field_names = set(family.config.field_names())
+    wrong = {n: v for n, v in values.items() if n not in field_names}
     if wrong:
         raise ConfigError(f"{family.name} has no field for {wrong}", hint="its table of keys is at fault")
     if family.infer is not None:
@@ -287,12 +323,12 @@ def _quantised_fields(hf_config: dict[str, Any]) -> dict[str, Any]:
     """Fields that the config.json of a quantised or a sharded model states, because its tensors do not bear
     published names.
     """
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for key in ("quantization", "sharding"):
-        told = hf_config.get(key)
-        stated = told.get("fields") if isinstance(told, dict) else None
-        found |= stated if isinstance(stated, dict) else {}
-    return found
+        value = hf_config.get(key)
+        stated = value.get("fields") if isinstance(value, dict) else None
+        options |= stated if isinstance(stated, dict) else {}
+    return options
 
 
 def head_kind(family: Family, hf_config: dict[str, Any]) -> str:
@@ -306,9 +342,9 @@ def head_kind(family: Family, hf_config: dict[str, Any]) -> str:
     own = own_architecture(family, "")
     if not family.heads and str(named[0]).startswith(own):  # a family that lists none has its own names alone
         return str(named[0]).removeprefix(own)
-    known = ", ".join(family.heads.values())
+    names = ", ".join(family.heads.values())
     raise ConfigError(
-        f"config.json has architectures={named!r:.80}", hint=f"{family.name} is built here as {known}"
+        f"config.json has architectures={named!r:.80}", hint=f"{family.name} is built here as {names}"
     )
 
 
@@ -362,7 +398,8 @@ COMMON = {
     "architectures": "tuple[str, ...]", "id2label": "dict", "label2id": "dict", "num_labels": "int",
     "quantization": "dict", "sharding": "dict", "task_specific_params": "dict", "task_prompt": "str",
     "problem_type": "str", "classifier_pooling": "str", "partial_rotary_factor": "float",
-    "rotary_pct": "float", "rotary_emb_base": "float",
+    "rotary_pct": "float", "rotary_emb_base": "float", "sliding_window_pattern": "int | str",
+    "rope_local_base_freq": "float",
 }  # fmt: skip
 ROPE = {
     "rope_theta": "float", "rope_type": "str", "type": "str", "factor": "float", "truncate": "bool",
@@ -391,7 +428,7 @@ FEW = 1000  # of anything, however small the file: it costs nothing
 
 
 def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
-    """The config.json of a folder; of a model that reads images, too, that of the text model in it."""
+    """The config.json of a folder; for a model that also reads images, that of its text model."""
     path = folder / name
     if not path.is_file():
         if folder in (file.parent for file in bundled_vectors().values()):
@@ -435,17 +472,17 @@ def check_hf_config(family: Family, hf_config: Mapping[str, Any]) -> None:
     check_kinds("config.json:", hf_config, {**COMMON, **family.reads})
     for key in hf_config.get("id2label") or {}:
         if not key.isdecimal():
-            raise ConfigError(f"config.json: id2label has {key!r:.80}, which is no number of a label")
+            raise ConfigError(f"config.json: id2label has {key!r:.80}, which is not the number of a label")
 
 
 def check_unquantised(names: Iterable[str]) -> None:
     """Raise ConfigError if the names of a file's tensors tell that another program quantised its matrices."""
     listed = sorted(names)
     for end, (kind, hint) in QUANTISED.items():
-        found = [name for name in listed if name.endswith(end)]
-        if found:
+        matches = [name for name in listed if name.endswith(end)]
+        if matches:
             raise ConfigError(
-                f"the file holds {kind} weights ({found[0]!r} is one of {len(found)}), not read here",
+                f"the file holds {kind} weights ({matches[0]!r} is one of {len(matches)}), not read here",
                 hint=hint,
             )
 
@@ -460,14 +497,14 @@ def check_rope(where: str, rope: Mapping[str, Any]) -> None:
 
 def read_quantization(hf_config: Mapping[str, Any]) -> dict[str, Any]:
     """Return how the matrices of a model in whole numbers were rounded: `kind`, `group`, `tables`."""
-    told = hf_config["quantization"]
-    check_kinds("config.json: quantization", told, QUANTIZATION)
-    if "kind" not in told or not isinstance(group := told.get("group"), int) or group < 2 or group % 2:
+    stored = hf_config["quantization"]
+    check_kinds("config.json: quantization", stored, QUANTIZATION)
+    if "kind" not in stored or not isinstance(group := stored.get("group"), int) or group < 2 or group % 2:
         raise ConfigError(
-            f"config.json has quantization={told!r:.80}",
+            f"config.json has quantization={stored!r:.80}",
             hint='it should be like {"kind": "int4", "group": 32}, the group even',
         )
-    return {"kind": told["kind"], "group": group, "tables": told.get("tables", False)}
+    return {"kind": stored["kind"], "group": group, "tables": stored.get("tables", False)}
 
 
 def check_sizes(
@@ -485,8 +522,8 @@ def check_sizes(
         counted = name.endswith("layers")
         most = max(FEW, len(entries) if counted else 2 * side)
         if value > most:
-            held = f"{len(entries):,} tensors" if counted else f"no tensor with a side over {side:,}"
+            contents = f"{len(entries):,} tensors" if counted else f"no tensor with a side over {side:,}"
             raise ConfigError(
-                f"{where} has {theirs.get(name, name)}={value:,}, and the file has {held}",
+                f"{where} has {theirs.get(name, name)}={value:,}, and the file has {contents}",
                 hint="does it belong to these weights?",
             )

@@ -30,7 +30,7 @@ from heedful.core.errors import ConfigError, InputError
 from heedful.models.base import Model
 from heedful.nn.attention.disentangled import DisentangledAttention
 from heedful.nn.attention.latent import LatentAttention
-from heedful.nn.attention.multi_head import Attention, CrossAttention, SinkAttention
+from heedful.nn.attention.multi_head import Attention, CrossAttention, GatedAttention, SinkAttention
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.embedding import Embedding
@@ -58,6 +58,7 @@ EXPERTS = Split(tensors=("gate", "up", "down", "gate_bias", "up_bias", "down_bia
 PLAN: dict[type[nn.Module], Split] = {
     Attention: Split(("q", "k", "v", "q_norm", "k_norm"), "o"),
     SinkAttention: Split(("q", "k", "v", "q_norm", "k_norm"), "o", ("sinks",)),
+    GatedAttention: Split(("q", "k", "v", "q_norm", "k_norm", "gate"), "o"),
     CrossAttention: Split(("q", "k", "v"), "o"),
     LatentAttention: Split(("q", "q_up", "kv_up"), "o"),
     DisentangledAttention: Split(("q", "k", "v", "pos_q", "pos_k"), "o"),
@@ -93,8 +94,8 @@ def part_axes(part: nn.Module, count: int) -> dict[str, int]:
         keys = layer in ("k", "v", "k_norm") and shares_keys(part, count)
         if module is None or keys or not isinstance(module, nn.Linear | HeadLayerNorm | ShortConv):
             continue
-        found = ROW_AXES if layer == split.rows else COLUMN_AXES
-        axes |= {f"{layer}.{n}": axis for n, axis in found.items() if module._parameters.get(n) is not None}
+        cut = ROW_AXES if layer == split.rows else COLUMN_AXES
+        axes |= {f"{layer}.{n}": axis for n, axis in cut.items() if module._parameters.get(n) is not None}
     return axes
 
 
@@ -152,8 +153,13 @@ def is_wide_norm(norm: nn.Module | None, part: Attention) -> bool:
 def parallelize(model: Model, mesh: Mesh) -> Model:
     """Split a model over the processes of a one-dimensional DeviceMesh, in place, and return it.
 
-    Every process calls this with the same model. Afterwards each holds slices of the large matrices, and all
-    of them must make the same calls. `heedful.save` writes one normal folder.
+    Every process calls this function with the same model. Afterwards each process holds slices of the large
+    matrices, and all of them must make the same calls. `heedful.save` writes one normal folder.
+
+    >>> import heedful
+    >>> from torch.distributed.device_mesh import init_device_mesh
+    >>> mesh = init_device_mesh("cpu", (4,))                       # doctest: +SKIP
+    >>> model = heedful.parallelize(heedful.build("llama-7b", seed=0), mesh)    # doctest: +SKIP
     """
     plan, parameters = SlicePlan(model, mesh), dict(model.named_parameters())
     for name, (axis, start, end) in plan.slices.items():
@@ -446,18 +452,18 @@ def group_by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
 @contextlib.contextmanager
 def gather_weights(model: nn.Module) -> Iterator[None]:
     """Give process 0 whole weights while a `with` lasts; all processes must enter it."""
-    held = [
+    slices = [
         (m, n, p) for m in model.modules() for n, p in m._parameters.items() if p is not None and is_shared(p)
     ]
     full: dict[int, nn.Parameter] = {}
-    for _, _, p in held:
+    for _, _, p in slices:
         if id(p) not in full:  # tied weights stay one
             value = gather_dtensor(p.detach())
             full[id(p)] = nn.Parameter(value.cpu(), p.requires_grad) if dist.get_rank() == 0 else p
-    for module, name, p in held:
+    for module, name, p in slices:
         module._parameters[name] = full[id(p)]
     try:
         yield
     finally:
-        for module, name, p in held:
+        for module, name, p in slices:
             module._parameters[name] = p

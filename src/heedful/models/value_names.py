@@ -1,7 +1,7 @@
 """The names of the values that a model computes, with their shapes, found without computing them.
 
 A copy of the model on torch's `meta` device, which has shapes and no numbers, is watched twice, with texts of
-two sizes: what changes with the batch is B, with the length T, with the length of a source S.
+two sizes. A size that changes with the batch is B, with the length T, and with the length of a source S.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 Shape = tuple[int | str, ...]
 SIZES = ((1, 2, 3), (2, 4, 5))  # of the two passes: rows, tokens, source tokens
-# What the last word of a name means, whatever the model.
+# The meaning of the last word of a name, in every model.
 MEANINGS = {
     "token": "the vectors of the tokens, before any scale",
     "position": "the vectors of the positions that are added to them",
     "types": "the vectors of the segments that are added to them",
-    "input": "what a block or a layer is given",
-    "output": "what an embedding, a block or a stack hands on",
-    "norm.input": "what a norm is given",
-    "norm.output": "what a norm gives",
+    "input": "the input of a block or a layer",
+    "output": "the output of an embedding, a block or a stack",
+    "norm.input": "the input of a norm",
+    "norm.output": "the output of a norm",
     "part.output": "what a part within a block adds to the residual stream",
-    "experts.output": "what each chosen expert gives, before its weight",
+    "experts.output": "the output of each chosen expert, before its weight",
     "experts.hidden": "what the last matrix of each chosen expert reads",
     "after_attn": "the residual stream after self-attention, which the next part finds",
     "after_cross": "the residual stream after cross-attention",
@@ -55,8 +55,8 @@ MEANINGS = {
     "router": "how much each expert is liked, after softmax or sigmoid",
     "chosen": "the numbers of the experts that a token is sent to",
     "weights": "the weights of the chosen experts, in their order",
-    "value": "what a convolution reads",
-    "conv": "what a convolution over the last few tokens gives, before its activation",
+    "value": "the input of a convolution",
+    "conv": "the output of a convolution over the last few tokens, before its activation",
     "delta": "the step size Δ of a selective state space",
     "B": "how a selective state space writes",
     "C": "how a selective state space reads",
@@ -70,30 +70,30 @@ MEANINGS = {
     "a": "the attentional vector", "read": "what the deep output reads: state, word and context",
     "features": "what the output matrix of a head is multiplied with",
     "pooled": "the vector of the whole text that a head reads",
-    "logits": "what the head gives",
+    "logits": "the output of the head",
 }  # fmt: skip
 SYMBOLS = dict(zip(zip(*SIZES, strict=True), "BTS", strict=True))
 
 
 def value_names(model: Model, batch: int | None = None, length: int | None = None) -> dict[str, Shape]:
     """Return the shape of every value by its name: with B, T and S in it, or of a text of the sizes given."""
-    for said, value in (("batch", batch), ("length", length)):
+    for argument, value in (("batch", batch), ("length", length)):
         if value is not None and (type(value) is not int or value < 1):
-            raise InputError(f"{said}={value!r} must be a whole number, at least 1")
+            raise InputError(f"{argument}={value!r} must be a whole number, at least 1")
     first, second = two_passes(model)
-    found = {name: tuple(map(symbol, shape, second[name])) for name, shape in first.items()}
+    shapes = {name: tuple(map(symbol, shape, second[name])) for name, shape in first.items()}
     given: dict[int | str, int | str | None] = {"B": batch, "T": length, "S": length}
-    return {name: tuple(given.get(n) or n for n in shape) for name, shape in found.items()}
+    return {name: tuple(given.get(n) or n for n in shape) for name, shape in shapes.items()}
 
 
 def value_meaning(name: str) -> str:
-    """Return what a value is, by the last word of its name and by what has it."""
+    """Describe a value by the last word of its name and by the part that shows it."""
     path, _, word = name.rpartition(".")
     owner = path.rpartition(".")[2].rpartition("_")[2]
     if f"{owner}.{word}" in MEANINGS:
         return MEANINGS[f"{owner}.{word}"]
     within = word == "output" and path.count(".") > 1 and owner not in ("ahead", "back")
-    return MEANINGS["part.output" if within else word]
+    return MEANINGS.get("part.output" if within else word, "")  # a part of yours may have words of its own
 
 
 def symbol(size: int, other: int) -> int | str:
@@ -121,7 +121,7 @@ def watched_shapes(model: Model, batch: int, length: int, source: int) -> dict[s
 
 
 def run_pass(model: Model, tokens: Tensor, source: int, watch: Watch) -> None:
-    """Read the tokens, behind so many of a source if the model has an encoder; without a head, as far as it
+    """Read the tokens, after `source` tokens if the model has an encoder; without a head, as far as it
     goes.
     """
     from heedful.models.base import Seq2Seq
@@ -140,9 +140,9 @@ def meta_copy(model: Model) -> Model:
         return model
     memo: dict[int, object] = {id(model.tokenizer): model.tokenizer}
     for module in model.modules():
-        for held in (*module._parameters.values(), *module._buffers.values()):
-            if held is None:
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is None:
                 continue
-            bare, learned = held.detach().to("meta"), isinstance(held, nn.Parameter)
-            memo[id(held)] = nn.Parameter(bare, requires_grad=False) if learned else bare
+            bare, learned = tensor.detach().to("meta"), isinstance(tensor, nn.Parameter)
+            memo[id(tensor)] = nn.Parameter(bare, requires_grad=False) if learned else bare
     return copy.deepcopy(model, memo).eval()

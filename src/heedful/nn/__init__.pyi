@@ -1,7 +1,10 @@
+from heedful.nn.attention.attend import masked_softmax as masked_softmax
 from heedful.nn.attention.latent import LatentAttention as LatentAttention
 from heedful.nn.attention.multi_head import Attention as Attention
 from heedful.nn.attention.multi_head import CrossAttention as CrossAttention
 from heedful.nn.attention.multi_head import SinkAttention as SinkAttention
+from heedful.nn.attention.multi_head import join_heads as join_heads
+from heedful.nn.attention.multi_head import split_heads as split_heads
 from heedful.nn.block import Block as Block
 from heedful.nn.block import ParallelBlock as ParallelBlock
 from heedful.nn.block import SandwichBlock as SandwichBlock
@@ -13,6 +16,7 @@ from heedful.nn.context import PartState as PartState
 from heedful.nn.embedding import Embedding as Embedding
 from heedful.nn.ffn import MLP as MLP
 from heedful.nn.ffn import GatedMLP as GatedMLP
+from heedful.nn.ffn import activation as activation
 from heedful.nn.head import ClassifyHead as ClassifyHead
 from heedful.nn.head import Head as Head
 from heedful.nn.head import LMHead as LMHead
@@ -22,6 +26,7 @@ from heedful.nn.init import initialise as initialise
 from heedful.nn.moe import MoE as MoE
 from heedful.nn.norm import LayerNorm as LayerNorm
 from heedful.nn.norm import RMSNorm as RMSNorm
+from heedful.nn.norm import show_norm as show_norm
 from heedful.nn.position import ALiBi as ALiBi
 from heedful.nn.position import BucketBias as BucketBias
 from heedful.nn.position import Learned as Learned
@@ -32,9 +37,17 @@ from heedful.nn.recurrent import LSTM as LSTM
 from heedful.nn.recurrent import RNN as RNN
 from heedful.nn.state import KV as KV
 from heedful.nn.state import RecurrentState as RecurrentState
+from heedful.nn.state import SlidingKV as SlidingKV
+from heedful.nn.state import StatefulPart as StatefulPart
+from heedful.nn.state import recall as recall
+from heedful.nn.state import remember as remember
 from heedful.nn.state_space.linear_attention import GatedLinearAttention as GatedLinearAttention
 from heedful.nn.state_space.linear_attention import LinearAttention as LinearAttention
+from heedful.nn.state_space.linear_attention import run_recurrence as run_recurrence
+from heedful.nn.state_space.scan import linear_pattern as linear_pattern
 from heedful.nn.state_space.ssd import Mamba2 as Mamba2
 from heedful.nn.state_space.ssm import S4 as S4
 from heedful.nn.state_space.ssm import Mamba as Mamba
+from heedful.nn.state_space.ssm import show_pattern as show_pattern
+from heedful.nn.state_space.ssm import shows_pattern as shows_pattern
 from heedful.nn.watch import Watch as Watch

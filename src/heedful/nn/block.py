@@ -72,7 +72,7 @@ class Block(NamedParts):
 class SandwichBlock(Block):
     """x = x + post(part(norm(x))) for each part in turn   (Ding et al. 2021, arXiv 2105.13290 §3.2)
 
-    `post` makes the norm of what a part gives. With nn.Identity as `norm` parts read x as it is: the norm is
+    `post` makes the norm of a part's output. With nn.Identity as `norm` parts read x as it is: the norm is
     inside the sum and after the part (Liu et al. 2022, arXiv 2111.09883 §3.2).
     Watched besides: attn_post_norm.{input,scale,output} and so on; attn.output is what is added.
     """

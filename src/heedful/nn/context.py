@@ -28,7 +28,7 @@ class Part(nn.Module):
     """y = part(x, ctx, state): one equation of a paper.
 
     `x` is (B, T, D). A part that remembers nothing has no state; one that does makes its own.
-    `pattern_kind` says what a part's `pattern` is: "softmax" (rows sum to 1, beside a sink to less),
+    `pattern_kind` says what a part's `pattern` is: "softmax" (rows sum to 1, with a sink to less),
     "effective" (signed; what a recurrence amounts to), or None if it has none. pattern @ v = heads;
     `pattern_leaves_out` says what else than heads goes into the part's output matrix, for captions.
     """

@@ -1,4 +1,4 @@
-"""From token ids to vectors."""
+"""From token ids to vectors, and from pixels: an image is a sequence of patches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from heedful.core.errors import ConfigError, InputError
 from heedful.nn.context import Context
 from heedful.nn.norm import show_norm
-from heedful.nn.position import Learned, Sinusoidal
+from heedful.nn.position import Learned, SineTable, Sinusoidal
 
 
 class Embedding(nn.Module):
@@ -27,7 +27,7 @@ class Embedding(nn.Module):
         vocab: int,
         dim: int,
         *,
-        position: Learned | Sinusoidal | None = None,
+        position: Learned | Sinusoidal | SineTable | None = None,
         types: int = 0,
         norm: nn.Module | None = None,
         widen: nn.Module | None = None,
@@ -63,8 +63,8 @@ class Embedding(nn.Module):
 
     def vectors(self, tokens: Tensor) -> Tensor:
         """The vectors of what is read, (B, T, D), before anything is added: rows of the table."""
-        found: Tensor = self.token(tokens)
-        return found if self.widen is None else self.widen(found)
+        vectors: Tensor = self.token(tokens)
+        return vectors if self.widen is None else self.widen(vectors)
 
     def forward(self, tokens: Tensor, ctx: Context, types: Tensor | None = None) -> Tensor:
         x = ctx.see("token", self.vectors(tokens)) * self.scale  # (B, T, D)
@@ -81,21 +81,40 @@ class Embedding(nn.Module):
         return ctx.see("output", F.dropout(x, self.dropout, self.training))
 
 
-# From pixels to vectors: an image as a sequence of patches.
-
-
 def split_patches(pixels: Tensor, size: int) -> Tensor:
     """(B, C, H, W) → (B, H/P · W/P, C·P·P), the patches row by row."""
     rows = pixels.unfold(2, size, size).unfold(3, size, size)  # (B, C, H/P, W/P, P, P)
     return rows.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
 
 
-class PatchEmbedding(Embedding):
+class MediaEmbedding(Embedding):
+    """An embedding of `count` pieces of what is not text: of patches of `images`, of moments of `sounds`."""
+
+    media: str
+    count: int  # vectors of an image or a sound
+
+    @property
+    def vocab(self) -> int:
+        """0: what is read are numbers and no tokens."""
+        return 0
+
+    def check_source(self, source: Tensor) -> None:
+        """Raise InputError for anything but a batch of numbers in the size of the positions."""
+        raise NotImplementedError
+
+    def piece_names(self) -> tuple[str, ...]:
+        """Return a name for every vector."""
+        raise NotImplementedError
+
+
+class PatchEmbedding(MediaEmbedding):
     """x = drop([first; E · patch_1; …; E · patch_N] + position)   (Dosovitskiy et al. 2021, eq. 1)
 
     A patch is a square of `patch` × `patch` pixels with all its channels, E one matrix for all of them. The
     `first` vectors are learned and belong to no patch: the class token, and perhaps one for distillation.
     """
+
+    media = "images"
 
     def __init__(
         self,
@@ -118,15 +137,10 @@ class PatchEmbedding(Embedding):
         self.token = nn.Linear(channels * patch * patch, dim)  # type: ignore[assignment]
         self.first = nn.ParameterList([nn.Parameter(torch.zeros(dim)) for _ in range(first)])
         self.image, self.patch, self.channels, self.grid = image, patch, channels, grid
-        self.count = first + grid[0] * grid[1]  # vectors of an image
+        self.count = first + grid[0] * grid[1]
 
-    @property
-    def vocab(self) -> int:
-        """None: pixels are no tokens."""
-        return 0
-
-    def check_pixels(self, pixels: Tensor) -> None:
-        """One clear error for what is no batch of images of the size that the positions are for."""
+    def check_source(self, source: Tensor) -> None:
+        pixels = source
         size = (self.channels, *self.image)
         if not isinstance(pixels, Tensor) or pixels.dim() != 4 or not pixels.is_floating_point():
             got = f"{tuple(pixels.shape)} of {pixels.dtype}" if isinstance(pixels, Tensor) else repr(pixels)
@@ -140,7 +154,7 @@ class PatchEmbedding(Embedding):
                 hint=f"this model reads {' × '.join(map(str, size))}: model.image_processor resizes",
             )
 
-    def patch_names(self) -> tuple[str, ...]:
+    def piece_names(self) -> tuple[str, ...]:
         """A name for every vector: the class token, then each patch by its row and column, from 1."""
         names = ["[CLS]", "[DISTIL]"][: len(self.first)]
         rows, columns = self.grid
@@ -154,3 +168,40 @@ class PatchEmbedding(Embedding):
         """[first; E · patch_1; …] of pixels (B, C, H, W): (B, first + N, D)."""
         x = self.token(split_patches(tokens.to(self.token.weight.dtype), self.patch))  # (B, N, D)
         return torch.cat((*(vector.expand(len(x), 1, -1).to(x.dtype) for vector in self.first), x), 1)
+
+
+class SoundEmbedding(MediaEmbedding):
+    """x_t = drop(gelu(W₂ [y_{2t−1}; y_{2t}; y_{2t+1}]) + p_t),  y_t = gelu(W₁ [m_{t−1}; m_t; m_{t+1}])
+
+    (Radford et al. 2022 §2.2.) m_t are the mel bands of a frame. Two convolutions over three frames each, the
+    second with a step of two, make a vector for every fiftieth of a second.
+    """
+
+    media = "sounds"
+
+    def __init__(self, bands: int, count: int, dim: int, *, dropout: float = 0.0) -> None:
+        super().__init__(1, dim, position=SineTable(count, dim), dropout=dropout)
+        self.token = nn.Linear(3 * bands, dim)  # type: ignore[assignment]
+        self.halve = nn.Linear(3 * dim, dim)
+        self.bands, self.count = bands, count
+
+    def check_source(self, source: Tensor) -> None:
+        size = (self.bands, 2 * self.count)
+        if not isinstance(source, Tensor) or source.dim() != 3 or tuple(source.shape[1:]) != size:
+            got = tuple(source.shape) if isinstance(source, Tensor) else repr(source)
+            raise InputError(
+                f"this model reads sounds, (B, {size[0]}, {size[1]}) tensors of mel bands; got {got!s:.60}",
+                hint="model.sound_processor makes one of a .wav file",
+            )
+
+    def piece_names(self) -> tuple[str, ...]:
+        return tuple(f"{i / 50:.2f}s" for i in range(self.count))
+
+    def blank(self, batch: int, length: int) -> Tensor:
+        """`batch` sounds of silence."""
+        return torch.zeros(batch, self.bands, 2 * self.count, device=self.table.device)
+
+    def vectors(self, tokens: Tensor) -> Tensor:
+        frames = lambda x, step: F.pad(x, (1, 1)).unfold(2, 3, step).transpose(1, 2).flatten(2)  # (B, T, 3·C)
+        x = F.gelu(self.token(frames(tokens.to(self.token.weight.dtype), 1)))
+        return F.gelu(self.halve(frames(x.mT, 2)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -24,6 +25,16 @@ def squared_relu(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
+def quick_gelu(x: Tensor) -> Tensor:
+    """x σ(1.702 x), near to GELU   (Hendrycks and Gimpel 2016)"""
+    return x * torch.sigmoid(1.702 * x)
+
+
+def laplace(x: Tensor) -> Tensor:
+    """½ (1 + erf((x − μ) / (σ √2))), μ = √½, σ = √(1 / 4π), near to squared ReLU   (Ma et al. 2022)"""
+    return 0.5 * (1 + torch.erf((x - 0.5**0.5) / (2 * torch.pi) ** -0.5))
+
+
 # Keys are the words of published config files; several words mean one function.
 ACTIVATIONS: dict[str, Activation] = {
     "relu": F.relu,
@@ -35,6 +46,10 @@ ACTIVATIONS: dict[str, Activation] = {
     "swish": F.silu,
     "tanh": F.tanh,
     "relu2": squared_relu,
+    "quick_gelu": quick_gelu,
+    "sigmoid": torch.sigmoid,
+    "mish": F.mish,
+    "laplace": laplace,
 }
 
 

@@ -1,6 +1,6 @@
 """What stands on top: from hidden states (B, T, D) to logits.
 
-A model without a head has one that says so. Each head names its matrices differently, so that one table of
+A model without a head has one that raises. Each head names its matrices differently, so that one table of
 names serves every head of a family.
 """
 
@@ -137,11 +137,17 @@ class LMHead(WordHead):
         return self.logits(x)
 
 
+class PlainMLMHead(LMHead):
+    """u = x Eᵀ (+ b) of a masked word, without a matrix and a norm before it   (Boizard et al. 2025)"""
+
+    kind = "mlm"
+
+
 class MLMHead(WordHead):
     """u = norm(act(dense x)) Eᵀ + b   (Devlin et al. 2019, their released code)
 
     `bias` is that of the matrix before the norm, `out_bias` is b. `spare` is a second bias that files with an
-    untied matrix carry beside b; nothing reads it.
+    untied matrix carry besides b; nothing reads it.
     """
 
     kind = "mlm"
@@ -310,7 +316,7 @@ class NextHead(Head):
 
 
 class PretrainHead(Head):
-    """The masked-word logits; `next` gives those of sentence order beside them   (Devlin et al. 2019 §3.1)"""
+    """The masked-word logits; `next` also gives those of sentence order   (Devlin et al. 2019 §3.1)"""
 
     kind = "pretrain"
 
@@ -352,20 +358,11 @@ def encoder_heads(
     dim: int, labels: int, pool: Callable[[], nn.Module], dropout: float,
     transform: Callable[[], Transform | None] = lambda: None,
 ) -> dict[str, Callable[[], Head]]:  # fmt: skip
-    """The heads that every encoder has: a class for what `pool` gives, a tag for each token, a span, none."""
+    """The heads that every encoder has: a class for what `pool` gives, a tag per token, a span, none."""
     return {
         "classify": lambda: ClassifyHead(pool(), dim, labels, dropout=dropout),
         "tag": lambda: TagHead(dim, labels, dropout=dropout, transform=transform()),
         "span": lambda: SpanHead(dim, transform=transform()),
-        "none": NoHead,
-    }
-
-
-def decoder_heads(dim: int, labels: int, dropout: float = 0.0) -> dict[str, Callable[[], Head]]:
-    """The heads that decoders have beside their words': a class read off the last token, a tag each, none."""
-    return {
-        "classify": lambda: ClassifyHead(PooledTokens("last"), dim, labels, bias=False),
-        "tag": lambda: TagHead(dim, labels, dropout=dropout),
         "none": NoHead,
     }
 

@@ -19,6 +19,17 @@ class LayerNorm(nn.LayerNorm):
         super().__init__(dim, eps=eps, elementwise_affine=weight, bias=bias)
 
 
+class OffsetLayerNorm(LayerNorm):
+    """(1 + γ) (x − mean x) / √(var x + ε) + β   (Nemotron): γ = 0 changes nothing"""
+
+    def __init__(self, dim: int, eps: float = 1e-5) -> None:
+        super().__init__(dim, eps)
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.normalized_shape, 1 + self.weight, self.bias, self.eps)
+
+
 class RMSNorm(nn.Module):
     """γ x / √(mean x² + ε), in float32 or better   (Zhang and Sennrich 2019)"""
 
@@ -47,7 +58,7 @@ class OffsetRMSNorm(RMSNorm):
 
 
 class HeadLayerNorm(nn.Module):
-    """γ_h (x_h − mean x_h) / √(var x_h + ε): heads (B, H, T, K), each with a γ of its own   (StableLM 2)"""
+    """γ_h (x_h − mean x_h) / √(var x_h + ε): heads (B, H, T, K), each with its γ    (StableLM 2)"""
 
     def __init__(self, heads: int, dim: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -84,9 +95,9 @@ def norm_size(norm: nn.Module) -> int:
 
 def gain_and_shift(norm: nn.LayerNorm | RMSNorm) -> tuple[Tensor | float, Tensor | float]:
     """γ and β of a norm y = γ x̂ + β, x̂ what is normalised; 1 and 0 where it has none."""
-    if isinstance(norm, RMSNorm):
-        return (1 + norm.weight if isinstance(norm, OffsetRMSNorm) else norm.weight), 0.0
-    return (1.0 if norm.weight is None else norm.weight), (0.0 if norm.bias is None else norm.bias)
+    gain = 1.0 if norm.weight is None else norm.weight
+    shift = 0.0 if isinstance(norm, RMSNorm) or norm.bias is None else norm.bias
+    return (1 + gain if isinstance(norm, OffsetLayerNorm | OffsetRMSNorm) else gain), shift
 
 
 def show_norm(norm: nn.Module, x: Tensor, ctx: Context) -> Tensor:
@@ -98,7 +109,7 @@ def show_norm(norm: nn.Module, x: Tensor, ctx: Context) -> Tensor:
 
 
 def show_scale(norm: nn.Module, x: Tensor, ctx: Context) -> Tensor:
-    """norm(x), with its `scale` shown: what a row is divided by, √(var x + ε) or √(mean x² + ε), (…, 1).
+    """norm(x), with its `scale` shown: the divisor of a row, √(var x + ε) or √(mean x² + ε), (…, 1).
 
     Where an edit replaces it, what comes out follows from the edited one: so a norm can be frozen.
     """

@@ -1,7 +1,8 @@
 """Where a token stands.
 
 Added to the embedding (Sinusoidal, Learned), turned into q and k (Rotary), or added to the scores (ALiBi,
-BucketBias).
+BucketBias). A `Scaling` is a published way to stretch the rotary frequencies f_i = base^(−2i/K) to longer
+texts.
 """
 
 from __future__ import annotations
@@ -38,6 +39,21 @@ class Sinusoidal(nn.Module):
         pair = (angle.sin(), angle.cos())
         table = torch.stack(pair, -1).flatten(-2) if self.layout == "pairs" else torch.cat(pair, -1)
         return table[..., : self.dim].float()
+
+
+class SineTable(nn.Module):
+    """p(t) = table[t]: sines before cosines, stored with the weights and not learned   (Whisper)"""
+
+    weight: Tensor
+
+    def __init__(self, context: int, dim: int) -> None:
+        super().__init__()
+        sines = Sinusoidal(dim, 10000.0 ** (dim / (dim - 2)), layout="halves")
+        self.context = context
+        self.register_buffer("weight", sines(torch.arange(context)))
+
+    def forward(self, pos: Tensor) -> Tensor:
+        return self.weight[pos]
 
 
 class Learned(nn.Embedding):
@@ -103,7 +119,7 @@ class Rotary(nn.Module):
 class ALiBi(nn.Module):
     """b_h(i, j) = −m_h (i − j), m_h = 2^(−8h/H)   (Press et al. 2022)
 
-    For a head count that is no power of two the slopes of the next lower power are taken, then every other
+    For a head count that is not a power of two the slopes of the next lower power are taken, then every other
     slope of the next higher one.
     """
 
@@ -168,9 +184,6 @@ class BucketBias(nn.Module):
         distance = ctx.k_pos[:, None, :] - ctx.q_pos[:, :, None]  # (B, T, S)
         bias: Tensor = self.table(self.bucket(distance)).permute(0, 3, 1, 2)  # (B, H, T, S)
         return bias.contiguous()  # with keys further apart, a GPU's fused attention would refuse it
-
-
-# How far rotary positions reach: one class per published rescaling of the frequencies f_i = base^(−2i/K).
 
 
 @dataclass(frozen=True)

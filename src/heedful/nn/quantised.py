@@ -68,18 +68,18 @@ def packed(x: Tensor, weight: Tensor) -> bool:
     It reads 16 inputs at a time from aligned addresses and checks neither: with another number of inputs it
     reads past the end of a row, with another address the process dies.
     """
-    known = x.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    if not known or x.device.type != "cpu" or torch.compiler.is_compiling():
+    supported = x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    if not supported or x.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     return x.shape[-1] % 16 == 0 and weight.data_ptr() % ALIGNED == 0
 
 
 class RoundedModule(nn.Module):
-    """Whole numbers and their scales. `to(dtype)` says what the result is in; scales stay float32."""
+    """Whole numbers and their scales. `to(dtype)` sets the type of the result; scales stay float32."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        held = self._parameters.get("scale")
-        exact = None if held is None else held.data
+        scale = self._parameters.get("scale")
+        exact = None if scale is None else scale.data
         super()._apply(fn, recurse)
         moved = self._parameters.get("scale")
         if exact is not None and moved is not None and moved.dtype != exact.dtype:
@@ -131,7 +131,7 @@ class ByOutput(Quantised):
 
 
 class Int8Linear(ByOutput):
-    """A layer of its own in 8 bits"""
+    """A separate layer in 8 bits"""
 
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
@@ -197,21 +197,22 @@ class TiedLinear(ByOutput):
 
 
 def quantise_modules(model: nn.Module, kind: str, group: int = GROUP, tables: bool = False) -> int:
-    """Put quantised layers in the place of the matrices of `PARTS`; how many. Works on `meta` too.
+    """Replace the matrices of `PARTS` by quantised layers; return their number. Works on `meta` as well.
 
-    A table that a head shares with the embedding stays shared. It, and a matrix whose inputs are no multiple
-    of the group, take 8 bits in any case; tables of tokens that no head shares do if `tables` says so.
+    A table that a head shares with the embedding stays shared. It, and a matrix whose inputs are not a
+    multiple of the group, take 8 bits in any case. With `tables`, tables of tokens that no head shares do as
+    well.
     """
     check_choice("quantize", kind, KINDS, ConfigError)
-    count, held = 0, {id(m.weight): m for m in model.modules() if type(m) is nn.Embedding}
+    count, embeddings = 0, {id(m.weight): m for m in model.modules() if type(m) is nn.Embedding}
     rounded: dict[int, Int8Embedding] = {}
     for part in [m for m in model.modules() if isinstance(m, PARTS)]:
         for name, layer in list(part.named_children()):
             if type(layer) is not nn.Linear:
                 continue
-            if isinstance(part, LMHead) and id(layer.weight) in held:
+            if isinstance(part, LMHead) and id(layer.weight) in embeddings:
                 if layer.bias is None:
-                    table = rounded.setdefault(id(layer.weight), Int8Embedding(held[id(layer.weight)]))
+                    table = rounded.setdefault(id(layer.weight), Int8Embedding(embeddings[id(layer.weight)]))
                     part.tied, part.out = False, TiedLinear(table)
                     count += 1
                 continue

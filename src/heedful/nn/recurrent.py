@@ -110,8 +110,8 @@ def _pass(step: Step, carry: Carry, ctx: Context, trace: UnrolledValues, reverse
 
 def initial_carry(state: PartState | None, x: Tensor, sizes: Mapping[str, int]) -> Carry:
     """Return what the state holds under each name; zeros (B, size) at the start."""
-    held = state.tensors if isinstance(state, RecurrentState) else {}
-    return {n: held[n] if n in held else x.new_zeros(len(x), size) for n, size in sizes.items()}
+    tensors = state.tensors if isinstance(state, RecurrentState) else {}
+    return {n: tensors[n] if n in tensors else x.new_zeros(len(x), size) for n, size in sizes.items()}
 
 
 def orthogonal(weight: Tensor) -> None:

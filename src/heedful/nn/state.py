@@ -94,9 +94,9 @@ class SlidingKV:
         valid = torch.ones_like(ctx.q_pos, dtype=torch.bool) if ctx.valid_new is None else ctx.valid_new
         seen = (k, v, ctx.q_pos, valid)
         if past:
-            held = self._slots_in_use(total - valid.sum(1, keepdim=True), past)
+            rolled = self._slots_in_use(total - valid.sum(1, keepdim=True), past)
             keys, values, pos, known = (
-                torch.cat(pair, -2 if pair[0].dim() == 4 else 1) for pair in zip(held, seen, strict=True)
+                torch.cat(pair, -2 if pair[0].dim() == 4 else 1) for pair in zip(rolled, seen, strict=True)
             )
             seen = (keys, values, pos, known)
         self._write(k, v, ctx)

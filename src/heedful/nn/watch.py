@@ -1,9 +1,9 @@
 """The Watch: records, and may replace, the values that a model computes, by their names.
 
 A name is the path of the part and one word: blocks.3.attn.pattern, decoder.5.cross.scores. `model.names()`
-lists them. In a pattern a `*` between dots stands for one word of the path; at the beginning and at the end
-of a pattern it stands for any number of words, and so does `**` anywhere: blocks.*.output are the outputs of
-the blocks, *.output those of all parts.
+lists them. In a pattern a `*` between dots stands for one word of the path. At the beginning and at the end
+of a pattern it stands for any number of words, and so does `**` anywhere. So blocks.*.output are the outputs
+of the blocks, and *.output those of all parts.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Axes(NamedTuple):
 
 
 def last_position(value: Tensor, axes: Axes) -> Tensor:
-    """The last token of each row that is no padding, as a copy; the axis stays, with one entry."""
+    """The last token of each row that is not padding, as a copy; the axis stays, with one entry."""
     axis, valid = axes.positions, axes.valid
     if axis is None:
         return value
@@ -109,24 +109,38 @@ def join_passes(name: str, values: list[Tensor], axes: Axes) -> Tensor:
 
 
 class Watch:
-    """Records, and may replace, what is computed inside a forward pass.
+    """Record, and if you like replace, values that are computed inside a forward pass.
 
-    `Watch("blocks.*.attn.pattern")` keeps every value whose name matches; afterwards `watch[name]` is the
-    tensor. `Watch(edit={name: fn})` puts fn(value) in its place; what is recorded is the edited value.
+    `Watch("blocks.*.attn.pattern")` records every value whose name matches. After the pass, `watch[name]` is
+    the tensor. `Watch(edit={name: function})` replaces a value by `function(value)`, and records the
+    replacement.
 
-    Every call of a model takes one, and so do `generate` and `stream`. While the same watch reads on from the
-    same state, `watch[name]` has the values of all positions read so far, as one pass over the whole text
-    would show them; `watch.passes(name)` has those of each pass. An edit is called in every pass. Any other
-    call begins anew: its values take the place of earlier ones of the same name.
+    >>> import heedful, torch
+    >>> model = heedful.build("llama", vocab=128, dim=64, layers=2, heads=4, seed=0).eval()
+    >>> watch = heedful.Watch("blocks.*.attn.pattern")
+    >>> logits = model(torch.tensor([[3, 1, 4, 1, 5]]), watch=watch)
+    >>> watch["blocks.0.attn.pattern"].shape     # rows, heads, queries, keys
+    torch.Size([1, 4, 5, 5])
+    >>> off = heedful.Watch(edit={"blocks.0.attn.pattern": lambda pattern: pattern * 0})
+    >>> bool(torch.equal(model(torch.tensor([[3, 1, 4, 1, 5]]), watch=off), logits))
+    False
 
-    `detach` cuts what is recorded off the graph, `device="cpu"` keeps it there, `last` keeps the last token
-    of each pass alone. `first + second` does what both do: the edits of the first, then those of the second,
-    then each records.
+    Every call of a model takes a watch, and so do `generate` and `stream`. While the same watch continues
+    from the same state, `watch[name]` joins the positions of all passes so far. `watch.passes(name)` has the
+    values of each pass. Any other call starts again and replaces what was recorded. An edit is called in
+    every pass.
 
-    A name without wildcards, and every edit, must meet a value in the pass, or a pass before, else the model
-    raises an error with the nearest name; a wildcard asks what there is, which may be nothing. An edit is
-    given a copy, which it may change in place, and gives back the same shape and type. `positions` has the
-    axis of each value that runs over tokens, counted from the end; None where there is none.
+    Args:
+        names: Names of values, with `*` as a wildcard. `model.names()` lists them.
+        edit: Functions that replace values, by name. A function gets a copy, which it can change in place,
+            and returns a tensor of the same shape and type.
+        device: Store what is recorded on this device.
+        detach: Detach what is recorded from the graph of gradients.
+        last: Record only the last token of each pass.
+
+    A name without a wildcard, and every edit, must match a value of this or an earlier pass. Otherwise the
+    model raises an error that suggests the nearest name. `first + second` applies the edits of both in this
+    order. `positions` maps each name to the axis that runs over tokens, counted from the end, or to None.
     """
 
     def __init__(
@@ -143,7 +157,7 @@ class Watch:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything that was recorded and met, so that the next call begins anew."""
+        """Forget everything that was recorded and met, so that the next call begins again."""
         self.values: dict[str, Tensor] = {}  # of the newest pass that had the name
         self.positions: dict[str, int | None] = {}
         self.seen: set[str] = set()  # names of the passes so far, watched or not
@@ -210,9 +224,9 @@ class Watch:
         elif before < self._passes:
             self._earlier[name].append(self.values[name])
         self._pass_of[name] = self._passes
-        kept = last_position(value, self._axes[name]) if self.last else value
-        kept = kept.detach() if self.detach else kept
-        self.values[name] = kept if self.device is None else kept.to(self.device)
+        shown = last_position(value, self._axes[name]) if self.last else value
+        shown = shown.detach() if self.detach else shown
+        self.values[name] = shown if self.device is None else shown.to(self.device)
         return value
 
     def reorder(self, index: Tensor) -> None:
@@ -244,8 +258,8 @@ class Watch:
 
     def missing(self, name: str) -> InputError:
         """The error for a name that nothing has."""
-        known = sorted({n.partition(".")[0] for n in self.seen})
-        where = "" if name.partition(".")[0] in known else f": this call runs {', '.join(known)}"
+        roots = sorted({n.partition(".")[0] for n in self.seen})
+        where = "" if name.partition(".")[0] in roots else f": this call runs {', '.join(roots)}"
         hint = nearest(name, sorted(self.seen)) or "model.names() lists the names"
         return InputError(f"nothing here is called {name!r}{where}", hint=hint)
 
@@ -256,10 +270,10 @@ class Watch:
                 raise InputError(
                     f"nothing was watched under {name!r}", hint="pass this watch to a model first"
                 )
-            known = self.values or self.seen
+            names = self.values or self.seen
             raise InputError(
                 f"no value {name!r} was recorded (asked for: {', '.join(self.names) or 'none'})",
-                hint=(nearest(name, known) or f"recorded: {', '.join(sorted(known)[:6])}"),
+                hint=(nearest(name, names) or f"recorded: {', '.join(sorted(names)[:6])}"),
             )
         return [*self._earlier.get(name, ()), self.values[name]]
 
@@ -327,9 +341,9 @@ class CombinedWatch(Watch):
         for member in self.members:
             value = member.record(name, value)
             self.met.update(member.met)
-        found = next((member for member in self.members if name in member), None)
-        if found is not None:
-            self.values[name] = found.values[name]
+        group = next((member for member in self.members if name in member), None)
+        if group is not None:
+            self.values[name] = group.values[name]
         return value
 
     def reorder(self, index: Tensor) -> None:
@@ -337,5 +351,5 @@ class CombinedWatch(Watch):
             member.reorder(index)
 
     def passes(self, name: str) -> list[Tensor]:
-        found = next((member for member in self.members if name in member), None)
-        return super().passes(name) if found is None else found.passes(name)
+        group = next((member for member in self.members if name in member), None)
+        return super().passes(name) if group is None else group.passes(name)

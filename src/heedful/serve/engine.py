@@ -3,8 +3,9 @@
 All texts of a model are written in one batch (`decode/continuous.py`); a request's texts join it as soon as
 there is room and leave it at any step. Other work (embeddings, classes, scores of a prompt) is rows and a
 function of rows. Between two steps the thread computes a few rows, those of several requests together if
-their function is the same. Before each step it looks whether somebody still waits. What a step gave goes to
-the event loop in one call; neither waits for the other.
+their function is the same. A function that writes texts (summaries, translations) takes many steps, and
+between these the thread does what else is quick. Before each step it looks whether somebody still waits. What
+a step gave goes to the event loop in one call; neither waits for the other.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import logging
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
 from itertools import islice
@@ -24,6 +25,7 @@ from typing import Any
 from starlette.types import Receive
 
 from heedful.core.errors import HeedfulError
+from heedful.core.progress import call_between_steps
 from heedful.decode.continuous import ContinuousBatch, GenerationTask
 from heedful.decode.rows import Piece
 from heedful.serve.metrics import Metrics
@@ -55,9 +57,9 @@ class EngineJob:
 
     def __init__(
         self, engine: Engine, label: str, rows: Sequence[Any], compute: Compute, rows_at_once: int,
-        batch: ContinuousBatch | None, task: GenerationTask | None,
+        batch: ContinuousBatch | None, task: GenerationTask | None, slow: bool = False,
     ) -> None:  # fmt: skip
-        self.engine, self.label, self.batch, self.task = engine, label, batch, task
+        self.engine, self.label, self.batch, self.task, self.slow = engine, label, batch, task, slow
         self.rows, self.compute, self.rows_at_once = deque(rows), compute, rows_at_once
         self.cancelled = threading.Event()
         self.submitted = time.perf_counter()
@@ -151,6 +153,8 @@ class Engine:
         self.max_queue, self.metrics = max_queue, metrics or Metrics()
         self.draining = False
         self.running: list[EngineJob] = []
+        self.writing: list[EngineJob] = []  # whose slow function has been begun and not ended
+        self.between = False  # whether the thread is between two steps of theirs
         self.queue: deque[EngineJob] = deque()
         self.outbox: dict[EngineJob, list[Any]] = defaultdict(list)  # of the engine's thread, until a flush
         self.flushed = 0.0  # when
@@ -162,14 +166,15 @@ class Engine:
     def submit(
         self, label: str = "request", *, rows: Sequence[Any] = (), compute: Compute = list,
         rows_at_once: int = ROWS_AT_ONCE, batch: ContinuousBatch | None = None,
-        task: GenerationTask | None = None,
+        task: GenerationTask | None = None, slow: bool = False,
     ) -> EngineJob:  # fmt: skip
         """Put a job into the queue, in the event loop; refused if it is full or the server ends.
 
         `compute` gives one result for each of the `rows`, which must be what it is for that row alone: rows
-        of other requests with an equal `compute` come with them.
+        of other requests with an equal `compute` come with them. A `slow` one reports its progress
+        (core/progress.py), and quick work is done at each report.
         """
-        job = EngineJob(self, label, rows, compute, rows_at_once, batch, task)
+        job = EngineJob(self, label, rows, compute, rows_at_once, batch, task, slow)
         with self._turn:
             if self.draining:
                 raise shutting_down()
@@ -207,28 +212,45 @@ class Engine:
                 self._turn.wait_for(lambda: self.queue or self.running or self._closed)
                 if self._closed:
                     return
-                for job in list(self.queue):
-                    if self.can_begin(job):
-                        self.queue.remove(job)
-                        self.begin(job)
-            try:
-                self.advance()
-            except Exception as error:  # whatever it is, the next request must not suffer from it
-                for job in list(self.running):
-                    with contextlib.suppress(Exception):
-                        self.drop(job)
-                    self.finish(job, error)
-            if len(self.running) <= MANY_STREAMS or time.perf_counter() - self.flushed > MERGE_SECONDS:
-                self.flush()
+            self.take_turn()
+
+    def take_turn(self) -> None:
+        """Begin jobs for which there is room, advance all that run by a step, and hand on what came out."""
+        with self._turn:
+            for job in list(self.queue):
+                if self.can_begin(job):
+                    self.queue.remove(job)
+                    self.begin(job)
+        try:
+            self.advance()
+        except Exception as error:  # whatever it is, the next request must not suffer from it
+            for job in [job for job in self.running if job not in self.writing]:
+                with contextlib.suppress(Exception):
+                    self.drop(job)
+                self.finish(job, error)
+        if len(self.running) <= MANY_STREAMS or time.perf_counter() - self.flushed > MERGE_SECONDS:
+            self.flush()
 
     def advance(self) -> None:
         """Drop those nobody waits for, take a step of every batch, and compute one item of other work."""
-        for job in [job for job in self.running if job.cancelled.is_set()]:
+        for job in [job for job in self.running if job.cancelled.is_set() and job not in self.writing]:
             self.drop(job)
         for batch in {job.batch: None for job in self.running if job.writes_next}:
             assert batch is not None
             batch.step()
         self.compute_rows()
+
+    def work_between_steps(self) -> None:
+        """Do what is quick between two steps of a slow function; end the function if nobody waits for it."""
+        if self.between:
+            return
+        if self._closed or all(job.cancelled.is_set() for job in self.writing):
+            raise shutting_down()
+        self.between = True
+        try:
+            self.take_turn()
+        finally:
+            self.between = False
 
     def can_begin(self, job: EngineJob) -> bool:
         """Whether there is room for a job; those that came before it have begun, or want another model."""
@@ -236,10 +258,12 @@ class Engine:
             assert job.batch is not None
             before = next((j for j in self.queue if j.batch is job.batch and j.writes_next), job)
             return before is job and job.batch.has_room
-        # First come, first served: a job with another function ends the joining of those behind it.
-        if next(j for j in self.queue if not j.writes_next) is not job:
+        if self.between and job.slow:
             return False
-        running = [other for other in self.running if other.rows]
+        # First come, first served: a job with another function ends the joining of those behind it.
+        if next(j for j in self.queue if not (j.writes_next or (self.between and j.slow))) is not job:
+            return False
+        running = [other for other in self.running if other.rows and not (self.between and other.slow)]
         room = job.rows_at_once - sum(len(other.rows) for other in running)
         return not running or (running[0].compute == job.compute and room > 0)
 
@@ -267,7 +291,7 @@ class Engine:
 
     def compute_rows(self) -> None:
         """Compute a few rows of the job that came first, and of others with the same function behind it."""
-        first = next((job for job in self.running if job.rows), None)
+        first = next((job for job in self.running if job.rows and not (self.between and job.slow)), None)
         if first is None:
             return
         parts: dict[EngineJob, list[Any]] = {}
@@ -277,20 +301,40 @@ class Engine:
                 parts[job] = [job.rows.popleft() for _ in range(min(room, len(job.rows)))]
                 room -= len(parts[job])
         try:
-            results = iter(first.compute([row for rows in parts.values() for row in rows]))
+            results = self.compute(list(parts), [row for rows in parts.values() for row in rows])
         except Exception as error:  # whatever it is, the next request must not suffer from it
             if len(parts) == 1:
-                self.finish(first, error)
+                self.fail(first, error)
                 return
             results = None  # nor may the others of this batch: each is computed alone
         for job, rows in parts.items():
             try:
-                self.outbox[job] += job.compute(rows) if results is None else islice(results, len(rows))
+                self.outbox[job] += (
+                    self.compute([job], rows) if results is None else islice(results, len(rows))
+                )
             except Exception as error:
-                self.finish(job, error)
+                self.fail(job, error)
                 continue
             if not job.rows:
                 self.generate(job)
+
+    def compute(self, jobs: list[EngineJob], rows: Sequence[Any]) -> Iterator[Any]:
+        """Compute rows of jobs that share a function; between the steps of a slow one, do what is quick."""
+        if not jobs[0].slow:
+            return iter(jobs[0].compute(rows))
+        self.writing = jobs
+        try:
+            with call_between_steps(self.work_between_steps):
+                return iter(jobs[0].compute(rows))
+        finally:
+            self.writing = []
+
+    def fail(self, job: EngineJob, error: Exception) -> None:
+        """End a job whose function raised an error, which it also does when nobody waits any more."""
+        if job.cancelled.is_set():
+            self.drop(job)
+        else:
+            self.finish(job, error)
 
     def finish(self, job: EngineJob, error: Exception | None = None) -> None:
         """Hand on a job's end, or its failure. In the engine's thread."""

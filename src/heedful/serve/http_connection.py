@@ -21,7 +21,7 @@ class TimedConnection(H11Protocol):
     """A connection that is closed if the headers of a request are not complete in time.
 
     uvicorn waits for them without end, so that clients which never finish them could hold every connection
-    that the system allows. A body has a time limit of its own (`guard.read_body`).
+    that the system allows. A body has its own time limit (`guard.read_body`).
     """
 
     header_timer: asyncio.TimerHandle | None = None

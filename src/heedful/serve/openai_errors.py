@@ -1,4 +1,4 @@
-"""What a request is refused for, in the shape that OpenAI's clients read: message, type, param, code."""
+"""Why a request is refused, in the shape that OpenAI's clients read: message, type, param, code."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from heedful.serve.openai_errors import OpenAIError, invalid, unsupported_parame
 
 STOPS = 4  # stop strings, as OpenAI allows
 MAX_CONSTRAINT_CHARACTERS = 50_000  # of a schema, regular expression or choices: more takes seconds
-MAX_TOP_LOGPROBS = 20  # likeliest tokens beside each
+MAX_TOP_LOGPROBS = 20  # most likely tokens next to each
 # Known elsewhere, not built here → what may be said all the same, because it asks for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
@@ -48,7 +48,7 @@ def parse_body(body: bytes) -> dict[str, Any]:
         value = json.loads(body, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:120]
-        raise invalid(None, f"the body is no JSON: {why}") from None
+        raise invalid(None, f"the body is not JSON: {why}") from None
     if not isinstance(value, dict):
         raise invalid(None, f"the body must be a JSON object; got {kind(value)}")
     return value
@@ -56,7 +56,7 @@ def parse_body(body: bytes) -> dict[str, Any]:
 
 def refuse_constant(name: str) -> None:
     """Refuse NaN and Infinity, which Python's parser takes."""
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def kind(value: Any) -> str:
@@ -76,8 +76,8 @@ class RequestFields:
         """Refuse what nobody has read although it would change the answer elsewhere."""
         for name, harmless in UNSUPPORTED.items():
             value = self.body.get(name)  # False is not 0 here: a value and its type are compared
-            known = name not in self.body or name in self.read_names
-            if not known and (type(value), value) not in [(type(one), one) for one in harmless]:
+            read = name not in self.body or name in self.read_names
+            if not read and (type(value), value) not in [(type(one), one) for one in harmless]:
                 raise unsupported_parameter(name, f"{name} is not supported here; leave it out")
 
     @property
@@ -136,7 +136,7 @@ class RequestFields:
         bias = {}
         for token, number in value.items():
             if not (token.isascii() and token.isdigit() and len(token) < 10):
-                raise invalid("logit_bias", f"logit_bias names {token!r:.40}, which is no id of a token")
+                raise invalid("logit_bias", f"logit_bias names {token!r:.40}, which is not the id of a token")
             bias[int(token)] = check_number("logit_bias", number, -100, 100)
         return bias
 
@@ -160,7 +160,7 @@ def read_sampling(fields: RequestFields, max_texts: int) -> CompletionRequest:
     if numbers["temperature"] is None:
         numbers["temperature"] = 1.0
     if numbers["top_p"] == 0:
-        numbers["top_p"] = 1e-9  # OpenAI's 0 keeps the likeliest token
+        numbers["top_p"] = 1e-9  # OpenAI's 0 keeps the most likely token
     top_k, n = fields.integer("top_k", -1), fields.integer("n", 1, max_texts) or 1
     if n > 1 and numbers["temperature"] == 0:
         raise invalid("n", f"n={n} with temperature=0 gives the same text {n} times; raise the temperature")

@@ -31,7 +31,7 @@ MIN_LOGPROB = -9999.0  # stands for a log-probability of −∞, which JSON cann
 
 @dataclass(frozen=True)
 class TokenScore:
-    """A token, how likely it was, and which were likeliest in its place; None for a text's first."""
+    """A token, how likely it was, and which were most likely in its place; None for a text's first."""
 
     token: int
     logprob: float | None
@@ -77,7 +77,7 @@ class ResponseShape(Protocol):
         """The first choice of a stream, before any text."""
 
     def pieces(self, part: ChoiceDelta, logprobs: Any) -> Iterable[dict[str, Any]]:
-        """The choices of a stream that say what a part says."""
+        """The choices of a stream for one part of the answer."""
 
     def choice(self, part: ChoiceDelta, logprobs: Any) -> dict[str, Any]:
         """The choice of a whole answer."""
@@ -123,10 +123,10 @@ def text_offset(served_model: ServedModel, score: TokenScore) -> int:
 
 def likeliest(served_model: ServedModel, score: TokenScore) -> dict[str, float | None]:
     """Names with their log-probabilities; of two tokens that are spelled alike the likelier."""
-    found: dict[str, float | None] = {}
+    scores: dict[str, float | None] = {}
     for token, logprob in score.top:
-        found.setdefault(served_model.token_text(token)[0], finite(logprob))
-    return found
+        scores.setdefault(served_model.token_text(token)[0], finite(logprob))
+    return scores
 
 
 class Chat:

@@ -85,7 +85,7 @@ class ServedModel:
 
     @property
     def description(self) -> dict[str, Any]:
-        """Its entry in /v1/models: beside OpenAI's fields, its task with inputs, labels and score."""
+        """Its entry in /v1/models: besides OpenAI's fields, its task with inputs, labels and score."""
         about: dict[str, Any] = {"kind": self.model.kind, "endpoints": self.can}
         if self.batch is not None:
             about["chat"] = self.chat
@@ -159,7 +159,7 @@ class ServedModel:
             return ""
         if wrong := [i for i in ids if i >= self.model.embed.vocab]:
             raise invalid(
-                "tokens", f"{wrong[0]} is no token; the vocabulary is 0 … {self.model.embed.vocab - 1}"
+                "tokens", f"{wrong[0]} is not a token; the vocabulary is 0 … {self.model.embed.vocab - 1}"
             )
         return str(tokenizer.decode(ids))
 
@@ -201,10 +201,15 @@ def make_served_model(
     """A loaded model, made ready to be asked; it writes up to `max_rows` texts at once."""
     if not isinstance(model, LM | Seq2Seq):
         raise InputError(
-            f"{id} is no sequence model", hint="serve a decoder, an encoder-decoder or an encoder"
+            f"{id} is not a sequence model", hint="serve a decoder, an encoder-decoder or an encoder"
         )
-    if model.image_processor is not None:
-        raise InputError(f"{id} reads images, and clients send text", hint="read them with: heed read IMAGE")
+    if model.processor is not None:
+        media, way = (
+            ("images", "heed read IMAGE")
+            if model.image_processor is not None
+            else ("sounds", "heedful.pipeline")
+        )
+        raise InputError(f"{id} reads {media}, and clients send text", hint=f"read them with: {way}")
     limit = context_length if ctx is None else max_positions
     reaches = (limit(model), limit(model, source=True), ctx)
     stated = [length for length in reaches if length is not None] or [DEFAULT_CONTEXT]
@@ -259,7 +264,7 @@ class Server:
 
 
 async def parse_request(server: Server, request: Request, parse: Callable[[Server, RequestFields], T]) -> T:
-    """Parse, check and tokenise a body in a thread of its own: a long prompt holds nobody up."""
+    """Parse, check and tokenise a body in its own thread: a long prompt holds nobody up."""
     if server.engine.draining:
         raise shutting_down()
     body = await request.body()

@@ -118,7 +118,7 @@ def tokenize_texts(
 ) -> list[TokenizedText]:
     """Return the tokens of texts and pairs; the model's specification says which of the two it takes.
 
-    With `cut`, each keeps so many tokens at most, and never more than the context, which −1 stands for.
+    With `cut`, each keeps at most that many tokens, and never more than the context, which −1 stands for.
     """
     check_count(name, len(texts))
     if (specification := TaskSpecification.of(served.model)) is not None:
@@ -189,7 +189,7 @@ def read_summarize(server: Server, fields: RequestFields) -> TextJob:
 
 
 def read_translate(server: Server, fields: RequestFields) -> TextJob:
-    """Read texts to translate, sentence by sentence; a model of several languages is told which."""
+    """Read texts to translate, sentence by sentence; a model of several languages gets the language."""
     served = server.find(fields, "/v1/translate")
     languages = {
         option: fields.text(name)
@@ -232,7 +232,8 @@ def pipeline_job(
         usage = usage | {"completion_tokens": written, "total_tokens": tokens + written}
         return list_object(task, served, entries, usage)
 
-    return TextJob(rows, PipelineCall(served, task, given), tokens, render, TEXTS_AT_ONCE)
+    slow = task in ("summarization", "translation")
+    return TextJob(rows, PipelineCall(served, task, given), tokens, render, TEXTS_AT_ONCE, slow)
 
 
 def read_texts(fields: RequestFields, max_characters: int) -> list[str]:

@@ -44,6 +44,7 @@ class TextJob:
     tokens: int
     render: Callable[[list[Any], dict[str, int]], Any]  # of the results and the usage
     rows_at_once: int = ROWS_AT_ONCE
+    slow: bool = False  # whether `compute` writes texts, which takes many steps
 
 
 async def answer_texts(
@@ -52,8 +53,10 @@ async def answer_texts(
     """Answer with one result for each text of a request."""
     begun = time.perf_counter()
     job = await parse_request(server, request, read)
-    label, compute = request.scope["request_id"], job.compute
-    running = server.engine.submit(label, rows=job.rows, compute=compute, rows_at_once=job.rows_at_once)
+    running = server.engine.submit(
+        request.scope["request_id"], rows=job.rows, compute=job.compute, rows_at_once=job.rows_at_once,
+        slow=job.slow,
+    )  # fmt: skip
     server.metrics.prompt_tokens.add(job.tokens)
     async with running.following(request.receive, server.limits.seconds):
         results = await running.collect()

@@ -1,7 +1,7 @@
 """Published evaluations of language models: the last word, the likelier ending, the grammatical sentence.
 
     lambada     Paperno et al. 2016: the last word of a passage, written greedily, exactly right
-    hellaswag   Zellers et al. 2019: the likeliest of four endings, by log p and by log p per byte
+    hellaswag   Zellers et al. 2019: the most likely of four endings, by log p and by log p per byte
     blimp       Warstadt et al. 2020: the grammatical one of two sentences is the more probable
 
 Rows may come from a generator; they are read in blocks, alike lengths together.
@@ -39,7 +39,7 @@ def iterate_blocks(rows: Iterable[Mapping[str, Any]], *fields: str) -> Iterator[
         yield block
         count += len(block)
     if not count:
-        raise InputError("there are no rows to evaluate on")
+        raise InputError("no rows to evaluate on")
 
 
 def continuations_of(model: Model, prompt: str, endings: Sequence[str]) -> Continuations:
@@ -49,8 +49,8 @@ def continuations_of(model: Model, prompt: str, endings: Sequence[str]) -> Conti
 
 
 def lambada(model: Model, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Evaluate rows {"text"}: accuracy of the last word, all its tokens likeliest; its perplexity."""
-    found: list[TextScore] = []
+    """Evaluate rows {"text"}: accuracy of the last word, all its tokens most likely; its perplexity."""
+    scores: list[TextScore] = []
     for block in iterate_blocks(rows, "text"):
         groups = []
         for row in block:
@@ -58,12 +58,12 @@ def lambada(model: Model, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             if not prompt:
                 raise InputError(f"{row['text']!r:.60} has no last word to predict from others")
             groups.append(continuations_of(model, prompt, [space + word]))
-        found += [scored[0] for scored in score_continuations(model, groups)]
-    nats = -math.fsum(s.total for s in found) / len(found)
+        scores += [scored[0] for scored in score_continuations(model, groups)]
+    nats = -math.fsum(s.total for s in scores) / len(scores)
     return {
-        "accuracy": sum(all(s.likeliest) for s in found) / len(found),
+        "accuracy": sum(all(s.likeliest) for s in scores) / len(scores),
         "perplexity": math.exp(nats) if nats < 700 else math.inf,
-        "rows": len(found),
+        "rows": len(scores),
     }
 
 
@@ -91,7 +91,7 @@ def blimp(
 ) -> dict[str, Any]:
     """Evaluate rows {"good", "bad", "uid"}: how often the good sentence is more probable, by paradigm.
 
-    Sentences follow the token that begins a text, or `first`. Two that are the same are no success.
+    Sentences follow the token that begins a text, or `first`. Two that are the same are not success.
     """
     by: dict[str, list[bool]] = defaultdict(list)
     fields: dict[str, set[str]] = defaultdict(set)

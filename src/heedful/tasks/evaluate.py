@@ -38,8 +38,8 @@ def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, A
         with evaluation_mode(model):
             return measure_perplexity(model, request)
     if task not in tasks:
-        known = ["perplexity", *tasks]
-        hint = nearest(task, known) or f"one of {', '.join(known)}"
+        names = ["perplexity", *tasks]
+        hint = nearest(task, names) or f"one of {', '.join(names)}"
         raise ConfigError(f"no task is called {task!r}", hint=hint)
     kind = tasks[task]
     kind.check_model(model)
@@ -148,11 +148,11 @@ def read_parallel_lines(files: Sequence[str], encoding: str) -> tuple[Examples, 
     sides = parallel_documents(list(files), None, encoding)
     texts, truths = (["".join(document).strip() for document in side] for side in sides)
     both = list(zip(texts, truths, strict=True))
-    kept = [i for i, pair in enumerate(both) if all(pair)]
-    if not kept:
+    filled = [i for i, pair in enumerate(both) if all(pair)]
+    if not filled:
         raise InputError(f"{files[0]} and {files[1]} have no line where both hold text")
-    examples = Examples(both, [f"line {i}" for i in range(1, len(both) + 1)]).select(kept)
-    return examples, {"left_out": len(both) - len(kept)} if len(kept) < len(both) else {}
+    examples = Examples(both, [f"line {i}" for i in range(1, len(both) + 1)]).select(filled)
+    return examples, {"left_out": len(both) - len(filled)} if len(filled) < len(both) else {}
 
 
 def read_one_file(
@@ -191,7 +191,7 @@ def read_one_file(
 
 
 def check_table(task: type[TrainableTask], path: str) -> None:
-    """Raise InputError for a file that is no table."""
+    """Raise InputError for a file that is not a table."""
     try:
         table_delimiter(expand_paths(path)[0])
     except InputError:
@@ -237,9 +237,9 @@ def measure_perplexity(model: Model, request: EvaluationRequest) -> dict[str, An
         way = default_task(model)
         way_out = "which none of its tasks measures" if way == "perplexity" else f"try task={way}"
         raise InputError("perplexity is of models that predict the next token", hint=f"{kind}, {way_out}")
-    found = perplexity(model, stream, length=request.length, stride=request.stride, batch=request.batch)
-    scores = {"perplexity": found.perplexity, "loss": found.loss, "tokens": found.tokens}
+    result = perplexity(model, stream, length=request.length, stride=request.stride, batch=request.batch)
+    scores = {"perplexity": result.perplexity, "loss": result.loss, "tokens": result.tokens}
     if request.limit is not None and request.limit < len(tokens.flat):
         return scores
     characters = sum(len(text) for document in documents for text in document)
-    return scores | {"characters": characters, "bits_per_character": found.per(characters)}
+    return scores | {"characters": characters, "bits_per_character": result.per(characters)}

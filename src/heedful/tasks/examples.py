@@ -139,43 +139,42 @@ def split_by_label(examples: Examples, labels: Sequence[Hashable], seed: int) ->
     room = {label: min(int(count * n / len(labels) + 0.5), n - 1) for label, n in total.items()}
     if not any(room.values()):  # many rare labels: one each of the most frequent
         room |= {label: 1 for label, n in total.most_common(count) if n > 1}
-    held = set()
+    valid_rows = set()
     for i in order:
         if room[labels[i]] > 0:
             room[labels[i]] -= 1
-            held.add(i)
-    if not held:
+            valid_rows.add(i)
+    if not valid_rows:
         raise InputError(
             "every class has one row only, so that none can be held out to measure by",
             hint="give two rows of a class or more, or valid=FILE",
         )
-    return examples.select(sorted(set(range(len(labels))) - held)), examples.select(sorted(held))
+    return examples.select(sorted(set(range(len(labels))) - valid_rows)), examples.select(sorted(valid_rows))
 
 
 def split_by_group(examples: Examples, groups: Sequence[str], seed: int) -> tuple[Examples, Examples, int]:
     """Return training and validation examples and how many groups validate; none is torn apart."""
     names = list(dict.fromkeys(groups))
     order = seeded_generator(seed, SPLIT_SEED).permutation(len(names)).tolist()
-    held: set[str] = set()
+    valid_groups: set[str] = set()
     size, counts, wanted = 0, count_values(groups), validation_count(len(examples))
     for i in order[:-1]:
         if size and size + counts[names[i]] > 2 * wanted:
             continue
-        held.add(names[i])
+        valid_groups.add(names[i])
         size += counts[names[i]]
         if size >= wanted:
             break
     parts: tuple[list[int], list[int]] = ([], [])
     for i, group in enumerate(groups):
-        parts[group in held].append(i)
-    return examples.select(parts[0]), examples.select(parts[1]), len(held)
+        parts[group in valid_groups].append(i)
+    return examples.select(parts[0]), examples.select(parts[1]), len(valid_groups)
 
 
 # Which task a file is for, and which of its columns plays which role; where unclear, an error asks.
 #
-# Each task names its `roles`. What columns are usually called stands here, because several tasks share it,
-# and
-# so does the table of columns that together tell a task: there one task is preferred to another.
+# Each task names its `roles`. The usual names of columns are here because several tasks share them. So is the
+# table of columns that together tell the task, because its order says which task is preferred.
 
 
 # What columns are usually called, by the role they play.
@@ -235,7 +234,7 @@ Tasks = Mapping[str, "type[TrainableTask]"]  # by the names of `heed finetune`
 
 @dataclass(frozen=True)
 class Role:
-    """What a column is for: the flag that names it, and what it is usually called."""
+    """The role of a column: the flag that names it, and what it is usually called."""
 
     flag: str
     names: tuple[str, ...]
@@ -272,8 +271,8 @@ def infer_file_task(
 ) -> str:  # fmt: skip
     """Return the named task if the file fits it; else the one that its columns tell.
 
-    `column_flags` are the columns that were named. If only what is in them tells the task, `report` gets a
-    line that says so.
+    `column_flags` are the columns that were named. If the task follows only from their contents,
+    `report` gets a line about it.
     """
     fitting = [name for name, task in tasks.items() if source.kind in task.file_kinds]
     if task_name is not None:
@@ -374,32 +373,32 @@ def infer_columns(
     source: InputFile, task: str, roles: Mapping[str, Role], column_flags: ColumnFlags
 ) -> dict[str, str]:
     """Map roles to columns: by --text, --label and --pair, else by usual names, else the only one left."""
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     by_flag = {role.flag: name for name, role in roles.items()}
     for flag, column in column_flags.items():
         if column is not None and flag not in by_flag:
             raise ConfigError(f"{flag[2:]}={column}: task={task} has no use for it")
         if column is not None:
             check_column(source, flag, column)
-            found[by_flag[flag]] = column
+            columns[by_flag[flag]] = column
     for name, role in roles.items():
-        if name not in found and not role.beside:
-            found |= _find_by_name(source, name, role, found)
-    missing = [name for name, role in roles.items() if not role.optional and name not in found]
-    left = [column for column in source.columns if column not in found.values()]
+        if name not in columns and not role.beside:
+            columns |= _find_by_name(source, name, role, columns)
+    missing = [name for name, role in roles.items() if not role.optional and name not in columns]
+    left = [column for column in source.columns if column not in columns.values()]
     if len(missing) == len(left) == 1:
-        found[missing[0]] = left[0]
+        columns[missing[0]] = left[0]
     elif missing:
         which = f"which column of {source.path} is the {missing[0]}? It has {list_columns(source)}"
         raise InputError(which, hint=f"say {roles[missing[0]].flag[2:]}=NAME{COUNT_HINT}")
     first = next(iter(roles))
     for name, role in roles.items():
         by_name = column_flags.get(roles[first].flag) is None
-        if name not in found and by_name and found[first].lower() in role.beside:
-            found |= _find_by_name(source, name, role, found)
-    if twice := next((column for column in found.values() if column in source.repeated), None):
+        if name not in columns and by_name and columns[first].lower() in role.beside:
+            columns |= _find_by_name(source, name, role, columns)
+    if twice := next((column for column in columns.values() if column in source.repeated), None):
         raise InputError(f"{source.path} has several columns called {twice!r}", hint="rename all but one")
-    return {name: found[name] for name in roles if name in found}
+    return {name: columns[name] for name in roles if name in columns}
 
 
 def _find_by_name(source: InputFile, name: str, role: Role, columns: Mapping[str, str]) -> dict[str, str]:
@@ -413,7 +412,7 @@ def infer_input_columns(
     source: InputFile, command: str, roles: Mapping[str, Role], column_flags: ColumnFlags,
     learnt: TaskSpecification | None,
 ) -> dict[str, str]:  # fmt: skip
-    """Map roles to columns where there are no answers: named ones, those learnt from, or usual names.
+    """Map roles to columns without answers: named ones, those learnt from, or usual names.
 
     A second text is read only if its column is named, or if the model learnt from two.
     """
@@ -433,6 +432,6 @@ def infer_input_columns(
     ):  # perhaps it is the first text
         which = f"which column of {source.path} is the {first}? It has {list_columns(source)}"
         raise InputError(which, hint=f"say text=NAME{COUNT_HINT.replace(' label=1', '')}")
-    if learnt is not None and command in ("classify", "regress"):  # the query of others is no column
+    if learnt is not None and command in ("classify", "regress"):  # the query of others is not a column
         learnt.check_columns(str(source.path), columns, roles)
     return columns

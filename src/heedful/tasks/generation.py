@@ -242,7 +242,7 @@ class GeneratingTask(Task):
     def fits(cls, model: Model) -> bool:
         return (
             super().fits(model)
-            and model.image_processor is None
+            and model.processor is None
             and (isinstance(model, Seq2Seq) or (isinstance(model, LM) and model.causal))
         )
 

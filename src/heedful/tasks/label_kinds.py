@@ -233,5 +233,5 @@ def parse_label_list(cells: Mapping[str, str]) -> tuple[Any, ...]:
         raise UnusableRow(f"without a {empty}")
     labels = json.loads(written)
     if not isinstance(labels, list) or not all(isinstance(label, str | int | float) for label in labels):
-        raise UnusableRow("whose labels are no list of names")
+        raise UnusableRow("whose labels are not a list of names")
     return (*texts, tuple(dict.fromkeys(str(label).strip() for label in labels)))

@@ -92,7 +92,7 @@ def log_probability(
             Continuations(source_ids(model, s), [target_ids(model, t)])
             for s, t in zip(sources, texts, strict=True)
         ]
-        found = [row[0] for row in score_continuations(model, groups)]
+        scores = [row[0] for row in score_continuations(model, groups)]
     elif source is not None:
         raise InputError(
             "source= is for encoder-decoders", hint="put it before the text and use rank(model, source, …)"
@@ -100,7 +100,7 @@ def log_probability(
     else:
         rows = [text_ids(model, one) for one in texts]
         if is_masked(model):
-            found = pseudo_log_likelihoods(model, [(ids, range(len(ids))) for ids in rows])
+            scores = pseudo_log_likelihoods(model, [(ids, range(len(ids))) for ids in rows])
         else:
             first = list(find_template(model.tokenizer).before) or start_ids(model)
             if not first and any(len(ids) < 2 for ids in rows):
@@ -108,8 +108,8 @@ def log_probability(
                     "this model has no token that begins a text", hint="score one of several tokens"
                 )
             groups = [Continuations(first or ids[:1], [ids if first else ids[1:]]) for ids in rows]
-            found = [row[0] for row in score_continuations(model, groups)]
-    return found[0] if isinstance(text, str) else found
+            scores = [row[0] for row in score_continuations(model, groups)]
+    return scores[0] if isinstance(text, str) else scores
 
 
 def rank(
@@ -157,14 +157,14 @@ def infill(
             source_ids(model, before + hidden + after), [target_ids(model, write(c, f)) for c, f in
                                                        zip(candidates, filled, strict=True)]
         )  # fmt: skip
-        found = score_continuations(model, [group])[0]
+        scores = score_continuations(model, [group])[0]
     else:
         whole = [text_ids(model, one) for one in filled]
         if is_masked(model):
-            found = pseudo_log_likelihoods(model, [(ids, range(len(ids))) for ids in whole])
+            scores = pseudo_log_likelihoods(model, [(ids, range(len(ids))) for ids in whole])
         else:
-            found = score_continuations(model, [split_texts(model, whole)])[0]
-    rows = rank_candidates(candidates, found, by)
+            scores = score_continuations(model, [split_texts(model, whole)])[0]
+    rows = rank_candidates(candidates, scores, by)
     return [row | {"sequence": filled[row["index"]]} for row in rows]
 
 
@@ -181,20 +181,20 @@ def infilling_format(model: Seq2Seq) -> tuple[str, Callable[[str, str], str]]:
 def check_texts(name: str, texts: Any) -> list[str]:
     """Return texts as a list; raise InputError if it is none, or holds something else."""
     if isinstance(texts, Iterable) and not isinstance(texts, str):
-        found = list(texts)
-        if all(isinstance(one, str) for one in found):
-            return found
+        checked = list(texts)
+        if all(isinstance(one, str) for one in checked):
+            return checked
     raise InputError(f"{name} must be a list of texts; got {texts!r:.60}")
 
 
 def check_candidates(candidates: Iterable[str], by: str) -> list[str]:
     """Return the candidates; raise InputError for none or an empty one, and for an unknown comparison."""
-    found = check_texts("candidates", candidates)
-    if not found or not all(found):
-        raise InputError(f"candidates must be a list of texts, none of them empty; got {found!r}")
+    checked = check_texts("candidates", candidates)
+    if not checked or not all(checked):
+        raise InputError(f"candidates must be a list of texts, none of them empty; got {checked!r}")
     if by not in ("total", "mean"):
         raise InputError(f"by={by!r} is no way to compare", hint="choose 'total' or 'mean'")
-    return found
+    return checked
 
 
 def rank_candidates(
@@ -222,10 +222,10 @@ def is_masked(model: Model) -> bool:
 def text_ids(model: Model, text: str) -> list[int]:
     """Return a text as ids without special tokens; raise InputError if it has none."""
     is_masked(model)
-    found: list[int] = model.tokenizer.encode(text, special=False)
-    if not found:
+    ids: list[int] = model.tokenizer.encode(text, special=False)
+    if not ids:
         raise InputError(f"{text!r} has no token", hint="there is nothing to score")
-    return found
+    return ids
 
 
 def source_ids(model: Model, text: str) -> list[int]:
@@ -246,8 +246,8 @@ def start_ids(model: Model) -> list[int]:
     A chat model's bos opens a message, and a text behind it would be a speaker's name.
     """
     tokenizer = model.tokenizer
-    known = (tokenizer.id("<|endoftext|>"), tokenizer.bos, model.hf_config.get("bos_token_id"), tokenizer.eos)
-    return [i for i in known if isinstance(i, int)][:1]
+    ids = (tokenizer.id("<|endoftext|>"), tokenizer.bos, model.hf_config.get("bos_token_id"), tokenizer.eos)
+    return [i for i in ids if isinstance(i, int)][:1]
 
 
 def common_prefix_length(texts: Sequence[Sequence[int]], keep: int = 1) -> int:
@@ -315,9 +315,9 @@ def score_continuations(model: Model, groups: Sequence[Continuations]) -> list[l
     sizes = [(len(g.prefix) + g.longest, g.longest, len(g.endings)) for g in groups]
     with evaluation_mode(model):
         for batch in batch_by_length(sizes, model.config.vocab):
-            found = iter(_endings(model, [groups[i] for i in batch]))
+            endings = iter(_endings(model, [groups[i] for i in batch]))
             for i in batch:
-                out[i] = [next(found) for _ in groups[i].endings]
+                out[i] = [next(endings) for _ in groups[i].endings]
     return out
 
 
@@ -346,7 +346,7 @@ def pad_ids(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor
 
 
 def token_scores(logits: Tensor, target: Tensor, rows: Sequence[Sequence[int]]) -> list[TextScore]:
-    """Return a TextScore for each row from logits (N, T, V) and targets (N, T)."""
+    """Return one TextScore per row from logits (N, T, V) and targets (N, T)."""
     losses = F.cross_entropy(logits.float().flatten(0, 1), target.flatten(), reduction="none")
     logprobs = (-losses).view(target.shape).tolist()
     best = (logits.argmax(-1) == target).tolist()
@@ -358,7 +358,7 @@ def token_scores(logits: Tensor, target: Tensor, rows: Sequence[Sequence[int]]) 
 
 @torch.no_grad()
 def pseudo_log_likelihoods(model: Model, texts: Sequence[tuple[Sequence[int], range]]) -> list[TextScore]:
-    """Return Σ log p(x_t | all others) over a range of positions: each is hidden in a copy of its own."""
+    """Return Σ log p(x_t | all others) over a range of positions: each is hidden in its own copy."""
     assert isinstance(model, LM)
     mask, around = model.tokenizer.mask, find_template(model.tokenizer)
     if mask is None:
@@ -367,7 +367,7 @@ def pseudo_log_likelihoods(model: Model, texts: Sequence[tuple[Sequence[int], ra
     whole = [around.wrap(ids).tolist() for ids, _ in texts]
     check_context(model, max(map(len, whole)))
     positions = [(i, t) for i, (_, wanted) in enumerate(texts) for t in wanted]
-    found: dict[tuple[int, int], TextScore] = {}
+    scores: dict[tuple[int, int], TextScore] = {}
     with evaluation_mode(model):
         for batch in batch_by_length([(len(whole[i]), 1, 1) for i, _ in positions], model.config.vocab):
             some = [positions[k] for k in batch]
@@ -378,8 +378,8 @@ def pseudo_log_likelihoods(model: Model, texts: Sequence[tuple[Sequence[int], ra
             tokens[rows, at] = mask
             hidden, ctx = model.read(tokens, valid=None if bool(real.all()) else real)
             logits = model.head.words(hidden[rows, at][:, None], ctx)  # (N, 1, V)
-            found |= zip(some, token_scores(logits, target, target.tolist()), strict=True)
-    return [_join_scores([found[i, t] for t in wanted]) for i, (_, wanted) in enumerate(texts)]
+            scores |= zip(some, token_scores(logits, target, target.tolist()), strict=True)
+    return [_join_scores([scores[i, t] for t in wanted]) for i, (_, wanted) in enumerate(texts)]
 
 
 def _join_scores(parts: Sequence[TextScore]) -> TextScore:

@@ -53,11 +53,11 @@ def truncation_options(
     truncation: Any, max_length: int | None, tokenizer_options: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Return how texts are cut: as `tokenizer_options` say, else as the other two arguments say."""
-    given, known = tokenizer_options or {}, ("truncation", "max_length")
+    given, names = tokenizer_options or {}, ("truncation", "max_length")
     for name in given:
-        if name not in known and name not in IGNORED_OPTIONS:
-            raise InputError(f"the tokenizer has no option {name!r} here", hint=f"it has {', '.join(known)}")
-    own = {name: value for name, value in given.items() if name in known}
+        if name not in names and name not in IGNORED_OPTIONS:
+            raise InputError(f"the tokenizer has no option {name!r} here", hint=f"it has {', '.join(names)}")
+    own = {name: value for name, value in given.items() if name in names}
     return {"truncation": truncation, "max_length": max_length} | own
 
 
@@ -181,11 +181,12 @@ class TokenizedText:
             keep = _share_tokens(a, b, free)
         if min(keep) < 0 or free < 1:
             raise InputError(
-                f"{max_length} tokens leave no room for a text beside what must stay", hint="raise max_length"
+                f"{max_length} tokens leave no room for a text besides what must stay",
+                hint="raise max_length",
             )
         second = second if b else range(first.stop, first.stop)
-        kept = ((0, first.start + keep[0]), (first.stop, second.start + keep[1]), (second.stop, len(self)))
-        return self.select(*kept, num_truncated=a + b - sum(keep))
+        ranges = ((0, first.start + keep[0]), (first.stop, second.start + keep[1]), (second.stop, len(self)))
+        return self.select(*ranges, num_truncated=a + b - sum(keep))
 
     def windows(self, max_length: int, stride: int) -> list[TokenizedText]:
         """Return windows of at most `max_length` tokens that share `stride` of them with the one before.
@@ -223,7 +224,7 @@ def smallest_limit(*limits: float | None) -> int | None:
 
 
 def input_limit(model: Model, tokenizer: Tokenizer) -> int | None:
-    """Return how many tokens a model reads at once, special ones included; None if there is no limit."""
+    """Return how many tokens a model reads at once, special ones included; None without a limit."""
     return smallest_limit(context_length(model, source=True), tokenizer.settings.get("model_max_length"))
 
 
@@ -248,9 +249,9 @@ def tokenize(tokenizer: Tokenizer, text: Any, pair: Any = None) -> TokenizedText
         at = re.search("[\ud800-\udfff]", text + (pair or ""))
         if at is None:
             raise
-        found = at.string[max(0, at.start() - 10) : at.end() + 10]
+        context = at.string[max(0, at.start() - 10) : at.end() + 10]
         raise InputError(
-            f"the text has half a character ({found!a})", hint="read its file with the right encoding"
+            f"the text has half a character ({context!a})", hint="read its file with the right encoding"
         ) from None
     return TokenizedText.from_encoding(encoding)
 

@@ -57,15 +57,20 @@ def takes_options_of(request: type, *given: str) -> Callable[[Function], Functio
 def finetune(model: str | Path | Model, data: Any, *, quiet: bool = False, **options: Any) -> FinetuneResult:
     """Fine-tune a model on your own data, and save it in a folder.
 
-        rows = [("It works.", "good"), ("It broke.", "bad"), ("Works.", "good"), ("Broke again.", "bad")]
-        result = heedful.finetune("all-minilm-l6-v2", rows, task="classify", out="my-model")
-        result.scores                  # {"accuracy": …}, measured on rows that were held out
-        result.pipeline("It works.")   # [{"label": "good", "score": …}]
-        result.folder                  # opened again by heedful.pipeline(model=result.folder)
+    >>> import heedful
+    >>> rows = [("It works.", "good"), ("It broke.", "bad"), ("Works.", "good"), ("Broke again.", "bad")] * 3
+    >>> result = heedful.finetune("all-minilm-l6-v2", rows, task="classify", out="my-model", quiet=True)
+    >>> result.pipeline("It works well.")[0]["label"]
+    'good'
 
-    `model` is the name of a model (`heed ls`), its folder, or a model in memory, which is copied. `data` is
-    the path of a file, a list of dicts or of tuples, a DataFrame or a Dataset; so is `valid`. Tuples are
-    (text, label), or (text, pair, label). The result also has `.model`. `quiet` prints nothing.
+    `result.scores` has the scores on held-out rows, `result.model` the model, and `result.folder` the
+    folder, which `heedful.load`, `heedful.pipeline(model=…)` and `heed serve` open.
+
+    Args:
+        model: The name of a model (`heed ls`), its folder, or a model in memory, which is copied.
+        data: The path of a file, a list of dicts or tuples, a DataFrame or a Dataset. Tuples are (text,
+            label) or (text, pair, label). `valid` takes the same.
+        quiet: Print nothing.
     """
     tables: dict[str, InputFile] = {}
     file = name_table(data, "data", tables)
@@ -82,14 +87,19 @@ def finetune(model: str | Path | Model, data: Any, *, quiet: bool = False, **opt
 def evaluate(
     model: str | Path | Model, data: Any, *, task: str | None = None, device: str = "auto", **options: Any
 ) -> dict[str, Any]:
-    """Measure a model on your own data: return its metrics, the one that decides first.
+    """Measure a model on your own data, and return its metrics, the most important one first.
 
-        heedful.evaluate("my-model", [("It works.", "good"), ("It broke.", "bad")])
-        # {"accuracy_95": […], "accuracy": 1.0, …, "confusion": {"good": {"good": 1}, "bad": {"bad": 1}}}
+    >>> import heedful
+    >>> scores = heedful.evaluate("sentiment", [("Great fun.", "POSITIVE"), ("A bore.", "NEGATIVE")])
+    >>> scores["accuracy"]
+    1.0
 
-    `model` is a name, a folder, a run or a model in memory. `data` is the path of a file or a list of such
-    paths, a list of dicts or of tuples, a DataFrame or a Dataset. A model that was fine-tuned reads it as in
-    training. `task` is one of `heed finetune`, or perplexity; by default the model tells.
+    Args:
+        model: A name, a folder, a run or a model in memory.
+        data: The path of a file or a list of paths, a list of dicts or tuples, a DataFrame or a Dataset. A
+            fine-tuned model reads it as in training.
+        task: A task of `heed finetune`, or "perplexity". By default it is the task of the model.
+        device: Compute on this device.
     """
     tables: dict[str, InputFile] = {}
     paths = isinstance(data, list | tuple) and data and all(isinstance(one, str | Path) for one in data)
@@ -105,15 +115,19 @@ def evaluate(
 def predict(
     model: str | Path | Model, data: Any, *, out: str | Path | None = None, **options: Any
 ) -> list[dict[str, Any]] | Path:
-    """Predict every row of your own data: return the rows with new columns, or write them to `out`.
+    """Predict every row of your own data: return the rows with new columns, or write them to a file.
 
-        heedful.predict("my-model", ["It works.", "It broke."])
-        # [{"text": "It works.", "label": "good", "score": 0.98}, {"text": "It broke.", "label": "bad", …}]
+    >>> import heedful
+    >>> rows = heedful.predict("sentiment", ["Great fun.", "A bore."])
+    >>> [(row["text"], row["label"]) for row in rows]
+    [('Great fun.', 'POSITIVE'), ('A bore.', 'NEGATIVE')]
 
-    `model` is a name, a folder or a model in memory. `data` is the path of a file or a list of such paths, a
-    list of texts, of dicts or of tuples, a DataFrame or a Dataset. The model's columns are those it learnt
-    from; `text` and `pair` name others. With `out` (.csv, .tsv, .jsonl or .parquet) a table of any size is
-    predicted, a run that was killed goes on, and the path is returned.
+    Args:
+        model: A name, a folder or a model in memory.
+        data: The path of a file or a list of paths, a list of texts, dicts or tuples, a DataFrame or a
+            Dataset. The model reads the columns that it learned from, unless `text` and `pair` name others.
+        out: Write a .csv, .tsv, .jsonl or .parquet file of any size and return its path. A run that was
+            killed continues where it stopped.
     """
     tables: dict[str, InputFile] = {}
     paths = isinstance(data, list | tuple) and data and all(isinstance(one, Path) for one in data)

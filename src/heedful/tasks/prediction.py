@@ -58,7 +58,7 @@ from heedful.weights.hub import resolve
 WINDOW_ROWS = 2048
 DIGITS = 6  # of scores and vectors
 MAX_WINDOW_CHARACTERS = 4_000_000  # of a window, which has fewer rows if they are long
-REPORT_SECONDS = 10.0  # between lines about progress where stderr is no terminal
+REPORT_SECONDS = 10.0  # between lines about progress where stderr is not a terminal
 FORMATS = {".csv": ",", ".tsv": "\t", ".jsonl": "json", ".parquet": "json"}  # how OUT.part is written
 TWO_LISTS = ("similarity", "rerank")  # tasks that are called with first and second texts
 WRITERS = ("translate", "summarize", "complete", "read")  # tasks that are called with texts and write
@@ -121,7 +121,7 @@ class RowPredictor:
     def choose_columns(self, source: InputFile, flags: ColumnFlags) -> dict[str, str]:
         """Return which columns are read, by their roles."""
         roles = INPUT_ROLES.get(self.command, {})
-        if not roles or self.command == "rerank":  # of `heed rerank` the query is no column
+        if not roles or self.command == "rerank":  # of `heed rerank` the query is not a column
             of_training = trainable_tasks()[self.command].roles
             roles = {name: role for name, role in of_training.items() if role.flag != TARGET_FLAG}
         return infer_input_columns(source, self.command, roles, flags, self.learnt)
@@ -133,8 +133,8 @@ class RowPredictor:
         answers: list[dict[str, Any] | None] = [None] * len(rows)
         if order:
             with evaluation_mode(self.task.model):
-                found = self._call([rows[i] for i in order])
-            for i, answer in zip(order, found, strict=True):
+                results = self._call([rows[i] for i in order])
+            for i, answer in zip(order, results, strict=True):
                 answers[i] = self._columns(answer)
         return answers
 
@@ -264,7 +264,7 @@ def predict_files(request: PredictionRequest) -> tuple[Path, int]:
     if out.exists():
         raise ConfigError(f"out={out} is there already", hint="take another name, or delete it")
     if not out.absolute().parent.is_dir():
-        raise ConfigError(f"out={out}: there is no folder {out.absolute().parent}", hint="make it first")
+        raise ConfigError(f"out={out}: folder not found: {out.absolute().parent}", hint="make it first")
     part, state_file = out.with_name(out.name + ".part"), out.with_name(out.name + ".part.json")
     with FileLock(out.with_name(out.name + ".lock"), f"out={out}", "wait for it to end"):
         others = ("files", "out", "base", "tables")

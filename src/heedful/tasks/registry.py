@@ -79,6 +79,9 @@ TASKS: dict[str, TaskEntry] = {
     "summarization": TaskEntry("heedful.tasks.pipelines.text2text:Summarization", "summaries"),
     "translation": TaskEntry("heedful.tasks.pipelines.text2text:Translation", "translate-en-de"),
     "image-to-text": TaskEntry("heedful.tasks.pipelines.image_to_text:ImageToText", "digits"),
+    "automatic-speech-recognition": TaskEntry(
+        "heedful.tasks.pipelines.speech_recognition:SpeechRecognition", "", ("asr",)
+    ),
 }
 
 TRANSLATORS = {"en_to_de": "translate-en-de", "en_to_fr": "translate-en-fr"}
@@ -108,10 +111,22 @@ def pipeline(
     device: int | str | torch.device | None = None,
     **defaults: Any,
 ) -> Task:
-    """Return a task to call with text: pipeline("sentiment-analysis")("Cats are fickle creatures").
+    """Return a task that you call with text. Names and answers are those of Hugging Face's pipelines.
 
-    `model` is a folder, a bundled name, a hub id or a model; without a task its head tells what it is for.
-    `defaults` are options of every call (top_k=…, batch_size=…); `dtype` is that of the loaded weights.
+    >>> import heedful
+    >>> classify = heedful.pipeline("sentiment-analysis")
+    >>> classify("Cats are fickle creatures")[0]["label"]
+    'NEGATIVE'
+    >>> classify(["Great fun.", "A bore."], batch_size=2)[0]["label"]
+    'POSITIVE'
+
+    Args:
+        task: The name of a task. If you give a model, it can be left out, because the model's head defines
+            it.
+        model: A bundled name, a folder, a hub id or a model. Most tasks have a default.
+        tokenizer: A tokenizer in place of the model's.
+        device: "cpu", "cuda", "cuda:1", or a number as in transformers.
+        defaults: Options for every call, such as `top_k=2`. `dtype` is the type of the loaded weights.
     """
     merged = {**(defaults.get("model_kwargs") or {}), **defaults}
     dtype = merged.get("dtype", merged.get("torch_dtype"))
@@ -123,14 +138,14 @@ def pipeline(
     }
     if task is None and model is None:
         raise InputError("name a task or a model", hint=f"the tasks are {', '.join(TASKS)}")
-    found = None if task is None else find_task(task)
-    loaded = _load_model(task, model, found, device, dtype)
-    if found is None or task is None:
+    specification = None if task is None else find_task(task)
+    loaded = _load_model(task, model, specification, device, dtype)
+    if specification is None or task is None:
         task = infer_task(loaded)
-        found = find_task(task)
-    kind = found.load()
+        specification = find_task(task)
+    kind = specification.load()
     if not kind.fits(loaded):
-        raise _misfit_error(task, kind, loaded, found)
+        raise _misfit_error(task, kind, loaded, specification)
     return kind(task, loaded, _find_tokenizer(tokenizer, loaded), defaults)
 
 
@@ -145,10 +160,10 @@ def find_task(task: str) -> TaskEntry:
             return row
     if pair := re.fullmatch(r"translation_(\w+_to_\w+)", task):
         return TaskEntry(TASKS["translation"].where, TRANSLATORS.get(pair[1], ""))
-    known = task_names()
+    names = task_names()
     raise NotFound(
         f"no task is called {task!r}",
-        hint=f"{nearest(task.lower(), known, 1) or 'there are ' + ', '.join(known)}",
+        hint=f"{nearest(task.lower(), names, 1) or 'there are ' + ', '.join(names)}",
     )
 
 
@@ -161,7 +176,7 @@ def trainable_tasks() -> dict[str, type[TrainableTask]]:
 def bind_task(kind: type[TrainableTask], model: Model, label_kind: LabelKind | None = None) -> TrainableTask:
     """Return the task bound to a model that has its head: its pipeline.
 
-    `label_kind` is of classification; None: what the model has learnt.
+    `label_kind` is of classification; None: the kind that the model has learnt.
     """
     where = f"{kind.__module__}:{kind.__name__}"
     bound = pipeline(next(name for name, entry in TASKS.items() if entry.where == where), model)
@@ -178,6 +193,8 @@ def infer_task(model: Model) -> str:
             return "summarization" if "task_prompt" in model.hf_config else "text-generation"
         if model.image_processor is not None:
             return "image-to-text"
+        if model.sound_processor is not None:
+            return "automatic-speech-recognition"
         return "translation" if "languages" in model.hf_config else "text2text-generation"
     if model.config.head not in TASK_BY_HEAD:
         raise InputError(
@@ -200,10 +217,10 @@ def _load_model(
     if model is None:
         assert row is not None
         if not row.model:
-            known = f"they do translation_{', translation_'.join(TRANSLATORS)}: give model="
+            pairs = f"they do translation_{', translation_'.join(TRANSLATORS)}: give model="
             kind = row.load()
-            hint = known if kind.__name__ == "Translation" else f"give model=, {kind.needs}"
-            raise InputError(f"no model that comes along does {task}", hint=hint)
+            hint = pairs if kind.__name__ == "Translation" else f"give model=, {kind.needs}"
+            raise InputError(f"no bundled model does {task}", hint=hint)
         try:
             own = at_hand().get(row.model, row.model)  # and not a folder here that has its name
             return load(own, device=resolve_device(device, InputError), dtype=_parse_dtype(dtype))

@@ -55,19 +55,19 @@ def read_sentences(source: str | Path | Iterable[str]) -> list[str]:
         path = Path(source)
         if not path.is_file():
             raise NotFound(
-                f"{str(source)[:80]!r} is no file", hint="give a file of one sentence a line, or a list"
+                f"{str(source)[:80]!r} is not a file", hint="give a file of one sentence a line, or a list"
             )
-        found = [line.strip() for line in read_lines(path) if line.strip()]
+        sentences = [line.strip() for line in read_lines(path) if line.strip()]
     elif isinstance(source, Iterable):
-        found = list(source)
+        sentences = list(source)
     else:
         raise InputError(f"sentences are a list of texts or a file of them; got {source!r:.60}")
-    for i, text in enumerate(found):
+    for i, text in enumerate(sentences):
         if not isinstance(text, str):
             raise InputError(f"sentence {i} is a {type(text).__name__}", hint="a sentence is a text")
-    if not found:
-        raise InputError("there are no sentences to search in", hint="give at least one")
-    return found
+    if not sentences:
+        raise InputError("no sentences to search in", hint="give at least one")
+    return sentences
 
 
 @dataclass
@@ -209,8 +209,8 @@ class Search:
             pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
             place = lambda i: i if indices is None else indices[i]
             nearest_rows = [[(place(i), s) for i, s in zip(*pair, strict=True)] for pair in pairs]
-        found = [[self._result(i, score) for i, score in pairs] for pairs in nearest_rows]
-        return found[0] if isinstance(query, str) else found
+        results = [[self._result(i, score) for i, score in pairs] for pairs in nearest_rows]
+        return results[0] if isinstance(query, str) else results
 
     def _result(self, index: int, score: float) -> dict[str, Any]:
         row = self.rows[index]
@@ -218,11 +218,11 @@ class Search:
 
     def matching(self, where: Mapping[str, Any]) -> list[int]:
         """Return the indices of the sentences whose columns have these values."""
-        known = dict.fromkeys(name for row in self.rows for name in row.columns)
+        columns = dict.fromkeys(name for row in self.rows for name in row.columns)
         wanted = {}
         for name, value in where.items():
-            if name != "id" and name not in known:
-                hint = nearest(name, known) or f"it has {', '.join(map(repr, ['id', *known]))}"
+            if name != "id" and name not in columns:
+                hint = nearest(name, columns) or f"it has {', '.join(map(repr, ['id', *columns]))}"
                 raise InputError(f"no sentence has a column {name!r}", hint=hint)
             several = isinstance(value, Iterable) and not isinstance(value, str)
             wanted[name] = {str(one) for one in value} if several else {str(value)}
@@ -392,29 +392,29 @@ def read_passages(
     """Return the passages of all texts in a folder and below, or of one file."""
     root = Path(folder)
     if not root.exists():
-        raise NotFound(f"{folder} is no folder of texts", hint="check the path")
+        raise NotFound(f"{folder} is not a folder of texts", hint="check the path")
     check_integer("size", size)
     if not 0 <= overlap <= size // 2:
         raise InputError(f"overlap={overlap} must be from 0 to half of size={size}")
     below = sorted(p for p in root.rglob("*") if p.suffix.lower() in kinds and p.is_file())
     files = [root] if root.is_file() else below
-    found = []
+    passages = []
     for path in files:
         name = path.name if root.is_file() else path.relative_to(root).as_posix()
         # Some files of a folder are not what they say: a stray byte must not hide all others.
         text = path.read_bytes().decode("utf-8-sig", errors="replace")
-        found += [Passage(name, a, b, text[a:b]) for a, b in split_passages(text, size, overlap)]
-    if not found:
+        passages += [Passage(name, a, b, text[a:b]) for a, b in split_passages(text, size, overlap)]
+    if not passages:
         raise InputError(
             f"{folder} holds no text ({', '.join(kinds)})", hint="put some in, or name another folder"
         )
-    return found
+    return passages
 
 
 class OpenDomain:
     """A folder of texts that answers questions. `reader` is a question-answering pipeline or its model.
 
-    An answer whose score is below `min_score` is no answer: "known" is False, and "answer" is empty.
+    An answer whose score is below `min_score` is not an answer: "known" is False, and "answer" is empty.
     """
 
     def __init__(
@@ -435,8 +435,8 @@ class OpenDomain:
     def answer(self, question: str, *, passages: int = 5, top_k: int = 1, **options: Any) -> Any:
         """Return the best answer with its file, place and passage; with top_k above 1 a list, the best first.
 
-        So many `passages` are read; the options are those of question-answering. Where no passage answers,
-        one row says so: its score is how sure that is, its passage the nearest one.
+        The model reads `passages` passages; the options are those of question-answering. Where no passage
+        answers, one row reports this: its score is how sure that is, its passage the nearest one.
         """
         check_integer("top_k", top_k)
         if not isinstance(question, str):
@@ -446,12 +446,12 @@ class OpenDomain:
         options = {"handle_impossible_answer": True} | options
         read = self.reader(iter(questions), **options, top_k=max(top_k, 2))
         rows = [
-            self._row(self.passages[row["index"]], row["score"], found)
+            self._row(self.passages[row["index"]], row["score"], answered)
             for row, answers in zip(near, read, strict=True)
-            for found in takewhile(lambda row: row["answer"], answers)  # likelier than that there is none
+            for answered in takewhile(lambda row: row["answer"], answers)  # likelier than that there is none
         ]
-        kept = sorted((r for r in rows if r["score"] >= self.min_score), key=lambda r: -r["score"])
-        best = kept[:top_k] or [self._no_answer_row(near[0], rows)]
+        confident = sorted((r for r in rows if r["score"] >= self.min_score), key=lambda r: -r["score"])
+        best = confident[:top_k] or [self._no_answer_row(near[0], rows)]
         return best[0] if top_k == 1 else best
 
     def _row(self, passage: Passage, similarity: float, answer: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Task: what a task is. Pipelines, `heed finetune` and `heed eval` are views of it.
+"""The base class of all tasks. Pipelines, `heed finetune` and `heed eval` are views of it.
 
 pipeline    text ── predict ──▶ answer
 finetune    file ── read_examples ──▶ Examples ── attach_head, batches, fit, score ──▶ checkpoint
@@ -93,7 +93,7 @@ class Task:
         return self.predict(*inputs, **merged)
 
     def predict(self, *inputs: Any, **options: Any) -> Any:
-        """Return what the task gives for its inputs."""
+        """Return the results of the task for its inputs."""
         raise NotImplementedError
 
     def tokenize(
@@ -114,14 +114,14 @@ class Task:
         elif cut and (learnt := TaskSpecification.of(self.model)) is not None:  # as in training
             limit = smallest_limit(limit, learnt.max_length)
         strategy = truncation if isinstance(truncation, str) and cut else "longest_first"
-        found = []
+        tokenized = []
         for i, text in enumerate(texts):
             first, second = text if isinstance(text, tuple) and len(text) == 2 else (text, None)
             one = tokenize(self.tokenizer, first, second).truncate(limit if cut else None, strategy)
             check_length(one, limit, i)
-            found.append(one)
-        warn_truncated(dict(enumerate(found)))
-        return found
+            tokenized.append(one)
+        warn_truncated(dict(enumerate(tokenized)))
+        return tokenized
 
     def forward(
         self,
@@ -150,8 +150,8 @@ class Task:
                 inputs = {"valid": None if bool(valid.all()) else valid.to(device)}
                 if 0 < int(types.max()) < num_types:
                     inputs["types"] = types.to(device)
-                found = (function or self.model)(tokens.to(device), **inputs).float().cpu()
-                for i, one in zip(order[at : at + batch_size], found, strict=True):
+                outputs = (function or self.model)(tokens.to(device), **inputs).float().cpu()
+                for i, one in zip(order[at : at + batch_size], outputs, strict=True):
                     out[i] = one
                 report_progress("texts", at + len(rows), len(order))
         return out
@@ -184,10 +184,10 @@ class Task:
         parameters = inspect.signature(self.predict).parameters
         if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             return
-        known = [name for name, p in parameters.items() if p.kind is not p.VAR_POSITIONAL]
+        names = [name for name, p in parameters.items() if p.kind is not p.VAR_POSITIONAL]
         for name in rename_options(options):
-            if name not in known and name not in IGNORED_OPTIONS:
-                hint = nearest(name, known) or "it has " + ", ".join(known)
+            if name not in names and name not in IGNORED_OPTIONS:
+                hint = nearest(name, names) or "it has " + ", ".join(names)
                 raise InputError(f"{self.task} has no option {name!r}", hint=hint)
 
 
@@ -232,7 +232,7 @@ class TrainableTask(Task):
     file_kinds: ClassVar[tuple[str, ...]] = ("table",)
     roles: ClassVar[Mapping[str, Role]]  # of the columns of a table
     head: ClassVar[str]  # the head that is put on a model
-    trained_whole: ClassVar[tuple[str, ...]] = ("head.*",)  # parameters that learn beside an adapter
+    trained_whole: ClassVar[tuple[str, ...]] = ("head.*",)  # parameters that learn next to an adapter
     training: ClassVar[TrainingDefaults]
     metric: ClassVar[str]  # the score that training stops on
     highest: ClassVar[bool] = True  # whether a high one is good
@@ -329,7 +329,7 @@ class TrainableTask(Task):
     ) -> list[Any]:
         """Return what `predict` answers to every example.
 
-        `settings` are those of batches (batch, length, truncate), or options of `predict`; `report` is told
+        `settings` are those of batches (batch, length, truncate), or options of `predict`; `report` receives
         how many examples have been read.
         """
 
@@ -390,13 +390,13 @@ def open_model(model: Model | str | Path) -> Model:
     where = resolve(model).resolve()
     with _lock:
         stamp = file_stamp(where)
-        kept = _models.pop(where, None)
-        if kept is None or kept[0] != stamp:
+        cached = _models.pop(where, None)
+        if cached is None or cached[0] != stamp:
             while len(_models) >= MAX_MODELS:
                 _models.pop(next(iter(_models)))  # before another one takes its memory
-            kept = stamp, load(where)
-        _models[where] = kept
-        return kept[1].eval()
+            cached = stamp, load(where)
+        _models[where] = cached
+        return cached[1].eval()
 
 
 def load_trained(path: str, device: str = "auto") -> Model:

@@ -136,7 +136,7 @@ class TaskSpecification:
 
 
 def describe_inputs(columns: Sequence[str]) -> str:
-    """Return in words what a model reads from these columns."""
+    """Describe in words the input of a model from these columns."""
     if len(columns) == 1:
         return f"one text (the column {columns[0]!r})"
     return f"a pair of texts (the columns {quote_names(columns)})"

@@ -112,8 +112,8 @@ class BPE:
     def replay(self, pieces: tuple[str, ...]) -> list[MergeStep]:
         """Return the merges of a word from any letters that it begins with."""
         steps = []
-        while known := [pair for pair in pairwise(pieces) if pair in self.ranks]:
-            pair = min(known, key=self.ranks.__getitem__)
+        while mergeable := [pair for pair in pairwise(pieces) if pair in self.ranks]:
+            pair = min(mergeable, key=self.ranks.__getitem__)
             pieces = merge_pair(pieces, pair)
             steps.append(MergeStep(self.ranks[pair], pair, pieces))
         return steps

@@ -48,34 +48,34 @@ def _read_tokenizer(metadata: Mapping[str, Any]) -> text.Tokenizer | None:
         backend = _wordpiece(names, kinds, metadata)
     else:
         raise InputError(f"tokenizer.ggml.model={kind!r} cannot be read", hint="gpt2, llama, t5 and bert can")
-    found = ((ours, metadata.get(f"tokenizer.ggml.{theirs}_token_id")) for theirs, ours in ROLES.items())
-    roles = {role: str(backend.id_to_token(i)) for role, i in found if i is not None and 0 <= i < len(names)}
+    ids = ((ours, metadata.get(f"tokenizer.ggml.{theirs}_token_id")) for theirs, ours in ROLES.items())
+    roles = {role: str(backend.id_to_token(i)) for role, i in ids if i is not None and 0 <= i < len(names)}
     if "eos" in roles:  # some files keep it among the words
         add_tokens(backend, [AddedToken(roles["eos"], normalized=False, special=True)])
     return text.Tokenizer(backend, roles, metadata.get("tokenizer.chat_template"))
 
 
 def _byte_level(names: Sequence[str], kinds: Sequence[int], metadata: Mapping[str, Any]) -> Tokenizer:
-    told = {name.removeprefix("tokenizer.ggml."): value for name, value in metadata.items()}
-    joins = [tuple(m.split(" ", 1)) for m in told.get("merges", [])]
-    split = find_word_split(str(told.get("pre", "gpt-2")))
+    settings = {name.removeprefix("tokenizer.ggml."): value for name, value in metadata.items()}
+    joins = [tuple(m.split(" ", 1)) for m in settings.get("merges", [])]
+    split = find_word_split(str(settings.get("pre", "gpt-2")))
     vocab = {name: i for i, name in enumerate(names)}
     backend = Tokenizer(models.BPE(vocab, joins, ignore_merges=split.whole_words))
     if split.composed:
         backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = split.pre_tokenizer(prefix_space=bool(told.get("add_space_prefix", False)))
+    backend.pre_tokenizer = split.pre_tokenizer(prefix_space=bool(settings.get("add_space_prefix", False)))
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.ByteLevel(trim_offsets=False)
     special = (sentencepiece.CONTROL, sentencepiece.UNKNOWN)
     control = [name for name, kind in zip(names, kinds, strict=True) if kind in special]
     user = [name for name, kind in zip(names, kinds, strict=True) if kind == sentencepiece.USER]
-    mask = told.get("mask_token_id")
+    mask = settings.get("mask_token_id")
     keep_space = () if mask is None else (names[mask],)
     mark_special(backend, control, keep_space=keep_space)
     backend.add_tokens([AddedToken(name, normalized=False) for name in user])
-    begins, ends = told.get("add_bos_token", split.adds_bos), told.get("add_eos_token", False)
-    first = told.get("bos_token_id", told.get("cls_token_id")) if begins else None
-    last = told.get("eos_token_id", told.get("seperator_token_id")) if ends else None
+    begins, ends = settings.get("add_bos_token", split.adds_bos), settings.get("add_eos_token", False)
+    first = settings.get("bos_token_id", settings.get("cls_token_id")) if begins else None
+    last = settings.get("eos_token_id", settings.get("seperator_token_id")) if ends else None
     frame_text(backend, None if first is None else names[first], None if last is None else names[last])
     return backend
 
@@ -84,23 +84,23 @@ def _by_scores(
     names: Sequence[str], kinds: Sequence[int], metadata: Mapping[str, Any], unigram: bool
 ) -> Tokenizer:
     """SentencePiece: BPE by scores (llama) or Unigram (t5), which ends a text instead of beginning it."""
-    told = {name.removeprefix("tokenizer.ggml."): value for name, value in metadata.items()}
+    settings = {name.removeprefix("tokenizer.ggml."): value for name, value in metadata.items()}
     model = sentencepiece.SentencePieceModel(
         names=list(names),
-        scores=list(told["scores"]),
+        scores=list(settings["scores"]),
         kinds=list(kinds),
         unigram=unigram,
-        bos=int(told.get("bos_token_id", -1 if unigram else 1)),
-        eos=int(told.get("eos_token_id", 1 if unigram else 2)),
-        charsmap=bytes(told.get("precompiled_charsmap", [])),
-        prefix_space=bool(told.get("add_space_prefix", True)),
-        squeeze_spaces=unigram and bool(told.get("remove_extra_whitespaces", True)),
+        bos=int(settings.get("bos_token_id", -1 if unigram else 1)),
+        eos=int(settings.get("eos_token_id", 1 if unigram else 2)),
+        charsmap=bytes(settings.get("precompiled_charsmap", [])),
+        prefix_space=bool(settings.get("add_space_prefix", True)),
+        squeeze_spaces=unigram and bool(settings.get("remove_extra_whitespaces", True)),
         symbols_as_typed=True,
     )
     return sentencepiece.build_sentencepiece(
         model,
-        add_bos=bool(told.get("add_bos_token", not unigram)),
-        add_eos=bool(told.get("add_eos_token", unigram)),
+        add_bos=bool(settings.get("add_bos_token", not unigram)),
+        add_eos=bool(settings.get("add_eos_token", unigram)),
     )
 
 

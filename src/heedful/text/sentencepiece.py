@@ -40,7 +40,7 @@ class SentencePieceModel:
     symbols_as_typed: bool = False  # user-defined ones are found before text is normalised, as llama.cpp does
 
     def special(self) -> list[str]:
-        """Return the pieces that are no text: <s>, </s>, <unk> and their like."""
+        """Return the pieces that are not text, such as <s>, </s> and <unk>."""
         return [n for n, k in zip(self.names, self.kinds, strict=True) if k in (UNKNOWN, CONTROL)]
 
 

@@ -1,7 +1,7 @@
 """Jinja with limits on time and memory, for chat templates that come with models from anywhere.
 
 Jinja's sandbox keeps a template away from the machine, but not from its memory or its time: two nested loops
-never end, and `'x' * 10**10` fills the memory. Here every rendering has a budget of characters. Whatever a
+never end, and `'x' * 10**10` fills the memory. Here every rendering has a budget of characters. All that a
 template builds or writes is paid from it before it is built, and each iteration and each call has a price, so
 that the same template always ends at the same place. A limit on the thread's computing time covers the rest.
 It is looked at between operations, so a single comparison of lists that share each other many times over is
@@ -41,8 +41,8 @@ class Budget:
     def __init__(self) -> None:
         self.left, self.deadline = MAX_WORK, time.thread_time() + MAX_SECONDS
 
-    def spend(self, work: int) -> None:
-        self.left -= work
+    def spend(self, cost: int) -> None:
+        self.left -= cost
         if self.left < 0 or time.thread_time() > self.deadline:
             raise jinja2.TemplateRuntimeError("it needs more time or memory than a template may take")
 
@@ -51,7 +51,7 @@ BUDGET: ContextVar[Budget] = ContextVar("BUDGET")
 
 
 def text_size(value: Any) -> int:
-    """Return about how many characters a value has as text; to look into a list has a price of its own."""
+    """Return about how many characters a value has as text; looking into a list also costs something."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, int):
@@ -64,14 +64,14 @@ def text_size(value: Any) -> int:
     return STEP_WORK
 
 
-def growth(name: str, value: Any, others: list[Any]) -> int:
+def growth(name: str, value: Any, arguments: list[Any]) -> int:
     """Return a bound for the size of what a filter or a method makes of a value and its other arguments."""
-    numbers = [abs(one) for one in others if isinstance(one, int)]
+    numbers = [abs(one) for one in arguments if isinstance(one, int)]
     if name not in GROWING:
         return 0 if name in ("default", "d") else max(numbers, default=0)
     if name.startswith("format") and isinstance(value, str):  # the width of a field stands in the text
         numbers += [int(digits) for digits in re.findall(r"\d{1,18}", value)]
-    sizes = [text_size(one) for one in others if not isinstance(one, int)]
+    sizes = [text_size(one) for one in arguments if not isinstance(one, int)]
     return (text_size(value) + 1) * (max([*numbers, *sizes], default=0) + 1)
 
 

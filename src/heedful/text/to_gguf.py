@@ -40,16 +40,16 @@ def gguf_tokenizer(tokenizer: Tokenizer | None, vocab: int) -> Table:
     filled = [f"[PAD{i}]" if name is None else name for i, name in enumerate(names)]
     kind = rules["model"]["type"]
     if kind == "BPE" and "ByteLevel" in {part["type"] for part in _parts(rules["pre_tokenizer"])}:
-        said = _byte_level(tokenizer, rules["model"])
+        fields = _byte_level(tokenizer, rules["model"])
     elif kind == "BPE" and rules["model"]["byte_fallback"]:
-        said = _by_scores(filled, kinds, rules)
+        fields = _by_scores(filled, kinds, rules)
     elif kind == "Unigram":
-        said = _unigram(filled, kinds, rules)
+        fields = _unigram(filled, kinds, rules)
     elif kind == "WordPiece":
-        said = _wordpiece(filled, kinds, rules["normalizer"])
+        fields = _wordpiece(filled, kinds, rules["normalizer"])
     else:
         raise InputError(f"GGUF has no words for a {kind} tokenizer like this one", hint=INSTEAD)
-    table = {"tokens": filled, "token_type": kinds} | said | _special_ids(tokenizer)
+    table = {"tokens": filled, "token_type": kinds} | fields | _special_ids(tokenizer)
     out = {f"tokenizer.ggml.{name}": value for name, value in table.items()}
     if tokenizer.chat_template is not None:
         out["tokenizer.chat_template"] = tokenizer.chat_template
@@ -110,8 +110,8 @@ def _byte_level(tokenizer: Tokenizer, model: Table) -> Table:
         if own == [piece for piece, _ in split.pre_tokenizer().pre_tokenize_str(PROBE)]
     ]
     if not alike:
-        known = ", ".join(split.names[0] for split in WORD_SPLITS)
-        raise InputError(f"how this tokenizer splits words is none of {known}", hint=INSTEAD)
+        names = ", ".join(split.names[0] for split in WORD_SPLITS)
+        raise InputError(f"how this tokenizer splits words is none of {names}", hint=INSTEAD)
     normalizer = tokenizer.backend.normalizer
     composes = normalizer is not None and normalizer.normalize_str(DECOMPOSED) != DECOMPOSED
     whole = bool(model.get("ignore_merges"))

@@ -91,9 +91,9 @@ class Tokenizer:
             rows = [self(one, add_special_tokens=add_special_tokens) for one in text]
             return {name: [row[name] for row in rows] for name in (rows[0] if rows else ("input_ids",))}
         encoding = self.encoding(text, text_pair, add_special_tokens)
-        found = {"input_ids": encoding.ids, "attention_mask": encoding.attention_mask}
+        fields = {"input_ids": encoding.ids, "attention_mask": encoding.attention_mask}
         typed = text_pair is not None or "token_type_ids" in self.settings.get("model_input_names", ())
-        return found | ({"token_type_ids": encoding.type_ids} if typed else {})
+        return fields | ({"token_type_ids": encoding.type_ids} if typed else {})
 
     def encode_pair(self, first: str, second: str, special: bool = True) -> tuple[list[int], list[int]]:
         """Return the ids of two texts as one sequence, and the text each belongs to (BERT's token types)."""
@@ -174,12 +174,12 @@ class Tokenizer:
             raise InputError(f"ids are a list of whole numbers, not {str(ids)[:40]!r}") from None
         if low < 0:
             hint = f"they are 0 … {len(self) - 1}; was a loss's padding left in?"
-            raise InputError(f"{low} is no token id", hint=hint)
+            raise InputError(f"{low} is not a token id", hint=hint)
 
     def id(self, token: str) -> int | None:
         """Return the id of a token by its name in the vocabulary; None if it is not there."""
-        found = self.backend.token_to_id(token)
-        return None if found is None else int(found)
+        number = self.backend.token_to_id(token)
+        return None if number is None else int(number)
 
     if not TYPE_CHECKING:  # for code that comes from transformers; ours says `mask` and `roles["mask"]`
 
@@ -187,8 +187,8 @@ class Tokenizer:
             """What transformers calls mask_token, eos_token_id … and model_max_length."""
             if name == "model_max_length":
                 return int(self.settings.get(name) or NO_LIMIT)
-            role, found, end = name.partition("_token")
-            if role not in ROLES or not found or end not in ("", "_id"):
+            role, separator, end = name.partition("_token")
+            if role not in ROLES or not separator or end not in ("", "_id"):
                 raise AttributeError(f"a Tokenizer has no {name!r}")
             return getattr(self, role) if end else self.roles.get(role)
 
@@ -216,7 +216,7 @@ def typed_failure(
     """Return `kind` with the reason of the `tokenizers` library; an error of ours comes back as it is.
 
     The library raises bare Exception; and a limit it runs into (of a regular expression, say) is a panic,
-    which is no Exception at all and would pass every handler up to the terminal.
+    which is not an Exception and would pass every handler up to the terminal.
     """
     panicked = type(error).__name__ == "PanicException"
     own = isinstance(error, HeedfulError | OSError | MemoryError)

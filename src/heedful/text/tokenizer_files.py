@@ -141,9 +141,9 @@ def _from_two_languages(folder: Path, settings: Table, hf_config: Table) -> toke
     if not (folder / "source.spm").is_file() or not (folder / "vocab.json").is_file():
         return None
     vocab = vocabularies.read_vocabulary_table(folder / "vocab.json")
-    found = sentencepiece.renumber_pieces(sentencepiece.read_sentencepiece(folder / "source.spm"), vocab)
+    pieces = sentencepiece.renumber_pieces(sentencepiece.read_sentencepiece(folder / "source.spm"), vocab)
     languages = [name for name in vocab if name.startswith(">>") and name.endswith("<<")]
-    return sentencepiece.build_sentencepiece(found, add_bos=False, add_eos=True, extra=languages)
+    return sentencepiece.build_sentencepiece(pieces, add_bos=False, add_eos=True, extra=languages)
 
 
 def _from_shifted(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
@@ -161,12 +161,12 @@ def _from_shifted(folder: Path, settings: Table, hf_config: Table) -> tokenizers
 def _from_pieces(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
     for name in PIECE_FILES:
         if (folder / name).is_file():
-            found = sentencepiece.read_sentencepiece(folder / name)
+            pieces = sentencepiece.read_sentencepiece(folder / name)
             return sentencepiece.build_sentencepiece(
-                found,
-                add_bos=bool(settings.get("add_bos_token", not found.unigram)),
-                add_eos=bool(settings.get("add_eos_token", found.unigram)),
-                extra=_extra_tokens(found, settings, hf_config),
+                pieces,
+                add_bos=bool(settings.get("add_bos_token", not pieces.unigram)),
+                add_eos=bool(settings.get("add_eos_token", pieces.unigram)),
+                extra=_extra_tokens(pieces, settings, hf_config),
             )
     return None
 
@@ -183,22 +183,22 @@ def _extra_tokens(pieces: sentencepiece.SentencePieceModel, settings: Table, hf_
 def named_tokens(
     backend: tokenizers.Tokenizer, settings: Table, added_tokens: Mapping[str, int]
 ) -> list[tokenizers.AddedToken]:
-    """Return the tokens that files beside the vocabulary name, in the order in which they get their ids.
+    """Return the tokens that files next to the vocabulary name, in the order in which they get their ids.
 
     These are `added_tokens.json` and `added_tokens_decoder`, roles that the vocabulary has, and last
     `additional_special_tokens`, which newer files call `extra_special_tokens`.
     """
     decoder = settings.get("added_tokens_decoder") or {}
-    found = [
+    tokens = [
         _token(name, special=False) for name, _ in sorted(added_tokens.items(), key=lambda item: item[1])
     ]
-    found += [_token(entry) for _, entry in sorted(decoder.items(), key=lambda item: int(item[0]))]
+    tokens += [_token(entry) for _, entry in sorted(decoder.items(), key=lambda item: int(item[0]))]
     roles = [_token(settings[f"{role}_token"]) for role in ROLES if settings.get(f"{role}_token")]
-    found += [token for token in roles if backend.token_to_id(token.content) is not None]
+    tokens += [token for token in roles if backend.token_to_id(token.content) is not None]
     for key in ("additional_special_tokens", "extra_special_tokens"):
         entries = settings.get(key) or []
-        found += [_token(entry) for entry in (entries.values() if isinstance(entries, Mapping) else entries)]
-    return found
+        tokens += [_token(entry) for entry in (entries.values() if isinstance(entries, Mapping) else entries)]
+    return tokens
 
 
 def _token(entry: Any, special: bool = True) -> tokenizers.AddedToken:
@@ -212,7 +212,8 @@ def _token(entry: Any, special: bool = True) -> tokenizers.AddedToken:
 def find_roles(backend: tokenizers.Tokenizer, settings: Table, hf_config: Table) -> dict[str, str]:
     """Map roles to tokens: as the tokenizer's files say, else by config.json's ids, else by usual names.
 
-    Where a file says null there is none, and a usual name stands for a role only if it is no ordinary word.
+    Where a file says null there is none, and a usual name stands for a role only if it is not an ordinary
+    word.
     """
     roles: dict[str, str] = {}
     special = {token.content for token in backend.get_added_tokens_decoder().values()}
@@ -247,9 +248,9 @@ def _chat_template(folder: Path, settings: Table) -> str | None:
 
 
 def save_tokenizer(tokenizer: Tokenizer | None, folder: Path, *, types: bool = False) -> None:
-    """Write a tokenizer beside the weights, as `transformers` reads it; nothing if there is none.
+    """Write a tokenizer next to the weights, as `transformers` reads it; nothing if there is none.
 
-    `types` tells it that the model reads token types too, where no class of its own says so.
+    `types` tells it that the model reads token types too, which its class may not reveal.
     """
     if tokenizer is None:
         return

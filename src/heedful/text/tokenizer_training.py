@@ -54,11 +54,25 @@ def train_tokenizer(
     lower: bool = False,
     encoding: str = "utf-8",
 ) -> Tokenizer:
-    """Return a tokenizer of at most `vocab` tokens, special ones included, for the text of these files.
+    """Train a tokenizer with at most `vocab` tokens on the text of some files.
 
-    `special` are roles (bos, eos, pad, unk, mask, cls, sep); None is what the kind usually has. With cls and
-    sep they stand around a text as in BERT; Unigram ends a text with eos as T5 does. `sentinels` adds T5's
-    <extra_id_0> … for span corruption.
+    >>> import heedful
+    >>> from pathlib import Path
+    >>> written = Path("corpus.txt").write_text("the cat sat on the mat. " * 40)
+    >>> tokenizer = heedful.train_tokenizer("bpe", ["corpus.txt"], vocab=280)
+    >>> tokenizer.decode(tokenizer.encode("the cat"))
+    'the cat'
+
+    Args:
+        kind: bpe, wordpiece, unigram, word or char.
+        files: Text files or folders.
+        vocab: The largest number of tokens, including special ones.
+        special: Roles of special tokens (bos, eos, pad, unk, mask, cls, sep). The default is what this kind
+            usually has. With cls and sep, they surround a text as in BERT. Unigram ends a text with eos as
+            T5 does.
+        sentinels: Add this number of T5's <extra_id_0> tokens for span corruption.
+        lower: Convert texts to lower case.
+        encoding: The encoding of the files.
     """
     check_choice("kind", kind, TRAINERS)
     check_integer("vocab", vocab, minimum=None)
@@ -165,7 +179,7 @@ def _train_unigram(lines: Lines, roles: Specials, size: int, lower: bool) -> tok
 
 
 def stable_scores(pieces: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Return pieces in one order with one score each, whichever way the library went through the words.
+    """Return pieces in one order with one score each, however the library went through the words.
 
     Its sums differ in their last digits from run to run, and letters too rare to be counted get scores just
     above the lowest, one after another in the order of a hash table: sums are rounded, those letters sorted.
@@ -173,8 +187,8 @@ def stable_scores(pieces: Sequence[tuple[str, float]]) -> list[tuple[str, float]
     lowest, step = min(score for _, score in pieces), 1e-4
     near = lambda score, k: abs(score - lowest - k * step) < step / 100
     rare: list[str] = []
-    while found := [p for p, score in pieces if len(p) == 1 and near(score, len(rare))]:
-        rare += found
+    while single := [p for p, score in pieces if len(p) == 1 and near(score, len(rare))]:
+        rare += single
     frequent = [(piece, round(score, 6)) for piece, score in pieces if piece not in set(rare)]
     low = [(piece, round(lowest + k * step, 6)) for k, piece in enumerate(sorted(rare))]
     return sorted([*frequent, *low], key=lambda p: (-p[1], p[0]))

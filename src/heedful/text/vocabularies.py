@@ -25,7 +25,7 @@ def read_vocabulary_table(path: Path) -> dict[str, int]:
     """Return a JSON table token → id."""
     table: dict[str, int] = read_json(path)
     if not all(isinstance(i, int) for i in table.values()):
-        raise CorruptFile(f"{path} is no table of tokens and ids", hint="fetch it again")
+        raise CorruptFile(f"{path} is not a table of tokens and ids", hint="fetch it again")
     return table
 
 
@@ -37,7 +37,7 @@ def read_merges(path: Path) -> list[tuple[str, str]]:
             continue
         pair = line.rstrip("\r").split(" ")
         if len(pair) != 2:
-            raise CorruptFile(f"{path}:{number}: {line!r} is no merge of two pieces")
+            raise CorruptFile(f"{path}:{number}: {line!r} is not a merge of two pieces")
         merges.append((pair[0], pair[1]))
     return merges
 
@@ -47,18 +47,18 @@ def mark_special(backend: Tokenizer, tokens: Sequence[str], *, keep_space: Seque
 
     One in `keep_space` swallows the space before it, as <mask> does in byte-level vocabularies.
     """
-    known = [t for t in tokens if backend.token_to_id(t) is not None]
+    existing = [t for t in tokens if backend.token_to_id(t) is not None]
     backend.add_special_tokens(
-        [AddedToken(t, lstrip=t in keep_space, normalized=False, special=True) for t in known]
+        [AddedToken(t, lstrip=t in keep_space, normalized=False, special=True) for t in existing]
     )
 
 
 def add_tokens(backend: Tokenizer, tokens: Sequence[AddedToken]) -> None:
     """Add tokens that are never split. One that was added before keeps its rules; it may become special."""
-    known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
+    existing = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     wanted: dict[str, AddedToken] = {}
     for token in tokens:
-        before = known.get(token.content)
+        before = existing.get(token.content)
         if before is not None and (before.special or not token.special):
             continue
         first = wanted.setdefault(token.content, before or token)

@@ -38,7 +38,7 @@ class WordSplit:
     """One way to split text into words, and what always goes with it.
 
     `composed`: text is brought into Unicode's form C first. `whole_words`: a word that the vocabulary has is
-    taken as it is, whatever its bytes would merge to. `adds_bos`: texts begin with bos, unless told no.
+    used as it is, even if its bytes merge to another. `adds_bos`: texts begin with bos, unless told no.
     """
 
     names: tuple[str, ...]  # the first is written

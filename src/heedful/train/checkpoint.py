@@ -106,7 +106,7 @@ def write_checkpoint(
     training: Mapping[str, Any],
     ema: Mapping[str, Tensor] | None = None,
 ) -> Path:
-    """Write a checkpoint beside the old ones, then call it the last. A full disk costs nothing old."""
+    """Write a checkpoint next to the old ones, then make it the last. A full disk costs nothing old."""
     final = checkpoint_path(folder, step)
     try:
         with make_folder_atomically(final) as part:
@@ -133,10 +133,10 @@ def seal(part: Path, step: int, training: Mapping[str, Any], shards: Mapping[str
 def write_failure(checkpoint: Path, error: Exception) -> HeedfulError:
     """Return the error for a checkpoint that could not be written."""
     last = newest(checkpoint.parent.parent)
-    kept = f"the last good checkpoint is {last}" if last else "there is no earlier checkpoint"
+    hint = f"the last good checkpoint is {last}" if last else "no earlier checkpoint exists"
     reason = getattr(error, "strerror", None) or str(error)
     reason = "no space left on the disk" if "No space left" in reason else reason
-    return HeedfulError(f"could not write {checkpoint}: {reason}", hint=kept)
+    return HeedfulError(f"could not write {checkpoint}: {reason}", hint=hint)
 
 
 def write_sharded_checkpoint(
@@ -305,14 +305,12 @@ def check_resumable(path: Path, training: Mapping[str, Any], config: Any, finger
 def instead(checkpoint: Path) -> str:
     """Return the hint for a checkpoint that cannot be read: earlier ones are taken once it is gone."""
     earlier = [path for path in list_checkpoints(checkpoint.parent.parent) if path != checkpoint]
-    way = f"the run goes on from {earlier[-1].name}" if earlier else "the run begins anew"
+    way = f"the run goes on from {earlier[-1].name}" if earlier else "the run starts from scratch"
     return f"remove that folder, and {way}"
 
 
 def read_tensors(checkpoint: Path, kind: str) -> dict[str, Tensor]:
-    """Return the tensors of a kind (optimiser, ema) in memory of their own: a mapped file would keep its
-    disk space.
-    """
+    """Return copies of the tensors of a kind (optimiser, ema): a mapped file would keep its disk space."""
     path = checkpoint / f"{kind}.safetensors"
     if not is_sharded(checkpoint) and not path.is_file():
         raise NotFound(f"{path} is not there", hint=instead(checkpoint))

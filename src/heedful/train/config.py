@@ -18,7 +18,15 @@ LEAST = {"steps": 1, "accumulate": 1, "keep": 1, "save_every": 1, "decay": 1, "w
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How a model is trained. Step k depends on weights, optimiser and k alone, so resuming is exact."""
+    """Set how `heedful.fit` trains: steps, learning rate, optimizer, precision and checkpoints.
+
+    >>> import heedful
+    >>> config = heedful.TrainConfig(steps=1000, lr=3e-4, warmup=100, dtype="bfloat16")
+    >>> config.optimiser
+    'adamw'
+
+    Step k depends only on the weights, the optimizer and k, so a run resumes exactly.
+    """
 
     steps: Annotated[int, Option("Train for N steps.", variable="HEED_STEPS")] = 1000
     minutes: Annotated[
@@ -56,8 +64,8 @@ class TrainConfig:
     extended: tuple[int, float, float] | None = None
 
     def __post_init__(self) -> None:
-        for name, known in (("optimiser", OPTIMISERS), ("schedule", SCHEDULES), ("dtype", DTYPES)):
-            check_choice(name, getattr(self, name), known, ConfigError)
+        for name, choices in (("optimiser", OPTIMISERS), ("schedule", SCHEDULES), ("dtype", DTYPES)):
+            check_choice(name, getattr(self, name), choices, ConfigError)
         for name, least in LEAST.items():
             if getattr(self, name) is not None or name not in ("save_every", "decay"):
                 check_integer(name, getattr(self, name), least, error=ConfigError)

@@ -1,6 +1,6 @@
 """Several processes, one model: each reads its rows of a batch, together they take the step that one would.
 
-    Processes               one process alone: what it has is all there is
+    Processes               one process alone, which has everything
     DistributedProcesses    several of them, over torch.distributed
       kind ddp     every process holds the whole model; gradients are averaged (Li et al. 2020)
       kind fsdp    weights, gradients and moments are shared out, gathered layer by layer (Zhao et al. 2023)
@@ -228,14 +228,14 @@ class DistributedProcesses(Processes):
             yield part
 
     def turns(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, int]]:
-        held: list[Batch] = []
+        pending: list[Batch] = []
         for batch in batches:
-            held.append(batch)
-            if len(held) == self.world:
-                yield held[self.rank], 1
-                held = []
-        if held:
-            yield held[min(self.rank, len(held) - 1)], int(self.rank < len(held))
+            pending.append(batch)
+            if len(pending) == self.world:
+                yield pending[self.rank], 1
+                pending = []
+        if pending:
+            yield pending[min(self.rank, len(pending) - 1)], int(self.rank < len(pending))
 
     def mean(self, values: Tensor) -> Tensor:
         values = values.clone()
@@ -280,9 +280,9 @@ class DistributedProcesses(Processes):
         return cast("T", done)
 
     def any_process(self, flag: bool) -> bool:
-        said = torch.tensor([int(flag)])
-        dist.all_reduce(said)
-        return bool(said.item())
+        flags = torch.tensor([int(flag)])
+        dist.all_reduce(flags)
+        return bool(flags.item())
 
     def save_shards(self, tensors: Mapping[str, Tensor], folder: Path) -> dict[str, str]:
         from torch.distributed import checkpoint as dcp
@@ -315,7 +315,7 @@ class DistributedProcesses(Processes):
 
 @contextlib.contextmanager
 def quiet_checkpoint(verb: str) -> Iterator[None]:
-    """Turn what torch raises about shards on any process, which is no Exception, into an OSError."""
+    """Turn what torch raises about shards on any process, which is not an Exception, into an OSError."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:

@@ -36,7 +36,7 @@ from heedful.weights.names import model_tensors
 
 
 class DivergedError(HeedfulError):
-    """The loss, its gradient or a weight is no finite number; the text names the last good checkpoint."""
+    """The loss, its gradient or a weight is not finite; the text names the last good checkpoint."""
 
     exit_code = 5
 
@@ -116,22 +116,35 @@ def fit(
     processes: Processes | None = None,
     report: Callable[[str], object] = print_above,
 ) -> Iterator[Step]:
-    """Train `model` in place, a step at a time; with `processes`, together with others that do the same.
+    """Train a model in place, and yield one `Step` after the other.
 
-    for step in fit(model, "next_token", batches, TrainConfig(steps=1000)): print(step.number, step.loss)
+    >>> import heedful, torch
+    >>> model = heedful.build("gpt2", vocab=16, dim=16, layers=1, heads=2, context=8, seed=0)
+    >>> ids = torch.arange(9).repeat(4, 1)
+    >>> batch = {"tokens": ids[:, :-1], "labels": ids[:, 1:]}
+    >>> config = heedful.TrainConfig(steps=5, lr=1e-2)
+    >>> losses = [step.loss for step in heedful.fit(model, "next_token", [batch], config)]
+    >>> losses[-1] < losses[0]
+    True
 
-    `batches` are what the functions of `heedful.data` return, or any iterable of batches, such as a list or a
-    DataLoader, which is read pass after pass. One batch is a `heedful.data.Batch`, or a dict of its fields:
-    tokens (B, T); labels (B, T), where labels[b, t] is what position t should say (for a decoder the next
-    token: already shifted) and −100 means no loss; valid (B, T), False on padding; and whatever else the
-    objective reads, which it finds in `batch.extra`. Several processes need batches of `heedful.data`.
+    Leave the loop to stop. `step.evaluate(batches)` and `step.save()` evaluate and save.
 
-    `purpose` is the name of an objective, or a function of model and batch. The function returns either the
-    mean loss over the rows of the batch, as a tensor without axes, or a dict of `Term`: sums that say by what
-    they are divided. Gradient accumulation splits a batch into parts. It weights a mean by the rows of each
-    part, and divides terms by the counts of the whole batch, which is exact however ragged the rows are.
+    Args:
+        model: The model to train.
+        purpose: The name of an objective, or a function of the model and a batch. The function returns the
+            mean loss over the rows of the batch, or a dict of `Term`, which are sums with the number they
+            are divided by.
+        batches: What a function of `heedful.data` returns, or any iterable of batches, such as a list or a
+            DataLoader. It is read again after its end. A batch is a `heedful.data.Batch` or a dict with
+            tokens (B, T) and labels (B, T). `labels[b, t]` is what position t should predict, and -100 means
+            no loss. `valid` (B, T) is False on padding. The objective finds other entries in `batch.extra`.
+        config: Steps, learning rate, optimizer and so on.
+        processes: Train together with other processes, which make the same call with batches of
+            `heedful.data`.
+        report: Gets one line that says how steps are made fast, if the config leaves that open on a GPU.
 
-    `report` gets one line that says how steps are made fast, if the config leaves that open on a GPU.
+    Gradient accumulation splits a batch. It weights a mean loss by the rows of each part, and divides terms
+    by the counts of the whole batch, so the result is exact for rows of any length.
     """
     run = TrainingRun(
         model, objective(purpose), as_batches(batches), config, processes or Processes(), report
@@ -139,11 +152,11 @@ def fit(
     with run.locked_folder():
         run.resume()
         before: Step | None = None
-        while not run.finished():
+        while not run.is_finished():
             step = run.step()
             run.check(before)  # one step late: by now its loss has arrived and nobody waits
             yield step
-            if not step.last and run.checkpoint_due():
+            if not step.last and run.is_checkpoint_due():
                 run.save(step)
             before = step
         run.check(before)
@@ -160,7 +173,7 @@ class TrainingRun:
     ) -> None:  # fmt: skip
         if config.folder is not None and any(map(is_parametrized, model.modules())):
             raise ConfigError(
-                "a table learnt by spelling is no plain model yet and cannot be saved",
+                "a table learnt by spelling is not a plain model yet and cannot be saved",
                 hint="use TrainConfig(folder=None), and heedful.save after `with spell_embedding(…)`",
             )
         processes.split(model)
@@ -228,9 +241,11 @@ class TrainingRun:
         self.number = k + 1
         speed = tokens / (time.perf_counter() - began)
         epoch, finite = self.batches.epoch(k), Arriving(loss, norm)
-        return Step(self.number, self.finished(), rate, tokens, speed, epoch, self, loss, finite, norm, terms)
+        return Step(
+            self.number, self.is_finished(), rate, tokens, speed, epoch, self, loss, finite, norm, terms
+        )
 
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Return whether the run has taken all its steps, or used all its minutes."""
         if self.config.minutes is None:
             return self.number >= self.config.steps
@@ -238,8 +253,8 @@ class TrainingRun:
         self.seconds = clock / self.processes.world / 1000
         return self.seconds >= 60 * self.config.minutes
 
-    def checkpoint_due(self) -> bool:
-        """Return whether it is time for a checkpoint: after so many steps, or after so many minutes."""
+    def is_checkpoint_due(self) -> bool:
+        """Return whether a checkpoint is due, after `save_every` steps or `save_minutes` minutes."""
         c = self.config
         if c.save_every is not None:
             return self.number % c.save_every == 0
@@ -283,9 +298,9 @@ class TrainingRun:
     def divergence_error(self, step: Step, quantity: str) -> None:
         """Raise DivergedError with the last good checkpoint as its hint."""
         last = store.newest(Path(self.config.folder)) if self.config.folder is not None else None
-        kept = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"
+        hint = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"
         raise DivergedError(
-            f"{quantity} at step {step.number}", hint=f"{kept}. Try a lower lr, a longer warmup or clip=1.0"
+            f"{quantity} at step {step.number}", hint=f"{hint}. Try a lower lr, a longer warmup or clip=1.0"
         )
 
     def save(self, step: Step, *, best: bool = False) -> Path:
@@ -304,7 +319,7 @@ class TrainingRun:
             if not all(
                 bool(self.processes.whole_tensor(p.isfinite().all())) for p in self.model.parameters()
             ):
-                self.divergence_error(step, "a weight is no number")
+                self.divergence_error(step, "a weight is not a number")
             settings, data = store.config_values(self.config), self.batches.fingerprint
             self._write(
                 folder, step,

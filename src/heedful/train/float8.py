@@ -1,6 +1,11 @@
-"""Which parts of a model multiply in float8 in training (products: `kernels/gpu/float8_product.py`)."""
+"""Parts of a model with a faster form in a compiled step on a GPU, and those that multiply in float8.
+
+The faster forms compute the same. The products in float8 are in `kernels/gpu/float8_product.py`.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +14,7 @@ from torch import Tensor, nn
 from heedful.kernels.gpu.float8_product import ROWS, Float8Linear, Head8, fits_float8, linear8, mlp8
 from heedful.kernels.gpu.gelu import gelu_mlp
 from heedful.kernels.gpu.linear_group import linear_group
-from heedful.kernels.gpu.mamba_mix import conv_silu, mamba_mix
+from heedful.kernels.gpu.state_space.mamba_mix import conv_silu, mamba2_mix, mamba_mix
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.context import Context, PartState
 from heedful.nn.ffn import MLP, gelu_tanh
@@ -21,6 +26,7 @@ from heedful.nn.state_space.ssd import Mamba2
 from heedful.nn.state_space.ssm import Mamba, ShortConv, autocasts, is_unhooked
 
 WORDS = True  # whether the word head's products join in
+CACHE_LINE = 64  # numbers of two bytes
 
 
 class Attention8(Attention):
@@ -67,9 +73,6 @@ def use_float8(model: nn.Module) -> int:
     return count
 
 
-# Parts of a model that take a faster way through a compiled step on a GPU; what they compute is the same.
-
-
 class FusedAttention(Attention):
     """Attention whose q, k and v are one product; one kernel joins and sums their gradients."""
 
@@ -96,8 +99,22 @@ class FusedMLP(MLP):
         return gelu_mlp(x.to(dtype), w1, b1, w2, b2)
 
 
+def fits_mixing(
+    conv: ShortConv, layers: Sequence[nn.Module], x: Tensor, ctx: Context, state: PartState | None
+) -> bool:
+    """Whether nobody watches, changes or hooks the layers that one operator hides, under autocast.
+
+    Padding, packed documents and a state that is carried on are left to the plain part.
+    """
+    plain = all(type(m) in (nn.Linear, ShortConv) and is_unhooked(m) for m in layers)
+    alone = ctx.watch is None and state is None and ctx.valid_new is None and ctx.fresh is None
+    return (
+        plain and alone and autocasts(x) and ctx.backend != "reference" and x.shape[1] > 1 and conv.width == 4
+    )
+
+
 class FusedMamba(Mamba):
-    """Mamba whose work between its two large products is one operator (`kernels/gpu/mamba_mix.py`)."""
+    """Mamba whose work between its two large products is one operator (kernels/gpu/state_space)."""
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         if not self.fits_operator(x, ctx, state):
@@ -114,16 +131,38 @@ class FusedMamba(Mamba):
         return out
 
     def fits_operator(self, x: Tensor, ctx: Context, state: PartState | None) -> bool:
-        """Whether nobody watches, changes or hooks what the operator hides, and its kernels know all sizes.
-
-        Padding, packed documents and a state that is carried on are left to the plain part.
-        """
+        """Whether the operator computes what the part would, and its kernels know all sizes."""
         read = (self.value, self.gate, self.conv, self.low, self.B, self.C, self.delta)
-        plain = all(type(m) in (nn.Linear, ShortConv) and is_unhooked(m) for m in read)
-        alone = ctx.watch is None and state is None and ctx.valid_new is None and ctx.fresh is None
-        if not (plain and alone and autocasts(x)) or ctx.backend == "reference" or x.shape[1] == 1:
-            return False
-        return self.conv.width == 4 and self.conv.bias is not None and fits_kernels(x, self.A_log)
+        fits = self.conv.bias is not None and fits_mixing(self.conv, read, x, ctx, state)
+        return fits and fits_kernels(x, self.A_log)
+
+
+class FusedMamba2(Mamba2):
+    """Mamba-2 whose work between its first product and its norm is one operator (as in `FusedMamba`)."""
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        if not self.fits_operator(x, ctx, state):
+            return super().forward(x, ctx, state)
+        layers = (self.gate, self.value, self.B, self.C, self.delta)
+        # Without the spare columns, the compiler would write rows of whole cache lines and then copy them.
+        spare = -sum(layer.out_features for layer in layers) % CACHE_LINE
+        weights, biases = [m.weight for m in layers], [m.bias for m in layers if m.bias is not None]
+        weight = torch.cat((*weights, weights[0].new_zeros(spare, x.shape[-1])))
+        joint = F.linear(x, weight, torch.cat((*biases, weight.new_zeros(spare))) if biases else None)
+        conv, bias, A = self.conv.weight, self.conv.bias, -torch.exp(to_float32(self.A_log))
+        gated, *_ = mamba2_mix(
+            joint, conv, conv.new_zeros(len(conv)) if bias is None else bias, to_float32(self.step_bias), A,
+            to_float32(self.D), self.heads * self.head_dim, self.groups,
+        )  # fmt: skip
+        out: Tensor = self.out(self.norm(gated))
+        return out
+
+    def fits_operator(self, x: Tensor, ctx: Context, state: PartState | None) -> bool:
+        """Whether the operator computes what the part would, and its kernels know all sizes."""
+        read = (self.gate, self.value, self.B, self.C, self.delta, self.conv)
+        sizes_fit = {self.state, self.head_dim} <= {16, 32, 64, 128} and self.limits == (0.0, None)
+        sizes_fit = sizes_fit and 4 * x.shape[1] * len(self.conv.weight) < 2**31  # 32 bits count them
+        return sizes_fit and fits_mixing(self.conv, read, x, ctx, state) and runs_on_gpu(x)
 
 
 class FusedShortConv(ShortConv):
@@ -141,17 +180,19 @@ class FusedShortConv(ShortConv):
 
 def fused_classes(model: nn.Module) -> list[tuple[nn.Module, type[nn.Module]]]:
     """Return the parts of a model that have a faster form, each with the class of that form."""
-    found: list[tuple[nn.Module, type[nn.Module]]] = []
+    replaced: list[tuple[nn.Module, type[nn.Module]]] = []
     for module in model.modules():
         if type(module) is Attention and alike(module.q, module.k, module.v):
-            found.append((module, FusedAttention))
+            replaced.append((module, FusedAttention))
         elif type(module) is MLP and module.act is gelu_tanh and alike(module.up, module.down, has_bias=True):
-            found.append((module, FusedMLP))
+            replaced.append((module, FusedMLP))
         elif type(module) is Mamba:
-            found.append((module, FusedMamba))
-        elif type(module) is Mamba2 or type(module) is GatedDeltaNet:
-            found.append((module.conv, FusedShortConv))
-    return found
+            replaced.append((module, FusedMamba))
+        elif type(module) is Mamba2:
+            replaced.append((module, FusedMamba2))
+        elif type(module) is GatedDeltaNet:
+            replaced.append((module.conv, FusedShortConv))
+    return replaced
 
 
 def alike(*layers: nn.Linear, has_bias: bool = False) -> bool:

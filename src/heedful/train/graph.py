@@ -48,14 +48,14 @@ class CudaGraphRecorder:
     def record(self, step: StepFunction, batch: Batch, divide: dict[str, Tensor]) -> StepFunction:
         """Return the work for batches of this one's shapes as a replay; capturing runs nothing."""
         torch.cuda.synchronize()
-        held, by = batch.clone(), {name: value.clone() for name, value in divide.items()}
+        static_batch, by = batch.clone(), {name: value.clone() for name, value in divide.items()}
         graph = torch.cuda.CUDAGraph()
         with capture_graph(graph, self.pool, self.stream):
-            loss, norm, terms = step(held, by)
+            loss, norm, terms = step(static_batch, by)
         self.pool = graph.pool()
 
         def replay(batch: Batch, divide: dict[str, Tensor]) -> Result:
-            copy_batch(held, batch)
+            copy_batch(static_batch, batch)
             for name, value in divide.items():
                 by[name].copy_(value)
             graph.replay()
@@ -97,8 +97,8 @@ class GraphedStep:
             self.works = False
             self.forget()
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
-            told = f"a step could not be recorded ({why}); from now on new shapes are done plainly"
-            warnings.warn(told, stacklevel=2)
+            warning = f"a step could not be recorded ({why}); from now on new shapes are done plainly"
+            warnings.warn(warning, stacklevel=2)
 
 
 def batch_tensors(batch: Batch) -> dict[str, Tensor]:

@@ -60,7 +60,7 @@ Weights = dict[str, Tensor]
 class CrossValidation:
     """Logits of rows by heads that had not seen them, and the choice that did best on them.
 
-    A row may be held out several times, in folds drawn anew.
+    A row may be held out several times, in different folds.
     """
 
     rows: list[int]  # by their numbers, those that were held out
@@ -152,23 +152,23 @@ def cross_validate(
     """
     if groups is not None and assign_folds(labels, seed, folds, groups).max(initial=-1) < 1:
         groups = None  # too few to hold one out and learn from another
-    found: list[tuple[NDArray[np.int64], Tensor, Tensor]] = []
+    predictions: list[tuple[NDArray[np.int64], Tensor, Tensor]] = []
     for repeat in range(repeats):
         fold_of = assign_folds(labels, seed + repeat, folds, groups)
         for fold in range(fold_of.max(initial=-1) + 1):
-            held = np.flatnonzero(fold_of == fold)
-            logits = predict(np.flatnonzero(fold_of != fold), held)
-            losses = torch.stack([mean_loss(one, targets[held]) * len(held) for one in logits])
-            found.append((held, logits, losses))
-            report_progress("folds", len(found), repeats * (int(fold_of.max()) + 1))
-    losses = torch.stack([loss for *_, loss in found])  # (folds, candidates)
-    per = len(found) // repeats
+            valid = np.flatnonzero(fold_of == fold)
+            logits = predict(np.flatnonzero(fold_of != fold), valid)
+            losses = torch.stack([mean_loss(one, targets[valid]) * len(valid) for one in logits])
+            predictions.append((valid, logits, losses))
+            report_progress("folds", len(predictions), repeats * (int(fold_of.max()) + 1))
+    losses = torch.stack([loss for *_, loss in predictions])  # (folds, candidates)
+    per = len(predictions) // repeats
     rows: list[int] = []
     chosen = []
-    for i, (held, logits, _) in enumerate(found):
+    for i, (valid, logits, _) in enumerate(predictions):
         first = i // per * per
         others = losses[first : first + per].sum(0) - losses[i]
-        rows += held.tolist()
+        rows += valid.tolist()
         chosen.append(logits[int(others.argmin())])
     sizes = () if groups is None else np.unique(groups[sorted(set(rows))], return_counts=True)[1].tolist()
     return CrossValidation(rows, torch.cat(chosen), int(losses.sum(0).argmin()), per, tuple(sizes))
@@ -179,14 +179,11 @@ def fit_candidates(
     weights: Tensor | None = None, penalties: Sequence[float] = PENALTIES,
 ) -> Tensor:  # fmt: skip
     """Return the logits of held-out rows by a head for each of the penalties, (P, N, C)."""
-    start, found = None, []
+    start, logits = None, []
     for penalty in penalties:
         start = fit_logistic(x[train], targets[train], classes, penalty, start, weights=weights)
-        found.append(F.linear(x[valid], *start))
-    return torch.stack(found)
-
-
-# The head on a model: its vectors, and all rows under one head.
+        logits.append(F.linear(x[valid], *start))
+    return torch.stack(logits)
 
 
 def put_linear_head(model: Model, labels: Sequence[str]) -> LM:
@@ -212,7 +209,7 @@ def read_vectors(model: LM, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
     return torch.cat(vectors), torch.cat(targets)
 
 
-def foretell_tuning(model: LM, batches: Batches) -> float:
+def estimate_tuning_seconds(model: LM, batches: Batches) -> float:
     """Return about how many seconds tuning takes; a step takes three times as long as reading its rows."""
     every = list(batches.once())
     tokens, rows = (sum(size(batch.tokens) for batch in every) for size in (Tensor.numel, len))
@@ -266,24 +263,24 @@ def fit_linear_head(
     before = copy_weights(blocks) if pairs else {}
     penalties = (TUNED_PENALTY,) if pairs else PENALTIES
 
-    def predict_frozen(train: NDArray[np.int64], held: NDArray[np.int64]) -> Tensor:
+    def predict_frozen(train: NDArray[np.int64], valid: NDArray[np.int64]) -> Tensor:
         """Logits of held-out rows by every penalty."""
         x, train = scale_vectors(frozen)[0], np.concatenate([train, always])
-        return fit_candidates(x, targets, classes, train, held, weights, penalties)
+        return fit_candidates(x, targets, classes, train, valid, weights, penalties)
 
-    def predict_tuned(train: NDArray[np.int64], held: NDArray[np.int64]) -> Tensor:
+    def predict_tuned(train: NDArray[np.int64], valid: NDArray[np.int64]) -> Tensor:
         """The same, by vectors whose tuning did not see these rows either."""
         train = np.concatenate([train, always])
         tune_on_pairs(model, batches, train.tolist(), labels, seed + len(tuned))
         tuned.append(copy_weights(blocks))
         x = scale_vectors(read_vectors(model, batches.once())[0])[0]
         set_weights(blocks, [before])
-        return fit_candidates(x, targets, classes, train, held, weights, penalties)
+        return fit_candidates(x, targets, classes, train, valid, weights, penalties)
 
     validate = partial(cross_validate, targets=targets, labels=labels[:rows], seed=seed, groups=groups)
     if pairs:
         if announce is not None:
-            announce(validate(predict_frozen, folds=TUNED_FOLDS), foretell_tuning(model, batches))
+            announce(validate(predict_frozen, folds=TUNED_FOLDS), estimate_tuning_seconds(model, batches))
         validation = validate(predict_tuned, folds=TUNED_FOLDS)
         set_weights(blocks, tuned)
     else:
@@ -294,22 +291,19 @@ def fit_linear_head(
     return validation, penalty
 
 
-# Vectors tuned on pairs.
-
-
 def pairs_loss(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ_i mean_{j ∈ P(i)} log softmax_{k ≠ i}(v_i·v_k / τ)_j; a row without a partner counts nothing."""
     assert isinstance(model, LM)
     assert isinstance(model.head, SentenceHead)
-    found, labels = [], extra_of(batch, "label")
+    groups, labels = [], extra_of(batch, "label")
     parts = group_by_length(batch)
     for rows, width in parts:
         tokens, valid, types = (
             None if part is None else part[rows, :width] for part in (batch.tokens, batch.valid, batch.types)
         )
         assert tokens is not None
-        found.append(model.head.vectors(model.encode(tokens, valid=valid, types=types), valid))
-    vectors, labels = promote_float32(torch.cat(found)), labels[torch.cat([rows for rows, _ in parts])]
+        groups.append(model.head.vectors(model.encode(tokens, valid=valid, types=types), valid))
+    vectors, labels = promote_float32(torch.cat(groups)), labels[torch.cat([rows for rows, _ in parts])]
     itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
     partner = (labels[:, None] == labels[None, :]) & ~itself  # (B, B)
     logs = (vectors @ vectors.T / TEMPERATURE).masked_fill(itself, -torch.inf).log_softmax(1)

@@ -59,8 +59,8 @@ def mean_losses(
         raise InputError(
             f"an evaluation of max_batches={max_batches} reads nothing", hint="give at least 1, or None"
         )
-    found = [torch.as_tensor(v, device=device).double() for v in sums.values()]
-    answers, *values = processes.mean(torch.stack(found)).tolist()
+    tensors = [torch.as_tensor(v, device=device).double() for v in sums.values()]
+    answers, *values = processes.mean(torch.stack(tensors)).tolist()
     return {name: value / (answers or 1.0) for name, value in zip(list(sums)[1:], values, strict=True)}
 
 

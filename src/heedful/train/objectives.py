@@ -1,8 +1,8 @@
 """Objectives of training: functions of a model and a batch.
 
-An objective gives terms. A term is a *sum* and says what it is to be divided by (answers, rows or tokens);
-`fit` divides by the count of the whole accumulated batch, on all processes together, so that splitting a
-batch changes nothing, however ragged it is.
+An objective gives terms. A term is a *sum* and names its divisor (answers, rows or tokens). `fit` divides by
+the count of the whole accumulated batch, on all processes together. So splitting a batch changes nothing,
+however ragged it is.
 """
 
 from __future__ import annotations

@@ -88,14 +88,14 @@ def make_optimisers(model: nn.Module, c: TrainConfig) -> list[Optimizer]:
 
 def adamw(parameters: Iterable[dict[str, object]], c: TrainConfig) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter 2019), one fused kernel for all tensors."""
-    kept = [g | {"params": alike} for g in parameters for alike in group_by_mesh(g["params"])]  # type: ignore[arg-type]
-    rate = first_rate(kept[0]["params"][0], c)  # type: ignore[index]
+    groups = [g | {"params": alike} for g in parameters for alike in group_by_mesh(g["params"])]  # type: ignore[arg-type]
+    rate = first_rate(groups[0]["params"][0], c)  # type: ignore[index]
     recorded = isinstance(rate, Tensor)
-    return torch.optim.AdamW(kept, lr=rate, betas=c.betas, eps=c.eps, fused=True, capturable=recorded)
+    return torch.optim.AdamW(groups, lr=rate, betas=c.betas, eps=c.eps, fused=True, capturable=recorded)
 
 
 def first_rate(parameter: Tensor, c: TrainConfig) -> float | Tensor:
-    """The learning rate as a number, or as a tensor that a recorded step can read anew each time."""
+    """The learning rate as a number, or as a tensor that a recorded step can read again each time."""
     return torch.tensor(c.lr, device=parameter.device) if c.graph and parameter.is_cuda else c.lr
 
 
@@ -121,8 +121,8 @@ class Muon(Optimizer):
             state = self.state[p]
             if "momentum" not in state:
                 state["momentum"] = torch.zeros_like(p)
-            held = state["momentum"].lerp_(grad, 1 - group["momentum"])
-            update = orthogonalise(gather_dtensor(grad.lerp(held, group["momentum"]))).to(p.dtype)
+            momentum = state["momentum"].lerp_(grad, 1 - group["momentum"])
+            update = orthogonalise(gather_dtensor(grad.lerp(momentum, group["momentum"]))).to(p.dtype)
             p.mul_(1 - group["lr"] * group["weight_decay"])
             rate = group["lr"] * 0.2 * math.sqrt(max(p.shape))
             p.sub_(shared_like(update, p, source=None) * rate)

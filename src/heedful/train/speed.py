@@ -52,7 +52,7 @@ def choose_speed(
 ) -> tuple[TrainConfig, str | None]:  # fmt: skip
     """Return the config with `compile` and `graph` decided, and a line that says what was chosen and why.
 
-    There is no line if the config has decided both, or on a CPU, where steps are neither. A run that
+    The line is empty if the config has decided both, or on a CPU, where steps are neither. A run that
     continues from the checkpoint `resumed` keeps its choice, so that resuming is exact.
     """
     undecided = [name for name in WORDS if getattr(config, name) is None]

@@ -26,17 +26,17 @@ def grams(token: str, orders: Sequence[int] = ORDERS) -> list[str]:
 
 def spelling(tokens: Sequence[str], buckets: int, orders: Sequence[int] = ORDERS) -> Tensor:
     """S (V, buckets), sparse: row v is the mean over the grams of token v, put into buckets by a hash."""
-    found = [grams(token, orders) for token in tokens]
-    rows = [v for v, some in enumerate(found) for _ in some]
-    columns = [zlib.crc32(gram.encode()) % buckets for some in found for gram in some]
-    shares = [1 / len(some) for some in found for _ in some]
+    groups = [grams(token, orders) for token in tokens]
+    rows = [v for v, some in enumerate(groups) for _ in some]
+    columns = [zlib.crc32(gram.encode()) % buckets for some in groups for gram in some]
+    shares = [1 / len(some) for some in groups for _ in some]
     where = torch.tensor([rows, columns])
     size = (len(tokens), buckets)
     return torch.sparse_coo_tensor(where, torch.tensor(shares), size, check_invariants=True).coalesce()
 
 
 class SpelledEmbedding(nn.Module):
-    """E = W + S Z: a vector of its own for each token, and the mean of those its grams share
+    """E = W + S Z: one vector per token, and the mean of those its grams share
 
     (Bojanowski et al. 2017, arXiv 1607.04606, §3.2; theirs is a sum, which makes long words loud.)
     """

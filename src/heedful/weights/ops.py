@@ -87,7 +87,8 @@ class PerHead(Op):
 class Pairs(Op):
     """Rotary pairs stored side by side (x₀ x₁ | x₂ x₃ …); ours stand half a head apart.
 
-    `rotary` turns the last so many rows of each head (None: all), or the first of them.
+    `rotary` turns the last N rows of each head (None: all), or the first of them. A norm with weights
+    for each head, (H, K), is one column.
     """
 
     heads: int
@@ -95,7 +96,8 @@ class Pairs(Op):
     first: bool = False
 
     def _permute(self, t: Tensor, *, inverse: bool) -> Tensor:
-        size = t.shape[0] // self.heads
+        rows = t.flatten() if t.shape[0] == self.heads else t
+        size = rows.shape[0] // self.heads
         turned = self.rotary or size
         order = torch.arange(turned).view(-1, 2).t().flatten()
         if inverse:
@@ -103,13 +105,28 @@ class Pairs(Op):
         start = 0 if self.first else size - turned
         index = torch.arange(size)
         index[start : start + turned] = order + start
-        return t.unflatten(0, (self.heads, size))[:, index].flatten(0, 1)
+        return rows.unflatten(0, (self.heads, size))[:, index].reshape(t.shape)
 
     def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
         return [self._permute(t, inverse=False) for t in theirs]
 
     def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
         return [self._permute(t, inverse=True) for t in ours]
+
+
+@dataclass(frozen=True)
+class Each(Op):
+    """One published tensor is split by `first`, and each of its parts changed by an op of its own."""
+
+    first: Op
+    ops: tuple[Op, ...]
+
+    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        parts = zip(self.ops, self.first.load(theirs, shapes), shapes, strict=True)
+        return [op.load([t], [shape])[0] for op, t, shape in parts]
+
+    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return self.first.save([op.save([t])[0] for op, t in zip(self.ops, ours, strict=True)])
 
 
 @dataclass(frozen=True)

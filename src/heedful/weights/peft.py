@@ -2,7 +2,7 @@
 
     W + α/r · B A, or α/√r · B A (Kalajdzievski 2023), for every published matrix W that the file names
 
-Names begin with base_model.model; tensors that are no A or B were trained whole: mostly a head.
+Names begin with base_model.model; tensors that are neither A nor B were trained whole: mostly a head.
 """
 
 from __future__ import annotations

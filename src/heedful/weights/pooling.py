@@ -48,7 +48,22 @@ def pool(hidden: Tensor, valid: Tensor, pooling: Pooling) -> Tensor:
 def embed(
     model: Model, sentences: Sequence[str], *, batch: int = 32, pooling: Pooling | None = None
 ) -> Tensor:
-    """One vector per sentence, (N, D), pooled as the checkpoint says; by the mean if it is silent."""
+    """Return one vector per sentence as a tensor (N, D).
+
+    The vectors are pooled as the checkpoint defines it, and by the mean if it defines nothing.
+
+    >>> import heedful
+    >>> encoder = heedful.load("all-minilm-l6-v2")
+    >>> vectors = heedful.embed(encoder, ["Seattle motel", "Seattle hotel", "bread"])
+    >>> vectors.shape
+    torch.Size([3, 384])
+    >>> bool(vectors[0] @ vectors[1] > vectors[0] @ vectors[2])
+    True
+
+    Args:
+        batch: Compute this many sentences at once. It does not change the result.
+        pooling: Pool differently from the checkpoint.
+    """
     if isinstance(sentences, str):
         raise InputError(
             "embed takes a list of sentences, got one string", hint="write embed(model, [sentence])"
@@ -126,9 +141,9 @@ def read_pooling(folder: Path) -> Pooling | None:
         )
     mode = "mean"
     if "Pooling" in kinds:
-        said = _read_json(folder / kinds["Pooling"] / "config.json", dict)
-        chosen = [MODES.get(k, k) for k, v in said.items() if k.startswith("pooling_mode") and v is True]
-        chosen += [said["pooling_mode"]] if isinstance(said.get("pooling_mode"), str) else []
+        settings = _read_json(folder / kinds["Pooling"] / "config.json", dict)
+        chosen = [MODES.get(k, k) for k, v in settings.items() if k.startswith("pooling_mode") and v is True]
+        chosen += [settings["pooling_mode"]] if isinstance(settings.get("pooling_mode"), str) else []
         if len(chosen) != 1 or chosen[0] not in MODES.values():
             raise ConfigError(
                 f"{folder} pools by {chosen}", hint=f"one of {', '.join(MODES.values())} is built here"
@@ -184,7 +199,7 @@ def write_pooling(pooling: Pooling | None, folder: Path, dim: int) -> None:
         for i, kind in enumerate(kinds)
     ]
     write_text(folder / "modules.json", json.dumps(modules, indent=2))
-    said = {"word_embedding_dimension": dim} | {key: mode == pooling.mode for key, mode in MODES.items()}
-    write_text(folder / "1_Pooling" / "config.json", json.dumps(said, indent=2))
+    settings = {"word_embedding_dimension": dim} | {key: mode == pooling.mode for key, mode in MODES.items()}
+    write_text(folder / "1_Pooling" / "config.json", json.dumps(settings, indent=2))
     limits = {"max_seq_length": pooling.length, "do_lower_case": False}
     write_text(folder / "sentence_bert_config.json", json.dumps(limits))

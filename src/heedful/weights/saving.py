@@ -15,6 +15,7 @@ from torch import Tensor
 
 from heedful.core.errors import InputError
 from heedful.core.images import write_image_processor
+from heedful.core.sound import write_sound_processor
 from heedful.models.assembled import MODEL_TYPE, has_own_parts
 from heedful.models.base import Model
 from heedful.models.hf_config import GENERATION, config_from, config_to, own_architecture
@@ -28,19 +29,28 @@ from heedful.weights.pooling import write_pooling
 
 
 def save(model: Model, folder: str | Path, *, quantized: bool = False) -> Path:
-    """Write a model as a folder in Hugging Face layout: config.json, model.safetensors, tokenizer.
+    """Write a model as a folder in the Hugging Face layout, and return the path.
 
-    A checkpoint that was loaded gets back every tensor under its published name and dtype. An adapter is
-    written beside the weights it stands on; `merge` first to have one model. A classifier of sentence vectors
-    has no class in `transformers`: its model_type begins with heedful-, so that only heedful opens it.
+    The folder has config.json, model.safetensors and the tokenizer. `heedful.load` and `transformers` open
+    it.
 
-    Of a model that you assembled from parts, or gave a head of your own, the tensors keep our names;
-    `load(folder, into=model)` fills such a model again.
+    >>> import heedful
+    >>> model = heedful.build("gpt2", vocab=64, dim=32, layers=1, heads=2, seed=0)
+    >>> folder = heedful.save(model, "my-model")
+    >>> sorted(path.name for path in folder.iterdir())
+    ['config.json', 'model.safetensors']
+    >>> heedful.load("my-model").config.dim
+    32
 
-    The matrices of a quantised model are written as plain floats, which other libraries open. They stay
-    rounded with `quantized`, in a quarter or an eighth of the space, in a folder that only heedful opens.
+    A model that was loaded gets every tensor back under its published name and type.
 
-    Of a model that is split over processes, all of them call this, and the first one writes it whole.
+    - An adapter is written next to the weights of its base. Call `merge` first to get one model.
+    - The matrices of a quantized model are written as plain floats. With `quantized=True` they stay rounded,
+      in a folder that only heedful opens.
+    - A model that you assembled from parts keeps our names. Fill such a model again with `load(folder,
+      into=model)`.
+    - A classifier of sentence vectors has no class in `transformers`, so only heedful opens it.
+    - If a model is split over processes, all of them call this function, and the first one writes.
     """
     folder = Path(folder)
     if folder.is_file():
@@ -49,7 +59,8 @@ def save(model: Model, folder: str | Path, *, quantized: bool = False) -> Path:
         raise InputError("this model has shapes and no weights", hint="build it on a device, or load it")
     if "pruned" in model.hf_config:
         raise InputError(
-            "heads were taken out of it, which no config.json can say", hint="keep it with torch.save"
+            "heads were taken out of it, or its table was untied, which no config.json can say",
+            hint="keep it with torch.save",
         )
     if any(map(is_shared, model.parameters())):
         with gather_weights(model):
@@ -66,13 +77,13 @@ def _write_folder(model: Model, folder: Path) -> Path:
     family, origin = model.family, model.origin
     adapter = adapter_tensors(model)
     if "quantization" in model.hf_config or has_own_parts(model):
-        held, origin = published_tensors(model, own_rows(model), None, leave=adapter), Origin()
+        tensors, origin = published_tensors(model, own_rows(model), None, leave=adapter), Origin()
     else:
-        held = published_tensors(model, family.rows(model.config), origin, leave=adapter)
+        tensors = published_tensors(model, family.rows(model.config), origin, leave=adapter)
     if origin is None and model.config.head == "none" and family.prefix:
-        held = {name.removeprefix(f"{family.prefix}."): tensor for name, tensor in held.items()}
-    write_safetensors(folder, held)
-    _write_json(folder / "config.json", _saved_config(model, held))
+        tensors = {name.removeprefix(f"{family.prefix}."): tensor for name, tensor in tensors.items()}
+    write_safetensors(folder, tensors)
+    _write_json(folder / "config.json", _saved_config(model, tensors))
     _write_beside(model, folder)
     if adapter:
         save_adapter(model, folder)
@@ -94,14 +105,14 @@ def dequantised_model(model: Model) -> Model:
 
 
 def save_without_weights(model: Model, folder: Path) -> None:
-    """Write all of a model but its tensors, which lie in shards beside it under our own names.
+    """Write all of a model but its tensors, which lie in shards next to it under our own names.
 
     `sharding` in config.json has the fields that published names would tell.
     """
     hf_config = _saved_config(model, {})
-    found = vars(config_from(model.family, hf_config))
+    written = vars(config_from(model.family, hf_config))
     ours = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
-    more = {name: value for name, value in ours.items() if value != found[name]}
+    more = {name: value for name, value in ours.items() if value != written[name]}
     _write_json(folder / "config.json", hf_config | {"sharding": {"fields": more}})
     _write_beside(model, folder)
 
@@ -109,7 +120,7 @@ def save_without_weights(model: Model, folder: Path) -> None:
 def save_on_base(model: Model, folder: str | Path, base: str, dtype: torch.dtype = torch.float16) -> Path:
     """Write only what was learnt on top of `base`: adapter, trained head, config.
 
-    `base` is whatever `load` takes (an installed model's name, a folder, a hub id), which finds it again.
+    `base` is anything `load` accepts (an installed model's name, a folder, a hub id), which finds it again.
     """
     folder = save_adapter(model, folder, base=base, dtype=dtype)
     hf_config = config_to(model.family, model.config, model.hf_config)
@@ -118,7 +129,7 @@ def save_on_base(model: Model, folder: str | Path, base: str, dtype: torch.dtype
 
 
 def _write_beside(model: Model, folder: Path) -> None:
-    """Write what belongs to a model beside its config and its tensors: settings, tokenizer, pooling."""
+    """Write what belongs to a model besides its config and its tensors: settings, tokenizer, pooling."""
     (folder / GENERATION).unlink(missing_ok=True)  # an earlier model's rules are not this one's
     if model.generation:
         _write_json(folder / GENERATION, model.generation)
@@ -127,10 +138,12 @@ def _write_beside(model: Model, folder: Path) -> None:
     write_pooling(model.pooling, folder, model.config.dim)
     if model.image_processor is not None:
         write_image_processor(model.image_processor, folder)
+    if model.sound_processor is not None:
+        write_sound_processor(model.sound_processor, folder)
 
 
 def _saved_config(model: Model, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The config.json beside published `tensors`; a quantised model's has the fields that neither tells."""
+    """The config.json of published `tensors`; a quantised model's has the fields that neither tells."""
     hf_config = config_to(model.family, model.config, model.hf_config)
     if has_own_parts(model):
         own = f"{MODEL_TYPE}-{type(getattr(model, 'head', None)).__name__}"
@@ -140,11 +153,11 @@ def _saved_config(model: Model, tensors: Mapping[str, Tensor]) -> dict[str, Any]
         # Another program would miss every rounded matrix and draw one of its own: it must not know the type.
         hf_config["model_type"] = f"heedful-{model.family.name}"
         hf_config["architectures"] = [own_architecture(model.family, model.config.head)]
-        found = vars(
+        written = vars(
             config_from(model.family, hf_config, tensors)
         )  # what the file and the tensors' names give
         ours = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
-        more = {name: value for name, value in ours.items() if value != found[name]}
+        more = {name: value for name, value in ours.items() if value != written[name]}
         hf_config["quantization"] = stored | ({"fields": more} if more else {})
     # What it computes in: the type of a rounded table's vectors, or of the first float weight.
     rounded = [m.dtype for m in model.modules() if isinstance(m, Int8Embedding)]

@@ -3,6 +3,12 @@
 The encoded text is cut into jobs of about 10,000 words. A job is the unit of everything: its random stream is
 a function of (seed, epoch, job), its learning rate of its position in the text, its loss is summed apart. So
 nothing depends on which thread trains it, and to resume a run is to know the number of the next job.
+
+Bigrams that are one word can be joined first: "new york" → "new_york" (Mikolov et al. 2013b §4, eq. 6).
+
+    score(a, b) = (count(ab) - δ) / (count(a) count(b)) · N
+
+δ = min_count excludes chance pairs of rare words. A second pass makes phrases of three and four words.
 """
 
 from __future__ import annotations
@@ -46,7 +52,7 @@ class Corpus:
     def __post_init__(self) -> None:
         if not isinstance(self.source, Path | Iterable):
             raise InputError(
-                f"{type(self.source).__name__} is no corpus",
+                f"{type(self.source).__name__} is not a corpus",
                 hint="pass a path, or a list of sentences, each a list of words",
             )
         if isinstance(self.source, Iterator):
@@ -181,14 +187,6 @@ def drop_unknown(ids: list[int]) -> np.ndarray:
     repeated = ends.copy()
     repeated[1:] &= ends[:-1]
     return array[~repeated]
-
-
-# Bigrams that are one word: "new york" → "new_york" (Mikolov et al. 2013b §4, eq. 6).
-#
-#     score(a, b) = (count(ab) - δ) / (count(a) count(b)) · N
-#
-# δ = min_count keeps chance pairs of rare words out. Passes may be chained: the second makes phrases of three
-# and four.
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,12 @@ The noise words are drawn once per window and shared by its examples; one that e
 (a noise word that happens to be a true context stays: it is noise, not a judgement). Maximising Π σ(u_w·h) Π
 σ(-u_n·h) is what this does; minimising Π σ(u_n·h) would not be the same. As in the authors' program the
 context words are the inputs and the centre the output; over a text the pairs are symmetric.
+
+`skipgram_step` shows one step of skip-gram with negative sampling with every number, for a page, a table or a
+test. For the centre's vector v and outside vectors u_o with label y_o (1 observed, 0 drawn as noise):
+
+    x_o = u_o · v     p_o = σ(x_o)     L = -Σ_o [y_o log p_o + (1 - y_o) log(1 - p_o)]
+    e_o = p_o - y_o     ∂L/∂u_o = e_o v     ∂L/∂v = Σ_o e_o u_o     θ ← θ - η ∂L/∂θ   (Goldberg & Levy 2014)
 """
 
 from __future__ import annotations
@@ -103,15 +109,6 @@ def draw_windows(
             if contexts:
                 yield Window(centre, contexts, outputs, signs)
         sentence = []
-
-
-# One step of skip-gram with negative sampling with every number, as data a page, a table or a test can read.
-#
-# For the centre's vector v and outside vectors u_o with label y_o (1 observed, 0 drawn as noise):
-#
-#     x_o = u_o · v     p_o = σ(x_o)     L = -Σ_o [y_o log p_o + (1 - y_o) log(1 - p_o)]
-#     e_o = p_o - y_o     ∂L/∂u_o = e_o v     ∂L/∂v = Σ_o e_o u_o     θ ← θ - η ∂L/∂θ     (Goldberg & Levy
-#     2014)
 
 
 SENTENCE = "Marco saw a furry little wampimuk hiding in the tree ."

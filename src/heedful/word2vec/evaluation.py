@@ -65,7 +65,7 @@ def read_analogies(path: Path) -> dict[str, list[tuple[str, ...]]]:
 
 
 def read_judgements(path: Path) -> list[tuple[str, str, float]]:
-    """Read (word, word, score) of each line; a first line whose third column is no number is a heading."""
+    """Read (word, word, score) of each line; a first line whose third column is not a number is a heading."""
     pairs = []
     for number, line in enumerate(read_lines(path), start=1):
         parts = line.replace(",", " ").split()

@@ -118,7 +118,7 @@ def _count_columns(first: bytes, path: Path) -> int:
     if len(parts) < 2 or not _is_number_row(parts):
         raise CorruptFile(
             f"{path}: the first line {first[:40]!r} is neither 'words dimensions' nor a word and numbers",
-            hint="it is no word2vec or GloVe file",
+            hint="it is not a word2vec or GloVe file",
         )
     return len(parts) - 1
 

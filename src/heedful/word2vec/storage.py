@@ -36,8 +36,9 @@ def file_lock(path: Path) -> FileLock:
 def write_tensor_file(path: Path, tensors: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
     """Write tensors and a state that JSON can hold: the same values always give the same bytes.
 
-    (safetensors' own save_file orders its metadata anew in each process and leaves a file behind if it is
-    killed.) The metadata hold the SHA-256 of the file, taken while the digest's own place was BLANK_DIGEST.
+    (safetensors' own save_file orders its metadata differently in each process and leaves a file behind if it
+    is killed.) The metadata hold the SHA-256 of the file, taken while the digest's own place was
+    BLANK_DIGEST.
     """
     header: dict[str, Any] = {"__metadata__": {"format": FILE_FORMAT, "state": json.dumps(state)}}
     header["__metadata__"][DIGEST] = BLANK_DIGEST
@@ -118,7 +119,7 @@ def pack_tables(
     words: list[str], input: np.ndarray, output: np.ndarray | None, counts: np.ndarray | None,
     tree: HuffmanTree | None,
 ) -> Tensors:  # fmt: skip
-    """Return the tensors of a file: the words as bytes of JSON, and whichever tables there are."""
+    """Return the tensors of a file: the words as bytes of JSON, and the tables that exist."""
     text = json.dumps(words, ensure_ascii=False).encode()
     tensors = {"input": input, "words": np.frombuffer(text, dtype=np.uint8)}
     if output is not None:

@@ -50,10 +50,18 @@ class Ranking(list[tuple[str, float]]):
 
 
 class Word2Vec:
-    """Words and their vectors.
+    """Hold words and their vectors: train them, ask them questions, load and save them.
 
-    `input` (V, D) is v, what is used as *the* vectors; `output` is u, the other vector of each word, or of
-    each inner node of the tree (hierarchical softmax), or None for vectors from elsewhere. `history` is the
+    >>> import heedful
+    >>> text = [line.split() for line in ["the cat sat on the mat", "the dog lay on the rug"] * 50]
+    >>> vectors = heedful.Word2Vec.train(text, dim=8, min_count=1, epochs=2, threads=1, seed=0)
+    >>> vectors["cat"].shape
+    (8,)
+    >>> len(vectors.neighbours("cat", 3))
+    3
+
+    `input` (V, D) has the vectors v that are used everywhere. `output` has the second vector u of each word,
+    or of each inner node of the Huffman tree. It is None for vectors from another program. `history` has the
     mean loss of each epoch.
     """
 
@@ -113,7 +121,7 @@ class Word2Vec:
             finite = bool(np.isfinite(array).all())
         except (AttributeError, TypeError, ValueError):
             raise InputError(
-                f"{type(table).__name__} is no table of numbers",
+                f"{type(table).__name__} is not a table of numbers",
                 hint="give an array or a tensor (of a layer, its .weight)",
             ) from None
         if not finite:
@@ -245,7 +253,7 @@ class Word2Vec:
         lowercase: bool = False, phrases: Sequence[Phrases] = (), device: str = "cpu",
         report: Callable[[ProgressReport], None] | None = None, **more: Any,
     ) -> Word2Vec:  # fmt: skip
-        """Continue training on new text; its new words (min_count times or more) get rows of their own.
+        """Continue training on new text; its new words (min_count times or more) get new rows.
 
         Returns new vectors; these stay as they are. Old words keep their rows, and hierarchical softmax its
         tree.

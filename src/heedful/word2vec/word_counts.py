@@ -1,4 +1,9 @@
-"""The words, how often each occurs, and the two distributions made from the counts."""
+"""The words, how often each occurs, and the distributions and the tree that are made from the counts.
+
+Hierarchical softmax has a binary tree with frequent words near the root (Huffman 1952; Mikolov et al. 2013b
+§2.1): P(w | h) = Π_j σ(s_j u_j · h) over the inner nodes j on the path to w, s_j = +1 to the left and -1 to
+the right. σ(x) + σ(-x) = 1 at every node, so the probabilities of all words sum to one.
+"""
 
 from __future__ import annotations
 
@@ -117,13 +122,6 @@ def alias_table(probabilities: np.ndarray) -> np.ndarray:
             small.append(large.pop())
     limits = np.clip(np.round(np.array(share) * TWO_32), 0, TWO_32 - 1)
     return np.column_stack((limits, alias)).astype(np.uint32)
-
-
-# The binary tree of hierarchical softmax: frequent words near the root (Huffman 1952; Mikolov et al. 2013b
-# §2.1).
-#
-# P(w | h) = Π_j σ(s_j u_j · h) over the inner nodes j on the path to w, s_j = +1 to the left and -1 to the
-# right; σ(x) + σ(-x) = 1 at every node, so the probabilities of all words sum to one.
 
 
 class HuffmanTree(NamedTuple):

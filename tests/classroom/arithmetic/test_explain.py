@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import heedful
-from heedful.classroom.arithmetic.explain import examples, read_exercise, sentences
+from heedful.classroom.arithmetic import explain as explain_module
+from heedful.classroom.arithmetic.explain import LEARNING_ORDER, examples, read_exercise, sentences
 from heedful.classroom.arithmetic.worked import Derivation, is_arrangement
 from heedful.core.errors import InputError, NotFound
 from heedful.decode.quantize import quantize
@@ -272,7 +273,7 @@ def test_a_part_that_cannot_be_written_out_says_so() -> None:
     with pytest.raises(InputError, match="has no Attention or CrossAttention"):
         heedful.explain(model, text)
     model, text = subject("gpt2", 1)
-    with pytest.raises(InputError, match="no head 9"):
+    with pytest.raises(InputError, match="unknown head 9"):
         heedful.explain(model, text, head=9)
     with pytest.raises(InputError, match="topic='atention' is unknown"):
         heedful.explain(model, text, topic="atention")
@@ -298,3 +299,10 @@ def test_matrices_of_whole_numbers_are_written_out_with_their_scale(
     worked = heedful.explain(model, [5, 9, 2, 7], target, topic=topic)
     assert worked.check is not None
     assert worked.check < 1e-5
+
+
+def test_every_example_file_has_a_place_in_the_learning_order() -> None:
+    folder = Path(explain_module.__file__).parent / "examples"
+    assert {path.stem for path in folder.glob("*.yaml")} - {"sentences"} == set(LEARNING_ORDER)
+    names = list(examples())
+    assert names.index("motel") < names.index("hello") < names.index("cat-sat") < names.index("gpt3-weights")

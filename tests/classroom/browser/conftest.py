@@ -31,7 +31,11 @@ SETTLED = """() => {
 }"""
 
 
-CORE = ("test_bundle.py", "test_pages.py")  # a page takes seconds to open; `make browser` runs the others
+CORE = (
+    "test_bundle.py",
+    "test_pages.py",
+    "test_tour.py",
+)  # a page takes seconds to open; `make browser` runs the others
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -62,6 +66,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     heedful.save(made("transformer", bpe, heads=2), root / "encoder-decoder")
     heedful.save(made("rnnsearch", bpe, layers=1), root / "rnn")
     heedful.save(made("mamba", bpe, state=4), root / "mamba")
+    heedful.save(made("lstm", bpe), root / "lstm")
     save_vectors(root / "vectors")
     return root
 

@@ -161,20 +161,6 @@ def test_beam_search_shows_its_tree(visitor: Visitor) -> None:
     assert not visitor.faults
 
 
-@pytest.mark.parametrize("stop", range(1, 10))
-def test_a_stop_of_the_tour_is_small_and_shows_what_it_speaks_of(visitor: Visitor, stop: int) -> None:
-    page = visitor.go("/tour")
-    page.locator("main ol a").nth(stop - 1).click()
-    page.wait_for_selector(f"[data-guide='tour {stop}'][data-there=true]")
-    visitor.settled()
-    assert page.locator(".pointed").count() == 1
-    assert in_view(page, ".pointed")
-    card, height = page.locator("[data-guide]").bounding_box(), page.viewport_size["height"]
-    assert card["height"] < height / 4
-    assert "Working" not in visitor.text()
-    assert not visitor.faults
-
-
 def test_the_search_finds_the_head_and_opens_it(visitor: Visitor) -> None:
     text = "The animal didn't cross the street because it was too tired"
     page = visitor.go(f"/attention?m=masked&x={text}")

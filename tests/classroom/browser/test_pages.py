@@ -89,7 +89,7 @@ STATES = [
     "attention?m=decoder&off=blocks.0.attn:0&abl=mean&ref=a dog", "attention?m=encoder&view=lines",
     "attention?m=encoder&view=text",
     "attention?m=decoder&view=grid&fx=1", "play?m=tagger&x=the cat&go=1", "space?m=vectors&tab=analogy",
-    "steps?m=rnn&all=1", "predict?m=tagger", "layers?m=tagger", "tokens?m=decoder&tour=1",
+    "steps?m=rnn&all=1", "predict?m=tagger", "layers?m=tagger", "tour?m=encoder&s=5", "tour?m=decoder&s=9",
     "play?m=encoder-decoder&x=the cat&beams=2&max=4&go=1",
     "attention?m=encoder&x=the cat&y=a dog&ab=ba&words=1",
 ]  # fmt: skip
@@ -132,4 +132,28 @@ def test_an_address_that_leads_nowhere_says_so(visitor: Visitor) -> None:
     assert "no-such-model" in page.inner_text("[role=alert]")
     visitor.go("/no-such-page?m=decoder")
     assert page.inner_text("h1") == "No such page"
+    assert not visitor.faults
+
+
+OPENS = {
+    "attention?m=masked": "[data-open=head]", "layers?m=masked": "h2:has-text('at [MASK]')",
+    "space?m=masked": "[data-groups]", "play?m=masked": "[data-part=answer]",
+    "states?m=prose-lstm": ".fig-title:has-text('Mean of each gate')",
+    "exercises?sort=numbers": "[data-questions] li", "positions?m=masked": ".fig-title:has-text('Table')",
+    "predict?m=masked": ".chip[aria-pressed=true]:has-text('[MASK]')",
+    "steps?m=masked": ".chip[aria-pressed=true]:has-text('sat')",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_pages_open_on_something_worth_seeing(visitor: Visitor) -> None:
+    absent = []
+    for path, selector in OPENS.items():
+        page = visitor.go(f"/{path}")
+        if "data-open" in selector:
+            shown = (visitor.query()["l"], visitor.query()["h"]) != ("0", "0")
+        else:
+            shown = page.locator(selector).count() > 0
+        absent += [] if shown else [path]
+    assert absent == []
     assert not visitor.faults

@@ -12,9 +12,11 @@ from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
+from sacrebleu.metrics import BLEU
 from torch import Tensor
 from torch.func import functional_call
 
+from heedful.decode import sampling
 from heedful.decode.engines.step_operators import Definitions, Norm
 from heedful.nn.attention.additive import Additive
 from heedful.nn.attention.attend import Call, masked_softmax, reference
@@ -95,11 +97,42 @@ def adamw_step(
     return weight.detach(), state["exp_avg"], state["exp_avg_sq"]
 
 
+def causal_mask(q_pos: Tensor, k_pos: Tensor, window: int | None = None) -> Tensor:
+    mask = Mask(causal=True, window=window, valid=k_pos[None] >= 0)
+    return mask.dense(q_pos[None], k_pos[None])[0, 0]
+
+
+def cached_attention(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    keys, values = torch.cat((keys, k), 1), torch.cat((values, v), 1)
+    k_pos = torch.arange(keys.shape[1])[None]
+    q_pos, mask = k_pos[:, -q.shape[1] :], Mask(causal=True)
+    call = Call(q[None], keys[None], values[None], q_pos, k_pos, mask, None, q.shape[-1] ** -0.5, 0.0)
+    return reference(call, Context(q_pos, k_pos, mask))[0], keys, values
+
+
+def next_token_loss(logits: Tensor, tokens: Tensor, pad: int) -> Tensor:
+    labels = tokens[:, 1:].masked_fill(tokens[:, 1:] == pad, -100)
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), labels.flatten())
+
+
+def top_p(logits: Tensor, p: float) -> Tensor:
+    return sampling.top_p(logits[None], p)[0].softmax(-1)
+
+
+def bleu(hypotheses: list[list[str]], references: list[list[str]]) -> float:
+    metric = BLEU(tokenize="none", smooth_method="none")
+    join = lambda texts: [" ".join(words) for words in texts]
+    score: float = metric.corpus_score(join(hypotheses), [join(references)]).score / 100
+    return score
+
+
 # Beam search has no such part: its place in the translator is held against `generate` with beams.
 PARTS: dict[str, Callable[..., object]] = {
     part.__name__: part
     for part in (
         softmax, attention, layer_norm, positional_encoding, lstm_step, bahdanau_score, bpe_merge,
-        skipgram_step, adamw_step,
+        skipgram_step, adamw_step, causal_mask, cached_attention, next_token_loss, top_p, bleu,
     )
 }  # fmt: skip

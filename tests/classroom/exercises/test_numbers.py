@@ -71,7 +71,7 @@ def test_one_planted_wrong_number_names_its_step(name: str) -> None:
         grade = grade_of(problem, answers)
         assert grade.first_error is not None
         assert grade.first_error.question is question
-        assert grade.first_error.points == pytest.approx(1 - 1 / question.count)
+        assert 1 / (1 - grade.first_error.points) == pytest.approx(counted(grade.first_error.points))
         assert question.count == 1 or str(entry + 1) in grade.first_error.message
 
 
@@ -90,9 +90,43 @@ def test_an_error_carried_forward_keeps_the_later_points(name: str) -> None:
             if id(line) in asked:
                 answers[asked[id(line)].number] = [round(float(x), 4) for x in value.ravel()]
         grade = grade_of(problem, answers)
-        assert grade.points == pytest.approx(grade.total - 1 / first.count), seed
+        lost = grade.total - grade.points
+        assert 1 / lost == pytest.approx(counted(1 - lost)), seed
+        assert 1 / lost <= first.count + 1e-9, seed
         assert grade.first_error is not None
         assert grade.first_error.question is first
+
+
+def counted(points: float) -> int:
+    """The number of entries that counted in a question in which one is wrong: not all zeros do."""
+    return round(1 / (1 - points))
+
+
+def test_a_zero_beside_wrong_entries_earns_nothing() -> None:
+    problem = new_problem("cat-sat", "alice")
+    question = problem.questions[1]
+    assert (question.line.value == 0).sum() >= 2
+    wrong = {**key_of(problem), 2: (question.line.value * 1.3).tolist()}
+    grade = grade_of(problem, wrong).questions[1]
+    assert grade.verdict == "wrong"
+    assert grade.points == 0
+
+
+def column_exponents(problem: Problem) -> list[float]:
+    t, d = problem.values["positions"][0], problem.values["dim"]
+    return [(math.cos if j % 2 else math.sin)(t / 10000 ** (j / d)) for j in range(d)]
+
+
+def degrees(problem: Problem) -> list[float]:
+    t, d = problem.values["positions"][0], problem.values["dim"]
+    angles = [math.radians(t / 10000 ** (2 * (j // 2) / d)) for j in range(d)]
+    return [(math.cos if j % 2 else math.sin)(angle) for j, angle in enumerate(angles)]
+
+
+def causal_weights(problem: Problem) -> np.ndarray:
+    scores = problem.questions[1].line.value.copy()
+    scores[problem.values["tokens"].index(problem.values["query"]) + 1 :] = -np.inf
+    return np.exp(scores) / np.exp(scores).sum()
 
 
 def planted(name: str, seed: str, number: int, wrong: Callable[[Problem, np.ndarray], Any]) -> str:
@@ -119,6 +153,12 @@ MISTAKES: list[tuple[str, int, Callable[[Problem, np.ndarray], Any], str]] = [
     ("hello-lstm", 2, lambda p, v: np.tanh(p.questions[0].line.value), "tanh stands where σ belongs"),
     ("alignment", 4, lambda p, v: v * 10, "decimal point"),
     ("distilbert", 3, lambda p, v: 1 / v, ""),
+    ("positions", 1, lambda p, v: column_exponents(p), "j/d"),
+    ("positions", 1, lambda p, v: degrees(p), "radians"),
+    ("cat-sat", 3, lambda p, v: (2 ** p.questions[1].line.value).sum(), "2 to the power x"),
+    ("temperature", 4, lambda p, v: v * math.log10(2), "log₁₀ stands where log₂ belongs"),
+    ("cross-entropy-gradient", 2, lambda p, v: v / math.log(10), "log₁₀ stands where ln belongs"),
+    ("cat-sat", 4, lambda p, v: causal_weights(p), "causal mask"),
 ]  # fmt: skip
 
 
@@ -135,11 +175,12 @@ def test_numbers_are_read_as_people_write_them() -> None:
     for text, values in (
         ("0.5 -1 .25", [0.5, -1, 0.25]), ("[1, 2, 3]", [1, 2, 3]), ("−0.5; 2", [-0.5, 2]), ("1e-3", [0.001]),
         ([1, [2, 3]], [1, 2, 3]), (7, [7]), ("96.9%", [96.9]), ("(1 0)(0 1)", [1, 0, 0, 1]), ("1.", [1]),
+        ("1/2 -1/4", [0.5, -0.25]), ("[1/3]", [1 / 3]),
     ):  # fmt: skip
         found = read_numbers(text)
         assert found is not None
         assert found.tolist() == values
-    for text in ("one half", True, {"a": 1}, "0.5x", ["1", "b"], "1/2 of it"):
+    for text in ("one half", True, {"a": 1}, "0.5x", ["1", "b"], "1/2 of it", "1/0", "1 / 2"):
         assert read_numbers(text) is None
 
 
@@ -163,7 +204,8 @@ def test_digits_asked_for_decide_what_is_near_enough() -> None:
 
 def test_hints_go_from_the_numbers_to_the_answer() -> None:
     question = new_problem("cat-sat", "alice").questions[1]
-    numbers, answer = hint_lines(question)
+    asked, numbers, answer = hint_lines(question, new_problem("cat-sat", "alice").questions)
+    assert asked.startswith("Which numbers belong into s / √d_k?")
     assert "√(2)" in numbers
     assert read_numbers(answer) is not None
 
@@ -172,7 +214,7 @@ def test_a_wrong_name_or_seed_is_one_clear_line() -> None:
     with pytest.raises(NotFound, match="did you mean 'cat-sat'"):
         new_problem("cat-sit", "1")
     for seed in ("", " a", "x" * 101, "a\nb"):
-        with pytest.raises(InputError, match="no name of a student"):
+        with pytest.raises(InputError, match="not a name of a student"):
             new_problem("cat-sat", seed)
     with pytest.raises(InputError, match="cannot be asked for"):
         new_problem("cat-sat", "1", 0)

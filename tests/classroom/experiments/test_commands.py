@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,11 +16,13 @@ from heedful.classroom.experiments import system_race as race_settings
 from heedful.classroom.experiments.gradient_flow import exploding_rates, fit_rate, loss_gradient_by_distance
 from heedful.classroom.experiments.layer_times import measure_layer_times
 from heedful.classroom.experiments.measurement_store import finish_experiment, run_workers
+from heedful.classroom.experiments.report import Report, Section
 from heedful.classroom.experiments.scale_sweep import QUICK_SCALE, ScaleSweep
 from heedful.classroom.experiments.system_race import QUICK, Race, TaskSettings
 from heedful.classroom.experiments.systems import SYSTEMS, build_system, size_system
 from heedful.classroom.experiments.translation_data import join_pairs, prepare_pairs, read_pairs, split_pairs
 from heedful.classroom.experiments.translation_race import QUICK_TRANSLATION, TranslationRace
+from heedful.classroom.figures import panels
 from heedful.cli import main
 from heedful.core.errors import ConfigError, HeedfulError, InputError
 from heedful.train.recipes.train import TrainingInterrupted
@@ -68,6 +72,18 @@ def test_a_race_measures_everything_once_and_reports_it(tmp_path: Path, text: st
     again: list[str] = []
     finish_experiment(Race(folder, [text], TINY_RACE, CPU, again.append), folder, "heed race")
     assert again == []
+
+
+def test_a_section_of_a_race_is_plotted(tmp_path: Path, heed: Any) -> None:
+    drawn = panels.lines("loss", np.array([[3.0, 2.0]]), ["RNN"], [1, 2], axes=("loss", "tokens"))
+    Report("Race", "heed race", {}, [Section("loss", "Loss", [], [drawn])]).save(tmp_path)
+    code, out, _ = heed("plot", "race", tmp_path, "-o", tmp_path / "loss.csv")
+    assert (code, out.strip()) == (0, str(tmp_path / "loss.csv"))
+    assert "RNN" in (tmp_path / "loss.csv").read_text()
+    code, _, err = heed("plot", "race", tmp_path, "--section", "los")
+    assert code == 3
+    assert "--section los is unknown" in err
+    assert "did you mean 'loss'?" in err
 
 
 def test_an_interrupted_race_keeps_what_it_measured(tmp_path: Path, text: str) -> None:
@@ -180,7 +196,7 @@ def test_a_sweep_predicts_before_it_trains_the_held_out_runs(tmp_path: Path, tex
     assert len(lines) == 9 + 1 + 1
     assert sum(1 for _ in (tmp_path / "s/points").iterdir()) == 9
     assert json.loads((tmp_path / "s/predictions.json").read_text())["held_out_trained_already"] is False
-    assert "What the small runs foretold" in page.read_text(encoding="utf-8")
+    assert "What the small runs predicted" in page.read_text(encoding="utf-8")
     assert "1.00e+09 FLOPs" in page.read_text(encoding="utf-8")
 
     before = (tmp_path / "s/predictions.json").read_bytes()
@@ -214,7 +230,7 @@ def test_translators_are_compared_on_joined_pairs(tmp_path: Path) -> None:
     page = finish_experiment(race, tmp_path / "t", "heed race --translation --quick").read_text(
         encoding="utf-8"
     )
-    for title in ("BLEU by the length of the source", "Alignments side by side", "Additive scores beside"):
+    for title in ("BLEU by the length of the source", "Alignments side by side", "Additive scores next to"):
         assert title in page
     found = race.store.values("alignment")
     assert found["seq2seq"] is None

@@ -15,7 +15,7 @@ from heedful.classroom.experiments.loss_surface import (
     efficient_points,
     extend_line,
     fit_surface,
-    foretelling_errors,
+    prediction_errors,
 )
 from heedful.classroom.experiments.measurement_store import MeasurementStore
 from heedful.classroom.experiments.race_report import accuracy_text
@@ -107,7 +107,7 @@ def test_only_answers_are_learnt_and_a_batch_follows_from_its_number(task: str) 
 def test_a_row_too_short_for_a_task_is_refused() -> None:
     with pytest.raises(InputError, match="length"):
         task_batches("recall", length=4, batch=8, seed=0)
-    with pytest.raises(InputError, match="no task"):
+    with pytest.raises(InputError, match="unknown task"):
         task_batches("juggle", length=24, batch=8, seed=0)
 
 
@@ -146,9 +146,9 @@ def test_both_forms_fit_better_than_a_line_foretells(form: str) -> None:
 
 
 def test_the_form_is_chosen_by_what_it_foretells_of_the_dearest_runs() -> None:
-    errors = foretelling_errors(POINTS)
+    errors = prediction_errors(POINTS)
     assert errors["chinchilla"] < 1e-3 < errors["kaplan"]  # the points were drawn from the first
-    few = foretelling_errors(POINTS[:6])  # too few to leave any out: the errors of the fits
+    few = prediction_errors(POINTS[:6])  # too few to leave any out: the errors of the fits
     assert few["chinchilla"] == pytest.approx(fit_surface(POINTS[:6], "chinchilla", draws=0).error)
 
 

@@ -44,7 +44,7 @@ def test_a_report_that_is_not_there_or_damaged_is_one_clear_error(page: TestClie
     (tmp_path / "runs/race/report.json").write_text('{"title": 3}')
     damaged = page.get("/api/reports/race")
     assert damaged.status_code >= 400
-    assert "is no report" in damaged.json()["error"]["message"]
+    assert "is not a report" in damaged.json()["error"]["message"]
 
 
 def test_texts_are_escaped_in_the_page_and_numbers_stand_in_the_csv(page: TestClient, tmp_path: Path) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import heedful.classroom.experiments.ledger as ledger
+from heedful.classroom.experiments.report import Report, Section
+from heedful.classroom.figures import panels
 from heedful.core.errors import CorruptFile
 from heedful.text import load_tokenizer
 from heedful.train.recipes.folder import draw_curves, interpolate
@@ -80,3 +83,12 @@ def test_a_tokenizer_is_trained_from_the_command_line(heed: Heed, files: dict[st
         in heed("tokenizer", "train", files["text"], "--kind", "wordpeace", "-o", "u")[2]
     )
     assert heed("tokenizer", "train", files["text"], "-o", "t")[0] == 3
+
+
+def test_several_processes_can_report_into_one_folder(tmp_path: Path) -> None:
+    curve = panels.lines("loss", [[0.0, 1.0]], ["gpt"], [1, 2])
+    one = Report("A race", "heed race", {}, [Section("loss", "Loss", ["It rises."], [curve])])
+    before = [one.save(tmp_path / "r")]
+    with ThreadPoolExecutor(8) as pool:  # flock also keeps two open files of one process apart
+        assert list(pool.map(lambda _: one.save(tmp_path / "r"), range(64))) == before * 64
+    assert not list(tmp_path.rglob("*.part"))

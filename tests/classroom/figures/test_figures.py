@@ -383,10 +383,10 @@ BAD = [
     (lambda m: view.attention(tokens=["a"]), "both tokens= and pattern="),
     (lambda m: view.attention(tokens=["a"], pattern=torch.eye(2)), "does not fit 1 queries and 1 keys"),
     (lambda m: view.attention(tokens="ab", pattern=torch.eye(2)), "tokens is one string"),
-    (lambda m: view.attention(tokens=["a"], pattern=[[float("nan")]]), "no finite numbers"),
+    (lambda m: view.attention(tokens=["a"], pattern=[[float("nan")]]), "not finite numbers"),
     (lambda m: view.attention(tokens=["a"], pattern=[1.0]), r"has shape \(1,\)"),
     (lambda m: view.attention(tokens=["a"], pattern=[[1.0], [1.0, 2.0]]), "not made of numbers"),
-    (lambda m: view.attention(7, "text"), "a int is no model"),
+    (lambda m: view.attention(7, "text"), "a int is not a model"),
     (lambda m: view.attention(lambda **k: None, "text"), "needs the model's tokenizer"),
     (lambda m: view.attention(lambda **k: None, IDS), "gave no attentions"),
     (lambda m: view.next_token(m, IDS, top_p=2.0), "top_p=2.0 must be"),
@@ -438,7 +438,7 @@ def test_numbers_beside_a_figure_read_as_people_write_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "said"), [("none/x.html", "no folder"), ("x.svg", "is a folder"), (5, "got a int")]
+    ("path", "said"), [("none/x.html", "folder not found"), ("x.svg", "is a folder"), (5, "got a int")]
 )
 def test_a_place_where_nothing_can_be_written_is_said(tmp_path: Path, path: str | int, said: str) -> None:
     figure = view.attention(tokens=["a"], pattern=[[1.0]])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import heedful
-from heedful.classroom.figures.layer_stages import WIDTH, Stage
+from heedful.classroom.figures.layer_stages import HEAD_WIDTH, WIDTH, Stage
 from heedful.classroom.figures.model_picture import LONGEST, ModelPicture, model_picture
 from heedful.classroom.figures.part_equations import TABLE, equations_of
 from heedful.core.errors import InputError
@@ -68,7 +68,7 @@ def test_every_vector_is_what_was_watched(drawn: Drawn) -> None:
             value = value[:, None] if rows.head is not None and value.dim() == 1 else value
             value = value[None] if value.dim() == 1 else value.flatten(1)
             assert rows.size == value.shape[1]
-            close(rows.numbers, value[:, :WIDTH])
+            close(rows.numbers, value[:, : WIDTH if rows.head is None else HEAD_WIDTH])
             close(rows.lengths, value.norm(dim=-1))
 
 

@@ -260,7 +260,7 @@ def test_whole_words_have_no_marks_and_are_no_pieces() -> None:
     assert whole_words(marked) == [0, 4]
 
 
-def test_the_tour_shows_a_word_beside_words_that_are_used_alike(bundled: TestClient) -> None:
+def test_a_word_of_prose_is_near_words_that_are_used_alike(bundled: TestClient) -> None:
     near = get(bundled, "/api/models/prose/space/neighbours", word="day", count=4)["near"]
     assert {"·morning", "·night"} <= {row["shown"] for row in near}
 

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from heedful.classroom.exercises.numbers.exercises import EXERCISES, new_problem
+from heedful.classroom.exercises.numbers.sheets import key_text
+
 SOLUTIONS = Path(__file__).parents[1] / "exercises"
 
 
@@ -22,7 +25,7 @@ def states(client: TestClient) -> dict[str, str]:
 
 def test_the_list_has_every_exercise_with_a_stub_and_no_hint_yet(client: TestClient) -> None:
     found = client.get("/api/exercises").json()
-    assert len(found["exercises"]) == 10
+    assert len(found["exercises"]) == 15
     assert found["next"] == found["exercises"][0]["name"]
     for row in found["exercises"]:
         assert row["stub"].startswith(f"def {row['name']}(")
@@ -76,3 +79,17 @@ def test_another_site_cannot_have_code_run(client: TestClient) -> None:
     headers = {"Origin": "http://elsewhere.example"}
     answer = client.post("/api/exercises/grade", json={"text": "def softmax(x): pass"}, headers=headers)
     assert answer.status_code == 403
+
+
+def test_every_number_exercise_has_a_sheet_that_its_own_key_fills(client: TestClient) -> None:
+    names = [row["name"] for row in client.get("/api/exercises/numbers").json()["exercises"]]
+    assert names == list(EXERCISES)
+    for name in names[:4]:
+        sheet = client.get(f"/api/exercises/numbers/{name}", params={"seed": "alice"}).json()
+        keys = {q.number: key_text(q) for q in new_problem(name, "alice").questions}
+        assert [q["number"] for q in sheet["questions"]] == list(keys)
+        marks = client.post(f"/api/exercises/numbers/{name}", json={"seed": "alice", "answers": keys}).json()
+        assert marks["points"] == marks["total"] == len(keys)
+        keys[1] = "77"
+        marks = client.post(f"/api/exercises/numbers/{name}", json={"seed": "alice", "answers": keys}).json()
+        assert marks["first_error"] == 1

@@ -39,7 +39,7 @@ def test_a_folder_that_cannot_be_read_is_listed_with_its_error(tmp_path: Path) -
     client = TestClient(create_studio_app(models_folder=tmp_path), base_url="http://127.0.0.1")
     (row,) = [r for r in get(client, "/api/models")["models"] if r["id"] == "broken"]
     assert row["kind"] is None
-    assert "no JSON" in row["error"]
+    assert "not JSON" in row["error"]
     assert client.get("/api/models/broken").status_code == 422
 
 

@@ -127,7 +127,7 @@ def test_a_folder_that_holds_a_run(heed: Heed, text: Path) -> None:
 def test_a_model_that_cannot_be(heed: Heed, text: Path) -> None:
     assert "heads=3 does not divide dim=16" in refused(heed, *GPT, "x.txt", *SMALL, "--set", "model.heads=3")
     assert "has no field 'haeds'" in refused(heed, *GPT, "x.txt", *SMALL, "--set", "model.haeds=2")
-    assert "data.lenght is no setting" in refused(heed, *GPT, "x.txt", *SMALL, "--set", "data.lenght=2")
+    assert "data.lenght is not a setting" in refused(heed, *GPT, "x.txt", *SMALL, "--set", "data.lenght=2")
     assert "--device gpu is unknown" in refused(heed, *GPT, "x.txt", *SMALL, "--device", "gpu")
     assert "needs a teacher" in refused(heed, "train", "distil", "x.txt", *SMALL)
 

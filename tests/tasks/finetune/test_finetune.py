@@ -380,7 +380,7 @@ def test_the_foretold_steps_are_those_of_training_and_leave_no_trace(
     split = read_and_split(request, ProgressReporter())
     setup = prepare_training(request, split, heedful.load(bases["encoder"]), ProgressReporter())
     before = {name: p.detach().clone() for name, p in setup.task.model.named_parameters()}
-    found = outlook.foretell(setup, split.valid)
+    found = outlook.predict_duration(setup, split.valid)
     assert found.steps == setup.config.steps
     assert found.evaluations == -(-found.steps // len(setup.batches))
     assert found.seconds == pytest.approx(
@@ -409,4 +409,4 @@ def test_what_a_gpu_does_once_for_a_shape_is_not_foretold_of_every_step(
         task=SimpleNamespace(model=SimpleNamespace(device=torch.device(device))), has_head=False,
         steps_between_evaluations=50,
     )  # fmt: skip
-    assert outlook.foretell(setup, Examples([], [])).step_seconds == foretold  # type: ignore[arg-type]
+    assert outlook.predict_duration(setup, Examples([], [])).step_seconds == foretold  # type: ignore[arg-type]

@@ -171,7 +171,7 @@ def test_a_name_tells_a_class_of_which_the_rows_say_nothing(
 ) -> None:
     code, _, err = heed("finetune", bases["encoder"], verbs(tmp_path / "few.csv", FEW), "--out", "made")
     assert code == 0
-    assert "names: the classes' own are texts to learn from, too: 'likes'" in err
+    assert "names: the classes' own are also texts to learn from: 'likes'" in err
     pipe = heedful.pipeline("text-classification", model="made")
     assert [row["label"] for row in pipe(["likes", "paints", "sees"])] == ["likes", "paints", "sees"]
 

@@ -171,7 +171,7 @@ def test_a_file_that_is_not_there_is_not_guessed_at(
         ("gaps.csv", "text,label\na,\nb,\nc,\n", "none of its 3 rows can be used"),
         ("wide.csv", "text,label\na,x,z\n", "line 2: 3 columns instead of 2"),
         ("torn.jsonl", '{"text": "a", "label": "x"\n', "line 1: this is not JSON"),
-        ("odd.json", '{"text": "a"}', "is no SQuAD file"),
+        ("odd.json", '{"text": "a"}', "is not a SQuAD file"),
         ("sheet.xls", "PK", "cannot tell what"),
     ],
 )
@@ -221,7 +221,7 @@ def test_a_model_that_cannot_do_the_task_is_refused(
 ) -> None:
     pairs = toy.table(tmp_path / "p.csv", ("en", "de"), [(s, toy.german(s)) for s in toy.SENTENCES])
     assert "translate needs a model that writes" in refused(heed, bases["encoder"], pairs)
-    assert "has no 'span' head" in refused(heed, bases["decoder"], toy.asked(tmp_path / "q.json"))
+    assert "has no 'span' head" in refused(heed, bases["both"], toy.asked(tmp_path / "q.json"))
     assert "no model is called 'all-minlm-l6-v2'" in refused(
         heed, "all-minlm-l6-v2", toy.classes(tmp_path / "c.csv")
     )
@@ -361,7 +361,7 @@ def test_a_question_or_a_place_of_the_wrong_kind_is_no_fault_of_ours(
     assert json.loads(out)["data"]["left_out"] == [f"1 row without a question is left out: {first['id']}"]
     first["answers"][0]["answer_start"] = "here"
     (tmp_path / "word.json").write_text(json.dumps(whole))
-    assert "is no SQuAD file" in refused(heed, bases["encoder"], "word.json")
+    assert "is not a SQuAD file" in refused(heed, bases["encoder"], "word.json")
 
 
 def test_a_text_that_is_there_twice_is_never_held_out_and_learnt(

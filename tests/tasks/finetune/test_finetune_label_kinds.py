@@ -114,7 +114,7 @@ def test_a_list_that_holds_no_names_is_left_out_and_named(heed: Heed, base: Path
     rows = [{"text": s, "labels": words_of(s)} for s in toy.SENTENCES] + [{"text": "x", "labels": [["y"]]}]
     code, _, err = heed("finetune", base, toy.lines(tmp_path / "rows.jsonl", rows), "--out", "made")
     assert code == 0
-    assert "whose labels are no list of names" in err
+    assert "whose labels are not a list of names" in err
 
 
 def ordered(path: Path) -> Path:
@@ -141,7 +141,7 @@ def test_ordered_labels_have_a_loss_and_a_score_of_their_own(
     ("order", "part"),
     [
         ("low,high", "three labels"), ("low,low,high", "each once"), ("low,middle,top", "has no place"),
-        ("numbers", "is no number"),
+        ("numbers", "is not a number"),
     ],
 )  # fmt: skip
 def test_an_order_that_does_not_fit_is_one_clear_error(

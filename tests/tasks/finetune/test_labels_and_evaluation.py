@@ -107,7 +107,7 @@ def test_a_model_of_numbers_is_no_reranker_and_takes_no_pair(costs: Path) -> Non
 def test_rows_without_a_number_are_left_out_and_one_number_teaches_nothing(bases: dict[str, Path]) -> None:
     with pytest.raises(InputError, match="every row has the number 3"):
         heedful.finetune(bases["encoder"], [(s, 3) for s in toy.SENTENCES], task="regress", quiet=True)
-    with pytest.raises(InputError, match="whose number is no number"):
+    with pytest.raises(InputError, match="whose number is not a number"):
         heedful.finetune(bases["encoder"], VERBS, task="regress", quiet=True)
 
 

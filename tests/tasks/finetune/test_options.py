@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from heedful.cli.arguments import as_typer_command, command_words
+from heedful.cli.commands import as_typer_command, command_words
 from heedful.core.checks import Option
 
 

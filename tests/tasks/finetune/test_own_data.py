@@ -40,7 +40,7 @@ def test_the_result_is_used_at_once(learnt: FinetuneResult) -> None:
 
 def test_the_card_has_a_call_in_python(learnt: FinetuneResult) -> None:
     card = (learnt.folder / "README.md").read_text()
-    assert "heedful.finetune('encoder', data, task='classify', text='note', label='verb'" in card
+    assert "heedful.finetune('encoder', data, text='note', label='verb', task='classify'" in card
 
 
 def test_a_table_in_memory_teaches_what_its_file_teaches(
@@ -127,7 +127,7 @@ def test_a_model_is_loaded_under_a_new_head(bases: dict[str, Path]) -> None:
     [
         ({"labels": ["a"]}, "labels= are those of a new head"),
         ({"head": "classify"}, "needs the names of its classes"),
-        ({"head": "clasify", "labels": ["a"]}, "head='clasify' is no head"),
+        ({"head": "clasify", "labels": ["a"]}, "head='clasify' is not a head"),
         ({"head": "span", "labels": ["a"]}, "has no classes"),
         ({"head": "classify", "labels": ["a", "a"]}, "each once"),
         ({"head": "classify", "labels": "ab"}, "list of names"),

@@ -95,7 +95,7 @@ def test_values_on_the_command_line_have_types(text: str, value: object) -> None
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("train.stesp=3", "there is no setting 'train.stesp'; did you mean 'train.steps'"),
+        ("train.stesp=3", "unknown setting 'train.stesp'; did you mean 'train.steps'"),
         ("train.steps=many", "train.steps = 'many' must be a whole number"),
         ("train.optimiser=adm", "optimiser='adm' is unknown; did you mean 'adamw'"),
         ("data.holdout=2", "data.holdout=2.0 must be at least 0 and below 1"),
@@ -122,7 +122,7 @@ def test_errors_in_a_file_name_its_line(tmp_path: Path, heed: Heed) -> None:
     path.write_text("family: gpt2\ntrain:\n  lr: [\n")
     assert heed("train", path, "x.txt")[2].startswith(f"error: {path}:4: no YAML")
     path.write_text("family: gpt2\ntrian:\n  lr: 1\n")
-    assert f"{path}:3: there is no setting 'trian.lr'" in heed("train", path, "x.txt")[2]
+    assert f"{path}:3: unknown setting 'trian.lr'" in heed("train", path, "x.txt")[2]
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:

@@ -14,6 +14,7 @@ export interface CurvesProps {
   yTitle: string;
   logY?: boolean;
   smooth?: number;
+  xNames?: readonly string[];
   controls?: boolean;
   onView?: (view: { logY: boolean; smooth: number }) => void;
 }
@@ -42,7 +43,7 @@ export function Curves({ curves, title, xTitle, yTitle, controls = true, ...star
     setSmooth(view.smooth);
     start.onView?.(view);
   };
-  const drawing = useMemo(() => drawCurves({ curves, xTitle, yTitle, logY, smooth }, width), [curves, xTitle, yTitle, logY, smooth, width]);
+  const drawing = useMemo(() => drawCurves({ curves, xTitle, yTitle, logY, smooth, xNames: start.xNames }, width), [curves, xTitle, yTitle, logY, smooth, start.xNames, width]);
   const { box } = drawing.layout;
   const longest = curves.reduce<Curve | null>((l, c) => (!l || c.x.length > l.x.length ? c : l), null);
   const step = (by: number) => {

@@ -1,4 +1,4 @@
-// A vector as a patch of coloured cells: sixteen in a row, purple below zero, orange above.
+// A vector as a patch of coloured cells: sixteen in a row or as many as asked for, purple below zero, orange above.
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { diverging, index } from "./colour";
 import type { Theme } from "./pen";
@@ -20,13 +20,13 @@ export function greatest(of: Tensor): number {
   return most || 1;
 }
 
-export function Patch({ of, row, limit, theme, label }: { of: Tensor; row: number; limit: number; theme: Theme; label: string }) {
+export function Patch({ of, row, limit, theme, label, wide: most = WIDE }: { of: Tensor; row: number; limit: number; theme: Theme; label?: string; wide?: number }) {
   const ref = useRef<HTMLCanvasElement>(null);
   useLayoutEffect(() => {
     const pen = ref.current?.getContext("2d");
     if (!pen) return; // no canvas here: the numbers are in the table
     const numbers = rowOf(of, row);
-    const wide = Math.min(WIDE, numbers.length);
+    const wide = Math.min(most, numbers.length);
     const high = Math.ceil(numbers.length / wide);
     pen.canvas.width = wide;
     pen.canvas.height = high;
@@ -37,6 +37,6 @@ export function Patch({ of, row, limit, theme, label }: { of: Tensor; row: numbe
       image.data.set([known[at], known[at + 1], known[at + 2], 255], 4 * i);
     });
     pen.putImageData(image, 0, 0);
-  }, [of, row, limit, theme]);
+  }, [of, row, limit, theme, most]);
   return <canvas ref={ref} class="mp-patch" data-tip={label} aria-hidden="true" />;
 }

@@ -5,7 +5,7 @@ const table = (rows: number[][]) => ({ shape: [rows.length, rows[0].length], val
 const bare = { path: "decoder.0.cross", equations: [], note: "", vectors: [], experts: null, parts: [], page: "", params: {}, row_param: "" };
 const look: Stage = {
   ...bare, kind: "attention", title: "Cross-attention", side: "target", answer: null,
-  pattern: { name: "p", unit: "head", head: 0, heads: 2, kind: "softmax", values: table([[0.1, 0.7, 0.2], [0.6, 0.3, 0.1]]), scores: null, queries: "written", keys: "tokens", leaves_out: "" },
+  pattern: { name: "p", unit: "head", head: 0, heads: 2, kind: "softmax", values: table([[0.1, 0.7, 0.2], [0.6, 0.3, 0.1]]), scores: null, queries: "written", keys: "tokens", every_head: { shape: [1, 2], values: new Float32Array(2) }, group: 1, leaves_out: "" },
 };
 const head: Stage = {
   ...bare, kind: "head", title: "Head", side: "target", pattern: null, path: "head",

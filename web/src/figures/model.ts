@@ -5,7 +5,7 @@ import type { Tensor } from "./packed";
 
 export type Side = "tokens" | "target" | "written" | "text";
 export interface Vectors { label: string; name: string; side: Side; numbers: Tensor; lengths: Tensor; size: number; head: number | null }
-export interface Look { name: string; unit: string; head: number; heads: number; kind: "softmax" | "effective"; values: Tensor; scores: Tensor | null; queries: Side; keys: Side; leaves_out: string }
+export interface Look { name: string; unit: string; head: number; heads: number; kind: "softmax" | "effective"; values: Tensor; scores: Tensor | null; queries: Side; keys: Side; every_head: Tensor; group: number; leaves_out: string }
 export interface Experts { router: Tensor; chosen: Tensor; weights: Tensor }
 export interface Answer { kind: "words" | "labels" | "tags" | "spans" | "vectors"; follows: boolean; rows: string[]; names: string[][]; chances: Tensor; position: number; filled_names: string[]; filled_chances: number[] }
 export interface PartSize { path: string; title: string; equations: string[]; lengths: Tensor }

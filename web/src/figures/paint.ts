@@ -1,6 +1,7 @@
 // The drawings: functions from numbers to pictures, which components show and exports write.
 import { css, diverging, greatest, index, ink, ramp, type RGB } from "./colour";
 import { FONT, SMALL, cells, textWidth, type Drawing, type Pen, type Theme } from "./pen";
+import { ticks } from "./plots";
 import { brief, short } from "./text";
 import type { Cell, GridLayer, Palette, Scale } from "./types";
 
@@ -86,7 +87,8 @@ function paintMatrix(pen: Pen, theme: Theme, spec: MatrixSpec, L: MatrixLayout):
   pen.textAlign = "right";
   const everyRow = Math.max(1, Math.ceil(13 / L.cellHeight));
   for (let t = 0; t < T; t += everyRow) pen.fillText(short(spec.rows[t]), L.left - 6, L.top + (t + 0.5) * L.cellHeight);
-  const everyColumn = Math.max(1, Math.ceil((L.turned ? 13 : 10) / L.cellWidth));
+  const room = spec.columns.length > 40 && spec.columns.every((name, i) => name === String(i)) ? 48 : L.turned ? 13 : 10; // of numbers, round ones
+  const everyColumn = room === 48 ? ticks(0, 1e4, (1e4 * L.cellWidth) / room)[1] : Math.max(1, Math.ceil(room / L.cellWidth));
   for (let s = 0; s < S; s += everyColumn) columnLabel(pen, L, short(spec.columns[s]), s);
   if (spec.rowTitle) {
     pen.font = SMALL;

@@ -87,6 +87,7 @@ export interface CurvesSpec {
   yTitle: string;
   logY?: boolean;
   smooth?: number;
+  xNames?: readonly string[]; // in place of the numbers 0, 1, 2 …
 }
 
 /** An exponential mean whose start is not pulled to 0: s_t = Σ β^(t−i) y_i / Σ β^(t−i). */
@@ -150,7 +151,9 @@ export function drawCurves(spec: CurvesSpec, room = 720): Drawing & { layout: Cu
     height: box.y + box.h + 44,
     layout,
     paint(pen, theme) {
-      axes(pen, theme, layout, ticks(x0, x1, Math.max(3, Math.floor(width / 110)), steps), yTicks, spec.xTitle, spec.yTitle);
+      const names = spec.xNames;
+      const apart = names ? Math.max(0, ...names.map((name) => textWidth(short(name, 10), 11))) + 8 : 110;
+      axes(pen, theme, layout, ticks(x0, x1, Math.max(names ? 1 : 3, Math.floor((names ? box.w : width) / apart)), steps), yTicks, spec.xTitle, spec.yTitle, names);
       spec.curves.forEach((c, k) => {
         const [lx, ly] = [box.x + (k % per) * column, 12 + Math.floor(k / per) * 18];
         pen.strokeStyle = OKABE_ITO[k % 8];
@@ -211,7 +214,7 @@ function dots(pen: Pen, c: Curve, L: CurvesLayout, usable: (v: number) => boolea
   }
 }
 
-function axes(pen: Pen, theme: Theme, L: CurvesLayout, xs: number[], ys: number[], xTitle: string, yTitle: string): void {
+function axes(pen: Pen, theme: Theme, L: CurvesLayout, xs: number[], ys: number[], xTitle: string, yTitle: string, names?: readonly string[]): void {
   const { box } = L;
   pen.font = SMALL;
   pen.lineWidth = 1;
@@ -229,7 +232,7 @@ function axes(pen: Pen, theme: Theme, L: CurvesLayout, xs: number[], ys: number[
   }
   pen.textAlign = "center";
   pen.textBaseline = "top";
-  for (const v of xs) pen.fillText(brief(v), L.toX(v), box.y + box.h + 6);
+  for (const v of xs) pen.fillText(names ? short(names[v] ?? "", 10) : brief(v), L.toX(v), box.y + box.h + 6);
   pen.fillStyle = theme.ink;
   pen.fillText(xTitle, box.x + box.w / 2, box.y + box.h + 24);
   pen.save();

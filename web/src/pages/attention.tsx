@@ -1,5 +1,5 @@
 // Attention: who looks at whom. One pass feeds the grid, the matrix, the lines and the text.
-import { useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { aligns, asked, topicsOf, useNumbersOf, useOf, useTensor, useTrace, type Caps, type Scores, type Side, type Tensor, type Trace, type TraceGroup } from "../api";
 import { arranged, drawGrid, drawLines, drawMatrix, groupNames, HeadGrid, Lines, maskOf, Matrix, rank, SIDES, TextView, unmasked, type Arranged, type Cell, type GridLayer, type Mask, type Palette, type Scale, type ScoreName } from "../figures";
 import { Figure, heat, matrixCsv } from "../figure";
@@ -15,12 +15,23 @@ import { Replace, Switch } from "./switch";
 
 export type At = { group: TraceGroup; layer: number; head: number; path: string };
 
-/** The head the address points at, kept within what the model has. */
+/** The head the address points at, kept within what the model has; where it names none, one with a clear pattern. */
 export function located(trace: Trace, groups = trace.groups): At {
-  const group = groups.find((g) => g.name === str("g")) ?? groups[0];
-  const layer = whole("l", 0, 0, group.layers.length - 1);
-  const head = whole("h", 0, 0, group.heads[layer] - 1);
+  const look = ["g", "l", "h"].some((key) => str(key)) ? null : trace.look;
+  const group = groups.find((g) => g.name === (look?.group ?? str("g"))) ?? groups[0];
+  const layer = whole("l", look?.layer ?? 0, 0, group.layers.length - 1);
+  const head = whole("h", look?.head ?? 0, 0, group.heads[layer] - 1);
   return { group, layer, head, path: group.layers[layer] };
+}
+
+/** Another layer or head of the group, as the address says it. */
+export const move = (at: At, layer: number, head: number) => set({ g: at.group.name, l: layer, h: Math.min(head, at.group.heads[layer] - 1) }, "replace");
+
+/** The address names the head that a page opens on: what one does there is about it, also when another pass has another clear head. */
+export function useNamed(trace: Trace, at: At | null): void {
+  useEffect(() => {
+    if (at && trace.look && !["g", "l", "h"].some((key) => str(key))) move(at, at.layer, at.head);
+  }, [trace]);
 }
 
 /** The number of a layer in its stack: a group may leave layers out. */
@@ -68,6 +79,7 @@ const VIEWS = ["grid", "matrix", "lines", "text"];
 function Views({ caps, trace }: { caps: Caps; trace: Trace }) {
   const at = located(trace);
   const view = choice("view", VIEWS, "matrix");
+  useNamed(trace, at);
   return (
     <>
       <Controls at={at} trace={trace} view={view} />
@@ -92,9 +104,9 @@ function Controls({ at, trace, view }: { at: At; trace: Trace; view: string }) {
         ) : null}
       </div>
       <div class="row">
-        <Select label={t("attention.layer")} value={String(at.layer)} onChange={(l) => set({ l, h: Math.min(at.head, at.group.heads[Number(l)] - 1) }, "replace")}
+        <Select label={t("attention.layer")} value={String(at.layer)} onChange={(l) => move(at, Number(l), at.head)}
           choices={at.group.layers.map((path, i) => ({ value: String(i), label: layerNumber(path, i) }))} />
-        <Select label={t("attention.head")} value={String(at.head)} onChange={(h) => set({ h }, "replace")}
+        <Select label={t("attention.head")} value={String(at.head)} onChange={(h) => move(at, at.layer, Number(h))}
           choices={Array.from({ length: at.group.heads[at.layer] }, (_, i) => ({ value: String(i), label: String(i) }))} />
         {view === "grid" ? null : (
           <Select label={t("attention.over")} value={over(at)} onChange={(v) => set({ over: v === "head" ? null : v })}
@@ -193,7 +205,7 @@ function Grid({ at, trace }: { at: At; trace: Trace }) {
             drawing={() => drawGrid({ layers, scale: scaleOf(), palette: paletteOf() })} python={python.data?.python}
             csv={() => scoreTable(mine)}>
             <HeadGrid layers={layers} scores={named} sort={sort} onSort={(v) => set({ sort: v }, "replace")} scale={scaleOf()} palette={paletteOf()} selected={{ layer: at.layer, head: at.head }}
-              onSelect={({ layer, head }) => set({ l: layer, h: head }, "replace")} onOpen={({ layer, head }) => set({ l: layer, h: head, view: "matrix" })} />
+              onSelect={({ layer, head }) => move(at, layer, head)} onOpen={({ layer, head }) => set({ g: at.group.name, l: layer, h: head, view: "matrix" })} />
           </Figure>
           <Effects group={at.group.name} trace={trace} />
         </Panel>

@@ -8,6 +8,7 @@ import { forget, useResource } from "../resource";
 import { t } from "../strings";
 import { Await, Busy, copy, CopyPython, Panel, Scroll, Segments, Title, Warnings, Wrong } from "../ui";
 import { choice, set } from "../url";
+import { Numbers } from "./numbers";
 
 type Exercise = {
   name: string; title: string; equation: string; model: string; stub: string; file: string; state: "done" | "next" | "tried" | "open";
@@ -23,12 +24,14 @@ type Result = { grades: Grade[]; notes: string[]; seconds: number; right: number
 
 const TONES = { done: "good", next: "accent", tried: "warn", open: "", right: "good", wrong: "bad", unfinished: "", missing: "" };
 const KINDS = ["text", "path"] as const;
+const SORTS = ["code", "numbers"] as const;
 /** What was typed stays while one looks at other pages. */
 const draft = signal("");
 const path = signal("");
 const result = signal<Result | undefined>(undefined);
 
 export function ExercisesPage(_: { caps: Caps | undefined }) {
+  const sort = choice("sort", SORTS);
   const [turn, setTurn] = useState(0);
   const list = useResource<Exercises>(`exercises ${turn}`, () => get("/api/exercises"));
   const renew = () => {
@@ -38,7 +41,8 @@ export function ExercisesPage(_: { caps: Caps | undefined }) {
   return (
     <>
       <Title name="exercises" />
-      <Await of={list}>{(found) => {
+      <Segments label={t("exercises.sort")} value={sort} onChange={(v) => set({ sort: v === "code" ? null : v })} choices={SORTS.map((v) => ({ value: v, label: t(`exercises.sorts.${v}`) }))} />
+      {sort === "numbers" ? <Numbers /> : <Await of={list}>{(found) => {
         const name = choice("exercise", found.exercises.map((e) => e.name), found.next ?? found.exercises[0].name);
         const chosen = found.exercises.find((e) => e.name === name)!;
         return (
@@ -48,7 +52,7 @@ export function ExercisesPage(_: { caps: Caps | undefined }) {
             <Grading chosen={chosen} file={found.file} renew={renew} />
           </>
         );
-      }}</Await>
+      }}</Await>}
     </>
   );
 }

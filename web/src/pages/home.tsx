@@ -2,7 +2,7 @@
 import { useModels, type Caps, type ModelRow } from "../api";
 import { Doors } from "../doors";
 import { get } from "../http";
-import { FirstPicture } from "../picture";
+import { FirstPicture, useReads } from "../picture";
 import { useResource } from "../resource";
 import { t } from "../strings";
 import { Await, count, CopyPython, Facts, Go, Panel, Warnings } from "../ui";
@@ -13,7 +13,6 @@ export function HomePage({ caps }: { caps: Caps | undefined }) {
   const models = useModels();
   const runs = useResource<{ runs: Run[] }>("runs", () => get("/api/runs"));
   const id = str("m") || models.data?.default;
-  const reads = !str("m") || models.data?.models.some((m) => m.id === id && m.kind !== "vectors" && m.error === null);
   return (
     <>
       <div class="title first">
@@ -24,7 +23,7 @@ export function HomePage({ caps }: { caps: Caps | undefined }) {
         </div>
         <p class="lede">{t("ledes.home")}</p>
       </div>
-      {reads ? <FirstPicture model={str("m")} /> : null}
+      {useReads() ? <FirstPicture model={str("m")} /> : null}
       <Doors />
       <section class="stack">
         <h2>{t("home.models")}</h2>

@@ -81,16 +81,16 @@ function LensView({ trace, follows }: { trace: Trace; follows: boolean }) {
           <Segments label={t("layers.show")} value={show} onChange={(v) => set({ show: v })}
             choices={shows.map((v) => ({ value: v, label: t(`layers.shows.${v}`) }))} />
           <p class="muted"><Explained text={t(`layers.about.${show === "words" && !follows ? "wordsAt" : show}`)} /></p>
-          {show === "words" && lens.top ? <Words lens={lens} top={lens.top} model={trace.model} /> : <Numbers lens={lens} which={show as Which} model={trace.model} />}
+          {show === "words" && lens.top ? <Words lens={lens} top={lens.top} model={trace.model} start={trace.prediction.position} /> : <Numbers lens={lens} which={show as Which} model={trace.model} />}
         </>
       );
     }}</Await>
   );
 }
 
-function Words({ lens, top, model }: { lens: Lens; top: Guess[][][]; model: string }) {
+function Words({ lens, top, model, start }: { lens: Lens; top: Guess[][][]; model: string; start: number }) {
   const layer = whole("l", top.length - 1, 0, top.length - 1);
-  const position = whole("pos", lens.shown.length - 1, 0, lens.shown.length - 1);
+  const position = whole("pos", start < 0 ? lens.shown.length - 1 : start, 0, lens.shown.length - 1);
   const p = Float32Array.from(top.flatMap((row) => row.map((guesses) => guesses[0]?.p ?? 0)));
   const order = [...top.keys()].reverse();
   const move = (e: KeyboardEvent) => {

@@ -97,7 +97,8 @@ function Desk({ caps, task }: { caps: Caps; task: string }) {
     start(given);
   };
   useEffect(() => {
-    if (params.go && task !== "conversational") start(values); // a link to an answer gives the answer
+    // A link to an answer gives the answer, and the page opens on one.
+    if (task !== "conversational" && (params.go || fields.every((f) => params[f.key] === undefined))) start(values);
     return runner.stop;
   }, []);
 
@@ -128,7 +129,7 @@ function Desk({ caps, task }: { caps: Caps; task: string }) {
       {runner.answer ? (
         <Panel title={t("play.answer")} part="answer">
           <Warnings of={runner.answer.warnings} />
-          <Result task={task} answer={runner.answer} values={values} writing={runner.busy} />
+          {said.length && !runner.busy ? null : <Result task={task} answer={runner.answer} values={values} writing={runner.busy} />}
           {runner.answer.ms !== undefined ? <p class="muted small">{t("play.took", { ms: Math.round(runner.answer.ms) })}</p> : null}
           {runner.answer.seconds !== undefined ? (
             <p class="muted small">{t("play.wrote", { n: runner.answer.tokens ?? 0, s: runner.answer.seconds.toFixed(1), finish: t(`play.finishes.${runner.answer.finish ?? "end"}`) })}</p>

@@ -68,12 +68,14 @@ function Drawn({ name, data, of, model }: { name: string; data: Tensor; of: Posi
   const rows = numbered(T);
   const columns = numbered(S);
   const signed = values.some((v) => v < 0);
+  const sizes = Float32Array.from(values.filter(Number.isFinite), Math.abs).sort();
+  const limit = sizes[Math.floor(0.99 * (sizes.length - 1))] || undefined; // a few outliers would leave all others white
   return (
     <>
       {heads > 1 ? <Select label={t("attention.head")} value={String(head)} onChange={(h) => set({ h }, "replace")} choices={numbered(heads).map((h) => ({ value: h, label: h }))} /> : null}
-      <Figure title={title} note={note} name={`positions-${name}`} model={model} python={of.python} drawing={() => drawMatrix({ rows, columns, values, signed, compact: name !== "bias" })} csv={() => matrixCsv(rows, columns, values)}
+      <Figure title={title} note={note} name={`positions-${name}`} model={model} python={of.python} drawing={() => drawMatrix({ rows, columns, values, signed, limit, compact: name !== "bias" })} csv={() => matrixCsv(rows, columns, values)}
         html={heat(title, rows, columns, values, signed, t("positions.position"))}>
-        <Matrix compact={T !== S} rows={rows} columns={columns} values={values} title={title} signed={signed} rowTitle={t("positions.position")}
+        <Matrix compact={T !== S} rows={rows} columns={columns} values={values} title={title} signed={signed} limit={limit} rowTitle={t("positions.position")}
           columnTitle={t(T === S && name !== "table" ? "positions.position" : "positions.dimension")} />
       </Figure>
     </>

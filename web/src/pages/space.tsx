@@ -1,7 +1,7 @@
 // Embeddings: a map for the eye; neighbours and analogies always in the full space.
 import { useMemo, useState } from "preact/hooks";
-import { knows, modelPath, useVocabulary, type Caps } from "../api";
-import { drawScatter, Scatter } from "../figures";
+import { knows, modelPath, useVocabulary, type Caps, type Vocabulary } from "../api";
+import { drawScatter, OKABE_ITO, Scatter } from "../figures";
 import { Figure, points as pointed } from "../figure";
 import { get, post, queried } from "../http";
 import { useResource } from "../resource";
@@ -43,15 +43,28 @@ export function SpacePage({ caps }: { caps: Caps }) {
   );
 }
 
+/** The named groups of strings.json as far as a vocabulary has their words; none where too few are left. */
+function groupsOf(vocabulary: Vocabulary | undefined): { name: string; words: string[] }[] {
+  if (!vocabulary) return [];
+  const groups = t("space.groups").split("; ").map((line) => line.split(": "));
+  const known = groups.map(([name, words]) => ({ name, words: words.split(" ").filter((word) => knows(vocabulary, word)) })).filter((g) => g.words.length > 2);
+  return known.length > 2 ? known : [];
+}
+
+const DRAWN = ["groups", "frequent"];
+
 function MapView({ caps, table }: { caps: Caps; table: string }) {
-  const words = str("words");
+  const vocabulary = useVocabulary(caps.id);
+  const named = groupsOf(vocabulary.data);
+  const grouped = !str("words") && named.length > 0 && choice("of", DRAWN, str("count") ? "frequent" : "groups") === "groups";
+  const words = grouped ? named.flatMap((g) => g.words).join(",") : str("words");
   const most = whole("count", 300, 3, 5000);
   const method = choice("map", METHODS);
   const slow = method === "pca" ? {} : { method, perplexity: whole("perp", 30, 2, 200), seed: whole("seed", 0) };
   const path = `${modelPath(caps.id)}/space/map${queried({ count: most, words, table, dims: method === "pca" ? 3 : 2, ...slow })}`;
-  const map = useResource<Map_>(`map ${path}`, () => get(path));
+  const map = useResource<Map_>(vocabulary.data || words || vocabulary.error ? `map ${path}` : null, () => get(path));
   const [word, setWord] = useDraft(str("w"));
-  const [listed, setListed] = useDraft(words);
+  const [listed, setListed] = useDraft(str("words"));
   const send = () => set({ w: word.trim(), words: listed.trim() });
   return (
     <>
@@ -62,6 +75,7 @@ function MapView({ caps, table }: { caps: Caps; table: string }) {
         </div>
         <div class="row">
           <button type="submit" class="primary">{t("space.look")}</button>
+          {str("words") || !named.length ? null : <Segments label={t("space.drawn")} value={grouped ? "groups" : "frequent"} onChange={(of) => set({ of: of === "groups" ? null : of, count: null })} choices={DRAWN.map((v) => ({ value: v, label: t(`space.${v}Words`) }))} />}
           {words ? null : <Slider label={t("space.count")} value={most} min={50} max={2000} step={50} onChange={(n) => set({ count: n }, "replace")} />}
           <Select label={t("space.map")} value={method} onChange={(v) => set({ map: v === "pca" ? null : v })}
             choices={METHODS.filter((v) => v !== "umap" || method === v || map.data?.methods.includes(v)).map((v) => ({ value: v, label: t(`space.maps.${v}`) }))} />
@@ -74,14 +88,14 @@ function MapView({ caps, table }: { caps: Caps; table: string }) {
         </div>
       </form>
       <div class="cols side">
-        <Panel><Await of={map} wait={method === "pca" ? undefined : t("space.slow")}>{(map) => <Picture map={map} caps={caps} />}</Await></Panel>
+        <Panel><Await of={map} wait={method === "pca" ? undefined : t("space.slow")}>{(map) => <Picture map={map} caps={caps} named={grouped ? named : []} />}</Await></Panel>
         <Neighbours caps={caps} table={table} />
       </div>
     </>
   );
 }
 
-function Picture({ map, caps }: { map: Map_; caps: Caps }) {
+function Picture({ map, caps, named }: { map: Map_; caps: Caps; named: { name: string; words: string[] }[] }) {
   const exact = map.method === "pca";
   const third = exact && str("axes") === "13";
   const points = Float32Array.from(map.points.flatMap((p) => [p.x, third ? (p.z ?? 0) : p.y]));
@@ -91,10 +105,13 @@ function Picture({ map, caps }: { map: Map_; caps: Caps }) {
   const selected = found < 0 ? null : found;
   const title = t("space.title", { n: names.length, map: t(`space.maps.${map.method}`) });
   const axes = [map.axes[0], map.axes[third ? 2 : 1]];
-  const spec = { points, names, title, xTitle: axes[0], yTitle: axes[1], selected };
+  const of = named.flatMap((g, i) => g.words.map(() => i));
+  const groups = of.length === names.length ? of : undefined; // as the map was asked for
+  const spec = { points, names, title, xTitle: axes[0], yTitle: axes[1], selected, groups };
   return (
     <Figure title={title} note={exact ? t("space.note") : `${t("space.note")} ${map.note}.`} name="embeddings" model={caps.id} python={map.python} drawing={() => drawScatter(spec)} html={pointed(names, points, axes)}
       csv={() => [["id", "token", "x", "y", "z"], ...map.points.map((p) => [p.id, p.text, p.x, p.y, p.z ?? null])]}>
+      {groups ? <p class="row small" data-groups>{named.map((g, i) => <span key={g.name}><span style={{ color: OKABE_ITO[i] }} aria-hidden="true">●</span> {g.name}</span>)}</p> : null}
       <Scatter {...spec} onSelect={(i) => set({ w: i === null ? null : map.points[i].text }, "replace")} />
       {exact ? <Segments label={t("space.axes")} value={third ? "13" : "12"} onChange={(v) => set({ axes: v === "12" ? null : v }, "replace")} choices={[{ value: "12", label: "1 × 2" }, { value: "13", label: "1 × 3" }]} /> : null}
     </Figure>

@@ -97,20 +97,18 @@ function Cells({ trace, states }: { trace: Trace; states: States }) {
 
 /** The size of the states and the mean of the gates over time. */
 function Traces({ part, trace, python }: { part: Part; trace: Trace; python: string }) {
-  const curves: Curve[] = [
-    ...Object.entries(part.mean).map(([word, y]) => ({ name: t("states.mean", { word }), x: y.map((_, i) => i), y })),
-    ...Object.entries(part.norm).map(([word, y]) => ({ name: t("states.size", { word }), x: y.map((_, i) => i), y })),
-  ];
-  if (!curves.length) return null;
-  return <Plot title={t("states.traces")} name="traces" curves={curves} trace={trace} x={t("states.time")} y="" python={python} />;
+  const curves = (values: Record<string, number[]>): Curve[] => Object.entries(values).map(([word, y]) => ({ name: t(`states.words.${word}`), x: y.map((_, i) => i), y }));
+  const plot = (kind: "mean" | "size", drawn: Curve[]) =>
+    drawn.length ? <Plot title={t(`states.${kind}`)} name={`traces-${kind}`} curves={drawn} trace={trace} x={t("states.time")} y="" python={python} xNames={names(trace, part.side)} /> : null;
+  return <>{plot("mean", curves(part.mean))}{plot("size", curves(part.norm))}</>;
 }
 
-function Plot(props: { title: string; name: string; curves: Curve[]; trace: Trace; x: string; y: string; python?: string; note?: string; logY?: boolean }) {
-  const { curves, title, x, y, logY } = props;
+function Plot(props: { title: string; name: string; curves: Curve[]; trace: Trace; x: string; y: string; python?: string; note?: string; logY?: boolean; xNames?: string[] }) {
+  const { curves, title, x, y, logY, xNames } = props;
   return (
-    <Figure title={title} name={props.name} model={props.trace.model} note={props.note} python={props.python} drawing={() => drawCurves({ curves, xTitle: x, yTitle: y, logY })} html={plotted(y || title, curves)}
+    <Figure title={title} name={props.name} model={props.trace.model} note={props.note} python={props.python} drawing={() => drawCurves({ curves, xTitle: x, yTitle: y, logY, xNames })} html={plotted(y || title, curves)}
       csv={() => [["name", props.x, "value"], ...curves.flatMap((c) => Array.from(c.x, (v, i) => [c.name, v, c.y[i]]))]}>
-      <Curves curves={curves} title={title} xTitle={x} yTitle={y} logY={logY} controls={false} />
+      <Curves curves={curves} title={title} xTitle={x} yTitle={y} logY={logY} xNames={xNames} controls={false} />
     </Figure>
   );
 }
@@ -140,10 +138,11 @@ function spread<T>(all: T[], most: number): T[] {
 function Norms({ trace, states }: { trace: Trace; states: States }) {
   const curves = states.norms.map((n) => ({ name: layerName(n.name), x: n.values.map((_, i) => i), y: n.values }));
   const shown = spread(curves, 8); // as many as can be told apart
+  const side = trace.target && !states.norms[0].name.startsWith("encoder") ? "target" : "tokens";
   const note = shown.length < curves.length ? t("states.normsSome", { n: shown.length, of: curves.length }) : undefined;
   return (
     <Panel>
-      <Plot title={t("states.norms")} note={note} name="norms" curves={shown} trace={trace} x={t("states.time")} y="‖x‖" python={states.python} />
+      <Plot title={t("states.norms")} note={note} name="norms" curves={shown} trace={trace} x={t("states.time")} y="‖x‖" python={states.python} xNames={names(trace, side)} />
     </Panel>
   );
 }

@@ -1,6 +1,6 @@
 // Arithmetic: every operand and every result, one step at a time, checked in float64 against what the model computed.
 import { useEffect, useState } from "preact/hooks";
-import { asked, knows, topicsOf, useExamples, useTrace, useVocabulary, type Caps, type Trace } from "../api";
+import { asked, knows, topicsOf, useExamples, useTrace, useVocabulary, type Caps, type Token, type Trace } from "../api";
 import { BOLD, expression, FONT, shown, StepsView, textWidth, written, type Drawing, type Worked } from "../figures";
 import { Figure } from "../figure";
 import { get, post, queried } from "../http";
@@ -9,7 +9,7 @@ import { useResource, type Resource } from "../resource";
 import { t } from "../strings";
 import { Ask, Await, Chips, copy, figure, Panel, Segments, Select, TextField, Title, useDraft, Warnings } from "../ui";
 import { choice, set, str, whole } from "../url";
-import { layerNumber, located, names, side } from "./attention";
+import { layerNumber, located, move, names, side, useNamed } from "./attention";
 
 type Checked = { difference: number; tolerance: number; ok: boolean; source: string };
 type Explained = Worked & { checked: Checked | null; text: string; latex: string; markdown: string; python: string };
@@ -98,16 +98,25 @@ function layersOf(caps: Caps, trace: Trace, topic: string): string[] {
   return topic === "lstm" ? caps.recurrent.filter((r) => r.cell === "LSTM").map((r) => r.path) : [];
 }
 
+/** The last of the longest tokens that stand for text. */
+function contentWord(tokens: Token[]): number {
+  const frequent = t("steps.frequent").split(" ");
+  const word = (token: Token) => token.shown.replace(/[^\p{L}]/gu, "");
+  const letters = tokens.map((token) => (token.special || frequent.includes(word(token).toLowerCase()) ? 0 : word(token).length));
+  return letters.lastIndexOf(Math.max(...letters));
+}
+
 function Chosen({ caps, trace, topic }: { caps: Caps; trace: Trace; topic: string }) {
   const soft = trace.groups.filter((g) => g.kind === "softmax"); // worked out as softmax(q·k) v
   const heads = (topic === "attention" || topic === "attention-gradient") && soft.length > 0;
   const at = heads ? located(trace, soft) : null;
+  useNamed(trace, at);
   const layers = layersOf(caps, trace, topic);
   const layer = layers.includes(str("part")) ? str("part") : layers[whole("l", 0, 0, Math.max(0, layers.length - 1))];
   const ownSide = trace.target && !layer?.startsWith("encoder") ? "target" : "tokens";
   const which = at ? at.group.queries : topic === "alignment" && trace.written ? "written" : ownSide;
   const rows = names(trace, which);
-  const token = whole("q", rows.length - 1, 0, rows.length - 1);
+  const token = whole("q", contentWord(side(trace, which)), 0, rows.length - 1);
   const query = at ? { part: at.path, head: at.head } : layer ? { part: layer } : str("part") ? { part: str("part") } : {};
   const path = `/api/trace/${encodeURIComponent(trace.id)}/explain${queried({ topic, ...query, token, wide: ALL })}`;
   const worked = useResource<Explained>(`explain ${path}`, () => get(path));
@@ -117,8 +126,8 @@ function Chosen({ caps, trace, topic }: { caps: Caps; trace: Trace; topic: strin
         {at ? (
           <div class="row">
             {soft.length > 1 ? <Segments label={t("attention.group")} value={at.group.name} onChange={(g) => set({ g, l: null, h: null, q: null })} choices={soft.map((g) => ({ value: g.name, label: g.title }))} /> : null}
-            <Select label={t("attention.layer")} value={String(at.layer)} onChange={(l) => set({ l }, "replace")} choices={at.group.layers.map((path, i) => ({ value: String(i), label: layerNumber(path, i) }))} />
-            <Select label={t("attention.head")} value={String(at.head)} onChange={(h) => set({ h }, "replace")}
+            <Select label={t("attention.layer")} value={String(at.layer)} onChange={(l) => move(at, Number(l), at.head)} choices={at.group.layers.map((path, i) => ({ value: String(i), label: layerNumber(path, i) }))} />
+            <Select label={t("attention.head")} value={String(at.head)} onChange={(h) => move(at, at.layer, Number(h))}
               choices={Array.from({ length: at.group.heads[at.layer] }, (_, i) => ({ value: String(i), label: String(i) }))} />
           </div>
         ) : null}
@@ -153,12 +162,12 @@ function Stepper({ worked }: { worked: Explained }) {
     if (spoke !== at) say(nameOf(steps[at]));
     setSpoke(at);
   }, [at]);
-  const move = (step: number) => step >= 0 && step < steps.length && set({ step }, "replace");
+  const show = (step: number) => step >= 0 && step < steps.length && set({ step }, "replace");
   const keys = (e: KeyboardEvent) => {
     const by = e.key === "ArrowRight" || e.key === "ArrowDown" ? 1 : e.key === "ArrowLeft" || e.key === "ArrowUp" ? -1 : 0;
     if (!by) return;
     e.preventDefault();
-    move(at + by);
+    show(at + by);
   };
   const flat: Worked = { title: worked.title, note: "", check: worked.check, check_source: worked.check_source, lines: worked.lines };
   return (
@@ -171,8 +180,8 @@ function Stepper({ worked }: { worked: Explained }) {
             {worked.note ? <span class="muted">{shown(worked.note)}</span> : null}
           </div>
           <div class="row">
-            <button type="button" disabled={all || at === 0} onClick={() => move(at - 1)}>{t("common.previous")}</button>
-            <button type="button" class="primary" disabled={all || at === steps.length - 1} onClick={() => move(at + 1)} onKeyDown={keys} data-next>{t("common.next")}</button>
+            <button type="button" disabled={all || at === 0} onClick={() => show(at - 1)}>{t("common.previous")}</button>
+            <button type="button" class="primary" disabled={all || at === steps.length - 1} onClick={() => show(at + 1)} onKeyDown={keys} data-next>{t("common.next")}</button>
             <span class="muted">{t("steps.count", { n: at + 1, of: steps.length })}</span>
             <button type="button" aria-pressed={all} onClick={() => set({ all: !all }, "replace")}>{t("steps.all")}</button>
             <button type="button" onClick={() => copy(worked.latex)}>{t("steps.latex")}</button>
@@ -182,7 +191,7 @@ function Stepper({ worked }: { worked: Explained }) {
             <>
               <ol class="chips" aria-label={t("steps.list")} onKeyDown={keys}>
                 {steps.map((part, i) => (
-                  <li key={i}><button type="button" class="chip" aria-pressed={i === at} onClick={() => move(i)}>{`${i + 1} ${nameOf(part)}`}</button></li>
+                  <li key={i}><button type="button" class="chip" aria-pressed={i === at} onClick={() => show(i)}>{`${i + 1} ${nameOf(part)}`}</button></li>
                 ))}
               </ol>
               <StepsView worked={{ ...steps[at], title: nameOf(steps[at]), check: null }} />

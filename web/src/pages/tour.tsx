@@ -1,31 +1,24 @@
-// The start of the tour: what it leads through.
-import { useModels, type Caps } from "../api";
+// The tour's page: the picture of the sentence in the address, step by step, and the form for one's own sentence.
+import { useCaps, type Caps } from "../api";
+import { AskPicture, usePicture, useReads } from "../picture";
+import { Tour } from "../tour/Tour";
 import { t } from "../strings";
-import { guide, STOPS } from "../tour";
-import { Await, Go, Panel, Title } from "../ui";
+import { Await, Panel, Title } from "../ui";
+import { str } from "../url";
 
-export function TourPage({ caps }: { caps: Caps | undefined }) {
-  const models = useModels();
+export function TourPage({ caps: chosen }: { caps: Caps | undefined }) {
+  const { drawn } = usePicture(str("m"), useReads());
+  const caps = useCaps(drawn.data ? drawn.data.data.name : null);
+  if (chosen?.kind === "vectors") return <><Title name="tour" /><Panel><p>{t("tour.vectors")}</p></Panel></>;
   return (
     <>
-      <Title name="tour" />
-      <Await of={models}>{({ models }) => {
-        const model = guide(models, caps?.id ?? "");
-        if (!model) return <Panel><p>{t("home.noModels")}</p></Panel>;
-        return (
-          <>
-            <p><Go to={STOPS[0].page} with={{ ...STOPS[0].with, m: model, tour: 1 }} class="button primary">{t("tour.start")}</Go></p>
-            <ol class="stack">
-              {STOPS.map((stop, i) => (
-                <li key={i}>
-                  <Go to={stop.page} with={{ ...stop.with, m: model, tour: i + 1 }}>{t(`tour.stops.${i + 1}.title`)}</Go>
-                  <p class="muted">{t(`tour.stops.${i + 1}.text`)}</p>
-                </li>
-              ))}
-            </ol>
-          </>
-        );
-      }}</Await>
+      <div class="title first"><h1>{t("pages.tour")}</h1><p class="lede">{t("ledes.tour")}</p></div>
+      <Await of={drawn} wait={t("picture.wait")}>{(figure) => (
+        <>
+          <Await of={caps}>{(caps) => <Tour key={figure.path} figure={figure} caps={caps} />}</Await>
+          <div class="panel"><AskPicture model={figure.data.name} text={figure.data.texts[0]} /></div>
+        </>
+      )}</Await>
     </>
   );
 }

@@ -20,6 +20,12 @@ from heedful.interp.inputs import Input, Text
 from heedful.models.base import Model
 
 COMMON = ("topic", "title", "note", "about", "exercise")
+LEARNING_ORDER = (  # of the examples: as the course goes
+    "motel", "embedding", "likelihood", "wampimuk", "hello", "hello-lstm", "rnn-gradient", "lstm-gradient",
+    "counselor", "alignment", "additive-dot", "queries-keys", "cat-sat", "dragons", "apple", "two-heads",
+    "order", "positions", "encoding-properties", "add-norm", "block-cost", "temperature", "softmax-gradient",
+    "cross-entropy-gradient", "norm-gradient", "attention-gradient", "distilbert", "gpt3-weights",
+)  # fmt: skip
 
 
 def explain(
@@ -28,12 +34,23 @@ def explain(
     target: Text | None = None,
     **options: Any,
 ) -> Derivation:
-    """A worked calculation: every operand and every result.
+    """Work through a calculation with every operand and every result.
 
-    explain("cat-sat"): an exercise that is shipped; `heed explain --list` names them. explain("mine.yaml") or
-    a mapping with the same keys: your own vectors and matrices. explain(model, "text", topic="block",
-    token="cat"): a model's own arithmetic, checked against what it computed. Topics of a model: attention,
-    block, positions, norm, lstm, alignment, softmax; `part`, `head` and `token` say where.
+    >>> import heedful
+    >>> heedful.explain("cat-sat").title
+    'The cat sat on the mat'
+    >>> model = heedful.load("prose")
+    >>> worked = heedful.explain(model, "It was a dark night", topic="attention", token=-1)
+
+    Args:
+        subject: The name of an included example (`heed explain --list`), a YAML file or a mapping with your
+            own vectors and matrices, or a model.
+        text: The text for a model. Its arithmetic is checked against the values that the model computed.
+        target: The target text for an encoder-decoder.
+        options: For a model, `topic` (attention, block, positions, norm, lstm, alignment, softmax), and
+            `part`, `head` and `token`, which choose the place.
+
+    Print the result, or convert it with `markdown()`, `html()` or `latex()`.
     """
     if isinstance(subject, Model):
         if text is None:
@@ -48,11 +65,9 @@ def explain(
 
 @functools.cache
 def examples() -> dict[str, str]:
-    """The exercises that are shipped, and what each is about."""
+    """Return the shipped examples in learning order, and what each is about."""
     folder = files("heedful.classroom.arithmetic") / "examples"
-    yaml_files = (f.name for f in folder.iterdir() if f.name.endswith(".yaml"))
-    names = sorted(name for name in yaml_files if name != "sentences.yaml")
-    return {name.removesuffix(".yaml"): str(_parse_yaml(folder / name, name)["about"]) for name in names}
+    return {name: str(_parse_yaml(folder / f"{name}.yaml", name)["about"]) for name in LEARNING_ORDER}
 
 
 @functools.cache
@@ -68,7 +83,7 @@ def read_exercise(name: str | Path) -> dict[str, Any]:
     path = Path(name)
     if path.suffix in (".yaml", ".yml", ".json"):
         if not path.is_file():
-            raise NotFound(f"there is no file {path}")
+            raise NotFound(f"file not found: {path}")
         return _parse_yaml(path, str(path))
     bundled = examples()
     if str(name) not in bundled:

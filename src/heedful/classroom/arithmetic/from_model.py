@@ -74,7 +74,7 @@ def norm_of(module: nn.Module) -> dict[str, Any]:
     if isinstance(module, nn.LayerNorm | RMSNorm):
         gamma, beta = (array(t) if isinstance(t, Tensor) else None for t in gain_and_shift(module))
         return {"gamma": gamma, "beta": beta, "eps": module.eps, "rms": isinstance(module, RMSNorm)}
-    raise InputError(f"a {type(module).__name__} is no norm that can be written out")
+    raise InputError(f"a {type(module).__name__} is not a norm that can be written out")
 
 
 def norm(subject: Subject) -> Derivation:
@@ -103,7 +103,7 @@ def block(subject: Subject) -> Derivation:
     s = find_part(subject, Block, ParallelBlock)
     this, sheet = cast(Any, part_at(s.model, s.path)), Sheet()
     if type(this) not in (Block, ParallelBlock):
-        raise InputError(f"{s.path} is a {type(this).__name__}, which is joined in a way of its own")
+        raise InputError(f"{s.path} is a {type(this).__name__}, which is joined in its own way")
     x: Array = sheet.add_given("input", "x", array(s.value("input")[s.at]))
     if isinstance(this, ParallelBlock):
         normed = {name: _norm_section(sheet, name, x, this.get_submodule(name)) for name in this.norm_names}
@@ -214,12 +214,12 @@ def prediction(subject: Subject, temperature: float = 1.0, count: int = 8) -> De
     """The softmax over the most likely words after the token, at a temperature."""
     logits = subject.watch["head.logits"]
     if logits.dim() != 3:
-        raise InputError("this head gives no logits for each token")
+        raise InputError("this head gives no logits per token")
     best = logits[0, subject.at].topk(min(count, logits.shape[-1]))
     names = distinct_labels(names_of(subject.model, best.indices))
     worked = topics.softmax(array(best.values), temperature=temperature, tokens=names)
     after = subject.given.names[subject.at]
-    note = f"Over the {len(names)} likeliest of {logits.shape[-1]:,} tokens after “{after}”."
+    note = f"Over the {len(names)} most likely of {logits.shape[-1]:,} tokens after “{after}”."
     return check_lines(
         worked, {"weights of all": (best.values.double() / temperature).softmax(-1)}, note=note
     )

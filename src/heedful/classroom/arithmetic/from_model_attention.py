@@ -49,7 +49,7 @@ def head_row(s: Subject) -> Derivation:
     """The row of `pattern` and `heads` that belong to the token and the head asked for."""
     part = cast(Attention, part_at(s.model, s.path))
     if not 0 <= s.head < part.heads:
-        raise InputError(f"{s.path} has heads 0 … {part.heads - 1}", hint=f"there is no head {s.head}")
+        raise InputError(f"{s.path} has heads 0 … {part.heads - 1}", hint=f"unknown head {s.head}")
     cross = isinstance(part, CrossAttention)
     keys = distinct_labels(s.given.tokens if cross else s.names)
     pattern, scores = s.value("pattern")[s.head, s.at], array(s.value("scores")[s.head, s.at])
@@ -83,7 +83,7 @@ def visible_keys(pattern: Array, scores: Array) -> Array:
 
 
 def vectors_read(s: Subject, part: Attention | CrossAttention) -> tuple[Tensor, Tensor, str] | None:
-    """Return the inputs of queries and of keys and values (T, D each), and what the first is called.
+    """Return the inputs of queries and of keys and values (T, D each), and the name of the first.
 
     None where the model's block is none of ours, or where it shows no such value.
     """
@@ -135,7 +135,7 @@ def project_qkv(
     read = vectors_read(s, part) if q.dtype in EXACT else None
     try:
         weights = {letter: parameters(getattr(part, letter)) for letter in "qkv"} if read else {}
-    except InputError:  # an adapter beside the matrix: q, k and v are shown from where they are whole
+    except InputError:  # an adapter next to the matrix: q, k and v are shown from where they are whole
         weights = {}
     if not weights or read is None:
         return array(theirs["q"]), list(array(theirs["k"])), list(array(theirs["v"]))
@@ -207,7 +207,7 @@ def rotation(s: Subject) -> Derivation:
     part = cast(Attention, part_at(s.model, s.path))
     table = rotation_table(s, part)
     if table is None:
-        raise InputError(f"{s.path} has no positions of its own to write out")
+        raise InputError(f"{s.path} has no positions to write out")
     q = array(s.value("q_unrotated")[s.head, s.at])
     worked = topics.rotary(q, table[0][s.at], table[1][s.at], position=s.at, of=s.names[s.at])
     low, high = s.value("q")[s.head, s.at, : 2 * table[0].shape[1]].chunk(2)
@@ -217,7 +217,7 @@ def rotation(s: Subject) -> Derivation:
 
 # Gradients of a model's own loss on a text, worked number by number: of logits, and of an attention head.
 #
-# The loss is −ln p of one word: of a causal model the word that follows the token (the likeliest one after
+# The loss is −ln p of one word: of a causal model the word that follows the token (the most likely one after
 # the
 # last), of others the token itself.
 
@@ -236,7 +236,7 @@ def cross_entropy_gradient(s: Subject, count: int = 8) -> Derivation:
     """p = exp(z − ln Σ exp z), L = −ln p_y, dz = p − y, for the most likely words and the right one"""
     logits = s.watch["head.logits"]
     if logits.dim() != 3:
-        raise InputError("this head gives no logits for each token")
+        raise InputError("this head gives no logits per token")
     at = s.at if s.path == "" else len(s.given.names) - 1
     right, z = target_word(s, at, logits), logits[0, at].detach().double()
     shown = z.topk(min(count, len(z))).indices.tolist()

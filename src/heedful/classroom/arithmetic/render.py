@@ -93,7 +93,7 @@ class Style:
 
 
 def strip_quotes(formula: str) -> str:
-    """A formula as plain text: without the quotation marks around words that are no mathematics."""
+    """A formula as plain text: without the quotation marks around words that are not mathematics."""
     return formula.replace('"', "")
 
 
@@ -106,7 +106,7 @@ def render_text(
 ) -> str:
     """Lines of `label: formula = numbers = result`; what is given has ≔ in place of the numbers.
 
-    What does not fit into `columns` goes on below, each part on lines of its own, broken between numbers.
+    What does not fit into `columns` goes on below, each part on its own lines, broken between numbers.
     """
     style, pad = Style(digits, width), "  " * level
     titles = wrap_parts([derivation.title], pad, columns) if columns else [f"{pad}{derivation.title}"]
@@ -125,7 +125,7 @@ def render_text(
 
 
 def wrap_parts(parts: list[str], pad: str, columns: int) -> list[str]:
-    """Return each part on lines of its own of at most `columns` letters, broken at spaces."""
+    """Return each part on its own lines of at most `columns` letters, broken at spaces."""
     out: list[str] = []
     for n, part in enumerate(parts):
         first, rest = (pad if n == 0 else f"{pad}    "), f"{pad}      "

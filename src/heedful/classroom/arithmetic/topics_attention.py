@@ -199,7 +199,7 @@ def score_comparison(
     q: Array, K: Array, V: Array, W: Array, U: Array, v: Array, sizes: Sequence[int],
     tokens: Sequence[str] | None = None,
 ) -> Derivation:  # fmt: skip
-    """v·tanh(W q + U k) beside q·k / √d_k: what differs, row by row, and what scaling does as d_k grows"""
+    """v·tanh(W q + U k) next to q·k / √d_k: what differs, row by row, and what scaling does as d_k grows"""
     whole, d, n, names = Sheet(), len(q), len(K), name_rows(tokens, len(K))
     part = Sheet()
     additive = [

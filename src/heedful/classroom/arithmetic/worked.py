@@ -161,7 +161,8 @@ def _tuples(values: Any) -> Value:
 class Line:
     """label: formula = operands = result unit. A line without operands is something given.
 
-    The formula is in the language of web/src/figures/formula.tsx; words that are no mathematics stand in "…".
+    The formula is in the language of web/src/figures/formula.tsx; words that are not mathematics stand in
+    "…".
     """
 
     label: str
@@ -284,7 +285,7 @@ class Derivation:
 
 @dataclass
 class Sheet:
-    """Lines as they are worked out; what a line gives is an array for the next."""
+    """Lines as they are worked out; the result of a line is an array for the next."""
 
     lines: list[Line | Derivation] = field(default_factory=list)
     worst: float | None = None

@@ -1,4 +1,4 @@
-"""What a student has done, in one small JSON file: which exercises are right, tries, hints taken.
+"""The progress of a student, in one small JSON file: which exercises are right, tries, hints taken.
 
     {"exercises": {"attention": {"done": "2026-01-31", "tries": 3, "hints": 1, "verdict": "right"}}}
 

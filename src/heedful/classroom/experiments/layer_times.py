@@ -1,7 +1,7 @@
 """Time of one layer against the length of the text and the width of the model, and its exponents.
 
 Self-attention is O(n²·d), a recurrence O(n·d²) (Vaswani et al. 2017, Table 1). What is measured is the part
-in which tokens reach each other, without the MLP beside it, forward and without gradients.
+in which tokens reach each other, without the MLP next to it, forward and without gradients.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class RepeatedBatch:
         return 1 << 20
 
     def batch(self, rows: Indices, epochs: Indices) -> Batch:
-        """Return the batch, whatever rows are asked for."""
+        """Return the same batch for any rows."""
         return self.one
 
 

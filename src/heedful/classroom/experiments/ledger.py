@@ -34,9 +34,9 @@ KEYS = ("claim", "figure", "published", "source", "command", "seed", "data_sha25
 OPTIONAL = ("check",)
 HEAD = """# Results
 
-Every figure here comes from a file in `results/`, written by the command beside it. This page is made by
-`python -m heedful.classroom.experiments.ledger`. `heed verify ROW` runs a row again and compares, for those
-marked ✓; data is looked for in the folder that `HEED_DATA` names.
+Every figure comes from a file in `results/`, which the command in the same row wrote. This page is made by
+`python -m heedful.classroom.experiments.ledger`. For rows marked ✓, `heed verify ROW` runs the command again
+and compares. It looks for data in the folder that `HEED_DATA` names.
 """
 
 
@@ -74,7 +74,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise CorruptFile(f"{path} is no JSON ({error})") from None
+        raise CorruptFile(f"{path} is not JSON ({error})") from None
     rows = rows if isinstance(rows, list) else [rows]
     for one in rows:
         missing = [key for key in KEYS if not isinstance(one, dict) or key not in one]

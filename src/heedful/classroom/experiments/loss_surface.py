@@ -191,7 +191,7 @@ def fit_surface(
     return SurfaceFit(form, tuple(map(float, theta)), tuple(samples), math.sqrt(cost / len(points)))
 
 
-def foretelling_errors(points: Sequence[ScalePoint], forms: Sequence[str] = tuple(FORMS)) -> dict[str, float]:
+def prediction_errors(points: Sequence[ScalePoint], forms: Sequence[str] = tuple(FORMS)) -> dict[str, float]:
     """Return how far off each form predicts the most expensive quarter of the runs from the others.
 
     Predicting larger runs is the purpose of a fit, and this error is available before any larger run: use the

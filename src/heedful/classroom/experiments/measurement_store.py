@@ -70,7 +70,7 @@ def finish_experiment(
 ) -> Path:  # fmt: skip
     """Measure, write the report and return its page; if interrupted, report what is there and raise.
 
-    `workers` are commands of heed that measure before, `jobs` at a time: what they leave is measured here.
+    `workers` are commands of heed that measure before, `jobs` at a time: the rest is measured here.
     """
     try:
         run_workers(workers or {}, jobs)

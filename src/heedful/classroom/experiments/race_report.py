@@ -214,7 +214,7 @@ def gradient_section(store: MeasurementStore) -> Section | None:
         "ln ‖∂L/∂x‖ of the loss at the last position with respect to the input k steps back is fitted by a "
         "line: its slope is the rate per step. 0 is flat, below 0 the gradient vanishes exponentially, above "
         "0 it explodes.",
-        f"Of the trained models {steepest} forgets fastest: by a factor of "
+        f"Among the trained models {steepest} forgets fastest: by a factor of "
         f"{np.exp(-measured[steepest]['trained']['rate']['slope']):.2f} with every step.",
         "An RNN whose recurrent matrix is an orthogonal one times a gain shows both: its gradient vanishes "
         "below 1 and explodes above.",

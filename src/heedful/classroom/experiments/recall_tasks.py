@@ -31,7 +31,7 @@ KEYS, VALUES = 4, 4 + SYMBOLS
 VOCAB = 4 + 2 * SYMBOLS
 COPIED = 3  # symbols of a string that is copied
 Ints = NDArray[np.int64]
-Rows = tuple[Ints, Ints]  # symbols (B, T + 1), and how far back each stood before, 0 if it is no answer
+Rows = tuple[Ints, Ints]  # symbols (B, T + 1), and how far back each stood before, 0 if it is not an answer
 Task = Callable[[np.random.Generator, int, int], Rows]  # how many rows, and T
 
 
@@ -129,7 +129,7 @@ class TaskRows:
 def task_batches(task: str, *, length: int, batch: int, seed: int) -> Batches:
     """Return endless batches of a task with rows of `length` tokens."""
     if task not in TASKS:
-        raise InputError(f"there is no task {task!r}", hint=f"there are {', '.join(TASKS)}")
+        raise InputError(f"unknown task {task!r}", hint=f"there are {', '.join(TASKS)}")
     check_integer("length", length, SHORTEST)
     settings: dict[str, Any] = {"task": task, "length": length, "batch": batch, "seed": seed}
     order = ShuffledOrder(1 << 40, batch, seed, shuffle=False)

@@ -18,6 +18,7 @@ import torch
 from heedful.classroom.figures.figure import Figure
 from heedful.classroom.figures.panels import Panel
 from heedful.core.files import write_text
+from heedful.core.locks import lock_folder
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # nothing may be fetched
 STYLE = """
@@ -96,7 +97,7 @@ class Report:
         )
 
     def to_markdown(self) -> str:
-        """Return the report as Markdown; pictures stand in figures/ beside it."""
+        """Return the report as Markdown; pictures stand in figures/ next to it."""
         lines = [f"# {self.title}", "", *(f"- {k}: {v}" for k, v in self.about.items()), ""]
         lines += ["```", self.command, "```", ""]
         for section in self.sections:
@@ -121,14 +122,15 @@ class Report:
         """Write report.html, report.md with figures/, report.csv and report.json; return the page."""
         figures = folder / "figures"
         figures.mkdir(parents=True, exist_ok=True)
-        for section in self.sections:
-            if section.panels:
-                drawn = Figure("report", section.title, self.about, {"panels": list(section.panels)})
-                drawn.save(figures / f"{section.name}.svg")
-        write_text(folder / "report.md", self.to_markdown())
-        write_text(folder / "report.csv", self.to_csv())
-        write_text(folder / "report.json", json.dumps(self.to_json(), allow_nan=False))
-        write_text(folder / "report.html", self.to_html())
+        with lock_folder(folder):  # several processes measure into one folder, and each reports at its end
+            for section in self.sections:
+                if section.panels:
+                    drawn = Figure("report", section.title, self.about, {"panels": list(section.panels)})
+                    drawn.save(figures / f"{section.name}.svg")
+            write_text(folder / "report.md", self.to_markdown())
+            write_text(folder / "report.csv", self.to_csv())
+            write_text(folder / "report.json", json.dumps(self.to_json(), allow_nan=False))
+            write_text(folder / "report.html", self.to_html())
         return folder / "report.html"
 
 

@@ -1,7 +1,7 @@
-"""`heed scale`: models of several sizes on several amounts of text by one recipe, and what they foretell.
+"""`heed scale`: models of several sizes on several amounts of text by one recipe, and their predictions.
 
-The sweep is fitted first; what the fit says of the larger, held-out runs is written to predictions.json; only
-then are these trained. Every run has a folder of its own, and a run that is there is not trained again.
+The sweep is fitted first; its prediction for the larger, held-out runs is written to predictions.json; only
+then are these trained. Every run has its own folder, and a run that is there is not trained again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from heedful.classroom.experiments.loss_surface import (
     SurfaceFit,
     extend_line,
     fit_surface,
-    foretelling_errors,
+    prediction_errors,
 )
 from heedful.classroom.experiments.report import Report, Section, machine_name
 from heedful.classroom.experiments.systems import shared_tokenizer
@@ -88,7 +88,7 @@ QUICK_SCALE = ScaleSettings(
 
 
 class ScaleSweep:
-    """One sweep in a folder: runs below points/ and held-out/, the fit and the predictions beside them."""
+    """One sweep in a folder: runs below points/ and held-out/, the fit and the predictions next to them."""
 
     def __init__(
         self, folder: Path, files: Sequence[str], settings: ScaleSettings, device: torch.device,
@@ -185,7 +185,7 @@ class ScaleSweep:
             saved = json.loads(path.read_text(encoding="utf-8"))
             if saved["fitted"] == fitted and saved["held_out"] == [list(one) for one in s.held_out]:
                 return list(saved["predictions"])
-        predictions, errors = [], foretelling_errors(points)
+        predictions, errors = [], prediction_errors(points)
         for dim, tokens in s.held_out:
             n, d = (
                 self.parameters(dim),
@@ -196,7 +196,7 @@ class ScaleSweep:
                 "dim": dim, "parameters": n, "tokens": d, "compute": compute,
                 "compute_factor": compute / max(p.compute for p in points),
                 "line": extend_line(points, compute), "best_form": min(errors, key=lambda form: errors[form]),
-                "foretelling_errors": errors,
+                "prediction_errors": errors,
                 **{f.form: {"loss": f.predict(n, d), "interval": f.predict_interval(n, d)} for f in fits},
             })  # fmt: skip
         text = {
@@ -259,12 +259,12 @@ def point_section(points: Sequence[ScalePoint]) -> Section:
     drawn = panels.lines("loss over data", values, rows, x, axes=("validation loss", "log₁₀ tokens"))
     cells = [["" if np.isnan(v) else f"{v:.4f}" for v in row] for row in values]
     table = panels.table("loss", cells, rows, [f"{d:,}" for d in amounts], axes=("size", "tokens"))
-    text = [f"{len(points)} runs by one recipe, each with a folder of its own."]
+    text = [f"{len(points)} runs by one recipe, each with its own folder."]
     return Section("runs", "The runs", text, [drawn], [table])
 
 
 def prediction_section(predictions: Sequence[dict[str, Any]], held_out: Sequence[ScalePoint]) -> Section:
-    """Return what was foretold of the held-out runs beside what came out."""
+    """Return the predictions for the held-out runs and their results."""
     rows, names, errors = [], [], []
     for i, one in enumerate(predictions):
         truth = held_out[i].loss if i < len(held_out) else None
@@ -279,12 +279,12 @@ def prediction_section(predictions: Sequence[dict[str, Any]], held_out: Sequence
         rows.append([f"{one['compute_factor']:.1f} ×", *forms, line, "" if truth is None else f"{truth:.4f}"])
         if truth is not None:
             errors.append((abs(one[one["best_form"]]["loss"] / truth - 1), abs(one["line"] / truth - 1)))
-    named = ", ".join(f"{form} {error:.2%}" for form, error in predictions[0]["foretelling_errors"].items())
+    named = ", ".join(f"{form} {error:.2%}" for form, error in predictions[0]["prediction_errors"].items())
     text = [
         "The predictions were written to predictions.json before these runs were trained. So was the form "
-        f"that counts: the one that foretells the dearest quarter of the small runs best from the others "
-        f"(off by: {named}). The line goes through the last two runs that no cheaper one equals, ln L over "
-        "ln C."
+        "that counts: the one that predicts the most expensive quarter of the small runs best from the "
+        f"others (off by: {named}). The line goes through the last two runs that no cheaper one equals, "
+        "ln L over ln C."
     ]
     if errors:
         best, (fit, line) = predictions[0]["best_form"], (max(e[i] for e in errors) for i in (0, 1))
@@ -292,7 +292,7 @@ def prediction_section(predictions: Sequence[dict[str, Any]], held_out: Sequence
     columns = ["compute, of the largest fitted", "Chinchilla form", "Kaplan form"]
     columns += ["line through two", "measured"]
     table = panels.table("held-out runs", rows, names, columns, axes=("held-out run", ""))
-    return Section("predictions", "What the small runs foretold", text, tables=[table])
+    return Section("predictions", "What the small runs predicted", text, tables=[table])
 
 
 def fit_section(points: Sequence[ScalePoint], fits: Sequence[SurfaceFit]) -> Section:

@@ -147,7 +147,7 @@ def size_system(system: System, parameters: int, *, vocab: int, layers: int, con
 def build_system(
     sized_system: SizedSystem, *, vocab: int, seed: int = 0, device: torch.device | str = "cpu", **sizes: Any
 ) -> LM:
-    """Return a model of the system with random weights; `sizes` replace some of its own.
+    """Return a model of the system with random weights; `sizes` replace some of the system's.
 
     GPT-2's tables start with a standard deviation of 0.02, which a norm makes up for. A recurrence has none:
     it would see next to nothing of its input, and learn for hundreds of steps to see more.

@@ -48,7 +48,7 @@ def split_pairs(pairs: Sequence[tuple[str, str]], seed: int) -> tuple[Pairs, Pai
     """Return pairs to train on and unseen ones, both in a random order; no source stands on both sides.
 
     Files of pairs are often sorted by length, so that their end says nothing of their beginning, and have
-    several translations of a source. Of an unseen source the first is kept.
+    several translations of a source. The first of an unseen source is used.
     """
     shuffled = list(pairs)
     random.Random(seed).shuffle(shuffled)
@@ -74,7 +74,7 @@ def prepare_pairs(
     """Join consecutive pairs and split them; what is tested on is joined from sources that no model has seen.
 
     A training text joins up to `max_joined` pairs, a text to test on up to `test_joined`. Without files the
-    pairs are numbers in English and German, which come along.
+    pairs are numbers in English and German, which are bundled.
     """
     pairs = read_pairs(files) if files else number_pairs(count, seed)
     seen, unseen = split_pairs(pairs, seed)
@@ -104,7 +104,7 @@ def write_pairs(pairs: Pairs, folder: Path, name: str) -> list[str]:
     return [str(path) for path in paths]
 
 
-# Texts that come along: English prose for language models, and numbers in two languages to translate.
+# Texts that are bundled: English prose for language models, and numbers in two languages to translate.
 
 
 TEXT_NAME = "the language reference that comes with Python (pydoc_data.topics)"
@@ -140,7 +140,7 @@ def write_sample_text(path: Path) -> Path:
 
 
 def find_texts(files: Sequence[str], folder: Path) -> tuple[list[str], str]:
-    """Return the files to train on and what a report calls them; without any, the text that comes along.
+    """Return the files to train on and what a report calls them; without any, the text that is bundled.
 
     That one is written into the folder of the comparison, so that it stays the same when it is continued.
     """
@@ -170,7 +170,7 @@ def english_number(value: int) -> str:
 def german_number(value: int, *, last: bool = True) -> str:
     """Return a number below a million in German, its parts as words: 21 → "ein und zwanzig".
 
-    Units stand before tens, which is what a translation has to learn. "eins" is written at the end alone.
+    Units stand before tens, and a translation has to learn this. "eins" is written at the end alone.
     """
     if value >= 1000:
         rest = value % 1000

@@ -207,7 +207,7 @@ class TranslationRace:
         return Report("Translators side by side", command, about, translation_sections(self.store))
 
 
-# The report of a race of translators: BLEU by length, alignments, additive scores beside dot products.
+# The report of a race of translators: BLEU by length, alignments, additive scores next to dot products.
 
 
 def translation_sections(store: MeasurementStore) -> list[Section]:
@@ -274,7 +274,7 @@ def alignment_section(results: dict[str, Any]) -> Section:
 
 
 def score_section(results: dict[str, Any]) -> Section:
-    """Return the scores before the softmax: additive ones beside dot products."""
+    """Return the scores before the softmax: additive ones next to dot products."""
     rows = []
     for v in results.values():
         scores = np.array(v["scores"])
@@ -287,5 +287,5 @@ def score_section(results: dict[str, Any]) -> Section:
         "scores", rows, list(results), ["lowest", "highest", "standard deviation"], axes=("system", "")
     )
     return Section(
-        "scores", "Additive scores beside dot products", text, matrices(results, "scores"), [table]
+        "scores", "Additive scores next to dot products", text, matrices(results, "scores"), [table]
     )

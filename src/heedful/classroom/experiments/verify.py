@@ -75,7 +75,7 @@ class Verdict:
 
 
 def verify_row(folder: Path, name: str) -> Verdict:
-    """Run a row of the ledger in `folder` again, with the scripts beside that folder."""
+    """Run a row of the ledger in `folder` again, with the scripts next to that folder."""
     rows = ledger.rows_by_name(folder)
     if name not in rows:
         hint = nearest(name, rows) or "heed verify --list has them all"
@@ -158,7 +158,7 @@ def command_line(step: Sequence[str], folders: Mapping[str, str], root: Path) ->
         )
     if script and not (root / filled[1]).is_file():
         raise Unavailable(
-            f"{filled[1]} is not beside the results", hint="verify rows in a checkout of heedful"
+            f"{filled[1]} is not next to the results", hint="verify rows in a checkout of heedful"
         )
     return [sys.executable, *filled[1:]]
 

@@ -18,7 +18,7 @@
     view.probes(linear_probes(model, sentences))    what linear probes tell, layer by layer
     view.steering(model, "I", name, vector, 4)      what a steered value makes likelier and unlikelier
     view.attribution_graph(attribution_graph(…))    the strongest edges between parts, drawn
-    view.attention_flow(model, "The cat sat")       what can flow through attention, beside rollout
+    view.attention_flow(model, "The cat sat")       what can flow through attention, next to rollout
     view.tuned_lens(model, "The cat sat", lens)     what each layer would predict, by a trained lens
     view.training("runs/gpt2")                      the curves of a run
     view.attention(tokens=[…], pattern=weights)     any weights you have

@@ -264,7 +264,7 @@ def states_of(inputs: CollectedPatterns) -> Figure:
         columns = inputs.tokens if len(inputs.tokens) == len(state) else None
         panels.append(matrix(name, state.T, columns=columns, axes=("unit", "token")))
     about = {"model": inputs.name, "text": inputs.text}
-    note = f"{inputs.name} attends to nothing, so there is no pattern to draw; these are its states."
+    note = f"{inputs.name} attends to nothing, so it has no pattern to draw; these are its states."
     return Figure("states", f"States of {inputs.name}", about, {"panels": panels}, note)
 
 

@@ -1,4 +1,4 @@
-"""beams: the search for the likeliest text as a tree, every continuation that was weighed with its score.
+"""beams: the search for the most likely text as a tree, every continuation that was weighed with its score.
 
 The tree is read from the search itself (decode/search.py keeps what each step weighed).
 """

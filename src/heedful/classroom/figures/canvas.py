@@ -76,7 +76,7 @@ def color_rows(
 
 
 def ink(colour: np.ndarray) -> str:
-    """Black or white, whichever reads better on a colour (WCAG's relative luminance)."""
+    """Black or white: the one that reads better on a colour (WCAG's relative luminance)."""
     share = colour / 255
     linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
     return "#000000" if linear @ (0.2126, 0.7152, 0.0722) > 0.179 else "#ffffff"
@@ -93,7 +93,7 @@ FONTS = {"sans": "system-ui, -apple-system, 'Segoe UI', sans-serif", "mono": "ui
 
 @dataclass(frozen=True)
 class Theme:
-    """What colours are called, and what they are; `ramps` have a colour for each row of a table of 256."""
+    """What colours are called, and what they are; `ramps` have one colour per row of a table of 256."""
 
     background: str
     names: Mapping[str, str]

@@ -121,7 +121,7 @@ class Figure:
         """Write .html, .svg, .png, .pdf, .csv or .json, as the name ends.
 
         `theme` is "light" or "dark": without it pictures are light, and a page follows the reader's system.
-        `title` and `axes` (rows, columns) replace what the figure says. Of a picture, `width` is in inches,
+        `title` and `axes` (rows, columns) replace what the figure says. For a picture, `width` is in inches,
         `dpi` the pixels of a .png for each of them, and `font` the family of its texts.
         """
         for name, value in (("width", width), ("dpi", dpi)):
@@ -138,7 +138,7 @@ class Figure:
         if path.is_dir():
             raise ConfigError(f"{path} is a folder", hint="name a file")
         if not path.parent.is_dir():
-            raise ConfigError(f"{path}: there is no folder {path.parent}", hint="make it first")
+            raise ConfigError(f"{path}: folder not found: {path.parent}", hint="make it first")
         if kind in (".png", ".pdf"):
             save_picture(self._scene(), path, theme or "light", width=width, dpi=dpi, font=font)
             return path
@@ -153,7 +153,7 @@ class Figure:
         return path
 
     def _repr_html_(self) -> str:
-        """For notebooks: the one file in a frame of its own, which can reach neither page nor network."""
+        """For notebooks: the one file in its own frame, which can reach neither page nor network."""
         inside = html.escape(self.to_html(), quote=True)
         style = "width:100%;height:640px;border:0"
         sandbox = "allow-scripts allow-downloads"
@@ -180,7 +180,7 @@ class Figure:
         return FigureWidget(figure=json.dumps(self.to_dict(), allow_nan=False))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
-        """The widget where anywidget is installed; the frame beside it, for where no kernel runs."""
+        """The widget where anywidget is installed; the frame next to it, for where no kernel runs."""
         try:
             bundle = self.widget()._repr_mimebundle_()
         except MissingPackage:

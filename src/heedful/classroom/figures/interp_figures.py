@@ -39,7 +39,7 @@ MAX_POSITIONS = 2048  # a map of all pairs has four million cells then
 @figure
 @torch.no_grad()
 def positions(model: Model, length: int = 64) -> Figure:
-    """Sinusoids, learned vectors, rotations, slopes or buckets: what the model has, for `length` positions.
+    """Sinusoids, learned vectors, rotations, slopes or buckets: those of the model, for `length` positions.
 
     A vector for each position is drawn with the cosine between any two; a rotation with what it leaves of a
     dot product at each distance; a bias by head and distance.
@@ -119,7 +119,7 @@ def steering(
         names = [visible_text(n) for n in readable(model, [token for token, _ in listed])]
         panels.append(bars(title, [change for _, change in listed], names, axes=("token", "change of log p")))
     caption = cut_label(text if isinstance(text, str) else " ".join(readable(model, change.tokens)))
-    note = "Among tokens of at least a thousandth of the likeliest one's probability, in either run."
+    note = "Among tokens of at least a thousandth of the most likely one's probability, in either run."
     about = {
         "model": model.family.name, "text": caption, "value": name, "strength": strength, "method": method
     }  # fmt: skip
@@ -129,7 +129,7 @@ def steering(
 
 @figure
 def probes(result: ProbeResult) -> Figure:
-    """What linear probes tell of words, layer by layer, beside the control task; of a `ProbeResult`."""
+    """What linear probes tell of words, layer by layer, next to the control task; of a `ProbeResult`."""
     layers = range(len(result.names))
     curves = [result.accuracy.mean(1).tolist(), result.control.mean(1).tolist(), result.selectivity.tolist()]
     names = ["the task", "the control task", "selectivity"]
@@ -181,7 +181,7 @@ def tuned_lens(model: Model, text: Text, lens: TunedLens, target: Text = None) -
         for name, gap in zip(("tuned lens", "logit lens"), gaps, strict=True)
     ]
     best = [[visible_text(readable(model, [t[0][0]])[0]) for t in row] for row in tuned.top(1)]
-    panels.append(table("likeliest token, tuned lens", best, tuned.layers, tokens, axes=("layer", "")))
+    panels.append(table("most likely token, tuned lens", best, tuned.layers, tokens, axes=("layer", "")))
     caption = cut_label(text if isinstance(text, str) else " ".join(tokens))
     title = f"Tuned lens of {model.family.name}"
     return Figure("tuned_lens", title, {"model": model.family.name, "text": caption}, {"panels": panels})
@@ -194,7 +194,8 @@ def tuned_lens(model: Model, text: Text, lens: TunedLens, target: Text = None) -
 def patching(*results: PatchingResult) -> Figure:
     """How much of an answer each patch brings back, 0 nothing, 1 all; several results stand below each other.
 
-    Of whatever `activation_patching`, `attribution_patching`, `path_patching` or `edge_attribution` gave.
+    For the result of `activation_patching`, `attribution_patching`, `path_patching` or `edge_attribution`
+    gave.
     """
     if not results or not all(isinstance(result, PatchingResult) for result in results):
         raise InputError("give results of activation_patching, or of another way to patch")
@@ -303,7 +304,7 @@ def attribution_graph(graph: AttributionGraph) -> Figure:
 def attention_flow(
     model: Model, text: Text, target: Text = None, *, side: str = "", position: int | str = -1
 ) -> Figure:
-    """How much can flow from each token to a position through the attention of all layers, beside rollout."""
+    """How much can flow from each token to a position through all attention layers, next to rollout."""
     given = check_pattern(model, text, target)
     flowed = flows.attention_flow(model, given, side=side, position=position)
     names = given.names if len(given.names) == len(flowed) else given.tokens

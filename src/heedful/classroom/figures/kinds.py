@@ -106,7 +106,7 @@ def draw_steps(data: Data) -> Drawing:
 
 
 def draw_next_token(data: Data) -> Drawing:
-    """Draw a bar for each of the likeliest tokens."""
+    """Draw a bar for each of the most likely tokens."""
     shown, chain = data["shown"], data["chain"]
     captions = [
         f"{percent(float(p))}   (logit {brief(float(data['logits'][i]))})"
@@ -120,7 +120,7 @@ def draw_next_token(data: Data) -> Drawing:
 
 
 def next_token_rows(data: Data) -> Rows:
-    """One row for each token shown, with its probability after each rule."""
+    """One row per token shown, with its probability after each rule."""
     rows = (
         [
             data["names"][i],
@@ -285,7 +285,7 @@ def draw_look(picture: Data, pattern: Data, y: float) -> tuple[list[Shape], floa
 
 
 def draw_sum(picture: Data, stage: Data, y: float) -> list[Shape]:
-    """Return the values of the keys with the greatest weights, each beside its weight, and their sum."""
+    """Return the values of the keys with the greatest weights, each next to its weight, and their sum."""
     value, total = stage["vectors"]
     row, keys = picture["row"], picture[stage["pattern"]["keys"]]
     weights = stage["pattern"]["values"][row]
@@ -304,7 +304,7 @@ def draw_sum(picture: Data, stage: Data, y: float) -> list[Shape]:
 
 
 def draw_prediction(picture: Data, prediction: Data, y: float) -> tuple[list[Shape], float]:
-    """Return a bar for each of the likeliest answers."""
+    """Return a bar for each of the most likely answers."""
     at = min(picture["row"], len(prediction["names"]) - 1)
     before, names, chances = "", [], []
     if prediction["filled_names"]:
@@ -358,7 +358,7 @@ def tint_image(pixels: np.ndarray, weights: np.ndarray, limit: float) -> np.ndar
 
 
 def draw_image_attention(data: Mapping[str, Any]) -> Drawing:
-    """Draw the image as it is, and once for each token below its name."""
+    """Draw the image as it is, and once per token, below its name."""
     pixels, panel = np.asarray(data["pixels"]), data["panels"][0]
     weights = np.asarray(panel["values"])[:, data["first"] :].reshape(len(panel["rows"]), *data["grid"])
     height, width, _ = pixels.shape
@@ -413,7 +413,7 @@ def draw_graph(data: Mapping[str, Any]) -> Drawing:
 
 
 def _edge(start: tuple[float, float], end: tuple[float, float], value: float, share: float) -> list[Shape]:
-    """A curve between two boxes that bows where it passes others, with its value beside it."""
+    """A curve between two boxes that bows where it passes others, with its value next to it."""
     (x0, y0), (x1, y1) = (start[0], start[1]), (end[0], end[1] + HIGH)
     levels = (start[1] - end[1]) / ROW
     bow = 0.0 if levels < 1.5 else 50.0 + 22.0 * levels

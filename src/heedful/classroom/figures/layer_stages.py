@@ -33,20 +33,22 @@ LABELS = {
 
 
 WIDTH = 64  # numbers of a vector that are kept
+HEAD_WIDTH = 256  # of a head's vector: a product of two is worked out number by number
 
 
 @dataclass(frozen=True)
 class VectorRows(Result):
-    """The vectors of one watched value, one for each token: the first `WIDTH` of `size` numbers each.
+    """The vectors of one watched value, one per token: the first `WIDTH` of `size` numbers each, of a
+    head's vectors the first `HEAD_WIDTH`.
 
-    `name` is the value's name in a Watch. Of a value that has heads, or channels, it is the entry `head` of
+    `name` is the value's name in a Watch. For a value with heads or channels it is the entry `head` of
     the axis `axis` (counted without the batch). `lengths` are the norms of the whole vectors.
     """
 
     label: str
     name: str
     side: str  # whose tokens the rows are: a Side, or "text" where one vector stands for all
-    numbers: Tensor  # (T, ≤ WIDTH)
+    numbers: Tensor  # (T, ≤ WIDTH or HEAD_WIDTH)
     lengths: Tensor  # (T,)
     size: int
     head: int | None = None
@@ -57,8 +59,9 @@ class VectorRows(Result):
 class HeadPattern(Result):
     """The pattern of one head of `heads`: (T, S), with the scores before the softmax where there are some.
 
-    `unit` is what a head is called: a state space has channels. Kind "softmax": rows sum to 1. Kind
-    "effective": signed, what a recurrence amounts to without what `leaves_out` names.
+    `unit` is the name of a head: a state space has channels. Kind "softmax": rows sum to 1. Kind
+    "effective": signed, what a recurrence amounts to without what `leaves_out` names. `every_head` has the
+    picture's row in all heads (H, S); `group` heads share their keys and values.
     """
 
     name: str
@@ -69,6 +72,8 @@ class HeadPattern(Result):
     scores: Tensor | None
     queries: Side
     keys: Side
+    every_head: Tensor
+    group: int
     leaves_out: str = ""
     unit: str = "head"
 
@@ -85,9 +90,9 @@ class ExpertChoice(Result):
 
 @dataclass(frozen=True)
 class StagePrediction(Result):
-    """The predictions, the likeliest first: `names` and `chances` have a row for each of `rows`.
+    """The predictions, the most likely first: `names` and `chances` have a row for each of `rows`.
 
-    Kind "words": a row for each token; "labels": one; "tags": one for each token; "spans": start and end;
+    Kind "words": one row per token; "labels": one; "tags": one per token; "spans": start and end;
     "vectors": none. `follows` says that a word is the one after its row, `filled_names` are what an
     encoder puts in place of the picture's row when that row is masked.
     """
@@ -104,7 +109,7 @@ class StagePrediction(Result):
 
 @dataclass(frozen=True)
 class PartSize(Result):
-    """A part of a layer that is not unfolded: its title, its equations, and how long what it gives is."""
+    """A part of a layer that is not unfolded: its title, its equations, and the length of its output."""
 
     path: str
     title: str
@@ -162,7 +167,8 @@ class LayerStages:
             value = value.select(axis, head)
             value = value[:, None] if value.dim() == 1 else value
         value = value[None] if value.dim() == 1 else value.flatten(1)
-        first, size = value[:, :WIDTH].clone(), value.shape[1]
+        first = value[:, : WIDTH if head is None else HEAD_WIDTH].clone()
+        size = value.shape[1]
         return VectorRows(label, name, side or self.side, first, value.norm(dim=-1), size, head, axis)
 
     def watched_vectors(self, path: str, *words: str) -> list[VectorRows]:
@@ -343,7 +349,7 @@ class LayerStages:
         """Return the state of one channel or head after every token, and how far each token moves it."""
         words = [word for word in ("delta", "h") if f"{path}.{word}" in self.watch]
         rows = [self.vectors(LABELS[word], f"{path}.{word}", head=pattern.head, axis=1) for word in words]
-        size = "a few numbers for each channel" if pattern.unit == "channel" else "a matrix for each head"
+        size = "a few numbers for each channel" if pattern.unit == "channel" else "one matrix per head"
         title, note = f"State, {pattern.unit} {pattern.head}", f"What is carried from token to token: {size}."
         return Stage("state", title, path, self.side, [], note, rows, page="states",
                      params={"part": path})  # fmt: skip
@@ -358,7 +364,11 @@ class LayerStages:
         if f"{path}.scores" in self.watch:
             scores = self.watch[f"{path}.scores"][0, head].float().cpu()
         values = pattern.values[head].float().cpu()
+        row = min(self.choice.row, values.shape[0] - 1) if self.stack == self.choice.stack else -1
+        every_head = pattern.values[:, row].float().cpu()
+        keys = self.watch[f"{path}.k"].shape if f"{path}.k" in self.watch else ()
+        shared = pattern.heads // keys[1] if len(keys) == 4 else 1
         return HeadPattern(
             pattern.name, head, pattern.heads, pattern.kind, values, scores, group.queries, group.keys,
-            pattern.leaves_out, "channel" if isinstance(part, S4 | Mamba) else "head",
+            every_head, shared, pattern.leaves_out, "channel" if isinstance(part, S4 | Mamba) else "head",
         )  # fmt: skip

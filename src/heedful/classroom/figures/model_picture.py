@@ -1,6 +1,6 @@
 """One text on its way through a model: tokens, vectors, every layer, the answer; told by the assembled parts.
 
-The model runs once with a Watch. The layer that is chosen is told part by part, with the pattern of one head;
+The model runs once with a Watch. The chosen layer is shown part by part, with the pattern of one head;
 the others are folded, with the length of what each of their parts gives. No model is known by name.
 """
 
@@ -41,8 +41,8 @@ COUNT = 5  # answers that are listed
 class ModelPicture(Result):
     """The stages of a text in a model, in order. `written` are the words that an encoder-decoder writes.
 
-    `row` is the token whose way is told, a place in the stack of `path`; `layer` and `head` are what is shown
-    of that stack, `path` the part that attends there.
+    `row` is the token whose path is shown, a place in the stack of `path`; `layer` and `head` are what is
+    shown of that stack, `path` the part that attends there.
     """
 
     family: str
@@ -59,7 +59,7 @@ class ModelPicture(Result):
 
 class LayerWatch(Watch):
     """All values of the layers that may be shown; of the others what they and their parts give, and all that
-    is no layer's.
+    is not a layer's.
     """
 
     def __init__(self, layers: set[tuple[str, str]]) -> None:
@@ -147,7 +147,7 @@ ORDERS = {
 
 
 def memory_stage(model: Model, layers: LayerStages) -> Stage:
-    """Return what an encoder hands to its decoder: a vector for each token, or its last state alone."""
+    """Return what an encoder hands to its decoder: one vector per token, or its last state alone."""
     bridge = cast(Seq2Seq, model).bridge
     attends = any(attends_to_source(part) for _, part in parts_of(model))
     note = "The decoder looks at these vectors, one for each source token, whenever it writes a word."
@@ -176,7 +176,7 @@ def prediction_stage(layers: LayerStages, output: Tensor) -> Stage:
 
 
 def read_prediction(model: Model, inputs: Input, output: Tensor, row: int) -> StagePrediction:
-    """Return the likeliest words, labels, tags or ends of a span, by the head's own numbers."""
+    """Return the most likely words, labels, tags or ends of a span, by the head's own numbers."""
     kind, chances = predicts(model), answer_chances(model, output)
     if kind == "vectors":
         return StagePrediction(kind, False, [], [], chances, row)
@@ -215,10 +215,10 @@ def model(
 ) -> Figure:  # fmt: skip
     """One text on its way through a model: tokens, vectors and positions, each layer, one head, the answer.
 
-    `layer` and `head` are what is unfolded, `row` the token whose way is told: its name or its position; the
-    word written, where the model looks at a source. What is left out is the strongest look at another word
-    (see picture_choice.py). `beside` is a second text to change to, such as one with another last word;
-    `name` is what the model is called in the title.
+    `layer` and `head` are what is unfolded, `row` the token whose path is shown: its name or its position;
+    the word written, where the model looks at a source. What is left out is the strongest look at another
+    word (see picture_choice.py). `beside` is a second text to change to, such as one with another last word;
+    `name` is the name of the model in the title.
     """
     picture = model_picture(model, text, target, layer=layer, head=head, row=row)
     pictures = [picture]

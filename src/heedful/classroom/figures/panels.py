@@ -1,12 +1,12 @@
 """Panels: what most figures are made of. One description, from which SVG, PNG, CSV and the page follow.
 
     matrix(title, values)          a heat map (rows × columns)
-    lines(title, values, names)    a line for each row of values, over x
+    lines(title, values, names)    one line per row of values, over x
     bars(title, values, names)     a bar for each name
     table(title, cells, …)         numbers or texts as they are
 
 A figure of panels is `Figure(kind, title, about, {"panels": […]}, note)`, however its kind is called:
-nothing else has to be told how to draw it.
+no other code has to know how to draw it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def lines(
     title: str, values: Any, names: Sequence[Any], x: Sequence[Any] | None = None, *, axes: Axes = ("", ""),
     note: str = "",
 ) -> Panel:  # fmt: skip
-    """A line for each row of values (R, C), over the numbers x; `axes` are the titles of y and x."""
+    """One line per row of values (R, C), over the numbers x; `axes` are the titles of y and x."""
     return panel("lines", title, values, names, x, axes, note)
 
 
@@ -305,7 +305,7 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Drawing:
 
 
 def point_map(points: np.ndarray, names: Sequence[str], axes: Sequence[str]) -> Drawing:
-    """Draw points (N, 2) and as many of their names as find room beside them."""
+    """Draw points (N, 2) and as many of their names as find room next to them."""
     w, h = 720.0, 520.0
     low, high = points.min(0), points.max(0)
     # One unit is as long across as up, so that distances in the picture are those of the two axes.

@@ -1,4 +1,4 @@
-"""The title and the equations of every part as a textbook writes them, with what the part was made with.
+"""The title and the equations of every part as a textbook writes them, with the arguments of the part.
 
 Docstrings in `nn/` give the same equations in the words of the code; these are typeset on pages (see
 web/src/figures/formula.tsx for the language). A part that computes and is not in the
@@ -17,8 +17,9 @@ from heedful.nn.attention.attentive import AttentiveUnit, InputFeeding, Maxout
 from heedful.nn.attention.disentangled import ConvBlock, DisentangledAttention, Neighbours
 from heedful.nn.attention.latent import LatentAttention
 from heedful.nn.attention.multi_head import Attention, CrossAttention
+from heedful.nn.attention.relative import RelativeAttention
 from heedful.nn.block import Block, ParallelBlock, SandwichBlock
-from heedful.nn.embedding import Embedding
+from heedful.nn.embedding import Embedding, SoundEmbedding
 from heedful.nn.ffn import ACTIVATIONS, MLP, GatedMLP
 from heedful.nn.head import (
     ClassifyHead,
@@ -33,11 +34,17 @@ from heedful.nn.head import (
     TagHead,
 )
 from heedful.nn.moe import MoE, SigmoidRouter
-from heedful.nn.norm import GroupRMSNorm, OffsetRMSNorm, RMSNorm
-from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, Sinusoidal
+from heedful.nn.norm import GroupRMSNorm, OffsetLayerNorm, OffsetRMSNorm, RMSNorm
+from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, SineTable, Sinusoidal
 from heedful.nn.recurrent import GRU, LSTM, RNN, Bidirectional, GatedUnit
 from heedful.nn.state_space.delta import GatedDeltaNet
-from heedful.nn.state_space.linear_attention import GatedConv, GatedLinearAttention, LinearAttention
+from heedful.nn.state_space.linear_attention import (
+    GatedConv,
+    GatedLinearAttention,
+    LinearAttention,
+    Retention,
+)
+from heedful.nn.state_space.rwkv import ChannelMix, TimeMix
 from heedful.nn.state_space.ssd import Mamba2
 from heedful.nn.state_space.ssm import S4, Mamba
 
@@ -104,9 +111,10 @@ def block_equations(part: Any) -> Equations:
 
 def norm_equations(part: Any) -> Equations:
     """Return a layer norm's or a root mean square norm's equation."""
+    gain = "(1 + γ) " if isinstance(part, OffsetLayerNorm | OffsetRMSNorm) else "γ "
     if isinstance(part, RMSNorm):
-        return [f"y = {'(1 + γ)' if isinstance(part, OffsetRMSNorm) else 'γ'} x / √(mean(x²) + ε)"]
-    gain = "" if part.weight is None else "γ "
+        return [f"y = {gain}x / √(mean(x²) + ε)"]
+    gain = "" if part.weight is None else gain
     return [f"y = {gain}(x - mean(x)) / √(var(x) + ε)" + ("" if part.bias is None else " + β")]
 
 
@@ -119,10 +127,20 @@ TABLE: tuple[Row, ...] = (
         scaled_softmax(part, part.head_dim + part.rope_dim)]),
     (DisentangledAttention, "Disentangled attention",
      ["s_ij = (q_i k_j^T + q_i r_δ^T + k_j l_δ^T) / √(3 K), δ = i - j", "A = softmax(s)"]),
+    (RelativeAttention, "Attention by distance",
+     ["s_ij = ((q_i + a) k_j^T + (q_i + b) (W_R r_{i-j})^T) / √K", "A = softmax(s)"]),
     (Attention, "Self-attention", attention_equations),
     (LinearAttention, "Linear attention", ["A_ts = φ(q_t) φ(k_s)^T / Σ_s φ(q_t) φ(k_s)^T, s ≤ t"]),
     (GatedLinearAttention, "Gated linear attention",
      ["S_t = diag(α_t) S_{t-1} + k_t v_t^T", "y_t = S_t^T q_t / √K", "out = W_O (norm(y) ⊙ silu(W_G x))"]),
+    (Retention, "Retention",
+     ["S_t = γ S_{t-1} + k_t v_t^T, γ_h = 1 - 2^{-5-h}", "y_t = S_t^T q_t / √K",
+      "out = W_O (norm(y) ⊙ silu(W_G x))"]),
+    (TimeMix, "Time mixing",
+     ["x_μ = μ ⊙ x_t + (1 - μ) ⊙ x_{t-1}",
+      "a_ts = e^{k_s - (t-1-s) w} for s < t, a_tt = e^{u + k_t}", "y_t = Σ_s a_ts v_s / Σ_s a_ts",
+      "out = W_O (sigma(W_R x_μ) ⊙ y)"]),
+    (ChannelMix, "Channel mixing", ["out = sigma(W_R x_μ) ⊙ W_V max(0, W_K x_μ)²"]),
     (AttentiveUnit, "Decoder with alignment",
      ["c_t = Σ_j α_tj m_j", "s_t = GRU([y_{t-1} ; c_t], s_{t-1})"]),
     (InputFeeding, "Decoder with alignment",
@@ -158,7 +176,10 @@ TABLE: tuple[Row, ...] = (
     (GatedConv, "Gated convolution", ["y = W_O (silu(conv(W_V x)) ⊙ W_G x)"]),
     (Neighbours, "Convolution", lambda part: [f"y_t = {activation_name(part)}(Σ_o W_o x_{{t+o}} + b)"]),
     (Maxout, "Maxout", ["y_k = max(z_{2k-1}, z_{2k}), z = W x + b"]),
+    (SoundEmbedding, "Embedding of sound",
+     ["y_t = gelu(W_1 [m_{t-1} ; m_t ; m_{t+1}])", "x_t = gelu(W_2 [y_{2t-1} ; y_{2t} ; y_{2t+1}]) + p_t"]),
     (Embedding, "Embedding", embedding_equations),
+    (SineTable, "Sinusoidal positions", ["p_t = [sin(t / 10000^{2i/D}) ; cos(t / 10000^{2i/D})]"]),
     (Sinusoidal, "Sinusoidal positions", lambda part: [
         f"p_{{t,2i}} = sin(t / {part.base:g}^{{2i/D}}), p_{{t,2i+1}} = cos(t / {part.base:g}^{{2i/D}})"]),
     (Learned, "Learned positions", ["p_t = P[t]"]),
@@ -189,7 +210,7 @@ def row_of(module: nn.Module) -> Row | None:
 
 
 def title_of(module: nn.Module) -> str:
-    """Return what a part is called in the field's words."""
+    """Return the name of a part in the field's words."""
     row = row_of(module)
     return type(module).__name__ if row is None else row[1]
 

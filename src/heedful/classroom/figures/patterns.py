@@ -18,7 +18,7 @@ from heedful.interp.inputs import OPEN, is_pair
 from heedful.models.base import Model
 
 SPECIAL = re.compile(r"\[[A-Z0-9]+\]|<[^<>\s]+>|\S*endoftext\S*")
-PART = re.compile(r"<[0-9A-F]{2}( [0-9A-F]{2})*>")  # bytes that are no whole letter
+PART = re.compile(r"<[0-9A-F]{2}( [0-9A-F]{2})*>")  # bytes that are not a whole letter
 MARKS = {"##": re.compile(r"##\w"), "</w>": re.compile(r".*</w>$"), " ": re.compile("[Ġ▁ ]")}
 STARTS = ("Ġ", "▁", " ")
 SAMPLE = 5000  # names of a vocabulary that show how it marks words
@@ -42,7 +42,7 @@ def marks_of(model: Model) -> str:
 
 
 def group_words(names: Sequence[str], mark: str) -> list[int]:
-    """The word each token belongs to, counted from 0. A special token is a word of its own; so are marks of
+    """The word each token belongs to, counted from 0. A special token is its own word; so are marks of
     punctuation, and letters of scripts that put no spaces between words.
     """
     out: list[int] = []
@@ -83,7 +83,7 @@ def word_names(names: Sequence[str], words: Sequence[int]) -> list[str]:
 def by_words(values: np.ndarray, rows: Sequence[int], columns: Sequence[int]) -> np.ndarray:
     """p(i, j) = mean over the pieces t of word i of Σ over the pieces s of word j of p(t, s)
 
-    What a word is given is the sum of what its pieces are given, what it gives is their mean, so that rows
+    A word receives the sum over its pieces and gives their mean, so that rows
     add up to what they did (Clark et al. 2019 §4).
     """
     take = np.array(rows)[None] == np.array(sorted(set(rows)))[:, None]  # (words, T)
@@ -203,7 +203,7 @@ def figure_entry(
             f"{name} has shape {array.shape}, which does not fit {wanted}", hint="give a name to each"
         )
     if not np.isfinite(array).all():
-        raise InputError(f"{name} has entries that are no finite numbers", hint="mask with 0, not with nan")
+        raise InputError(f"{name} has entries that are not finite numbers", hint="mask with 0, not with nan")
     kind = kind or ("effective" if array.min(initial=0.0) < 0 else "softmax")
     mark = marks([*queries, *keys]) if mark is None else mark
     return {
@@ -234,7 +234,7 @@ def eager(model: Any) -> Iterator[None]:
 
 
 def inputs_of(model: Any, text: Any, tokenizer: Any) -> dict[str, Any]:
-    """What the model is called with: a text through its tokenizer, ids, or inputs as they are."""
+    """The arguments of the call: a text through its tokenizer, ids, or inputs as they are."""
     if isinstance(text, Mapping):
         return dict(text)
     if isinstance(text, str) or is_pair(text):
@@ -262,7 +262,7 @@ def token_names(tokenizer: Any, ids: torch.Tensor) -> list[str]:
 
 
 def decoder_ids(model: Any, inputs: Mapping[str, Any], target: Any, tokenizer: Any) -> torch.Tensor:
-    """What the decoder reads: a target with the start token before it, ids, or what the model writes."""
+    """The decoder's input: a target with the start token before it, ids, or what the model writes."""
     device = inputs["input_ids"].device
     if target is None:
         written: torch.Tensor = model.generate(**inputs, max_new_tokens=WRITE, do_sample=False, num_beams=1)
@@ -279,7 +279,7 @@ def decoder_ids(model: Any, inputs: Mapping[str, Any], target: Any, tokenizer: A
 def attention_patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> list[dict[str, Any]]:
     """Every pattern of one pass."""
     if not callable(model):
-        raise InputError(f"a {type(model).__name__} is no model", hint="give one, or tokens= and pattern=")
+        raise InputError(f"a {type(model).__name__} is not a model", hint="give one, or tokens= and pattern=")
     inputs = inputs_of(model, text, tokenizer)
     both = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     source = token_names(tokenizer, inputs["input_ids"])
@@ -291,7 +291,7 @@ def attention_patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> li
     if both:
         read, logits = inputs["decoder_input_ids"], getattr(out, "logits", None)
         mine = token_names(tokenizer, read)
-        written = [*mine[1:], OPEN]  # each position writes the next word, the last one the likeliest
+        written = [*mine[1:], OPEN]  # each position writes the next word, the last one the most likely
         if isinstance(logits, torch.Tensor) and logits.dim() == 3:
             written = token_names(tokenizer, torch.cat((read[:, 1:], logits[:, -1:].argmax(-1)), 1))
         patterns += layers(getattr(out, "encoder_attentions", None), "encoder.{}", source, source)

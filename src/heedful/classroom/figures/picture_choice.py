@@ -1,11 +1,11 @@
 """Which layer, head and row a picture of a model shows: as asked for, else found by one rule.
 
-The rule: of all heads, the one with the strongest look at a word that is not itself, not beside it, not
-special and not the first of a text read from left to right (heads that look nowhere look there), from the row
-that tells most. That row is the last token of a decoder, the mask of an encoder, and
-otherwise the row of that strongest look. An encoder-decoder is shown where it looks at its source, a mixture
-of experts in a layer that has some. Where every channel is a head (a state space), the last layer is searched
-alone; a model that attends to nothing is shown at its last layer that carries a state.
+The rule takes the head with the strongest look from the row that tells most. The word it looks at is not
+itself, not next to it, not special, and not the first of a text read from left to right (idle heads look
+there). That row is the last token of a decoder, the mask of an encoder, and otherwise the row of that
+strongest look. An encoder-decoder is shown where it looks at its source, a mixture of experts in a layer that
+has some. Where every channel is a head (a state space), the last layer is searched alone; a model that
+attends to nothing is shown at its last layer that carries a state.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def candidate_parts(model: Model, layer: int | str | None) -> Candidates:
         number = inner.partition(".")[0]
         if stack not in stacks or not number.isdigit() or int(number) >= len(stacks[stack]):
             layers = ", ".join(f"{name}.0 … {name}.{len(s) - 1}" for name, s in stacks.items())
-            raise InputError(f"layer={layer!r} is no layer of this model", hint=f"there are {layers}")
+            raise InputError(f"layer={layer!r} is not a layer of this model", hint=f"there are {layers}")
         part_at(model, path)
         inside = lambda part: part == path or part.startswith(f"{path}.")
         groups = over_source([g for g in groups if any(map(inside, g.layers))])
@@ -131,7 +131,7 @@ def telling_rows(model: Model, inputs: Input, pattern: Pattern) -> list[int]:
 
 
 def telling_keys(model: Model, pattern: Pattern) -> Tensor:
-    """Return (T, S): 1 where the key is a word and, over oneself, neither the row itself nor beside it, nor
+    """Return (T, S): 1 where the key is a word and, over oneself, neither the row itself nor next to it, nor
     the first of a decoder. A row that has no such key counts them all.
     """
     T, S = pattern.values.shape[1:]

@@ -21,7 +21,7 @@ CONTROL = re.compile(
 
 
 def spell_token(token: str) -> str:
-    """A byte-level token as text; bytes that are no whole letter as <E4 B8>."""
+    """A byte-level token as text; bytes that are not a whole letter as <E4 B8>."""
     letters = bytes_of_letters()
     if any(c not in letters for c in token):
         return token
@@ -62,7 +62,7 @@ def visible_tokens(model: Model, names: Sequence[str]) -> list[str]:
 
 
 def short(token: str, letters: int = 14) -> str:
-    """A token in at most so many letters."""
+    """A token, shortened if it is long."""
     whole = visible_text(token[:400])
     return whole if len(whole) <= letters else whole[: letters - 1] + "…"
 

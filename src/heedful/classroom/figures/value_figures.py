@@ -90,7 +90,7 @@ def next_token(
 ) -> Figure:  # fmt: skip
     """From logits to the token: after temperature, top-k, top-p and min-p, and the one `seed` draws.
 
-    The rules and the random number are those of `heedful.generate`. Of an encoder it is the word at
+    The rules and the random number are those of `heedful.generate`. For an encoder it is the word at
     `position`, by default the first masked one; of an encoder-decoder without a target the first word.
     """
     settings = GenerationSettings(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
@@ -187,7 +187,7 @@ def _vectors(subject: Any, names: Sequence[str] | None, table: str) -> tuple[Ten
         return vectors, labels(subject, range(len(vectors))), subject.family.name
     vectors = torch.as_tensor(subject).detach().float().cpu()
     if vectors.dim() != 2 or names is None or len(names) != len(vectors):
-        raise InputError("give a model, a Word2Vec, or vectors (V, D) and names=, one for each row")
+        raise InputError("give a model, a Word2Vec, or vectors (V, D) and names=, one per row")
     return vectors, [str(n) for n in names], "vectors"
 
 

@@ -3,7 +3,7 @@
 
     studio_app        the app: routes, the page and what a browser may do with it
     routes/           one module per group of addresses
-    model_registry    which models there are; each is loaded when asked for and has a thread of its own
+    model_registry    which models there are; each is loaded when asked for and has its own thread
     trace_builder     one run of a model with its values recorded, described for the page
     traces            the runs that are kept, and what all routes share
     task_runner       the tasks of the page Play: whole, streamed, by beam search, on images

@@ -1,4 +1,4 @@
-"""What a model has, told by its parts: the page shows panels by this record and never asks for a family."""
+"""The capabilities of a model, found from its parts. The page chooses panels by them, never by the family."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_CARD_BYTES = 200_000  # of a model card that is shown
 
 
 def topics_of(model: Model) -> list[str]:
-    """What `explain` can work out: asked once, on a few tokens; what it refuses is left out."""
+    """What `explain` can work out: asked once, on a few tokens; a refused topic is left out."""
     subject, out = Subject(model, probe_input(model), "", 0, -1), []
     for topic, work in TOPICS.items():
         try:
@@ -69,7 +69,7 @@ def tasks_of(model: Model | Word2Vec) -> list[str]:
         # Any model gives vectors; the page offers that of those which are made for it.
         if kind.fits(model) and (kind.heads or model.config.head == "none"):
             tasks.append(task)
-    left_out = {"rerank"}  # the page has no form for texts to rank
+    left_out = {"rerank", "automatic-speech-recognition"}  # the page has no form for them
     if model.tokenizer.chat_template is None:
         left_out.add("conversational")
     if isinstance(model, Seq2Seq):
@@ -125,7 +125,7 @@ def _sequence(model: Model) -> dict[str, Any]:
     layers = {name: len(stack) for name, stack in stacks_of(model).items()}
     return {
         "family": model.family.name, "params": sum(p.numel() for p in model.parameters()),
-        "reads": "text" if model.image_processor is None else "images",
+        "reads": "images" if model.image_processor else "sounds" if model.sound_processor else "text",
         "dim": model.config.dim, "vocab": model.config.vocab, "context": context(model),
         "attention": [describe_group(group, heads) for group in attention_groups(model)],
         "position": {"type": position_type(model)}, "mixing": mixers_of(model),

@@ -41,7 +41,7 @@ class Entry:
 
     @property
     def needs_merge(self) -> bool:
-        """Whether an adapter lies beside the weights; it is merged when loaded. (`load` itself merges one
+        """Whether an adapter lies next to the weights; it is merged when loaded. (`load` itself merges one
         that names the model it stands on.)
         """
         return has_adapter(self.path) and adapter_base(self.path) is None
@@ -98,7 +98,7 @@ class LoadedModel:
     def vectors(self) -> Word2Vec:
         if isinstance(self.model, Word2Vec):
             return self.model
-        raise InputError(f"{self.id} is no table of word vectors", hint="choose one that is")
+        raise InputError(f"{self.id} is not a table of word vectors", hint="choose one that is")
 
     def run(self, function: Callable[[], T], ticket: Ticket | None = None) -> T:
         """In the thread that owns the model."""
@@ -118,7 +118,7 @@ class LoadedModel:
 
 
 class ModelRegistry:
-    """The catalogue and what is loaded of it. Folders are looked at anew each time: models appear and go."""
+    """The catalogue and what is loaded of it. Folders are looked at again each time: models appear and go."""
 
     def __init__(self, names: Sequence[str], models: Path, runs: Callable[[], dict[str, Path]]) -> None:
         self.given, self.models, self.runs = tuple(names), models, runs
@@ -168,7 +168,7 @@ class ModelRegistry:
         raise ModelNotFound(f"no model {id[:80]!r} here", hint=close)
 
     def get(self, id: str) -> LoadedModel:
-        """A model, loaded if need be; a folder that was written anew is loaded anew."""
+        """A model, loaded if need be; a folder that has changed is loaded again."""
         entry = self.entry(id)
         with self._lock:
             loaded_model = self._loaded.get(id)

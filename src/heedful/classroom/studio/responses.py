@@ -78,9 +78,9 @@ def parse_range(text: str | None, size: int) -> slice:
     try:
         low, high = int(first or 0), int(last) if last else size
     except ValueError:
-        raise InputError(f"{text!r} is no range", hint="write 0:64") from None
+        raise InputError(f"{text!r} is not a range", hint="write 0:64") from None
     if not colon or not 0 <= low < high:
-        raise InputError(f"{text!r} is no range", hint="write 0:64")
+        raise InputError(f"{text!r} is not a range", hint="write 0:64")
     return slice(low, min(high, size))
 
 
@@ -100,7 +100,7 @@ def cut_tensor(value: Tensor, head: int | None, rows: str | None, cols: str | No
                 f"this value has the shape {tuple(value.shape)} and no heads", hint="leave head and over out"
             )
         if head is not None and not 0 <= head < len(value):
-            raise InputError(f"there are heads 0 … {len(value) - 1}", hint=f"there is no head {head}")
+            raise InputError(f"there are heads 0 … {len(value) - 1}", hint=f"unknown head {head}")
         value = value.float()
         value = value[head] if head is not None else value.mean(0) if reduction == "mean" else value.amax(0)
     if value.dim() == 1:

@@ -53,7 +53,7 @@ def is_generating(task: str) -> bool:
 
 
 def form_inputs(task: str, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return what the pipeline is called with; texts are made fit to be written in UTF-8."""
+    """Return the arguments of the pipeline; texts are made fit to be written in UTF-8."""
     if task not in TASKS and task not in VECTOR_FIELDS:
         tasks = ", ".join([*TASKS, *VECTOR_FIELDS])
         raise InputError(f"no task is called {task[:60]!r}", hint=f"there are {tasks}")
@@ -75,7 +75,7 @@ def _clean(value: Any) -> Any:
 
 
 def pipeline_options(task: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings under the pipeline's names; without a temperature the likeliest token is taken."""
+    """Return settings under the pipeline's names; without a temperature the most likely token is taken."""
     kind = TASKS[task].load()
     given = {k: v for k, v in parameters.items() if v is not None}
     # What is too long is cut and reported; where it can be cut.
@@ -115,7 +115,7 @@ def run_task(
 
 
 def call_pipeline(pipe: Any, *arguments: Any, **options: Any) -> tuple[Any, list[str]]:
-    """Return what a pipeline gives, and the warnings on the way."""
+    """Return the result of a pipeline and its warnings."""
     # Python keeps one list of filters for all threads: who listens for warnings does so alone.
     with LISTENING, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -310,7 +310,7 @@ def plan_search(
     """Return the settings of a search, or raise InputError for those that draw or keep one text only."""
     if temperature:
         raise InputError(
-            f"beams search for the likeliest text, a temperature of {temperature} draws",
+            f"beams search for the most likely text, a temperature of {temperature} draws",
             hint="set it to 0, or beams to 1",
         )
     plan = plan_generation(merge_options(task, model, options, DEFAULT_OPTIONS))
@@ -320,7 +320,7 @@ def plan_search(
 
 
 def search_trees(model: Model, prompts: list[list[int]], plan: GenerationPlan, ticket: Ticket) -> list[Tree]:
-    """The trees of some prompts, side by side; so many tokens at most and at least as the pipeline takes."""
+    """The trees of some prompts, side by side; with the limits on tokens that the pipeline takes."""
     ticket.check()
     most, least = plan.token_range(
         1 if isinstance(model, Seq2Seq) else len(prompts[0])

@@ -53,7 +53,7 @@ def token_positions(
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer", hint="give ids in place of a text")
     encoding = model.tokenizer.encoding(text, pair, special)
-    ids, spans = encoding.ids, encoding.offsets  # each is made anew when asked for
+    ids, spans = encoding.ids, encoding.offsets  # each is made again when asked for
     marks, count = special_ids(model), len(ids)
     listed = list(range(count))
     if max_tokens is not None and count > max_tokens:
@@ -70,7 +70,7 @@ def token_positions(
 
 
 def tokenize_text(model: Model, text: str, special: bool, max_tokens: int) -> dict[str, Any]:
-    """Everything about how a model cuts a text; at most so many tokens are listed."""
+    """Everything about how a model cuts a text; at most `max_tokens` are listed."""
     tokens, count = token_positions(model, text, special, max_tokens)
     tokenizer: Tokenizer = model.tokenizer
     spelled = is_byte_level(tokenizer)
@@ -148,7 +148,7 @@ def word_rows(model: Model, logits: Tensor, ids: Sequence[int]) -> list[dict[str
 def matching_position(
     model: Model, before: Tensor, after: Tensor, position: int, count: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the likeliest before and after a change; each list ends with what only the other names."""
+    """Return the most likely before and after a change; each list ends with what only the other names."""
     tops = [prediction_at(model, output, position, count)["top"] for output in (before, after)]
     if predicts(model) == "words":
         ids = [[row["id"] for row in top] for top in tops]

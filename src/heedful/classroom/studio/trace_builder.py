@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from heedful.classroom.figures.model_picture import LONGEST
 from heedful.classroom.figures.patterns import group_words, marks_of
+from heedful.classroom.figures.picture_choice import over_source, strongest_look
 from heedful.classroom.figures.token_labels import readable, visible_tokens
 from heedful.classroom.studio import snippets, tokens
 from heedful.classroom.studio.capabilities import context, describe_group, heads_of
@@ -23,7 +25,7 @@ from heedful.data.tokenization import find_template
 from heedful.decode.loop import stream
 from heedful.interp.inputs import OPEN, Input, names_of, part_at, reading, token_id, written_ids
 from heedful.interp.intervene.ablation import Ablation
-from heedful.interp.observe.attention import divides_by_root
+from heedful.interp.observe.attention import divides_by_root, patterns_of
 from heedful.interp.observe.mixing import attention_groups
 from heedful.interp.observe.prediction import changed_position, default_position
 from heedful.models.base import LM, Model, Seq2Seq
@@ -59,7 +61,7 @@ def trace_words(loaded_model: LoadedModel, request: TraceRequest, id: str) -> Tr
         "id": id, "model": loaded_model.id, "tokens": words, "target": None, "written": None,
         "prompt": len(words), "cut": 0, "warnings": warnings, "groups": [],
         "shapes": {"vectors": list(value.shape)}, "edited": False,
-        "note": "word vectors attend to nothing: one vector for each word, whatever stands beside it",
+        "note": "word vectors attend to nothing: one vector for each word, in any context",
         "prediction": {"kind": "vectors", "position": 0, "top": []}, "generated": None, "change": None,
         "python": snippets.script(loaded_model.entry, lines),
     }  # fmt: skip
@@ -155,7 +157,7 @@ class TraceBuilder:
         return min(MOST, fits, MOST if reach is None else reach)
 
     def source(self) -> list[dict[str, Any]]:
-        """The tokens that are read, cut if there are too many; what is cut is said."""
+        """The tokens that are read, cut if there are too many; a warning reports the cut."""
         model, given = self.model, self.request.get("ids")
         if model.image_processor is not None:
             return self.draw()
@@ -174,7 +176,9 @@ class TraceBuilder:
     def draw(self) -> list[dict[str, Any]]:
         """Draw the text as an image for a model that reads images; what it reads are patches."""
         if self.request.get("ids") is not None or self.request.get("tokens") or self.request.get("pair"):
-            raise InputError("a patch of an image is no token", hint="change the text: it is drawn, and read")
+            raise InputError(
+                "a patch of an image is not a token", hint="change the text: it is drawn, and read"
+            )
         text, changes = tokens.tidy(self.request.get("text") or "")
         if not text.strip():
             raise InputError("the text is empty", hint="give at least one letter, which is drawn as an image")
@@ -224,9 +228,7 @@ class TraceBuilder:
         listed = list(listed)
         for at, new in edits.items():
             if not at.lstrip("-").isdigit() or not -len(listed) <= int(at) < len(listed):
-                raise InputError(
-                    f"there is no token {at!r} to replace", hint=f"they are 0 … {len(listed) - 1}"
-                )
+                raise InputError(f"unknown token {at!r} to replace", hint=f"they are 0 … {len(listed) - 1}")
             (id,) = check_token_ids(self.model, [token_id(self.model, new)], side)
             (token,) = tokens.tokens_of_ids(self.model, [id])
             old = listed[int(at)]
@@ -234,7 +236,7 @@ class TraceBuilder:
         return listed
 
     def target(self, ids: Sequence[int]) -> tuple[list[dict[str, Any]], int]:
-        """What the decoder reads, with its start token, and how much of it was given."""
+        """The decoder's input, with its start token, and how much of it was given."""
         model, target = self.model, self.request.get("target")
         assert isinstance(model, Seq2Seq)
         start = tokens.tokens_of_ids(model, [model.start_token])
@@ -307,6 +309,19 @@ class TraceBuilder:
             **tokens.matching_position(self.model, before, output, at, 10),
         }  # fmt: skip
 
+    def clear_look(self, trace: Trace) -> dict[str, Any] | None:
+        """Return the head that a page opens on and its row, chosen as the first picture chooses them."""
+        groups = over_source([group for group in trace.groups if group.kind == "softmax"])
+        names = [f"{path}.pattern" for group in groups for path in group.layers]
+        watched = {name: trace.values[name][None] for name in names if name in trace.values}
+        if not watched or trace.output is None or max(trace.given.ids.shape[1], len(trace.tokens)) > LONGEST:
+            return None
+        patterns = patterns_of(self.model, trace.given, watched, trace.output[None])
+        name, head, row = strongest_look(self.model, trace.given, list(patterns.values()), None, None)
+        path = name.removesuffix(".pattern")
+        group = next(group for group in groups if path in group.layers)
+        return {"group": group.name, "layer": group.layers.index(path), "head": head, "row": row}
+
     def response(self, trace: Trace, prompt: int) -> dict[str, Any]:
         model, output, edits = self.model, trace.output, trace.edits
         assert output is not None
@@ -338,15 +353,15 @@ class TraceBuilder:
             "prompt": prompt, "warnings": self.warnings, "cut": self.cut, "groups": groups,
             "shapes": {name: list(shape) for name, shape in trace.shapes.items()}, "note": note,
             "prediction": tokens.prediction_at(model, output, at, 10), "generated": self.generated,
-            "causal": isinstance(model, LM) and model.causal,
+            "causal": isinstance(model, LM) and model.causal, "look": self.clear_look(trace),
             "python": snippets.of_trace(trace, view, **more),
         }  # fmt: skip
 
 
 def check_token_ids(model: Model, ids: Sequence[int], side: str = "tokens") -> list[int]:
-    """Return ids that all are tokens of what a model reads, or of its target; raise InputError otherwise."""
+    """Return ids that are tokens of the model's input or its target; raise InputError otherwise."""
     vocab = model.tables[side].vocab
     for i in ids:
         if not 0 <= i < vocab:
-            raise InputError(f"there is no token {i}", hint=f"the vocabulary is 0 … {vocab - 1}")
+            raise InputError(f"unknown token {i}", hint=f"the vocabulary is 0 … {vocab - 1}")
     return list(ids)

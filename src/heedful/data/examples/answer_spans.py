@@ -53,7 +53,7 @@ def _read_questions(path: Path, encoding: str) -> Iterator[Question]:
                     spans = tuple((_text(answer, "text"), int(answer["answer_start"])) for answer in answers)
                     yield Question(str(entry["id"]), _text(entry, "question"), context, spans)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is no SQuAD file: {error} is missing or not what it should be") from None
+        raise InputError(f"{path} is not a SQuAD file: {error} is missing or not what it should be") from None
 
 
 def _text(entry: Any, field: str) -> str:
@@ -128,9 +128,9 @@ def answer(
     the characters of each token of the context, −1 elsewhere. `question` bounds the tokens of a question.
     """
     options, template = BatchOptions(**keywords), find_template(tokenizer)
-    held = are_examples(source, Question)
-    questions = cast(Sequence[Question], source) if held else squad(cast(Paths, source), options.encoding)
-    name = "the questions" if held else str(source)
+    loaded = are_examples(source, Question)
+    questions = cast(Sequence[Question], source) if loaded else squad(cast(Paths, source), options.encoding)
+    name = "the questions" if loaded else str(source)
     texts = _encode_questions(questions, tokenizer)
     notes = options.check_lengths(
         texts.questions.lengths, "questions", name, "raise question", limit=question

@@ -47,7 +47,7 @@ def split_answers(messages: Chat, tokenizer: ChatTokenizer) -> list[list[Piece]]
 
     A row ends with an answer, and an answer with the token that ends a text. One row teaches all answers,
     unless the template writes an earlier one otherwise once others follow (Qwen3 leaves its thoughts out):
-    that answer has a row of its own, which is the conversation up to there.
+    that answer has a separate row, which is the conversation up to there.
     """
     written: dict[int, tuple[str, str]] = {}  # each answer's prompt, and the text with the answer
     for i, message in enumerate(messages):
@@ -76,14 +76,14 @@ def split_answers(messages: Chat, tokenizer: ChatTokenizer) -> list[list[Piece]]
 def encode_rows(rows: Sequence[Sequence[Piece]], tokenizer: ChatTokenizer, name: str) -> EncodedRows:
     """Return the tokens of rows, and which of them the assistant writes.
 
-    A piece is tokenised behind the one before, because some tokenizers begin every text with a space; one
-    whose first characters would melt into a token of the piece before is tokenised by itself: a prompt is
-    read as it will be when the model answers.
+    A piece is tokenised after the one before, because some tokenizers begin every text with a space. A piece
+    whose first characters would join a token of the piece before is tokenised by itself. So a prompt is read
+    as it will be when the model answers.
     """
     alone = encode_texts((text for row in rows for text, _ in row), tokenizer, name)
     pairs = (f"{row[i - 1][0]}{row[i][0]}" if i else "" for row in rows for i in range(len(row)))
     joined = encode_texts(pairs, tokenizer, name)
-    found, learnt, number = [], [], 0
+    tokens, learnt, number = [], [], 0
     for row in rows:
         ids, marks = [], []
         for i, (_, answer) in enumerate(row):
@@ -93,9 +93,9 @@ def encode_rows(rows: Sequence[Sequence[Piece]], tokenizer: ChatTokenizer, name:
             ids.append(piece)
             marks.append(np.full(len(piece), answer))
             number += 1
-        found.append(np.concatenate(ids))
+        tokens.append(np.concatenate(ids))
         learnt.append(np.concatenate(marks))
-    return EncodedRows(ragged_array(found, name), np.concatenate(learnt))
+    return EncodedRows(ragged_array(tokens, name), np.concatenate(learnt))
 
 
 @takes_options(TextKeywords)
@@ -112,7 +112,7 @@ def chats(
     batches. A conversation that is too long loses its beginning.
     """
     options = BatchOptions(truncate=truncate, **keywords)
-    name, said = "the conversations", 0
+    name, answer_count = "the conversations", 0
     split: list[list[Piece]] = []
     for number, chat in enumerate(conversations, 1):
         answers = sum(message["role"] == "assistant" for message in chat[1:])
@@ -121,24 +121,25 @@ def chats(
             hint = odd if answers else "one message after the first needs the role assistant"
             raise InputError(f"conversation {number} has no answer to learn", hint=hint)
         split += pieces
-        said += answers
-    found = encode_rows(split, tokenizer, name)
+        answer_count += answers
+    encoded = encode_rows(split, tokenizer, name)
 
     def read_conversation(number: int) -> tuple[Ids, Ids]:
         """The tokens of a conversation that are read, and their labels."""
-        ids, learnt = found.tokens[number], found.learnt[slice(*found.tokens.offsets[number : number + 2])]
+        ids = encoded.tokens[number]
+        learnt = encoded.learnt[slice(*encoded.tokens.offsets[number : number + 2])]
         labels = np.where(learnt[1:], ids[1:], IGNORE)
         return ids[:-1][-options.length :], labels[-options.length :]
 
-    lengths = found.tokens.lengths - 1
+    lengths = encoded.tokens.lengths - 1
     notes = options.check_lengths(lengths, "conversations", name)
-    if left := said - sum(answer for pieces in split for _, answer in pieces):
+    if left := answer_count - sum(answer for pieces in split for _, answer in pieces):
         is_are = "answer of {:,} is" if left == 1 else "answers of {:,} are"
         why = "the chat template writes what stands before in another way"
-        notes += (f"{left:,} {is_are.format(said)} not learnt: {why}",)
+        notes += (f"{left:,} {is_are.format(answer_count)} not learnt: {why}",)
     rows = pack_rows(np.minimum(lengths, options.length), options.length)
     packed = options.packed and len(rows) >= ENOUGH_BATCHES * options.batch
-    data = join_fingerprints(found.tokens.fingerprint, fingerprint_arrays((found.learnt,)))
+    data = join_fingerprints(encoded.tokens.fingerprint, fingerprint_arrays((encoded.learnt,)))
     settings: dict[str, Any] = {"tokenizer": tokenizer_signature(tokenizer), "packed": packed}
     if not packed:
         make_one = lambda row, epoch: dict(zip(("tokens", "labels"), read_conversation(row), strict=True))

@@ -98,7 +98,7 @@ def regress(
 
     def take(where: str, value: str) -> None:
         if not is_numeral(value):
-            raise InputError(f"{where}: {value!r} is no number")
+            raise InputError(f"{where}: {value!r} is not a number")
         scores.append(float(value))
 
     columns = [text] if pair is None else [text, pair]
@@ -137,9 +137,6 @@ def contrast(
     )
 
 
-# LabelNames: the classes of a task, and the number of each.
-
-
 class LabelNames:
     """The names of classes: those that were passed, or those that rows have, sorted in the end."""
 
@@ -151,8 +148,8 @@ class LabelNames:
         """Return the number of a label; one that training did not have is an error."""
         if name not in self.numbers:
             if self.fixed:
-                known = ", ".join(map(repr, list(self.numbers)[:12]))
-                hint = nearest(name, self.numbers) or f"known: {known}"
+                names = ", ".join(map(repr, list(self.numbers)[:12]))
+                hint = nearest(name, self.numbers) or f"known: {names}"
                 raise InputError(f"{where}: label {name!r} was not seen in training", hint=hint)
             self.numbers[name] = len(self.numbers)
         return self.numbers[name]

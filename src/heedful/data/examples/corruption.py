@@ -150,25 +150,25 @@ def corrupt_spans(
         random_segments(noise, count, rng),
     )
     parts = np.split(ids, sizes.cumsum()[:-1])
-    kept: list[Ids | list[int]] = []
+    pieces: list[Ids | list[int]] = []
     cut: list[Ids | list[int]] = []
     for sentinel, stays, goes in zip(sentinels, parts[0::2], parts[1::2], strict=False):
-        kept += [stays, [sentinel]]
+        pieces += [stays, [sentinel]]
         cut += [[sentinel], goes]
-    return np.concatenate(kept).astype(np.int64), np.concatenate(cut).astype(np.int64)
+    return np.concatenate(pieces).astype(np.int64), np.concatenate(cut).astype(np.int64)
 
 
 def restore_spans(source: Ids, target: Ids, sentinels: Sequence[int]) -> Ids:
     """Return the text before `corrupt_spans`: each sentinel replaced by what follows it in the target."""
-    known = set(sentinels)
+    marks = set(sentinels)
     fill: dict[int, list[int]] = {}
     now: list[int] = []
     for token in target.tolist():
-        if token in known:
+        if token in marks:
             now = fill.setdefault(token, [])
         else:
             now.append(token)
-    out = [t for token in source.tolist() for t in (fill.get(token, []) if token in known else [token])]
+    out = [t for token in source.tolist() for t in (fill.get(token, []) if token in marks else [token])]
     return np.array(out, np.int64)
 
 
@@ -210,8 +210,8 @@ def infill_spans(ids: Ids, rng: Random, noise: Noise) -> Ids:
         left -= lengths[-1]
     while len(lengths) > sum(lengths):  # never longer than it was
         lengths.remove(0)
-    kept = len(ids) - sum(lengths)
-    sizes = np.ones(kept + len(lengths), np.int64)
+    remaining = len(ids) - sum(lengths)
+    sizes = np.ones(remaining + len(lengths), np.int64)
     where = np.sort(rng.permutation(len(sizes))[: len(lengths)])  # any order of kept tokens and spans
     sizes[where] = lengths
     starts = sizes.cumsum() - sizes

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from heedful.core.errors import InputError
-from heedful.core.images import ImageProcessor, is_image
+from heedful.core.images import ImageProcessor
 from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
 from heedful.data.batches import Batches, Indices, join_fingerprints
@@ -32,7 +32,7 @@ Draw = Callable[[int, int], Any]  # row, epoch → an image
 
 @dataclass(frozen=True)
 class ImageRows:
-    """The image to read and the text to write, for each row."""
+    """The image to read and the text to write, per row."""
 
     draw: Draw
     texts: RaggedArray
@@ -68,27 +68,27 @@ def image_text(
     """
     options = BatchOptions(**keywords)
     if callable(images):
-        draw, known = images, [getattr(images, "__name__", "drawn")]
+        draw, names = images, [getattr(images, "__name__", "drawn")]
     else:
-        held: Sequence[Any] = images
-        draw, known = (lambda row, epoch: held[row]), [_image_name(image) for image in held]
-        if len(held) != len(texts):
-            raise InputError(f"{len(held)} images and {len(texts)} texts", hint="give a text for each")
-    found = encode_texts(texts, tokenizer, "the texts")
+        pictures: Sequence[Any] = images
+        draw, names = (lambda row, epoch: pictures[row]), [_image_name(image) for image in pictures]
+        if len(pictures) != len(texts):
+            raise InputError(f"{len(pictures)} images and {len(texts)} texts", hint="give a text for each")
+    encoded = encode_texts(texts, tokenizer, "the texts")
     template = find_template(tokenizer, end=True)
-    if len(found) and not found.lengths.min():
-        empty = int(found.lengths.argmin())
+    if len(encoded) and not encoded.lengths.min():
+        empty = int(encoded.lengths.argmin())
         raise InputError(f"the text of image {empty} is empty", hint="leave it out")
-    notes = options.check_lengths(found.lengths + template.single_count, "texts", "the texts")
+    notes = options.check_lengths(encoded.lengths + template.single_count, "texts", "the texts")
     first = start_token_id(tokenizer, start, ("bos", "pad", "eos"))
-    names = hashlib.sha256("\n".join(known).encode()).hexdigest()
+    digest = hashlib.sha256("\n".join(names).encode()).hexdigest()
     settings = options.settings(
         "image_text", tokenizer=tokenizer_signature(tokenizer), start=first, processor=repr(processor)
     )
     pad = pad_id(tokenizer)
-    rows = ImageRows(draw, found, processor, template, options.length, first, pad)
-    data = join_fingerprints(found.fingerprint, names)
-    return Batches(rows, options.shuffle(len(found), "the table"), data, settings, notes=notes, pad=pad)
+    rows = ImageRows(draw, encoded, processor, template, options.length, first, pad)
+    data = join_fingerprints(encoded.fingerprint, digest)
+    return Batches(rows, options.shuffle(len(encoded), "the table"), data, settings, notes=notes, pad=pad)
 
 
 def _image_name(image: Any) -> str:
@@ -96,4 +96,5 @@ def _image_name(image: Any) -> str:
     if isinstance(image, str | Path):
         path = Path(image)
         return f"{path} {path.stat().st_size if path.is_file() else 'missing'}"
-    return hashlib.sha256(np.asarray(image).tobytes()).hexdigest() if is_image(image) else repr(image)
+    is_image = isinstance(image, np.ndarray) or type(image).__module__.partition(".")[0] == "PIL"
+    return hashlib.sha256(np.asarray(image).tobytes()).hexdigest() if is_image else repr(image)

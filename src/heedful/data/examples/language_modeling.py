@@ -55,11 +55,11 @@ def next_token(
         make = lambda row, epoch: _window_row(windows, row, epoch, separate)
     else:
         lengths = tokens.lengths - 1
-        kept = np.flatnonzero(lengths > 0)  # a single token predicts nothing
-        order = options.bucket(lengths[kept], tokens.name)
+        usable = np.flatnonzero(lengths > 0)  # a single token predicts nothing
+        order = options.bucket(lengths[usable], tokens.name)
         hint = "raise length, pass packed=True to cut them into rows"
-        notes = options.check_lengths(lengths[kept], "documents", tokens.name, hint)
-        make = lambda row, epoch: _document_row(tokens[int(kept[row])][: options.length + 1])
+        notes = options.check_lengths(lengths[usable], "documents", tokens.name, hint)
+        make = lambda row, epoch: _document_row(tokens[int(usable[row])][: options.length + 1])
     return options.build(
         "next_token", tokenizer, order, make, tokens.fingerprint, notes=notes,
         tokenizer=tokenizer_signature(tokenizer), packed=options.packed, apart=apart,
@@ -113,27 +113,24 @@ def completion(
             parted = not asked or asked[-1].isspace() or written[:1].isspace()
             yield from (asked, written if parted else f" {written}")
 
-    found = encode_texts(read_texts(), tokenizer, name_files(table.files))
-    lengths = found.lengths.reshape(-1, 2).sum(1) + template.single_count - 1
-    order = options.bucket(lengths, found.name)
-    notes = options.check_lengths(lengths, "rows", found.name)
+    encoded = encode_texts(read_texts(), tokenizer, name_files(table.files))
+    lengths = encoded.lengths.reshape(-1, 2).sum(1) + template.single_count - 1
+    order = options.bucket(lengths, encoded.name)
+    notes = options.check_lengths(lengths, "rows", encoded.name)
 
     def make(row: int, epoch: int) -> Row:
-        written = np.concatenate((found[2 * row + 1], template.after)).astype(np.int64)
+        written = np.concatenate((encoded[2 * row + 1], template.after)).astype(np.int64)
         written = written[: max(length - len(before), 1)]
         space = max(length + 1 - len(before) - len(written), 0)
-        asked = found[2 * row]
+        asked = encoded[2 * row]
         ids = np.concatenate((before, asked[max(len(asked) - space, 0) :], written)).astype(np.int64)
         labels = ids[1:].copy()
         labels[: len(ids) - len(written) - 1] = IGNORE
         return {"tokens": ids[:-1], "labels": labels}
 
-    data = join_fingerprints(found.fingerprint, fingerprint_arrays((lengths,)))
+    data = join_fingerprints(encoded.fingerprint, fingerprint_arrays((lengths,)))
     signature = tokenizer_signature(tokenizer)
     return options.build("completion", tokenizer, order, make, data, notes=notes, tokenizer=signature)
-
-
-# How tokenised documents become rows: packed windows over all of them, or pieces of one document each.
 
 
 SHIFT = 0x5A1F7  # tells the draw of an epoch's shift from that of a row
@@ -254,13 +251,13 @@ def text_rows(
         order = options.shuffle(len(windows), tokens.name)
     else:
         pieces = split_into_pieces(tokens, width)
-        kept = np.flatnonzero(pieces.lengths >= min_tokens)
-        options.check_rows(len(kept), tokens.name)
-        order = BucketedOrder(pieces.lengths[kept], options.batch, options.seed)
+        usable = np.flatnonzero(pieces.lengths >= min_tokens)
+        options.check_rows(len(usable), tokens.name)
+        order = BucketedOrder(pieces.lengths[usable], options.batch, options.seed)
 
     def read_row(row: int, epoch: int) -> tuple[Ids, Ids | None]:
         if not options.packed:
-            return pieces[int(kept[row])], None
+            return pieces[int(usable[row])], None
         positions, _ = windows.positions(row, epoch)
         ids = tokens.flat[positions].astype(np.int64)
         return ids, windows.documents(positions) if separate and len(tokens) > 1 else None

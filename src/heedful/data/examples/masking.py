@@ -1,4 +1,9 @@
-"""Batches for encoders: masked tokens, masked sentence pairs, replaced tokens."""
+"""Plain text with a part hidden: masked tokens, sentence pairs and replaced tokens; spans and noise to undo.
+
+Encoders predict the hidden tokens (`masked`, `pairs`, `replaced`). Encoder-decoders write them (`spans`,
+`denoise`): `tokens` is the input of the encoder, `labels` the output of the decoder, and `target` its input,
+the labels moved right by the start token. Models differ in that token, so pass `start=model.start_token`.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +52,7 @@ def row_generators(seed: int, static: int) -> Callable[[int, int], np.random.Gen
     """Return the generator of each row and epoch: new every epoch, or one of `static` that take turns."""
     if static < 0:
         raise InputError(
-            f"static={static}: how many fixed maskings a row has", hint="0 draws anew every epoch"
+            f"static={static}: how many fixed maskings a row has", hint="0 draws again every epoch"
         )
     if static:
         return lambda row, epoch: seeded_generator(seed, epoch % static, row, FIXED)
@@ -78,7 +83,7 @@ def masked(
 ) -> Batches:
     """Masked tokens (Devlin et al. 2019): `rate` of them predicted, 80 % hidden, 10 % random, 10 % kept.
 
-    Drawn anew every epoch (RoBERTa), or `static` fixed maskings in turn (BERT had 10). `whole`: whole words.
+    Drawn again every epoch (RoBERTa), or `static` fixed maskings in turn (BERT had 10). `whole`: whole words.
     """
     options, template = BatchOptions(**keywords), find_template(tokenizer)
     masking = make_masking(tokenizer, rate, whole, 1 - keep - random, random)
@@ -155,12 +160,12 @@ def pairs(
             f"{lines.name} has one document and pairs need two", hint="put blank lines between them"
         )
     pieces = split_into_pieces(documents, width)
-    kept = np.flatnonzero(pieces.lengths > 1)
-    order, generators = options.bucket(pieces.lengths[kept], lines.name), row_generators(options.seed, static)
+    rows = np.flatnonzero(pieces.lengths > 1)
+    order, generators = options.bucket(pieces.lengths[rows], lines.name), row_generators(options.seed, static)
 
     def make(row: int, epoch: int) -> Row:
         rng = generators(row, epoch)
-        a, b, follows = _sentence_pair(lines, documents, pieces.bounds(int(kept[row])), width, rng)
+        a, b, follows = _sentence_pair(lines, documents, pieces.bounds(int(rows[row])), width, rng)
         ids, types = template.wrap_pair(a, b)
         tokens, labels = mask_tokens(ids, rng, masking)
         return {"tokens": tokens, "labels": labels, "types": types, "follows": follows}
@@ -218,15 +223,8 @@ def _other_document(
     return lines.flat[first : min(first + max_tokens, int(documents.offsets[other + 1]))]
 
 
-# Batches of plain text for encoder-decoders: span corruption and denoising.
-#
-# `tokens` is what the encoder reads, `labels` what the decoder writes, `target` what it reads: the labels
-# moved
-# right by the start token. Models differ in that token, so pass `start=model.start_token`.
-
-
 def decoder_row(labels: Ids, start: int) -> dict[str, Ids]:
-    """Return what the decoder reads and writes. A text that begins with the start token already has it."""
+    """Return the decoder's input and output. A text that begins with the start token already has it."""
     labels = labels[1:] if len(labels) > 1 and labels[0] == start else labels
     return {"target": np.concatenate(([start], labels[:-1])).astype(np.int64), "labels": labels}
 
@@ -271,9 +269,9 @@ def spans(
 
     def make(row: int, epoch: int) -> Row:
         ids, _ = rows.read(row, epoch)
-        kept, cut = corrupt_spans(ids, seeded_generator(options.seed, epoch, row), marks, density, mean)
+        rest, cut = corrupt_spans(ids, seeded_generator(options.seed, epoch, row), marks, density, mean)
         with_end = lambda ids: np.concatenate((ids, end)).astype(np.int64)
-        return {"tokens": with_end(kept), **decoder_row(with_end(cut), first)}
+        return {"tokens": with_end(rest), **decoder_row(with_end(cut), first)}
 
     return rows.build("spans", make, density=density, mean=mean, sentinels=marks, start=first)
 

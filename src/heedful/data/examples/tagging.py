@@ -145,16 +145,16 @@ def tag(
     `word` and `column` choose the columns of a CoNLL file. For evaluation pass `labels=train.labels`.
     """
     options, template = BatchOptions(**keywords), find_template(tokenizer)
-    names, held = LabelNames(labels), are_examples(source, Sentence)
-    name = "the sentences" if held else str(source)
+    names, loaded = LabelNames(labels), are_examples(source, Sentence)
+    name = "the sentences" if loaded else str(source)
     read = lambda: conll(cast(Paths, source), word, column, options.encoding)
-    sentences = cast(Sequence[Sentence], source) if held else read()
+    sentences = cast(Sequence[Sentence], source) if loaded else read()
     tokens, codes, lost = _encode_sentences(sentences, tokenizer, names, name)
     flat, settled = names.sort(codes)
     lengths = tokens.lengths + template.single_count
     order, notes = options.bucket(lengths, name), options.check_lengths(lengths, "sentences", name)
     if lost:
-        dropped = f"{lost:,} words have no token of their own, so no label"
+        dropped = f"{lost:,} words have no separate token, so no label"
         notes += (f"{dropped}: the tokenizer drops or joins them",)
     tags = RaggedArray(flat, tokens.offsets, "")
     ignored = Template((IGNORE,) * len(template.before), (IGNORE,) * len(template.after))

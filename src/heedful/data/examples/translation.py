@@ -54,7 +54,7 @@ def wrap_rows(
 
 
 def shift_right(labels: Matrix, lengths: Indices, start: int, pad: int) -> tuple[Matrix, Matrix, Indices]:
-    """Return what the decoder reads and writes, and how long; a start token that is there is not doubled."""
+    """Return the decoder's input and output and their lengths; an existing start token is not doubled."""
     twice = (labels[:, 0] == start) & (lengths > 1)
     lengths = lengths - twice
     columns = np.arange(int(lengths.max()))
@@ -148,15 +148,15 @@ def parallel(
     first = start_token_id(target_tokenizer, start, ("bos", "pad", "eos"))
     sources = tokenize_documents(_add_prefix(source, prefix), tokenizer, empty=True, cache=cache)
     targets = tokenize_documents(target, target_tokenizer, empty=True, cache=cache)
-    kept = np.flatnonzero((sources.lengths > 0) & (targets.lengths > 0))
-    source_lengths = sources.lengths[kept] + template.single_count
-    lengths = np.maximum(source_lengths, targets.lengths[kept] + target_template.single_count)
+    usable = np.flatnonzero((sources.lengths > 0) & (targets.lengths > 0))
+    source_lengths = sources.lengths[usable] + template.single_count
+    lengths = np.maximum(source_lengths, targets.lengths[usable] + target_template.single_count)
     notes = options.check_lengths(lengths, "pairs", sources.name)
-    if len(kept) < len(sources):
-        empty = f"{len(sources) - len(kept):,} of {len(sources):,} pairs"
+    if len(usable) < len(sources):
+        empty = f"{len(sources) - len(usable):,} of {len(sources):,} pairs"
         notes += (f"{empty} have an empty side and are left out",)
-    known = tokenizer_signature(tokenizer)
-    settings = options.settings("parallel", tokenizer=known, max_tokens=max_tokens, start=first)
+    signature = tokenizer_signature(tokenizer)
+    settings = options.settings("parallel", tokenizer=signature, max_tokens=max_tokens, start=first)
     settings |= ({"multiple": multiple} if multiple > 1 else {}) | ({"dropout": dropout} if dropout else {})
     pad = pad_id(tokenizer) if pad_id(tokenizer) < len(target_tokenizer) else 0
     signatures = f"({template.signature}, {target_template.signature})"
@@ -164,7 +164,7 @@ def parallel(
     drop = lambda t: MergeDropout(merge_parts(t), dropout, options.seed)
     dropped = (drop(tokenizer), drop(target_tokenizer)) if dropout else None
     frame = (template, target_template, options.length, first, pad)
-    rows: RowSource = PairRows(sources, targets, kept, *frame, dropped)
+    rows: RowSource = PairRows(sources, targets, usable, *frame, dropped)
     if multiple > 1:
         rows = FixedShapeRows(rows, options, pad)
     return Batches(rows, options.bucket(lengths, sources.name), data, settings, notes=notes, pad=pad)
@@ -175,12 +175,6 @@ def _add_prefix(texts: Documents, prefix: str) -> Documents:
         return texts
     read = lambda: ([prefix, text] if text else [] for text in map("".join, texts))
     return Documents(read, texts.files, (*texts.settings, prefix), texts.name)
-
-
-# Subword regularisation: every epoch reads a text in other pieces   (BPE-dropout, Provilkov et al. 2020)
-#
-# A piece that a merge of BPE made is taken apart with probability p, its two parts again with probability p,
-# and so on. A word is mostly read whole and sometimes in parts, so that rare words are learnt by parts too.
 
 
 def merge_parts(tokenizer: Any) -> NDArray[np.int64]:
@@ -204,14 +198,19 @@ def merge_parts(tokenizer: Any) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class MergeDropout:
-    """Take merged pieces apart at random; the same (seed, epoch, row) always gives the same pieces."""
+    """Split merged pieces at random, so that every epoch reads other pieces   (Provilkov et al. 2020)
+
+    A piece that a merge of BPE made is split with probability `rate`, its two parts again with the same
+    probability, and so on. A word is mostly read whole and sometimes in parts, so rare words are also learnt
+    by their parts. The same (seed, epoch, row) always gives the same pieces.
+    """
 
     parts: NDArray[np.int64]  # (V, 2)
     rate: float
     seed: int
 
     def draw(self, texts: RaggedArray, rows: Indices, epochs: Indices) -> RaggedArray:
-        """Return these rows of the texts in pieces drawn anew."""
+        """Return these rows of the texts, cut into new random pieces."""
         rng = seeded_generator(self.seed, int(epochs[0]), int(rows[0]))
         lengths = texts.offsets[rows + 1] - texts.offsets[rows]
         owners = np.repeat(np.arange(len(rows)), lengths)

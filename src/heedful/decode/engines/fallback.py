@@ -1,10 +1,10 @@
 """When a model must be stepped plainly, and whether it is still the model that a step was recorded from.
 
-A stepper with kernels of its own computes what it knows of parts, not their `forward`. So every part must be
-of a class it knows, exactly, and do what that class was written to do: no subclass, no `forward` put in the
+A stepper with its own kernels computes what it knows of parts, not their `forward`. So every part must be
+of a class it knows, exactly, and do exactly what the class does: no subclass, no `forward` put in the
 place of another, no hook (`find_fallback_reason`). A recorded step of the model's own parts is whatever they
-are; only what acts beside them, a hook or a method put in place of another, must run at every step and is not
-recorded (`find_recording_obstacle`). Anything else is computed by the plain stepper.
+are; only what acts besides them, a hook or a method put in place of another, must run at every step and is
+not recorded (`find_recording_obstacle`). Anything else is computed by the plain stepper.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def find_fallback_reason(model: Model) -> str | None:
     for module in model.modules():
         reason = part_change(module) or tensor_change(module, device)
         if reason is not None:
-            name = next(name for name, found in model.named_modules() if found is module)
+            name = next(name for name, part in model.named_modules() if part is module)
             return f"{name or 'the model'} {reason}"
         kinds.add(type(module))
     return next((reason for kind in kinds if (reason := class_change(kind)) is not None), None)
@@ -124,12 +124,12 @@ def find_recording_obstacle(model: Model) -> str | None:
         return outside
     kind = type(model)
     if kind.step not in (LM.step, Seq2Seq.step) or kind.start not in (LM.start, Seq2Seq.start):  # type: ignore[attr-defined]
-        return f"{kind.__name__} has a step of its own"
+        return f"{kind.__name__} has its own step"
     for module in model.modules():
         hooked = module._forward_hooks or module._forward_pre_hooks
         methods = method_names(type(module))
         if hooked or not methods.isdisjoint(module.__dict__):
-            name = next(name for name, found in model.named_modules() if found is module) or "the model"
+            name = next(name for name, part in model.named_modules() if part is module) or "the model"
             if hooked:
                 return f"{name} has a forward hook"
             replaced = min(methods.intersection(module.__dict__))
@@ -148,7 +148,7 @@ def part_change(module: nn.Module) -> str | None:
     """Return how a module differs from what its class says it computes; None if it does not."""
     kind = type(module)
     if kind not in KNOWN_PARTS:
-        base = next((known for known in kind.__mro__ if known in KNOWN_PARTS), None)
+        base = next((parent for parent in kind.__mro__ if parent in KNOWN_PARTS), None)
         return f"is a {kind.__name__}, " + (f"a subclass of {base.__name__}" if base else "no known part")
     if module._forward_hooks or module._forward_pre_hooks:
         return "has a forward hook"
@@ -167,12 +167,12 @@ def tensor_change(module: nn.Module, device: torch.device) -> str | None:
     """Return which tensor of a module cannot be read by its address; None if all can."""
     if not TENSOR_TYPES.isdisjoint(map(type, module.__dict__.values())):
         return "has a tensor that is neither a parameter nor a buffer"
-    known = KNOWN_PARTS[type(module)]
-    for held, kind in ((module._parameters, nn.Parameter), (module._buffers, Tensor)):
-        for name, tensor in held.items():
+    spec = KNOWN_PARTS[type(module)]
+    for tensors, kind in ((module._parameters, nn.Parameter), (module._buffers, Tensor)):
+        for name, tensor in tensors.items():
             if tensor is None:
                 continue
-            if name not in known:
+            if name not in spec:
                 return f"has a tensor {name!r} of its own"
             if type(tensor) not in (kind, BlockTensor) or tensor.layout is not torch.strided:
                 return f"has a {name} that is a {type(tensor).__name__} with the layout {tensor.layout}"
@@ -203,18 +203,18 @@ def model_fingerprint(model: Model) -> list[object]:
     """Return what a recorded step is written from: the parts, their numbers, and where their tensors are.
 
     It changes when a part is swapped, a number of one is set, a method of a class is replaced, or a tensor is
-    put in the place of another; not when values change where they are, which a recorded step reads. It does
+    put in the place of another. It does not change with values in place, which a recorded step reads. It does
     not hold the model itself, so that what was recorded goes when the model does.
     """
-    found: list[object] = [model.config]
+    parts: list[object] = [model.config]
     kinds = dict.fromkeys(map(type, model.modules()))
-    for kind in dict.fromkeys(base for known in kinds for base in known.__mro__ if base is not object):
-        found += [method for method in vars(kind).values() if isinstance(method, FunctionType)]
+    for kind in dict.fromkeys(base for owner in kinds for base in owner.__mro__ if base is not object):
+        parts += [method for method in vars(kind).values() if isinstance(method, FunctionType)]
     for module in model.modules():
         if module is not model:
-            found.append(module)
+            parts.append(module)
             values = [v for name, v in module.__dict__.items() if name[0] != "_" and name != "training"]
-            found += [value for value in values if isinstance(value, PLAIN_VALUES)]
-        for held in (module._parameters, module._buffers):
-            found += [(t.data_ptr(), t.dtype, t.shape) for t in held.values() if t is not None]
-    return found
+            parts += [value for value in values if isinstance(value, PLAIN_VALUES)]
+        for tensors in (module._parameters, module._buffers):
+            parts += [(t.data_ptr(), t.dtype, t.shape) for t in tensors.values() if t is not None]
+    return parts

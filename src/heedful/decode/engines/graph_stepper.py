@@ -2,7 +2,7 @@
 
     embed → blocks → head, as one CUDA graph for a number of rows and a capacity
 
-Whatever the model is made of is recorded as it is, except for parts that have a row in the table of
+Every part of the model is recorded as it is, except for parts that have a row in the table of
 step_parts.py and take their step by kernels. Short prompts are recorded too: the host takes ten times as long
 to launch a pass over one as the device takes to run it. Longer ones, and those of layers that remember more
 than keys, are read by the plain pass and copied into the static state. Steps, a few tokens at once
@@ -103,7 +103,7 @@ class Recording:
         return self.logits[count]
 
     def record_step(self, model: LM | Seq2Seq, count: int = 1) -> None:
-        """Record a step, unless it is or there is no device to record on."""
+        """Record a step, once and only on a device that records."""
         if count not in self.replays:
             changed = [self.buffer(count), *self.static.changed_by_step()]
             self.record(count, lambda: self.launch_step(model, count), changed)
@@ -157,7 +157,7 @@ class Recording:
         self.replays.get(key, launch)()
 
     def record(self, key: object, launch: Callable[[], None], changed: list[Tensor]) -> None:
-        """Record what `launch` launches and the tensors that it changes, unless it was or this is no GPU."""
+        """Record what `launch` launches and the tensors that it changes, once and only on a GPU."""
         if self.cursor.device.type != "cuda" or key in self.replays:
             return
         try:
@@ -190,7 +190,7 @@ class Recording:
 class ModelRecordings:
     """The recordings of one model that no stepper has at the moment.
 
-    `refused` says what the model was (its fingerprint) when its step could not be recorded, and why.
+    `refused` is the fingerprint of the model when its step could not be recorded, and why.
     """
 
     def __init__(self) -> None:
@@ -201,10 +201,10 @@ class ModelRecordings:
     def take(self, key: object) -> Recording | None:
         """Take a recording that waits under this key; None if there is none."""
         with self.lock:
-            found = next((recording for recording in self.idle if recording.key == key), None)
-            if found is not None:
-                self.idle.remove(found)
-            return found
+            idle = next((recording for recording in self.idle if recording.key == key), None)
+            if idle is not None:
+                self.idle.remove(idle)
+            return idle
 
     def lend(self, recording: Recording, stepper: object) -> weakref.finalize[..., object]:
         """Let a stepper have a recording until it is gone, or what is returned is called."""
@@ -404,7 +404,7 @@ class GraphStepper(FastStepper):
     def take(self, rows: int, capacity: int, memory: int, state: State | None) -> bool:
         """Have a recording of this size: the present one, one that waits, or a new one, shaped like `state`.
 
-        The state is copied into it. Without a state there is no new one, and the result may be False.
+        The state is copied into it. Without a state none is made, and the result may be False.
         """
         fingerprint, size = model_fingerprint(self.model), (rows, capacity, memory, self.cache_dtype)
         double = any(isinstance(item, tuple) and torch.float64 in item for item in fingerprint)
@@ -439,7 +439,7 @@ class GraphStepper(FastStepper):
         self._state = State(recording.static.parts, past, reread_lengths=again)
         self.is_static, self.rows = True, recording.static.rows
         self.longest = past if valid is None else int(valid.sum(1).max())
-        ahead = [n - held for n in again for held in recording.static.past.tolist() if held <= n]
+        ahead = [n - length for n in again for length in recording.static.past.tolist() if length <= n]
         self.steps_left = min(ahead, default=math.inf)
 
     def is_recorded(self, count: int) -> bool:

@@ -99,7 +99,7 @@ class Program:
         self.head(model.head, x)
 
     def reserve(self, size: int) -> int:
-        """Room in a row of the workspace, on a cache line of its own."""
+        """Room in a row of the workspace, on its own cache line."""
         start = self.size
         self.size += -(-size // 16) * 16
         return start
@@ -199,14 +199,14 @@ class Program:
 
         Threads share several products of one x together; a piece of one follows that of the product before.
         """
-        lines, held, is_head = [], 0, products[0][1] == LOGITS
+        lines, tile, is_head = [], 0, products[0][1] == LOGITS
         for part, to, *how in products:
             mode, act = how or (R.SET, A.NONE)
             bias = 0 if part.bias is None else self.table(part.bias)
             line = self.matrix(part) | {"in": part.in_features, "out": part.out_features, "from": source}
             lines.append(line | {"bias": bias, "gain": self.gain, "to": to, "mode": mode, "act": act})
             lines[-1]["head"] = is_head
-            held += part.weight.blocks.nbytes if isinstance(part.weight, BlockTensor) else part.weight.nbytes
+            tile += part.weight.blocks.nbytes if isinstance(part.weight, BlockTensor) else part.weight.nbytes
             group, in_tiles = line.get("group", 0), "tile" in line
             # unless this vector was rounded just before, or is read as it is
             if (group or in_tiles) and self.rounded.get(group > 0) != (source, group, in_tiles):
@@ -214,7 +214,7 @@ class Program:
                 self.emit(R.ROUND, tile=in_tiles, head=is_head, **rounds)
                 self.rounded[group > 0] = source, group, in_tiles
         most = MAX_PIECES if self.tiles else MANY_ROWS_PIECES
-        pieces = min(held // PIECE_BYTES, most, *(line["out"] // MIN_PIECE_ROWS for line in lines))
+        pieces = min(tile // PIECE_BYTES, most, *(line["out"] // MIN_PIECE_ROWS for line in lines))
         for i, line in enumerate(lines):
             self.emit(R.LINEAR, scale, chunks=max(1, pieces), joined=len(lines) - i, **line)
             self.rounded = {kind: was for kind, was in self.rounded.items() if was[0] != line["to"]}
@@ -308,8 +308,9 @@ def act_code(act: Activation) -> int:
 class RowProgram:
     """A listing at work: the workspace, what changes with every step, the threads.
 
-    It steps up to `rows` rows, each at a position of its own with caches of its own. `tiled` makes the
-    products of a row the same to the bit whatever stands beside it, also where one row alone would be faster.
+    It steps up to `rows` rows, each at its own position with its own caches. `tiled` makes the
+    products of a row the same to the bit next to any other rows, also where one row alone would be
+    faster.
     """
 
     def __init__(self, model: LM, rows: int, capacity: int, team: Team, *, tiled: bool = False) -> None:

@@ -103,8 +103,8 @@ class NumbaStepper(FastStepper):
         if past:
             bad = next((id for row in ids for id in row if not 0 <= id < self.model.embed.vocab), None)
             if bad is not None:
-                known = f"the vocabulary 0 … {self.model.embed.vocab - 1}"
-                raise InputError(f"the token {bad} is outside {known}")
+                vocabulary = f"the vocabulary 0 … {self.model.embed.vocab - 1}"
+                raise InputError(f"the token {bad} is outside {vocabulary}")
         if count == 1 and past:
             state.past = end
             if state.valid is not None:
@@ -177,8 +177,8 @@ def plain_dtype(model: Model) -> torch.dtype:
 def kv_caches(state: PartState | None) -> list[KV | SlidingKV] | None:
     """The keys and values in the order of the layers; None if a layer remembers anything else."""
     if isinstance(state, StateGroup):
-        found = [kv_caches(child) for child in state.parts.values() if child is not None]
-        return None if any(f is None for f in found) else [kv for f in found if f is not None for kv in f]
+        caches = [kv_caches(child) for child in state.parts.values() if child is not None]
+        return None if any(f is None for f in caches) else [kv for f in caches if f is not None for kv in f]
     return [state] if isinstance(state, (KV, SlidingKV)) else None
 
 

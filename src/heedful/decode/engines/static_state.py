@@ -59,8 +59,8 @@ def as_indexable(x: Tensor) -> Tensor:
 class StaticCache:
     """Keys and values (B, G, S, ·) that never move; row b's token at position p stands in slot p mod S.
 
-    Those of a window have so many slots that the newest take the places of the oldest; otherwise there is a
-    slot for every position, and what lies beyond a row's own is hidden by the mask of the pass. They may be
+    The newest entries of a window replace the oldest. Otherwise
+    every position has a slot, and what lies beyond a row's own is hidden by the mask of the pass. They may be
     kept in 8-bit floats: they are rounded once, when they are written.
     """
 
@@ -94,14 +94,14 @@ class StaticCache:
         for mine, other in ((self.k, source.k), (self.v, source.v)):
             assert other is not None
             used = min(mine.shape[2], other.shape[2], length)
-            held = round_to(other[rows, :, :used], mine.dtype)
+            rounded = round_to(other[rows, :, :used], mine.dtype)
             if order is not None:
-                held = as_indexable(held).gather(2, order[:, None, :, None].expand_as(held))
-            as_indexable(mine)[slots, :, :used] = as_indexable(held)
+                rounded = as_indexable(rounded).gather(2, order[:, None, :, None].expand_as(rounded))
+            as_indexable(mine)[slots, :, :used] = as_indexable(rounded)
 
     def reorder(self, index: Tensor) -> None:
-        for held in (as_indexable(self.k), as_indexable(self.v)):
-            held.copy_(held[index])
+        for tensor in (as_indexable(self.k), as_indexable(self.v)):
+            tensor.copy_(tensor[index])
 
 
 class StaticKV(StaticCache, KV):  # type: ignore[misc]  # its tensors are never None
@@ -161,8 +161,8 @@ class StaticRecurrentState(RecurrentState):
             mine[slots] = other[rows]
 
     def reorder(self, index: Tensor) -> None:
-        for held in self.tensors.values():
-            held.copy_(held[index])
+        for tensor in self.tensors.values():
+            tensor.copy_(tensor[index])
 
 
 class StaticFixedState(StaticRecurrentState, FixedState):
@@ -294,8 +294,10 @@ class StaticState:
             length = state.memory.shape[1]
             if length > self.memory_capacity:
                 raise InputError(f"a source of {length} tokens does not fit into {self.memory_capacity}")
-            known = None if state.memory_mask is None else state.memory_mask.valid
-            valid_rows = True if known is None else known[rows].clone()  # it may be ours, and is overwritten
+            memory_valid = None if state.memory_mask is None else state.memory_mask.valid
+            valid_rows = (
+                True if memory_valid is None else memory_valid[rows].clone()
+            )  # it may be ours, and is overwritten
             self.memory[slots, :length] = state.memory[rows]
             self.memory_valid[slots] = False
             self.memory_valid[slots, :length] = valid_rows
@@ -345,16 +347,16 @@ class StaticState:
         """Let row b go on as row index[b] was."""
         if self.parts is not None:
             self.parts.reorder(index)
-        for held in (self.past, self.active, self.tokens, self.memory, self.memory_valid):
-            if held is not None:
-                held.copy_(held[index])
+        for tensor in (self.past, self.active, self.tokens, self.memory, self.memory_valid):
+            if tensor is not None:
+                tensor.copy_(tensor[index])
 
     def to_state(self) -> State:
         """Return an ordinary state over the same memory; shorter rows are padded at their end."""
         reached = int(self.past.max())
-        known = self.slot_numbers[:, :reached] < self.past[:, None]
+        valid = self.slot_numbers[:, :reached] < self.past[:, None]
         return State(
-            ordinary(self.parts, reached), reached, None if bool(known.all()) else known, self.memory,
+            ordinary(self.parts, reached), reached, None if bool(valid.all()) else valid, self.memory,
             None if self.memory_valid is None else Mask(valid=self.memory_valid),
             reread_lengths=self.reread_lengths,
             tokens=None if self.tokens is None else self.tokens[:, :reached],

@@ -1,4 +1,4 @@
-"""Products of few rows with what stands beside them, in one launch: a norm before, a sum after.
+"""Products of few rows with what stands next to them, in one launch: a norm before, a sum after.
 
     y = act(W norm(x) + b) + r
 
@@ -92,7 +92,7 @@ DESCRIPTIONS = {
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor is what its memory holds, in a type that kernels read: no subclass of its own."""
+    """Whether a tensor is what its memory holds, in a type that kernels read, and not a subclass."""
     return type(tensor) in (Tensor, nn.Parameter) and tensor.dtype in FLOATS and tensor.is_contiguous()
 
 
@@ -122,9 +122,9 @@ class FusedOperators(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in DESCRIPTIONS:
             return func(*args, **kwargs)
-        found = self.defer(func, args, kwargs)
-        if found is not None:
-            return found
+        deferred = self.defer(func, args, kwargs)
+        if deferred is not None:
+            return deferred
         if writes_in_place(getattr(func, "__name__", "")):
             self.flush()  # what is written over may be what a product reads
         args, kwargs = tree_map(self.compute, (args, kwargs))
@@ -140,11 +140,11 @@ class FusedOperators(TorchFunctionMode):
             training = args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
             return None if training else args[0]
         if func in SUMS and len(args) == 2 and not kwargs:
-            found = self.defer_sum(*args)
-            return self.defer_sum(args[1], args[0]) if found is None else found
+            deferred = self.defer_sum(*args)
+            return self.defer_sum(args[1], args[0]) if deferred is None else deferred
         if func in PRODUCTS and len(args) == 2 and not kwargs:
-            found = self.defer_gate(*args)
-            return self.defer_gate(args[1], args[0]) if found is None else found
+            deferred = self.defer_gate(*args)
+            return self.defer_gate(args[1], args[0]) if deferred is None else deferred
         if func in ACTIVATIONS:
             tanh = (
                 kwargs.get("approximate", args[1] if func is F.gelu and len(args) > 1 else "none") == "tanh"
@@ -262,11 +262,11 @@ class FusedOperators(TorchFunctionMode):
         after = None if first.after is None else first.after.norm
         x = first.x.view(-1, products[0].columns)
         residual = None if first.residual is None else first.residual.view(len(x), -1)
-        found = run(self.base.products, x, first.norm, products, residual, first.dtype, after)
-        for node, value in zip(nodes, found, strict=False):
+        outputs = run(self.base.products, x, first.norm, products, residual, first.dtype, after)
+        for node, value in zip(nodes, outputs, strict=False):
             node.value = value.view(node.shape)
         if first.after is not None:
-            scaled, squares = found[1:]
+            scaled, squares = outputs[1:]
             kind = Norm("scaled", squares, None, first.after.norm.eps)
             first.after.scaled = scaled.view(first.shape), kind
 

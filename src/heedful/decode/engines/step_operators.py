@@ -2,7 +2,7 @@
 
 `Definitions` defines them; kernels/gpu/step.py has the same functions as Triton kernels. Rows of the table in
 step_parts.py call them, and step_fusion.py, which launches products with the norm, the activation and the sum
-beside them. States are written over in place.
+next to them. States are written over in place.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class Operators(Protocol):
         self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, S: Tensor, tau: float, scale: float
     ) -> Tensor: ...
     def choose(
-        self, settings: GenerationSettings, logits: Tensor, uniforms: Tensor, written: Tensor, tokens: Tensor,
-        cursor: Tensor,
+        self, settings: GenerationSettings, logits: Tensor, uniforms: Tensor, generated: Tensor,
+        tokens: Tensor, cursor: Tensor,
     ) -> None: ...  # fmt: skip
 
 
@@ -141,17 +141,17 @@ class Definitions:
         With an RMSNorm that comes `after` the only product y of one row, γ y and Σ y² follow it.
         """
         n = x if norm is None else self.normalise(x, norm)
-        found = []
+        outputs = []
         for p in products:
             y = F.linear(n, whole_matrix(p, n.dtype), p.bias)
             y = y if p.act is None else ACTS[p.act](y)
             if p.gated is not None:
                 y = y * F.linear(n, whole_matrix(p.gated, n.dtype), p.gated.bias)
-            found.append((y if residual is None else residual + y).to(dtype))
+            outputs.append((y if residual is None else residual + y).to(dtype))
         if after is not None:
-            y = found[0].to(after.weight.dtype)
-            found += [y * after.weight, y.float().square().sum(1)]
-        return found
+            y = outputs[0].to(after.weight.dtype)
+            outputs += [y * after.weight, y.float().square().sum(1)]
+        return outputs
 
     def normalise(self, x: Tensor, norm: Norm) -> Tensor:
         """The norm over the last dimension, of x rounded to the type of its weights."""
@@ -173,7 +173,7 @@ class Definitions:
         """softmax(q kᵀ · scale + bias, kept) v of one query (B, H, 1, K), keep (B, S); 0 if none is
 
         The newest key and value are put where they belong first; then keys count that a row has written and
-        that its window reaches. Scores are bent by a `softcap`, and `sinks` (H,) stand beside them.
+        that its window reaches. Scores are bent by a `softcap`, and `sinks` (H,) stand next to them.
         """
         if newest is not None:
             k, past, slots = newest.k, newest.past, keys.shape[2]
@@ -181,8 +181,8 @@ class Definitions:
                 cos, sin = (table[past][:, None, None] for table in newest.angles)
                 q, k = turn(q, cos, sin), turn(k, cos, sin)
             row, slot = torch.arange(len(k), device=keys.device), past % slots
-            for held, new in ((keys, k), (values, newest.v)):
-                as_indexable(held)[row, :, slot] = as_indexable(round_to(new[:, :, 0], held.dtype))
+            for cache, new in ((keys, k), (values, newest.v)):
+                as_indexable(cache)[row, :, slot] = as_indexable(round_to(new[:, :, 0], cache.dtype))
             away = (slot[:, None] - torch.arange(slots, device=keys.device)) % slots
             keep = away <= past[:, None]
             keep = keep if newest.window is None else keep & (away < newest.window)
@@ -233,15 +233,15 @@ class Definitions:
         return (split(q)[..., None, :] * scale @ S).to(v.dtype)
 
     def choose(
-        self, settings: GenerationSettings, logits: Tensor, uniforms: Tensor, written: Tensor, tokens: Tensor,
-        cursor: Tensor,
+        self, settings: GenerationSettings, logits: Tensor, uniforms: Tensor, generated: Tensor,
+        tokens: Tensor, cursor: Tensor,
     ) -> None:  # fmt: skip
-        """Choose a token for every row of logits (B, V), put it into `tokens` (B, 1) and `written` (B, n)
+        """Choose a token for every row of logits (B, V), put it into `tokens` (B, 1) and `generated` (B, n)
 
-        The column of `written`, and of the random numbers that decide, is cursor[b], which moves on by one.
+        The column of `generated`, and of the random numbers that decide, is cursor[b], which moves on by one.
         """
         column = cursor[:, None]
         chosen = choose_token(settings, logits, uniforms.gather(1, column)[:, 0])[:, None]
-        written.scatter_(1, column, chosen)
+        generated.scatter_(1, column, chosen)
         tokens.copy_(chosen)
         cursor.add_(1)

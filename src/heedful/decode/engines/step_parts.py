@@ -2,7 +2,7 @@
 
     model  →  stepping_copy(model, operators), the same tensors under the same names
 
-The copy has, in the place of each part whose class is a key of STEP_PARTS, one of the class beside it, which
+In the copy, a part whose class is a key of STEP_PARTS is replaced by one of the class next to it. That class
 computes the same equation for one new token by the operators of a step (step_operators.py). A part without a
 row stays what it is, and is recorded as it is; so does any of a subclass, whose equation may be another. The
 parts themselves know nothing of this.
@@ -254,5 +254,5 @@ def compute_by_operators(
     """Return function(model), in which parts compute as the table says."""
     operators.pending.clear()  # of a step that failed
     with operators:
-        found: Tensor = operators.compute(function(stepping_copy(model, operators)))
-    return found
+        result: Tensor = operators.compute(function(stepping_copy(model, operators)))
+    return result

@@ -43,11 +43,11 @@ def without(
     """A watch that switches heads and layers off in any call that takes it.
 
     A head's output (`heads`) becomes zero; a layer ("blocks.3") hands on what it was given. With `mean`, a
-    reference text, they say what they say on average there in place of nothing: a head its mean output over
-    all positions of that text, a layer what it was given plus the mean of what it adds. Zero is a value that
-    later layers may never have seen; the mean takes away only what the head knew of this input (the knockout
-    of Wang et al. 2023, arXiv 2211.00593). The text itself may be the reference: then a causal model's early
-    tokens hear of later ones.
+    reference text, their mean on that text takes the place of zero. A head writes its mean output over all
+    positions, and a layer its input plus the mean of what it adds. Zero is a value that later layers may
+    never have seen; the mean takes away only what the head knew of this input (the knockout of Wang et al.
+    2023, arXiv 2211.00593). The text itself may be the reference: then a causal model's early tokens hear of
+    later ones.
     """
     heads = _head_lists(heads or {})
     for path in (*heads, *layers):
@@ -95,7 +95,7 @@ def _silence(path: str, which: Sequence[int], mean: Tensor | None) -> Edit:
     def edit(heads: Tensor) -> Tensor:  # (B, H, T, K)
         bad = [h for h in which if not 0 <= h < heads.shape[1]]
         if bad:
-            raise InputError(f"{path} has heads 0 … {heads.shape[1] - 1}", hint=f"there is no head {bad[0]}")
+            raise InputError(f"{path} has heads 0 … {heads.shape[1] - 1}", hint=f"unknown head {bad[0]}")
         keep = torch.ones(heads.shape[1], dtype=torch.bool, device=heads.device)
         keep[list(which)] = False
         return torch.where(keep[:, None, None], heads, heads.new_zeros(()) if mean is None else mean)
@@ -233,9 +233,9 @@ def _without_matrices(part: Attention) -> Attention:
     new._modules = {n: m for n, m in part._modules.items() if n not in ("q", "k", "v", "o")}
     if type(part) is not Attention:
         return new
-    kept = KeptHeads.__new__(KeptHeads)
-    kept.__dict__.update(new.__dict__)
-    return kept
+    reduced = KeptHeads.__new__(KeptHeads)
+    reduced.__dict__.update(new.__dict__)
+    return reduced
 
 
 def _groups(left: Sequence[int], heads: int, kv_heads: int, path: str) -> list[int]:

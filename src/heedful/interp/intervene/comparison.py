@@ -70,15 +70,23 @@ class CounterfactualPair:
     wrong: int | None
     position: int
     best: float  # d of the clean input
-    worst: float  # d of the corrupt one
+    corrupt_gap: Tensor  # d of the corrupt one, (1,)
+
+    @property
+    def worst(self) -> float:
+        """d of the corrupt input."""
+        return float(self.corrupt_gap.detach())
 
     @classmethod
-    @torch.no_grad()
     def of(
         cls, model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str,
         wrong: int | str | None, *, target: Text | None = None, position: int = -1,
+        watches: tuple[Watch | None, Watch | None] = (None, None),
     ) -> CounterfactualPair:  # fmt: skip
-        """Read both inputs and check that they answer differently."""
+        """Run both inputs with their watches and check that they answer differently.
+
+        A gradient can be taken of `corrupt_gap`, but in `torch.no_grad()`.
+        """
         first, second = both_inputs(model, clean, corrupt, target)
         if first.target is not None and not torch.equal(first.target, cast(Tensor, second.target)):
             raise InputError(
@@ -86,16 +94,18 @@ class CounterfactualPair:
                 hint="give texts, or one target= for both",
             )
         position = position_of(first.names, position)
-        plain, other = (choices(model, x.run(model), position) for x in (first, second))
+        with torch.no_grad():
+            plain = choices(model, first.run(model, watches[0]), position)
+        other = choices(model, second.run(model, watches[1]), position)
         ids = [None if a is None else answer_id(model, a, plain.shape[-1]) for a in (right, wrong)]
-        both = cls(model, first, second, cast(int, ids[0]), ids[1], position, 0.0, 0.0)
-        best, worst = float(both.gap(plain)[0]), float(both.gap(other)[0])
-        if best == worst:
+        both = cls(model, first, second, cast(int, ids[0]), ids[1], position, 0.0, other[:, 0])
+        both = replace(both, best=float(both.gap(plain)[0]), corrupt_gap=both.gap(other))
+        if both.best == both.worst:
             raise InputError("both inputs answer alike", hint="choose two that differ in what they predict")
-        return replace(both, best=best, worst=worst)
+        return both
 
     def gap(self, choices: Tensor) -> Tensor:
-        """d for each row of what a head chooses from, (B, C) → (B,)."""
+        """d per row of what a head chooses from, (B, C) → (B,)."""
         return choices[:, self.right] - (0.0 if self.wrong is None else choices[:, self.wrong])
 
     def restored_share(self, gap: Tensor) -> Tensor:

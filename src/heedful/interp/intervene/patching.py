@@ -64,7 +64,7 @@ def _replace_positions(name: str, watch: Watch, positions: Sequence[int] | None)
         length = value.shape[axis]
         bad = [t for t in positions if not -length <= t < length]
         if bad:
-            raise InputError(f"{name} has positions 0 … {length - 1}", hint=f"there is no position {bad[0]}")
+            raise InputError(f"{name} has positions 0 … {length - 1}", hint=f"unknown position {bad[0]}")
         where = torch.tensor([t % length for t in positions], device=value.device)
 
     def edit(now: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ def activation_patching(
     clean_values, corrupt_values = comparison.values(names)
     patches = list(all_patches(clean_values, names, what, by_position))
     run = [i for i, one in enumerate(patches) if _differs(clean_values, corrupt_values, one)]
-    change = lambda one: Intervention(one.name, one.position, _patch_writer(clean_values, one))
+    change = lambda one: Intervention(one.name, one.position, patch_writer(clean_values, one))
     restored = torch.zeros(len(patches), dtype=torch.float64)
     skipped = len(patches) - len(run)
     counted = None if report is None else lambda done, count: report(done + skipped, count + skipped)
@@ -134,7 +134,7 @@ def _differs(clean: Watch, corrupt: Watch, patch: Patch) -> bool:
     return not torch.equal(*(select_entries(value[0], patch, axis) for value in values))
 
 
-def _patch_writer(clean: Watch, patch: Patch) -> Callable[[Tensor, int], None]:
+def patch_writer(clean: Watch, patch: Patch) -> Callable[[Tensor, int], None]:
     """Return what writes a patch into a row's value, which begins with the token `first`."""
     value, axis = clean[patch.name][0], clean.positions[patch.name]
 
@@ -251,16 +251,16 @@ def attribution_patching(
 ) -> PatchingResult:  # fmt: skip
     """Return what `activation_patching` returns, to first order: (clean − corrupt) · ∂d/∂value
 
-    (Nanda 2023; Syed et al. 2023, arXiv 2310.10348.) With steps=1 the gradient is that of the corrupt run;
-    with more it is the mean over inputs between the corrupt and the clean one (Hanna et al. 2024, arXiv
-    2403.17806), which is nearer to the exact value where layers saturate. `result.correlation(exact)` says
-    how near.
+    (Nanda 2023; Syed et al. 2023, arXiv 2310.10348.) With steps=1 the gradient is that of the corrupt run:
+    two passes forward and one back. With more it is the mean over inputs between the corrupt and the clean
+    one (Hanna et al. 2024, arXiv 2403.17806), which is nearer to the exact value where layers saturate.
+    `result.correlation(exact)` says how near.
     """
-    comparison = CounterfactualPair.of(model, clean, corrupt, right, wrong, target=target, position=position)
-    names = names_to_patch(model, comparison.clean, what)
-    with torch.no_grad():
-        first, second = comparison.values(names)
-    slopes = mean_gradients(comparison, names, steps)
+    inputs = both_inputs(model, clean, corrupt, target)
+    names = names_to_patch(model, inputs[0], what)
+    comparison, first, second, slopes = _differentiate(
+        model, inputs, (right, wrong), names, names, steps, position
+    )
     patches = list(all_patches(first, names, what, by_position))
     moved = {name: ((first[name] - second[name]) * slopes[name])[0].double() for name in names}
     shares = [float(select_entries(moved[p.name], p, first.positions[p.name]).sum()) for p in patches]
@@ -279,13 +279,13 @@ def edge_attribution(
     sender writes in `clean` beyond what it writes in `corrupt`, times the gradient by what the receiver alone
     reads: a few passes for all edges together. `result.correlation(path_patching(…))` says how near it is.
     """
-    comparison = CounterfactualPair.of(model, clean, corrupt, right, wrong, target=target, position=position)
     table = NodeTable.of(model)
     sends, receives = table.find_writes(senders), list(table.reads)
-    with torch.no_grad():
-        first, second = comparison.values(table.value_names(sends))
-        change = {node.name: table.output_change(node, first, second)[0].double() for node in sends}
-    slopes = mean_gradients(comparison, [node.value for node in receives], steps)
+    comparison, first, second, slopes = _differentiate(
+        model, both_inputs(model, clean, corrupt, target), (right, wrong), table.value_names(sends),
+        [node.value for node in receives], steps, position,
+    )  # fmt: skip
+    change = {node.name: table.output_change(node, first, second)[0].double() for node in sends}
     pairs = [(s, r) for r in receives for s in sends if s.depth < r.depth]
     shares = [float((change[s.name] * slopes[r.value][0].double()).sum()) for s, r in pairs]
     restored = torch.tensor(shares, dtype=torch.float64) / (comparison.best - comparison.worst)
@@ -296,27 +296,41 @@ def _method(steps: int) -> str:
     return "gradient" if steps == 1 else f"integrated gradients, {steps} steps"
 
 
-def mean_gradients(comparison: CounterfactualPair, names: Sequence[str], steps: int) -> dict[str, Tensor]:
-    """Return ∂d/∂value of each name, (1, …), the mean over `steps` inputs from corrupt to clean.
+def _differentiate(
+    model: Model, inputs: tuple[Input, Input], answers: tuple[int | str, int | str | None],
+    names: Sequence[str], readers: Sequence[str], steps: int, position: int,
+) -> tuple[CounterfactualPair, Watch, Watch, dict[str, Tensor]]:  # fmt: skip
+    """Return the comparison, the values called `names` of both inputs, and ∂d/∂value of `readers`, (1, …).
 
-    Each value is given to whoever reads it under that name alone: of a norm's input, to that norm.
+    The gradient is the mean over `steps` inputs from corrupt to clean. With one step it is taken in the run
+    of the corrupt input: two passes forward and one back. Each value is given to whoever reads it under that
+    name alone: of a norm's input, to that norm.
     """
     check_integer("steps", steps, minimum=1)
-    with torch.no_grad():
-        low, high = (seen["embed.token"] for seen in comparison.values(["embed.token"])[::-1])
-    share = torch.zeros(1) if steps == 1 else (torch.arange(steps) + 0.5) / steps
-    between = low + share.to(low)[:, None, None] * (high - low)
-    with torch.enable_grad():
-        leaf = between.detach().requires_grad_()
-        start: dict[str, Callable[[Tensor], Tensor]] = {"embed.token": lambda _: leaf}
-        # An edit is given a copy: what is recorded is then read under this name alone.
-        watch = Watch(*names, edit=start | {name: lambda value: value for name in names if name not in start})
-        logits = comparison.corrupt.run(comparison.model, watch, repeat=steps)
-        gap = comparison.gap(choices(comparison.model, logits, comparison.position)).sum()
-        values = [watch[name] for name in names]
-        slopes = torch.autograd.grad(gap, values, allow_unused=True)
-    pairs = zip(names, values, slopes, strict=True)
-    return {n: torch.zeros_like(v[:1]) if g is None else g.mean(0, keepdim=True) for n, v, g in pairs}
+    # An edit is given a copy: what is recorded is then read under this name alone.
+    copies: dict[str, Edit] = {name: lambda value: value for name in readers if name != "embed.token"}
+    start: dict[str, Edit] = {"embed.token": lambda value: value.detach().requires_grad_()}
+    recorded = Watch(*names, "embed.token", detach=True), Watch(*names, "embed.token", detach=True)
+    watch = Watch(*readers, edit=start | copies)
+    with torch.set_grad_enabled(steps == 1):
+        comparison = CounterfactualPair.of(
+            model, *inputs, *answers, position=position,
+            watches=(recorded[0], watch + recorded[1] if steps == 1 else recorded[1]),
+        )  # fmt: skip
+        gap = comparison.corrupt_gap.sum()  # here, for the caller may have switched gradients off
+    if steps > 1:
+        high, low = (seen["embed.token"] for seen in recorded)
+        share = ((torch.arange(steps) + 0.5) / steps).to(low)
+        leaf = (low + share[:, None, None] * (high - low)).requires_grad_()
+        watch = Watch(*readers, edit={"embed.token": lambda _: leaf} | copies)
+        with torch.enable_grad():
+            logits = comparison.corrupt.run(model, watch, repeat=steps)
+            gap = comparison.gap(choices(model, logits, comparison.position)).sum()
+    values = [watch[name] for name in readers]
+    slopes = torch.autograd.grad(gap, values, allow_unused=True)
+    pairs = zip(readers, values, slopes, strict=True)
+    means = {n: torch.zeros_like(v[:1]) if g is None else g.mean(0, keepdim=True) for n, v, g in pairs}
+    return comparison, *recorded, means
 
 
 # The attribution graph: the few parts, and the strongest edges between them, that carry an answer.

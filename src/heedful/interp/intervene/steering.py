@@ -19,7 +19,7 @@ from torch import Tensor
 from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
 from heedful.decode.loop import generate
-from heedful.interp.activations import Texts, TokenWatch, collect_activations, content_tokens
+from heedful.interp.activations import Texts, TokenWatch, collect_activations, text_vectors
 from heedful.interp.inputs import Input, Report, Result, Text, choices, names_of, reading
 from heedful.interp.observe.prediction import default_position
 from heedful.models.base import Model
@@ -43,24 +43,19 @@ def steering_vector(
         _check_texts(listed, side)
     texts = [*positive_texts, *negative_texts]
     activations = collect_activations(model, texts, [name], report=report)[name]
-    content = content_tokens(model, activations)
-    means = []
-    for number in range(len(texts)):
-        own = activations.text == number
-        rows = activations.values[own & content if bool((own & content).any()) else own]
-        means.append(rows[-1] if tokens == "last" else rows.mean(0))
+    (vectors,) = text_vectors(model, [activations], "last" if tokens == "last" else "mean")
     count = len(positive_texts)
-    return torch.stack(means[:count]).mean(0) - torch.stack(means[count:]).mean(0)
+    return vectors[:count].mean(0) - vectors[count:].mean(0)
 
 
 def _check_texts(texts: Texts, role: str) -> None:
     if isinstance(texts, str | Tensor) or not len(texts):
-        raise InputError(f"the {role} are no list of texts", hint='give several: ["…", "…"]')
+        raise InputError(f"the {role} must be a list of texts", hint='give several: ["…", "…"]')
 
 
 def steer(
     model: Model, name: str, vector: Tensor | Sequence[float], strength: float = 1.0,
-    method: Method = "add", *, value: float | None = None,
+    method: Method = "add", *, value: float | None = None, tokens: Literal["all", "last"] = "all",
 ) -> Watch:  # fmt: skip
     """Return a watch that steers any call that takes it: `generate(model, prompt, watch=steer(…))`.
 
@@ -68,10 +63,12 @@ def steer(
         ablate   x − strength · (x·v̂) v̂              1 takes the direction away
         clamp    x + strength · (value − x·v̂) v̂      1 sets the coordinate to `value`
 
-    v̂ is v at length 1. Every token is steered, those of the prompt too; strength 0 changes nothing. `name` is
-    a watched value, such as "blocks.12.output", or a pattern of several of one width: "blocks.*.output".
+    v̂ is v at length 1. Every token is steered, those of the prompt too. With tokens="last" it is the last of
+    each pass: that of the prompt, then each that is written. Strength 0 changes nothing. `name` is a watched
+    value, such as "blocks.12.output", or a pattern of several of one width: "blocks.*.output".
     """
     check_choice("method", method, get_args(Method))
+    check_choice("tokens", tokens, ("all", "last"))
     if method == "clamp" and value is None:
         raise InputError(
             "needs a value", "clamp sets a coordinate to value=…", argument="method", value=method
@@ -87,9 +84,9 @@ def steer(
         if rows.shape[-1] != len(push):
             raise InputError(f"{name} has {rows.shape[-1]} entries and the vector {len(push)}")
         x = rows.float()
-        if method == "add":
-            return x + strength * push
-        return x + strength * ((value or 0.0) - x @ unit)[..., None] * unit
+        by = push if method == "add" else ((value or 0.0) - x @ unit)[..., None] * unit
+        steered = x + strength * by
+        return steered if tokens == "all" else torch.cat((x[:, :-1], steered[:, -1:]), 1)
 
     return TokenWatch({name: change})
 

@@ -1,20 +1,33 @@
 """Sparse dictionaries: write a model's vectors as sums of a few directions out of many.
 
-    f = act(W x̃ + b),   y ≈ D f + c       x̃ = (x − mean) / scale;  the rows of D have length 1
+    f = act(W x̃ + b),   y ≈ D f + c       x̃ = (x − mean) / scale
 
 A single neuron often stands for several unrelated things. A dictionary has many more features than the vector
 has entries, but each token uses only a few of them, so that a feature tends to stand for one thing. A sparse
 autoencoder reconstructs the value (y = x). A transcoder predicts what a part made of it, such as an MLP's
-output from its input. "topk" keeps the k largest features (Gao et al. 2024, arXiv 2406.04093), and "l1"
-penalizes their sum (Bricken et al. 2023). A good dictionary uses few features per token and recovers nearly
-all of the loss when its output replaces the value (`score_dictionary`).
+output from its input. A crosscoder reads and reconstructs the values of several layers with one set of
+features (Lindsey et al. 2024). A good dictionary uses few features per token and recovers nearly all of the
+loss when its output replaces the value (`score_dictionary`). `saelens` reads and writes folders of SAELens.
+
+    topk        the k largest features                      (Gao et al. 2024, arXiv 2406.04093)
+    batchtopk   k per token on average over a batch; later, those above a threshold
+                                                            (Bussmann et al. 2024, arXiv 2412.06410)
+    l1          all above zero; their sum is penalized      (Bricken et al. 2023)
+    jumprelu    those above a threshold of their own        (Rajamanoharan et al. 2024, arXiv 2407.14435)
+    gated       one half chooses, the other sets the size   (Rajamanoharan et al. 2024, arXiv 2404.16014)
+
+Features of a matryoshka dictionary are ordered: the first few alone must already reconstruct the value as
+well as they can (`prefixes`; Bussmann et al. 2025, arXiv 2503.17547).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -34,25 +47,42 @@ from heedful.interp.activations import (
     mean_loss,
 )
 from heedful.interp.inputs import Report, Result, names_of, with_progress
+from heedful.interp.learn.activation_store import ActivationStore
 from heedful.models.base import Model
 from heedful.nn.context import Watch
 
 FORMAT = "heedful.dictionary"
 OUTLIER = 10.0  # a vector longer than this many times the median is left as it is: the first token's often is
+THRESHOLD_RATE = 0.01  # how fast the threshold of "batchtopk" follows the smallest feature in use
+Trained = Literal["topk", "batchtopk", "l1"]
 
 
 @dataclass(frozen=True)
 class DictionaryConfig:
-    """The value that a dictionary is of, and its sparsity. `target` differs from `source` in a transcoder."""
+    """The values that a dictionary reads and predicts, and how it chooses features.
+
+    `source` and `target` are names of values; several of one width, joined by " + ", in a crosscoder.
+    `normalize` says what is done to each vector first: "layer_norm", or "constant_norm_rescale" to length √D.
+    """
 
     source: str
     target: str
     width: int  # features
     inputs: int
     outputs: int
-    kind: Literal["topk", "l1"] = "topk"
-    k: int = 32  # of "topk": features a token may use
+    kind: Literal["topk", "batchtopk", "l1", "jumprelu", "gated"] = "topk"
+    k: int = 32  # of "topk" and "batchtopk": features a token may use
     l1: float = 1e-3  # of "l1": what a unit of a feature costs
+    normalize: Literal["none", "layer_norm", "constant_norm_rescale"] = "none"
+    skip: bool = False  # whether a matrix leads past the features: y ≈ D f + c + S x
+
+    @property
+    def sources(self) -> list[str]:
+        return self.source.split(" + ")
+
+    @property
+    def targets(self) -> list[str]:
+        return self.target.split(" + ")
 
 
 class Dictionary(nn.Module):
@@ -69,29 +99,67 @@ class Dictionary(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.outputs))
         for name, size in (("mean", config.inputs), ("target_mean", config.outputs)):
             self.register_buffer(name, torch.zeros(size))
-        for name in ("scale", "target_scale", "outlier"):
-            self.register_buffer(name, torch.ones(()))
+        for name, size in (("scale", config.inputs), ("target_scale", config.outputs)):
+            self.register_buffer(name, torch.ones(size))
+        self.register_buffer("outlier", torch.tensor(math.inf))
+        if config.kind in ("jumprelu", "batchtopk"):
+            self.register_buffer("threshold", torch.zeros(config.width))
+        if config.kind == "gated":
+            self.log_gain = nn.Parameter(torch.zeros(config.width))
+            self.gain_bias = nn.Parameter(torch.zeros(config.width))
+        if config.skip:
+            self.skip = nn.Parameter(torch.zeros(config.outputs, config.inputs))
 
     mean: Tensor
     target_mean: Tensor
     scale: Tensor
     target_scale: Tensor
     outlier: Tensor
+    threshold: Tensor
+
+    def preactivations(self, x: Tensor) -> Tensor:
+        """W x̃ + b, (…, M)"""
+        shift, size = self.vector_scale(x)
+        return self.encoder(((x.float() - shift) / size - self.mean) / self.scale)
 
     def encode(self, x: Tensor) -> Tensor:
         """Return the features (…, M) of values (…, D), none below zero."""
-        f = F.relu(self.encoder((x.float() - self.mean) / self.scale))
+        z = self.preactivations(x)
+        if self.config.kind == "gated":
+            sizes = (z - self.encoder.bias) * self.log_gain.exp() + self.gain_bias
+            return F.relu(sizes) * (z > 0)
+        f = F.relu(z)
         if self.config.kind == "l1":
             return f
+        if self.config.kind != "topk":
+            return f * (z > self.threshold)
         largest = f.topk(min(self.config.k, f.shape[-1]), -1)
         return torch.zeros_like(f).scatter(-1, largest.indices, largest.values)
 
-    def decode(self, f: Tensor) -> Tensor:
-        """Return the target's values (…, E) that features stand for."""
-        return (f @ self.decoder + self.bias) * self.target_scale + self.target_mean
+    def decode(self, f: Tensor, x: Tensor | None = None) -> Tensor:
+        """Return the target's values (…, E) that features stand for.
+
+        `x` is what the features were read from. Only `normalize` and `skip` need it.
+        """
+        y = (f @ self.decoder + self.bias) * self.target_scale + self.target_mean
+        if x is None:
+            return y
+        shift, size = self.vector_scale(x)
+        if self.config.source == self.config.target:
+            y = y * size + shift
+        return y + x.float() @ self.skip.T if self.config.skip else y
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.decode(self.encode(x))
+        return self.decode(self.encode(x), x)
+
+    def vector_scale(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what is subtracted from each vector, and what the rest is divided by, (…, 1)."""
+        if self.config.normalize == "none":
+            return x.new_zeros(()), x.new_ones(())
+        x = x.float()
+        if self.config.normalize == "layer_norm":
+            return x.mean(-1, keepdim=True), x.std(-1, keepdim=True) + 1e-5
+        return x.new_zeros(()), x.norm(dim=-1, keepdim=True) / x.shape[-1] ** 0.5
 
     def direction(self, feature: int) -> Tensor:
         """Return what one unit of a feature adds to the target, (E,)."""
@@ -103,68 +171,105 @@ class Dictionary(nn.Module):
 
 
 def load_dictionary(path: str | Path, device: str | torch.device = "cpu") -> Dictionary:
-    """Read what `Dictionary.save` wrote."""
+    """Read what `Dictionary.save` wrote, or a folder of SAELens (see `saelens.load_saelens`)."""
+    if (Path(path) / "cfg.json").is_file():
+        from heedful.interp.learn.saelens import load_saelens
+
+        return load_saelens(path, device=device)
     make = lambda settings: Dictionary(DictionaryConfig(**settings))
     return load_module(path, FORMAT, make, device, "Dictionary.save")
 
 
 def train_dictionary(
-    model: Model, texts: Texts, source: str, target: str | None = None, *, width: int = 2048,
-    kind: Literal["topk", "l1"] = "topk", k: int = 32, l1: float = 1e-3, steps: int = 1000, batch: int = 1024,
+    model: Model, texts: Texts | ActivationStore, source: str | Sequence[str],
+    target: str | Sequence[str] | None = None, *, width: int = 2048, kind: Trained = "topk", k: int = 32,
+    l1: float = 1e-3, prefixes: Sequence[int] = (), steps: int = 1000, batch: int = 1024,
     learning_rate: float = 1e-3, revive_every: int = 100, max_length: int = 256, seed: int = 0,
     report: Report | None = None,
 ) -> Dictionary:  # fmt: skip
     """Learn a dictionary of the value called `source`, or a transcoder from it to `target`, on texts.
 
-    The first token of a causal model and special tokens are not learnt from. `report` is called with the
-    number of steps done and of all, and may raise to stop.
+    A list of values makes a crosscoder. Instead of texts, an `ActivationStore` has values that were computed
+    before; a few shards at a time are in memory. `prefixes` are the widths of a matryoshka dictionary. The
+    first token of a causal model and special tokens are not learnt from. `report` is called with the number
+    of steps done and of all, and may raise to stop.
     """
-    names = list(dict.fromkeys((source, target or source)))
-    activations = collect_activations(model, texts, names, max_length=max_length)
-    keep = content_tokens(model, activations[source])
-    x, y = activations[source].values[keep], activations[target or source].values[keep]
+    sources = [source] if isinstance(source, str) else list(source)
+    targets = sources if target is None else [target] if isinstance(target, str) else list(target)
+
+    def values(listed: dict[str, Activations]) -> tuple[Tensor, Tensor]:
+        keep = content_tokens(model, listed[sources[0]])
+        join = lambda names: torch.cat([listed[n].values[keep] for n in names], 1).float().to(model.device)
+        return join(sources), join(targets)
+
+    pools: Iterator[tuple[Tensor, Tensor]]
+    if isinstance(texts, ActivationStore):
+        pools = map(values, texts.pools(list(dict.fromkeys(sources + targets)), seed=seed))
+    else:
+        names = list(dict.fromkeys(sources + targets))
+        pools = itertools.repeat(values(collect_activations(model, texts, names, max_length=max_length)))
     return fit_dictionary(
-        x.to(model.device), y.to(model.device), source, target or source, width=width, kind=kind, k=k, l1=l1,
-        steps=steps, batch=batch, learning_rate=learning_rate, revive_every=revive_every, seed=seed,
-        report=report,
+        *next(pools), " + ".join(sources), " + ".join(targets), width=width, kind=kind, k=k, l1=l1,
+        prefixes=prefixes, steps=steps, batch=batch, learning_rate=learning_rate, revive_every=revive_every,
+        seed=seed, report=report, pools=pools,
     )  # fmt: skip
 
 
 def fit_dictionary(
-    x: Tensor, y: Tensor, source: str, target: str, *, width: int = 2048,
-    kind: Literal["topk", "l1"] = "topk", k: int = 32, l1: float = 1e-3, steps: int = 1000, batch: int = 1024,
+    x: Tensor, y: Tensor, source: str, target: str, *, width: int = 2048, kind: Trained = "topk",
+    k: int = 32, l1: float = 1e-3, prefixes: Sequence[int] = (), steps: int = 1000, batch: int = 1024,
     learning_rate: float = 1e-3, revive_every: int = 100, seed: int = 0, report: Report | None = None,
+    pools: Iterator[tuple[Tensor, Tensor]] | None = None,
 ) -> Dictionary:  # fmt: skip
-    """Learn a dictionary from values x (N, D) and what is to be made of them, y (N, E)."""
-    check_choice("kind", kind, ("topk", "l1"))
+    """Learn a dictionary from values x (N, D) and what is to be made of them, y (N, E).
+
+    `pools` yields more such values, which take the place of x and y once all of them were used.
+    """
+    check_choice("kind", kind, ("topk", "batchtopk", "l1"))
     for setting, number in (("width", width), ("k", k), ("steps", steps), ("batch", batch)):
         check_integer(setting, number)
-    if kind == "topk" and k > width:
+    if kind != "l1" and k > width:
         raise InputError(
             f"k={k} is more than width={width}: every token would use every feature",
             hint="choose a k far below the width",
         )
+    if prefixes and (sorted({*prefixes}) != [*prefixes] or prefixes[0] < 1 or prefixes[-1] != width):
+        hint = f"end with {width}, as in [{width // 4}, {width}]"
+        raise InputError(f"prefixes={[*prefixes]} do not grow to the width", hint=hint)
     if len(x) < 2 or len(x) != len(y):
         raise InputError(f"{len(x)} values cannot be learnt from", hint="give longer texts")
-    lengths = x.norm(dim=1)
-    bound = OUTLIER * float(lengths.median())
-    x, y = x[lengths <= bound], y[lengths <= bound]
+    bound = OUTLIER * float(x.norm(dim=1).median())
     config = DictionaryConfig(source, target, width, x.shape[1], y.shape[1], kind, k, l1)
     dictionary = Dictionary(config).to(x.device)
-    rms = lambda v: (v - v.mean(0)).norm(dim=1).mean().clamp(min=1e-12)
-    dictionary.mean, dictionary.scale = x.mean(0), rms(x)
-    dictionary.target_mean, dictionary.target_scale = y.mean(0), rms(y)
+    usual = x.norm(dim=1) <= bound
+    for values, sites, side in ((x, config.sources, ""), (y, config.targets, "target_")):
+        mean = values[usual].mean(0)
+        parts = (values[usual] - mean).chunk(len(sites), 1)
+        sizes = [part.norm(dim=1).mean().clamp(min=1e-12).expand(part.shape[1]) for part in parts]
+        setattr(dictionary, f"{side}mean", mean)
+        setattr(dictionary, f"{side}scale", torch.cat(sizes))
     dictionary.outlier = torch.tensor(bound, device=x.device)
-    x, y = (x - dictionary.mean) / dictionary.scale, (y - dictionary.target_mean) / dictionary.target_scale
-    _Trainer(dictionary, x, y, seed).run(steps, batch, learning_rate, revive_every, report)
+
+    def standardize(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        usual, d = x.norm(dim=1) <= bound, dictionary
+        return (x[usual] - d.mean) / d.scale, (y[usual] - d.target_mean) / d.target_scale
+
+    every = itertools.starmap(standardize, itertools.chain([(x, y)], pools or itertools.repeat((x, y))))
+    trainer = _Trainer(dictionary, every, tuple(prefixes) or (width,), seed)
+    trainer.run(steps, batch, learning_rate, revive_every, report)
     return dictionary
 
 
 class _Trainer:
     """Adam on batches of tokens; features that no token has used lately are reset."""
 
-    def __init__(self, dictionary: Dictionary, x: Tensor, y: Tensor, seed: int) -> None:
-        self.dictionary, self.x, self.y = dictionary, x, y  # both centred and scaled
+    def __init__(
+        self, dictionary: Dictionary, pools: Iterator[tuple[Tensor, Tensor]], prefixes: tuple[int, ...],
+        seed: int,
+    ) -> None:  # fmt: skip
+        self.dictionary, self.pools, self.prefixes = dictionary, pools, prefixes
+        self.x, self.y = x, y = next(pools)  # both centred and scaled
+        self.left = len(x)  # tokens to be drawn before the next pool
         self.draw = torch.Generator().manual_seed(seed)
         self.used = torch.zeros(dictionary.config.width, dtype=torch.bool, device=x.device)
         with torch.no_grad():
@@ -190,10 +295,15 @@ class _Trainer:
         for step in with_progress(range(steps), steps, report):
             for group in optimiser.param_groups:  # warmed up, and down in the last fifth
                 group["lr"] = rate * min(1.0, (step + 1) / 20, 5 * (steps - step) / steps)
+            if self.left <= 0:
+                self.x, self.y = next(self.pools)
+                self.left = len(self.x)
+            self.left -= batch
             rows = torch.randint(len(self.x), (min(batch, len(self.x)),), generator=self.draw)
             x, y = self.x[rows.to(self.x.device)], self.y[rows.to(self.x.device)]
             f = self._features(x)
-            error = (f @ self.dictionary.decoder + self.dictionary.bias - y).square().sum(1)
+            parts = [f[:, :m] @ self.dictionary.decoder[:m] + self.dictionary.bias for m in self.prefixes]
+            error = torch.stack([(part - y).square().sum(1) for part in parts]).mean(0)
             loss = error.mean() + (config.l1 * f.sum(1).mean() if config.kind == "l1" else 0.0)
             optimiser.zero_grad()
             loss.backward()
@@ -205,7 +315,14 @@ class _Trainer:
                     self._revive(optimiser)
 
     def _features(self, x: Tensor) -> Tensor:
-        return self.dictionary.encode(x * self.dictionary.scale + self.dictionary.mean)
+        dictionary = self.dictionary
+        if dictionary.config.kind != "batchtopk":
+            return dictionary.encode(x * dictionary.scale + dictionary.mean)
+        f = F.relu(dictionary.encoder(x))
+        smallest = f.flatten().topk(dictionary.config.k * len(x)).values[-1].detach()
+        if smallest > 0:
+            dictionary.threshold.lerp_(smallest, THRESHOLD_RATE if dictionary.threshold.any() else 1.0)
+        return f * (f >= smallest)
 
     def _revive(self, optimiser: torch.optim.Adam) -> None:
         """Point unused features at the tokens explained worst, and forget their moments."""
@@ -228,29 +345,39 @@ class _Trainer:
                 optimiser.state[parameter][moment][dead] = 0.0
 
 
-def _edit_target(dictionary: Dictionary, change: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Watch:
+def _edit_target(dictionary: Dictionary, change: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Watch:
     """Return a watch that computes the features of the source and changes the target y by them.
 
-    `change(y, f, typical)` returns the new y; `typical` is 0 for vectors that are much longer than usual.
+    `change(y, x, f, size)` returns the new y. `size` is what a unit of a feature counts: 0 for vectors that
+    are much longer than usual, and else 1, or what `normalize` divided the vector by.
     """
-    config, source = dictionary.config, list[Tensor]()
+    config, rows_of = dictionary.config, dict[str, Tensor]()
+    if len(config.targets) > 1:
+        raise InputError(
+            "a crosscoder reads values that are computed after the first one it would change",
+            hint="compare `dictionary(x)` with the values, or train a transcoder from earlier values",
+        )
 
-    def remember(rows: Tensor) -> Tensor:
-        source[:] = [rows]
+    def remember(name: str, rows: Tensor) -> Tensor:
+        rows_of[name] = rows
         return rows
 
     def write(rows: Tensor) -> Tensor:
-        x = rows if config.source == config.target else source[0]
+        x = torch.cat([rows if name == config.target else rows_of[name] for name in config.sources], -1)
         if x.shape[-1] != config.inputs or rows.shape[-1] != config.outputs:
             raise InputError(
                 f"the dictionary is from {config.inputs} entries to {config.outputs}; "
                 f"{config.source} has {x.shape[-1]} here and {config.target} {rows.shape[-1]}"
             )
         with torch.no_grad():
-            typical = (x.float().norm(dim=-1, keepdim=True) <= dictionary.outlier).float()
-            return change(rows.float(), dictionary.encode(x), typical)
+            x = x.float()
+            size = (x.norm(dim=-1, keepdim=True) <= dictionary.outlier).float()
+            if config.source == config.target:
+                size = size * dictionary.vector_scale(x)[1]
+            return change(rows.float(), x, dictionary.encode(x), size)
 
-    return TokenWatch({config.source: remember} | {config.target: write})
+    edits: dict[str, Callable[[Tensor], Tensor]] = {n: partial(remember, n) for n in config.sources}
+    return TokenWatch(edits | {config.target: write})
 
 
 def replace_value(dictionary: Dictionary) -> Watch:
@@ -258,45 +385,41 @@ def replace_value(dictionary: Dictionary) -> Watch:
 
     Vectors many times longer than usual, such as that of the first token, stay as they are.
     """
-    return _edit_target(dictionary, lambda y, f, typical: torch.where(typical > 0, dictionary.decode(f), y))
+    return _edit_target(dictionary, lambda y, x, f, size: torch.where(size > 0, dictionary.decode(f, x), y))
 
 
 def ablate_features(dictionary: Dictionary, features: Sequence[int]) -> Watch:
     """Return a watch that takes what these features add out of the target; all else stays as it is."""
     chosen = _check_features(dictionary, features)
-
-    def change(y: Tensor, f: Tensor, typical: Tensor) -> Tensor:
-        share = f[..., chosen] @ dictionary.decoder[chosen] * dictionary.target_scale
-        return y - typical * share
-
-    return _edit_target(dictionary, change)
+    directions = dictionary.decoder[chosen].detach() * dictionary.target_scale
+    return _edit_target(dictionary, lambda y, x, f, size: y - size * (f[..., chosen] @ directions))
 
 
 def set_feature(dictionary: Dictionary, feature: int, value: float) -> Watch:
     """Return a watch that sets a feature to a value at every token: steering by a feature."""
     (chosen,) = _check_features(dictionary, [feature])
-
-    def change(y: Tensor, f: Tensor, typical: Tensor) -> Tensor:
-        return y + typical * (value - f[..., chosen, None]) * dictionary.direction(chosen)
-
-    return _edit_target(dictionary, change)
+    direction = dictionary.direction(chosen)
+    return _edit_target(
+        dictionary, lambda y, x, f, size: y + size * (value - f[..., chosen, None]) * direction
+    )
 
 
 def _check_features(dictionary: Dictionary, features: Sequence[int]) -> list[int]:
     width = dictionary.config.width
     bad = [f for f in features if not 0 <= f < width]
     if bad or not features:
-        raise InputError(f"there is no feature {bad[0] if bad else ''}", hint=f"they are 0 … {width - 1}")
+        raise InputError(f"unknown feature {bad[0] if bad else ''}", hint=f"they are 0 … {width - 1}")
     return list(features)
 
 
 def dictionary_activations(model: Model, dictionary: Dictionary, texts: Texts) -> Activations:
     """Return the features (N, M) of every token of texts, and where each stands."""
-    name = dictionary.config.source
-    read = collect_activations(model, texts, [name])[name]
+    sources, device = dictionary.config.sources, dictionary.decoder.device
+    listed = collect_activations(model, texts, sources)
     with torch.no_grad():
-        parts = [dictionary.encode(x.to(dictionary.decoder.device)).cpu() for x in read.values.split(4096)]
-    return replace(read, values=torch.cat(parts))
+        x = torch.cat([listed[name].values for name in sources], 1)
+        parts = [dictionary.encode(rows.to(device)).cpu() for rows in x.split(4096)]
+    return replace(listed[sources[0]], values=torch.cat(parts))
 
 
 # How good a dictionary is, and what its features stand for: the tokens, in context, where each is strongest.
@@ -304,7 +427,10 @@ def dictionary_activations(model: Model, dictionary: Dictionary, texts: Texts) -
 
 @dataclass(frozen=True)
 class DictionaryScores(Result):
-    """Measures of what a dictionary keeps of a value, on unseen texts. Losses are in nats a token."""
+    """Measures of what a dictionary keeps of a value, on unseen texts. Losses are in nats per token.
+
+    A crosscoder cannot replace its values while they are computed: its losses but `loss` are NaN.
+    """
 
     also = ("loss_recovered", "loss_recovered_from_mean")
 
@@ -332,25 +458,27 @@ def score_dictionary(
     model: Model, dictionary: Dictionary, texts: Texts, *, max_length: int = 256
 ) -> DictionaryScores:
     """Return how sparse a dictionary is and what a model loses that computes with it."""
-    config = dictionary.config
-    names = list(dict.fromkeys((config.source, config.target)))
+    config, device = dictionary.config, dictionary.decoder.device
+    names = list(dict.fromkeys((*config.sources, *config.targets)))
     activations = collect_activations(model, texts, names, max_length=max_length)
-    keep = content_tokens(model, activations[config.source])
-    keep &= activations[config.source].values.norm(dim=1) <= float(dictionary.outlier)
-    device = dictionary.decoder.device
-    x, y = (activations[name].values[keep].to(device) for name in (config.source, config.target))
+    keep = content_tokens(model, activations[names[0]])
+    x, y = (torch.cat([activations[n].values for n in s], 1) for s in (config.sources, config.targets))
+    keep &= x.norm(dim=1) <= float(dictionary.outlier)
+    x, y = x[keep].to(device), y[keep].to(device)
     f = torch.cat([dictionary.encode(rows) for rows in x.split(4096)])
-    error = (dictionary.decode(f) - y).square().sum()
-    middle = dictionary.target_mean
+    error = (dictionary.decode(f, x) - y).square().sum()
+    loss, middle = (lambda watch: mean_loss(model, texts, watch, max_length=max_length)), y.mean(0)
 
     def flat(value: Tensor) -> Tensor:
         return middle.to(value.dtype).expand_as(value) if value.shape[-1] == len(middle) else value * 0
 
-    loss = lambda watch: mean_loss(model, texts, watch, max_length=max_length)
+    losses = [math.nan] * 3
+    if len(config.targets) == 1:
+        zero, mean = (Watch(edit={config.target: change}) for change in (torch.zeros_like, flat))
+        losses = [loss(watch) for watch in (replace_value(dictionary), zero, mean)]
     return DictionaryScores(
-        float((f > 0).float().sum(1).mean()), float(1 - error / (y - y.mean(0)).square().sum()),
-        float((f == 0).all(0).float().mean()), loss(None), loss(replace_value(dictionary)),
-        loss(Watch(edit={config.target: torch.zeros_like})), loss(Watch(edit={config.target: flat})),
+        float((f > 0).float().sum(1).mean()), float(1 - error / (y - middle).square().sum()),
+        float((f == 0).all(0).float().mean()), loss(None), *losses,
     )  # fmt: skip
 
 
@@ -426,7 +554,7 @@ def load_module(
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise CorruptFile(f"{path} is no safetensors file: {error}", hint="save it again") from None
+        raise CorruptFile(f"{path} is not a safetensors file: {error}", hint="save it again") from None
     hint = f"give a file that {saved_by} wrote"
     if metadata.get("format") != format:
         raise CorruptFile(f"{path} is a safetensors file of another kind", hint=hint)

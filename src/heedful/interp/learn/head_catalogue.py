@@ -22,7 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,7 +43,8 @@ from heedful.interp.inputs import (
     with_progress,
 )
 from heedful.interp.learn.probes import word_pieces
-from heedful.interp.observe.attention import attention, shares
+from heedful.interp.measurements import mean_interval
+from heedful.interp.observe.attention import attention, repeated_tokens, shares
 from heedful.interp.observe.prediction import special_ids
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Watch
@@ -51,9 +52,7 @@ from heedful.nn.context import Watch
 TEXT_SCORES = ("previous", "next", "first", "separator", "punctuation")
 REPEAT_SCORES = ("duplicate", "induction")
 SCORES = (*TEXT_SCORES, *REPEAT_SCORES)
-RESAMPLES = 2000
 MAX_TOKENS = 256  # of a batch: every pattern of it is held at once
-REPEATED_SEED = 0x1DEA
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class CatalogueEntry(Result):
 class HeadCatalogue(Result):
     """Scores of every head, by their names: (sequences, heads) each, nan where a sequence has no such token.
 
-    `chance` is what a head has that looks at everything it may see alike.
+    `chance` is the score of a head that looks equally at everything it may see.
     """
 
     heads: tuple[tuple[str, int], ...]  # the part and the number of each
@@ -90,16 +89,9 @@ class HeadCatalogue(Result):
             raise InputError(f"no score {score!r} was measured", hint=hint)
         rows = self.values[score]
         rows = rows[~rows[:, 0].isnan()]
-        mean = rows.mean(0)
         if len(rows) < 2:
-            return mean, torch.zeros_like(mean), torch.ones_like(mean)
-        draw = torch.Generator().manual_seed(self.seed)
-        picks = torch.randint(len(rows), (RESAMPLES, len(rows)), generator=draw)
-        counts = torch.zeros(RESAMPLES, len(rows), dtype=rows.dtype)
-        counts.scatter_add_(1, picks, torch.ones_like(picks, dtype=rows.dtype))
-        means = counts @ rows / len(rows)
-        low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=rows.dtype), dim=0)
-        return mean, low, high
+            return rows.mean(0), torch.zeros_like(rows[0]), torch.ones_like(rows[0])
+        return mean_interval(rows, seed=self.seed)
 
     def top(self, score: str, count: int = 10, *, above: float | None = None) -> list[CatalogueEntry]:
         """Return the heads with the highest mean of a score, or those whose interval is above a bound."""
@@ -228,20 +220,6 @@ def is_punctuation(token: str) -> bool:
     """Whether a token, without the marks of a vocabulary, is punctuation."""
     plain = token.lstrip("Ġ▁ ").removeprefix("##").removesuffix("</w>")
     return bool(plain) and all(unicodedata.category(letter).startswith("P") for letter in plain)
-
-
-def repeated_tokens(model: Model, count: int, length: int, seed: int = 0) -> list[Input]:
-    """Return rows of `length` random tokens written twice."""
-    embed = cast(LM, model).embed
-    length = min(length, (embed.context or 2 * length) // 2)
-    draw = torch.Generator().manual_seed(REPEATED_SEED + seed)
-    special = sorted(special_ids(model))
-    usual = torch.tensor(
-        [i for i in range(embed.vocab) if i not in special] if special else range(embed.vocab)
-    )
-    half = usual[torch.randint(len(usual), (count, length), generator=draw)]
-    rows = torch.cat((half, half), 1).to(model.device)
-    return [Input(row[None], names_of(model, row)) for row in rows]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,8 +23,9 @@ from torch import Tensor
 from heedful.core.errors import InputError
 from heedful.data.batches import seeded_generator
 from heedful.data.examples.tagging import Sentence
-from heedful.interp.activations import collect_activations
+from heedful.interp.activations import Texts, collect_activations, text_vectors
 from heedful.interp.inputs import Report, Result, layer_names, with_progress
+from heedful.interp.learn.activation_store import ActivationStore
 from heedful.models.base import Model
 from heedful.train.linear_head import fit_logistic
 
@@ -40,6 +41,7 @@ class ProbeResult(Result):
     """Accuracy of a linear probe of each value on words held out, by value and fold: (L, F).
 
     `control` is that of the control task, `majority` the share of the most frequent label.
+    `words` is how many words, or texts, were read.
     """
 
     also = ("selectivity",)
@@ -86,9 +88,46 @@ def linear_probes(
     for name, task in with_progress(product(chosen, tasks), 2 * len(chosen), report):
         x = _word_vectors(activations[name].values, activations[name].text, encoded)
         accuracies.append(_held_out_accuracy(x, task, len(labels), fold_of, penalty))
-    majority = float(np.bincount(truth).max() / len(truth))
     real, control = torch.stack(accuracies[::2]), torch.stack(accuracies[1::2])
-    return ProbeResult(tuple(chosen), real, control, majority, tuple(labels), len(truth))
+    return ProbeResult(tuple(chosen), real, control, _majority(truth), tuple(labels), len(truth))
+
+
+def _majority(truth: NDArray[np.int64]) -> float:
+    return float(np.bincount(truth).max() / len(truth))
+
+
+def sentence_probes(
+    model: Model, texts: Texts | ActivationStore, labels: Sequence[str],
+    names: Sequence[str] | None = None, *, tokens: Literal["mean", "last"] = "mean", folds: int = 5,
+    penalty: float = 1.0, max_length: int = 128, seed: int = 0, report: Report | None = None,
+) -> ProbeResult:  # fmt: skip
+    """Return how well a linear probe of each value tells the label of a text, cross-validated over texts.
+
+    A text is the mean of its tokens, or its last one; special tokens and the first of a causal model do not
+    count. Instead of texts, an `ActivationStore` has values that were computed before. The control gives
+    every text a random label, so it shows what a probe learns by heart.
+    """
+    if isinstance(texts, ActivationStore):
+        chosen, shards = list(names or texts.names), iter(texts)
+    else:
+        chosen = layer_names(model) if names is None else list(names)
+        shards = iter([collect_activations(model, texts, chosen, max_length=max_length)])
+    parts = [text_vectors(model, [shard[name] for name in chosen], tokens) for shard in shards]
+    vectors = [torch.cat(listed) for listed in zip(*parts, strict=True)]
+    count, kinds = len(vectors[0]), sorted(set(labels))
+    if count != len(labels):
+        raise InputError(f"there are {count} texts and {len(labels)} labels", hint="give one label per text")
+    if count < folds or len(kinds) < 2:
+        raise InputError(f"{count} texts with {len(kinds)} labels cannot be probed", hint="give more")
+    truth = np.array([kinds.index(label) for label in labels])
+    tasks = torch.from_numpy(truth), torch.from_numpy(seeded_generator(seed, CONTROL_SEED).permutation(truth))
+    fold_of = assign_group_folds(np.arange(count), folds, seed)
+    accuracies = [
+        _held_out_accuracy(_standardize(x), task, len(kinds), fold_of, penalty)
+        for x, task in with_progress(product(vectors, tasks), 2 * len(vectors), report)
+    ]
+    real, control = torch.stack(accuracies[::2]), torch.stack(accuracies[1::2])
+    return ProbeResult(tuple(chosen), real, control, _majority(truth), tuple(kinds), count)
 
 
 def word_pieces(model: Model, words: Sequence[str], max_length: int) -> tuple[list[int], list[int | None]]:
@@ -134,7 +173,10 @@ def _word_vectors(values: Tensor, text: Tensor, sentences: Sequence[Encoded]) ->
     """(N, D): the vectors at the last pieces of all words in order, every entry centred and scaled alike."""
     starts = {int(t): int((text == t).nonzero()[0, 0]) for t in text.unique()}
     rows = torch.tensor([starts[i] + at for i, (_, places, _, _) in enumerate(sentences) for at in places])
-    x = values[rows]
+    return _standardize(values[rows])
+
+
+def _standardize(x: Tensor) -> Tensor:
     x = x - x.mean(0)
     x = x / x.std(0).clamp(min=1e-6)
     return x / x.shape[1] ** 0.5

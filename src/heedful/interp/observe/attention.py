@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -29,6 +28,7 @@ from heedful.interp.inputs import (
     Text,
     attends_to_source,
     key_side,
+    names_of,
     part_at,
     position_of,
     reading,
@@ -48,7 +48,7 @@ STATES = re.compile(rf"\.(h|c|i|f|g|o|r|z|n|hidden)$|{LAYER_OUTPUT.pattern}")
 
 @dataclass(frozen=True)
 class Pattern(Result):
-    """Who looks at whom: (H, T, S). Kind "softmax": rows sum to 1, beside a sink to less, to 0 where all is
+    """Who looks at whom: (H, T, S). Kind "softmax": rows sum to 1, with a sink to less, to 0 where all is
     masked. Kind "effective": signed, what a recurrence amounts to. pattern @ v = heads; `leaves_out` says
     what goes into the layer's output besides, such as the skip D of a state space. `queries` names the rows
     by the token read, or, where the keys are a source's, by the word written (see `row_labels`).
@@ -70,7 +70,7 @@ class Pattern(Result):
 
 @dataclass(frozen=True)
 class AttentionResult:
-    """All patterns of one pass. A model that has none says so in `note` and offers its states; of the others
+    """All patterns of one pass. A model without patterns has a `note` and offers its states; of the others
     the note says what their patterns leave out, if anything.
     """
 
@@ -121,7 +121,9 @@ def attention(
     return AttentionResult(given, {}, states, note)
 
 
-def patterns_of(model: Model, inputs: Input, watch: Watch, output: Tensor) -> dict[str, Pattern]:
+def patterns_of(
+    model: Model, inputs: Input, watch: Mapping[str, Tensor], output: Tensor
+) -> dict[str, Pattern]:
     """Return the patterns that were watched in a pass over `inputs`, which gave `output`, by their names."""
     names: dict[Side, tuple[str, ...]] = {"tokens": inputs.tokens, "target": inputs.target_tokens}
     if inputs.target is not None:
@@ -167,7 +169,15 @@ def head_scores(
     Induction is measured on random tokens written twice, `induction` of them; 0 leaves it out.
     """
     seen = attention(model, text, target)
-    repeated = _induction(model, induction, seed) if induction and isinstance(model, LM) else {}
+    repeated = {}
+    if induction and isinstance(model, LM):
+        twice = repeated_tokens(model, 1, induction, seed)[0]
+        length = twice.ids.shape[1] // 2
+        # The share that each token of the second half gives to the one after its twin in the first.
+        repeated = {
+            name: shares(p.values).diagonal(1 - length, -2, -1)[:, 1:].mean(-1)
+            for name, p in attention(model, twice).patterns.items()
+        }
     ids, special = {"tokens": seen.input.ids, "target": seen.input.target}, special_ids(model)
     out: list[HeadScore] = []
     for name, pattern in seen.patterns.items():
@@ -205,16 +215,15 @@ def pattern_scores(
     return [HeadScore(name, h, **{score: row[h] for score, row in values.items()}) for h in range(len(p))]
 
 
-def _induction(model: LM, length: int, seed: int) -> dict[str, Tensor]:
-    """The share each token of the second half gives to the one after its twin in the first; (H,) each."""
+def repeated_tokens(model: LM, count: int, length: int, seed: int = 0) -> list[Input]:
+    """Return rows of `length` random tokens written twice."""
     length = min(length, (model.embed.context or 2 * length) // 2)
     draw = torch.Generator().manual_seed(seed)
-    half = torch.randint(0, model.embed.vocab, (length,), generator=draw)
-    seen = attention(model, torch.cat((half, half)).to(model.device))
-    return {
-        name: shares(p.values).diagonal(1 - length, -2, -1)[:, 1:].mean(-1)
-        for name, p in seen.patterns.items()
-    }
+    special = special_ids(model)
+    usual = torch.tensor([i for i in range(model.embed.vocab) if i not in special])
+    half = usual[torch.randint(len(usual), (count, length), generator=draw)]
+    rows = torch.cat((half, half), 1).to(model.device)
+    return [Input(row[None], names_of(model, row)) for row in rows]
 
 
 def pool_pattern(pattern: Tensor, size: int) -> Tensor:
@@ -250,7 +259,7 @@ def value_effects(model: Model, path: str, pattern: Tensor, v: Tensor) -> Tensor
 def divides_by_root(part: nn.Module, size: int) -> bool:
     """Return whether a part's weights are softmax(q kᵀ / √d_k + bias) for queries of this size.
 
-    Some divide by another number or by none, cap their scores, or have a sink beside the keys.
+    Some divide by another number or by none, cap their scores, or have a sink besides the keys.
     """
     scale = getattr(part, "scale", None)
     if isinstance(part, SinkAttention) or (isinstance(part, Attention) and part.softcap is not None):
@@ -312,76 +321,6 @@ def mixed_layers(
 # Attention flow: each weight is the capacity of a pipe between two layers, and the maximum flow from a token
 # to a position is the most that can reach it. Unlike a product of weights, the narrowest place bounds it.
 
-SMALLEST = 1e-12  # what is left of a capacity that counts as none
-
-
-class FlowNetwork:
-    """Pipes between numbered nodes, and the most that flows through them (Dinic 1970)."""
-
-    def __init__(self, nodes: int) -> None:
-        self.pipes: list[list[int]] = [[] for _ in range(nodes)]  # the numbers of the pipes at each node
-        self.ends: list[int] = []
-        self.capacities: list[float] = []
-
-    def add(self, start: int, end: int, capacity: float) -> None:
-        """Lay a pipe; its number is even, and the next number is the way back."""
-        for node, other, size in ((start, end, capacity), (end, start, 0.0)):
-            self.pipes[node].append(len(self.ends))
-            self.ends.append(other)
-            self.capacities.append(size)
-
-    def max_flow(self, source: int, sink: int) -> float:
-        """Return the most that flows from the source to the sink; the network stays as it was."""
-        left, total = list(self.capacities), 0.0
-        while True:
-            depth = self._depths(left, source, sink)
-            if depth[sink] < 0:
-                return total
-            following = [0] * len(self.pipes)
-            while True:
-                path = self._path(left, depth, following, source, sink)
-                if not path:
-                    break
-                size = min(left[pipe] for pipe in path)
-                for pipe in path:
-                    left[pipe] -= size
-                    left[pipe ^ 1] += size
-                total += size
-
-    def _depths(self, left: list[float], source: int, sink: int) -> list[int]:
-        depth, queue = [-1] * len(self.pipes), deque([source])
-        depth[source] = 0
-        while queue and depth[sink] < 0:
-            node = queue.popleft()
-            for pipe in self.pipes[node]:
-                if left[pipe] > SMALLEST and depth[self.ends[pipe]] < 0:
-                    depth[self.ends[pipe]] = depth[node] + 1
-                    queue.append(self.ends[pipe])
-        return depth
-
-    def _path(
-        self, left: list[float], depth: list[int], following: list[int], source: int, sink: int
-    ) -> list[int]:
-        """A shortest path of pipes with room; `following` has the pipe each node tries next."""
-        path: list[int] = []
-        node = source
-        while node != sink:
-            pipes = self.pipes[node]
-            while following[node] < len(pipes):
-                pipe = pipes[following[node]]
-                if left[pipe] > SMALLEST and depth[self.ends[pipe]] == depth[node] + 1:
-                    break
-                following[node] += 1
-            if following[node] < len(pipes):
-                path.append(pipes[following[node]])
-                node = self.ends[path[-1]]
-            elif path:  # a dead end: go back, and try the next pipe there
-                node = self.ends[path.pop() ^ 1]
-                following[node] += 1
-            else:
-                return []
-        return path
-
 
 def attention_flow(
     model: Model, text: Text | Input, target: Text | None = None, *, side: str = "",
@@ -394,19 +333,25 @@ def attention_flow(
     `side` is a stack, and what values and other parts do is not in it. `report` is called with the number of
     flows found and of all, and may raise to stop.
     """
+    # torch installs networkx, whose import takes a while.
+    from networkx import DiGraph, maximum_flow_value  # type: ignore[import-untyped]
+    from networkx.algorithms.flow import build_residual_network, preflow_push  # type: ignore[import-untyped]
+
     given = reading(model, text, target)
     layers = mixed_layers(model, given, side)
     count, size = len(layers), layers[0].shape[-1]
     names = given.names if len(given.names) == size else given.tokens
-    network = FlowNetwork((count + 1) * size)
+    network = DiGraph()
     for depth, layer in enumerate(layers, 1):
         for t, s in (layer > 0).nonzero().tolist():
-            network.add(depth * size + t, (depth - 1) * size + s, float(layer[t, s]))
+            network.add_edge((depth, t), (depth - 1, s), capacity=float(layer[t, s]))
+    residual = build_residual_network(network, "capacity")
     tops = range(size) if position is None else [position_of(names, position)]
     out = torch.zeros(len(tops), size, dtype=torch.float64)
     for i, t in enumerate(tops):
         for s in range(size):
             if report is not None:
                 report(i * size + s, len(tops) * size)
-            out[i, s] = network.max_flow(count * size + t, s)
+            ends, push = ((count, t), (0, s)), preflow_push
+            out[i, s] = maximum_flow_value(network, *ends, flow_func=push, residual=residual)
     return out if position is None else out[0]

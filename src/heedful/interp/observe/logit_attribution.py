@@ -318,7 +318,7 @@ def _linear_head(model: Model) -> Head:
         return head.words
     except InputError:
         raise InputError(
-            f"a {head.kind!r} head is no sum of shares: it pools or gates what it reads",
+            f"a {head.kind!r} head is not a sum of shares: it pools or gates what it reads",
             hint="take a model that predicts words, tags or spans, or use activation_patching",
         ) from None
 

@@ -115,7 +115,7 @@ class AttentionGroup(Result):
     queries: Side  # whose tokens label the rows: those read, or the words written
     keys: Side
     windows: tuple[int | None, ...] = ()  # of each layer: how many tokens it sees at most
-    leaves_out: str = ""  # what the layer does beside its pattern
+    leaves_out: str = ""  # what the layer does next to its pattern
 
     @property
     def title(self) -> str:
@@ -189,7 +189,7 @@ def state_note(model: Model) -> str:
     kinds = {row["by"] for row in rows}
     matrix = [by for by in ("linear attention", "gated linear attention") if by in kinds]
     if matrix:
-        reason = f"carries a matrix for each head from token to token ({matrix[0]}), which is not shown here"
+        reason = f"carries one matrix per head from token to token ({matrix[0]}), which is not shown here"
         return f"{name} {reason}; what it amounts to is drawn as its attention"
     if kinds == {"convolution"}:
         return (

@@ -65,7 +65,7 @@ def default_position(model: Model, inputs: Input) -> int:
 def changed_position(model: Model, inputs: Input, change: Tensor, output: Tensor) -> tuple[int, str]:
     """Return where to look at a change (T,) of the predictions, and the token there.
 
-    An encoder-decoder, whose last prediction is the end of the text whatever was changed, is asked where it
+    An encoder-decoder, whose last prediction is the end of the text after any change, is compared where it
     moved most, and the token is the one it writes by `output` (T, V).
     """
     if inputs.target is None or predicts(model) != "words":
@@ -89,7 +89,7 @@ def words_at(model: Model, output: Tensor, position: int) -> Tensor:
 def answer_chances(model: Model, output: Tensor) -> Tensor:
     """Return the probabilities that the head gives to its answers, of `output` without the batch axis.
 
-    Words and tags have a row for each token, labels one row, spans a row for the start and one for the end
+    Words and tags have one row per token, labels one row, spans a row for the start and one for the end
     over all tokens; a model that predicts vectors has none.
     """
     kind, output = predicts(model), output.detach().float()
@@ -97,7 +97,7 @@ def answer_chances(model: Model, output: Tensor) -> Tensor:
         return output.new_zeros(0, 0)
     if kind == "spans":
         return output.softmax(0).mT
-    if kind == "tags" and output.dim() == 1:  # one logit for each token says whether it was replaced
+    if kind == "tags" and output.dim() == 1:  # one logit per token says whether it was replaced
         output = torch.stack((torch.zeros_like(output), output), -1)
     chances = output.softmax(-1)
     return chances[None] if kind == "labels" else chances

@@ -1,6 +1,6 @@
 """The tree of a model: every part with its equation, its sizes and its number of parameters.
 
-A build function says what a model is made of, and `model_tree` reads the result from top to bottom. Layers
+A build function assembles a model from parts, and `model_tree` reads the result from top to bottom. Layers
 that are alike are listed once: `0 … 11`, or `0, 2 … 94` where two kinds take turns. `value_rows` lists the
 values that a `Watch` can record or change, in the order in which a pass computes them.
 """
@@ -85,7 +85,7 @@ def _signature(module: nn.Module) -> tuple[Any, ...]:
 
 
 def _values(module: nn.Module) -> dict[str, int | float | str | bool]:
-    """What a module was made with, as far as it is plain."""
+    """The arguments of a module, as far as they are plain values."""
     given = {k: v for k, v in vars(module).items() if k[0] != "_" and k != "training"}
     return {k: v for k, v in given.items() if isinstance(v, (int, float, str, bool))}
 

@@ -80,7 +80,7 @@ def find_word(table: Word2Vec, word: str) -> str:
 
 
 def unit_rows(table: Word2Vec, words: Sequence[str] | int) -> np.ndarray:
-    """Return the vectors of some words, or of the first so many, each made one long: (N, D) in float64."""
+    """Return the vectors of some words, or of the first N, scaled to length one: (N, D) in float64."""
     rows = list(range(min(words, len(table)))) if isinstance(words, int) else [table.row(w) for w in words]
     vectors = np.asarray(table.input[rows], dtype=np.float64)
     return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
@@ -104,8 +104,9 @@ def nearest_by_distance(table: Word2Vec, word: str, count: int = 10) -> list[tup
 class AnalogyPlane(Result):
     """a is to b as c is to d, on the plane of two mean differences: a → c with b → d, and a → b with c → d.
 
-    `points` are the places of a, b, c, d and of b − a + c, `share` how much of the variance of the four words
-    the plane has, and `cosine` compares, in all dimensions, a → c with b → d and a → b with c → d.
+    `points` are the places of a, b, c, d and of b − a + c, `share` the share of the variance of the four
+    words that lies in the plane, and `cosine` compares, in all dimensions, a → c with b → d and a → b with c
+    → d.
     """
 
     words: tuple[str, str, str, str]

@@ -28,7 +28,7 @@ SIZES = {
 }  # fmt: skip
 MIN_VALUES = 1 << 16  # a smaller matrix is widened when it is read: it would gain nothing
 SLAB_VALUES = 1 << 20  # that are widened at once for a product
-MIN_THREAD_VALUES = 1 << 18  # that a thread of its own widens
+MIN_THREAD_VALUES = 1 << 18  # that its own thread widens
 
 
 def can_keep(kind: str, shape: Sequence[int]) -> bool:
@@ -59,7 +59,7 @@ class BlockTensor(Tensor):
         return made
 
     def widen(self) -> Tensor:
-        """Return the values as an ordinary float32 tensor of its own memory."""
+        """Return the values as an ordinary float32 tensor in new memory."""
         return widen(self.blocks, self.kind) if self.dense is None else self.dense
 
     def take_rows(self, order: Tensor) -> BlockTensor:
@@ -168,9 +168,9 @@ def widen(blocks: Tensor, kind: str) -> Tensor:
     return out
 
 
-def share_among_threads(run: Callable[[int, int], None], count: int, most: int) -> None:
-    """Call `run(low, high)` for pieces of 0 … count, at most so many, each in a thread of its own."""
-    pieces = max(1, min(torch.get_num_threads(), most))
+def share_among_threads(run: Callable[[int, int], None], count: int, limit: int) -> None:
+    """Call `run(low, high)` for pieces of 0 … count, at most `limit`, each in its own thread."""
+    pieces = max(1, min(torch.get_num_threads(), limit))
     bounds = [i * count // pieces for i in range(pieces + 1)]
     others = widening_threads(os.getpid()).map(run, bounds[1:-1], bounds[2:]) if pieces > 1 else ()
     run(0, bounds[1])

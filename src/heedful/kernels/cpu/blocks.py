@@ -42,6 +42,8 @@ I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 HALF, FLOAT = ir.HalfType(), ir.FloatType()
 BYTES, LANES = ir.VectorType(I8, GROUP), ir.VectorType(FLOAT, 16)
 FAST = ("nnan", "nsz", "contract", "reassoc")
+# Where the order of factors is kept: a compiler that may change it computes other bits for several vectors.
+ORDERED = ("nnan", "nsz", "contract")
 TILE_VALUES = 256  # of a row of weights that are widened at once; a whole number of blocks of every format
 
 
@@ -117,8 +119,8 @@ class Emitter:
 
     def accumulate(self, a: Any, b: Any, total: Any) -> None:
         """total += a b"""
-        product = self.builder.fmul(a, b, flags=FAST)
-        self.builder.store(self.builder.fadd(product, self.builder.load(total), flags=FAST), total)
+        product = self.builder.fmul(a, b, flags=ORDERED)
+        self.builder.store(self.builder.fadd(product, self.builder.load(total), flags=ORDERED), total)
 
     def dot_group(self, n: Any, zero: int, x: Any, digits: Any) -> Any:
         """Sums of products of 32 numbers with x, in 32 bits; with VNNI `zero` is left to the caller."""
@@ -209,7 +211,7 @@ class Nibbles(NamedTuple):
         """Add the products of two blocks at once with vectors: digits for two groups together, and so on.
 
         The low bits of both are one vector and the high ones another, so that a sum of four products belongs
-        to one block, and what there is to do beside products is done once for two blocks.
+        to one block, and what there is to do next to products is done once for two blocks.
         """
         b, kind = e.builder, vector(I32, 8)
         both = e.join(*(e.load(block, self.nibbles, vector(I8, 16)) for block in blocks))
@@ -220,7 +222,7 @@ class Nibbles(NamedTuple):
         scales = e.halves(e.two_words(blocks, 0))
         offsets = e.halves(e.two_words(blocks, 2)) if self.has_offset else None
         if self.zero:
-            offsets = b.fmul(scales, ir.Constant(scales.type, [-float(self.zero)] * 2), flags=FAST)
+            offsets = b.fmul(scales, ir.Constant(scales.type, [-float(self.zero)] * 2), flags=ORDERED)
         for x, gain, sum_x, total_at, offset_at in vectors:
             total = ir.Constant(kind, None)
             for digit in range(2):
@@ -228,7 +230,7 @@ class Nibbles(NamedTuple):
                     factors = b.bitcast(e.load(x, 64 * digit + 32 * half, BYTES), kind)
                     total = e.call(DOT_BYTES, kind, total, b.bitcast(n, kind), factors)
                 total = b.shl(total, e.every(kind, 8)) if digit == 0 else total
-            each = b.fmul(scales, gain, flags=FAST)
+            each = b.fmul(scales, gain, flags=ORDERED)
             e.accumulate(
                 b.sitofp(total, vector(FLOAT, 8)), e.shuffle(each, each, [0] * 4 + [1] * 4), total_at
             )
@@ -291,7 +293,7 @@ def unpack_q6_k(e: Emitter, block: Any) -> Block:
 
 @dataclass(frozen=True)
 class Format:
-    """How many numbers a block has, how many bytes, and what they mean; floats of 16 bits are no blocks."""
+    """How many numbers a block has, how many bytes, and what they mean; floats of 16 bits are not blocks."""
 
     size: int
     stored: int
@@ -363,19 +365,19 @@ def emit_dot(e: Emitter, name: str, row: Any, vectors: Sequence[tuple[Any, Any]]
                 if VNNI and block.zero and groups > 1:  # the scale changes within a group: sums do not help
                     whole = b.sub(whole, e.dot_group(e.every(BYTES, block.zero), 0, *at))
                 each = e.shuffle(gain, gain, [i] * e.lanes)
-                each = each if scale is None else b.fmul(each, scale, flags=FAST)
+                each = each if scale is None else b.fmul(each, scale, flags=ORDERED)
                 e.accumulate(b.sitofp(whole, lanes), each, total[i % 2])
             if VNNI and block.zero and groups == 1:
                 zero, scale = ir.Constant(few, [-float(block.zero)]), block.scales[0]
-                zero = zero if scale is None else b.fmul(zero, e.part(scale, 0, 1), flags=FAST)
+                zero = zero if scale is None else b.fmul(zero, e.part(scale, 0, 1), flags=ORDERED)
                 e.accumulate(zero, sum_x, total[2])
             if block.offsets is not None:
                 e.accumulate(block.offsets, sum_x, total[2])
     results = []
     for first_half, second_half, *others in totals:
-        result = e.sum(b.fadd(b.load(first_half), b.load(second_half), flags=FAST))
+        result = e.sum(b.fadd(b.load(first_half), b.load(second_half), flags=ORDERED))
         for other in others if form.unpack is not None else ():
-            result = b.fadd(result, e.sum(b.load(other)), flags=FAST)
+            result = b.fadd(result, e.sum(b.load(other)), flags=ORDERED)
         results.append(result)
     return results
 
@@ -414,7 +416,7 @@ def dot_rows(
     """out_br = w_r · x_b for rows of blocks and vectors b = 0 … last; the first two arguments are constants.
 
     Each vector begins some bytes after the one before. `most` are always computed: the last stands in for
-    those that are missing. What a vector gets is the same to the bit whatever stands beside it.
+    those that are missing. What a vector gets is the same to the bit next to any others.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -573,7 +575,7 @@ def multiply_panel(
         ]
 
         def add_product(a: Any, c: Any, place: Any) -> None:
-            sum_ = b.fadd(b.fmul(a, c, flags=FAST), e.load(place, 0, LANES), flags=FAST)
+            sum_ = b.fadd(b.fmul(a, c, flags=ORDERED), e.load(place, 0, LANES), flags=ORDERED)
             b.store(sum_, b.inttoptr(place, LANES.as_pointer())).align = 4
 
         if not whole:
@@ -589,7 +591,7 @@ def multiply_panel(
                 for p in parts:
                     add_product(b.load(totals[r][p]), one, outs[r][p])
             return context.get_dummy_value()
-        halves = 2 if name.literal_value == "Q6_K" else 1  # of a group, each with a scale of its own
+        halves = 2 if name.literal_value == "Q6_K" else 1  # of a group, each with its own scale
         lines, sums, words = GROUP // 2 // halves, vector(I32, LANES.count), vector(I16, GROUP)
         # The gains of a tile's vectors, and behind them their sums, are two lines of lanes for each group.
         behind = b.mul(b.lshr(length, e.number(5)), e.number(64))
@@ -610,7 +612,7 @@ def multiply_panel(
                     scales = after(weights[r], loop.index, GROUP_BYTES)
                     scale = e.splat(e.load(scales, GROUPS_AT + 4 * half, FLOAT), LANES.count)
                     for p in parts:
-                        each = b.fmul(scale, e.load(gain_at[p], 0, LANES), flags=FAST)
+                        each = b.fmul(scale, e.load(gain_at[p], 0, LANES), flags=ORDERED)
                         add_product(b.sitofp(totals[r][p], LANES), each, outs[r][p])
             if FORMATS[name.literal_value].has_offset:
                 for r in rows:

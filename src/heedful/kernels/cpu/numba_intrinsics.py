@@ -39,7 +39,7 @@ def compile_cached(function: F) -> F:
     Numba looks only at the file a function stands in. What it calls in other files is part of the code too.
     """
     fast = {"nnan", "nsz", "arcp", "contract", "afn", "reassoc"}  # not ninf: a hidden key's score is −∞
-    # Python's way to divide looks whether there is a zero, and a loop that looks is no vector code.
+    # Python's way to divide looks whether there is a zero, and a loop that looks is not a vector code.
     options: Any = {"fastmath": fast, "boundscheck": False, "error_model": "numpy"}
     compiled: Any = njit(nogil=True, cache=True, **options)(function)
     compiled._cache._cache_file._source_stamp = SOURCE_STAMP

@@ -2,7 +2,7 @@
 
 With one token at a time every weight is read once and used once: a step can be as fast as memory is read, if
 nothing else costs anything. So it is one call, the weights stay where they are, and the threads share rows.
-With many rows every weight is read once for all of them. Each row stands at a position of its own and has its
+With many rows every weight is read once for all of them. Each row stands at its own position and has its
 own cache; what is computed for it depends on nothing else, to the bit, unless there are MANY:
 
     EMBED    x = scale · table[token] + position          NORM     y = γ (x − mean) / √(var + ε) + β, or RMS
@@ -47,7 +47,7 @@ ROWS, STRIDE, WORK, SHORTS, SHORT_STRIDE, ASKED, LOGITS = range(7)
 MANY, SHORT_TILES, GAIN_TILES, FLOAT_TILES = range(7, 11)
 LANES = 16
 SEVERAL_VECTORS = 4  # that code for several takes
-TOKEN, PAST, FIRST = range(3)  # of a row: what it reads, positions before it, the first that is no padding
+TOKEN, PAST, FIRST = range(3)  # of a row: what it reads, positions before it, the first that is not padding
 KEYS, VALUES, ROOM = range(3)  # of a row's cache in a layer: two addresses, and how many positions fit
 
 Code = Array  # int64 (n, FIELDS)
@@ -59,7 +59,7 @@ Caches = Array  # int64 (layers, B, 3)
 
 @compile_cached
 def embed_row(line: Code, scale: Float, now: Now, row: Int, token: Int, position: Int) -> None:
-    """x = scale · table[token] (+ positions[position]); a table of int8 has a scale for each row."""
+    """x = scale · table[token] (+ positions[position]); a table of int8 has one scale per row."""
     size, place = line[IN], now[WORK] + 4 * (row * now[STRIDE] + line[TO])
     y = carray(floats_at(place), (size,))
     if line[KIND] >= FLOAT16:

@@ -201,7 +201,7 @@ class Team:
         weakref.finalize(self, _dismiss, self.jobs, self.helpers)
 
     def run(self, code: Any, reals: Any, now: Any, rows: Any, caches: Any, shared: Any) -> None:
-        """One step, shared; `shared` has SHARED words of its own for each list of instructions."""
+        """One step, shared; `shared` has SHARED its own words for each list of instructions."""
         for _ in range(invite(shared, self.helpers)):
             self.jobs.put((code, reals, now, rows, caches, shared))
         step(code, reals, now, rows, caches, shared)

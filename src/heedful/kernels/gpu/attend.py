@@ -32,21 +32,21 @@ MIN_PIECE = 64  # keys of a piece
 
 
 @triton.jit
-def turned(base, c, s, i, live, TURNED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """x_i cos − x_{i+n} sin in a head's first n = TURNED / 2 numbers, x_i cos + x_{i−n} sin in the next n"""
+def load_rotated(base, c, s, i, live, ROTATED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """x_i cos − x_{i+n} sin in a head's first n = ROTATED / 2 numbers, x_i cos + x_{i−n} sin in the next n"""
     x = tl.load(base + i, mask=live, other=0.0).to(tl.float32)
-    if TURNED > 0:
-        partner = tl.where(i < TURNED // 2, i + TURNED // 2, i - TURNED // 2)
-        x = x * c + tl.load(base + partner, mask=live & (i < TURNED), other=0.0).to(tl.float32) * s
+    if ROTATED > 0:
+        partner = tl.where(i < ROTATED // 2, i + ROTATED // 2, i - ROTATED // 2)
+        x = x * c + tl.load(base + partner, mask=live & (i < ROTATED), other=0.0).to(tl.float32) * s
     return x
 
 
 @triton.jit
-def narrow(x, held):  # type: ignore[no-untyped-def]
+def round_to_cache(x, cache):  # type: ignore[no-untyped-def]
     """x as a cache keeps it; an 8-bit float holds numbers beyond its largest at that"""
-    if held.dtype.element_ty == tl.float8e4nv:
+    if cache.dtype.element_ty == tl.float8e4nv:
         x = tl.minimum(tl.maximum(x, -448.0), 448.0)
-    return x.to(held.dtype.element_ty)
+    return x.to(cache.dtype.element_ty)
 
 
 @triton.jit
@@ -104,7 +104,7 @@ def attend_kernel(  # type: ignore[no-untyped-def]
     q_row, q_head, k_row, k_head, k_slot, v_row, v_head, v_slot, nk_row, nk_head, nv_row, nv_head,
     keep_row, bias_row, bias_head, bias_slot,
     SIZE: tl.constexpr, PADDED: tl.constexpr, SHARED: tl.constexpr, QUERIES: tl.constexpr,
-    BLOCK: tl.constexpr, TURNED: tl.constexpr, NEWEST: tl.constexpr, WINDOW: tl.constexpr,
+    BLOCK: tl.constexpr, ROTATED: tl.constexpr, NEWEST: tl.constexpr, WINDOW: tl.constexpr,
     KEEP: tl.constexpr, BIAS: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
     SEVERAL: tl.constexpr, UNIT: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
@@ -130,12 +130,12 @@ def attend_kernel(  # type: ignore[no-untyped-def]
     v = tl.load(values + far * v_slot + i[None, :], mask=mask, other=0.0)
     wait_for_input(OVERLAP)
     c, s = tl.full((PADDED,), 1.0, tl.float32), tl.zeros((PADDED,), tl.float32)
-    if TURNED > 0:
-        angle = at * (TURNED // 2) + i % (TURNED // 2)
-        c = tl.load(cos + angle, mask=i < TURNED, other=1.0)
-        s = tl.load(sin + angle, mask=i < TURNED, other=0.0) * tl.where(i < TURNED // 2, -1.0, 1.0)
+    if ROTATED > 0:
+        angle = at * (ROTATED // 2) + i % (ROTATED // 2)
+        c = tl.load(cos + angle, mask=i < ROTATED, other=1.0)
+        s = tl.load(sin + angle, mask=i < ROTATED, other=0.0) * tl.where(i < ROTATED // 2, -1.0, 1.0)
     line = q + row * q_row + head[:, None] * q_head
-    x = turned(line, c[None, :], s[None, :], i[None, :], both, TURNED)
+    x = load_rotated(line, c[None, :], s[None, :], i[None, :], both, ROTATED)
     m = tl.full((QUERIES,), LOWEST, tl.float32)
     z = tl.zeros((QUERIES,), tl.float32)
     o = tl.zeros((QUERIES, PADDED), tl.float32)
@@ -145,9 +145,9 @@ def attend_kernel(  # type: ignore[no-untyped-def]
         m = tl.where(first & here, tl.load(sinks + head, mask=here, other=0.0).to(tl.float32) * LOG2E, m)
         z = tl.where(first & here, 1.0, z)
     if NEWEST:
-        new = narrow(turned(new_k + row * nk_row + g * nk_head, c, s, i, live, TURNED), keys)
+        new = round_to_cache(load_rotated(new_k + row * nk_row + g * nk_head, c, s, i, live, ROTATED), keys)
         worth = tl.load(new_v + row * nv_row + g * nv_head + i, mask=live, other=0.0).to(tl.float32)
-        worth = narrow(worth, values)
+        worth = round_to_cache(worth, values)
         tl.store(keys + slot.to(tl.int64) * k_slot + i, new, mask=live & first)
         tl.store(values + slot.to(tl.int64) * v_slot + i, worth, mask=live & first)
         score = bend(tl.sum(x * new.to(tl.float32)[None, :], 1) * scale, softcap, SOFTCAP)
@@ -237,7 +237,7 @@ def attend(
         *new_k.stride()[:2], *new_v.stride()[:2],
         apart(keep, 0), apart(bias, 0), apart(bias, 1), apart(bias, 3),
         SIZE=K, PADDED=padded, SHARED=shared, QUERIES=queries,
-        BLOCK=max(16, min(block, power_of_two(S))), TURNED=0 if cos is y else 2 * cos.shape[-1],
+        BLOCK=max(16, min(block, power_of_two(S))), ROTATED=0 if cos is y else 2 * cos.shape[-1],
         NEWEST=newest is not None, WINDOW=window is not None, KEEP=keep is not None, BIAS=bias is not None,
         SOFTCAP=softcap is not None, SINKS=sinks is not None, SEVERAL=pieces > 1, UNIT=UNITS[unit],
         num_warps=8 if queries == 1 else 4, num_stages=3, **overlap(q.device),

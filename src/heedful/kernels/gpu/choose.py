@@ -1,6 +1,6 @@
 """The next token of each row, chosen in one launch: temperature, top-k, top-p, min-p and the draw (Triton).
 
-All rules cut a row's logits off below some value, and such a value can be found without sorting: a search
+All rules cut a row's logits off below some value, and such a value can be found without sorting. A search
 over the floats themselves, in the order of their bits, sums up the tokens above a middle and goes on in one
 of the parts. Those of bfloat16 are so few that eight rounds suffice, and a row stays in the cache meanwhile.
 """
@@ -40,10 +40,10 @@ def load_logits(logits, i, size):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def find_cut(  # type: ignore[no-untyped-def]
-    logits, size, low, high, peak, rate, wanted, COUNTS: tl.constexpr, UNUSED: tl.constexpr,
+    logits, size, low, high, peak, rate, target, COUNTS: tl.constexpr, UNUSED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The largest key such that the tokens from it on are `wanted` many or, unless COUNTS, weigh that much
+    """The largest key such that the tokens from it on are `target` many or, unless COUNTS, weigh that much
 
     Three middles are tried at a time: a weight costs as much as comparing it with three.
     """
@@ -61,11 +61,11 @@ def find_cut(  # type: ignore[no-untyped-def]
             above1 += tl.where(z >= cut1, weight, 0.0)
             above2 += tl.where(z >= cut2, weight, 0.0)
             above3 += tl.where(z >= cut3, weight, 0.0)
-        if tl.sum(above2, 0) >= wanted:
-            enough = tl.sum(above3, 0) >= wanted
+        if tl.sum(above2, 0) >= target:
+            enough = tl.sum(above3, 0) >= target
             low, high = tl.where(enough, third, second), tl.where(enough, high, third)
         else:
-            enough = tl.sum(above1, 0) >= wanted
+            enough = tl.sum(above1, 0) >= target
             low, high = tl.where(enough, first, low), tl.where(enough, second, first)
     return low.to(tl.int32)
 
@@ -82,7 +82,7 @@ def kept_weights(logits, i, size, cut, peak, rate, min_p, MIN_P: tl.constexpr): 
 
 @triton.jit
 def choose_kernel(  # type: ignore[no-untyped-def]
-    logits, uniforms, written, tokens, cursor, row_stride, size, columns, temperature, top_k, top_p, min_p,
+    logits, uniforms, generated, tokens, cursor, row_stride, size, columns, temperature, top_k, top_p, min_p,
     GREEDY: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr,
     UNUSED: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
@@ -97,7 +97,7 @@ def choose_kernel(  # type: ignore[no-untyped-def]
         place = tl.where(z > best, i, place)
         best = tl.maximum(best, z)
     peak = tl.max(best, 0)
-    token = tl.min(tl.where(best == peak, place, size - 1), 0)  # the first of the likeliest
+    token = tl.min(tl.where(best == peak, place, size - 1), 0)  # the first of the most likely
     if not GREEDY:
         rate = LOG2E / temperature
         lowest = tl.full((), -3.4028234663852886e38, tl.float32)  # below it is −∞, which no rule leaves
@@ -131,18 +131,18 @@ def choose_kernel(  # type: ignore[no-untyped-def]
         weight = kept_weights(logits, i, size, cut, peak, rate, min_p, MIN_P)
         last = tl.max(tl.where(weight > 0, i, 0), 0)
         token = tl.minimum(tl.min(tl.where((weight > 0) & (tl.cumsum(weight, 0) > aim), i, size), 0), last)
-    tl.store(written + row * columns + column, token.to(tl.int64))
+    tl.store(generated + row * columns + column, token.to(tl.int64))
     tl.store(tokens + row, token.to(tl.int64))
     tl.store(cursor + row, column + 1)
 
 
 def choose(
-    settings: Any, logits: Tensor, uniforms: Tensor, written: Tensor, tokens: Tensor, cursor: Tensor
+    settings: Any, logits: Tensor, uniforms: Tensor, generated: Tensor, tokens: Tensor, cursor: Tensor
 ) -> None:
     rows, size = logits.shape
     top_k, top_p, min_p = settings.top_k, settings.top_p, settings.min_p
     choose_kernel[(rows,)](
-        logits, uniforms, written, tokens, cursor, logits.stride(0), size, uniforms.shape[1],
+        logits, uniforms, generated, tokens, cursor, logits.stride(0), size, uniforms.shape[1],
         settings.temperature, float(top_k or 0), top_p or 0.0, min_p or 0.0,
         GREEDY=settings.greedy, TOP_K=top_k is not None and top_k < size,
         TOP_P=top_p is not None and top_p < 1, MIN_P=bool(min_p),

@@ -4,10 +4,10 @@
     slope_r = softmax(u_r) − (1−ε) onehot(label) − ε/V,   0 where the label is ignored
 
 `heedful.train.crossentropy` has the definition and a test that equates them. The slope is written over the
-logits, or beside them in 8 bits. A row of 50,304 numbers in bfloat16 is 100 KB. It is read twice, the second
+logits, or next to them in 8 bits. A row of 50,304 numbers in bfloat16 is 100 KB. It is read twice, the second
 time from cache if all rows under way fit there: so a row has many warps, and few rows are under way (2 on
 each of 132 processors are 26 MB). Numbers are read 16 bytes at a time, which masks allow only where they end
-at a multiple of 16: whole blocks need none, and the last one reads up to the row's end and hides what is
+at a multiple of 16. Whole blocks need none, and the last one reads up to the row's end and hides what is
 beyond V afterwards.
 """
 

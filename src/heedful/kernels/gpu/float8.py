@@ -89,7 +89,7 @@ def round_kernel(  # type: ignore[no-untyped-def]
     OPERAND: tl.constexpr, FAST: tl.constexpr, SAMPLES: tl.constexpr, LARGEST: tl.constexpr,
     SUM: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """`width` is the length of a row of `flat`, which may hold other tensors beside this one.
+    """`width` is the length of a row of `flat`, which may hold other tensors next to this one.
 
     `kind` only points to the type.
     """

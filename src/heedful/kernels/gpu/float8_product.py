@@ -1,6 +1,6 @@
 """y = x Wᵀ + b, both factors rounded to 8-bit floats   (Micikevicius et al. 2022)
 
-Forward factors are e4m3 (more digits), gradients e5m2 (more range), one scale per tensor. It is taken anew
+Forward factors are e4m3 (more digits), gradients e5m2 (more range), one scale per tensor. It is taken again
 each time from 256 rows spread over the tensor, with headroom for what they did not show: a float needs no
 tight scale, and nothing has to be remembered from step to step. Beyond it values are held at the largest
 float8.

@@ -1,13 +1,13 @@
-"""Products of few rows in one launch with what stands beside them, and norms of rows (Triton).
+"""Products of few rows in one launch with what stands next to them, and norms of rows (Triton).
 
     products   act(W norm(x) + b) + r, up to four W at once, or one that a second one gates
     normalise  a norm of rows
 
 One row is a matter of reading W as fast as memory gives it. A program adds up a few rows of W x in registers
 and reduces them once, at its end; x, which all programs read, comes from the cache. Kernels stand in a row
-and each needs what the one before it wrote, but not for its weights: where the device can (Hopper), a kernel
+and each needs what the one before it wrote, but not for its weights. Where the device can (Hopper), a kernel
 starts while the one before it still runs, loads its first weights, and waits only then. Several rows go
-through matrix units. W may be floats, whole numbers of 8 bits with a factor for each row, or of 4 bits with a
+through matrix units. W may be floats, whole numbers of 8 bits with one factor per row, or of 4 bits with a
 factor and an offset for each group of columns.
 """
 

@@ -1,7 +1,11 @@
-"""BART (Lewis et al. 2020, arXiv 1910.13461) and Marian's translation models (Junczys-Dowmunt et al. 2018).
+"""BART (Lewis et al. 2020, arXiv 1910.13461), mBART (Liu et al. 2020), Marian's translation models
+(Junczys-Dowmunt et al. 2018), Pegasus (Zhang et al. 2020), M2M-100 (Fan et al. 2021), NLLB (2022).
 
 From the Transformer:    learned positions   a norm after the embedding   GELU
 From BART to Marian:     sinusoidal positions again, sines before cosines   no norm there   SiLU
+From BART to mBART:      norms before the parts
+From Marian to Pegasus:  norms before the parts   ReLU
+From Pegasus to M2M-100: sines whose frequencies fall a little faster   no shift of logits
 """
 
 from __future__ import annotations
@@ -9,13 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import nn
+
 from heedful.core.errors import ConfigError
 from heedful.models.base import Family, Seq2Seq, derived, from_zero
-from heedful.models.encoder_decoders.transformer import (
-    TransformerConfig,
-    transformer_decoder,
-    transformer_encoder,
-)
+from heedful.models.encoder_decoders.transformer import TransformerConfig, transformer_stacks
+from heedful.models.family import descend
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import ClassifyHead, LMHead, NoHead, Pooler, choose_head
 from heedful.nn.norm import LayerNorm
@@ -35,6 +38,15 @@ class BartConfig(TransformerConfig):
     scale_embed: bool = False  # by √D
     start_token: int = from_zero(2)
     labels: int = 3
+    tied: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class MBartConfig(BartConfig):
+    vocab: int = 250054
+    norm_first: bool = True
+    scale_embed: bool = True
+    labels: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +70,25 @@ class MarianConfig(BartConfig):
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class PegasusConfig(MarianConfig):
+    vocab: int = 96103
+    dim: int = 1024
+    layers: int = 16
+    heads: int = 16
+    context: int = 1024
+    act: str = "relu"
+    norm_first: bool = True
+    start_token: int = from_zero(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class M2M100Config(PegasusConfig):
+    vocab: int = 128112
+    layers: int = 12
+    start_token: int = from_zero(2)
+
+
 def bart(c: BartConfig) -> Seq2Seq:
     embed, target = (
         Embedding(
@@ -66,24 +97,33 @@ def bart(c: BartConfig) -> Seq2Seq:
         )
         for _ in ("source", "target")
     )  # fmt: skip
-    target.token = embed.token  # one table for both; only positions and norms are their own
     head = choose_head(
         c.head,
-        lm=lambda: LMHead(c.dim, c.vocab, tied=True, shift=True),
+        lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, shift=True),
         classify=lambda: ClassifyHead(Pooler(c.dim, token="last"), c.dim, c.labels),
         none=NoHead,
     )
-    stacks = transformer_encoder(c), transformer_decoder(c)
-    return Seq2Seq(embed, *stacks, head, target_embed=target, start_token=c.start_token)
+    if c.tied:
+        target.token = embed.token  # one table for both; only positions and norms are their own
+    else:
+        head.keep(nn.Embedding(c.vocab, c.dim))  # the table for both, which the file has and nothing reads
+    return Seq2Seq(embed, *transformer_stacks(c), head, target_embed=target, start_token=c.start_token)
 
 
-def marian(c: MarianConfig) -> Seq2Seq:
-    positions = Sinusoidal(c.dim, layout="halves")
+def marian(c: MarianConfig, positions: Sinusoidal | None = None, shift: bool = True) -> Seq2Seq:
+    positions = positions or Sinusoidal(c.dim, layout="halves")
     table = lambda vocab: Embedding(vocab, c.dim, position=positions, scale=embed_scale(c), dropout=c.dropout)
     target = None if c.shared else table(c.vocab)
-    head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=True, shift=True), none=NoHead)
-    source, stacks = table(c.source_vocab), (transformer_encoder(c), transformer_decoder(c))
+    head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=True, shift=shift), none=NoHead)
+    source, stacks = table(c.source_vocab), transformer_stacks(c)
     return Seq2Seq(source, *stacks, head, target_embed=target, start_token=c.start_token)
+
+
+def m2m_100(c: M2M100Config) -> Seq2Seq:
+    """The frequencies of fairseq's sines end at 1/10000, where others end just before."""
+    half = c.dim // 2
+    sines = Sinusoidal(c.dim, 10000.0 ** (half / (half - 1)), layout="halves", offset=2)
+    return marian(c, sines, shift=False)
 
 
 def embed_scale(c: BartConfig) -> float:
@@ -98,16 +138,24 @@ STACK_NAMES = [
     ("model.decoder.layers.*.encoder_attn.{q_proj,k_proj,v_proj,out_proj}", "decoder.*.cross.{q,k,v,o}"),
     ("model.decoder.layers.*.{fc1,fc2}", "decoder.*.ffn.{up,down}"),
     ("model.decoder.layers.*.{self_attn,encoder_attn,final}_layer_norm", "decoder.*.{attn,cross,ffn}_norm"),
+    ("model.{encoder,decoder}.layer_norm", "{encoder,decoder}.norm"),
     ("final_logits_bias", "head.shift", Row1()),
 ]
 
-BART_NAMES = [
-    ("model.shared", "embed.token"),
+BART_NAMES: list[Row] = [
     ("model.encoder.{embed_positions,layernorm_embedding}", "embed.{position,norm}"),
     ("model.decoder.{embed_positions,layernorm_embedding}", "target_embed.{position,norm}"),
     *STACK_NAMES,
     ("classification_head.{dense,out_proj}", "head.{pool.dense,label}"),
 ]
+
+
+def bart_names(c: BartConfig) -> list[Row]:
+    own: list[Row] = [
+        ("model.{encoder,decoder}.embed_tokens", "{embed,target_embed}.token"), ("model.shared", "head.kept"),
+        ("lm_head", "head.out"),
+    ]  # fmt: skip
+    return [*([("model.shared", "embed.token")] if c.tied else own), *BART_NAMES]
 
 
 def marian_names(c: MarianConfig) -> list[Row]:
@@ -133,7 +181,7 @@ def read_vocabularies(hf_config: dict[str, Any]) -> dict[str, Any]:
 
 
 BART = Family(
-    "bart", BartConfig, bart, BART_NAMES, {"vocab_size": "vocab", **KEYS},
+    "bart", BartConfig, bart, bart_names, {"vocab_size": "vocab", "tie_word_embeddings": "tied", **KEYS},
     presets={"bart-base": BartConfig(dim=768, layers=6, heads=12), "bart-large": BartConfig()},
     tiny=BartConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="denoise",
     prefix="model", model_types=("bart",),
@@ -142,7 +190,7 @@ BART = Family(
         "none": "BartModel",
     },
     require={
-        "tie_word_embeddings": (True,), "normalize_before": (False,), "normalize_embedding": (True,),
+        "normalize_before": (False,), "normalize_embedding": (True,),
         "static_position_embeddings": (False,), "add_final_layer_norm": (False,),
     },
     copies={
@@ -151,6 +199,13 @@ BART = Family(
         "model.encoder.embed_tokens.weight": "model.shared.weight",
     },
     drop=("*encoder.version", "*decoder.version"), paper="Lewis et al. 2020, arXiv 1910.13461",
+)  # fmt: skip
+
+MBART = descend(
+    BART, "mbart", MBartConfig, presets={"mbart-large-50": {}}, require={},
+    heads={kind: f"M{name}" for kind, name in BART.heads.items()},
+    absent={"vocab_size": 50265, "scale_embedding": False},
+    paper="Liu et al. 2020, arXiv 2001.08210",
 )  # fmt: skip
 
 MARIAN = replace(
@@ -177,4 +232,28 @@ MARIAN = replace(
     reads={"vocab_size": "int", "decoder_vocab_size": "int", "share_encoder_decoder_embeddings": "bool"},
     drop=("*embed_positions.weight",),  # tables of sines, computed here
     paper="Junczys-Dowmunt et al. 2018, arXiv 1804.00344",
+)  # fmt: skip
+
+PEGASUS = descend(
+    MARIAN, "pegasus", PegasusConfig, keys={"vocab_size": "vocab"}, without=("source_vocab", "shared"),
+    presets={"pegasus-large": {}}, objective="denoise", require={"tie_word_embeddings": (True,)},
+    heads={"lm": "PegasusForConditionalGeneration", "none": "PegasusModel"}, read=None, write=None, reads={},
+    absent={
+        "vocab_size": 50265, "encoder_layers": 12, "decoder_layers": 12, "activation_function": "gelu",
+        "scale_embedding": False, "num_labels": 2,
+    },
+    usual=lambda c: {"pad_token_id": 0}, paper="Zhang et al. 2020, arXiv 1912.08777",
+)  # fmt: skip
+
+M2M_100 = descend(
+    PEGASUS, "m2m100", M2M100Config, build=m2m_100, objective="translate",
+    model_types=("m2m_100",),
+    presets={
+        "m2m100-418m": {}, "nllb-200-distilled-600m": dict(vocab=256206),
+        "nllb-200-3.3b": dict(vocab=256206, dim=2048, layers=24, hidden=8192),
+    },
+    heads={"lm": "M2M100ForConditionalGeneration", "none": "M2M100Model"},
+    require={"tie_word_embeddings": (True,), "pad_token_id": (1,)}, absent={"num_labels": 2},
+    usual=lambda c: {"pad_token_id": 1},
+    paper="Fan et al. 2021, arXiv 2010.11125",
 )  # fmt: skip

@@ -1,18 +1,21 @@
-"""T5 (Raffel et al. 2020, arXiv 1910.10683), its version 1.1, Flan-T5 (2210.11416), mT5 (2010.11934).
+"""T5 (Raffel et al. 2020, arXiv 1910.10683), its version 1.1, Flan-T5 (2210.11416), mT5 (2010.11934),
+UMT5 (2304.09151).
 
 From the Transformer:  norm before each part, RMS and without shift   no biases   scores not divided by √K
                        relative positions as a bias on the scores, shared by the layers of a stack
-From T5 to 1.1, Flan:  gated GELU instead of ReLU   an output matrix of its own, not scaled
+From T5 to 1.1, Flan:  gated GELU instead of ReLU   a separate output matrix, not scaled
+From mT5 to UMT5:      every layer has its own bias
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, Model, Seq2Seq, derived, from_zero
-from heedful.nn.attention.multi_head import Attention, CrossAttention, head_size
+from heedful.nn.attention.multi_head import Attention, BiasedAttention, CrossAttention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, GatedMLP, activation
@@ -64,20 +67,24 @@ class MT5Config(T5Config):
     scale_logits: bool = False
 
 
-def t5(c: T5Config) -> Model:
+def t5(c: T5Config, own_bias: bool = False) -> Model:
+    """T5; with `own_bias` every layer has its own bias, else it is shared by the layers of a stack."""
     norm = lambda: RMSNorm(c.dim, c.norm_eps)
-    attn = lambda: Attention(c.dim, c.heads, head_dim=c.head_dim, scale=1.0, dropout=c.dropout)
-    cross = lambda: CrossAttention(c.dim, c.heads, c.head_dim, scale=1.0, dropout=c.dropout)
+    options: dict[str, Any] = dict(head_dim=c.head_dim, scale=1.0, dropout=c.dropout)
+    bias = lambda causal: BucketBias(c.heads, c.buckets, c.far, causal=causal)
+    own = lambda causal: BiasedAttention(c.dim, c.heads, position_bias=bias(causal), **options)
+    attn = lambda causal: own(causal) if own_bias else Attention(c.dim, c.heads, **options)
+    cross = lambda: CrossAttention(c.dim, c.heads, **options)
     mlp = GatedMLP if c.gated else MLP
     ffn = lambda: mlp(c.dim, c.hidden, activation(c.act), bias=False, dropout=c.dropout)
-    bias = lambda causal: BucketBias(c.heads, c.buckets, c.far, causal=causal)
-    reads = lambda: Block(norm, "pre", c.dropout, attn=attn(), ffn=ffn())
-    writes = lambda: Block(norm, "pre", c.dropout, attn=attn(), cross=cross(), ffn=ffn())
+    stack = lambda blocks, causal: Stack(blocks, norm(), bias=None if own_bias else bias(causal))
+    reads = lambda: Block(norm, "pre", c.dropout, attn=attn(False), ffn=ffn())
+    writes = lambda: Block(norm, "pre", c.dropout, attn=attn(True), cross=cross(), ffn=ffn())
     embed = Embedding(c.vocab, c.dim, dropout=c.dropout)
-    encoder = Stack([reads() for _ in range(c.layers)], norm(), bias=bias(causal=False))
+    encoder = stack([reads() for _ in range(c.layers)], causal=False)
     if c.head == "none":
         return LM(embed, encoder, causal=False)
-    decoder = Stack([writes() for _ in range(c.decoder_layers)], norm(), bias=bias(causal=True))
+    decoder = stack([writes() for _ in range(c.decoder_layers)], causal=True)
     scale = c.dim**-0.5 if c.scale_logits else 1.0
     head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, scale=scale))
     return Seq2Seq(embed, encoder, decoder, head, start_token=c.start_token)
@@ -99,8 +106,10 @@ def t5_names(c: T5Config) -> list[Row]:
 def stack_names(c: T5Config, theirs: str, ours: str, ffn: int) -> list[Row]:
     """A stack whose blocks have their feed-forward part in place `ffn`."""
     matrices = ("{wi_0,wi_1,wo}", "{gate,up,down}") if c.gated else ("{wi,wo}", "{up,down}")
+    bias = "SelfAttention.relative_attention_bias"
     return [
-        (f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias", f"{ours}.bias.table"),
+        (f"{theirs}.block.*.layer.0.{bias}", f"{ours}.*.attn.position_bias.table"),
+        (f"{theirs}.block.0.layer.0.{bias}", f"{ours}.bias.table"),
         (f"{theirs}.block.*.layer.0.SelfAttention.{{q,k,v,o}}", f"{ours}.*.attn.{{q,k,v,o}}"),
         (f"{theirs}.block.*.layer.0.layer_norm", f"{ours}.*.attn_norm"),
         (f"{theirs}.block.*.layer.{ffn}.DenseReluDense.{matrices[0]}", f"{ours}.*.ffn.{matrices[1]}"),
@@ -182,4 +191,10 @@ MT5 = replace(
         vocab=128, dim=32, layers=2, decoder_layers=1, heads=3, head_dim=8, hidden=48, buckets=8, far=16
     ),
     heads={"lm": "MT5ForConditionalGeneration", "none": "MT5EncoderModel"},
+)  # fmt: skip
+
+UMT5 = replace(
+    MT5, name="umt5", model_types=("umt5",), paper="Chung et al. 2023, arXiv 2304.09151",
+    build=partial(t5, own_bias=True), presets={"umt5-small": MT5Config(vocab=256384)},
+    heads={"lm": "UMT5ForConditionalGeneration", "none": "UMT5EncoderModel"},
 )  # fmt: skip

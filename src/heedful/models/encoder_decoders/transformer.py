@@ -7,6 +7,7 @@ From RNNsearch:  attention alone, in encoder, decoder and between them   no recu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from heedful.models.base import Config, Family, Seq2Seq, derived, from_zero
 from heedful.models.recurrent.language_models import same_keys, same_names
@@ -30,6 +31,7 @@ class TransformerConfig(Config):
     decoder_heads: int = derived(lambda c: c.heads)
     decoder_hidden: int = derived(lambda c: c.hidden)
     act: str = "relu"
+    norm_first: bool = False  # norms before each part and at the end, or after each part
     dropout: float = 0.1
     start_token: int = from_zero(0)  # what the decoder reads first
 
@@ -37,27 +39,29 @@ class TransformerConfig(Config):
 def transformer(c: TransformerConfig) -> Seq2Seq:
     embed = Embedding(c.vocab, c.dim, position=Sinusoidal(c.dim), scale=c.dim**0.5, dropout=c.dropout)
     head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=True), none=NoHead)
-    return Seq2Seq(embed, transformer_encoder(c), transformer_decoder(c), head, start_token=c.start_token)
+    return Seq2Seq(embed, *transformer_stacks(c), head, start_token=c.start_token)
 
 
-def transformer_encoder(c: TransformerConfig) -> Stack:
-    attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
-    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act))
-    block = lambda: Block(lambda: LayerNorm(c.dim), "post", c.dropout, attn=attn(), ffn=ffn())
-    return Stack([block() for _ in range(c.layers)])
-
-
-def transformer_decoder(c: TransformerConfig) -> Stack:
-    attn = lambda: Attention(c.dim, c.decoder_heads, bias=True, dropout=c.dropout)
-    cross = lambda: CrossAttention(c.dim, c.decoder_heads, bias=True, dropout=c.dropout)
-    ffn = lambda: MLP(c.dim, c.decoder_hidden, activation(c.act))
-    block = lambda: Block(lambda: LayerNorm(c.dim), "post", c.dropout, attn=attn(), cross=cross(), ffn=ffn())
-    return Stack([block() for _ in range(c.decoder_layers)])
+def transformer_stacks(c: TransformerConfig) -> tuple[Stack, Stack]:
+    """The encoder and the decoder, which attends to the encoder's output as well."""
+    norm = lambda: LayerNorm(c.dim)
+    order: Literal["pre", "post"] = "pre" if c.norm_first else "post"
+    stack = lambda layers, parts: Stack(
+        [Block(norm, order, c.dropout, **parts()) for _ in range(layers)], norm() if c.norm_first else None
+    )
+    attn = lambda kind, heads: kind(c.dim, heads, bias=True, dropout=c.dropout)
+    ffn = lambda hidden: MLP(c.dim, hidden, activation(c.act))
+    reads = lambda: {"attn": attn(Attention, c.heads), "ffn": ffn(c.hidden)}
+    writes = lambda: {
+        "attn": attn(Attention, c.decoder_heads), "cross": attn(CrossAttention, c.decoder_heads),
+        "ffn": ffn(c.decoder_hidden),
+    }  # fmt: skip
+    return stack(c.layers, reads), stack(c.decoder_layers, writes)
 
 
 NAMES = same_names(
     "embed.token", "{encoder,decoder}.*.{attn,cross}.{q,k,v,o}", "{encoder,decoder}.*.ffn.{up,down}",
-    "{encoder,decoder}.*.{attn,cross,ffn}_norm",
+    "{encoder,decoder}.*.{attn,cross,ffn}_norm", "{encoder,decoder}.norm",
 )  # fmt: skip
 
 TRANSFORMER = Family(

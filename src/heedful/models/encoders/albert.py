@@ -104,7 +104,7 @@ def albert_names(c: AlbertConfig) -> list[Row]:
 
 
 def infer_albert(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
-    """Old files hold more than their class reads: a pooler, or the order head beside the masked words'."""
+    """Old files hold more than their class reads: a pooler, or the order head next to the masked words'."""
     has = lambda start: any(name.startswith(start) for name in names)
     head = values["head"]
     if head in ("none", "mlm") and has("predictions."):

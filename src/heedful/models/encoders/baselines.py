@@ -1,4 +1,4 @@
-"""Masked-word encoders without attention, to stand beside BERT on the same data and budget.
+"""Masked-word encoders without attention, to stand next to BERT on the same data and budget.
 
     bilstm   two LSTMs a layer, one reading ahead, one back (Graves and Schmidhuber 2005; Peters et al. 2018)
     cnn      residual convolutions: each word with its neighbours (Collobert et al. 2011; Gehring et al. 2017)

@@ -1,5 +1,5 @@
 """BERT (Devlin et al. 2019, arXiv 1810.04805), RoBERTa (Liu et al. 2019), XLM-R (Conneau et al. 2020),
-DistilBERT (Sanh et al. 2019).
+DistilBERT (Sanh et al. 2019), CamemBERT (Martin et al. 2020), ERNIE (Sun et al. 2019).
 
 From the Transformer:  the encoder alone   learned positions   token types   GELU   two objectives
 RoBERTa:               no sentence pairs, one type; the table of positions starts at the padding's index + 1
@@ -10,6 +10,7 @@ DistilBERT:            half the layers, no types, no pooler
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import Head, MLMHead, NextHead, Pooler, PretrainHead, choose_head, encoder_heads
 from heedful.nn.norm import LayerNorm
-from heedful.nn.position import Learned
+from heedful.nn.position import Learned, Rotary
 from heedful.weights.names import Row
 
 
@@ -78,11 +79,14 @@ class DistilBertConfig(BertConfig):
             )
 
 
-def bert_encoder(c: BertConfig, head: Head, bias: nn.Module | None = None) -> LM:
+def bert_encoder(
+    c: BertConfig, head: Head, bias: nn.Module | None = None, rotary: Rotary | None = None
+) -> LM:
+    """BERT's encoder; `rotary` stands in the place of learned positions."""
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
-    position = Learned(c.context, c.dim, c.offset)
+    position = None if rotary else Learned(c.context, c.dim, c.offset)
     embed = Embedding(c.vocab, c.dim, position=position, types=c.types, norm=norm(), dropout=c.dropout)
-    attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
+    attn = lambda: Attention(c.dim, c.heads, bias=True, rotary=rotary, dropout=c.dropout)
     block = lambda: Block(norm, "post", c.dropout, attn=attn(), ffn=MLP(c.dim, c.hidden, activation(c.act)))
     head = head.keep(Pooler(c.dim)) if c.pooler else head
     return LM(embed, Stack([block() for _ in range(c.layers)], bias=bias), head, causal=False)
@@ -148,13 +152,13 @@ def out_names(stem: str, head: str, tied: bool) -> list[Row]:
     return [(f"{stem}.decoder", f"{head}.out"), (f"{stem}.bias", f"{head}.spare")]
 
 
-def bert_names(c: BertConfig) -> list[Row]:
+def bert_names(c: BertConfig, stem: str = "bert") -> list[Row]:
     words = "head.mlm" if c.head == "pretrain" else "head"
     return [
-        *backbone_names("bert"),
-        qkv_names("bert"),
-        ("bert.pooler.dense", "head.pool.dense"),
-        ("bert.pooler.dense", "head.next.pool.dense"),
+        *backbone_names(stem),
+        qkv_names(stem),
+        (f"{stem}.pooler.dense", "head.pool.dense"),
+        (f"{stem}.pooler.dense", "head.next.pool.dense"),
         ("cls.predictions.transform.{dense,LayerNorm}", f"{words}.{{dense,norm}}"),
         *out_names("cls.predictions", words, c.tied),
         ("cls.seq_relationship", "head.next.next" if c.head == "pretrain" else "head.next"),
@@ -210,7 +214,7 @@ REQUIRE = {"position_embedding_type": ("absolute",), "is_decoder": (False,), "ad
 
 
 def infer_bert(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
-    """Old files hold more than their class reads: a pooler, or the sentence head beside the masked words'."""
+    """Old files hold more than their class reads: a pooler, or also the sentence head."""
     has = lambda word: any(word in name for name in names)
     head = values["head"]
     if head in ("none", "mlm") and has("cls.predictions."):
@@ -229,6 +233,7 @@ def read_offset(hf_config: dict[str, Any]) -> dict[str, Any]:
     return {"offset": offset, "context": hf_config["max_position_embeddings"] - offset}
 
 
+LARGE: dict[str, Any] = dict(dim=1024, layers=24, heads=16)
 TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
 
 BERT = Family(
@@ -236,7 +241,7 @@ BERT = Family(
     presets={
         "bert-base-uncased": BertConfig(),
         "bert-base-cased": BertConfig(vocab=28996),
-        "bert-large-uncased": BertConfig(dim=1024, layers=24, heads=16),
+        "bert-large-uncased": BertConfig(**LARGE),
         "minilm-l6": BertConfig(dim=384, layers=6, head="none"),
         "minilm-l12": BertConfig(dim=384, head="none"),
     },
@@ -256,6 +261,16 @@ BERT = Family(
         "bert.feed_forward_length": "hidden", "bert.attention.head_count": "heads",
         "bert.attention.layer_norm_epsilon": "norm_eps", "tokenizer.ggml.token_type_count": "types",
     },
+)  # fmt: skip
+
+ERNIE = replace(
+    BERT, name="ernie", names=partial(bert_names, stem="ernie"), prefix="ernie", model_types=("ernie",),
+    presets={"ernie-2.0-base": BertConfig(head="none"), "ernie-2.0-large": BertConfig(**LARGE, head="none")},
+    heads={kind: name.replace("Bert", "Ernie") for kind, name in BERT.heads.items()},
+    require={**REQUIRE, "use_task_id": (None, False)}, fixed={"use_task_id": False},
+    copies={theirs: ours.replace("bert.", "ernie.") for theirs, ours in BERT.copies.items()},
+    gguf="", gguf_names=(), gguf_keys={}, gguf_read=None, gguf_write=None,
+    paper="Sun et al. 2019, arXiv 1907.12412",
 )  # fmt: skip
 
 ROBERTA = Family(
@@ -281,6 +296,12 @@ XLM_ROBERTA = replace(
     heads={kind: f"XLM{name}" for kind, name in ROBERTA.heads.items()},
     absent={**ROBERTA.absent, "vocab_size": 30522},
     paper="Conneau et al. 2020, arXiv 1911.02116",
+)  # fmt: skip
+
+CAMEMBERT = replace(
+    XLM_ROBERTA, name="camembert", model_types=("camembert",), paper="Martin et al. 2020, arXiv 1911.03894",
+    presets={"camembert-base": RobertaConfig(vocab=32005, pooler=True)},
+    heads={kind: name.replace("Roberta", "Camembert") for kind, name in ROBERTA.heads.items()},
 )  # fmt: skip
 
 DISTILBERT = Family(

@@ -1,7 +1,7 @@
 """DeBERTa (He et al. 2021, arXiv 2006.03654), DeBERTa v2 and v3 (He et al. 2023, arXiv 2111.09543).
 
 From BERT:   positions enter the scores as vectors of distances, not the embedding
-v2:          far distances share buckets, a convolution beside the first layer, a norm over the distances
+v2:          far distances share buckets, a convolution next to the first layer, a norm over the distances
 v3:          v2 whose distances use the content's own projections, trained as ELECTRA is
 """
 
@@ -48,14 +48,14 @@ class DebertaConfig(Config):
     norm_eps: float = 1e-7
     dropout: float = 0.1
     tied: bool = True
-    legacy: bool = False  # the masked-word head under BERT's names, with a matrix of its own if not tied
+    legacy: bool = False  # the masked-word head under BERT's names, with its own matrix if not tied
     head: str = "mlm"
 
     def check(self) -> None:
         if not self.legacy and self.table_dim != self.dim:
             raise ConfigError(f"table_dim={self.table_dim} is not dim={self.dim}: this needs legacy=True")
         if not self.legacy and not self.tied:
-            raise ConfigError("tied=False needs legacy=True: the newer head has no matrix of its own")
+            raise ConfigError("tied=False needs legacy=True: the newer head has no separate matrix")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class DebertaV2Config(DebertaConfig):
     buckets: int = from_zero(256)  # 0: every distance has its own vector
     shared: bool = True  # distances use the content's projections
     far_norm: bool = True  # a norm over the vectors of distances
-    conv: int = from_zero(0)  # width of the convolution beside the first layer; 0: none
+    conv: int = from_zero(0)  # width of the convolution next to the first layer; 0: none
     conv_groups: int = 1
     conv_act: str = "tanh"
 

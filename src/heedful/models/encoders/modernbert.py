@@ -14,21 +14,14 @@ from torch import nn
 from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
-from heedful.models.family import no_token_ids, published_heads, published_keys
-from heedful.models.gguf_config import FUSED_QKV, ROWS, gguf_keys
-from heedful.models.hf_config import read_local_layers, read_rope, write_layer_types, write_rope
+from heedful.models.family import gguf_keys, no_token_ids, published_heads, published_keys
+from heedful.models.gguf_config import FUSED_QKV, ROWS
+from heedful.models.hf_config import read_local_layers
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
-from heedful.nn.head import (
-    Head,
-    MLMHead,
-    Pooler,
-    Transform,
-    choose_head,
-    encoder_heads,
-)
+from heedful.nn.head import Head, MLMHead, Pooler, Transform, choose_head, encoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Rotary, Scaling
 from heedful.weights.formats.gguf import GGUFFile
@@ -123,43 +116,21 @@ KEYS = published_keys(
     norm_bias="norm_bias", classifier_bias="head_bias", classifier_activation="head_act",
     decoder_bias="out_bias", attention_dropout="dropout", mlp_dropout="dropout", embedding_dropout="dropout",
 )  # fmt: skip
-LOCAL, GLOBAL = "sliding_attention", "full_attention"
 POOLING = {"cls": "first", "mean": "mean"}
 
 
 def read_modernbert(hf_config: dict[str, Any]) -> dict[str, Any]:
-    """Newer files list the kind of every layer and both rotations; older ones say which layers are global."""
-    context, layers = hf_config.get("max_position_embeddings", 8192), hf_config.get("num_hidden_layers", 22)
-    apart = hf_config.get("global_attn_every_n_layers", 3)
-    turns = hf_config.get("rope_parameters") or {}
-    older = {
-        GLOBAL: hf_config.get("global_rope_theta", 160000.0),
-        LOCAL: hf_config.get("local_rope_theta", 10000.0),
-    }
-    scaled = {"rope_scaling": hf_config.get("rope_scaling")}
-    rope = {
-        kind: read_rope({"rope_theta": base, "rope_parameters": turns.get(kind), **scaled}, context)
-        for kind, base in older.items()
-    }
-    (base, scaling), (local_base, local_scaling) = rope[GLOBAL], rope[LOCAL]
+    """Newer files list the kind of every layer; older ones say which layers are global."""
+    layers, apart = hf_config.get("num_hidden_layers", 22), hf_config.get("global_attn_every_n_layers", 3)
     # A head of sentence vectors, which is ours, uses the same key.
     own = str(hf_config.get("model_type")).startswith("heedful-")
     pooling = "cls" if own else hf_config.get("classifier_pooling", "cls")
-    return {
-        "local": read_local_layers(hf_config, (i for i in range(layers) if i % apart)), "rope_base": base,
-        "rope_scaling": scaling, "local_rope_base": local_base, "local_rope_scaling": local_scaling,
-        "pooling": POOLING.get(pooling, pooling),
-    }  # fmt: skip
+    local = read_local_layers(hf_config, (i for i in range(layers) if i % apart))
+    return {"local": local, "pooling": POOLING.get(pooling, pooling)}
 
 
 def write_modernbert(c: ModernBertConfig) -> dict[str, Any]:
-    rope = {
-        GLOBAL: write_rope(c.rope_base, c.rope_scaling),
-        LOCAL: write_rope(c.local_rope_base, c.local_rope_scaling),
-    }
-    kinds = write_layer_types(c.layers, c.local)
-    pooling = next(theirs for theirs, ours in POOLING.items() if ours == c.pooling)
-    return {"rope_parameters": rope, "layer_types": kinds, "classifier_pooling": pooling}
+    return {"classifier_pooling": next(theirs for theirs, ours in POOLING.items() if ours == c.pooling)}
 
 
 GGUF_NAMES: list[Row] = [

@@ -11,8 +11,8 @@ from typing import Any
 
 from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.models.encoders.bert import out_names
-from heedful.models.family import published_heads, published_keys
-from heedful.models.gguf_config import FUSED_QKV, gguf_keys
+from heedful.models.family import gguf_keys, published_heads, published_keys
+from heedful.models.gguf_config import FUSED_QKV
 from heedful.models.hf_config import read_rope
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack

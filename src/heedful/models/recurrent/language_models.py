@@ -1,7 +1,7 @@
 """Recurrent language models: RNN (Elman 1990; Mikolov et al. 2010), LSTM (Zaremba et al. 2014), GRU (Cho et
 al. 2014). A vector per layer is all they remember.
 
-From RNN to LSTM:  a cell c beside h, which gates write, keep and read
+From RNN to LSTM:  a cell c next to h, which gates write, keep and read
 From LSTM to GRU:  two gates instead of three, no cell
 """
 

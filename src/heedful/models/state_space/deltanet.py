@@ -6,7 +6,8 @@ From OLMo 2:  three of four layers remember by the gated delta rule, and have th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -15,13 +16,8 @@ from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived
 from heedful.models.decoders.llama_lineage.llama import NAMES, llama
-from heedful.models.decoders.llama_lineage.olmo import (
-    OLMO2,
-    TINY,
-    Olmo2Config,
-    olmo2_attention,
-)
-from heedful.models.family import no_token_ids, published_keys
+from heedful.models.decoders.llama_lineage.olmo import OLMO2, Olmo2Config, olmo2_attention
+from heedful.models.family import descend, no_token_ids
 from heedful.models.hf_config import read_local_layers, read_rope, write_layer_types, write_rope
 from heedful.nn.block import Block, MakeNorm, SandwichBlock
 from heedful.nn.context import Part
@@ -46,19 +42,27 @@ class OlmoHybridConfig(Olmo2Config):
 
     def check(self) -> None:
         super().check()
-        if self.act not in ("silu", "swish"):  # it also follows the convolution, where kernels compute silu
-            raise ConfigError(f"act={self.act!r} is not built for olmo-hybrid", hint="set act='silu'")
-        wrong = [i for i in self.attend_at if not 0 <= i < self.layers]
-        if wrong:
-            raise ConfigError(f"attend_at has {wrong[0]}", hint=f"layers are 0 … {self.layers - 1}")
-        check_divides("key_heads", self.key_heads, "delta_heads", self.delta_heads)
+        check_delta(self)
+
+
+def check_delta(c: Any) -> None:
+    """Raise ConfigError for values of layers that remember that do not go together."""
+    if c.act not in ("silu", "swish"):  # it also follows the convolution, where kernels compute silu
+        raise ConfigError(f"act={c.act!r} is not built with a delta rule", hint="set act='silu'")
+    wrong = [i for i in c.attend_at if not 0 <= i < c.layers]
+    if wrong:
+        raise ConfigError(f"attend_at has {wrong[0]}", hint=f"layers are 0 … {c.layers - 1}")
+    check_divides("key_heads", c.key_heads, "delta_heads", c.delta_heads)
+
+
+def delta_part(c: Any, **more: Any) -> GatedDeltaNet:
+    """The part of a layer that remembers."""
+    sizes = (c.dim, c.delta_heads, c.key_dim, c.value_dim)
+    return GatedDeltaNet(*sizes, key_heads=c.key_heads, width=c.width, **more)
 
 
 def olmo_hybrid(c: OlmoHybridConfig) -> LM:
-    delta = lambda: GatedDeltaNet(
-        c.dim, c.delta_heads, c.key_dim, c.value_dim, key_heads=c.key_heads, width=c.width,
-        max_beta=2.0 if c.negative else 1.0,
-    )  # fmt: skip
+    delta = lambda: delta_part(c, max_beta=2.0 if c.negative else 1.0)
 
     attend = lambda rotary, i: olmo2_attention(c, rotary if c.rotary else None, i)
 
@@ -70,24 +74,28 @@ def olmo_hybrid(c: OlmoHybridConfig) -> LM:
     return llama(c, attn=lambda rotary, i: attend(rotary, i) if i in c.attend_at else delta(), block=block)
 
 
+def rows_at(layers: Sequence[int], rows: Sequence[Row]) -> list[Row]:
+    """Rows of some layers alone, which stand before those of all."""
+
+    def at(i: int, pattern: str | tuple[str, ...]) -> Any:
+        if isinstance(pattern, tuple):
+            return tuple(at(i, each) for each in pattern)
+        return pattern.replace("*", str(i), 1)
+
+    return [(at(i, row[0]), at(i, row[1]), *row[2:]) for i in layers for row in rows]
+
+
 def olmo_hybrid_names(c: OlmoHybridConfig) -> list[Row]:
     """Rows of the layers that attend come first: the others have the same names here and others there."""
     delta, keys = "model.layers.*.linear_attn", c.key_heads * c.key_dim
     convolved = tuple(f"{delta}.{x}_conv1d" for x in "qkv")
-    attending = [
-        row
-        for i in c.attend_at
-        for row in (
-            (f"model.layers.{i}.self_attn.{{q,k,v,o}}_proj", f"blocks.{i}.attn.{{q,k,v,o}}"),
-            (f"model.layers.{i}.self_attn.{{q,k}}_norm", f"blocks.{i}.attn.{{q,k}}_norm"),
-            (
-                f"model.layers.{i}.post_{{attention,feedforward}}_layernorm",
-                f"blocks.{i}.{{attn,ffn}}_post_norm",
-            ),
-        )
+    attending: list[Row] = [
+        ("model.layers.*.self_attn.{q,k,v,o}_proj", "blocks.*.attn.{q,k,v,o}"),
+        ("model.layers.*.self_attn.{q,k}_norm", "blocks.*.attn.{q,k}_norm"),
+        ("model.layers.*.post_{attention,feedforward}_layernorm", "blocks.*.{attn,ffn}_post_norm"),
     ]
     return [
-        *attending,
+        *rows_at(c.attend_at, attending),
         (f"{delta}.{{q,k,v,o,a,b,g}}_proj", "blocks.*.attn.{q,k,v,o,decay,beta,gate}"),
         (f"{delta}.{{A_log,dt_bias,o_norm}}", "blocks.*.attn.{A_log,step_bias,norm}"),
         (convolved, "blocks.*.attn.conv", Concatenation((keys, keys, c.delta_heads * c.value_dim))),
@@ -96,19 +104,28 @@ def olmo_hybrid_names(c: OlmoHybridConfig) -> list[Row]:
     ]
 
 
-KEYS = published_keys(
-    OlmoHybridConfig, linear_num_value_heads="delta_heads", linear_num_key_heads="key_heads",
-    linear_key_head_dim="key_dim", linear_value_head_dim="value_dim", linear_conv_kernel_dim="width",
-    linear_allow_neg_eigval="negative",
-)  # fmt: skip
+DELTA_KEYS = {
+    "linear_num_value_heads": "delta_heads", "linear_num_key_heads": "key_heads",
+    "linear_key_head_dim": "key_dim", "linear_value_head_dim": "value_dim", "linear_conv_kernel_dim": "width",
+}  # fmt: skip
 REMEMBERS = "linear_attention"
+
+
+def read_attending(hf_config: dict[str, Any]) -> dict[str, Any]:
+    """The layers that attend: by a list, or every fourth."""
+    count, every = hf_config.get("num_hidden_layers", 32), hf_config.get("full_attention_interval", 4)
+    remember = read_local_layers(hf_config, (i for i in range(count) if (i + 1) % every), REMEMBERS)
+    return {"attend_at": tuple(i for i in range(count) if i not in remember)}
+
+
+def write_attending(c: Any) -> dict[str, Any]:
+    remember = [i for i in range(c.layers) if i not in c.attend_at]
+    return {"layer_types": write_layer_types(c.layers, remember, REMEMBERS)}
 
 
 def read_olmo_hybrid(hf_config: dict[str, Any]) -> dict[str, Any]:
     """Released files have null for the base of rotations: their layers attend without positions."""
-    count = hf_config.get("num_hidden_layers", 32)
-    remember = read_local_layers(hf_config, (i for i in range(count) if i % 4 < 3), REMEMBERS)
-    layers = {"attend_at": tuple(i for i in range(count) if i not in remember)}
+    layers = read_attending(hf_config)
     if ({"rope_theta": 0} | hf_config | (hf_config.get("rope_parameters") or {}))["rope_theta"] is None:
         return {**layers, "rotary": False, "rope_scaling": None}
     base, scaling = read_rope(hf_config, hf_config.get("max_position_embeddings", 65536))
@@ -117,9 +134,7 @@ def read_olmo_hybrid(hf_config: dict[str, Any]) -> dict[str, Any]:
 
 def write_olmo_hybrid(c: OlmoHybridConfig) -> dict[str, Any]:
     rope = write_rope(c.rope_base, c.rope_scaling)
-    remember = [i for i in range(c.layers) if i not in c.attend_at]
-    kinds = write_layer_types(c.layers, remember, REMEMBERS)
-    return {"layer_types": kinds, "rope_parameters": rope if c.rotary else rope | {"rope_theta": None}}
+    return write_attending(c) | {"rope_parameters": rope if c.rotary else rope | {"rope_theta": None}}
 
 
 # What transformers saves calls a norm of the layers that attend by the name of one of the others.
@@ -128,14 +143,13 @@ NORMS = {
     for i in range(256)
 }
 
-OLMO_HYBRID = replace(
-    OLMO2, name="olmo-hybrid", config=OlmoHybridConfig, build=olmo_hybrid, names=olmo_hybrid_names, keys=KEYS,
-    presets={"olmo-hybrid-7b": OlmoHybridConfig()},
-    tiny=OlmoHybridConfig(**TINY, attend_at=(1,), delta_heads=4, key_heads=2, key_dim=4),
-    model_types=("olmo_hybrid",), heads={"lm": "OlmoHybridForCausalLM", "none": "OlmoHybridModel"},
-    read=read_olmo_hybrid, write=write_olmo_hybrid, usual=no_token_ids, absent={},
+OLMO_HYBRID = descend(
+    OLMO2, "olmo-hybrid", OlmoHybridConfig, build=olmo_hybrid, names=olmo_hybrid_names,
+    keys=DELTA_KEYS | {"linear_allow_neg_eigval": "negative"}, presets={"olmo-hybrid-7b": {}},
+    tiny=dict(hidden=48, attend_at=(1,), delta_heads=4, key_heads=2, key_dim=4),
+    heads={"lm": "OlmoHybridForCausalLM", "none": "OlmoHybridModel"},
+    read=read_olmo_hybrid, write=write_olmo_hybrid, usual=no_token_ids,
     reads={"layer_types": "tuple[str, ...]", "rope_theta": "float | None"},
-    require={**OLMO2.require, "hidden_act": ("silu", "swish")},
-    copies={**OLMO2.copies, **NORMS}, gguf="", gguf_names=(), gguf_keys={},
+    require={"hidden_act": ("silu", "swish")}, copies={**OLMO2.copies, **NORMS},
     paper="Yang et al. 2025, arXiv 2412.06464",
 )  # fmt: skip

@@ -1,23 +1,25 @@
-"""Mamba (Gu and Dao 2023, arXiv 2312.00752).
+"""Mamba (Gu and Dao 2023, arXiv 2312.00752) and Falcon Mamba (Zuo et al. 2024, arXiv 2410.05355).
 
 From the Transformer:  attention and feed-forward → one gated part over a selective state space   no positions
 From S4:               Δ, B and C read the token, so that the state can choose what to keep
+From Mamba to Falcon:  the numbers that make Δ, B and C are normalised
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
-from heedful.models.family import published_keys
+from heedful.models.family import descend, published_keys
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import LMHead, NoHead, choose_head
-from heedful.nn.state_space.ssm import Mamba, NarrowRMSNorm, Widen
+from heedful.nn.state_space.ssm import Mamba, NarrowRMSNorm, NormedMamba, Widen
 from heedful.weights.names import Row
 from heedful.weights.ops import Fused, NegatedExp, Reshape
 
@@ -49,7 +51,7 @@ class StateSpaceConfig(Config):
     def check(self) -> None:
         if self.hidden % self.dim:
             raise ConfigError(
-                f"hidden={self.hidden} is no multiple of dim={self.dim}", hint=f"take {2 * self.dim}"
+                f"hidden={self.hidden} is not a multiple of dim={self.dim}", hint=f"take {2 * self.dim}"
             )
         check_steps(self.step_min, self.step_max)
 
@@ -67,11 +69,24 @@ def stack_state_spaces(c: StateSpaceConfig, ssm: Callable[[], Part]) -> LM:
     return LM(embed, Stack([Block(norm, ssm=ssm()) for _ in range(c.layers)], norm()), head)
 
 
-def mamba(c: MambaConfig) -> LM:
-    return stack_state_spaces(c, lambda: Mamba(
+@dataclass(frozen=True, kw_only=True)
+class FalconMambaConfig(MambaConfig):
+    vocab: int = 65024
+    dim: int = 4096
+    layers: int = 64
+    select_eps: float = 1e-6  # of the norms of Δ, B and C
+    tied: bool = False
+
+
+def mamba(c: MambaConfig, part: Callable[..., Mamba] = Mamba) -> LM:
+    return stack_state_spaces(c, lambda: part(
         c.dim, c.hidden, c.state, c.rank, width=c.width, bias=c.bias, conv_bias=c.conv_bias,
         step=(c.step_min, c.step_max),
     ))  # fmt: skip
+
+
+def falcon_mamba(c: FalconMambaConfig) -> LM:
+    return mamba(c, partial(NormedMamba, eps=c.select_eps))
 
 
 MIXER = "backbone.layers.*.mixer"
@@ -165,4 +180,13 @@ MAMBA = Family(
     copies={"lm_head.weight": "backbone.embeddings.weight"}, paper="Gu and Dao 2023, arXiv 2312.00752",
     gguf="mamba", gguf_names=mamba_gguf_names, gguf_keys=gguf_state_keys("mamba", time_step_rank="rank"),
     gguf_write=lambda c: gguf_limits("mamba"),
+)  # fmt: skip
+
+FALCON_MAMBA = descend(
+    MAMBA, "falcon-mamba", FalconMambaConfig, build=falcon_mamba, keys={"mixer_rms_eps": "select_eps"},
+    presets={"falcon-mamba-7b": {}}, heads={"lm": "FalconMambaForCausalLM", "none": "FalconMambaModel"},
+    absent={
+        "vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 32, "tie_word_embeddings": True
+    },
+    paper="Zuo et al. 2024, arXiv 2410.05355",
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Mamba-2 (Dao and Gu 2024, arXiv 2405.21060).
 
 From Mamba:  one decay for a whole head, so that chunks are matrix products   heads share B and C
-             Δ, B and C are read beside u, and not from it   a norm after the gate
+             Δ, B and C are read next to u, and not from it   a norm after the gate
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Mamba2Config(StateSpaceConfig):
     def check(self) -> None:
         super().check()
         if self.heads * self.head_dim != self.hidden:
-            said = f"heads={self.heads} of head_dim={self.head_dim} are not hidden={self.hidden}"
-            raise ConfigError(said, hint="leave head_dim out")
+            message = f"heads={self.heads} of head_dim={self.head_dim} are not hidden={self.hidden}"
+            raise ConfigError(message, hint="leave head_dim out")
         check_divides("groups", self.groups, "heads", self.heads)
         check_divides("norm_groups", self.norm_groups, "hidden", self.hidden)
 

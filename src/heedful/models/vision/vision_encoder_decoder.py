@@ -3,7 +3,7 @@ and captions by GPT-2.
 
 From the Transformer:  the source is an image cut into patches   a class token   norms before each part
 From ViT to DeiT:      a second learned token, for distillation (Touvron et al. 2021)
-TrOCR's decoder:       BART's, with an output matrix of its own; keys and values read ViT's own width
+TrOCR's decoder:       BART's, with its own output matrix; keys and values read ViT's own width
 GPT-2's decoder:       norms before each part, a cross-attention between the two
 """
 
@@ -12,19 +12,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from heedful.core.checks import check_choice
-from heedful.core.errors import ConfigError, InputError
+from heedful.core.errors import ConfigError
 from heedful.core.images import ImageProcessor
-from heedful.models.base import Config, Family, Seq2Seq, State, derived, from_zero
+from heedful.models.base import Config, Family, derived, from_zero
+from heedful.models.media import MediaSeq2Seq
 from heedful.nn.attention.multi_head import Attention, CrossAttention, head_size
 from heedful.nn.block import Block, Stack
-from heedful.nn.context import Context, Mask, Watch
 from heedful.nn.embedding import Embedding, PatchEmbedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import Head, LMHead, Pooler, choose_head
+from heedful.nn.head import LMHead, Pooler, choose_head
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned, Sinusoidal
 from heedful.weights.names import Row
@@ -90,55 +89,7 @@ class VisionConfig(Config):
         head_size(self.encoder_dim, self.encoder_heads)
 
 
-class ImageSeq2Seq(Seq2Seq):
-    """pixels → patches → encoder → memory → decoder → head; the memory has a vector for each patch.
-
-    `project` makes the memory as wide as the decoder where that does not read the encoder's own width.
-    """
-
-    embed: PatchEmbedding
-
-    def __init__(
-        self, embed: PatchEmbedding, encoder: Stack, decoder: Stack, head: Head, *,
-        target_embed: Embedding, project: nn.Linear | None, start_token: int,
-    ) -> None:  # fmt: skip
-        super().__init__(embed, encoder, decoder, head, target_embed=target_embed, start_token=start_token)
-        self.project = project
-
-    def forward(self, source: Tensor, target: Tensor | None = None, **how: Any) -> Tensor:
-        """Logits (B, T, V) of what is written about images (B, C, H, W), given target[:, :t+1]."""
-        if target is None:
-            raise InputError("a model that reads images needs a target", hint="generate writes one")
-        return super().forward(source, target, **how)
-
-    @property
-    def tables(self) -> dict[str, Embedding]:
-        """Only text has a table: what stands for tokens is the target's."""
-        return {"tokens": self.decoder_embed, "target": self.decoder_embed}
-
-    def check_ids(self, tokens: Tensor, embed: Embedding, name: str = "tokens") -> None:
-        if not tokens.is_floating_point():  # pixels are no ids
-            super().check_ids(tokens, embed, name)
-
-    def _read(
-        self,
-        source: Tensor,
-        *,
-        valid: Tensor | None = None,
-        watch: Watch | None = None,
-        backend: str = "auto",
-    ) -> State:
-        self.embed.check_pixels(source)
-        if valid is not None:
-            raise InputError("an image has no padding", hint="leave valid out")
-        runs: frozenset[int] = frozenset() if watch is None else watch.begin()
-        pos = torch.arange(self.embed.count, device=source.device)[None]
-        ctx = Context(pos, pos, Mask(), watch=watch, backend=backend)
-        memory = self.encoder(self.embed(source, ctx.at("embed")), ctx.at("encoder"))
-        return State(None, memory=memory if self.project is None else self.project(memory), runs=runs)
-
-
-def vision(c: VisionConfig) -> ImageSeq2Seq:
+def vision(c: VisionConfig) -> MediaSeq2Seq:
     image = (c.height, c.width)
     embed = PatchEmbedding(
         image, c.patch, c.channels, c.encoder_dim, first=c.first, dropout=c.encoder_dropout
@@ -150,7 +101,7 @@ def vision(c: VisionConfig) -> ImageSeq2Seq:
     )  # fmt: skip
     head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied))
     head = head.keep(Pooler(c.encoder_dim)) if c.pooler else head
-    model = ImageSeq2Seq(
+    model = MediaSeq2Seq(
         embed, vit_encoder(c), text_decoder(c), head,
         target_embed=target, project=project, start_token=c.start_token,
     )  # fmt: skip
@@ -274,11 +225,12 @@ def read_parts(hf_config: dict[str, Any]) -> dict[str, Any]:
     """Our fields from the two configs that a published one holds."""
     values: dict[str, Any] = {}
     parts = {"encoder": tuple(ENCODERS.values()), "decoder": tuple(DECODERS)}
-    for name, known in parts.items():
+    for name, kinds in parts.items():
         part, kind = hf_config[name], hf_config[name].get("model_type")
-        if kind not in known:
+        if kind not in kinds:
             raise ConfigError(
-                f"config.json has a {name} of model_type={kind!r:.80}", hint=f"built here: {', '.join(known)}"
+                f"config.json has a {name} of model_type={kind!r:.80}",
+                hint=f"built here: {', '.join(kinds)}",
             )
         part = UNSAID[kind] | {key: value for key, value in part.items() if value is not None}
         for theirs, ours in (ENCODER_KEYS if name == "encoder" else DECODER_KEYS[kind]).items():

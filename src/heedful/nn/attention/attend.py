@@ -1,6 +1,6 @@
 """softmax(q kᵀ · scale + bias, masked) v   (Vaswani et al. 2017, eq. 1)
 
-A call may bend its scores (`softcap`) and give every row a sink beside its keys (`sinks`): then no fused
+A call may bend its scores (`softcap`) and give every row a sink besides its keys (`sinks`): then no fused
 kernel is asked.
 
 Several backends behind one signature. `reference` is the definition: it shows its scores and pattern. The
@@ -83,9 +83,9 @@ def masked_softmax(scores: Tensor, keep: Tensor | None, sinks: Tensor | None = N
     """
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if sinks is not None:
-        kept = wide if keep is None else wide.masked_fill(~keep, -math.inf)
+        visible = wide if keep is None else wide.masked_fill(~keep, -math.inf)
         sink = sinks.to(wide.dtype)[:, None, None].expand(*wide.shape[:-1], 1)
-        return torch.cat((kept, sink), -1).softmax(-1)[..., :-1].to(scores.dtype)
+        return torch.cat((visible, sink), -1).softmax(-1)[..., :-1].to(scores.dtype)
     if keep is None:
         return wide.softmax(-1).to(scores.dtype)
     pattern = wide.masked_fill(~keep, -math.inf).softmax(-1)

@@ -35,8 +35,8 @@ class Decoding(StatefulPart):
     def memory(self, ctx: Context, state: PartState | None) -> tuple[Tensor, Tensor]:
         """The keys (B, S, A) and the vectors themselves (B, S, M)."""
         assert ctx.memory is not None, "this decoder needs a memory: call the model with a source"
-        held = recall(state, "keys")
-        keys = self.score.keys(ctx.memory) if held is None else held
+        projected = recall(state, "keys")
+        keys = self.score.keys(ctx.memory) if projected is None else projected
         remember(state, keys=keys)
         k, v = ctx.see("k", keys[:, None], keys=-2), ctx.see("v", ctx.memory[:, None], keys=-2)
         return k[:, 0], v[:, 0]
@@ -82,7 +82,7 @@ class InputFeeding(Decoding):
     """h_t = LSTM([x_t ; a_{t−1}], h_{t−1}),  c_t = look(h_t),  a_t = tanh(W [c_t ; h_t])
 
     (Luong et al. 2015, eq. 5 and §3.3.) The attentional vector a is the output, and is fed to the next step
-    beside its word, so that the model knows where it looked. `layers` LSTMs stand on each other; the top one
+    with its word, so that the model knows where it looked. `layers` LSTMs stand on each other; the top one
     looks.
     """
 
@@ -107,11 +107,11 @@ class InputFeeding(Decoding):
             h = torch.cat((x[:, t], carry["a"]), -1)
             for i, layer in enumerate(self.layers):
                 assert isinstance(layer, LSTM)
-                kept = layer.cell(
+                new_state = layer.cell(
                     layer.x(h), {n: carry[f"{n}{i}"] for n in "hc"}, see_under(see, f"layers.{i}")
                 )
-                new |= {f"{n}{i}": value for n, value in kept.items()}
-                h = F.dropout(kept["h"], self.dropout, self.training)
+                new |= {f"{n}{i}": value for n, value in new_state.items()}
+                h = F.dropout(new_state["h"], self.dropout, self.training)
             c = self.look(h, keys, values, ctx, see)
             return new | {"a": see("a", torch.tanh(self.mix(torch.cat((c, h), -1))))}
 
@@ -157,8 +157,8 @@ class LayerByLayer(Bridge):
             name: part.tensors for name, part in encoder.parts.items() if isinstance(part, RecurrentState)
         }
         if not self.single_part:
-            return StateGroup({name: RecurrentState(**held) for name, held in layers.items()})
-        every = {f"{n}{i}": value for i, held in layers.items() for n, value in held.items()}
+            return StateGroup({name: RecurrentState(**tensors) for name, tensors in layers.items()})
+        every = {f"{n}{i}": value for i, tensors in layers.items() for n, value in tensors.items()}
         return StateGroup({"0": RecurrentState(**every)})
 
 

@@ -1,7 +1,7 @@
 """Disentangled attention (He et al. 2021, arXiv 2006.03654): a token's content and its place are two vectors.
 
 `Distances` holds the vectors of relative positions that all layers share, `DisentangledAttention` scores with
-them, `Neighbours` and `ConvBlock` are the convolution beside the first layer of the second version.
+them, `Neighbours` and `ConvBlock` are the convolution next to the first layer of the second version.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def log_bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
 class Distances(nn.Module):
     """δ(i, j) = clamp(bucket(i − j) + span, 0, 2·span − 1), a row of one table of 2·span vectors   (eq. 3)
 
-    One table for all layers. Without `buckets` every distance below `far` has a row of its own.
+    One table for all layers. Without `buckets` every distance below `far` has a separate row.
     """
 
     def __init__(self, dim: int, max_distance: int, buckets: int = 0, norm: nn.Module | None = None) -> None:

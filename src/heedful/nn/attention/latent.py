@@ -22,7 +22,7 @@ class LatentAttention(Part):
 
     (DeepSeek-AI 2024, arXiv 2405.04434, eq. 9–19.) Only the latent c (R numbers) and the rotary key r (Kr
     numbers, shared by all heads) are remembered: R + Kr per position instead of H (K + Kr + V). Queries come
-    straight from x, or through a latent of their own if `q_rank` is not 0: K plain entries, then Kr turned.
+    straight from x, or through a second latent if `q_rank` is not 0: K plain entries, then Kr turned.
 
     Two forms of one equation. *Expanded* makes k_h and v_h and attends as usual. *Absorbed* never makes them:
     q_hᵀ(U_h c) = (U_hᵀ q_h)ᵀ c, and V_h leaves the sum over positions, so the heads attend to the latents

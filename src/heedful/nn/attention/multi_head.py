@@ -132,18 +132,36 @@ class Attention(Part):
         mask = mask if self.window is None else replace(mask, window=self.window)
         dropout = self.dropout * self.training
         call = Call(q, k, v, ctx.q_pos, k_pos, mask, bias, self.scale, dropout, self.softcap)
-        out: Tensor = self.o(join_heads(self.attend(call, ctx)))
-        return out
+        return self.output(join_heads(self.attend(call, ctx)), x, ctx)
 
     def attend(self, call: Call, ctx: Context) -> Tensor:
         """Return what the heads read, (B, H, T, K)."""
         return attend(call, ctx)
 
+    def output(self, heads: Tensor, x: Tensor, ctx: Context) -> Tensor:
+        """Return o of what the heads read, which stands side by side, (B, T, H·K)."""
+        out: Tensor = self.o(heads)
+        return out
+
+
+class GatedAttention(Attention):
+    """o(σ(gate x) ⊙ concat_h p_h v_h)   (Qiu et al. 2025, arXiv 2505.06708)"""
+
+    pattern_leaves_out = "the gate after it"
+
+    def __init__(self, dim: int, heads: int, *args: Any, bias: bool = False, **more: Any) -> None:
+        super().__init__(dim, heads, *args, bias=bias, **more)
+        self.gate = nn.Linear(dim, heads * self.head_dim, bias=bias)
+
+    def output(self, heads: Tensor, x: Tensor, ctx: Context) -> Tensor:
+        gate = ctx.see("gate", self.gate(x))
+        return super().output(ctx.see("hidden", heads * gate.sigmoid()), x, ctx)
+
 
 class SinkAttention(Attention):
     """o(concat_h p_h v_h),  p_ij = e^s_ij / (e^b_h + Σ_j e^s_ij)   (OpenAI 2025, arXiv 2508.10925 §2.1)
 
-    A learned score b of each head stands beside those of the keys and has no value, so that a head can look
+    A learned score b of each head joins those of the keys and has no value, so that a head can look
     at nothing (Miller 2023; Xiao et al. 2024): rows of the pattern sum to less than 1.
     """
 
@@ -153,6 +171,18 @@ class SinkAttention(Attention):
 
     def attend(self, call: Call, ctx: Context) -> Tensor:
         return attend(replace(call, sinks=self.sinks), ctx)
+
+
+class BiasedAttention(Attention):
+    """Attention to whose scores this layer's own bias of distances is added   (Chung et al. 2023)"""
+
+    def __init__(self, *args: Any, position_bias: nn.Module, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.position_bias = position_bias
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        bias = ctx.see("bias", self.position_bias(ctx), keys=-1)
+        return super().forward(x, replace(ctx, bias=bias), state)
 
 
 class CrossAttention(Part):

@@ -2,7 +2,7 @@
 
 Inside a chunk the cost is quadratic, from chunk to chunk one state is carried: matrix products throughout, on
 which a GPU is fast and which a compiler joins with what stands around them. Only what is nearer than a piece
-is written out pair by pair, by an operator (on a GPU the kernels of `kernels/gpu/decayed.py`).
+is written out pair by pair, by an operator (on a GPU the kernels of `kernels/gpu/state_space/decayed.py`).
 """
 
 from __future__ import annotations
@@ -100,16 +100,9 @@ def _linear_chunks(
         v = v * (document == document[..., -1:])[..., None]
     resets = None if document is None else document[..., -1] > 0  # (B, 1, n)
     heads, groups = v.shape[1], k.shape[1]
-    ends = k.mT @ _join_group(v, groups)
-    if late is not None and document is None and fits_chunk_kernels(q, v):
-        assert end is not None
-        first = _join_group(to_float32(S)[:, :, None], groups)[:, :, 0].contiguous()
-        states, last = carry_heads(end[..., 0].transpose(1, 2).contiguous(), ends.contiguous(), first)
-        last = _split_group(last[:, :, None], heads)[:, :, 0]
-    else:
-        states, last = between_chunks(end, resets, to_float32(_split_group(ends, heads)), S)
-        states = _join_group(states.to(q.dtype), groups)
-    before = to_float32(_split_group(q @ states, heads))
+    ends = to_float32(_split_group(k.mT @ _join_group(v, groups), heads))
+    states, last = between_chunks(end, resets, ends, S)
+    before = to_float32(_split_group(q @ _join_group(states.to(q.dtype), groups), heads))
     y = y + (before if late is None else late * before)
     return y.flatten(2, 3)[:, :, :T], last
 
@@ -130,19 +123,13 @@ def _inside_chunks(
     """Σ_{s≤t} of one chunk, (B, H, n, c, K′).
 
     Without decays by one pattern, and with one decay for a whole head by its product with that of the decays.
-    With one for each channel exp(log_t − log_s) is a factor of t times one of s, neither above
-    1, at any position between the two: so each piece of `small` positions reads what stands before the piece
-    by way of its border, and itself pair by pair   (Yang et al. 2024 §4.3).
+    With one per channel, exp(log_t − log_s) is a factor of t times one of s, neither above 1, at any position
+    between the two. So each piece of `small` positions reads the earlier ones by way of its border, and
+    itself pair by pair   (Yang et al. 2024 §4.3).
     """
     size, by_head = q.shape[3], log is not None and log.shape[-1] == 1
     if log is not None and not by_head and size == small:
         return to_float32(_decayed_pattern(q, k, log, document) @ v)
-    if by_head and document is None and fits_chunk_kernels(q, v):
-        assert log is not None
-        dtype = torch.get_autocast_dtype(q.device.type)
-        natural = lambda x: x.permute(0, 2, 3, 1, 4).flatten(1, 2).contiguous()  # (B, T, H, ·)
-        made = chunk_heads(*(natural(x.to(dtype)) for x in (q, k, v)), natural(log)[..., 0], size)
-        return to_float32(made).unflatten(1, (-1, size)).permute(0, 3, 1, 2, 4)
     place = torch.arange(size, device=q.device)
     if log is None or by_head:
         scores = q @ k.mT
@@ -167,104 +154,6 @@ def _inside_chunks(
     return y + to_float32(_decayed_pattern(q, k, log, new) @ v).flatten(3, 4)
 
 
-def fits_chunk_kernels(q: Tensor, v: Tensor) -> bool:
-    """Whether the kernels for chunks of heads with one decay each take these (B, H, n, c, ·)."""
-    narrow = torch.is_autocast_enabled(q.device.type)
-    sizes = (q.shape[3] // 2, q.shape[4], v.shape[4])  # a product of tiles sums at least 16, half a chunk
-    return runs_on_gpu(q) and narrow and all(n in (16, 32, 64, 128) for n in sizes)
-
-
-@torch.library.custom_op("heedful::chunk_heads", mutates_args=())
-def chunk_heads(q: Tensor, k: Tensor, v: Tensor, log: Tensor, size: int) -> Tensor:
-    """y_t = Σ_s q_t·k_s exp(log_t − log_s) v_s over the s ≤ t of a chunk, (B, T, H, V), on a GPU
-
-    q and k are (B, T, G, K), and log (B, T, H) adds up inside each chunk of `size` positions.
-    """
-    from heedful.kernels.gpu.decayed import launch_chunks
-
-    return launch_chunks(q, k, v, log, size)
-
-
-@chunk_heads.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, log: Tensor, size: int) -> Tensor:
-    return v.new_empty(v.shape)
-
-
-@torch.library.custom_op("heedful::chunk_heads_back", mutates_args=())
-def chunk_heads_backward(
-    dy: Tensor, q: Tensor, k: Tensor, v: Tensor, log: Tensor, size: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dq, dk, dv and dlog, all but dv as partial sums"""
-    from heedful.kernels.gpu.decayed import launch_chunks_backward
-
-    return launch_chunks_backward(dy, q, k, v, log, size)
-
-
-@chunk_heads_backward.register_fake
-def _(
-    dy: Tensor, q: Tensor, k: Tensor, v: Tensor, log: Tensor, size: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    from heedful.kernels.gpu.decayed import chunk_sizes
-
-    parts = chunk_sizes(q, v, size)[0][1] // q.shape[2]
-    dq, dk = (q.new_empty(*q.shape[:3], n * parts, q.shape[3], dtype=torch.float32) for n in (2, 1))
-    return dq, dk, v.new_empty(v.shape), log.new_empty(*log.shape[:2], 3, log.shape[2])
-
-
-@torch.library.custom_op("heedful::carry_heads", mutates_args=())
-def carry_heads(log: Tensor, ends: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-    """`between_chunks` on a GPU, with one decay for a head, log (B, n, H); a group's heads lie together"""
-    from heedful.kernels.gpu.decayed import launch_carry
-
-    return launch_carry(log, ends, first)
-
-
-@carry_heads.register_fake
-def _(log: Tensor, ends: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-    return ends.new_empty(ends.shape), first.new_empty(first.shape)
-
-
-@torch.library.custom_op("heedful::carry_heads_back", mutates_args=())
-def carry_heads_backward(
-    dstates: Tensor, dlast: Tensor, log: Tensor, states: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of log, as partial sums, of ends and of the first"""
-    from heedful.kernels.gpu.decayed import launch_carry_backward
-
-    return launch_carry_backward(dstates, dlast, log, states)
-
-
-@carry_heads_backward.register_fake
-def _(dstates: Tensor, dlast: Tensor, log: Tensor, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    groups, K = states.shape[1], states.shape[3]
-    dlog = log.new_empty(len(log), groups, log.shape[1], K, log.shape[2] // groups)
-    return dlog, states.new_empty(states.shape), dlast.new_empty(dlast.shape)
-
-
-def _carry_backward(ctx: Any, dstates: Tensor, dlast: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    dlog, dends, dfirst = carry_heads_backward(dstates.contiguous(), dlast.contiguous(), *ctx.saved_tensors)
-    return dlog.sum(3).transpose(1, 2).flatten(2), dends, dfirst
-
-
-carry_heads.register_autograd(
-    _carry_backward,
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0], output[0]),
-)
-
-
-def _save_chunks(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:4])
-    ctx.size = inputs[4]
-
-
-def _chunks_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    dq, dk, dv, dlog = chunk_heads_backward(dy.contiguous(), *ctx.saved_tensors, ctx.size)
-    return dq.sum(3).to(dv.dtype), dk.sum(3).to(dv.dtype), dv, dlog.sum(2), None
-
-
-chunk_heads.register_autograd(_chunks_backward, setup_context=_save_chunks)
-
-
 def _decayed_pattern(q: Tensor, k: Tensor, log: Tensor, document: Tensor | None) -> Tensor:
     """Σ_k q_tk k_sk exp(log_tk − log_sk) for s ≤ t of one document, (…, c, c), every exponent by itself."""
     lead = q.shape[:-2]
@@ -282,7 +171,7 @@ def decayed_scores(q: Tensor, k: Tensor, log: Tensor) -> Tensor:
     dlog = q dq − k dk.
     """
     if runs_on_gpu(q):
-        from heedful.kernels.gpu.decayed import launch_scores
+        from heedful.kernels.gpu.state_space.decayed import launch_scores
 
         return launch_scores(q, k, log)
     return (q[:, :, None] * (_decays(log) * k[:, None])).sum(-1)
@@ -303,7 +192,7 @@ def _(q: Tensor, k: Tensor, log: Tensor) -> Tensor:
 def decayed_scores_backward(dP: Tensor, q: Tensor, k: Tensor, log: Tensor) -> tuple[Tensor, Tensor]:
     """dq and dk"""
     if runs_on_gpu(q):
-        from heedful.kernels.gpu.decayed import launch_scores_backward
+        from heedful.kernels.gpu.state_space.decayed import launch_scores_backward
 
         return launch_scores_backward(dP, q, k, log)
     weights = dP[..., None] * _decays(log)

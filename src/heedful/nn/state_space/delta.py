@@ -44,8 +44,8 @@ def delta_states(
         S = log_a[:, :, t, :, None].exp() * S
         if fresh is not None:
             S = S.masked_fill(fresh[:, t, None, None, None], 0.0)
-        known = (k[:, :, t, :, None] * S).sum(-2)  # (B, H, K′)
-        S = S + k[:, :, t, :, None] * (beta[:, :, t] * (v[:, :, t] - known))[..., None, :]
+        recalled = (k[:, :, t, :, None] * S).sum(-2)  # (B, H, K′)
+        S = S + k[:, :, t, :, None] * (beta[:, :, t] * (v[:, :, t] - recalled))[..., None, :]
         out.append(S)
         S = S if change is None else S + change[t]
     return torch.stack(out)
@@ -81,7 +81,7 @@ def fast_delta(
         3. From chunk to chunk S′ = M S + E, with M = d_c − k̂ᵀ W (K, K), E = k̂ᵀ U (K, K′), k̂_s = k_s d_c/d_s.
         4. y = d q S + P w, (B, H, n, c, K′).
 
-    In float32 whatever autocast says: a triangular system adds up rounding.
+    In float32 even under autocast: a triangular system adds up rounding.
     """
     T = q.shape[2]
     size = min(chunk_size(T, False, q.is_cuda)[0], MAX_CHUNK)
@@ -237,8 +237,8 @@ class GatedDeltaNet(StatefulPart):
         state: PartState | None,
     ) -> Tensor:  # fmt: skip
         """y (B, H, T, K′); the state keeps the last S. Watched, every S is shown as h, (B, T, H, K·K′)."""
-        held = recall(state, "S")
-        S = q.new_zeros(len(q), self.heads, q.shape[3], v.shape[3]) if held is None else held
+        state_matrix = recall(state, "S")
+        S = q.new_zeros(len(q), self.heads, q.shape[3], v.shape[3]) if state_matrix is None else state_matrix
         if ctx.watches("h"):
 
             def see(states: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from heedful.nn.attention.multi_head import head_size, join_heads, split_heads
 from heedful.nn.context import Context, PartState
-from heedful.nn.norm import RMSNorm, show_norm
+from heedful.nn.norm import LayerNorm, RMSNorm, show_norm
+from heedful.nn.position import Rotary
 from heedful.nn.state import StatefulPart, recall, remember
 from heedful.nn.state_space.chunked import fast_linear
 from heedful.nn.state_space.scan import linear_pattern, linear_scan, to_float32
@@ -42,8 +43,8 @@ def run_recurrence(
     q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None, ctx: Context, state: PartState | None
 ) -> Tensor:
     """y (B, H, T, K′) of the recurrence S_t = diag(a_t) S_{t−1} + k_t v_tᵀ, whose last S the state keeps."""
-    held = recall(state, "S")
-    S = q.new_zeros(len(q), q.shape[1], q.shape[3], v.shape[3]) if held is None else held
+    previous = recall(state, "S")
+    S = q.new_zeros(len(q), q.shape[1], q.shape[3], v.shape[3]) if previous is None else previous
     form = linear_scan if ctx.backend == "reference" or q.shape[2] == 1 else fast_linear
     y, S = form(q, k, v, log_a, ctx.fresh, S)
     remember(state, S=S)
@@ -126,6 +127,44 @@ class GatedLinearAttention(StatefulPart):
         heads = show_norm(self.norm, ctx.see("heads", heads).to(x.dtype), ctx.at("norm"))
         gate = F.silu(ctx.see("gate", gate))
         out: Tensor = self.o(ctx.see("hidden", join_heads(heads) * gate))
+        return out
+
+
+class Retention(StatefulPart):
+    """S_t = γ S_{t−1} + k_t v_tᵀ,  y_t = S_tᵀ q_t / √K,  out = o(norm(y) ⊙ silu(gate x))
+
+    γ_h = 1 − 2^(−5−h) is fixed per head, and rotary positions turn queries and keys (Sun et al. 2023,
+    eq. 5–8). The same y comes from one product with a pattern, (q kᵀ ⊙ D) v, D_ts = γ^(t−s); from the
+    recurrence; and from chunks of the one with steps of the other between them. The norm is taken head by
+    head and has no weights.
+    """
+
+    pattern_kind = "effective"
+    pattern_leaves_out = "the norm and the gate after it"
+
+    def __init__(self, dim: int, heads: int, value_dim: int, rotary: Rotary, *, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.heads, self.rotary, self.scale = heads, rotary, head_size(dim, heads) ** -0.5
+        self.q, self.k = nn.Linear(dim, dim, bias=False), nn.Linear(dim, dim, bias=False)
+        self.v, self.gate = nn.Linear(dim, value_dim, bias=False), nn.Linear(dim, value_dim, bias=False)
+        self.norm = LayerNorm(head_size(value_dim, heads), eps, weight=False)
+        self.o = nn.Linear(value_dim, dim, bias=False)
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        *made, gate = joint_products(x, self.q, self.k, self.v, self.gate)
+        q, k, v = (to_float32(split_heads(y, self.heads)) for y in made)  # (B, H, T, K)
+        q, k = self.rotary(q, ctx.q_pos, ctx), self.rotary(k, ctx.q_pos, ctx) * self.scale
+        q, k, v = ctx.see("q", q), ctx.see("k", k), ctx.see("v", v)
+        log_a = torch.log1p(-torch.exp2(-5 - torch.arange(self.heads, device=x.device, dtype=q.dtype)))
+        log_a = log_a[:, None, None].expand(len(x), -1, x.shape[1], 1)
+        if ctx.valid_new is not None:
+            k, log_a = (t.masked_fill(~ctx.valid_new[:, None, :, None], 0.0) for t in (k, log_a))
+        with_pattern = shows_pattern(ctx, state)
+        heads = run_recurrence(q, k, v, log_a, ctx, state)
+        if with_pattern:
+            heads = show_pattern(ctx, heads, v, linear_pattern(q, k, log_a, ctx.fresh))
+        heads = show_norm(self.norm, ctx.see("heads", heads).to(x.dtype), ctx.at("norm"))
+        out: Tensor = self.o(ctx.see("hidden", join_heads(heads) * F.silu(ctx.see("gate", gate))))
         return out
 
 

@@ -23,7 +23,7 @@ def to_float32(x: Tensor) -> Tensor:
 
 
 def uncast(x: Tensor) -> torch.autocast:
-    """A context in which products stay in the precision of their factors, whatever autocast says outside."""
+    """A context in which products stay in the precision of their factors, even under autocast."""
     return torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False)  # `meta` knows no autocast
 
 
@@ -78,7 +78,7 @@ def doubling_scan(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
 
 
 def fast_scan(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
-    """Whichever of the two is faster where the tensors are."""
+    """The faster of the two on the tensors' device."""
     loop = a.device.type == "cpu" and not torch.compiler.is_compiling()
     return scan(a, b, h) if loop else doubling_scan(a, b, h)
 

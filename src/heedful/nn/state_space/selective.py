@@ -1,8 +1,8 @@
 """The selective scan of a state space in fast forms; `nn.state_space.scan.selective` is the definition.
 
-It is an operator that no compiler looks into, so that no loop over time is unrolled: on a GPU the kernels of
-`kernels/gpu/scan.py`, elsewhere blocks of BLOCK positions. Both hold h for a few positions only, keep it
-now and then, and make the rest again for the gradient.
+It is an operator that no compiler looks into, so that no loop over time is unrolled. On a GPU it is the
+kernels of `kernels/gpu/state_space/scan.py`, elsewhere blocks of BLOCK positions. Both hold h for a few
+positions only, keep it now and then, and compute the rest again for the gradient.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def selective_scan(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y, the last h, and the states that the gradient starts from."""
     if fits_kernels(u, A):
-        from heedful.kernels.gpu.selective import launch_forward
+        from heedful.kernels.gpu.state_space.selective import launch_forward
 
         return launch_forward(u, delta, A, B, C, keep, h)
     with uncast(u):
@@ -70,7 +70,7 @@ def selective_scan_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of u, Δ, A, B, C and the first h."""
     if fits_kernels(u, A):
-        from heedful.kernels.gpu.selective import launch_backward
+        from heedful.kernels.gpu.state_space.selective import launch_backward
 
         du, ddelta, dA, dB, dC, dh = launch_backward(dy, dlast, u, delta, A, B, C, keep, states)
         return du, ddelta, dA, dB, dC, dh

@@ -111,11 +111,11 @@ class Mamba2(StatefulPart):
         self, q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, ctx: Context, state: PartState | None
     ) -> Tensor:
         """y (B, H, T, P) without the skip; the state keeps the last h, (B, H·P, N) as `Mamba` has it"""
-        held = recall(state, "h")
-        if held is None:
+        previous = recall(state, "h")
+        if previous is None:
             S = v.new_zeros(len(v), self.heads, self.state, self.head_dim)
         else:
-            S = held.unflatten(1, (self.heads, -1)).mT
+            S = previous.unflatten(1, (self.heads, -1)).mT
         if ctx.watches("h"):
             y, S = self._shown_states(q, k, v, log_a, ctx, S)
         else:

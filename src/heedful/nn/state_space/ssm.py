@@ -1,14 +1,15 @@
 """State spaces in the place of attention: S4, with a diagonal state matrix, and Mamba, which picks by token.
 
-Every channel is a head of size 1: the effective attention `pattern` is (B, D, T, T), signed, and pattern @ v
-= heads, v (B, D, T, 1) being what the state space reads and heads what it writes (Ali et al. 2024, arXiv
-2403.01590). The skip D v beside it moves nothing between positions: it is shown as `skip`, and both go on.
-A memory of fixed size holds no past positions, so that a pass that goes on from one has no pattern.
+Every channel is a head of size 1. The effective attention `pattern` is (B, D, T, T), signed, and pattern @ v
+= heads: v (B, D, T, 1) is the input of the state space and heads its output (Ali et al. 2024, arXiv
+2403.01590). The additional skip D v moves nothing between positions: it is shown as `skip`, and both go on. A
+memory of fixed size holds no past positions, so that a pass that goes on from one has no pattern.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -94,37 +95,33 @@ class ShortConv(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        (B, T, D), W, valid = x.shape, self.width, ctx.valid_new
-        held = recall(state, "window")
-        held = x.new_zeros(B, W - 1, D) if held is None else held
-        row = torch.cat((held, x if valid is None else gather_valid(x, valid)), 1)  # (B, W−1+T, D)
-        document = self._documents(ctx)
         y = torch.zeros_like(x) if self.bias is None else self.bias.expand_as(x)
-        for j in range(W):
-            tap = row[:, j : j + T]
-            if document is not None:
-                tap = tap * (document[:, j : j + T] == document[:, W - 1 :])[..., None]
+        for j, tap in enumerate(delayed(x, self.width, ctx, state)):
             y = torch.addcmul(y, tap, self.weight[:, 0, j])
-        if isinstance(state, RecurrentState):
-            window = last_positions(row, valid, W - 1)
-            if document is not None:
-                near = last_positions(document, valid, W - 1)
-                window = window * (near == near[:, -1:])[..., None]
-            state.update(window=window)
         y = y.to(x.dtype)  # under autocast the weights are wider than x
-        return y if valid is None else scatter_valid(y, valid)
+        return y if ctx.valid_new is None else scatter_valid(y, ctx.valid_new)
 
     def with_silu(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         """silu(y), in a part that shows what goes into the convolution and what comes out of it"""
         return F.silu(ctx.see("conv", self(ctx.see("value", x), ctx, state)))
 
-    def _documents(self, ctx: Context) -> Tensor | None:
-        """(B, W−1+T): which document each token of the row is of; what was held is of the one before."""
-        if ctx.fresh is None:
-            return None
+
+def delayed(x: Tensor, width: int, ctx: Context, state: PartState | None) -> list[Tensor]:
+    """x_{t−W+1}, …, x_{t−1}, x_t, each (B, T, D): 0 before a document; the valid positions stand first"""
+    (B, T, D), W, valid = x.shape, width, ctx.valid_new
+    previous = recall(state, "window")
+    previous = x.new_zeros(B, W - 1, D) if previous is None else previous
+    row = torch.cat((previous, x if valid is None else gather_valid(x, valid)), 1)  # (B, W−1+T, D)
+    taps, window = [row[:, j : j + T] for j in range(W)], last_positions(row, valid, W - 1)
+    if ctx.fresh is not None:  # which document each token is of; what was held is of the one before
         document = ctx.fresh.int().cumsum(1)
-        document = document if ctx.valid_new is None else gather_valid(document, ctx.valid_new)
-        return F.pad(document, (self.width - 1, 0))
+        document = F.pad(document if valid is None else gather_valid(document, valid), (W - 1, 0))
+        same = lambda j: document[:, j : j + T] == document[:, W - 1 :]
+        taps = [tap * same(j)[..., None] for j, tap in enumerate(taps)]
+        near = last_positions(document, valid, W - 1)
+        window = window * (near == near[:, -1:])[..., None]
+    remember(state, window=window)
+    return taps
 
 
 def shows_pattern(ctx: Context, state: PartState | None) -> bool:
@@ -204,7 +201,7 @@ class Mamba(StatefulPart):
         u = self.conv.with_silu(value, ctx, state)  # (B, T, F)
         if ctx.valid_new is not None:
             u = u.masked_fill(~ctx.valid_new[..., None], 0.0)
-        low, B, C = joint_products(u, self.low, self.B, self.C)
+        low, B, C = self.select(u)
         delta = F.softplus(to_float32(self.delta(low)))
         if ctx.valid_new is not None:
             delta = delta.masked_fill(~ctx.valid_new[..., None], 0.0)
@@ -222,6 +219,10 @@ class Mamba(StatefulPart):
         out: Tensor = self.out(ctx.see("hidden", y.to(x.dtype) * F.silu(ctx.see("gate", gate))))
         return out
 
+    def select(self, u: Tensor) -> tuple[Tensor, ...]:
+        """What the token chooses: the few numbers that make Δ, B and C."""
+        return joint_products(u, self.low, self.B, self.C)
+
     def _A(self) -> Tensor:
         return -torch.exp(to_float32(self.A_log))
 
@@ -229,8 +230,8 @@ class Mamba(StatefulPart):
         self, u: Tensor, delta: Tensor, B: Tensor, C: Tensor, ctx: Context, state: PartState | None
     ) -> Tensor:
         A, keep = self._A(), None if ctx.fresh is None else (~ctx.fresh).to(B.dtype)
-        held = recall(state, "h")
-        h = A.new_zeros(len(u), *A.shape) if held is None else held
+        previous = recall(state, "h")
+        h = A.new_zeros(len(u), *A.shape) if previous is None else previous
         if ctx.watches("h"):
             see = lambda states: ctx.see("h", states, positions=-3)  # (B, T, F, N)
             states = selective_states(u, delta, A, B, keep, h, see)
@@ -240,6 +241,18 @@ class Mamba(StatefulPart):
             y, last = form(u, delta, A, B, C, keep, h)
         remember(state, h=last)
         return y
+
+
+class NormedMamba(Mamba):
+    """Mamba whose numbers for Δ, B and C are divided by their root mean square   (Zuo et al. 2024)"""
+
+    def __init__(self, *args: Any, eps: float = 1e-6, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.eps = eps
+
+    def select(self, u: Tensor) -> tuple[Tensor, ...]:
+        rows = super().select(u)
+        return tuple(F.rms_norm(t.float(), t.shape[-1:], eps=self.eps).to(t.dtype) for t in rows)
 
 
 class S4(StatefulPart):
@@ -304,8 +317,8 @@ class S4(StatefulPart):
     def _recurrence(self, u: Tensor, ctx: Context, state: PartState | None) -> Tensor:
         """y (B, D, T) from u (B, D, T) by h_t = Ā h_{t−1} + u_t: the definition"""
         log, C = self.discrete()
-        held = recall(state, "h")
-        h = log.new_zeros(len(u), *log.shape) if held is None else held  # (B, D, N)
+        previous = recall(state, "h")
+        h = log.new_zeros(len(u), *log.shape) if previous is None else previous  # (B, D, N)
         decay = log.exp().expand(u.shape[2], len(u), *log.shape)
         for flag, value in ((None if ctx.valid_new is None else ~ctx.valid_new, 1.0), (ctx.fresh, 0.0)):
             decay = decay if flag is None else torch.where(flag.t()[..., None, None], value, decay)
@@ -335,11 +348,11 @@ class S4(StatefulPart):
             newest_first = u.flip(2) if valid is None else gather_valid(u.mT.flip(1), valid.flip(1)).mT
             blocks = F.pad(newest_first, (0, -T % near.shape[2])).unflatten(2, (-1, near.shape[2]))
             h = torch.einsum("bdij,dnj,dni->bdn", blocks.to(near.dtype), near, far)
-            held = state.get("h")
-            if held is not None:
-                left = torch.einsum("bdn,dni,dnj->bdij", held * C * log.exp(), far, near)
+            previous = state.get("h")
+            if previous is not None:
+                left = torch.einsum("bdn,dni,dnj->bdij", previous * C * log.exp(), far, near)
                 y = y + 2 * left.real.flatten(2)[..., :T]
-                h = h + held * torch.exp(log * (T if valid is None else valid.sum(1)[:, None, None]))
+                h = h + previous * torch.exp(log * (T if valid is None else valid.sum(1)[:, None, None]))
             state.update(h=h)
         return y if valid is None else scatter_valid(y.mT, valid).mT
 

@@ -1,4 +1,4 @@
-"""The file of a fine-tuning run: what is in it, said line by line, and which examples are held out."""
+"""The file of a fine-tuning run: a report of its contents, and the examples that are held out."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
 def keep_repeated_together(
     task: type[TrainableTask], train: Examples, valid: Examples
 ) -> tuple[Examples, Examples, str]:
-    """Let held-out examples train that are in the training part too: they would measure memory.
+    """Move held-out examples that are also in the training part there: they would measure memory.
 
-    The third value is what is said of them.
+    The third value is a note on them.
     """
     same = repeated_examples(task, train, valid)
     if not same:

@@ -137,7 +137,7 @@ class PickedSteps:
         return self.order.once()
 
 
-def foretell(setup: TrainingSetup, valid: Examples) -> Outlook:
+def predict_duration(setup: TrainingSetup, valid: Examples) -> Outlook:
     """Measure a few steps of different sizes and a part of an evaluation; the weights stay as they were."""
 
     def batch_tokens(batch: Batch) -> int:
@@ -201,7 +201,7 @@ def time_evaluation(setup: TrainingSetup, valid: Examples) -> float:
 
 
 def describe_base(setup: TrainingSetup, split: SplitExamples, body: Model, outlook: Outlook) -> str | None:
-    """Return what can be had without training, in words; None if nothing can be said of this task.
+    """Return what can be had without training, in words; None if this task has no such score.
 
     A model that comes with the task's head is scored by the training loop, before its first step.
     """
@@ -248,7 +248,7 @@ def describe_base(setup: TrainingSetup, split: SplitExamples, body: Model, outlo
 
 
 def spread(count: int, wanted: int) -> list[int]:
-    """Return at most so many indices, evenly spread."""
+    """Return at most this many indices, evenly spread."""
     return list(range(count)) if count <= wanted else [i * count // wanted for i in range(wanted)]
 
 

@@ -9,12 +9,18 @@ from typing import Annotated, Any
 from heedful.core.checks import Option
 
 
-class NamedColumns:
-    """Columns of a table that a request names: by their names, or by numbers if the table has no header."""
+@dataclass(frozen=True, kw_only=True)
+class FileOptions:
+    """How files are read, for every request. Columns have names, or numbers if a table has no header."""
 
-    text: str | None
+    text: Annotated[
+        str | None,
+        Option("Read the text (source, context, prompt) from this column, given by name or number."),
+    ] = None
     label: str | None = None
-    pair: str | None
+    pair: Annotated[str | None, Option("Read a second text, or the question, from this column.")] = None
+    encoding: Annotated[str, Option("Read the files in this encoding: utf-8, cp1252, utf-16 …")] = "utf-8"
+    tables: Mapping[str, Any] = field(default_factory=dict)  # each `InputFile` in memory by its name
 
     @property
     def column_flags(self) -> dict[str, str | None]:
@@ -29,7 +35,7 @@ class NamedColumns:
 
 
 @dataclass(frozen=True)
-class FinetuneRequest(NamedColumns):
+class FinetuneRequest(FileOptions):
     """Which model to fine-tune on which file, and how; None leaves the choice to the task."""
 
     model: Annotated[str, Option("A trained model: its name (heed ls), its folder, or a hub id.")]
@@ -41,12 +47,10 @@ class FinetuneRequest(NamedColumns):
             "chat or read. By default it follows from the file."
         ),
     ] = None
-    text: Annotated[str | None, Option("Read the text (source, context, prompt) from this column.")] = None
     label: Annotated[
         str | None,
         Option("Read the answer (label, score, target, summary) from this column; several: a,b,c."),
-    ] = None
-    pair: Annotated[str | None, Option("Read a second text, or the question, from this column.")] = None
+    ] = field(default=None, kw_only=True)
     order: Annotated[
         str | None,
         Option("Order the classes, as low,middle,high, or by `numbers`: near ones are near misses."),
@@ -95,13 +99,11 @@ class FinetuneRequest(NamedColumns):
         str | None,
         Option("Compute in float32 or bfloat16. [default: bfloat16 on a GPU]", variable="HEED_DTYPE"),
     ] = None
-    encoding: Annotated[str, Option("Read the file in this encoding: utf-8, cp1252, utf-16 …")] = "utf-8"
     base: Any = None  # a `Model` in memory, which `model` only names
-    tables: Mapping[str, Any] = field(default_factory=dict)  # each `InputFile` in memory by its name
 
 
 @dataclass(frozen=True)
-class EvaluationRequest(NamedColumns):
+class EvaluationRequest(FileOptions):
     """The files to evaluate a model on, and how they are read."""
 
     files: Annotated[
@@ -116,18 +118,16 @@ class EvaluationRequest(NamedColumns):
     limit: Annotated[int | None, Option("Read at most N batches (perplexity: tokens).", minimum=1)] = None
     options: Mapping[str, Any] = field(default_factory=dict)  # of the builder of the data, and of generation
     quiet: bool = True  # whether to show no progress bar
-    text: Annotated[str | None, Option("Read the text from this column, given by name or number.")] = None
-    label: Annotated[str | None, Option("Read the expected answer from this column.")] = None
-    pair: Annotated[str | None, Option("Read a second text, or the question, from this column.")] = None
+    label: Annotated[str | None, Option("Read the expected answer from this column.")] = field(
+        default=None, kw_only=True
+    )
     separator: Annotated[
         str | None, Option("Split a label at this text into several labels. [default: as in training]")
     ] = None
-    encoding: Annotated[str, Option("Read the files in this encoding: utf-8, cp1252, utf-16 …")] = "utf-8"
-    tables: Mapping[str, Any] = field(default_factory=dict)  # each `InputFile` in memory by its name
 
 
 @dataclass(frozen=True)
-class PredictionRequest(NamedColumns):
+class PredictionRequest(FileOptions):
     """The files whose rows are to be predicted, and where rows and predictions are written."""
 
     model: Annotated[str, Option("A trained model: its name (heed ls), its folder, or a hub id.")]
@@ -146,8 +146,6 @@ class PredictionRequest(NamedColumns):
             "Do this task of `heed finetune`, or embed for vectors; by default the one that the model learnt."
         ),
     ] = None
-    text: Annotated[str | None, Option("Read the text (source, context, prompt) from this column.")] = None
-    pair: Annotated[str | None, Option("Read a second text, or the question, from this column.")] = None
     batch: Annotated[int, Option("Compute N rows at once.", minimum=1, variable="HEED_BATCH")] = 32
     length: Annotated[
         int | None, Option("Cut texts after this many tokens. [default: as in training]", minimum=8)
@@ -158,6 +156,4 @@ class PredictionRequest(NamedColumns):
     device: Annotated[
         str, Option("Compute on this device: auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")
     ] = "auto"
-    encoding: Annotated[str, Option("Read the files in this encoding: utf-8, cp1252, utf-16 …")] = "utf-8"
     base: Any = None  # a `Model` in memory, which `model` only names
-    tables: Mapping[str, Any] = field(default_factory=dict)  # each `InputFile` in memory by its name

@@ -88,7 +88,7 @@ def out_lock(out: Path) -> FileLock:
 
 
 def write_result(model: Model, result: FinetuneResult, request: FinetuneRequest) -> None:
-    """Write the checkpoint beside its place and rename it: it is whole, or not there.
+    """Write the checkpoint next to its place and rename it: it is whole, or not there.
 
     An adapter of a model that has a name is written alone, and so is a linear head of a large one; one that
     stands on a folder, with its weights.
@@ -167,7 +167,7 @@ def repeat_command(request: FinetuneRequest) -> str:
     return shlex.join(words)
 
 
-# Model cards: README.md beside a checkpoint, with the YAML head that the hub reads.
+# Model cards: README.md next to a checkpoint, with the YAML head that the hub reads.
 
 
 # What the hub calls our scores.

@@ -4,7 +4,7 @@ Before training, a run says what can be had without it and how long it will take
 rows of classes it fits a linear head instead (train/linear_head.py). A long run leaves what the next one
 needs if it is killed:
 
-OUT.training/            beside the folder to be, while a long run lasts
+OUT.training/            next to the folder to be, while a long run lasts
   command.txt            the command, which must be the same
   metrics.jsonl          scores of the evaluations so far
   best-000120.safetensors   the best weights so far, those that learn
@@ -35,12 +35,12 @@ from heedful.core.files import make_folder, write_text
 from heedful.core.progress import show_progress
 from heedful.data.batch_options import BatchOptions
 from heedful.decode.request import context_length
-from heedful.models import FAMILIES, presets
+from heedful.models import all_families, presets
 from heedful.models.base import Model
 from heedful.nn.adapt import adapted_modules
 from heedful.tasks.examples import Examples, limit_characters
 from heedful.tasks.finetune.data import SplitExamples, read_and_split
-from heedful.tasks.finetune.outlook import TrainingSetup, describe_base, foretell, score_quietly
+from heedful.tasks.finetune.outlook import TrainingSetup, describe_base, predict_duration, score_quietly
 from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.tasks.finetune.result import (
     MAX_WHOLE,
@@ -114,7 +114,7 @@ def finetune_weights(
     with show_progress("preparing the batches", quiet=quiet):
         setup = prepare_training(request, split, body, reporter)
     with show_progress("measuring the base and the time of a step", quiet=quiet):
-        outlook = foretell(setup, split.valid)
+        outlook = predict_duration(setup, split.valid)
         base = None if quiet else describe_base(setup, split, body, outlook)
     for line in filter(None, (base, outlook.line)):
         reporter.report(line)
@@ -190,7 +190,7 @@ def finetune_linear_head(
     if len(names):
         shown = ", ".join(repr(text) for text, _ in names.items[:3])
         more = " …" if len(names) > 3 else ""
-        reporter.report(f"names: the classes' own are texts to learn from, too: {shown}{more}")
+        reporter.report(f"names: the classes' own are also texts to learn from: {shown}{more}")
     groups = task.group_rows(examples)
 
     def score_held_out(checked: CrossValidation) -> dict[str, Any]:
@@ -247,9 +247,9 @@ def load_base(request: FinetuneRequest) -> Model:
         else:  # the caller's stays as it is
             model = copy.deepcopy(request.base).to(resolve_device(request.device))
     except NotFound:
-        if name in presets() or name in FAMILIES:
+        if name in presets() or name in all_families():
             what = f"{name!r} is known here by its shape and has no weights to start from"
-            way = "give a folder, a model at hand (heed ls) or a hub id"
+            way = "give a folder, an installed model (heed ls) or a hub id"
             raise NotFound(what, hint=way) from None
         known = [*BASES, *bundled_models()]
         if name not in known and (hint := nearest(name, known)):
@@ -409,7 +409,7 @@ def keep_checkpoints(
 
 
 class KeptWeights:
-    """The weights that score best so far: a copy in memory, and of a long run one beside its checkpoints."""
+    """The best weights so far: a copy in memory, and for a long run one next to its checkpoints."""
 
     def __init__(self, setup: TrainingSetup) -> None:
         self.model, self.folder = setup.task.model, setup.config.folder
@@ -447,7 +447,7 @@ class KeptWeights:
         try:
             self.values, self.step = load_file(path, device=str(self.model.device)), step
         except (OSError, SafetensorError):
-            hint = f"delete {self.folder} to begin anew"
+            hint = f"delete {self.folder} to start again"
             raise CorruptFile(f"{path} is not there or damaged", hint=hint) from None
 
     @torch.no_grad()

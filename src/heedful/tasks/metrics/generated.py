@@ -18,8 +18,8 @@ ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 def normalize_answer(text: str) -> str:
     """Return the text in lower case without punctuation, articles and extra spaces, as SQuAD compares it."""
-    kept = "".join(c for c in text.lower() if c not in string.punctuation)
-    return " ".join(ARTICLES.sub(" ", kept).split())
+    letters = "".join(c for c in text.lower() if c not in string.punctuation)
+    return " ".join(ARTICLES.sub(" ", letters).split())
 
 
 def exact_match(truths: Sequence[str], guess: str) -> float:
@@ -49,10 +49,10 @@ def answers(truths: Sequence[Sequence[str]], guesses: Sequence[str]) -> dict[str
 
 def answer_scores(truths: Sequence[Sequence[str]], guesses: Sequence[str]) -> dict[str, Any]:
     """Return exact match and F1 of answers to questions, each after its 95 % interval."""
-    found = answers(truths, guesses)
+    counted = answers(truths, guesses)
     # No mean of numbers between 0 and 1 varies more than a proportion does.
-    between = lambda name: [100 * end for end in interval(found[name] / 100, len(truths))]
-    pairs = [{f"{name}_95": between(name), name: found[name]} for name in found]
+    between = lambda name: [100 * end for end in interval(counted[name] / 100, len(truths))]
+    pairs = [{f"{name}_95": between(name), name: counted[name]} for name in counted]
     return {**pairs[0], **pairs[1], "questions": len(truths)}
 
 
@@ -132,13 +132,13 @@ def bleu_interval(
     rows = [metric.sentence_score(g, [t]) for t, g in zip(truths, guesses, strict=True)]
     counts = np.array([[*row.counts, *row.totals, row.sys_len, row.ref_len] for row in rows])
     order = len(rows[0].counts)
-    found = []
+    scores = []
     for _ in range(samples):
         sums = counts[rng.integers(len(rows), size=len(rows))].sum(0).tolist()
         right, total, (guessed, true) = sums[:order], sums[order : 2 * order], sums[2 * order :]
         score = metric.compute_bleu(right, total, guessed, true, smooth_method="exp")
-        found.append(float(score.score))
-    return central_interval(found)
+        scores.append(float(score.score))
+    return central_interval(scores)
 
 
 def bleu_metric(**options: Any) -> Any:

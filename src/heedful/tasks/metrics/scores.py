@@ -69,15 +69,15 @@ def pearson(x: Sequence[float], y: Sequence[float]) -> float:
 def ranks(values: Sequence[float]) -> list[float]:
     """Return the rank of each value, from 1; equal ones share the mean of their ranks."""
     order = sorted(range(len(values)), key=values.__getitem__)
-    found, at = [0.0] * len(values), 0
+    result, at = [0.0] * len(values), 0
     while at < len(order):
         end = at
         while end + 1 < len(order) and values[order[end + 1]] == values[order[at]]:
             end += 1
         for i in order[at : end + 1]:
-            found[i] = (at + end) / 2 + 1
+            result[i] = (at + end) / 2 + 1
         at = end + 1
-    return found
+    return result
 
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float:
@@ -239,8 +239,8 @@ def ordinal_scores(truth: Sequence[int], guess: Sequence[int], trials: float | N
     kappa = lambda sample: quadratic_kappa(t[sample].tolist(), g[sample].tolist())
     between = [min(1.0, max(-1.0, end)) for end in resampled_scores(kappa, len(t), trials)]
     error = float(np.abs(t - g).mean())
-    found = {"kappa_95": between, "kappa": quadratic_kappa(truth, guess), "mean_error": error}
-    return found | class_scores(t.tolist(), g.tolist(), trials)
+    scores = {"kappa_95": between, "kappa": quadratic_kappa(truth, guess), "mean_error": error}
+    return scores | class_scores(t.tolist(), g.tolist(), trials)
 
 
 def multi_label_scores(
@@ -322,21 +322,21 @@ Entity = tuple[int, int, str]
 
 def entities(tags: Sequence[str]) -> list[Entity]:
     """Return the first word, the word after the last, and the type of every entity of a sentence."""
-    found: list[Entity] = []
+    spans: list[Entity] = []
     start, kind = 0, ""
     for i, tag in enumerate([*tags, "O"]):
         letter, _, name = tag.partition("-")
         name = name or (letter if letter != "O" else "")
         continues = letter in ("I", "E") and name == kind and kind
         if kind and not continues:
-            found.append((start, i, kind))
+            spans.append((start, i, kind))
             kind = ""
         if letter != "O" and not continues:
             start, kind = i, name
         if letter in ("E", "S") and kind:
-            found.append((start, i + 1, kind))
+            spans.append((start, i + 1, kind))
             kind = ""
-    return found
+    return spans
 
 
 def entity_f1(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> dict[str, float]:
@@ -385,6 +385,6 @@ def entity_f1_interval(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[
 def tag_scores(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Return the F1 of whole entities after its 95 % interval, and the accuracy by word."""
     flat = lambda rows: [tag for row in rows for tag in row]
-    found, between = entity_f1(truth, guess), list(entity_f1_interval(truth, guess))
-    scores = {"f1_95": between, "f1": found.pop("f1")} | found
+    result, between = entity_f1(truth, guess), list(entity_f1_interval(truth, guess))
+    scores = {"f1_95": between, "f1": result.pop("f1")} | result
     return scores | {"accuracy": accuracy(flat(truth), flat(guess)), "sentences": len(truth)}

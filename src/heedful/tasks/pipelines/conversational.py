@@ -29,9 +29,18 @@ SHAREGPT_ROLES = {
 
 
 class Conversation(list[dict[str, str]]):
-    """The messages of one conversation: say something with `add_user_input`, then hand it to the pipeline.
+    """Hold the messages of one conversation for the pipeline "conversational".
 
-    It begins with what the user says, or with messages; what was said before may be given as two lists.
+    Start it with a text of the user or with a list of messages. `add_user_input` adds the next message of
+    the user, and the pipeline adds each reply. `past_user_inputs` and `generated_responses` give an earlier
+    conversation as two lists.
+
+    >>> import heedful
+    >>> talk = heedful.Conversation("Hello!")
+    >>> talk.add_message({"role": "assistant", "content": "Hello. How can I help?"})
+    >>> talk.add_user_input("What is a token?")
+    >>> [message["role"] for message in talk]
+    ['user', 'assistant', 'user']
     """
 
     def __init__(
@@ -93,8 +102,8 @@ class Conversation(list[dict[str, str]]):
     @property
     def past_user_inputs(self) -> list[str]:
         """The messages of the user that were answered."""
-        said = [m["content"] for m in self if m["role"] == "user"]
-        return said[:-1] if self and self[-1]["role"] == "user" else said
+        inputs = [m["content"] for m in self if m["role"] == "user"]
+        return inputs[:-1] if self and self[-1]["role"] == "user" else inputs
 
     @property
     def generated_responses(self) -> list[str]:
@@ -143,7 +152,7 @@ class Conversational(ScoredByPerplexity):
             for i, talk in enumerate(talks):
                 if talk[-1]["role"] == "assistant":
                     raise InputError(
-                        f"conversation {i} ends with an answer", hint="add what the user says next"
+                        f"conversation {i} ends with an answer", hint="add the next message of the user"
                     )
             rows = self.generate_texts(
                 [self.chat_ids(talk) for talk in talks], generation, DEFAULT_GENERATION, batch_size
@@ -154,8 +163,8 @@ class Conversational(ScoredByPerplexity):
 
         if isinstance(conversations, (str, Conversation)) or is_chat(conversations):
             return predict_batch([conversations])[0]
-        found = map_inputs(conversations, predict_batch, batch_size, Conversation)
-        return found[0] if isinstance(found, list) and len(found) == 1 else found
+        replies = map_inputs(conversations, predict_batch, batch_size, Conversation)
+        return replies[0] if isinstance(replies, list) and len(replies) == 1 else replies
 
     @classmethod
     def parse_cells(cls, cells: Mapping[str, str]) -> tuple[Any, ...]:
@@ -213,13 +222,15 @@ def read_messages(cell: str) -> tuple[dict[str, Any], ...]:
     another thing, for a message without text, and for a talk without an answer.
     """
     try:
-        found = json.loads(cell)
+        listed_messages = json.loads(cell)
     except json.JSONDecodeError:
-        raise UnusableRow("whose messages are no JSON list") from None
-    if not isinstance(found, list) or not all(isinstance(message, dict) for message in found):
-        raise UnusableRow("whose messages are no list of objects")
+        raise UnusableRow("whose messages are not a JSON list") from None
+    if not isinstance(listed_messages, list) or not all(
+        isinstance(message, dict) for message in listed_messages
+    ):
+        raise UnusableRow("whose messages are not a list of objects")
     messages = []
-    for message in found:
+    for message in listed_messages:
         role = message.get("role", SHAREGPT_ROLES.get(str(message.get("from"))))
         text = message_text(message.get("content", message.get("value")))
         if text is None and message.get("tool_calls"):  # it calls a tool and says nothing

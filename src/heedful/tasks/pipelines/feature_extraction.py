@@ -47,8 +47,8 @@ class FeatureExtraction(Task):
 
         def predict_batch(texts: list[str]) -> list[Any]:
             tokenized = self.tokenize(texts, **cut)
-            found = self.forward(tokenized, self.encode, batch_size)
-            tensors = [x[None, : len(r)] for r, x in zip(tokenized, found, strict=True)]
+            vectors = self.forward(tokenized, self.encode, batch_size)
+            tensors = [x[None, : len(r)] for r, x in zip(tokenized, vectors, strict=True)]
             return [x.clone() if return_tensors else x.tolist() for x in tensors]
 
         return map_inputs(inputs, predict_batch, batch_size)
@@ -148,8 +148,8 @@ class SentenceSimilarity(TrainableTask):
         def score_all(source: str, sentences: Sequence[str]) -> list[float]:
             if isinstance(sentences, str) or not isinstance(sentences, Iterable):
                 raise InputError(f"sentences must be a list of texts; got {sentences!r:.60}")
-            found = embed([source, *sentences])
-            return (found[1:] @ found[0]).clamp(-1, 1).tolist()
+            vectors = embed([source, *sentences])
+            return (vectors[1:] @ vectors[0]).clamp(-1, 1).tolist()
 
         if second is None:
             return map_inputs(
@@ -167,7 +167,7 @@ class SentenceSimilarity(TrainableTask):
     def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
         row = super().parse_cells(cells)
         if not is_numeric(row[-1]):
-            raise UnusableRow("whose score is no number")
+            raise UnusableRow("whose score is not a number")
         return row
 
     @classmethod

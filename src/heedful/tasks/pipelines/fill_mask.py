@@ -31,7 +31,7 @@ class FillMask(Task):
 
     @classmethod
     def fits(cls, model: Model) -> bool:
-        """Return whether it has such a head, or is an encoder-decoder, which writes the text anew."""
+        """Return whether it has such a head, or is an encoder-decoder, which writes the whole text."""
         return super().fits(model) or (not isinstance(model, LM) and model.config.head == "lm")
 
     def predict(
@@ -62,11 +62,11 @@ class FillMask(Task):
             tokenized = self.tokenize([self.use_own_mask(text) for text in texts], **cut)
             for i, one in enumerate(tokenized):
                 self._check_mask(one, i)
-            found = self.forward(tokenized, self.mask_logits, batch_size)
-            return [self.fill_masks(r, u, top_k, only) for r, u in zip(tokenized, found, strict=True)]
+            logits = self.forward(tokenized, self.mask_logits, batch_size)
+            return [self.fill_masks(r, u, top_k, only) for r, u in zip(tokenized, logits, strict=True)]
 
-        found = map_inputs(inputs, predict_batch, batch_size)
-        return found[0] if isinstance(inputs, list) and len(inputs) == 1 else found  # as transformers does
+        rows = map_inputs(inputs, predict_batch, batch_size)
+        return rows[0] if isinstance(inputs, list) and len(inputs) == 1 else rows  # as transformers does
 
     def use_own_mask(self, text: str) -> str:
         """Return the text with this model's mask token in place of another model's, or of a blank."""
@@ -112,9 +112,9 @@ class FillMask(Task):
 
     def _row(self, text: TokenizedText, at: int, score: float, word: int, alone: bool) -> dict[str, Any]:
         ids = [*text.ids[:at], word, *text.ids[at + 1 :]]
-        kept = [i for i in ids if i != self.tokenizer.pad]
+        visible = [i for i in ids if i != self.tokenizer.pad]
         # Of several masks the others must stay in sight, so nothing is skipped then.
-        sequence = self.tokenizer.decode(kept, skip_special=alone)
+        sequence = self.tokenizer.decode(visible, skip_special=alone)
         token_str = self.tokenizer.decode([word], skip_special=False)
         return {"score": score, "token": word, "token_str": token_str, "sequence": sequence}
 
@@ -123,15 +123,17 @@ class FillMask(Task):
         ids: list[int] = []
         for target in targets:
             pieces = self.tokenizer.encode(target, special=False)
-            known = self.tokenizer.id(target)
-            if known is None and not pieces:
-                raise InputError(f"the target {target!r} is no token and has no pieces", hint="leave it out")
-            if known is None and (len(pieces) > 1 or pieces[0] == self.tokenizer.unk):
+            token = self.tokenizer.id(target)
+            if token is None and not pieces:
+                raise InputError(
+                    f"the target {target!r} is not a token and has no pieces", hint="leave it out"
+                )
+            if token is None and (len(pieces) > 1 or pieces[0] == self.tokenizer.unk):
                 first = self.tokenizer.tokens(pieces[:1])[0]
                 warnings.warn(
                     f"{target!r} is not one token; its first piece {first!r} stands for it", stacklevel=2
                 )
-            ids.append(pieces[0] if known is None else known)
+            ids.append(pieces[0] if token is None else token)
         if not ids:
             raise InputError("targets is empty", hint="name a word, or leave it out")
         return torch.tensor(sorted(set(ids)))

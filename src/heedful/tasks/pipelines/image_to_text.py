@@ -72,16 +72,16 @@ class ImageToText(TrainableGeneration):
     @classmethod
     def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
         """Return the rows of a table; paths of images count from the table's own folder."""
-        found, items = super().read_examples(source, column_flags), []
-        for (name, text), where in zip(found.items, found.locations, strict=True):
+        examples, items = super().read_examples(source, column_flags), []
+        for (name, text), where in zip(examples.items, examples.locations, strict=True):
             path = Path(source.path).parent / name
             if not path.is_file():
                 raise InputError(
-                    f"{source.path}, {where}: there is no image {name!r:.200}",
+                    f"{source.path}, {where}: image not found: {name!r:.200}",
                     hint=f"paths count from the table's own folder, {path.parent}",
                 )
             items.append((str(path), text))
-        return replace(found, items=items)
+        return replace(examples, items=items)
 
     @classmethod
     def texts(cls, examples: Examples) -> list[str]:
@@ -95,12 +95,12 @@ class ImageToText(TrainableGeneration):
         return data.image_text(images, texts, self.tokenizer, processor, start=start, **row_keywords(options))
 
     def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
-        """Return the images, and options of generation: the likeliest token each time by default."""
+        """Return the images, and options of generation: the most likely token each time by default."""
         greedy = {} if {"num_beams", "beams"} & settings.keys() else {"num_beams": 1}
         _, options = super().prediction_call(examples, **(greedy | settings))
         return ([row[0] for row in examples.items],), options
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
-        found = super().compare(examples, answers)
-        first = found["first"]
-        return {**found, "first": {("image" if name == "text" else name): v for name, v in first.items()}}
+        scores = super().compare(examples, answers)
+        first = scores["first"]
+        return {**scores, "first": {("image" if name == "text" else name): v for name, v in first.items()}}

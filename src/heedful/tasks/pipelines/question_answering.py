@@ -121,14 +121,14 @@ class QuestionAnswering(TrainableTask):
             parts = [windows(one) for one in checked]
             flat = [window for part in parts for window in part]
             logits = iter(self.forward(flat, batch_size=batch_size))
-            found = [
+            results = [
                 select_answers([(window, next(logits)) for window in part], one.context, options)
                 for one, part in zip(checked, parts, strict=True)
             ]
-            return [rows[0] if top_k == 1 else rows for rows in found]
+            return [rows[0] if top_k == 1 else rows for rows in results]
 
-        found = map_inputs(questions, answers, batch_size, (QuestionContext, Mapping))
-        return found[0] if isinstance(questions, list) and len(questions) == 1 else found
+        results = map_inputs(questions, answers, batch_size, (QuestionContext, Mapping))
+        return results[0] if isinstance(questions, list) and len(questions) == 1 else results
 
     def _window_length(self, max_seq_len: int | None) -> int:
         limit = input_limit(self.model, self.tokenizer)
@@ -150,9 +150,12 @@ class QuestionAnswering(TrainableTask):
             articles = [one.context for one in read]
         rows = [(one.id, (one, article)) for one, article in zip(read, articles, strict=True)]
         hint = "a question has a text, and its answer stands there"
-        found = parse_rows(source.path, rows, _check_usable, hint, cls.unit)
+        examples = parse_rows(source.path, rows, _check_usable, hint, cls.unit)
         return Examples(
-            [one for one, _ in found.items], [article for _, article in found.items], columns, found.notes
+            [one for one, _ in examples.items],
+            [article for _, article in examples.items],
+            columns,
+            examples.notes,
         )
 
     @classmethod
@@ -160,8 +163,8 @@ class QuestionAnswering(TrainableTask):
         articles = len(set(examples.locations))
         if articles < 2:
             return super().split_validation(examples, seed)
-        train, valid, held = split_by_group(examples, examples.locations, seed)
-        return train, valid, f"{held} of {articles} articles"
+        train, valid, valid_rows = split_by_group(examples, examples.locations, seed)
+        return train, valid, f"{valid_rows} of {articles} articles"
 
     @classmethod
     def check_examples(cls, train: Examples, valid: Examples) -> None:
@@ -228,8 +231,8 @@ def _articles(source: InputFile) -> list[str]:
 def _table_question(row: Row, columns: dict[str, str]) -> Question:
     """Return the question of a row: answers are texts, {"text": …, "answer_start": …}, or a list of such."""
     context, question = (cell_text(row.get(columns[role])) for role in ("context", "question"))
-    found = [pair for one in _as_list(row.get(columns["answer"])) for pair in _answers(one, context)]
-    return Question(row.where, question, context, tuple(found))
+    pairs = [pair for one in _as_list(row.get(columns["answer"])) for pair in _answers(one, context)]
+    return Question(row.where, question, context, tuple(pairs))
 
 
 def _as_list(value: Any) -> Sequence[Any]:
@@ -290,7 +293,7 @@ def parse_questions(inputs: Sequence[Any], question: Any, context: Any) -> Any:
 
 
 def check_question(row: Any) -> QuestionContext:
-    """Return a question with its context; raise InputError if either is no text or empty."""
+    """Return a question with its context; raise InputError if either is not text or empty."""
     if isinstance(row, Mapping):
         if missing := {"question", "context"} - set(row):
             raise InputError(
@@ -312,7 +315,7 @@ def select_answers(
 
     A span in two windows counts once, where it is best.
     """
-    found: dict[tuple[int, int], float] = {}
+    best: dict[tuple[int, int], float] = {}
     no_answer = 1.0
     for window, logits in windows:
         probabilities, null = span_probabilities(window, logits, options.max_answer_len)
@@ -323,8 +326,8 @@ def select_answers(
             i, j = divmod(flat, probabilities.shape[1])
             if score > 0:
                 span = span_characters(window, i, j, context, options.align_to_words)
-                found[span] = max(found.get(span, 0.0), score)
-    rows = [(score, start, end) for (start, end), score in found.items()]
+                best[span] = max(best.get(span, 0.0), score)
+    rows = [(score, start, end) for (start, end), score in best.items()]
     if options.handle_impossible_answer:
         rows.append((no_answer, 0, 0))
     # Nothing of the context is a token: there is nothing to point at.
@@ -335,9 +338,9 @@ def select_answers(
 def span_probabilities(window: TokenizedText, logits: Tensor, max_answer_len: int) -> tuple[Tensor, float]:
     """Return (T, T), the probability of every span, 0 for impossible ones; and that of "no answer"."""
     inside = torch.tensor([sequence == 1 for sequence in window.sequence_ids])
-    kept = inside.clone()
-    kept[0] = True
-    logits = logits[: len(window)].masked_fill(~kept[:, None], -torch.inf)
+    allowed = inside.clone()
+    allowed[0] = True
+    logits = logits[: len(window)].masked_fill(~allowed[:, None], -torch.inf)
     start, end = logits.softmax(0).unbind(1)  # (T,) each
     null = float(start[0] * end[0]) if not inside[0] else 0.0
     start, end = start * inside, end * inside

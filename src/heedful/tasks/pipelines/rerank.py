@@ -90,8 +90,8 @@ class Rerank(TrainableTask):
                 for asked in dict.fromkeys(pair[0] for pair in pairs):
                     check_query(self.tokenizer, asked, limit)
             tokenized = self.tokenize(pairs, truncation=how, max_length=max_length)
-            found = self.forward(tokenized, batch_size=batch_size)
-            return [float(SCORE_FUNCTIONS[name](logits)) for logits in found]
+            ranked = self.forward(tokenized, batch_size=batch_size)
+            return [float(SCORE_FUNCTIONS[name](logits)) for logits in ranked]
 
         def rank_texts(request: Any) -> list[dict[str, Any]]:
             asked, texts = parse_request(request)
@@ -119,7 +119,7 @@ class Rerank(TrainableTask):
     def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
         row = super().parse_cells(cells)
         if not is_numeric(row[-1]) or float(row[-1]) < 0:
-            raise UnusableRow("whose relevance is no number from 0 on")
+            raise UnusableRow("whose relevance is not a number from 0 on")
         return row
 
     @classmethod
@@ -165,9 +165,9 @@ class Rerank(TrainableTask):
         """Return batches of two texts and a relevance between 0 and 1, extra["score"]."""
         table = examples.table(options.length, 2)
         highest = max(1.0, *(float(row[-1]) for row in examples.items))
-        held = [(*row[:2], str(float(row[2]) / highest)) for row in table.held]
+        rows = [(*row[:2], str(float(row[2]) / highest)) for row in table.held]
         return data.regress(
-            replace(table, held=held), self.tokenizer, text=0, pair=1, score=2, **row_keywords(options)
+            replace(table, held=rows), self.tokenizer, text=0, pair=1, score=2, **row_keywords(options)
         )
 
     def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
@@ -196,8 +196,8 @@ def parse_request(request: Any) -> tuple[str, list[str]]:
     texts = request.get("documents", request.get("texts"))
     if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable):
         raise InputError(f"the texts to rank must be a list; got {texts!r:.60}")
-    found = list(texts)
-    for i, text in enumerate(found):
+    documents = list(texts)
+    for i, text in enumerate(documents):
         if not isinstance(text, str) or not text.strip():
             raise InputError(f"text {i} to rank must be a text and not empty; got {text!r:.60}")
-    return asked, found
+    return asked, documents

@@ -77,7 +77,7 @@ class Text2Text(GeneratingTask):
         return {f"{self.key}_token_ids": ids} if tensors else {f"{self.key}_text": text}
 
     def prompt(self, text: str, truncation: Any, new: int = 1) -> list[int]:
-        """Return what the model reads for a text; with `truncation` as much as lets `new` tokens follow."""
+        """Return the model's input for a text; with `truncation` as much as lets `new` tokens follow."""
         if isinstance(self.model, Seq2Seq):
             return self.source_ids(task_prefix(self.model, self.task) + text, truncation)
         ids, context = self.decoder_prompt(text), context_length(self.model)
@@ -188,10 +188,10 @@ class Translation(TrainableGeneration):
                 [(check_text(t), "")] if keep_whole else split_into_sentences(check_text(t)) for t in texts
             ]
             prompts = [self.source_ids(prefix + s, truncation) for part in parts for s, _ in part]
-            found = iter(
+            written = iter(
                 self.generate_texts(prompts, generation, {"num_beams": 4, "max_new_tokens": 200}, batch_size)
             )
-            return [join_sentences(part, [next(found) for _ in part], tensors, clean) for part in parts]
+            return [join_sentences(part, [next(written) for _ in part], tensors, clean) for part in parts]
 
         tensors, clean = wants_ids(return_tensors, return_text), clean_up_tokenization_spaces
         return map_texts(inputs, predict_batch, batch_size)
@@ -208,12 +208,12 @@ class Translation(TrainableGeneration):
         settings = tasks.get(f"translation_{wanted[0]}_to_{wanted[1]}", {})
         if "prefix" in settings:
             return str(settings["prefix"])
-        known = languages(self.model)
-        for language, own in zip(wanted, known or (None, None), strict=True):
+        pairs = languages(self.model)
+        for language, own in zip(wanted, pairs or (None, None), strict=True):
             if language is not None and own is not None and language.split("_")[0].lower() != own:
-                assert known is not None
+                assert pairs is not None
                 raise InputError(
-                    f"this model translates from {known[0]} to {known[1]}",
+                    f"this model translates from {pairs[0]} to {pairs[1]}",
                     hint=f"{wanted[0]} to {wanted[1]} needs another: give model=",
                 )
         return ""
@@ -261,10 +261,10 @@ def check_text(text: Any) -> str:
 
 def map_texts(inputs: Any, predict: Any, batch_size: int) -> Any:
     """Return a list of rows for each text; of several texts the row itself where each has but one."""
-    found = map_inputs(inputs, predict, batch_size)
-    if isinstance(found, list) and not isinstance(inputs, str) and all(len(rows) == 1 for rows in found):
-        return [rows[0] for rows in found]
-    return found
+    results = map_inputs(inputs, predict, batch_size)
+    if isinstance(results, list) and not isinstance(inputs, str) and all(len(rows) == 1 for rows in results):
+        return [rows[0] for rows in results]
+    return results
 
 
 # Words whose full stop does not end a sentence.
@@ -283,14 +283,14 @@ def split_into_sentences(text: str) -> list[tuple[str, str]]:
     out = []
     at = len(text) - len(text.lstrip())
     first = text[:at]
-    for found in SENTENCE_END.finditer(text, at):
-        gap = next(group for group in found.groups() if group is not None)
-        end = found.end() - len(gap)
+    for match in SENTENCE_END.finditer(text, at):
+        gap = next(group for group in match.groups() if group is not None)
+        end = match.end() - len(gap)
         word = text[at:end].rsplit(None, 1)[-1].rstrip(".").lower() if text[at:end].split() else ""
         initial = len(word) == 1 and word.isalpha()
-        if text[found.start()] == "." and (word in ABBREVIATIONS or initial) and "\n" not in gap:
+        if text[match.start()] == "." and (word in ABBREVIATIONS or initial) and "\n" not in gap:
             continue
         out.append((first + text[at:end], gap))
-        first, at = "", found.end()
-    kept = text[at:].rstrip()
-    return [*out, (first + kept, text[at + len(kept) :])] if kept else out
+        first, at = "", match.end()
+    last = text[at:].rstrip()
+    return [*out, (first + last, text[at + len(last) :])] if last else out

@@ -60,7 +60,7 @@ from heedful.tasks.task import (
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.objectives import Objective
 
-MAX_CLASSES = 1000  # so many in a small file are no classes
+MAX_CLASSES = 1000  # so many in a small file are not classes
 MAX_ROWS_PER_CLASS = 32  # in the mean; from more on training all weights does better (docs/finetuning.md)
 
 SCORE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -119,10 +119,10 @@ class TextClassification(TrainableTask):
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Return [{"label", "score"}]: the best label of a text; with `top_k` the best few (None: all)."""
-        found = super().__call__(*inputs, **options)
+        results = super().__call__(*inputs, **options)
         # As in transformers, the answer to one text stands in a list unless this very call gives top_k.
         first = inputs[0] if inputs else options.get("inputs")
-        return [found] if isinstance(first, str) and "top_k" not in rename_options(options) else found
+        return [results] if isinstance(first, str) and "top_k" not in rename_options(options) else results
 
     def predict(
         self,
@@ -242,7 +242,7 @@ class TextClassification(TrainableTask):
                     raise InputError(f"{where}: the label {row[-1]!r} has no place in the order", hint=hint)
                 if not kind.order and not is_numeric(row[-1]):
                     hint = "name all: order='low,middle,high'"
-                    raise InputError(f"{where}: the label {row[-1]!r} is no number", hint=hint)
+                    raise InputError(f"{where}: the label {row[-1]!r} is not a number", hint=hint)
         if not kind.several and train.columns.keys() != valid.columns.keys():
             read = [", ".join(map(repr, part.columns.values())) for part in (train, valid)]
             raise InputError(
@@ -377,7 +377,7 @@ class TextClassification(TrainableTask):
         return self.label_kind.scores([row[-1] for row in examples.items], guesses, self.labels, None)
 
     def compare_logits(self, examples: Examples, logits: Tensor, trials: float) -> dict[str, Any]:
-        """Return the scores of logits, a row for each example, that count as so many independent answers."""
+        """Return the scores of logits, a row for each example, that count as N independent answers."""
         if self.label_kind.several:
             holding = logits.sigmoid() >= THRESHOLD
             guesses: list[Any] = [
@@ -389,12 +389,12 @@ class TextClassification(TrainableTask):
 
 
 def are_few(rows: int, labels: Sequence[str]) -> bool:
-    """Return whether a linear head is the better choice for so many rows of these labels."""
+    """Return whether a linear head is the better choice for a number of rows with these labels."""
     return rows <= MAX_ROWS_PER_CLASS * len(set(labels))
 
 
 def check_classes(examples: Examples) -> None:
-    """Raise InputError for labels that tell nothing apart, or that are no classes: nearly all different."""
+    """Raise InputError for labels that tell nothing apart, or that are not classes: nearly all different."""
     several, hint = kind_of(examples).several, "is it the right column?"
     names = count_values([label for row in examples.items for label in labels_of(row)])
     if several and not names:
@@ -428,15 +428,15 @@ TEMPLATES = {"classify": "This example is {}.", "none": "This text is about {}."
 
 
 class ZeroShot(Task):
-    """Each label becomes a hypothesis and is judged beside the text.
+    """Each label becomes a hypothesis and is judged next to the text.
 
     By a classifier of entailment (Yin et al. 2019): p = softmax over the labels of the logit of "entailment"
     of (text, hypothesis); with `multi_label` softmax over "entailment" and "contradiction" for each label.
 
     By a sentence encoder, if the model has no classifying head: p = softmax over the labels of
-    20 · cos(text, hypothesis), the very softmax such encoders are trained with; with `multi_label` each label
-    stands against the hypothesis of none, σ(20 · (cos(text, hypothesis) − cos(text, empty template))).
-    It knows topics well and negation badly: a label and its opposite are near each other.
+    20 · cos(text, hypothesis), the very softmax such encoders are trained with. With `multi_label` each label
+    stands against the hypothesis of none, σ(20 · (cos(text, hypothesis) − cos(text, empty template))). It
+    knows topics well and negation badly: a label and its opposite are near each other.
     """
 
     heads = ("classify", "none")
@@ -466,10 +466,10 @@ class ZeroShot(Task):
         truncation: bool | str = "only_first",
         batch_size: int = BATCH_SIZE,
     ) -> Any:
-        """Return {"sequence", "labels", "scores"}, the likeliest label first; a list for a list.
+        """Return {"sequence", "labels", "scores"}, the most likely label first; a list for a list.
 
         `candidate_labels` is a list, or a string with commas. `hypothesis_template` None is the sentence that
-        suits the kind of model, TEMPLATES. Of a long text the end is cut and reported.
+        suits the kind of model, TEMPLATES. A long text loses its end, which is reported.
         """
         names = parse_labels(candidate_labels)
         template = hypothesis_template or TEMPLATES[self.model.config.head]
@@ -482,13 +482,13 @@ class ZeroShot(Task):
         def predict_batch(texts: list[str]) -> list[dict[str, Any]]:
             if "" in texts:
                 raise InputError(f"input {texts.index('')} is empty", hint="give a text to be judged")
-            found = []
+            rows = []
             judged = judge(texts, [*hypotheses, *blank], independent, truncation, batch_size)
             for text, scores in zip(texts, judged, strict=True):  # (labels,) for each text
                 order = scores.argsort(descending=True, stable=True).tolist()
                 ranked = {"labels": [names[i] for i in order], "scores": [float(scores[i]) for i in order]}
-                found.append({"sequence": text, **ranked})
-            return found
+                rows.append({"sequence": text, **ranked})
+            return rows
 
         return map_inputs(sequences, predict_batch, batch_size)
 
@@ -497,8 +497,8 @@ class ZeroShot(Task):
     ) -> Tensor:
         """Return (texts, labels) by a classifier of entailment."""
         pairs = [(text, hypothesis) for text in texts for hypothesis in hypotheses]
-        found = self.forward(self.tokenize(pairs, truncation=truncation), batch_size=batch_size)
-        logits = torch.stack(found).unflatten(0, (len(texts), len(hypotheses)))
+        outputs = self.forward(self.tokenize(pairs, truncation=truncation), batch_size=batch_size)
+        logits = torch.stack(outputs).unflatten(0, (len(texts), len(hypotheses)))
         yes = entailment_class(self.model)
         assert yes is not None
         no = -1 if yes == 0 else 0  # where every published classifier of entailment keeps contradiction

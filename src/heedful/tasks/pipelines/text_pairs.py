@@ -61,7 +61,7 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
 
     @property
     def prompt_template(self) -> str:
-        """What a decoder reads, with {text} where the text goes."""
+        """The prompt of a decoder, with {text} in place of the text."""
         return BLANK
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
@@ -101,7 +101,7 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
         """Return the texts, and options of generation, of which at most `length` tokens are written.
 
         Options may have the names of `generate`. An encoder-decoder searches with four
-        beams, a decoder takes the likeliest token each time.
+        beams, a decoder takes the most likely token each time.
         """
         named = {OPTION_NAMES.get(name, name): value for name, value in options.items()}
         beams = {"num_beams": 4} if isinstance(self.model, Seq2Seq) else {}
@@ -115,8 +115,8 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
         written = [next(iter(row.values())) for row in rows]
         text, truth = examples.items[0]
         first = {"text": text, "expected": truth, "written": written[0]}
-        found = self.text_scores([row[1] for row in examples.items], written)
-        return {**found, "rows": len(written), "first": first}
+        scores = self.text_scores([row[1] for row in examples.items], written)
+        return {**scores, "rows": len(written), "first": first}
 
     @staticmethod
     def text_scores(truths: Sequence[str], guesses: Sequence[str]) -> dict[str, Any]:
@@ -182,8 +182,8 @@ class NextSentence(Task):
         def predict_batch(pairs: list[Any]) -> list[dict[str, Any]]:
             texts = [_parse_pair(pair) for pair in pairs]
             tokenized = self.tokenize(texts, truncation=truncation, max_length=max_length)
-            found = self.forward(tokenized, self.judge, batch_size)
-            best = [u.softmax(-1).max(-1) for u in found]
+            logits = self.forward(tokenized, self.judge, batch_size)
+            best = [u.softmax(-1).max(-1) for u in logits]
             return [{"label": LABELS[int(at)], "score": float(p)} for p, at in best]
 
         if second is None:

@@ -71,7 +71,7 @@ class TextRegression(TrainableTask):
     def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
         row = super().parse_cells(cells)
         if not is_numeric(row[-1]):
-            raise UnusableRow("whose number is no number")
+            raise UnusableRow("whose number is not a number")
         return row
 
     @classmethod

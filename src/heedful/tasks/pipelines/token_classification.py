@@ -6,8 +6,9 @@
     average    … the best label of its tokens' mean               ├ then neighbouring words of one type
     max        … the label of its surest token                   ┘
 
-A model that learnt labels of first tokens alone says so (label_all_tokens in config.json, false in what
-heedful trains): its labels of other tokens mean nothing, so that "simple" joins whole words as "first" does.
+The config of a model that learnt labels of first tokens alone records it (label_all_tokens in config.json,
+false in what heedful trains): its labels of other tokens mean nothing, so that "simple" joins whole words as
+"first" does.
 
 A long text is read in windows that share `stride` tokens. A token is judged in the window where it stands
 farther from the edge, and only then are tokens joined: an entity is never split by a window.
@@ -139,12 +140,12 @@ class TokenClassification(TrainableTask):
             parts = [windows(one) for one, _ in wholes]
             flat = [window for part in parts for window in part]
             logits = iter(self.forward(flat, batch_size=batch_size))
-            found = []
+            rows = []
             for (one, text), part in zip(wholes, parts, strict=True):
                 scores = merge_windows(one, part, [next(logits) for _ in part]).softmax(-1)
                 tokens = scored_tokens(one, scores, text, self.tokenizer)
-                found.append(self.aggregate_entities(tokens, text, strategy, ignored))
-            return found
+                rows.append(self.aggregate_entities(tokens, text, strategy, ignored))
+            return rows
 
         if is_split_into_words and isinstance(inputs, list) and all(isinstance(w, str) for w in inputs):
             return predict_batch([inputs])
@@ -190,15 +191,15 @@ class TokenClassification(TrainableTask):
 
         rows = ((row.where, row) for row in source.rows)
         hint = "words and tags are lists, or texts with spaces"
-        found = parse_rows(source.path, rows, parse_sentence, hint)
-        return Examples(found.items, found.locations, names, found.notes)
+        parsed = parse_rows(source.path, rows, parse_sentence, hint)
+        return Examples(parsed.items, parsed.locations, names, parsed.notes)
 
     @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
         """Split at random; sentences with a tag that only they have train, or it could not be learnt."""
         train, valid, method = super().split_validation(examples, seed)
-        known = {tag for one in train.items for tag in one.tags}
-        rare = {i for i, one in enumerate(valid.items) if not set(one.tags) <= known}
+        learnt = {tag for one in train.items for tag in one.tags}
+        rare = {i for i, one in enumerate(valid.items) if not set(one.tags) <= learnt}
         if len(rare) == len(valid):
             raise InputError(
                 "the sentences are too few to hold some out: their tags differ too much",
@@ -246,7 +247,7 @@ class TokenClassification(TrainableTask):
         return super().answer_examples(examples, **settings)
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
-        """Score the label of the first token of each word; a word without a token of its own has none."""
+        """Score the label of the first token of each word; a word without its own token has none."""
         truth, guess = [], []
         for one, rows in zip(examples.items, answers, strict=True):
             words = np.repeat(np.arange(len(one.words)), [len(word) + 1 for word in one.words])
@@ -301,7 +302,7 @@ def scored_tokens(one: TokenizedText, scores: Tensor, text: str, tokenizer: Toke
     A vocabulary that marks pieces which continue a word (##ing) tells words apart; else a space before does.
     """
     prefix = getattr(tokenizer.backend.model, "continuing_subword_prefix", None)
-    found = []
+    scored = []
     names = tokenizer.tokens(one.ids)
     for i, (name, (start, end), special) in enumerate(
         zip(names, one.offsets, one.special_tokens_mask, strict=True)
@@ -315,8 +316,8 @@ def scored_tokens(one: TokenizedText, scores: Tensor, text: str, tokenizer: Toke
             continues = start > 0 and " " not in text[start - 1 : start + 1]
         if one.ids[i] == tokenizer.unk:
             name, continues = written, False
-        found.append(ScoredToken(name, scores[i], start, end, i, continues))
-    return found
+        scored.append(ScoredToken(name, scores[i], start, end, i, continues))
+    return scored
 
 
 def merge_words(tokens: list[ScoredToken], pick: Callable[[Tensor], Tensor]) -> list[ScoredToken]:

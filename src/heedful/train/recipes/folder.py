@@ -8,6 +8,9 @@ log.txt          the lines that were printed on the terminal
 run.lock         the process that trains here, while it does
 tokenizer/       the vocabulary
 checkpoints/     models with all that is needed to resume; best.json and last.json name two of them
+
+`draw_curves` draws the metrics of runs with dots in a terminal; `heedful.view.training` makes a figure of
+them.
 """
 
 from __future__ import annotations
@@ -171,14 +174,14 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
         raise NotFound(f"{file} is not there", hint="give the folder of a run")
     text = file.read_bytes().decode(errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
-    found = []
+    metrics = []
     for number, line in enumerate(lines, 1):
         try:
-            found.append(json.loads(line))
+            metrics.append(json.loads(line))
         except ValueError as error:
             if number < len(lines) or text.endswith("\n"):
                 raise CorruptFile(f"{file}, line {number}: damaged ({error})") from None
-    return found
+    return metrics
 
 
 def read_lines(file: Path, start: int = 0) -> tuple[list[tuple[int, dict[str, Any]]], int, int]:
@@ -203,9 +206,6 @@ def read_lines(file: Path, start: int = 0) -> tuple[list[tuple[int, dict[str, An
         else:
             skipped += 1
     return lines, skipped, at
-
-
-# Curves of training runs, drawn with dots in a terminal; `heedful.view.training` makes a figure of them.
 
 
 Curve = list[tuple[float, float]]  # (step, value)
@@ -238,14 +238,14 @@ def metric_curves(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, lis
 
 def read_curves(runs: Sequence[Path], metric: str) -> dict[str, Curve]:
     """Return every curve of a metric: "train" and "eval" of a run, with its name if there are several."""
-    found: dict[str, Curve] = {}
+    curves_by_name: dict[str, Curve] = {}
     for run in runs:
         curves = metric_curves(read_metrics(run))
         for side in ("train", "eval"):
             if curve := curves.get(f"{side}/{metric}"):
                 points = list(zip(curve["step"], curve["value"], strict=True))
-                found[f"{run.name} {side}" if len(runs) > 1 else side] = points
-    return found
+                curves_by_name[f"{run.name} {side}" if len(runs) > 1 else side] = points
+    return curves_by_name
 
 
 def draw_curves(

@@ -60,8 +60,8 @@ def prepare_run(settings: ResolvedSettings, device: torch.device, folder: Path |
     corpus.options()
     teacher = _teacher(settings, device)
     start_model = load(of_run(recipe.start), device=device).train() if recipe.start is not None else None
-    known = next((m.tokenizer for m in (start_model, teacher) if m is not None), None)
-    tokenizer = known if known is not None else make_tokenizer(recipe.tokenizer, corpus, folder)
+    existing = next((m.tokenizer for m in (start_model, teacher) if m is not None), None)
+    tokenizer = existing if existing is not None else make_tokenizer(recipe.tokenizer, corpus, folder)
     starts = (getattr(tokenizer, role) for role in STARTS.get(recipe.objective, ()))
     start = next((i for i in starts if i is not None), None)
     if isinstance(start_model, Seq2Seq):
@@ -92,32 +92,32 @@ def _teacher(settings: ResolvedSettings, device: torch.device) -> Model | None:
 
 def make_tokenizer(options: TokenizerOptions, corpus: TrainingData, folder: Path | None) -> Tokenizer:
     """Return a run's tokenizer: the one in its folder, an existing one, or one trained on the data."""
-    kept = None if folder is None else folder / "tokenizer"
-    if kept is not None and (kept / "tokenizer.json").is_file():
-        return _existing(kept)
+    saved = None if folder is None else folder / "tokenizer"
+    if saved is not None and (saved / "tokenizer.json").is_file():
+        return _existing(saved)
     if options.kind not in TRAINERS:
-        found = _existing(Path(options.kind))
+        tokenizer = _existing(Path(options.kind))
     else:
         encoding = corpus.settings.get("encoding", "utf-8")
         with corpus.vocabulary_files() as files:
-            found = train_tokenizer(
+            tokenizer = train_tokenizer(
                 options.kind, files, options.vocab, special=options.special, sentinels=options.sentinels,
                 lower=options.lower, encoding=encoding,
             )  # fmt: skip
-    if kept is not None:
-        kept.mkdir(parents=True, exist_ok=True)
-        save_tokenizer(found, kept)
-    return found
+    if saved is not None:
+        saved.mkdir(parents=True, exist_ok=True)
+        save_tokenizer(tokenizer, saved)
+    return tokenizer
 
 
 def _existing(folder: Path) -> Tokenizer:
-    found = load_tokenizer(folder if folder.is_dir() else folder.parent, {}) if folder.exists() else None
-    if found is None:
+    tokenizer = load_tokenizer(folder if folder.is_dir() else folder.parent, {}) if folder.exists() else None
+    if tokenizer is None:
         kinds = ", ".join(TRAINERS)
         raise NotFound(
             f"tokenizer.kind = {str(folder)!r} is neither one of {kinds} nor a folder with a tokenizer"
         )
-    return found
+    return tokenizer
 
 
 def check_row_length(settings: ResolvedSettings, start_model: Model | None) -> None:
@@ -145,11 +145,11 @@ def new_model(
     """Build the family's model in the recipe's size, for this vocabulary and these labels."""
     recipe = settings.recipe
     _, config = find_config(recipe.family)
-    known, sizes = config.field_names(), dict(recipe.model)
+    field_names, sizes = config.field_names(), dict(recipe.model)
     sizes.setdefault("vocab", len(tokenizer))
-    if "source_vocab" in known:
+    if "source_vocab" in field_names:
         sizes.setdefault("source_vocab", sizes["vocab"])
-    if "start_token" in known and start is not None:
+    if "start_token" in field_names and start is not None:
         sizes.setdefault("start_token", start)
     if batches.labels:
         sizes["labels"] = len(batches.labels)
@@ -185,8 +185,8 @@ def config_entries(tokenizer: Tokenizer, labels: tuple[str, ...]) -> dict[str, A
     names = {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}}
     if ids["eos_token_id"] is None:
         ids["eos_token_id"] = tokenizer.sep
-    found = {name: value for name, value in ids.items() if value is not None}
-    return found | (names if labels else {})
+    special = {name: value for name, value in ids.items() if value is not None}
+    return special | (names if labels else {})
 
 
 def check_vocabulary(model: Model, tokenizer: Tokenizer, start: str | None) -> None:
@@ -198,9 +198,6 @@ def check_vocabulary(model: Model, tokenizer: Tokenizer, start: str | None) -> N
                 f"the tokenizer has {len(tokenizer):,} tokens, {which} has {table.vocab:,} for its {what}",
                 hint="use a tokenizer and a model that belong together",
             )
-
-
-# Training and validation batches from files, by the objective and its settings.
 
 
 TASK_BUILDERS: dict[str, Callable[..., Batches]] = {
@@ -230,11 +227,11 @@ class TrainingData:
     def builder(self) -> Callable[..., Batches]:
         """The function that builds batches for the objective."""
         name = "masked" if self.objective == "distil" else self.objective
-        known = data.FROM_TEXT | TASK_BUILDERS
-        if name not in known:
-            hint = nearest(name, known) or f"one of {', '.join(known)}"
+        builders = data.FROM_TEXT | TASK_BUILDERS
+        if name not in builders:
+            hint = nearest(name, builders) or f"one of {', '.join(builders)}"
             raise ConfigError(f"objective = {name!r} is unknown", hint=hint)
-        return known[name]
+        return builders[name]
 
     @property
     def is_text(self) -> bool:
@@ -244,11 +241,11 @@ class TrainingData:
     def options(self) -> dict[str, Any]:
         """Return the settings that the builder takes; raise ConfigError for an unknown one."""
         taken = {n for n, p in inspect.signature(self.builder).parameters.items() if p.kind is p.KEYWORD_ONLY}
-        known = sorted(taken - {"seed", "labels", "start", "cache"} | set(RUN_SETTINGS))
+        names = sorted(taken - {"seed", "labels", "start", "cache"} | set(RUN_SETTINGS))
         for name in self.settings:
-            if name not in known:
-                hint = nearest(name, known) or f"there are {', '.join(known)}"
-                raise ConfigError(f"data.{name} is no setting of {self.objective} data", hint=hint)
+            if name not in names:
+                hint = nearest(name, names) or f"there are {', '.join(names)}"
+                raise ConfigError(f"data.{name} is not a setting of {self.objective} data", hint=hint)
         return {
             n: tuple(v) if n == "columns" else v for n, v in self.settings.items() if n not in RUN_SETTINGS
         }
@@ -293,9 +290,9 @@ class TrainingData:
     def documents(self, files: Sequence[str]) -> Documents:
         """Open files as running text."""
         unit = self.settings.get("unit", "file")
-        found = open_documents([Path(f) for f in files], unit, self.settings.get("encoding", "utf-8"))
+        documents = open_documents([Path(f) for f in files], unit, self.settings.get("encoding", "utf-8"))
         mark = self.settings.get("line_end")
-        return found if mark is None else mark_line_ends(found, mark)
+        return documents if mark is None else mark_line_ends(documents, mark)
 
     def source(self, files: Sequence[str]) -> Any:
         """Return the files of a task as its builder takes them."""
@@ -305,10 +302,10 @@ class TrainingData:
     def vocabulary_files(self) -> Iterator[list[Path]]:
         """Give text files to train a tokenizer on: the data's own, or a temporary one with its columns."""
         paths = expand_paths([Path(f) for f in self.files])
-        known = lambda p: stem_path(p).suffix.lower() == ".jsonl"
+        is_table = lambda p: stem_path(p).suffix.lower() == ".jsonl"
         if (
             self.is_text
-            and not any(map(known, paths))
+            and not any(map(is_table, paths))
             and sum(p.stat().st_size for p in paths) <= MAX_VOCABULARY_CHARACTERS
         ):
             yield paths
@@ -324,7 +321,7 @@ class TrainingData:
             yield [written]
 
     def texts(self) -> Iterator[str]:
-        """Yield all text of the data in pieces, whatever its format."""
+        """Yield all text of the data in pieces, from any format."""
         s, encoding = self.settings, self.settings.get("encoding", "utf-8")
         if self.is_text:
             for document in self.documents(self.files):
@@ -354,12 +351,8 @@ class TrainingData:
 
 def mark_line_ends(documents: Documents, mark: str) -> Documents:
     """Return the text with `mark` at the end of every line, empty ones too, as WikiText's <eos>."""
-
-    def read_marked() -> Iterator[Iterator[str]]:
-        for document in documents:
-            yield (f"{line} {mark}\n" for line in split_lines(document))
-
-    return Documents(read_marked, documents.files, (*documents.settings, "line end", mark), documents.name)
+    read = lambda: ((f"{line} {mark}\n" for line in split_lines(document)) for document in documents)
+    return Documents(read, documents.files, (*documents.settings, "line end", mark), documents.name)
 
 
 @dataclass(frozen=True)
@@ -379,15 +372,15 @@ class RowSubset:
 def split_train_validation(batches: Batches, part: float, seed: int) -> tuple[Batches, Batches]:
     """Split rows at random: a `part` for validation, the others for training."""
     count = len(batches.source)
-    held = max(1, round(count * part))
-    if held >= count:
+    valid_rows = max(1, round(count * part))
+    if valid_rows >= count:
         raise InputError(
             f"{count} rows are too few to hold out {part:.0%}",
             hint="give --valid FILE, or --set data.holdout=0",
         )
     order = seeded_generator(seed, HOLDOUT_STREAM).permutation(count).astype(np.int64)
-    return _select_rows(batches, np.sort(order[held:]), "first"), _select_rows(
-        batches, np.sort(order[:held]), "last"
+    return _select_rows(batches, np.sort(order[valid_rows:]), "first"), _select_rows(
+        batches, np.sort(order[:valid_rows]), "last"
     )
 
 

@@ -37,8 +37,8 @@ class LineReporter(ProgressReporter):
         now = time.monotonic()
         if now - self.last >= LINE_SECONDS or values["step"] == values["steps"]:
             self.last = now
-            known = {name: value for name, value in values.items() if value is not None}
-            self.report(" ".join(f"{name}={format_value(name, value)}" for name, value in known.items()))
+            shown = {name: value for name, value in values.items() if value is not None}
+            self.report(" ".join(f"{name}={format_value(name, value)}" for name, value in shown.items()))
 
     def report(self, line: str) -> None:
         print_above(line)

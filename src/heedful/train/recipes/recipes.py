@@ -1,6 +1,8 @@
 """Recipes for training runs. `heed recipes` lists them, `heed recipe cp` copies one.
 
 A recipe is small enough for one machine; the sizes of the papers are presets of the families (`heed ls`).
+`resolve_settings` combines a recipe with a YAML file, the environment and flags, in this order, and remembers
+where each value came from. A setting has a path: train.lr, model.dim, data.length, tokenizer.vocab, device …
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class TokenizerOptions:
 
 @dataclass(frozen=True)
 class DataSettings:
-    """The settings that all kinds of data share; a builder has more of its own."""
+    """The settings that all kinds of data share; each builder has further ones."""
 
     length: Annotated[int, Option("Put N tokens into a row.", variable="HEED_LENGTH")] = 256
     batch: Annotated[int, Option("Take N rows per step.", variable="HEED_BATCH")] = 32
@@ -93,7 +95,7 @@ SECTIONS: dict[str, type] = {
 
 
 def setting_options() -> Iterator[tuple[str, str, Any, Option]]:
-    """Yield the path, the name, the type and the option of every setting that has a flag of its own."""
+    """Yield the path, the name, the type and the option of every setting that has a flag."""
     for section, kind in {"": Recipe, **SECTIONS}.items():
         for name, hint, option in find_options(kind):
             yield f"{section}.{name}".lstrip("."), name, hint, option
@@ -191,18 +193,18 @@ RECIPES: dict[str, Recipe] = {
         "bert", "masked words and next sentences (one sentence a line, blank lines between documents)",
         objective="masked_and_next", model=dict(READER, head="pretrain"),
     ),
-    "roberta": encoder_recipe("roberta", "masked words alone, drawn anew every epoch", ROBERTA, model=READER),
+    "roberta": encoder_recipe("roberta", "masked words alone, new ones every epoch", ROBERTA, model=READER),
     "electra": encoder_recipe(
         "electra", "tell replaced words from true ones", objective="replaced",
         model=dict(READER, table_dim=128),
     ),
     "deberta": encoder_recipe("deberta", "content and distance attend apart", model=READER),
     "bilstm": encoder_recipe(
-        "bilstm", "masked words by LSTMs in both directions: a baseline beside BERT",
+        "bilstm", "masked words by LSTMs in both directions: a baseline for BERT",
         model=dict(dim=256, layers=3),
     ),
     "cnn": encoder_recipe(
-        "cnn", "masked words by convolutions: a baseline beside BERT", model=dict(dim=256, layers=6)
+        "cnn", "masked words by convolutions: a baseline for BERT", model=dict(dim=256, layers=6)
     ),
     "distil": encoder_recipe(
         "distilbert", "half the layers, taught by a trained BERT: --set teacher=FOLDER",
@@ -234,7 +236,7 @@ RECIPES: dict[str, Recipe] = {
     "linear": decoder_recipe("linear", "attention without a softmax: a state of fixed size"),
     "gla": decoder_recipe("gla", "linear attention that forgets by gates", heads=4),
     "based": decoder_recipe(
-        "based", "linear attention by a Taylor series beside small windows", window=64, key_dim=16
+        "based", "linear attention by a Taylor series, with small windows", window=64, key_dim=16
     ),
     "shakespeare-char": Recipe(
         "gpt2", "Shakespeare by character on a GPU, in seconds", tokenizer=CHARS,
@@ -248,11 +250,6 @@ RECIPES: dict[str, Recipe] = {
         train=TrainConfig(steps=2000, lr=3e-3, **NANO), evaluate=Evaluation(every=250),
     ),
 }  # fmt: skip
-
-
-# Settings of a run: defaults < recipe < YAML file < environment < flags, and where each value came from.
-#
-# A setting has a path: train.lr, model.dim, data.length, tokenizer.vocab, evaluate.every, device …
 
 
 OPEN_SECTIONS = ("model", "data")  # their names are checked by the family and by the builder of the data
@@ -334,14 +331,14 @@ def fit_length(values: dict[str, Any], origins: dict[str, str]) -> None:
 
 def with_file_line(error: ConfigError, origins: Mapping[str, str]) -> ConfigError:
     """Return the error with the line of the YAML file that set the value it names, if one did."""
-    found: list[tuple[int, str]] = []
+    matches: list[tuple[int, str]] = []
     for path, origin in origins.items():
         named = re.search(rf"\b{re.escape(path.rpartition('.')[2])}\b ?=|{re.escape(path)}", str(error))
         if named and FILE_LINE.search(origin):
-            found.append((named.start(), origin))
-    if not found:
+            matches.append((named.start(), origin))
+    if not matches:
         return error
-    return type(error)(f"{min(found)[1]}: {error.message}", error.hint)
+    return type(error)(f"{min(matches)[1]}: {error.message}", error.hint)
 
 
 def family_recipe(name: str) -> Recipe:
@@ -349,21 +346,21 @@ def family_recipe(name: str) -> Recipe:
 
     A name that is both (gpt3) means the family, because its published size fits no single machine.
     """
-    from heedful.models import FAMILIES, IMAGE_FAMILIES, find_config, presets
+    from heedful.models import MEDIA_FAMILIES, all_families, find_config, presets
 
-    known = presets()
-    if name in IMAGE_FAMILIES or (name in known and known[name][0].name in IMAGE_FAMILIES):
+    sizes_of, families = presets(), all_families()
+    if name in MEDIA_FAMILIES or (name in sizes_of and sizes_of[name][0].name in MEDIA_FAMILIES):
         raise NotFound(
             f"{name} reads images, and training from scratch here reads text",
             hint="teach a trained one: heed finetune digits TABLE; from nothing, in Python: data.image_text",
         )
-    if name in known and name not in FAMILIES:
-        family = known[name][0]
+    if name in sizes_of and name not in families:
+        family = sizes_of[name][0]
         return Recipe(name, f"{name} in its published size", family.objective)
-    if name not in FAMILIES:
-        hint = nearest(name, [*RECIPES, *known, *FAMILIES]) or "list recipes with: heed recipes"
+    if name not in families:
+        hint = nearest(name, [*RECIPES, *sizes_of, *families]) or "list recipes with: heed recipes"
         raise NotFound(f"no recipe, preset or family is called {name!r}", hint=hint)
-    family = FAMILIES[name]
+    family = families[name]
     tiny_fields: set[str] = family.tiny.__dict__["given"]
     sizes = sorted(
         (tiny_fields | find_config(name)[1].__dict__["given"]) - {"vocab", "source_vocab", "labels"}
@@ -401,26 +398,26 @@ def to_yaml_values(value: Any) -> Any:
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested values by their paths, as train.lr."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            found |= flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
-            found[prefix + key] = value
-    return found
+            flat[prefix + key] = value
+    return flat
 
 
 def set_value(values: dict[str, Any], one: Setting) -> None:
     """Set one value by its path; raise ConfigError for an unknown path."""
     section, _, name = one.path.partition(".")
     top = [f.name for f in dataclasses.fields(Recipe) if f.name not in (*SECTIONS, *OPEN_SECTIONS)]
-    known = [*top, "files", "valid"]
+    names = [*top, "files", "valid"]
     for prefix, kind in SECTIONS.items():
-        known += [f"{prefix}.{f.name}" for f in dataclasses.fields(kind) if f.name not in RUN_FIELDS]
-    if one.path not in known and not (section in OPEN_SECTIONS and name):
+        names += [f"{prefix}.{f.name}" for f in dataclasses.fields(kind) if f.name not in RUN_FIELDS]
+    if one.path not in names and not (section in OPEN_SECTIONS and name):
         sections = ", ".join(dict.fromkeys([*SECTIONS, *OPEN_SECTIONS]))
-        hint = nearest(one.path, [*known, *flatten(values)]) or f"sections are {sections}"
-        raise ConfigError(f"{one.origin}: there is no setting {one.path!r}", hint=hint)
+        hint = nearest(one.path, [*names, *flatten(values)]) or f"sections are {sections}"
+        raise ConfigError(f"{one.origin}: unknown setting {one.path!r}", hint=hint)
     if name:
         values[section][name] = one.value
     else:
@@ -496,7 +493,7 @@ def parse_assignment(text: str) -> Setting:
     """Parse `a.b=c` as a setting."""
     path, equals, value = text.partition("=")
     if not equals or not path:
-        raise ConfigError(f"--set {text} is no path=value", hint="write --set train.lr=1e-3")
+        raise ConfigError(f"--set {text} is not path=value", hint="write --set train.lr=1e-3")
     return Setting(path.strip(), parse_value(value.strip()), "--set")
 
 
@@ -505,7 +502,7 @@ def read_settings_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]
     import yaml
 
     if not path.is_file():
-        raise NotFound(f"there is no file {path}", hint=f"heed recipe cp NAME {path} writes one")
+        raise NotFound(f"file not found: {path}", hint=f"heed recipe cp NAME {path} writes one")
     try:
         text = path.read_text(encoding="utf-8")
         loaded, tree = yaml.safe_load(text), yaml.compose(text)

@@ -154,8 +154,8 @@ class TrainingLoop:
         self.steps_before = self.result.steps = training["step"]
         self.result.loss = training["loss"]
         self.files.forget_after(self.steps_before)
-        found = read_metrics(self.files.path) if (self.files.path / "metrics.jsonl").is_file() else []
-        for line in found:
+        lines = read_metrics(self.files.path) if (self.files.path / "metrics.jsonl").is_file() else []
+        for line in lines:
             scores = {n.removeprefix("eval/"): v for n, v in line.items() if n.startswith("eval/")}
             if self.validation.metric in scores:
                 number = int(line["train/global_step"])
@@ -366,8 +366,8 @@ def make_validation(settings: ResolvedSettings, run: PreparedRun, files: Files, 
                 seed = settings.recipe.train.seed
                 files.sample(step.number, sample_text(run, evaluation.sample, seed))
             elif kind == "parallel" and valid is not None:
-                found, lines = translate_sample(run.model, valid)
-                scores |= found
+                bleu, lines = translate_sample(run.model, valid)
+                scores |= bleu
                 for line in lines:
                     files.sample(step.number, line)
         return scores
@@ -398,7 +398,7 @@ def evaluation_batches(
 
 
 def sample_text(run: PreparedRun, tokens: int, seed: int) -> str:
-    """Generate a text that shows what the model has learnt."""
+    """Generate a text as a sample of the model."""
     from heedful.decode.loop import generate
 
     model = run.model
@@ -413,7 +413,7 @@ def sample_text(run: PreparedRun, tokens: int, seed: int) -> str:
 def translate_sample(model: Model, valid: Batches) -> tuple[dict[str, float], list[str]]:
     """Translate some held-out texts greedily; return their BLEU, and the first few as lines to read.
 
-    Without the package sacrebleu there is no BLEU.
+    BLEU needs the package sacrebleu.
     """
     from heedful.decode.loop import generate
     from heedful.tasks.metrics.generated import bleu
@@ -437,9 +437,6 @@ def translate_sample(model: Model, valid: Batches) -> tuple[dict[str, float], li
     return ({"bleu": bleu(truths, texts)["bleu"]} if find_spec("sacrebleu") else {}), lines
 
 
-# `heed train --dry-run`: measure the model and one batch, and write nothing.
-
-
 def rehearse(settings: ResolvedSettings) -> dict[str, Any]:
     """Return sizes, memory and time of a run, from one row's activations and two steps of training."""
     device = resolve_device(settings.recipe.device)
@@ -447,8 +444,8 @@ def rehearse(settings: ResolvedSettings) -> dict[str, Any]:
     config, batches, model = settings.recipe.train, run.batches, run.model
     batch = batches[0]
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    held = sum(p.numel() * p.element_size() for p in model.parameters())
-    kept = activations(run, batch) // config.accumulate
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    saved = activations(run, batch) // config.accumulate
     moments = MOMENTS[config.optimiser]
     seconds = measure_steps(model, run.purpose, batches, config, 2)[-1]
     steps = config.steps if config.minutes is None else max(1, round(60 * config.minutes / seconds))
@@ -457,9 +454,9 @@ def rehearse(settings: ResolvedSettings) -> dict[str, Any]:
         "vocabulary": len(model.tokenizer), "rows": batches.row_count,
         "valid_rows": run.valid.row_count if run.valid else 0,
         "batch": list(batch.tokens.shape), "tokens_per_step": batch.tokens_read, "steps": steps,
-        "epochs": round(steps / len(batches), 2), "weights_bytes": held, "gradients_bytes": held,
-        "moments_bytes": moments * held, "activations_bytes": kept,
-        "memory_bytes": (2 + moments) * held + kept, "process_bytes": peak_memory(device),
+        "epochs": round(steps / len(batches), 2), "weights_bytes": weights, "gradients_bytes": weights,
+        "moments_bytes": moments * weights, "activations_bytes": saved,
+        "memory_bytes": (2 + moments) * weights + saved, "process_bytes": peak_memory(device),
         "seconds_per_step": round(seconds, 4), "eta": format_clock(seconds * steps),
     }  # fmt: skip
 
@@ -475,9 +472,9 @@ def activations(run: PreparedRun, batch: Batch) -> int:
             seen[place.data_ptr()] = place.nbytes()
         return t
 
-    held: list[Any] = []
+    outputs: list[Any] = []
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        held.append(run.purpose(run.model.train(), batch.rows(slice(0, 1)).to(run.model.device)))
+        outputs.append(run.purpose(run.model.train(), batch.rows(slice(0, 1)).to(run.model.device)))
     return sum(seen.values()) * len(batch)
 
 

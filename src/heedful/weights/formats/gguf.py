@@ -42,8 +42,8 @@ class GGUFFile:
         self.keep_blocks = False  # whether matrices that kernels read stay as they are stored
         parts = {path: header}
         if "split.count" in header.metadata:
-            found = find_parts(path, header.metadata)
-            parts = {part: header if part == path else read_gguf_header(part) for part in found}
+            paths = find_parts(path, header.metadata)
+            parts = {part: header if part == path else read_gguf_header(part) for part in paths}
         self.metadata = next(iter(parts.values())).metadata
         self._tensors: dict[str, tuple[Path, TensorInfo]] = {}
         for part, header in parts.items():
@@ -52,10 +52,10 @@ class GGUFFile:
                     other = self._tensors[name][0].name
                     raise CorruptFile(f"{part} and {other} both hold {name!r:.80}", hint="fetch them again")
                 self._tensors[name] = part, tensor
-        told = self.metadata.get("split.tensors.count")
-        if len(parts) > 1 and told not in (None, len(self._tensors)):
+        total = self.metadata.get("split.tensors.count")
+        if len(parts) > 1 and total not in (None, len(self._tensors)):
             raise CorruptFile(
-                f"the {len(parts)} parts of {path} hold {len(self._tensors)} tensors and should hold {told}",
+                f"the {len(parts)} parts of {path} hold {len(self._tensors)} tensors and should hold {total}",
                 hint="fetch them again",
             )
         self.entries: Mapping[str, TensorEntry] = {
@@ -64,7 +64,7 @@ class GGUFFile:
 
     @property
     def architecture(self) -> str:
-        """What the file says it holds."""
+        """The name of the model in the file's metadata."""
         return str(self.metadata.get("general.architecture", ""))
 
     def read(self, name: str) -> Tensor:
@@ -107,19 +107,19 @@ class GGUFFile:
         frequency is divided by, if the file lists it.
         """
         start = f"{self.architecture}.rope.scaling."
-        said = {n.removeprefix(start): v for n, v in self.metadata.items() if n.startswith(start)}
+        scaling = {n.removeprefix(start): v for n, v in self.metadata.items() if n.startswith(start)}
         older = self.metadata.get(f"{self.architecture}.rope.scale_linear")
-        said = said if older is None else {"factor": older} | said
+        scaling = scaling if older is None else {"factor": older} | scaling
         listed = "rope_freqs.weight" in self.entries
-        return said, self.read("rope_freqs.weight").tolist() if listed else []
+        return scaling, self.read("rope_freqs.weight").tolist() if listed else []
 
 
 def read_gguf_header(path: Path) -> Header:
-    """Read the header of one file; what is no GGUF file or a damaged one is a CorruptFile."""
+    """Read the header of one file; raise CorruptFile if it is damaged or not a GGUF file."""
     check_fetched(path)
     with path.open("rb") as file:
         if file.read(4) != MAGIC:
-            raise CorruptFile(f"{path} is no GGUF file: it does not begin with GGUF")
+            raise CorruptFile(f"{path} is not a GGUF file: it does not begin with GGUF")
     try:
         from gguf import GGML_QUANT_SIZES
     except ImportError:
@@ -171,7 +171,7 @@ def find_parts(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
     named = re.fullmatch(r"(.+)-(\d{5})-of-(\d{5})\.gguf", path.name)
     if named is None or (int(named[2]), int(named[3])) != (number + 1, count):
         name = PART.format("NAME", number + 1, count)
-        raise NotFound(f"{which}, and its name does not say so", hint=f"call it {name}, beside the others")
+        raise NotFound(f"{which}, and its name does not say so", hint=f"call it {name}, next to the others")
     parts = []
     for i in range(1, count + 1):
         parts.append(path.with_name(PART.format(named[1], i, count)))

@@ -5,8 +5,12 @@
     name  number of sizes  sizes  type  offset             as often as there are tensors
     padding up to the alignment, then the tensors, each padded too, without a gap
 
-The `gguf` library's own reader takes two seconds over the vocabulary of a small model, reads on past the end
-of a damaged file, and lets tensors overlap; hence this one.
+The `gguf` library's reader takes two seconds over the vocabulary of a small model, reads on past the end
+of a damaged file, and lets tensors overlap; hence this one. It reads Q4_K but does not write it, so
+`pack_q4_k` does. In Q4_K, 256 weights share two half floats d and e. Each 32 of them share a scale s and an
+offset m of 6 bits, and each weight is a number q of 4 bits:
+
+    w ≈ d s q − e m
 """
 
 from __future__ import annotations
@@ -58,9 +62,9 @@ def read_header(path: Path, block_sizes: dict[int, tuple[int, int]]) -> Header:
             raise ValueError("it does not begin with GGUF")
         version, tensors, keys = reader.numbers("IQQ")
         if version not in VERSIONS:
-            known = " and ".join(map(str, VERSIONS))
+            versions = " and ".join(map(str, VERSIONS))
             raise WeightsError(
-                f"{path} has version {version:#x} of GGUF, and those read are {known}, low byte first",
+                f"{path} has version {version:#x} of GGUF, and those read are {versions}, low byte first",
                 hint="convert the model again with a newer llama.cpp",
             )
         metadata: dict[str, Any] = {}
@@ -71,7 +75,7 @@ def read_header(path: Path, block_sizes: dict[int, tuple[int, int]]) -> Header:
             metadata[key] = reader.value(reader.numbers("I")[0], key)
         alignment = metadata.get("general.alignment", ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-            raise ValueError(f"general.alignment={alignment!r:.80} is no power of two")
+            raise ValueError(f"general.alignment={alignment!r:.80} is not a power of two")
         infos = reader.tensor_infos(tensors)
         start = _padded(reader.at, alignment)
         return Header(metadata, _data_offset(infos, block_sizes, start, alignment, len(data)))
@@ -98,7 +102,7 @@ class _Reader:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
             label = f"{label} {key!r:.80}" if key else label
-            raise ValueError(f"{label} is no UTF-8: byte {error.start} of {raw[:40]!r}") from None
+            raise ValueError(f"{label} is not UTF-8: byte {error.start} of {raw[:40]!r}") from None
 
     def value(self, kind: int, key: str) -> Any:
         if kind == STRING:
@@ -175,13 +179,6 @@ def _data_offset(
     if placed and end not in (last, start + expected):
         raise ValueError(f"its tensors end at byte {last:,} and the file at {end:,}")
     return placed
-
-
-# Weights in the blocks of GGUF files: which kind each tensor takes, and Q4_K, which the `gguf` library reads
-# but does not make.
-#
-#     Q4_K: 256 weights share two half floats d and e; each 32 of them a scale s and an offset m of 6 bits,
-#     and each weight is a number q of 4 bits:      w ≈ d s q − e m
 
 
 SCHEMES = ("f32", "f16", "q8_0", "q4_0", "q4_k")

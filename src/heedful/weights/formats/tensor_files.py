@@ -1,7 +1,10 @@
 """Reading and writing files of weights: safetensors (one file or shards) and old `.bin` files.
 
-Tensors are read straight into memory of their own: no second copy, and no mapped file left open that somebody
-could overwrite.
+Tensors are read straight into new memory: no second copy, and no mapped file left open that somebody
+could overwrite. Tensors that several processes wrote with `torch.distributed.checkpoint` are put together
+from their parts, so that one process opens the files of any number:
+
+    shards/shard-00001-….safetensors    one file per process; its header says where each part begins
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ class TensorSource(Protocol):
 
 
 class SafeFile:
-    """One safetensors file; its tensors are read one by one, each into memory of its own."""
+    """One safetensors file; its tensors are read one by one, each into new memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -163,8 +166,8 @@ class UnwrappedSource:
 
 def map_tensor(source: TensorSource, name: str) -> Tensor:
     """Return a tensor as it lies in its file; read it whole from a source that cannot be mapped."""
-    found: Tensor = getattr(source, "map", source.read)(name)
-    return found
+    tensor: Tensor = getattr(source, "map", source.read)(name)
+    return tensor
 
 
 SAFE_INDEX, OLD_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
@@ -255,14 +258,14 @@ def write_safetensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: 
     from safetensors import SafetensorError
 
     shards: list[dict[str, Tensor]] = [{}]
-    held = 0
+    pending = 0
     for name, tensor in tensors.items():
         size = tensor.numel() * tensor.element_size()
-        if held and held + size > shard_bytes:
+        if pending and pending + size > shard_bytes:
             shards.append({})
-            held = 0
+            pending = 0
         shards[-1][name] = tensor.detach().cpu().contiguous()
-        held += size
+        pending += size
     files = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
     files = ["model.safetensors"] if len(shards) == 1 else files
     try:
@@ -294,13 +297,6 @@ def remove_others(folder: Path, kept_names: set[str]) -> None:
             path.unlink(missing_ok=True)
 
 
-# Tensors that several processes wrote, each its own part, by `torch.distributed.checkpoint`.
-#
-#     shards/shard-00001-….safetensors    one file for each process; its header says where each part begins
-#
-# A tensor is put together from its parts when it is read, so that one process opens what any number wrote.
-
-
 SHARDS, CHECKSUMS = "shards", "checksums.json"  # within the folder of a checkpoint
 
 
@@ -320,8 +316,8 @@ class ShardedFolder:
         for path in files:
             file = SafeFile(path)
             try:
-                told = json.loads(file.metadata["DCP_SHARDING_INFO"])
-                starts = {name: tuple(told[name]["saved_offsets"]) for name in file.entries}
+                sharding = json.loads(file.metadata["DCP_SHARDING_INFO"])
+                starts = {name: tuple(sharding[name]["saved_offsets"]) for name in file.entries}
             except (KeyError, TypeError, ValueError) as error:
                 message = f"{path} does not say where its parts begin ({error!r:.80})"
                 raise CorruptFile(message, hint="remove that checkpoint, and use another") from None
@@ -330,17 +326,17 @@ class ShardedFolder:
         self.entries = {name: self._entry(name) for name in self.parts}
 
     def _entry(self, name: str) -> TensorEntry:
-        """What a tensor is as a whole; its parts must have one kind, and as many numbers as it has."""
-        held = [(file.entries[self.group + name], start) for file, start in self.parts[name]]
-        ends = [[a + b for a, b in zip(start, e.shape, strict=True)] for e, start in held]
+        """Return the entry of a whole tensor; its parts must have one type, and together its size."""
+        parts = [(file.entries[self.group + name], start) for file, start in self.parts[name]]
+        ends = [[a + b for a, b in zip(start, e.shape, strict=True)] for e, start in parts]
         shape = tuple(max(end) for end in zip(*ends, strict=True))
-        numbers = sum(torch.Size(entry.shape).numel() for entry, _ in held)
-        if len({entry.dtype for entry, _ in held}) > 1 or numbers != torch.Size(shape).numel():
+        numbers = sum(torch.Size(entry.shape).numel() for entry, _ in parts)
+        if len({entry.dtype for entry, _ in parts}) > 1 or numbers != torch.Size(shape).numel():
             raise CorruptFile(
                 f"{self.folder}: the parts of {name!r} hold {numbers:,} numbers and it has shape {shape}",
                 hint="a shard is missing or from another step: use another checkpoint",
             )
-        return TensorEntry(held[0][0].dtype, shape)
+        return TensorEntry(parts[0][0].dtype, shape)
 
     def read(self, name: str) -> Tensor:
         """The whole tensor."""

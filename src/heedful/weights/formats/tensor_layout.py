@@ -55,7 +55,7 @@ def read_layout(path: Path) -> tuple[dict[str, TensorSpan], dict[str, str]]:
     try:
         with safe_open(path, framework="numpy") as opened:
             slices = {name: opened.get_slice(name) for name in opened.offset_keys()}
-            found = {name: (s.get_dtype(), tuple(s.get_shape())) for name, s in slices.items()}
+            layout = {name: (s.get_dtype(), tuple(s.get_shape())) for name, s in slices.items()}
             metadata = dict(opened.metadata() or {})
     except SafetensorError as error:
         if first == b"PK" or (first[:1] == b"\x80" and first[1:] in (b"\2", b"\3", b"\4", b"\5")):
@@ -68,15 +68,15 @@ def read_layout(path: Path) -> tuple[dict[str, TensorSpan], dict[str, str]]:
             f"{path} is truncated, damaged or no safetensors file ({reason!r:.160})",
             hint="fetch or save it again",
         ) from None
-    return _spans(path, found), metadata
+    return _spans(path, layout), metadata
 
 
 def _spans(path: Path, entries: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, TensorSpan]:
     for name, (kind, _) in entries.items():
         if kind not in ITEM_BYTES:
-            known = ", ".join(ITEM_BYTES)
+            types = ", ".join(ITEM_BYTES)
             raise WeightsError(
-                f"{path} holds {name!r:.80} as {kind}, which is not read here", hint=f"convert it to {known}"
+                f"{path} holds {name!r:.80} as {kind}, which is not read here", hint=f"convert it to {types}"
             )
     unplaced = {name: TensorSpan(*of, 0) for name, of in entries.items()}
     start = path.stat().st_size - sum(span.size for span in unplaced.values())

@@ -102,3 +102,53 @@ def adamw_step(p, g, m, v, t, lr, beta1, beta2, eps, weight_decay):
     m_hat = m / (1 - beta1**t)
     v_hat = v / (1 - beta2**t)
     return p - lr * (m_hat / (v_hat.sqrt() + eps) + weight_decay * p), m, v
+
+
+def causal_mask(q_pos, k_pos, window=None):
+    q, k = q_pos.unsqueeze(1), k_pos.unsqueeze(0)
+    keep = (k <= q) & (k >= 0)
+    return keep if window is None else keep & (q - k <= window - 1)
+
+
+def cached_attention(q, k, v, keys, values):
+    keys, values = torch.cat([keys, k], dim=1), torch.cat([values, v], dim=1)
+    scores = q @ keys.transpose(1, 2) / q.size(-1) ** 0.5
+    later = torch.triu(torch.ones(q.size(1), keys.size(1)), diagonal=keys.size(1) - q.size(1) + 1).bool()
+    return torch.softmax(scores.masked_fill(later, float("-inf")), -1) @ values, keys, values
+
+
+def next_token_loss(logits, tokens, pad):
+    losses = []
+    for row, ids in zip(logits, tokens):
+        for t in range(len(ids) - 1):
+            if ids[t + 1] != pad:
+                losses.append(torch.logsumexp(row[t], 0) - row[t, ids[t + 1]])
+    return torch.stack(losses).mean()
+
+
+def top_p(logits, p):
+    probs = torch.softmax(logits, -1)
+    total, out = 0.0, torch.zeros_like(probs)
+    for i in probs.argsort(descending=True):
+        if total >= p:
+            break
+        out[i] = probs[i]
+        total += probs[i].item()
+    return out / out.sum()
+
+
+def bleu(hypotheses, references):
+    precisions = []
+    for n in (1, 2, 3, 4):
+        right = total = 0
+        for h, r in zip(hypotheses, references):
+            left = [tuple(r[i : i + n]) for i in range(len(r) - n + 1)]
+            for i in range(len(h) - n + 1):
+                total += 1
+                if tuple(h[i : i + n]) in left:
+                    left.remove(tuple(h[i : i + n]))
+                    right += 1
+        precisions.append(right / total)
+    c, r = sum(len(h) for h in hypotheses), sum(len(r) for r in references)
+    product = precisions[0] * precisions[1] * precisions[2] * precisions[3]
+    return (1.0 if c > r else math.exp(1 - r / c)) * product**0.25

@@ -53,6 +53,29 @@ def attention() -> list[Case]:
     ]
 
 
+def causal_mask() -> list[Case]:
+    row = torch.arange
+    return [
+        Case("five tokens", (row(5), row(5), None)),
+        Case("two new tokens after a cache of four", (row(4, 6), row(6), None)),
+        Case("a window of two", (row(5), row(5), 2)),
+        Case("a window of three after a cache", (row(5, 7), row(7), 3)),
+        Case("empty places before the text", (row(3), torch.tensor([-1, -1, 0, 1, 2]), None)),
+        Case("keys in another order", (torch.tensor([3, 1]), torch.tensor([2, 0, 3, 1]), None)),
+    ]
+
+
+def cached_attention() -> list[Case]:
+    sizes = [
+        ("one token after three", 2, 1, 3, 4, 4), ("three tokens after two", 2, 3, 2, 4, 3),
+        ("the first tokens: an empty cache", 1, 4, 0, 3, 3), ("four tokens after one", 3, 4, 1, 2, 5),
+    ]  # fmt: skip
+    return [
+        Case(about, tuple(random_tensors(60 + i, (H, T, K), (H, T, K), (H, T, V), (H, S, K), (H, S, V))))
+        for i, (about, H, T, S, K, V) in enumerate(sizes)
+    ]
+
+
 def layer_norm() -> list[Case]:
     x, gamma, beta, block, small = random_tensors(6, (3, 6), (6,), (6,), (2, 3, 6), (4, 6))
     constant = torch.full((2, 6), 0.5)
@@ -69,6 +92,17 @@ def positional_encoding() -> list[Case]:
         Case("eight positions of six entries", (8, 6, 10000.0)),
         Case("another base", (5, 4, 100.0)),
         Case("twenty positions", (20, 8, 10000.0)),
+    ]
+
+
+def next_token_loss() -> list[Case]:
+    one, batch, large = random_tensors(70, (1, 5, 6), (3, 6, 7), (2, 4, 5))
+    padded = torch.tensor([[3, 1, 4, 1, 5, 2], [2, 6, 5, 0, 0, 0], [1, 3, 0, 0, 0, 0]])
+    return [
+        Case("one row", (one, torch.tensor([[2, 4, 1, 3, 5]]), 0)),
+        Case("three rows of different lengths", (2 * batch, padded, 0)),
+        Case("another number for padding", (large, torch.tensor([[1, 0, 3, 2], [0, 2, 4, 4]]), 4)),
+        Case("large logits", (300 * large, torch.tensor([[1, 2, 3, 1], [3, 2, 1, 4]]), 0)),
     ]
 
 
@@ -134,6 +168,38 @@ def beam_search() -> list[Case]:
         Case(about, (toy_language(seed, tokens, ending), 0, width, length, penalty))
         for about, seed, tokens, ending, width, length, penalty in rows
     ]
+
+
+def top_p() -> list[Case]:
+    (ten,) = random_tensors(80, (10,))
+    flat, peak = torch.tensor([0.2, 0.05, 0.3, 0.15, 0.3001]), torch.tensor([0.02, 0.9, 0.05, 0.03])
+    return [
+        Case("ten tokens", (2 * ten, 0.8)),
+        Case("nearly equal probabilities", (flat.log() + 2, 0.7)),
+        Case("one token alone is more than p", (peak.log(), 0.6)),
+        Case("p = 1 keeps everything", (ten, 1.0)),
+        Case("a small p", (ten, 0.05)),
+    ]
+
+
+def bleu() -> list[Case]:
+    split = lambda *texts: [text.split() for text in texts]
+    reference = "the old man reads a long book in the garden"
+    return [
+        Case("one wrong word", (split("the old man reads a short book in the garden"), split(reference))),
+        Case("a translation that is too short", (split("the old man reads a long book"), split(reference))),
+        Case("one that is too long", (split(reference + " and in the house there"), split(reference))),
+        Case("a phrase repeated", (split("the old man reads the old man reads a"), split(reference))),
+        Case("two texts of different quality", (
+            split("a cat sat on the mat today", "we went home by train"),
+            split("a cat sat on the red mat today", "we all went home by the train at night"),
+        )),
+        Case("words of one sentence in the other", (
+            split("a cat sat on the mat", "he went to the sea now"),
+            split("he went to the mat on the", "he went to the sea a cat sat on the mat"),
+        )),
+        Case("no four words in order", (split("the man a book reads old garden"), split(reference))),
+    ]  # fmt: skip
 
 
 def skipgram_step() -> list[Case]:

@@ -1,4 +1,4 @@
-"""The ten code exercises, and the file of stubs that a student fills in.
+"""The code exercises, and the file of stubs that a student fills in.
 
 solutions.py has every function written out, exercises.yaml its title, hints and known mistakes, cases.py the
 inputs it is tried on, and models.py the model it then stands in. A mistake is an edit of the solution's text.
@@ -73,9 +73,15 @@ class CodeExercise:
     cases: Callable[[], Sequence[Case]]
     mistakes: tuple[Mistake, ...]
     model: str  # the real model that it stands in
-    place_in_model: Callable[[Function], Output]
     outputs: tuple[str, ...] = ()
     ready_made: tuple[str, ...] = ()  # functions of libraries that are the exercise already
+
+    def place_in_model(self, function: Function) -> Output:
+        """Return the model's output with a function in its place; models are imported here, not before."""
+        from heedful.classroom.exercises.code import models
+
+        output: Output = getattr(models, f"place_{self.name}")(function)
+        return output
 
     def with_mistakes(self, *mistakes: Mistake) -> Function | None:
         """Return the solution with mistakes in it; None if their edits do not go together."""
@@ -150,21 +156,20 @@ def summaries() -> dict[str, str]:
 
 
 def hints_of(name: str) -> list[str]:
-    """Return three hints for an exercise, from what to compute first to nearly the line itself."""
+    """Return three hints for an exercise: a question, what to compute, nearly the line itself."""
     return list(exercise_texts()[name]["hints"])
 
 
 @functools.cache
 def code_exercises() -> dict[str, CodeExercise]:
-    """Return the exercises by name; torch and the models are imported here, not before."""
-    from heedful.classroom.exercises.code import cases, models, solutions
+    """Return the exercises by name; torch is imported here, not before."""
+    from heedful.classroom.exercises.code import cases, solutions
 
     return {
         name: CodeExercise(
             name, row["title"], getattr(solutions, name), getattr(cases, name),
             tuple(Mistake(mistake, **texts) for mistake, texts in row["mistakes"].items()),
-            row["model"], getattr(models, f"place_{name}"), tuple(row.get("outputs", ())),
-            tuple(row.get("ready_made", ())),
+            row["model"], tuple(row.get("outputs", ())), tuple(row.get("ready_made", ())),
         )
         for name, row in exercise_texts().items()
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Grading a student's file: each function beside the solution, then in its place in a real model.
+"""Grading a student's file: each function next to the solution, then in its place in a real model.
 
 A wrong function is compared with the solution with every known mistake in it, alone and in pairs: a mistake
 that gives the same on all inputs is named. The whole file runs in one limited process (sandbox.py); only
@@ -37,6 +37,7 @@ from heedful.core.errors import InputError
 from heedful.core.files import missing_file
 
 Verdict = Literal["right", "wrong", "unfinished", "missing"]
+MARKS: dict[Verdict, str] = {"right": "✓", "wrong": "✗", "unfinished": "·", "missing": "·"}
 MAX_SOURCE_BYTES = 1 << 20
 PROTECTION_NAMES = {
     "landlock": "Landlock (files)", "seccomp": "seccomp (programs, network, signals)",
@@ -69,6 +70,18 @@ class ExerciseGrade:
     shown: str = ""
     inside: InsideResult | None = None
     notes: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """Return the grade as lines of text."""
+        lines = [f"{MARKS[self.verdict]} {self.name}: {self.message}"]
+        if self.shown:
+            lines.append(f"    {self.shown}")
+        if (inside := self.inside) is not None and inside.same:
+            how = "as ours" if self.verdict == "right" else "it does not show"
+            lines.append(f"    inside {inside.model} {how}: {inside.yours}")
+        elif inside is not None:
+            lines += [f"    inside {inside.model}: {inside.yours}", f"    with ours it is: {inside.ours}"]
+        return lines + [f"    note: {note}" for note in self.notes]
 
 
 @dataclass(frozen=True)
@@ -108,7 +121,7 @@ def grade_solution(
     try:
         source = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{path} is no text in UTF-8", hint="a solution is a file of Python") from None
+        raise InputError(f"{path} is not text in UTF-8", hint="a solution is a file of Python") from None
     return grade_source(source, names, name=path.name, inside=inside, limits=limits)
 
 
@@ -209,7 +222,7 @@ def explains(
 ) -> bool:  # fmt: skip
     """Return whether the solution with mistakes in it gives the student's outputs, and other than ours.
 
-    Where the mistakes give an error or no finite numbers, so must the function, in whatever way.
+    Where the mistakes give an error or no finite numbers, so must the function, in any way.
     """
     differs = False
     for case, reference, output in zip(cases, reference_outputs, student_outputs, strict=True):
@@ -292,7 +305,7 @@ def _tensor_difference(reference: Tensor, value: Any, subject: str, slack: float
     tensor = to_tensor(value)
     if tensor is None:
         return f"{subject} is {describe_type(value)} and should be a tensor"
-    if tensor.dtype in COARSE or not tensor.is_floating_point():
+    if reference.is_floating_point() and (tensor.dtype in COARSE or not tensor.is_floating_point()):
         kind = str(tensor.dtype).removeprefix("torch.")
         return f"{subject} has the type {kind} and should have float32 or float64"
     if tensor.shape != reference.shape:
@@ -348,7 +361,7 @@ def to_tensor(value: Any) -> Tensor | None:
 
 
 def describe_type(value: Any) -> str:
-    """Return what a value is, in words."""
+    """Describe the type of a value in words."""
     if value is None:
         return "None (is a return missing?)"
     if isinstance(value, Other):
@@ -386,7 +399,7 @@ UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 def leave_out_broken(source: str, name: str) -> tuple[str, dict[str, str]]:
-    """Return a file without the parts that are no Python, and what is wrong with each, by its function.
+    """Return a file without the parts that are not Python, and what is wrong with each, by its function.
 
     A part begins at a line without indentation. Left out, it becomes empty lines, so that numbers stay true.
     """

@@ -1,8 +1,10 @@
 """A student's function in the place of ours in a real model, compared with ours put in the same way.
 
 attention, softmax: a backend of attention in the bundled translator; layer_norm, positional_encoding: modules
-of it; beam_search: its search. bahdanau_score: the score of the bundled RNNsearch. lstm_step: the layer of an
-LSTM that was trained for a second. bpe_merge: a tokenizer; skipgram_step: word vectors; adamw_step: `fit`.
+of it; beam_search: its search; bleu: its score. causal_mask, cached_attention: the attention of a small GPT,
+whose loss next_token_loss computes and whose words top_p narrows. bahdanau_score: the score of the bundled
+RNNsearch. lstm_step: the layer of an LSTM that was trained for a second. bpe_merge: a tokenizer;
+skipgram_step: word vectors; adamw_step: `fit`.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ from heedful.word2vec.word_counts import WordCounts, alias_table
 
 SENTENCES = ("My brother bought a new car last week.", "The old man who lives next door is my uncle.")
 SHORT = "The house is small."
-TRANSLATOR, ALIGNER = "translate-en-de", "rnnsearch-en-de"
+TRANSLATOR, ALIGNER, WRITER = "translate-en-de", "rnnsearch-en-de", "prose"
+PROMPT = "The old house stood upon the hill"
 CORPUS = "the cat sat on the mat. the dog lay on the log. the bird sang in the tree. " * 12
 MAX_TOKENS = 20
 NUMBERS = itertools.count()
@@ -68,7 +71,7 @@ def tensor_of(value: Any, like: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def write_greedily(model: Model, prompts: Sequence[str], max_tokens: int, before: str = "") -> Output:
-    """Return what a model writes, the likeliest token at each step, and the log-probability of each text."""
+    """Return the greedy texts of a model and the log-probability of each."""
     texts: list[Generation] = generate(model, list(prompts), max_tokens=max_tokens, fast=False, details=True)
     lines = [f"“{before}{text.text}” (log p {text.score:.2f})" for text in texts]
     return Output(" ".join(lines), torch.tensor([text.score for text in texts]))
@@ -84,10 +87,16 @@ def modules_of(model: nn.Module, kind: type[nn.Module]) -> list[Any]:
     return [module for module in model.modules() if isinstance(module, kind)]
 
 
-def translate_by_backend(backend: Callable[[Call, Context], Tensor]) -> Output:
-    """Return what the translator says if all its attention goes through `backend`."""
-    name = f"exercise {next(NUMBERS)}"  # of this call alone: others may translate meanwhile
-    model = load(TRANSLATOR)
+def continue_text(model: Model) -> Output:
+    """Return how a text goes on."""
+    return write_greedily(model, [PROMPT], 12, before=PROMPT)
+
+
+def run_with_backend(
+    name: str, backend: Callable[[Call, Context], Tensor], write: Callable[[Model], Output] = translate
+) -> Output:
+    """Return what a model writes if all its attention goes through `backend`."""
+    model, name = load(name), f"exercise {next(NUMBERS)}"  # of this call alone: others may run meanwhile
 
     def use_backend(forward: Function, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         return forward(x, replace(ctx, backend=name), state)
@@ -97,7 +106,7 @@ def translate_by_backend(backend: Callable[[Call, Context], Tensor]) -> Output:
             part.forward = partial(use_backend, part.forward)
     BACKENDS[name] = backend
     try:
-        return translate(model)
+        return write(model)
     finally:
         del BACKENDS[name]
 
@@ -116,7 +125,7 @@ def place_attention(function: Function) -> Output:
         out = function(call.q, call.k, call.v, visible_keys(call))
         return tensor_of(out, call.q, (*call.q.shape[:3], call.v.shape[-1]))
 
-    return translate_by_backend(backend)
+    return run_with_backend(TRANSLATOR, backend)
 
 
 def place_softmax(function: Function) -> Output:
@@ -127,7 +136,70 @@ def place_softmax(function: Function) -> Output:
         scores = scores if keep is None else scores.masked_fill(~keep, -torch.inf)
         return tensor_of(function(scores, -1), scores, tuple(scores.shape)) @ call.v
 
-    return translate_by_backend(backend)
+    return run_with_backend(TRANSLATOR, backend)
+
+
+def place_causal_mask(function: Function) -> Output:
+    """Let the function be the mask of a small GPT that continues a text, token by token with a cache."""
+
+    def backend(call: Call, ctx: Context) -> Tensor:
+        q_pos, k_pos = call.q_pos[0], call.k_pos[0]
+        keep = tensor_of(function(q_pos, k_pos, None), call.q, (len(q_pos), len(k_pos))).bool()
+        scores = (call.q @ call.k.mT * call.scale).masked_fill(~keep, -torch.inf)
+        return scores.softmax(-1).nan_to_num() @ call.v  # a row may hide everything
+
+    return run_with_backend(WRITER, backend, continue_text)
+
+
+def place_cached_attention(function: Function) -> Output:
+    """Let the function be the attention of a small GPT, one new token after the other."""
+
+    def backend(call: Call, ctx: Context) -> Tensor:
+        new = call.q.shape[2]
+        keys, values = (x[0, :, : x.shape[2] - new] for x in (call.k, call.v))
+        out = []
+        for t in range(new):
+            at = call.k.shape[2] - new + t
+            k, v = call.k[0, :, at : at + 1], call.v[0, :, at : at + 1]
+            y, keys, values = function(call.q[0, :, t : t + 1], k, v, keys, values)
+            out.append(tensor_of(y, v, (v.shape[0], 1, v.shape[2])))
+        return torch.cat(out, 1)[None]
+
+    return run_with_backend(WRITER, backend, continue_text)
+
+
+def place_next_token_loss(function: Function) -> Output:
+    """Let the function measure how well a small GPT predicts two texts of different length."""
+    model = load(WRITER).eval()
+    rows = [model.tokenizer.encode(text) for text in (PROMPT, "It was a dark and stormy night.")]
+    pad = len(model.tokenizer) - 1
+    tokens = torch.tensor([row + [pad] * (max(map(len, rows)) - len(row)) for row in rows])
+    with torch.no_grad():
+        loss = tensor_of(function(model(tokens), tokens, pad), torch.zeros(()), ())
+    return Output(f"loss {float(loss):.3f} nats a token, perplexity {float(loss.exp()):.1f}", loss)
+
+
+def place_top_p(function: Function) -> Output:
+    """Let the function choose what a small GPT may draw."""
+    model, draw = load(WRITER).eval(), torch.Generator().manual_seed(0)
+    ids = model.tokenizer.encode(PROMPT)
+    for _ in range(8):
+        with torch.no_grad():
+            logits = model(torch.tensor([ids]))[0, -1]
+        probs = tensor_of(function(logits, 0.8), logits, tuple(logits.shape))
+        ids.append(int(torch.multinomial(probs, 1, generator=draw)))
+    return Output(f"“{model.tokenizer.decode(ids)}”")
+
+
+def place_bleu(function: Function) -> Output:
+    """Let the function score the translator on two sentences."""
+    texts = generate(load(TRANSLATOR), list(SENTENCES), max_tokens=MAX_TOKENS, fast=False)
+    references = (
+        "Mein Bruder hat letzte Woche ein neues Auto gekauft.",
+        "Der alte Mann von nebenan ist mein Onkel.",
+    )
+    score = float(function([str(text).split() for text in texts], [text.split() for text in references]))
+    return Output(f"BLEU {score:.3f}", torch.tensor(score))
 
 
 def place_layer_norm(function: Function) -> Output:

@@ -164,7 +164,7 @@ NURSERY = Nursery()
 
 def run_process(job: dict[str, Any], limits: SandboxLimits, result: SubmissionResult) -> str | None:
     """Run one process and add what it wrote to `result`; return the function that ended it, if one did."""
-    # The process has a watchdog of its own for each call: this is for a submission that switched it off.
+    # The process has its own watchdog for each call: this is for a submission that switched it off.
     seconds = 10 + (1 + len(job["names"])) * (2 * limits.seconds + limits.inside_seconds)
     job["seconds"] = {"call": limits.seconds, "inside": limits.inside_seconds}
     job["protections"] = limits.protections

@@ -29,7 +29,7 @@ TENSOR_TYPES = {
 
 
 class MessageError(Exception):
-    """Bytes that are no record, or a value too large for one."""
+    """Bytes that are not a record, or a value too large for one."""
 
 
 class Other:
@@ -120,5 +120,5 @@ def read_records(file: IO[bytes]) -> Iterator[dict[str, Any]]:
             yield {name: unpack_value(value, tensors) for name, value in json.loads(text).items()}
         except MessageError:
             raise
-        except Exception as error:  # whatever those bytes were, they are no record
+        except Exception as error:  # whatever those bytes were, they are not a record
             raise MessageError(f"a record cannot be read: {type(error).__name__}") from None

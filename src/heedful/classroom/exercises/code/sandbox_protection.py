@@ -30,7 +30,7 @@ PRINT_FILE = "printed.txt"  # where prints go
 PROTECTIONS = ("landlock", "seccomp", "hook")
 NO_NEW_PRIVILEGES = 38  # of prctl: without it the kernel takes no filter from an ordinary user
 
-# What it reads besides Python and its libraries. /proc and /etc are not open as a whole: root grades, too.
+# What it reads besides Python and its libraries. /proc and /etc are not open as a whole: root grades as well.
 READABLE = (
     "/usr", "/lib", "/lib64", "/opt", "/nix", "/gnu",
     "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives",

@@ -19,6 +19,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
@@ -107,7 +108,7 @@ class Runner:
         elif isinstance(error, MessageError):
             message = f"{subject} returned {text}"
         elif isinstance(error, SyntaxError):
-            message = f"the file is no Python{where}: {text}{code}"
+            message = f"the file is not Python{where}: {text}{code}"
         else:
             message = f"{subject} raised {kind}{': ' if text else ''}{text}{where}{code}"
             if isinstance(error, ModuleNotFoundError):
@@ -185,7 +186,7 @@ def watch_python(function: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watch_calls(student_file: str, ready_made: Sequence[str], copies: set[str]) -> Iterator[None]:
-    """Collect calls of ready-made functions, and of heedful's, by whatever name the student reaches them.
+    """Collect calls of ready-made functions, and of heedful's, by any name that the student uses.
 
     torch tells of its own functions, Python of those that are written in Python.
     """
@@ -216,6 +217,7 @@ def serve() -> None:
     A system without fork runs one job in this process, which ends with it.
     """
     code_exercises()
+    import_module("heedful.classroom.exercises.code.models")  # once: every submission is forked from here
     torch.set_num_threads(1)
     for line in sys.stdin.buffer:
         job = json.loads(line)

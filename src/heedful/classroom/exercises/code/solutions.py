@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -48,6 +49,47 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Te
     return weights @ v
 
 
+def causal_mask(q_pos: Tensor, k_pos: Tensor, window: int | None = None) -> Tensor:
+    """keep(i, j) = 0 ≤ k_pos_j ≤ q_pos_i, and q_pos_i − k_pos_j < window if there is a window
+
+    q_pos (T,) and k_pos (S,) are the positions of queries and keys in the text, in any order: after a cache
+    of 7 tokens the first query has position 7. A key at a negative position is an empty place and stays
+    hidden. A window of 1 leaves each token itself alone. Returns (T, S), True where the query may look.
+
+    >>> causal_mask(torch.tensor([2, 3]), torch.tensor([0, 1, 2, 3]))
+    tensor([[ True,  True,  True, False],
+            [ True,  True,  True,  True]])
+    """
+    distance = q_pos[:, None] - k_pos[None, :]
+    keep = distance >= 0
+    keep = keep & (k_pos >= 0)
+    if window is not None:
+        keep = keep & (distance < window)
+    return keep
+
+
+def cached_attention(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """out = softmax(q [keys; k]ᵀ / √d_k, causal) [values; v]: attention of new tokens with a cache
+
+    q, k (H, T, d_k) and v (H, T, d_v) belong to T new tokens, keys (H, S, d_k) and values (H, S, d_v) to the
+    S tokens before them; S may be 0. A new token looks at all S, at the new ones before it and at itself.
+    Returns the output (H, T, d_v) and the new cache: keys (H, S + T, d_k) and values (H, S + T, d_v).
+
+    >>> one, cache = torch.ones(1, 1, 1), torch.zeros(1, 1, 1)
+    >>> cached_attention(one, one, one, cache, cache)[0]
+    tensor([[[0.7311]]])
+    """
+    S, T = keys.shape[-2], q.shape[-2]
+    keys = torch.cat((keys, k), -2)
+    values = torch.cat((values, v), -2)
+    scores = q @ keys.mT / math.sqrt(q.shape[-1])
+    keep = torch.ones(T, S + T, dtype=torch.bool).tril(S)
+    weights = scores.masked_fill(~keep, -math.inf).softmax(-1)
+    return weights @ values, keys, values
+
+
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Tensor:
     """γ ⊙ (x − mean) / √(var + ε) + β   (Ba et al. 2016)
 
@@ -76,6 +118,23 @@ def positional_encoding(length: int, dim: int, base: float = 10000.0) -> Tensor:
     angle = t / base ** (2 * (column // 2) / dim)
     table = torch.where(column % 2 == 0, angle.sin(), angle.cos())
     return table.float()
+
+
+def next_token_loss(logits: Tensor, tokens: Tensor, pad: int) -> Tensor:
+    """L = −mean log softmax(logits_t)[token_{t+1}], over all t whose next token is no padding
+
+    logits (B, T, V): those at t are computed from the tokens up to t. tokens (B, T); the token `pad` fills
+    short rows up at their end. Natural logarithms. Every token that is predicted counts the same, so the mean
+    goes over all rows at once. Returns a number, (). The logits at the last place predict nothing here.
+
+    >>> next_token_loss(torch.zeros(1, 3, 4), torch.tensor([[1, 2, 3]]), pad=0)
+    tensor(1.3863)
+    """
+    logits, labels = logits[:, :-1], tokens[:, 1:]
+    log_p = logits.log_softmax(-1)
+    chosen = log_p.gather(-1, labels[..., None])[..., 0]
+    real = labels != pad
+    return -(chosen * real).sum() / real.sum()
 
 
 def lstm_step(x: Tensor, h: Tensor, c: Tensor, W: Tensor, U: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,6 +232,51 @@ def beam_search(
     score = lambda beam: beam[1] / len(beam[0]) ** penalty
     ids, total = max(finished, key=score)
     return ids, score((ids, total))
+
+
+def top_p(logits: Tensor, p: float) -> Tensor:
+    """Keep the smallest set of most likely tokens whose probabilities sum to at least p; share 1 among them
+
+    logits (V,), 0 < p ≤ 1. The token that makes the sum reach p belongs to the set, so it is never empty.
+    The kept probabilities are divided by their sum, all others are 0. Returns (V,), in the order of the
+    logits.   (Holtzman et al. 2020 §3.1)
+
+    >>> top_p(torch.tensor([0.5, 0.3, 0.2]).log(), 0.7)
+    tensor([0.6250, 0.3750, 0.0000])
+    """
+    probs = logits.softmax(-1)
+    sorted_probs, order = probs.sort(descending=True)
+    before = sorted_probs.cumsum(-1) - sorted_probs
+    kept = torch.zeros_like(probs)
+    kept[order] = sorted_probs * (before < p)
+    return kept / kept.sum()
+
+
+def bleu(hypotheses: list[list[str]], references: list[list[str]]) -> float:
+    """BLEU = min(1, exp(1 − r/c)) · (p_1 p_2 p_3 p_4)^(1/4)   (Papineni et al. 2002)
+
+    Each hypothesis is a list of words and has one reference. p_n is the share of all n-grams of all
+    hypotheses that also stand in their own reference, where an n-gram counts at most as often as it stands
+    there. c and r are the numbers of words of all hypotheses and of all references. Returns a number from 0
+    to 1; it is 0 if some p_n is 0. At least one hypothesis has four words.
+
+    >>> bleu([["a", "b", "c", "d"]], [["a", "b", "c", "d", "e"]])
+    0.7788...
+    """
+    logs = []
+    for n in range(1, 5):
+        right, total = 0, 0
+        for words, reference in zip(hypotheses, references, strict=True):
+            grams = Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+            allowed = Counter(tuple(reference[i : i + n]) for i in range(len(reference) - n + 1))
+            right += sum(min(count, allowed[gram]) for gram, count in grams.items())
+            total += sum(grams.values())
+        if right == 0:
+            return 0.0
+        logs.append(math.log(right / total))
+    c, r = sum(map(len, hypotheses)), sum(map(len, references))
+    penalty = min(1.0, math.exp(1 - r / c))
+    return penalty * math.exp(sum(logs) / 4)
 
 
 def skipgram_step(

@@ -14,11 +14,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from heedful.classroom.arithmetic.explain import explain_values, read_exercise
+from heedful.classroom.arithmetic.explain import LEARNING_ORDER, explain_values, read_exercise
 from heedful.classroom.arithmetic.worked import Derivation, Line
 from heedful.core.errors import InputError, NotFound, nearest
 
@@ -45,7 +46,7 @@ class NumberExercise:
     digits: int
 
 
-EXERCISES: dict[str, NumberExercise] = {}  # all of them, in the order in which they are listed
+EXERCISES: dict[str, NumberExercise] = {}  # all of them; at the end of this file, in learning order
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,35 @@ class NumberQuestion:
 
 
 @dataclass(frozen=True)
+class Owner:
+    """The class that a sheet belongs to: only who knows its secret can draw the numbers again."""
+
+    name: str
+    secret: str
+    due: str = ""
+
+
+@dataclass(frozen=True)
 class Problem:
     """An exercise with the numbers of one student."""
 
     exercise: NumberExercise
     seed: str
     digits: int
+    owner: Owner | None = None
 
     @cached_property
     def values(self) -> Values:
-        """The numbers, as `heedful.explain` takes them."""
-        return self.exercise.draw(random.Random(f"{self.exercise.name} {self.seed}"))
+        """The numbers, as `heedful.explain` takes them; those of a class also follow from its secret."""
+        secret = f" {self.owner.secret}" if self.owner else ""
+        return self.exercise.draw(random.Random(f"{self.exercise.name} {self.seed}{secret}"))
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """The header of a sheet, from which it can be drawn again."""
+        own = {"class": self.owner.name, "due": self.owner.due} if self.owner else {}
+        fields = {"exercise": self.exercise.name, "seed": self.seed, "digits": self.digits} | own
+        return {name: value for name, value in fields.items() if value != ""}
 
     @cached_property
     def derivation(self) -> Derivation:
@@ -145,19 +164,19 @@ def named_lines(derivation: Derivation, section: str = "") -> Iterator[tuple[str
             yield section, line
 
 
-def new_problem(name: str, seed: str, digits: int | None = None) -> Problem:
+def new_problem(name: str, seed: str, digits: int | None = None, owner: Owner | None = None) -> Problem:
     """Return the exercise `name` with the numbers of `seed`, a student's name or number."""
     if name not in EXERCISES:
         close = nearest(name, EXERCISES) or "heed exercise --list names them"
         raise NotFound(f"no exercise {name!r}", hint=close)
     if not seed or seed != seed.strip() or len(seed) > 100 or not seed.isprintable():
         raise InputError(
-            f"seed={seed!r} is no name of a student", hint="give a short word or number, as alice"
+            f"seed={seed!r} is not a name of a student", hint="give a short word or number, as alice"
         )
     digits = EXERCISES[name].digits if digits is None else digits
     if not 1 <= digits <= MAX_DIGITS:
         raise InputError(f"digits={digits} cannot be asked for", hint=f"choose 1 … {MAX_DIGITS}")
-    return Problem(EXERCISES[name], seed, digits)
+    return Problem(EXERCISES[name], seed, digits, owner)
 
 
 # How numbers are drawn: small enough for paper where those of the worked example are.
@@ -213,6 +232,7 @@ def swap_values(values: Values, first: str, second: str) -> Values:
         "keys stand where the query belongs": v | {"Q": v["K"]},
         "keys stand where values belong": v | {"V": v["K"]},
         "the scores are not divided by √d_k": v | {"scale": 1.0},
+        "later words are hidden by a causal mask": v | {"mask": "causal"},
         "the scores are divided by d_k, not by √d_k": v | {"scale": 1 / len(v["Q"][0])},
     }
 )
@@ -300,13 +320,13 @@ def hello(rng: random.Random) -> Values:
 
 
 def lstm_mistakes(values: Values) -> WrongValues:
-    W, U, b = (values[key] for key in ("W", "U", "b"))
-    mixed = lambda rows: [rows[0], rows[1], rows[3], rows[2]]
-    return {
-        "the biases are left out": values | {"b": [0, 0, 0, 0]},
-        "the rows of g and o are taken for each other": values
-        | {"W": mixed(W), "U": mixed(U), "b": mixed(b)},
-    }
+    """Return the step without biases, and with the rows of two gates in each other's place."""
+    wrong = {"the biases are left out": values | {"b": [0, 0, 0, 0]}}
+    for first, second in combinations("ifgo", 2):
+        order = ["ifgo".index({first: second, second: first}.get(gate, gate)) for gate in "ifgo"]
+        swapped = {key: [values[key][row] for row in order] for key in ("W", "U", "b")}
+        wrong[f"the rows of {first} and {second} are swapped"] = values | swapped
+    return wrong
 
 
 @number_exercise(lstm_mistakes)
@@ -501,3 +521,6 @@ def lstm_gradient(rng: random.Random) -> Values:
         "topic": "lstm-gradient", "X": tenths(rng, 2, 1), "h": [0], "c": [0], "W": tenths(rng, 4, 1),
         "U": tenths(rng, 4, 1), "b": [0, rng.choice([-2, 1, 3]), 0, 0], "above": [1],
     }  # fmt: skip
+
+
+EXERCISES = {name: EXERCISES[name] for name in LEARNING_ORDER}

@@ -23,6 +23,7 @@ from heedful.classroom.exercises.numbers.sheets import head_lines, is_blank, key
 Verdict = Literal["right", "carried forward", "partly right", "wrong", "missing", "unreadable"]
 TOLERANCE_UNITS = 1.0 + 1e-9  # units of the last digit asked for
 NUMBER = re.compile(r"[-+−]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+−]?\d+)?%?|[-+−]?(?:∞|inf)")
+FRACTION = re.compile(r"([-+−]?\d+)/(\d*[1-9]\d*)(?![\d./])")
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,14 @@ class SheetGrade:
         wrong = (grade for grade in self.questions if grade.verdict not in ("right", "carried forward"))
         return next(wrong, None)
 
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Return the number, the step, the points and the verdict of each question as texts."""
+        return [
+            (str(one.question.number), one.question.prompt, f"{one.points:.2g}",
+             f"{one.verdict}: {one.message}" if one.message and one.verdict != "missing" else one.verdict)
+            for one in self.questions
+        ]  # fmt: skip
+
     def to_dict(self) -> dict[str, Any]:
         first = self.first_error
         return {
@@ -73,7 +82,10 @@ class SheetGrade:
 
 
 def read_numbers(response: Any) -> np.ndarray | None:
-    """The numbers of a response: one, a list of them, or a text with them; None for anything else."""
+    """The numbers of a response: one, a list of them, or a text with them; None for anything else.
+
+    A fraction such as 1/3, without spaces, is one number.
+    """
     if isinstance(response, bool):
         return None
     if isinstance(response, int | float):
@@ -85,7 +97,11 @@ def read_numbers(response: Any) -> np.ndarray | None:
             if any(part is None for part in parts)
             else np.concatenate([p for p in parts if p is not None])
         )
-    if not isinstance(response, str) or NUMBER.sub("", response).strip(" \t,;[](){}|/").strip():
+    if not isinstance(response, str):
+        return None
+    as_decimal = lambda fraction: repr(float(fraction[1].replace("−", "-")) / float(fraction[2]))
+    response = FRACTION.sub(as_decimal, response)
+    if NUMBER.sub("", response).strip(" \t,;[](){}|"):
         return None
     numbers = [text.replace("−", "-").replace("∞", "inf").rstrip("%") for text in NUMBER.findall(response)]
     return np.array([float(text) for text in numbers])
@@ -120,7 +136,7 @@ def grade_question(
         return QuestionGrade(question, "missing", 0.0, "no answer"), None
     numbers = read_numbers(response)
     if numbers is None:
-        return QuestionGrade(question, "unreadable", 0.0, f"{response!r} is no number"), None
+        return QuestionGrade(question, "unreadable", 0.0, f"{response!r} is not a number"), None
     if numbers.size != question.count:
         message = f"{question.answer_format.partition(',')[0]} expected, {numbers.size} given"
         if isinstance(response, str) and "," in response and numbers.size > question.count:
@@ -135,6 +151,9 @@ def grade_question(
         return QuestionGrade(question, "right", 1.0), own
     if share == 1.0:
         return QuestionGrade(question, "carried forward", 1.0, "right with your earlier numbers"), own
+    # A zero stays zero with a wrong sign, scale or root: beside a wrong entry it earns no share of the point.
+    counts = ~((key == 0) & (by_key | by_own))
+    share = float(((by_key | by_own) & counts).sum() / counts.sum())
     named = name_mistake(problem, question, own, results, loose)
     wrong = [str(n + 1) for n in np.flatnonzero(~(by_key | by_own))]
     which = (
@@ -185,16 +204,22 @@ def close(mine: np.ndarray, theirs: np.ndarray, tolerance: float | np.ndarray) -
         return np.asarray((mine == theirs) | (np.abs(mine - theirs) <= tolerance))
 
 
-def hint_lines(question: NumberQuestion) -> list[str]:
-    """Hints from the slighter to the stronger: the numbers put into the formula, the answer."""
-    from heedful.classroom.arithmetic.render import Style
+def hint_lines(question: NumberQuestion, questions: Sequence[NumberQuestion] = ()) -> list[str]:
+    """Return hints: a question about the formula, the numbers put into it, the answer."""
+    from heedful.classroom.arithmetic.render import Style, strip_quotes
 
     style, line = Style(question.digits, None), question.line
-    given = line.operands is None or is_arrangement(line.operands)
-    numbers = (
-        "It is put together of what was worked out or given before." if given else style.tree(line.operands)
+    by_id = {id(other.line): other for other in questions}
+    before = dict.fromkeys(by_id[one].number for one in referenced_lines(line.operands) if one in by_id)
+    use = (
+        f"your answer{'s' * (len(before) > 1)} {', '.join(map(str, before))}"
+        if before
+        else "the given values"
     )
-    return [numbers, style.value(line.result)]
+    ask = f"Which numbers belong into {strip_quotes(line.formula)}? Look at {use}."
+    if line.operands is None or is_arrangement(line.operands):
+        return [ask, "It is put together from what was worked out or given before.", style.value(line.result)]
+    return [ask, style.tree(line.operands), style.value(line.result)]
 
 
 def is_passed(grade: SheetGrade) -> bool:
@@ -253,7 +278,42 @@ def sample_mean(node: Operation) -> Tree | None:
     return Operation("×", (size / (size - 1), node))
 
 
+def replace_by(name: str, wrong: Callable[[Tree], Operation]) -> Change:
+    """Return a change of an operation to a function of its operand."""
+    return lambda node: wrong(node.args[0]) if node.name == name else None
+
+
+def own_column(node: Operation) -> Tree | None:
+    """Give the sine of an encoding at column k the exponent of the column's number, k/d, not of its pair."""
+    angle = node.args[0]
+    if node.name not in ("sin", "cos") or not isinstance(angle, Operation) or angle.name != "/":
+        return None
+    t, power = angle.args
+    if not (isinstance(power, Operation) and power.name == "^" and isinstance(power.args[1], Operation)):
+        return None
+    base, exponent = power.args
+    twice_pair, dim = exponent.args
+    column = Operation("/", (Operation("+", (twice_pair, float(node.name == "cos"))), dim))
+    return Operation(node.name, (Operation("/", (t, Operation("^", (base, column)))),))
+
+
+def take_degrees(node: Operation) -> Tree | None:
+    angle = Operation("×", (math.pi / 180, node.args[0]))
+    return Operation(node.name, (angle,)) if node.name in ("sin", "cos") else None
+
+
 MISTAKES: dict[str, Change] = {
+    "the exponent is that of the column, j/d, not that of its pair, 2i/d": own_column,
+    "2 to the power x stands where e to the power x belongs": replace_by(
+        "exp", lambda x: Operation("^", (2.0, x))
+    ),
+    "degrees stand where radians belong": take_degrees,
+    "log₁₀ stands where ln belongs": replace_by(
+        "ln", lambda x: Operation("×", (1 / math.log(10), Operation("ln", (x,))))
+    ),
+    "log₁₀ stands where log₂ belongs": replace_by(
+        "log₂", lambda x: Operation("×", (math.log10(2), Operation("log₂", (x,))))
+    ),
     "the division by the root is left out": drop_root_divisor,
     "the division is left out": drop_operation("/"),
     "the root is left out": drop_operation("√"),
@@ -284,7 +344,7 @@ MISTAKES: dict[str, Change] = {
 
 
 def expand(tree: Tree, question_lines: Collection[int]) -> Tree:
-    """Write out every line of an expression that is no question; `question_lines` are ids."""
+    """Write out every line of an expression that is not a question; `question_lines` are ids."""
     if isinstance(tree, Reference):
         line = tree.line
         return (
@@ -376,13 +436,13 @@ def run_quiz(
     for question in problem.questions:
         write_line("")
         write_line(f"{question.number} of {len(problem.questions)}   {question_line(question)}")
-        left, tries = hint_lines(question), 0
+        left, tries = hint_lines(question, problem.questions), 0
         while tries < TRIES:
             answer = read_line("> ")
             if answer is None or answer.strip().lower() == "q":
                 return grade_answers(problem, answers), hints
             if answer.strip() == "?":
-                write_line(left.pop(0) if left else "There is no further hint.")
+                write_line(left.pop(0) if left else "That was the last hint.")
                 hints += 1
                 continue
             if not answer.strip():

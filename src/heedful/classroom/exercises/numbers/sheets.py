@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.classroom.arithmetic.render import TEX, Style, formula_latex, strip_quotes
-from heedful.classroom.exercises.numbers.exercises import NumberQuestion, Problem, new_problem
+from heedful.classroom.exercises.numbers.exercises import NumberQuestion, Owner, Problem, new_problem
 from heedful.core.errors import InputError
 from heedful.core.files import missing_file
 
@@ -68,7 +68,9 @@ def sheet_title(problem: Problem, key: bool) -> str:
 def head_lines(problem: Problem, key: bool) -> list[str]:
     """Return the lines above the questions."""
     given = [f"  {name}: {text}" for name, text in given_texts(problem)]
-    return [sheet_title(problem, key), problem.exercise.task, "Given:", *given, *([] if key else [FILL_IN])]
+    due = [f"Due: {problem.header['due']}"] if "due" in problem.header else []
+    about = [sheet_title(problem, key), *due, problem.exercise.task]
+    return [*about, "Given:", *given, *([] if key else [FILL_IN])]
 
 
 def question_line(question: NumberQuestion) -> str:
@@ -78,7 +80,7 @@ def question_line(question: NumberQuestion) -> str:
 def text_sheet(problem: Problem, key: bool) -> str:
     """Lines of `number = answer`; those that begin with # are for the reader."""
     out = [f"# {line}" for line in head_lines(problem, key)]
-    out += ["", f"exercise: {problem.exercise.name}", f"seed: {problem.seed}", f"digits: {problem.digits}"]
+    out += ["", *(f"{name}: {value}" for name, value in problem.header.items())]
     for question in problem.questions:
         answer = key_text(question) if key else ""
         out += ["", f"# {question_line(question)}", f"{question.number} = {answer}".rstrip()]
@@ -90,12 +92,7 @@ def text_sheet(problem: Problem, key: bool) -> str:
 def yaml_sheet(problem: Problem, key: bool) -> str:
     """Return a sheet as YAML: answers by the numbers of their questions."""
     out = [f"# {line}" for line in head_lines(problem, key)]
-    quoted = lambda text: json.dumps(text, ensure_ascii=False)
-    out += [
-        f"exercise: {problem.exercise.name}",
-        f"seed: {quoted(problem.seed)}",
-        f"digits: {problem.digits}",
-    ]
+    out += [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in problem.header.items()]
     out.append("answers:")
     for question in problem.questions:
         answer = "[" + ", ".join(key_text(question).split()) + "]" if key else "[]"
@@ -104,14 +101,13 @@ def yaml_sheet(problem: Problem, key: bool) -> str:
 
 
 def json_sheet(problem: Problem, key: bool) -> str:
-    """Return a sheet as JSON, with the given values and the questions beside the answers."""
+    """Return a sheet as JSON, with the given values and the questions next to the answers."""
     questions = {
         str(q.number): {"step": q.prompt, "formula": strip_quotes(q.line.formula), "wanted": q.answer_format}
         for q in problem.questions
     }
     answers = {str(q.number): key_numbers(q) if key else [] for q in problem.questions}
-    sheet = {
-        "exercise": problem.exercise.name, "seed": problem.seed, "digits": problem.digits,
+    sheet = problem.header | {
         "task": problem.exercise.task, "given": dict(problem.given_values), "questions": questions,
         "answers": answers,
     }  # fmt: skip
@@ -122,9 +118,7 @@ def csv_sheet(problem: Problem, key: bool) -> str:
     """Return a sheet as CSV: three rows that name it, then number, question, answer."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerows(
-        [["exercise", problem.exercise.name], ["seed", problem.seed], ["digits", problem.digits]]
-    )
+    writer.writerows(problem.header.items())
     writer.writerows([["given", f"{name}: {text}"] for name, text in given_texts(problem)])
     writer.writerow(["number", "question", "answer"])
     for question in problem.questions:
@@ -163,8 +157,7 @@ def html_sheet(problem: Problem, key: bool) -> str:
             f"<tr><th scope=row>{q.number}</th><td>{escape(q.prompt)}<br>{formula}</td>"
             f"<td>{escape(q.answer_format)}</td><td>{answer}</td></tr>"
         )
-    head = {"exercise": problem.exercise.name, "seed": problem.seed, "digits": problem.digits}
-    sheet = json.dumps(head).replace("<", "\\u003c")
+    sheet = json.dumps(problem.header).replace("<", "\\u003c")
     given_rows = "".join(
         f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in given_texts(problem)
     )
@@ -302,23 +295,24 @@ SUFFIXES = {
 READ = (".txt", ".yaml", ".yml", ".json", ".csv")
 LARGEST_SHEET = 1_000_000  # bytes
 ANSWER = re.compile(r"\s*(\d+)\s*=(.*)")
-HEADER = re.compile(r"\s*(exercise|seed|digits)\s*:(.*)")
+FIELDS = ("exercise", "seed", "digits", "class", "due")
+HEADER = re.compile(rf"\s*({'|'.join(FIELDS)})\s*:(.*)")
 
 
-def read_sheet(path: Path) -> tuple[Problem, dict[int, Any]]:
-    """The problem a sheet names, drawn again, and what was answered."""
+def read_sheet(path: Path, owner: Owner | None = None) -> tuple[Problem, dict[int, Any]]:
+    """The problem a sheet names, drawn again, and what was answered; `owner` is the class it belongs to."""
     if not path.exists():
         raise missing_file(path)
     if path.is_dir() or path.suffix.lower() not in READ:
         raise InputError(
-            f"{path} is no filled sheet", hint=f"its name ends in {', '.join(READ)}, or in .py for code"
+            f"{path} is not a filled sheet", hint=f"its name ends in {', '.join(READ)}, or in .py for code"
         )
     if path.stat().st_size > LARGEST_SHEET:
         raise InputError(f"{path} is too large for a sheet", hint="give the file that heed exercise wrote")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{path} is no text in UTF-8", hint="save it as UTF-8") from None
+        raise InputError(f"{path} is not text in UTF-8", hint="save it as UTF-8") from None
     fields = parse_sheet(text, path.suffix.lower(), str(path))
     answers = fields.pop("answers", None)
     for name in ("exercise", "seed"):
@@ -329,11 +323,16 @@ def read_sheet(path: Path) -> tuple[Problem, dict[int, Any]]:
     digits = fields.get("digits")
     if digits is not None and not str(digits).strip().isdigit():
         raise InputError(
-            f"{path}: digits: {digits} is no whole number", hint="keep the line that heed exercise wrote"
+            f"{path}: digits: {digits} is not a whole number", hint="keep the line that heed exercise wrote"
         )
+    class_name = str(fields.get("class") or "").strip()
+    if class_name != (owner.name if owner else ""):
+        whose = f"belongs to the class {class_name!r}" if class_name else "belongs to no class"
+        raise InputError(f"{path} {whose}", hint="its teacher grades it: heed grade FOLDER --class FILE")
     problem = new_problem(
-        str(fields["exercise"]).strip(), str(fields["seed"]).strip(), None if digits is None else int(digits)
-    )
+        str(fields["exercise"]).strip(), str(fields["seed"]).strip(), None if digits is None else int(digits),
+        owner,
+    )  # fmt: skip
     return problem, check_answers(problem, answers, str(path))
 
 
@@ -354,7 +353,7 @@ def parse_sheet(text: str, suffix: str, name: str) -> dict[str, Any]:
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise InputError(f"{name} cannot be read: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(fields, dict):
-        raise InputError(f"{name} is no sheet", hint="it must name its exercise, its seed and its answers")
+        raise InputError(f"{name} is not a sheet", hint="it must name its exercise, its seed and its answers")
     return dict(fields)
 
 
@@ -375,7 +374,7 @@ def parse_csv(text: str) -> dict[str, Any]:
         ";" if lines and lines[0].count(";") > lines[0].count(",") else ","
     )  # as some spreadsheets save it
     for row in csv.reader(io.StringIO(text), delimiter=comma):
-        if row and row[0].strip() in ("exercise", "seed", "digits") and len(row) > 1:
+        if row and row[0].strip() in FIELDS and len(row) > 1:
             fields[row[0].strip()] = row[1].strip()
         elif row and row[0].strip().isdigit():
             fields["answers"][row[0].strip()] = " ".join(row[2:]).strip()

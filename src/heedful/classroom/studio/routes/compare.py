@@ -130,7 +130,7 @@ def _paired_values(studio: Studio, a: Trace, b: Trace) -> dict[str, Any]:
     out |= {"position": 0, "token": "", "note": ""}
     if not same:
         out["note"] = (
-            "the two cut the text differently: their pictures stand beside each other and are not subtracted"
+            "the two cut the text differently: their pictures stand next to each other and are not subtracted"
         )
     if a.output is None or b.output is None:
         return out

@@ -1,4 +1,6 @@
-"""Code exercises: the list with stubs and progress, hints, and grading in a process of its own."""
+"""Code exercises: the list with stubs and progress, hints, and grading in its own process. Number exercises:
+the sheet of a seed, and its marks.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,9 @@ from heedful.classroom.exercises.code.catalogue import (
     summaries,
 )
 from heedful.classroom.exercises.code.grading import grade_solution, grade_source
+from heedful.classroom.exercises.numbers.exercises import EXERCISES, new_problem
+from heedful.classroom.exercises.numbers.grading import grade_answers, hint_lines
+from heedful.classroom.exercises.numbers.sheets import check_answers, given_texts
 from heedful.classroom.exercises.student_record import (
     describe_states,
     next_exercise,
@@ -29,7 +34,7 @@ from heedful.core.errors import InputError
 from heedful.serve.json_response import Json
 
 router = APIRouter()
-GRADING = threading.Lock()  # one file at a time: each has a process of its own
+GRADING = threading.Lock()  # one file at a time: each has its own process
 MAX_LETTERS = 1_000_000
 
 
@@ -85,3 +90,40 @@ def grade(body: Solution) -> Response:
     python = "from heedful.classroom.exercises.code.grading import grade_solution\n\n"
     python += f"print(grade_solution({arguments}).to_dict())"
     return Json(result.to_dict() | {"notes": notes, "python": python})
+
+
+class Answers(BaseModel):
+    """What a student answers, by the numbers of the questions."""
+
+    seed: str = Field("studio", max_length=100)
+    answers: dict[int, str] = Field(default_factory=dict, max_length=1000)
+
+
+@router.get("/api/exercises/numbers")
+def list_number_exercises() -> Response:
+    """The number exercises in order, with what is to be done."""
+    return Json({"exercises": [{"name": name, "task": one.task} for name, one in EXERCISES.items()]})
+
+
+@router.get("/api/exercises/numbers/{name}")
+def number_sheet(name: str, seed: str = "studio") -> Response:
+    """The sheet that follows from a seed: the given values, the questions, and the hints of each."""
+    problem = new_problem(name, seed)
+    questions = [
+        {
+            "number": question.number, "prompt": question.prompt, "formula": question.line.formula,
+            "format": question.answer_format, "hints": hint_lines(question, problem.questions),
+        }
+        for question in problem.questions
+    ]  # fmt: skip
+    sheet = {"name": name, "seed": seed, "task": problem.exercise.task, "given": given_texts(problem)}
+    return Json(sheet | {"questions": questions, "command": problem.command})
+
+
+@router.post("/api/exercises/numbers/{name}")
+def grade_number_sheet(name: str, body: Answers) -> Response:
+    """The marks of the answers to the sheet of a seed; a mistake is carried forward."""
+    problem = new_problem(name, body.seed)
+    answers = check_answers(problem, body.answers, name)
+    grade = grade_answers(problem, answers)
+    return Json(grade.to_dict())

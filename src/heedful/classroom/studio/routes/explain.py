@@ -24,7 +24,7 @@ Width = Annotated[int, Query(alias="wide")]  # entries of a vector before it is 
 
 
 def with_text(derivation: Derivation, width: int, style: Style) -> dict[str, Any]:
-    """Return `to_dict`, shortened, with each line as it is written beside its numbers."""
+    """Return `to_dict`, shortened, with each line as it is written next to its numbers."""
     lines: list[dict[str, Any]] = []
     for line in derivation.lines:
         if isinstance(line, Derivation):

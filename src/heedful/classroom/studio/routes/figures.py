@@ -47,7 +47,7 @@ def list_figures(id: str, studio: Here) -> Response:
 
 @router.get("/api/trace/{id}/figures/{name}")
 def draw_figure(look: Seen, name: str, format: FigureFormat = "json") -> Response:
-    """A figure as JSON, which the page draws whatever it is; or as a file that Python writes."""
+    """A figure of any kind as JSON, which the page draws; or as a file that Python writes."""
     trace, figures = look.trace, known_figures(look.trace.entry)
     if name not in figures:
         hint = nearest(name, figures) or f"there are {', '.join(figures)}"
@@ -71,8 +71,12 @@ def draw_figure(look: Seen, name: str, format: FigureFormat = "json") -> Respons
 TEXTS = ("text", "beside")  # what a model that reads images is shown as images
 FIRST_TEXT = "The animal didn't cross the street because it was too tired."
 FIRST_COMPARISON = FIRST_TEXT.replace("tired", "wide")
-# Found by a search over all heads: in no other does the look of "it" move as far from "animal" to "street".
-FIRST_HEADS = {"masked": {"layer": "blocks.3.attn", "head": 1, "row": "it"}}
+# Found by a search over all heads: in no other does the look of "it" move as far from "animal" to "street",
+# and in no other does each German word look as much at the English one that it translates.
+FIRST_HEADS: dict[str, dict[str, Any]] = {
+    "masked": {"layer": "blocks.3.attn", "head": 1, "row": "it"},
+    "translate-en-de": {"layer": "decoder.3.cross", "head": 2, "row": 5},
+}
 
 
 @router.get("/api/picture")
@@ -135,7 +139,7 @@ def first_request(id: str, model: Model) -> dict[str, Any]:
     if is_causal(model):
         request = {
             "text": "The old man reads a book." if isinstance(model, Seq2Seq) else "The cat sat on the"
-        }
+        } | FIRST_HEADS.get(id, {})
     limit = context_length(model, source=isinstance(model, Seq2Seq))
     if (
         limit is not None

@@ -168,7 +168,7 @@ class Choice(BaseModel):
 
 @router.get("/api/draw")
 def drawn_numbers(seed: int = 0, count: int = 16) -> Response:
-    """The numbers that the first row of `generate(…, seed=seed)` draws, one for each token."""
+    """The numbers that the first row of `generate(…, seed=seed)` draws, one per token."""
     if seed < 0 or not 1 <= count <= 4096:
         raise InputError("a seed is 0 or above, and 1 to 4096 numbers are drawn")
     return Json({"seed": seed, "u": uniforms([generator(seed)], count)[0].tolist()})

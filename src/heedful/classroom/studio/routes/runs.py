@@ -33,7 +33,7 @@ class RunNotFound(NotFound):
 
 
 def runs_in(root: Path) -> dict[str, Path]:
-    """Every run below a folder, by its name there; the example that comes along where there is none."""
+    """Every run below a folder, by its name there; or the bundled example."""
     return _folders(root) or _folders(EXAMPLES)
 
 
@@ -178,5 +178,5 @@ def one_report(id: str, studio: Here) -> Response:
         raise RunNotFound(f"no report {id[:80]!r} in {studio.runs}", hint=hint)
     report: dict[str, Any] = read_json(reports[id])
     if not isinstance(report.get("title"), str) or not isinstance(report.get("sections"), list):
-        raise CorruptFile(f"{reports[id]} is no report", hint="run the comparison again")
+        raise CorruptFile(f"{reports[id]} is not a report", hint="run the comparison again")
     return Json(report | {"id": id, "path": str(reports[id].parent / "report.html")})

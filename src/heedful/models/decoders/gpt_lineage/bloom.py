@@ -1,19 +1,25 @@
-"""BLOOM (BigScience 2022, arXiv 2211.05100).
+"""BLOOM (BigScience 2022, arXiv 2211.05100) and MPT (MosaicML 2023).
 
-From GPT-2:  ALiBi instead of learned positions   a norm after the embedding
+From GPT-2:         ALiBi instead of learned positions   a norm after the embedding
+From BLOOM to MPT:  no biases, in norms neither   no norm after the embedding   queries, keys, values clipped
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import torch.nn.functional as F
+
+from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family
-from heedful.models.family import published_heads
+from heedful.models.decoders.shared import decoder_head
+from heedful.models.family import gguf_keys, published_heads
+from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, gelu_tanh
-from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import ALiBi
 from heedful.weights.names import Row
@@ -32,39 +38,58 @@ class BloomConfig(Config):
     tied: bool = True
 
 
+@dataclass(frozen=True, kw_only=True)
+class MPTConfig(BloomConfig):
+    vocab: int = 50432
+    dim: int = 4096
+    layers: int = 32
+    heads: int = 32
+    clip: float | None = None  # of queries, keys and values
+    score_scale: float | None = None  # None: 1/√K
+
+
 def bloom(c: BloomConfig) -> LM:
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
     attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
     block = lambda: Block(norm, "pre", c.dropout, attn=attn(), ffn=MLP(c.dim, 4 * c.dim, gelu_tanh))
-    head = choose_head(
-        c.head,
-        lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied),
-        span=lambda: SpanHead(c.dim),
-        **decoder_heads(c.dim, c.labels, c.dropout),
-    )
+    head = decoder_head(c, dropout=c.dropout)
     blocks = Stack([block() for _ in range(c.layers)], norm(), bias=ALiBi(c.heads))
     return LM(Embedding(c.vocab, c.dim, norm=norm()), blocks, head)
 
 
-Q_K_V = ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v")
+def mpt(c: MPTConfig) -> LM:
+    norm = lambda: LayerNorm(c.dim, c.norm_eps, bias=False)
+    attn = lambda: Attention(c.dim, c.heads, scale=c.score_scale, clip=c.clip, dropout=c.dropout)
+    ffn = lambda: MLP(c.dim, 4 * c.dim, F.gelu, bias=False)
+    blocks = [Block(norm, "pre", c.dropout, attn=attn(), ffn=ffn()) for _ in range(c.layers)]
+    stack = Stack(blocks, norm(), bias=ALiBi(c.heads))
+    return LM(Embedding(c.vocab, c.dim), stack, decoder_head(c, dropout=c.dropout))
 
-GGUF_NAMES: list[Row] = [
-    ("token_embd", "embed.token"),
-    ("token_embd_norm", "embed.norm"),
-    ("blk.*.attn_qkv", Q_K_V, Fused()),
-    ("blk.*.attn_output", "blocks.*.attn.o"),
-    ("blk.*.ffn_{up,down}", "blocks.*.ffn.{up,down}"),
-    ("blk.*.{attn,ffn}_norm", "blocks.*.{attn,ffn}_norm"),
-    ("output_norm", "blocks.norm"),
-    ("output", "head.out"),
+
+MPT_NAMES: list[Row] = [
+    ("transformer.wte", "embed.token"),
+    ("transformer.blocks.*.attn.Wqkv", QKV, Fused()),
+    ("transformer.blocks.*.attn.out_proj", "blocks.*.attn.o"),
+    ("transformer.blocks.*.ffn.{up,down}_proj", "blocks.*.ffn.{up,down}"),
+    ("transformer.blocks.*.norm_{1,2}", "blocks.*.{attn,ffn}_norm"),
+    ("transformer.norm_f", "blocks.norm"),
+    ("{lm_head,score,classifier,qa_outputs}", "head.{out,label,tag,span}"),
 ]
+
+
+def read_mpt(hf_config: dict[str, Any]) -> dict[str, Any]:
+    """The attention's numbers stand in a table of their own."""
+    attn = {"alibi": True, "attn_type": "multihead_attention"} | (hf_config.get("attn_config") or {})
+    if not attn["alibi"] or attn["attn_type"] != "multihead_attention" or attn.get("qk_ln"):
+        raise ConfigError("config.json has another attn_config", hint="MPT is built here with ALiBi alone")
+    return {"clip": attn.get("clip_qkv"), "score_scale": attn.get("softmax_scale")}
 
 
 def bloom_names(c: BloomConfig) -> list[Row]:
     return [
         ("transformer.word_embeddings", "embed.token"),
         ("transformer.word_embeddings_layernorm", "embed.norm"),
-        ("transformer.h.*.self_attention.query_key_value", Q_K_V, PerHead(c.heads)),
+        ("transformer.h.*.self_attention.query_key_value", QKV, PerHead(c.heads)),
         ("transformer.h.*.self_attention.dense", "blocks.*.attn.o"),
         ("transformer.h.*.mlp.{dense_h_to_4h,dense_4h_to_h}", "blocks.*.ffn.{up,down}"),
         ("transformer.h.*.{input,post_attention}_layernorm", "blocks.*.{attn,ffn}_norm"),
@@ -91,10 +116,30 @@ BLOOM = Family(
     copies={
         "lm_head.weight": "transformer.word_embeddings.weight", "output.weight": "token_embd.weight",
     },
-    gguf="bloom", gguf_names=GGUF_NAMES, gguf_write=lambda c: {"bloom.feed_forward_length": 4 * c.dim},
-    gguf_keys={
-        "bloom.context_length": "context", "bloom.embedding_length": "dim", "bloom.block_count": "layers",
-        "bloom.attention.head_count": "heads", "bloom.attention.layer_norm_epsilon": "norm_eps",
-    },
+    gguf="bloom", gguf_names=[("token_embd_norm", "embed.norm"), FUSED_QKV, *ROWS],
+    gguf_write=lambda c: {"bloom.feed_forward_length": 4 * c.dim},
+    gguf_keys=gguf_keys("bloom", BloomConfig),
     paper="BigScience Workshop 2022, arXiv 2211.05100",
+)  # fmt: skip
+
+MPT = Family(
+    "mpt", MPTConfig, mpt, MPT_NAMES, {
+        "vocab_size": "vocab", "d_model": "dim", "n_layers": "layers", "n_heads": "heads",
+        "max_seq_len": "context", "layer_norm_epsilon": "norm_eps", "tie_word_embeddings": "tied",
+        "emb_pdrop": "dropout", "resid_pdrop": "dropout",
+    },
+    presets={
+        "mpt-7b": MPTConfig(), "mpt-30b": MPTConfig(dim=7168, layers=48, heads=64, context=8192)
+    },
+    tiny=MPTConfig(vocab=128, dim=30, layers=2, heads=6, context=64, clip=0.5), objective="next_token",
+    prefix="transformer", model_types=("mpt",), heads=published_heads("Mpt"),
+    read=read_mpt, reads={"attn_config": "dict"}, merges=("attn_config",),
+    write=lambda c: {"attn_config": {"clip_qkv": c.clip, "softmax_scale": c.score_scale}},
+    require={"no_bias": (True,), "logit_scale": (None,), "expansion_ratio": (4,)},
+    absent={"vocab_size": 50368, "d_model": 2048, "n_layers": 24, "n_heads": 16},
+    copies={"lm_head.weight": "transformer.wte.weight", "output.weight": "token_embd.weight"},
+    gguf="mpt", gguf_names=[FUSED_QKV, *ROWS], gguf_write=lambda c: {
+        "mpt.feed_forward_length": 4 * c.dim, "mpt.attention.max_alibi_bias": 8.0
+    },
+    gguf_keys=gguf_keys("mpt", MPTConfig), paper="MosaicML 2023, MPT-7B",
 )  # fmt: skip

@@ -12,13 +12,13 @@ from typing import Any
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
-from heedful.models.family import published_heads, published_keys
-from heedful.models.gguf_config import FUSED_QKV, ROWS, gguf_keys
+from heedful.models.decoders.shared import decoder_head
+from heedful.models.family import gguf_keys, published_heads, published_keys
+from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, ParallelBlock, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Rotary, RoundedALiBi, Scaling
 from heedful.weights.names import Row
@@ -71,17 +71,9 @@ def falcon(c: FalconConfig) -> LM:
         if c.parallel
         else Block(norm, "pre", c.dropout, **parts())
     )
-    head = choose_head(
-        c.head,
-        lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied),
-        span=lambda: SpanHead(c.dim),
-        **decoder_heads(c.dim, c.labels, c.dropout),
-    )
+    head = decoder_head(c, dropout=c.dropout)
     bias = RoundedALiBi(c.heads, size) if c.alibi else None
     return LM(Embedding(c.vocab, c.dim), Stack([block() for _ in range(c.layers)], norm(), bias=bias), head)
-
-
-QKV = ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v")
 
 
 def falcon_names(c: FalconConfig) -> list[Row]:

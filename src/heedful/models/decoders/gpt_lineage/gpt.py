@@ -15,14 +15,15 @@ from torch import nn
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
-from heedful.nn.attention.multi_head import Attention
+from heedful.models.decoders.shared import decoder_head
+from heedful.models.family import gguf_keys
+from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
+from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import Head, LMHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
-from heedful.weights.names import Row
 from heedful.weights.ops import Fused, Transposed
 
 
@@ -44,6 +45,8 @@ class GPTConfig(Config):
 class GPT2Config(GPTConfig):
     vocab: int = 50257
     context: int = 1024
+    scaled: bool = True  # scores, by 1/√K
+    scaled_by_layer: bool = False  # scores of layer i by 1/i, too (Karamcheti et al. 2021, Mistral)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +62,8 @@ def gpt_embedding(c: GPTConfig) -> Embedding:
     return Embedding(c.vocab, c.dim, position=Learned(c.context, c.dim), dropout=c.dropout)
 
 
-def gpt_attention(c: GPTConfig, window: int | None = None) -> Attention:
-    return Attention(c.dim, c.heads, bias=True, window=window, dropout=c.dropout)
+def gpt_attention(c: GPTConfig, **more: Any) -> Attention:
+    return Attention(c.dim, c.heads, **{"bias": True, "dropout": c.dropout} | more)
 
 
 def gpt_mlp(c: GPTConfig) -> MLP:
@@ -69,14 +72,6 @@ def gpt_mlp(c: GPTConfig) -> MLP:
 
 def gpt_norm(c: GPTConfig) -> Callable[[], nn.Module]:
     return lambda: LayerNorm(c.dim, c.norm_eps)
-
-
-def gpt_head(c: GPTConfig) -> Head:
-    return choose_head(
-        c.head,
-        lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied),
-        **decoder_heads(c.dim, c.labels, c.dropout),
-    )
 
 
 # GPT's name → ours: what it calls gelu is the approximation by tanh that others call gelu_new.
@@ -91,31 +86,28 @@ def gpt(c: GPTConfig) -> LM:
     if c.hidden != 4 * c.dim:
         raise ConfigError(f"hidden={c.hidden} is fixed in a gpt, 4 dim = {4 * c.dim}", hint="build a gpt2")
     block = lambda: Block(gpt_norm(c), "post", c.dropout, attn=gpt_attention(c), ffn=gpt_mlp(c))
-    return LM(gpt_embedding(c), Stack([block() for _ in range(c.layers)]), gpt_head(c))
+    return LM(gpt_embedding(c), Stack([block() for _ in range(c.layers)]), decoder_head(c, dropout=c.dropout))
 
 
-def gpt2(c: GPT2Config) -> LM:
-    block = lambda: Block(gpt_norm(c), "pre", c.dropout, attn=gpt_attention(c), ffn=gpt_mlp(c))
-    return LM(gpt_embedding(c), Stack([block() for _ in range(c.layers)], gpt_norm(c)()), gpt_head(c))
+def gpt2(c: GPT2Config, attn: Callable[[int], Attention] | None = None) -> LM:
+    """GPT-2, or a descendant whose layer i has the attention `attn(i)`."""
+    scale = head_size(c.dim, c.heads) ** -0.5 if c.scaled else 1.0
+    attn = attn or (lambda i: gpt_attention(c, scale=scale / (i + 1 if c.scaled_by_layer else 1)))
+    block = lambda i: Block(gpt_norm(c), "pre", c.dropout, attn=attn(i), ffn=gpt_mlp(c))
+    blocks = Stack([block(i) for i in range(c.layers)], gpt_norm(c)())
+    return LM(gpt_embedding(c), blocks, decoder_head(c, dropout=c.dropout))
 
 
 def gpt3(c: GPT3Config) -> LM:
-    block = lambda i: Block(
-        gpt_norm(c), "pre", c.dropout, attn=gpt_attention(c, c.window if i % 2 else None), ffn=gpt_mlp(c)
-    )
-    return LM(gpt_embedding(c), Stack([block(i) for i in range(c.layers)], gpt_norm(c)()), gpt_head(c))
+    return gpt2(c, lambda i: gpt_attention(c, window=c.window if i % 2 else None))
 
-
-QKV = ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v")
 
 BLOCK_NAMES = [
     ("transformer.h.*.attn.c_attn", QKV, Fused(transposed=True)),
     ("transformer.h.*.attn.c_proj", "blocks.*.attn.o", Transposed()),
     ("transformer.h.*.mlp.{c_fc,c_proj}", "blocks.*.ffn.{up,down}", Transposed()),
     ("transformer.h.*.{ln_1,ln_2}", "blocks.*.{attn_norm,ffn_norm}"),
-    ("lm_head", "head.out"),
-    ("score", "head.label"),
-    ("classifier", "head.tag"),
+    ("{lm_head,score,classifier,qa_outputs}", "head.{out,label,tag,span}"),
 ]
 
 GPT_NAMES = [
@@ -129,17 +121,6 @@ GPT2_NAMES = [
     ("transformer.wpe", "embed.position"),
     ("transformer.ln_f", "blocks.norm"),
     *BLOCK_NAMES,
-]
-
-GPT2_GGUF_NAMES: list[Row] = [
-    ("token_embd", "embed.token"),
-    ("position_embd", "embed.position"),
-    ("blk.*.attn_qkv", QKV, Fused()),
-    ("blk.*.attn_output", "blocks.*.attn.o"),
-    ("blk.*.ffn_{up,down}", "blocks.*.ffn.{up,down}"),
-    ("blk.*.{attn,ffn}_norm", "blocks.*.{attn,ffn}_norm"),
-    ("output_norm", "blocks.norm"),
-    ("output", "head.out"),
 ]
 
 KEYS = {
@@ -167,7 +148,10 @@ GPT = Family(
 
 
 GPT2 = Family(
-    "gpt2", GPT2Config, gpt2, GPT2_NAMES, {**KEYS, "n_inner": "hidden", "activation_function": "act"},
+    "gpt2", GPT2Config, gpt2, GPT2_NAMES, {
+        **KEYS, "n_inner": "hidden", "activation_function": "act", "scale_attn_weights": "scaled",
+        "scale_attn_by_inverse_layer_idx": "scaled_by_layer",
+    },
     presets={
         "gpt2": GPT2Config(),
         "gpt2-medium": GPT2Config(dim=1024, layers=24, heads=16),
@@ -177,19 +161,13 @@ GPT2 = Family(
     tiny=GPT2Config(**TINY), objective="next_token", prefix="transformer", model_types=("gpt2",),
     heads={
         "lm": "GPT2LMHeadModel", "classify": "GPT2ForSequenceClassification",
-        "tag": "GPT2ForTokenClassification", "none": "GPT2Model",
+        "tag": "GPT2ForTokenClassification", "span": "GPT2ForQuestionAnswering", "none": "GPT2Model",
     },
-    require={
-        "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,),
-        "add_cross_attention": (False,),
-    },
+    require={"add_cross_attention": (False,)},
     copies={"lm_head.weight": "transformer.wte.weight", "output.weight": "token_embd.weight"},
-    drop=("*.attn.bias", "*.attn.masked_bias"), gguf="gpt2", gguf_names=GPT2_GGUF_NAMES,
-    gguf_keys={
-        "gpt2.context_length": "context", "gpt2.embedding_length": "dim", "gpt2.block_count": "layers",
-        "gpt2.feed_forward_length": "hidden", "gpt2.attention.head_count": "heads",
-        "gpt2.attention.layer_norm_epsilon": "norm_eps",
-    },
+    drop=("*.attn.bias", "*.attn.masked_bias"),
+    gguf="gpt2", gguf_names=[("position_embd", "embed.position"), FUSED_QKV, *ROWS],
+    gguf_keys=gguf_keys("gpt2", GPT2Config),
     paper="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
 )  # fmt: skip
 

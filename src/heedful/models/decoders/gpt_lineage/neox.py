@@ -1,7 +1,7 @@
 """GPT-NeoX (Black et al. 2022, arXiv 2204.06745) and Pythia (Biderman et al. 2023, arXiv 2304.01373).
 
-From GPT-2:  learned positions → rotary, in a quarter of each head   an output matrix of its own
-             attention and feed-forward side by side, each with a norm of its own
+From GPT-2:  learned positions → rotary, in a quarter of each head   its own output matrix
+             attention and feed-forward side by side, each with its own norm
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heedful.models.base import LM, Config, Family, derived
-from heedful.models.decoders.llama_lineage.llama import check_rope_dim
-from heedful.models.family import published_heads, published_keys
-from heedful.models.gguf_config import FUSED_QKV, ROWS, gguf_keys
+from heedful.models.decoders.shared import check_rope_dim, decoder_head
+from heedful.models.family import gguf_keys, published_heads, published_keys
+from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, ParallelBlock, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Rotary, Scaling
 from heedful.weights.names import Row
@@ -59,17 +58,9 @@ def neox(c: NeoXConfig) -> LM:
         if c.parallel
         else Block(norm, "pre", c.dropout, **parts())
     )
-    head = choose_head(
-        c.head,
-        lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied),
-        span=lambda: SpanHead(c.dim),
-        **decoder_heads(c.dim, c.labels, c.dropout),
-    )
+    head = decoder_head(c, dropout=c.dropout)
     embed = Embedding(c.vocab, c.dim, dropout=c.dropout)
     return LM(embed, Stack([block() for _ in range(c.layers)], norm()), head)
-
-
-QKV = ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v")
 
 
 def neox_names(c: NeoXConfig) -> list[Row]:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from torch import nn
 
 from heedful.models.base import LM, Config, Family, derived
+from heedful.models.decoders.shared import decoder_head
 from heedful.models.family import published_heads, published_keys
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
 from heedful.weights.names import Row
@@ -33,6 +33,7 @@ class OPTConfig(Config):
     context: int = 2048
     act: str = "relu"
     norm_first: bool = True  # before each part, or after it
+    no_last_norm: bool = False  # as in early conversions
     bias: bool = True  # of the layers' matrices
     dropout: float = 0.1
     tied: bool = True
@@ -46,15 +47,9 @@ def opt(c: OPTConfig) -> LM:
     project = lambda size, to: None if c.table_dim == c.dim else nn.Linear(size, to, bias=False)
     positions, widen = Learned(c.context, c.dim, offset=2), project(c.table_dim, c.dim)
     embed = Embedding(c.vocab, c.table_dim, position=positions, widen=widen)
-    last, narrow = norm() if c.norm_first else None, project(c.dim, c.table_dim)
+    last, narrow = norm() if c.norm_first and not c.no_last_norm else None, project(c.dim, c.table_dim)
     blocks = Stack([block() for _ in range(c.layers)], last, narrow=narrow)
-    head = choose_head(
-        c.head,
-        lm=lambda: LMHead(c.table_dim, c.vocab, tied=c.tied),
-        span=lambda: SpanHead(c.table_dim),
-        **decoder_heads(c.table_dim, c.labels, c.dropout),
-    )
-    return LM(embed, blocks, head)
+    return LM(embed, blocks, decoder_head(c, dim=c.table_dim, dropout=c.dropout))
 
 
 NAMES: list[Row] = [
@@ -69,6 +64,7 @@ NAMES: list[Row] = [
 KEYS = published_keys(
     OPTConfig, word_embed_proj_dim="table_dim", ffn_dim="hidden", activation_function="act",
     do_layer_norm_before="norm_first", enable_bias="bias", dropout="dropout",
+    _remove_final_layer_norm="no_last_norm",
 )  # fmt: skip
 SIZES: dict[str, tuple[int, int, int]] = {  # dim, layers, heads
     "125m": (768, 12, 12), "1.3b": (2048, 24, 32), "2.7b": (2560, 32, 32), "6.7b": (4096, 32, 32),
@@ -84,7 +80,7 @@ OPT = Family(
     tiny=OPTConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="next_token",
     prefix="model", model_types=("opt",),
     heads=published_heads("OPT", "tag"),
-    require={"_remove_final_layer_norm": (False,), "layer_norm_elementwise_affine": (True,)},
+    require={"layer_norm_elementwise_affine": (True,)},
     copies={"lm_head.weight": "model.decoder.embed_tokens.weight"},
     paper="Zhang et al. 2022, arXiv 2205.01068",
 )  # fmt: skip

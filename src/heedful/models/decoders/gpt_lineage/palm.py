@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heedful.models.base import LM, Config, Family, derived
+from heedful.models.decoders.shared import decoder_head
 from heedful.models.recurrent.language_models import same_keys, same_names
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import ParallelBlock, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
-from heedful.nn.head import LMHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Rotary
 
@@ -40,18 +40,14 @@ def palm(c: PalmConfig) -> LM:
     attn = lambda: Attention(c.dim, c.heads, 1, c.head_dim, rotary=rotary, dropout=c.dropout)
     ffn = lambda: GatedMLP(c.dim, c.hidden, activation(c.act))
     block = lambda: ParallelBlock(norm, c.dropout, attn=attn(), ffn=ffn())
-    head = choose_head(
-        c.head,
-        lm=lambda: LMHead(c.dim, c.vocab, tied=True, scale=c.dim**-0.5),  # §5: logits divided by √D
-        **decoder_heads(c.dim, c.labels),
-    )
+    head = decoder_head(c, tied=True, scale=c.dim**-0.5)  # §5: logits divided by √D
     embed = Embedding(c.vocab, c.dim, dropout=c.dropout)
     return LM(embed, Stack([block() for _ in range(c.layers)], norm()), head)
 
 
 NAMES = same_names(
     "embed.token", "blocks.*.norm", "blocks.*.attn.{q,k,v,o}", "blocks.*.ffn.{gate,up,down}", "blocks.norm",
-    "head.{label,tag}",
+    "head.{label,tag,span}",
 )  # fmt: skip
 
 PALM = Family(
@@ -62,6 +58,6 @@ PALM = Family(
         "palm-540b": PalmConfig(dim=18432, layers=118, heads=48, head_dim=256),
     },
     tiny=PalmConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="next_token",
-    heads={kind: f"heedful-palm-{kind}" for kind in ("lm", "classify", "tag", "none")},
+    heads={kind: f"heedful-palm-{kind}" for kind in ("lm", "classify", "tag", "span", "none")},
     paper="Chowdhery et al. 2022, arXiv 2204.02311",
 )  # fmt: skip

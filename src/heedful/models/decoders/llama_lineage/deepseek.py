@@ -6,19 +6,19 @@ From V2 to V3:  softmax router → sigmoid router, balanced by a bias instead of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from heedful.core.checks import check_integer
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, from_zero
-from heedful.models.family import published_heads, published_keys
+from heedful.models.decoders.shared import decoder_head
+from heedful.models.family import descend, published_heads, published_keys
 from heedful.nn.attention.latent import LatentAttention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
-from heedful.nn.head import LMHead, choose_head, decoder_heads
 from heedful.nn.moe import Experts, MoE, Router, SigmoidRouter, SoftmaxRouter
 from heedful.nn.norm import RMSNorm
 from heedful.nn.position import Rotary, Scaling, YarnScaling, yarn_gain
@@ -114,8 +114,7 @@ def deepseek(c: DeepSeekV2Config, router: type[Router]) -> LM:
     ffn = lambda i: deepseek_mlp(c, c.hidden) if i < c.dense else moe(c, router)
     block = lambda i: Block(norm, attn=attn(), ffn=ffn(i))
     embed, blocks = Embedding(c.vocab, c.dim), Stack([block(i) for i in range(c.layers)], norm())
-    words = lambda: LMHead(c.dim, c.vocab, tied=c.tied)
-    return LM(embed, blocks, choose_head(c.head, lm=words, **decoder_heads(c.dim, c.labels)))
+    return LM(embed, blocks, decoder_head(c))
 
 
 def deepseek_names(c: DeepSeekV2Config) -> list[Row]:
@@ -136,8 +135,7 @@ def deepseek_names(c: DeepSeekV2Config) -> list[Row]:
         (f"model.layers.*.mlp.shared_experts.{each}_proj", f"blocks.*.ffn.shared.{each}"),
         ("model.layers.*.{input,post_attention}_layernorm", "blocks.*.{attn,ffn}_norm"),
         ("model.norm", "blocks.norm"),
-        ("lm_head", "head.out"),
-        ("score", "head.label"),
+        ("{lm_head,score,qa_outputs}", "head.{out,label,span}"),
         ("score", "head.tag"),
     ]
 
@@ -162,8 +160,8 @@ def read_deepseek(hf_config: dict[str, Any]) -> dict[str, Any]:
 
 def read_deepseek_v2(hf_config: dict[str, Any]) -> dict[str, Any]:
     limited = hf_config.get("topk_method") == "group_limited_greedy"
-    groups, kept = ((hf_config.get(key) or 1) if limited else 1 for key in ("n_group", "topk_group"))
-    return {**read_deepseek(hf_config), "groups": groups, "groups_kept": kept}
+    groups, groups_kept = ((hf_config.get(key) or 1) if limited else 1 for key in ("n_group", "topk_group"))
+    return {**read_deepseek(hf_config), "groups": groups, "groups_kept": groups_kept}
 
 
 def write_deepseek(c: DeepSeekV2Config) -> dict[str, Any]:
@@ -180,10 +178,6 @@ def drop(c: DeepSeekV2Config) -> list[str]:
     return ["*.rotary_emb.inv_freq", *(f"model.layers.{c.layers + i}.*" for i in range(c.mtp))]
 
 
-TINY: dict[str, Any] = dict(
-    vocab=128, dim=32, layers=2, heads=4, rank=12, head_dim=8, rope_dim=4, value_dim=6, hidden=48, experts=8,
-    active=2, shared=1, expert_hidden=16, dense=1, groups=4, groups_kept=2, context=64,
-)  # fmt: skip
 YARN_V2 = YarnScaling(40.0, 4096, mscale=0.707, mscale_all_dim=0.707)
 YARN_V3 = YarnScaling(40.0, 4096, mscale=1.0, mscale_all_dim=1.0)
 
@@ -197,7 +191,12 @@ DEEPSEEK_V2 = Family(
             groups_kept=1, route_scale=1.0, rope_scaling=YARN_V2,
         ),
     },
-    tiny=DeepSeekV2Config(**TINY, q_rank=0), objective="next_token", prefix="model",
+    tiny=DeepSeekV2Config(
+        vocab=128, dim=32, layers=2, heads=4, rank=12, q_rank=0, head_dim=8, rope_dim=4, value_dim=6,
+        hidden=48, experts=8, active=2, shared=1, expert_hidden=16, dense=1, groups=4, groups_kept=2,
+        context=64,
+    ),
+    objective="next_token", prefix="model",
     model_types=("deepseek_v2",),
     heads=published_heads("DeepseekV2", "tag", "span"),
     require={
@@ -215,15 +214,23 @@ DEEPSEEK_V2 = Family(
     paper="DeepSeek-AI 2024, arXiv 2405.04434",
 )  # fmt: skip
 
-DEEPSEEK_V3 = replace(
-    DEEPSEEK_V2, name="deepseek-v3", config=DeepSeekV3Config,
-    build=partial(deepseek, router=SigmoidRouter), keys=published_keys(
-        DeepSeekV3Config, "ffn_bias", **OWN_KEYS, n_group="groups", topk_group="groups_kept",
-        rope_interleave="interleaved", num_nextn_predict_layers="mtp",
+DEEPSEEK_V3 = descend(
+    DEEPSEEK_V2, "deepseek-v3", DeepSeekV3Config, build=partial(deepseek, router=SigmoidRouter),
+    without=("ffn_bias",),
+    keys=dict(
+        n_group="groups", topk_group="groups_kept", rope_interleave="interleaved",
+        num_nextn_predict_layers="mtp",
     ),
-    presets={"deepseek-v3": DeepSeekV3Config(rope_scaling=YARN_V3)},
-    tiny=DeepSeekV3Config(**TINY, q_rank=16), model_types=("deepseek_v3",),
-    heads=published_heads("DeepseekV3", "span"),
+    presets={
+        "deepseek-v3": dict(rope_scaling=YARN_V3),
+        "kimi-k2": dict(
+            vocab=163840, heads=64, dense=1, experts=384, groups=1, groups_kept=1, route_scale=2.827,
+            context=131072, rope_base=50000.0,
+            rope_scaling=YarnScaling(32.0, 4096, fast=1.0, mscale=1.0, mscale_all_dim=1.0),
+        ),
+    },
+    model_types=("deepseek_v3", "kimi_k2"),  # Kimi K2 differs by its sizes (Kimi Team 2025, arXiv 2507.20534)
+    tiny=dict(q_rank=16, dense=1), heads=published_heads("DeepseekV3", "span"),
     require={"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",), "moe_layer_freq": (1,)},
     absent={"max_position_embeddings": 4096, "num_attention_heads": 128, "num_nextn_predict_layers": 1},
     # Layers that predict later tokens are not built, nor written.

@@ -8,21 +8,14 @@ From Gemma 2 to 3:   queries and keys normalised instead of scores capped   five
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived
-from heedful.models.decoders.llama_lineage.llama import (
-    LLAMA,
-    NAMES,
-    DecoderConfig,
-    llama,
-    llama_attention,
-)
-from heedful.models.family import published_heads, published_keys
-from heedful.models.gguf_config import ROWS, gguf_keys
-from heedful.models.hf_config import read_local_layers, read_rope, write_rope
+from heedful.models.decoders.llama_lineage.llama import LLAMA, NAMES, DecoderConfig, llama, llama_attention
+from heedful.models.family import descend, published_heads
+from heedful.models.gguf_config import ROWS
 from heedful.nn.block import MakeNorm, SandwichBlock
 from heedful.nn.context import Part
 from heedful.nn.norm import OffsetRMSNorm
@@ -75,10 +68,15 @@ class Gemma3Config(Gemma2Config):
     local: tuple[int, ...] = derived(lambda c: tuple(i for i in range(c.layers) if (i + 1) % 6))
     softcap: float | None = None
     logit_softcap: float | None = None
+    bidirectional: bool = False  # an encoder, whose windows lie half on each side
+
+    def window_at(self, layer: int) -> int | None:
+        window = super().window_at(layer)
+        return window // 2 + 1 if self.bidirectional and window else window
 
 
 def gemma(c: GemmaConfig) -> LM:
-    return llama(c, norm=lambda: OffsetRMSNorm(c.dim, c.norm_eps), scale=c.dim**0.5)
+    return llama(c, norm=lambda: OffsetRMSNorm(c.dim, c.norm_eps), embed_scale=c.dim**0.5)
 
 
 def sandwich(norm: MakeNorm, attn: Part, ffn: Part) -> SandwichBlock:
@@ -89,7 +87,7 @@ def sandwich(norm: MakeNorm, attn: Part, ffn: Part) -> SandwichBlock:
 def gemma2(c: Gemma2Config) -> LM:
     norm, scale = lambda: OffsetRMSNorm(c.dim, c.norm_eps), c.score_dim**-0.5
     attn = lambda rotary, i: llama_attention(c, rotary, i, scale=scale, softcap=c.softcap)
-    return llama(c, attn=attn, norm=norm, block=sandwich, scale=c.dim**0.5, softcap=c.logit_softcap)
+    return llama(c, attn=attn, norm=norm, block=sandwich, embed_scale=c.dim**0.5, softcap=c.logit_softcap)
 
 
 def gemma3(c: Gemma3Config) -> LM:
@@ -98,7 +96,10 @@ def gemma3(c: Gemma3Config) -> LM:
     attn = lambda far, i: llama_attention(
         c, near if i in c.local else far, i, q_norm=of_head(), k_norm=of_head(), scale=scale
     )
-    return llama(c, attn=attn, norm=norm, block=sandwich, scale=c.dim**0.5, softcap=c.logit_softcap)
+    return llama(
+        c, attn=attn, norm=norm, block=sandwich, embed_scale=c.dim**0.5, causal=not c.bidirectional,
+        softcap=c.logit_softcap,
+    )  # fmt: skip
 
 
 GEMMA2_NAMES: list[Row] = [
@@ -115,35 +116,6 @@ def read_gemma(hf_config: dict[str, Any]) -> dict[str, Any]:
     return {"act": "gelu_pytorch_tanh" if act == "gelu" else act}
 
 
-def read_gemma3(hf_config: dict[str, Any]) -> dict[str, Any]:
-    """Layers with a window and layers without have rotary positions of their own."""
-    layers, context = hf_config.get("num_hidden_layers", 26), hf_config.get("max_position_embeddings", 131072)
-    stated = dict(hf_config.get("rope_parameters") or {})  # which may leave the bases to the older keys
-    far = {"rope_theta": hf_config.get("rope_theta", 1000000.0)} | (stated.get("full_attention") or {})
-    near = {"rope_theta": hf_config.get("rope_local_base_freq", 10000.0)} | (
-        stated.get("sliding_attention") or {}
-    )
-    base, scaling = read_rope(
-        {"rope_parameters": far, "rope_scaling": hf_config.get("rope_scaling")}, context
-    )
-    local_base, local_scaling = read_rope({"rope_parameters": near}, context)
-    if local_scaling is not None:
-        raise ConfigError(
-            "config.json rescales the rotary positions of layers with a window", hint="no Gemma does"
-        )
-    every = hf_config.get("sliding_window_pattern", 6)
-    return {
-        "rope_base": base, "rope_scaling": scaling, "local_rope_base": local_base,
-        "local": read_local_layers(hf_config, (i for i in range(layers) if (i + 1) % every)),
-    }  # fmt: skip
-
-
-def write_gemma3(c: Gemma3Config) -> dict[str, Any]:
-    near = {"rope_type": "default", "rope_theta": c.local_rope_base}
-    rope = {"full_attention": write_rope(c.rope_base, c.rope_scaling), "sliding_attention": near}
-    return {"rope_parameters": rope}
-
-
 # GGUF keeps 1 + γ of every norm.
 GGUF_NAMES: list[Row] = [(*row, MinusOne()) if "norm" in row[1] else row for row in ROWS]
 
@@ -155,80 +127,60 @@ def read_gemma_gguf(source: GGUFFile) -> dict[str, Any]:
     return {"score_dim": dim // heads} if layers in (46, 62) and dim and heads else {}
 
 
-GEMMA = replace(
-    LLAMA, name="gemma", config=GemmaConfig, build=gemma, names=NAMES, keys=published_keys(GemmaConfig),
-    presets={
-        "gemma-2b": GemmaConfig(dim=2048, layers=18, heads=8, kv_heads=1, hidden=16384),
-        "gemma-7b": GemmaConfig(),
-    },
-    tiny=GemmaConfig(
-        vocab=128, dim=32, layers=2, heads=4, kv_heads=1, head_dim=12, hidden=48, context=64
-    ),
-    model_types=("gemma",), heads=published_heads("Gemma", "span"), read=read_gemma,
+GEMMA = descend(
+    LLAMA, "gemma", GemmaConfig, build=gemma, names=NAMES,
+    presets={"gemma-2b": dict(dim=2048, layers=18, heads=8, kv_heads=1, hidden=16384), "gemma-7b": {}},
+    tiny=dict(kv_heads=1, head_dim=12), heads=published_heads("Gemma", "span"), read=read_gemma,
     reads={"hidden_activation": "str"}, require={"use_bidirectional_attention": (None, False)},
-    gguf="gemma", gguf_names=GGUF_NAMES, gguf_tensors={}, gguf_keys=gguf_keys("gemma", GemmaConfig),
-    paper="Gemma Team 2024, arXiv 2403.08295",
+    gguf="gemma", gguf_names=GGUF_NAMES, paper="Gemma Team 2024, arXiv 2403.08295",
 )  # fmt: skip
 
-GEMMA2 = replace(
-    GEMMA, name="gemma2", config=Gemma2Config, build=gemma2, names=GEMMA2_NAMES,
-    keys=published_keys(
-        Gemma2Config, hidden_activation="act", query_pre_attn_scalar="score_dim",
-        attn_logit_softcapping="softcap", final_logit_softcapping="logit_softcap",
+GEMMA2 = descend(
+    GEMMA, "gemma2", Gemma2Config, build=gemma2, names=GEMMA2_NAMES,
+    keys=dict(
+        hidden_activation="act", query_pre_attn_scalar="score_dim", attn_logit_softcapping="softcap",
+        final_logit_softcapping="logit_softcap",
     ),
     presets={
-        "gemma-2-2b": Gemma2Config(),
-        "gemma-2-9b": Gemma2Config(dim=3584, layers=42, heads=16, kv_heads=8, hidden=14336),
-        "gemma-2-27b": Gemma2Config(
+        "gemma-2-2b": {},
+        "gemma-2-9b": dict(dim=3584, layers=42, heads=16, kv_heads=8, hidden=14336),
+        "gemma-2-27b": dict(
             dim=4608, layers=46, heads=32, kv_heads=16, head_dim=128, hidden=36864, score_dim=144
         ),
     },
-    tiny=Gemma2Config(
-        vocab=128, dim=32, layers=2, heads=4, kv_heads=2, head_dim=12, hidden=48, context=64, window=4,
-        softcap=2.0, logit_softcap=3.0,
-    ),
-    model_types=("gemma2",), heads=published_heads("Gemma2", "span"), read=None, reads={},
-    gguf="gemma2", gguf_read=read_gemma_gguf,
-    gguf_keys=gguf_keys("gemma2", Gemma2Config),
-    paper="Gemma Team 2024, arXiv 2408.00118",
+    tiny=dict(kv_heads=2, window=4, softcap=2.0, logit_softcap=3.0), heads=published_heads("Gemma2", "span"),
+    read=None, reads={}, gguf="gemma2", gguf_read=read_gemma_gguf, paper="Gemma Team 2024, arXiv 2408.00118",
 )  # fmt: skip
 
 # The text models of those that read images, too.
 WITH_IMAGES: dict[str, Any] = dict(vocab=262208, window=1024, rope_scaling=LinearScaling(8.0))
 
-GEMMA3 = replace(
-    GEMMA2, name="gemma3", config=Gemma3Config, build=gemma3,
+GEMMA3 = descend(
+    GEMMA2, "gemma3", Gemma3Config, build=gemma3, keys=dict(use_bidirectional_attention="bidirectional"),
     presets={
-        "gemma-3-270m": Gemma3Config(
+        "embeddinggemma-300m": dict(
+            dim=768, layers=24, heads=3, kv_heads=1, hidden=1152, window=512, context=2048,
+            bidirectional=True, head="none",
+        ),
+        "gemma-3-270m": dict(
             dim=640, layers=18, heads=4, kv_heads=1, hidden=2048, window=512, context=32768
         ),
-        "gemma-3-1b": Gemma3Config(
+        "gemma-3-1b": dict(
             dim=1152, layers=26, heads=4, kv_heads=1, hidden=6912, window=512, context=32768
         ),
-        "gemma-3-4b": Gemma3Config(**WITH_IMAGES, dim=2560, layers=34, hidden=10240),
-        "gemma-3-12b": Gemma3Config(
-            **WITH_IMAGES, dim=3840, layers=48, heads=16, kv_heads=8, hidden=15360
-        ),
-        "gemma-3-27b": Gemma3Config(
+        "gemma-3-4b": dict(**WITH_IMAGES, dim=2560, layers=34, hidden=10240),
+        "gemma-3-12b": dict(**WITH_IMAGES, dim=3840, layers=48, heads=16, kv_heads=8, hidden=15360),
+        "gemma-3-27b": dict(
             **WITH_IMAGES, dim=5376, layers=62, heads=32, kv_heads=16, head_dim=128, hidden=21504,
             score_dim=168,
         ),
     },
-    tiny=Gemma3Config(
-        vocab=128, dim=32, layers=2, heads=4, kv_heads=2, head_dim=12, hidden=48, context=64, window=4,
-        local=(0,),
-    ),
-    model_types=("gemma3_text",),
+    tiny=dict(local=(0,), softcap=None, logit_softcap=None), model_types=("gemma3_text",),
     heads={
         "lm": "Gemma3ForCausalLM", "classify": "Gemma3TextForSequenceClassification",
         "none": "Gemma3TextModel",
     },
-    read=read_gemma3, write=write_gemma3, reads={
-        "num_hidden_layers": "int", "rope_theta": "float", "rope_local_base_freq": "float",
-        "sliding_window_pattern": "int",
-    },
-    require={"use_bidirectional_attention": (None, False), "attn_logit_softcapping": (None,)},
-    absent={"vocab_size": 262208},
-    gguf="gemma3", gguf_keys=gguf_keys("gemma3", Gemma3Config),
+    require={"attn_logit_softcapping": (None,)},
+    absent={"vocab_size": 262208}, gguf="gemma3", gguf_read=read_gemma_gguf,
     paper="Gemma Team 2025, arXiv 2503.19786",
 )  # fmt: skip

@@ -1,23 +1,18 @@
 """gpt-oss (OpenAI 2025, arXiv 2508.10925).
 
-From Mixtral:  a sink beside the keys of every head   every other layer sees a window   biases everywhere
+From Mixtral:  a sink next to the keys of every head   every other layer sees a window   biases everywhere
                experts whose gate and up are clipped
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from heedful.models.base import LM, derived
-from heedful.models.decoders.llama_lineage.llama import (
-    LLAMA,
-    NAMES,
-    DecoderConfig,
-    llama,
-)
-from heedful.models.family import published_heads, published_keys
-from heedful.models.gguf_config import ROWS, gguf_keys
+from heedful.models.decoders.llama_lineage.llama import LLAMA, NAMES, DecoderConfig, llama, llama_attention
+from heedful.models.family import descend, published_heads
+from heedful.models.gguf_config import ROWS
 from heedful.nn.attention.multi_head import SinkAttention
 from heedful.nn.moe import ClippedExperts, MoE, SoftmaxRouter
 from heedful.nn.position import Scaling, YarnScaling
@@ -51,10 +46,7 @@ class GPTOSSConfig(DecoderConfig):
 
 
 def gpt_oss(c: GPTOSSConfig) -> LM:
-    attn = lambda rotary, i: SinkAttention(
-        c.dim, c.heads, c.kv_heads, c.head_dim, bias=c.bias, rotary=rotary, dropout=c.dropout,
-        window=c.window_at(i),
-    )  # fmt: skip
+    attn = lambda rotary, i: llama_attention(c, rotary, i, SinkAttention)
     router = lambda: SoftmaxRouter(c.dim, c.experts, c.active, normalise=True, bias=True)
     experts = lambda: ClippedExperts(c.experts, c.dim, c.hidden, clip=c.clip, slope=c.slope)
     return llama(c, attn=attn, ffn=lambda i: MoE(router(), experts()))
@@ -94,28 +86,22 @@ def read_gpt_oss(hf_config: dict[str, Any]) -> dict[str, Any]:
 
 def read_gpt_oss_gguf(source: GGUFFile) -> dict[str, Any]:
     """Positions are stretched by YaRN without rounding its bounds, which a GGUF file cannot say."""
-    told, _ = source.rope()
-    if told.get("type", "none") == "none":
+    rope, _ = source.rope()
+    if rope.get("type", "none") == "none":
         return {"rope_scaling": None}
-    return {"rope_scaling": YarnScaling(told["factor"], told["original_context_length"], truncate=False)}
+    return {"rope_scaling": YarnScaling(rope["factor"], rope["original_context_length"], truncate=False)}
 
 
-GPT_OSS = replace(
-    LLAMA, name="gpt-oss", config=GPTOSSConfig, build=gpt_oss, names=OWN_NAMES,
-    keys=published_keys(
-        GPTOSSConfig, "act", num_local_experts="experts", num_experts_per_tok="active", swiglu_limit="clip",
-        swiglu_alpha="slope",
+GPT_OSS = descend(
+    LLAMA, "gpt-oss", GPTOSSConfig, build=gpt_oss, names=OWN_NAMES, without=("act",),
+    keys=dict(
+        num_local_experts="experts", num_experts_per_tok="active", swiglu_limit="clip", swiglu_alpha="slope"
     ),
-    presets={"gpt-oss-20b": GPTOSSConfig(layers=24, experts=32), "gpt-oss-120b": GPTOSSConfig()},
-    tiny=GPTOSSConfig(
-        vocab=128, dim=32, layers=2, heads=4, kv_heads=2, head_dim=12, hidden=16, context=64, window=4,
-        experts=4, clip=2.0, rope_scaling=None,
-    ),
-    model_types=("gpt_oss",), heads=published_heads("GptOss", "span"), read=read_gpt_oss,
-    absent={"rope_theta": 150000.0},
+    presets={"gpt-oss-20b": dict(layers=24, experts=32), "gpt-oss-120b": {}},
+    tiny=dict(head_dim=12, hidden=16, window=4, experts=4, clip=2.0, rope_scaling=None),
+    heads=published_heads("GptOss", "span"), read=read_gpt_oss, absent={"rope_theta": 150000.0},
     reads={"rope_theta": "float"}, require={"hidden_act": ("silu",)},
-    gguf="gpt-oss", gguf_names=GGUF_NAMES, gguf_tensors={}, gguf_read=read_gpt_oss_gguf,
+    gguf="gpt-oss", gguf_names=GGUF_NAMES, gguf_read=read_gpt_oss_gguf,
     gguf_write=lambda c: {"gpt-oss.expert_feed_forward_length": c.hidden},
-    gguf_keys=gguf_keys("gpt-oss", GPTOSSConfig),
     paper="OpenAI 2025, arXiv 2508.10925",
 )  # fmt: skip

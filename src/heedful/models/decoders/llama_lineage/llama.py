@@ -8,21 +8,22 @@ Mistral:     each position sees a window
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from heedful.core.checks import check_divides
-from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
-from heedful.models.family import published_heads, published_keys
+from heedful.models.decoders.shared import check_rope_dim, decoder_head
+from heedful.models.family import descend, published_heads, published_keys
+from heedful.models.gguf_config import ROWS
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
-from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
+from heedful.nn.head import Head
 from heedful.nn.norm import RMSNorm
 from heedful.nn.position import Rotary, Scaling
 from heedful.weights.names import Row
@@ -41,9 +42,7 @@ class DecoderConfig(Config):
     heads: int = 32
     kv_heads: int = derived(lambda c: c.heads)
     head_dim: int = derived(lambda c: head_size(c.dim, c.heads))
-    hidden: int = derived(
-        lambda c: -(-(8 * c.dim // 3) // 256) * 256
-    )  # 8/3 dim, rounded up to a multiple of 256
+    hidden: int = derived(lambda c: -(-(8 * c.dim // 3) // 256) * 256)  # 8/3 dim, in steps of 256
     context: int = 2048
     act: str = "silu"
     rope_base: float = 10000.0
@@ -54,24 +53,13 @@ class DecoderConfig(Config):
 
     def check(self) -> None:
         check_divides("kv_heads", self.kv_heads, "heads", self.heads)
-        for name in LAYER_LISTS & set(
-            self.field_names()
-        ):  # a longer list than the model is deep says nothing more
+        for name in LAYER_LISTS & set(self.field_names()):  # layers that the model does not have say nothing
             object.__setattr__(self, name, tuple(i for i in getattr(self, name) if i < self.layers))
 
     def window_at(self, layer: int) -> int | None:
         """How far a position of a layer sees: `window`, in those that `local` lists if there is a list."""
         fields = vars(self)
         return fields.get("window") if layer in fields.get("local", (layer,)) else None
-
-
-def check_rope_dim(rope_dim: int, head_dim: int) -> None:
-    """Raise ConfigError for a part of a head that holds no rotary pairs."""
-    if rope_dim % 2 or not 2 <= rope_dim <= head_dim:
-        raise ConfigError(
-            f"rope_dim={rope_dim} of a head of {head_dim} entries",
-            hint="it holds rotary pairs: an even number from 2 to the size of a head",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +84,15 @@ class MistralConfig(DecoderConfig):
     window: int | None = None  # how far a position sees; None: everything before it
 
 
-def llama_attention(c: DecoderConfig, rotary: Rotary | None, layer: int, **more: Any) -> Attention:
+def llama_attention(
+    c: DecoderConfig, rotary: Rotary | None, layer: int, kind: type[Attention] = Attention, **more: Any
+) -> Attention:
     """Attention of a layer as the config's fields say; `more` is what a descendant does otherwise."""
-    options = {"bias": vars(c).get("bias", False), "window": c.window_at(layer), "dropout": c.dropout}
+    bias, out_bias = (vars(c).get(name) for name in ("bias", "out_bias"))
+    options: dict[str, Any] = {"bias": bool(bias), "out_bias": out_bias, "dropout": c.dropout}
+    options["window"] = c.window_at(layer)
     rotary = None if layer in vars(c).get("unrotated", ()) else rotary
-    return Attention(c.dim, c.heads, c.kv_heads, c.head_dim, rotary=rotary, **options | more)
+    return kind(c.dim, c.heads, c.kv_heads, c.head_dim, rotary=rotary, **options | more)
 
 
 def llama_mlp(c: DecoderConfig) -> GatedMLP:
@@ -110,13 +102,15 @@ def llama_mlp(c: DecoderConfig) -> GatedMLP:
 def llama(
     c: DecoderConfig, *, attn: Callable[[Rotary, int], Part] | None = None,
     ffn: Callable[[int], Part] | None = None, norm: Callable[[], nn.Module] | None = None,
-    block: Callable[..., Part] = Block, scale: float = 1.0, softcap: float | None = None,
-    head_bias: bool = False,
+    block: Callable[..., Part] = Block, embed_scale: float = 1.0, head: Head | None = None,
+    causal: bool = True, **words: Any,
 ) -> LM:  # fmt: skip
     """LLaMA, and what a descendant does otherwise, if given.
 
     `attn(rotary, i)` and `ffn(i)` make the parts of layer i, `norm()` makes a norm, and
-    `block(norm, attn=…, ffn=…)` puts them together. The embedding is multiplied by `scale`.
+    `block(norm, attn=…, ffn=…)` puts them together. The embedding is multiplied by
+    `embed_scale`. `words` are options of the head that predicts words. An encoder has `causal=False`
+    and perhaps a `head` of its own.
     """
     rotary = Rotary(vars(c).get("rope_dim", c.head_dim), c.rope_base, c.rope_scaling)
     norm = norm or (lambda: RMSNorm(c.dim, c.norm_eps))
@@ -124,13 +118,9 @@ def llama(
     ffn = ffn or (lambda i: llama_mlp(c))
     blocks = [block(norm, attn=attn(rotary, i), ffn=ffn(i)) for i in range(c.layers)]
     stack = Stack(blocks, norm())
-    head = choose_head(
-        c.head,
-        lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, bias=head_bias, softcap=softcap),
-        span=lambda: SpanHead(c.dim),
-        **decoder_heads(c.dim, c.labels),
+    return LM(
+        Embedding(c.vocab, c.dim, scale=embed_scale), stack, head or decoder_head(c, **words), causal=causal
     )
-    return LM(Embedding(c.vocab, c.dim, scale=scale), stack, head)
 
 
 NAMES: list[Row] = [
@@ -139,10 +129,8 @@ NAMES: list[Row] = [
     ("model.layers.*.mlp.{gate,up,down}_proj", "blocks.*.ffn.{gate,up,down}"),
     ("model.layers.*.{input,post_attention}_layernorm", "blocks.*.{attn,ffn}_norm"),
     ("model.norm", "blocks.norm"),
-    ("lm_head", "head.out"),
-    ("score", "head.label"),
+    ("{lm_head,score,qa_outputs}", "head.{out,label,span}"),
     ("score", "head.tag"),
-    ("qa_outputs", "head.span"),
 ]
 
 
@@ -153,18 +141,17 @@ def published_names(c: DecoderConfig, rows: Sequence[Row] = NAMES) -> list[Row]:
     return [(theirs.replace("model.", "transformer.", 1), *rest) for theirs, *rest in rows]
 
 
+def paired_rows(c: DecoderConfig, theirs: str, ours: str = "", **options: Any) -> list[Row]:
+    """Rows of queries and keys whose rotary pairs stand side by side; `theirs` has {} for q and k.
+
+    Where a layer turns nothing, the order of a head's entries does not matter, as long as it is one for both.
+    """
+    heads = {"q": c.heads, "k": c.kv_heads}
+    return [(theirs.format(x), f"blocks.*.attn.{x}{ours}", Pairs(n, **options)) for x, n in heads.items()]
+
+
 def llama_gguf_names(c: DecoderConfig) -> list[Row]:
-    """GGUF keeps rotary pairs side by side, so queries and keys are reordered."""
-    return [
-        ("token_embd", "embed.token"),
-        ("blk.*.attn_q", "blocks.*.attn.q", Pairs(c.heads)),
-        ("blk.*.attn_k", "blocks.*.attn.k", Pairs(c.kv_heads)),
-        ("blk.*.attn_{v,output}", "blocks.*.attn.{v,o}"),
-        ("blk.*.ffn_{gate,up,down}", "blocks.*.ffn.{gate,up,down}"),
-        ("blk.*.{attn,ffn}_norm", "blocks.*.{attn,ffn}_norm"),
-        ("output_norm", "blocks.norm"),
-        ("output", "head.out"),
-    ]
+    return [*paired_rows(c, "blk.*.attn_{}"), *ROWS]
 
 
 LLAMA = Family(
@@ -201,14 +188,10 @@ LLAMA = Family(
     paper="Touvron et al. 2023, arXiv 2302.13971",
 )  # fmt: skip
 
-MISTRAL = replace(
-    LLAMA, name="mistral", config=MistralConfig, names=NAMES, gguf_tensors={},
-    keys=published_keys(MistralConfig), model_types=("mistral",),
-    presets={
-        "mistral-7b": MistralConfig(kv_heads=8, hidden=14336, context=32768, window=4096, norm_eps=1e-5)
-    },
-    tiny=MistralConfig(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64, window=6),
-    heads=published_heads("Mistral"),
+MISTRAL = descend(
+    LLAMA, "mistral", MistralConfig, names=NAMES,
+    presets={"mistral-7b": dict(kv_heads=8, hidden=14336, context=32768, window=4096, norm_eps=1e-5)},
+    tiny=dict(window=6), heads=published_heads("Mistral"), gguf="llama", gguf_keys=LLAMA.gguf_keys,
     absent={
         "num_key_value_heads": 8, "intermediate_size": 14336, "max_position_embeddings": 131072,
         "sliding_window": 4096,

@@ -5,17 +5,11 @@ From Mistral:  eight MLPs in each layer, of which two read each token   no windo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from heedful.models.base import LM
-from heedful.models.decoders.llama_lineage.llama import (
-    MISTRAL,
-    NAMES,
-    MistralConfig,
-    llama,
-    llama_gguf_names,
-)
-from heedful.models.family import published_heads
+from heedful.models.decoders.llama_lineage.llama import MISTRAL, NAMES, MistralConfig, llama, llama_gguf_names
+from heedful.models.family import descend, published_heads
 from heedful.nn.ffn import activation
 from heedful.nn.moe import Experts, MoE, SoftmaxRouter
 from heedful.weights.names import Row
@@ -60,20 +54,15 @@ def mixtral_gguf_names(c: MixtralConfig) -> list[Row]:
     ]
 
 
-MIXTRAL = replace(
-    MISTRAL, name="mixtral", config=MixtralConfig, build=mixtral, names=MIXTRAL_NAMES,
-    keys={**MISTRAL.keys, "num_local_experts": "experts", "num_experts_per_tok": "active"},
+MIXTRAL = descend(
+    MISTRAL, "mixtral", MixtralConfig, build=mixtral, names=MIXTRAL_NAMES,
+    keys={"num_local_experts": "experts", "num_experts_per_tok": "active"},
     presets={
-        "mixtral-8x7b": MixtralConfig(),
-        "mixtral-8x22b": MixtralConfig(
-            dim=6144, layers=56, heads=48, hidden=16384, context=65536
-        ),
+        "mixtral-8x7b": {},
+        "mixtral-8x22b": dict(dim=6144, layers=56, heads=48, hidden=16384, context=65536),
     },
-    tiny=MixtralConfig(
-        vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=24, context=64, experts=4
-    ),
-    model_types=("mixtral",), heads=published_heads("Mixtral"), gguf_when="llama.expert_count",
-    gguf_names=mixtral_gguf_names,
+    tiny=dict(hidden=24, experts=4, window=None), heads=published_heads("Mixtral"),
+    gguf="llama", gguf_when="llama.expert_count", gguf_names=mixtral_gguf_names,
     gguf_keys={
         **MISTRAL.gguf_keys, "llama.expert_count": "experts", "llama.expert_used_count": "active",
     },

@@ -1,32 +1,32 @@
-"""OLMo (Groeneveld et al. 2024, arXiv 2402.00838) and OLMo 2 (OLMo Team 2024, arXiv 2501.00656).
+"""OLMo 1 (Groeneveld et al. 2024, 2402.00838), 2 (2024, 2501.00656), 3 (2025, 2512.13961), MoE (2409.02060).
 
 From LLaMA:       LayerNorm that learns nothing instead of RMSNorm   queries, keys and values perhaps clipped
 From OLMo to 2:   RMSNorm after each part instead of before it   queries and keys normalised over all heads
+From OLMo 2 to 3:  three of four layers see a window, and only the others stretch their rotary positions
+OLMoE:             64 experts instead of one MLP   norms before the parts, and as in 2 of queries and keys
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from torch import nn
 
-from heedful.models.base import LM
-from heedful.models.decoders.llama_lineage.llama import (
-    LLAMA,
-    NAMES,
-    DecoderConfig,
-    llama,
-    llama_attention,
-)
-from heedful.models.family import published_heads, published_keys
-from heedful.models.gguf_config import ROWS, gguf_keys
+from heedful.models.base import LM, derived
+from heedful.models.decoders.llama_lineage.llama import LLAMA, NAMES, DecoderConfig, llama, llama_attention
+from heedful.models.decoders.llama_lineage.qwen import MOE_GGUF_NAMES, MOE_KEYS, MOE_NAMES
+from heedful.models.family import descend, gguf_keys, published_heads
+from heedful.models.gguf_config import ROWS
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import SandwichBlock
+from heedful.nn.ffn import activation
+from heedful.nn.moe import Experts, MoE, SoftmaxRouter
 from heedful.nn.norm import LayerNorm, RMSNorm
-from heedful.nn.position import Rotary
+from heedful.nn.position import Rotary, YarnScaling
 from heedful.weights.names import Row
+
+YARN = YarnScaling(8.0, 8192)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +50,33 @@ class Olmo2Config(OlmoConfig):
     norm_eps: float = 1e-6
 
 
+@dataclass(frozen=True, kw_only=True)
+class Olmo3Config(Olmo2Config):
+    vocab: int = 100278
+    context: int = 65536
+    window: int = 4096  # how far a position sees in the layers that `local` lists
+    local: tuple[int, ...] = derived(lambda c: tuple(i for i in range(c.layers) if (i + 1) % 4))
+    local_rope_base: float = derived(lambda c: c.rope_base)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OlmoeConfig(OlmoConfig):
+    dim: int = 2048
+    layers: int = 16
+    heads: int = 16
+    hidden: int = 1024
+    context: int = 4096
+    experts: int = 64
+    active: int = 8  # experts per token
+    normalise: bool = False  # whether the experts' weights sum to 1
+
+
 def olmo(c: Olmo1Config) -> LM:
     attn = lambda rotary, i: llama_attention(c, rotary, i, clip=c.clip)
     return llama(c, attn=attn, norm=lambda: LayerNorm(c.dim, c.norm_eps, weight=False))
 
 
-def olmo2_attention(c: Olmo2Config, rotary: Rotary | None, layer: int) -> Attention:
+def olmo2_attention(c: OlmoConfig, rotary: Rotary | None, layer: int) -> Attention:
     of_heads = lambda count: RMSNorm(count * c.head_dim, c.norm_eps)
     return llama_attention(c, rotary, layer, q_norm=of_heads(c.heads), k_norm=of_heads(c.kv_heads))
 
@@ -64,37 +85,63 @@ def olmo2(c: Olmo2Config) -> LM:
     return llama(c, attn=partial(olmo2_attention, c), block=partial(SandwichBlock, nn.Identity))
 
 
+def olmo3(c: Olmo3Config) -> LM:
+    near = Rotary(c.head_dim, c.local_rope_base)
+    attn = lambda far, i: olmo2_attention(c, near if i in c.local else far, i)
+    return llama(c, attn=attn, block=partial(SandwichBlock, nn.Identity))
+
+
+def olmoe(c: OlmoeConfig) -> LM:
+    router = lambda: SoftmaxRouter(c.dim, c.experts, c.active, normalise=c.normalise)
+    ffn = lambda i: MoE(router(), Experts(c.experts, c.dim, c.hidden, activation(c.act)))
+    return llama(c, attn=partial(olmo2_attention, c), ffn=ffn)
+
+
 OLMO2_NAMES: list[Row] = [
     ("model.layers.*.post_{attention,feedforward}_layernorm", "blocks.*.{attn,ffn}_post_norm"),
     ("model.layers.*.self_attn.{q,k}_norm", "blocks.*.attn.{q,k}_norm"),
     *NAMES,
 ]
-TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64)
 
-OLMO = replace(
-    LLAMA, name="olmo", config=Olmo1Config, build=olmo, names=NAMES,
-    keys=published_keys(Olmo1Config, "norm_eps", clip_qkv="clip"),
-    presets={
-        "olmo-1b": Olmo1Config(dim=2048, layers=16, heads=16, hidden=8192, tied=True),
-        "olmo-7b": Olmo1Config(),
-    },
-    tiny=Olmo1Config(**TINY, clip=0.5), model_types=("olmo",), heads=published_heads("Olmo", "tag", "span"),
-    gguf="olmo", gguf_tensors={}, gguf_keys=gguf_keys("olmo", Olmo1Config),
+OLMO = descend(
+    LLAMA, "olmo", Olmo1Config, build=olmo, names=NAMES, without=("norm_eps",), keys=dict(clip_qkv="clip"),
+    presets={"olmo-1b": dict(dim=2048, layers=16, heads=16, hidden=8192, tied=True), "olmo-7b": {}},
+    tiny=dict(clip=0.5), heads=published_heads("Olmo", "tag", "span"), gguf="olmo",
     paper="Groeneveld et al. 2024, arXiv 2402.00838",
 )  # fmt: skip
 
-OLMO2 = replace(
-    OLMO, name="olmo2", config=Olmo2Config, build=olmo2, names=OLMO2_NAMES,
-    keys=published_keys(Olmo2Config),
+OLMO2 = descend(
+    OLMO, "olmo2", Olmo2Config, build=olmo2, names=OLMO2_NAMES, keys=dict(rms_norm_eps="norm_eps"),
     presets={
-        "olmo-2-1b": Olmo2Config(dim=2048, layers=16, heads=16, hidden=8192),
-        "olmo-2-7b": Olmo2Config(),
-        "olmo-2-13b": Olmo2Config(dim=5120, layers=40, heads=40, hidden=13824),
-        "olmo-2-32b": Olmo2Config(dim=5120, layers=64, heads=40, kv_heads=8, hidden=27648),
+        "olmo-2-1b": dict(dim=2048, layers=16, heads=16, hidden=8192),
+        "olmo-2-7b": {},
+        "olmo-2-13b": dict(dim=5120, layers=40, heads=40, hidden=13824),
+        "olmo-2-32b": dict(dim=5120, layers=64, heads=40, kv_heads=8, hidden=27648),
     },
-    tiny=Olmo2Config(**TINY | {"hidden": 40}), model_types=("olmo2",),
+    tiny=dict(hidden=40),
     heads=published_heads("Olmo2", "tag", "span"),
     absent={"vocab_size": 50304, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5},
-    gguf="olmo2", gguf_names=ROWS, gguf_keys=gguf_keys("olmo2", Olmo2Config),
+    gguf="olmo2", gguf_names=ROWS,
     paper="OLMo Team 2024, arXiv 2501.00656",
+)  # fmt: skip
+
+OLMO3 = descend(
+    OLMO2, "olmo3", Olmo3Config, build=olmo3,
+    presets={
+        "olmo-3-7b": dict(rope_scaling=YARN), "olmo-3-32b": dict(
+            dim=5120, layers=64, heads=40, kv_heads=8, hidden=27648, rope_scaling=YARN
+        ),
+    },
+    tiny=dict(window=4, local=(0,)), heads={"lm": "Olmo3ForCausalLM", "none": "Olmo3Model"},
+    absent={"vocab_size": 50304, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5},
+    gguf="olmo2", gguf_when="olmo2.attention.sliding_window",
+    gguf_keys=gguf_keys("olmo2", Olmo3Config, "local_rope_base"), paper="OLMo Team 2025, arXiv 2512.13961",
+)  # fmt: skip
+
+OLMOE = descend(
+    OLMO2, "olmoe", OlmoeConfig, build=olmoe, names=MOE_NAMES,
+    keys={k: v for k, v in MOE_KEYS.items() if v != "expert_hidden"}, presets={"olmoe-1b-7b": {}},
+    tiny=dict(hidden=24, experts=4, active=2), heads={"lm": "OlmoeForCausalLM", "none": "OlmoeModel"},
+    absent={"intermediate_size": 2048}, require={"clip_qkv": (None,)},
+    gguf="olmoe", gguf_names=MOE_GGUF_NAMES, paper="Muennighoff et al. 2024, arXiv 2409.02060",
 )  # fmt: skip

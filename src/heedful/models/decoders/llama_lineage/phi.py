@@ -2,12 +2,12 @@
 (Abdin et al. 2024, arXiv 2404.14219, 2412.08905).
 
 From GPT-J:           rotary in half of each head (0.4 in Phi-2)   biases everywhere
-From LLaMA to Phi-3:  each rotary pair has factors of its own, one for short and one for long texts
+From LLaMA to Phi-3:  each rotary pair has its own factors, one for short and one for long texts
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,8 @@ from heedful.models.decoders.llama_lineage.llama import (
     llama,
     llama_attention,
 )
-from heedful.models.family import no_token_ids, published_heads, published_keys
-from heedful.models.gguf_config import FUSED_QKV, ROWS, gguf_keys
+from heedful.models.family import descend, gguf_keys, no_token_ids, published_heads
+from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.norm import LayerNorm
@@ -65,7 +65,7 @@ def phi(c: PhiConfig) -> LM:
     attn = lambda rotary, i: llama_attention(c, rotary, i, bias=True)
     ffn = lambda i: MLP(c.dim, c.hidden, activation(c.act))
     norm, block = lambda: LayerNorm(c.dim, c.norm_eps), partial(ParallelBlock, dropout=c.dropout)
-    return llama(c, attn=attn, ffn=ffn, norm=norm, block=block, head_bias=True)
+    return llama(c, attn=attn, ffn=ffn, norm=norm, block=block, bias=True)
 
 
 def phi3(c: Phi3Config) -> LM:
@@ -79,7 +79,6 @@ PHI_NAMES: list[Row] = [
     ("model.final_layernorm", "blocks.norm"),
     *NAMES,
 ]
-QKV = ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v")
 GATE_UP = ("blocks.*.ffn.gate", "blocks.*.ffn.up")
 PHI3_NAMES: list[Row] = [
     ("model.layers.*.self_attn.qkv_proj", QKV, Fused()),
@@ -89,7 +88,7 @@ PHI3_NAMES: list[Row] = [
 
 
 def write_phi3(c: Phi3Config) -> dict[str, Any]:
-    """How long texts were before long rope stands beside `rope_parameters`, too."""
+    """The original context is also written next to `rope_parameters`."""
     trained = c.rope_scaling.context if isinstance(c.rope_scaling, LongScaling) else c.context
     return {"original_max_position_embeddings": trained}
 
@@ -107,36 +106,28 @@ def read_phi3_gguf(source: GGUFFile) -> dict[str, Any]:
 
 
 DROPOUT = {"attention_dropout": "dropout", "resid_pdrop": "dropout"}
-TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64)
 
-PHI = replace(
-    LLAMA, name="phi", config=PhiConfig, build=phi, names=PHI_NAMES,
-    keys=published_keys(PhiConfig, layer_norm_eps="norm_eps", **DROPOUT),
-    presets={
-        "phi-1": PhiConfig(), "phi-1.5": PhiConfig(),
-        "phi-2": PhiConfig(dim=2560, layers=32, rope_dim=32),
-    },
-    tiny=PhiConfig(**TINY), model_types=("phi",), heads=published_heads("Phi", "span"),
-    require={"qk_layernorm": (False,)},
+PHI = descend(
+    LLAMA, "phi", PhiConfig, build=phi, names=PHI_NAMES, keys=dict(layer_norm_eps="norm_eps", **DROPOUT),
+    presets={"phi-1": {}, "phi-1.5": {}, "phi-2": dict(dim=2560, layers=32, rope_dim=32)},
+    heads=published_heads("Phi", "span"), require={"qk_layernorm": (False,)},
     absent={
         "max_position_embeddings": 2048, "hidden_size": 2048, "num_attention_heads": 32, "rotary_pct": 0.5,
     },
-    gguf="phi2", gguf_names=ROWS, gguf_tensors={}, gguf_keys=gguf_keys("phi2", PhiConfig),
-    paper="Li et al. 2023, arXiv 2309.05463",
+    gguf="phi2", gguf_names=ROWS, paper="Li et al. 2023, arXiv 2309.05463",
 )  # fmt: skip
 
-PHI3 = replace(
-    PHI, name="phi3", config=Phi3Config, build=phi3, names=PHI3_NAMES,
-    keys=published_keys(Phi3Config, **DROPOUT),
+PHI3 = descend(
+    PHI, "phi3", Phi3Config, build=phi3, names=PHI3_NAMES, keys=dict(rms_norm_eps="norm_eps"),
     presets={
-        "phi-3-mini": Phi3Config(window=2047),
-        "phi-3-medium": Phi3Config(dim=5120, layers=40, heads=40, kv_heads=10, hidden=17920, window=2047),
-        "phi-4": Phi3Config(
+        "phi-3-mini": dict(window=2047),
+        "phi-3-medium": dict(dim=5120, layers=40, heads=40, kv_heads=10, hidden=17920, window=2047),
+        "phi-4": dict(
             vocab=100352, dim=5120, layers=40, heads=40, kv_heads=10, hidden=17920, context=16384,
             rope_base=250000.0,
         ),
     },
-    tiny=Phi3Config(**TINY), model_types=("phi3",), heads=published_heads("Phi3", "span"), require={},
+    heads=published_heads("Phi3", "span"), require={},
     usual=no_token_ids, reads={"original_max_position_embeddings": "int"}, write=write_phi3,
     absent={"max_position_embeddings": 4096, "hidden_size": 3072, "num_attention_heads": 32},
     drop=("*.rotary_emb.inv_freq", "rope_factors_*.weight"),

@@ -7,7 +7,7 @@ From Qwen2 to 3:    no biases   queries and keys normalised, each head alone
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,8 +21,8 @@ from heedful.models.decoders.llama_lineage.llama import (
     llama_mlp,
     published_names,
 )
-from heedful.models.family import published_heads, published_keys
-from heedful.models.gguf_config import ROWS, gguf_keys
+from heedful.models.family import descend, published_heads
+from heedful.models.gguf_config import ROWS
 from heedful.models.hf_config import read_local_layers
 from heedful.nn.context import Part
 from heedful.nn.ffn import GatedMLP, activation
@@ -53,10 +53,11 @@ def qwen2(c: Qwen2Config, ffn: Callable[[int], Part] | None = None) -> LM:
     return llama(c, attn=lambda rotary, i: llama_attention(c, rotary, i, bias=bias, out_bias=False), ffn=ffn)
 
 
-def qwen3(c: Qwen3Config, ffn: Callable[[int], Part] | None = None) -> LM:
+def qwen3(c: DecoderConfig, **parts: Any) -> LM:
+    """Qwen3, and what a descendant does otherwise, as in `llama`."""
     of_head = lambda: RMSNorm(c.head_dim, c.norm_eps)
     attn = lambda rotary, i: llama_attention(c, rotary, i, q_norm=of_head(), k_norm=of_head())
-    return llama(c, attn=attn, ffn=ffn)
+    return llama(c, attn=attn, **parts)
 
 
 def read_qwen(hf_config: dict[str, Any], default: Callable[[int, int], Iterable[int]]) -> dict[str, Any]:
@@ -80,46 +81,42 @@ QWEN_READS = {
     "num_hidden_layers": "int",
 }  # fmt: skip
 QK_NORMS: Row = ("model.layers.*.self_attn.{q,k}_norm", "blocks.*.attn.{q,k}_norm")
-TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64)
 
-QWEN2 = replace(
-    LLAMA, name="qwen2", config=Qwen2Config, build=qwen2, keys=published_keys(Qwen2Config, "window"),
+QWEN2 = descend(
+    LLAMA, "qwen2", Qwen2Config, build=qwen2, without=("window",),
     presets={
-        "qwen2.5-0.5b": Qwen2Config(
-            dim=896, layers=24, heads=14, kv_heads=2, hidden=4864, tied=True
-        ),
-        "qwen2.5-1.5b": Qwen2Config(
+        "qwen2.5-0.5b": dict(dim=896, layers=24, heads=14, kv_heads=2, hidden=4864, tied=True),
+        "qwen2.5-1.5b": dict(
             dim=1536, layers=28, heads=12, kv_heads=2, hidden=8960, context=131072, tied=True
         ),
-        "qwen2.5-3b": Qwen2Config(dim=2048, layers=36, heads=16, kv_heads=2, hidden=11008, tied=True),
-        "qwen2.5-7b": Qwen2Config(
+        "qwen2.5-3b": dict(dim=2048, layers=36, heads=16, kv_heads=2, hidden=11008, tied=True),
+        "qwen2.5-7b": dict(
             vocab=152064, dim=3584, layers=28, heads=28, kv_heads=4, hidden=18944, context=131072
         ),
-        "qwen2.5-72b": Qwen2Config(
+        "qwen2.5-72b": dict(
             vocab=152064, dim=8192, layers=80, heads=64, kv_heads=8, hidden=29568, context=131072,
             norm_eps=1e-5,
         ),
     },
-    tiny=Qwen2Config(**TINY, window=4, local=(1,)), model_types=("qwen2",), heads=published_heads("Qwen2"),
+    tiny=dict(window=4, local=(1,)), heads=published_heads("Qwen2"),
     read=partial(read_qwen, default=range), write=write_qwen, reads=QWEN_READS,
     absent={"intermediate_size": 22016, "num_hidden_layers": 32},
-    gguf="qwen2", gguf_names=ROWS, gguf_tensors={}, gguf_keys=gguf_keys("qwen2", Qwen2Config),
-    paper="Qwen Team 2024, arXiv 2407.10671, 2412.15115",
+    gguf="qwen2", gguf_names=ROWS, paper="Qwen Team 2024, arXiv 2407.10671, 2412.15115",
 )  # fmt: skip
 
-QWEN3 = replace(
-    QWEN2, name="qwen3", config=Qwen3Config, build=qwen3, keys=published_keys(Qwen3Config, "window"),
+QWEN3 = descend(
+    QWEN2, "qwen3", Qwen3Config, build=qwen3,
     names=partial(published_names, rows=[*NAMES, QK_NORMS]),
     presets={
-        "qwen3-0.6b": Qwen3Config(dim=1024, layers=28, heads=16, kv_heads=8, hidden=3072, tied=True),
-        "qwen3-1.7b": Qwen3Config(dim=2048, layers=28, heads=16, kv_heads=8, hidden=6144, tied=True),
-        "qwen3-4b": Qwen3Config(dim=2560, layers=36, heads=32, kv_heads=8, hidden=9728, tied=True),
-        "qwen3-8b": Qwen3Config(dim=4096, layers=36, heads=32, kv_heads=8, hidden=12288),
-        "qwen3-32b": Qwen3Config(dim=5120, layers=64, heads=64, kv_heads=8, hidden=25600),
+        "qwen3-0.6b": dict(dim=1024, layers=28, heads=16, kv_heads=8, hidden=3072, tied=True),
+        "qwen3-1.7b": dict(dim=2048, layers=28, heads=16, kv_heads=8, hidden=6144, tied=True),
+        "qwen3-4b": dict(dim=2560, layers=36, heads=32, kv_heads=8, hidden=9728, tied=True),
+        "qwen3-8b": dict(dim=4096, layers=36, heads=32, kv_heads=8, hidden=12288),
+        "qwen3-32b": dict(dim=5120, layers=64, heads=64, kv_heads=8, hidden=25600),
     },
-    tiny=Qwen3Config(**TINY, head_dim=12), model_types=("qwen3",), heads=published_heads("Qwen3"),
+    tiny=dict(head_dim=12, window=None, local=()), heads=published_heads("Qwen3"),
     absent={**QWEN2.absent, "max_position_embeddings": 32768},
-    gguf="qwen3", gguf_keys=gguf_keys("qwen3", Qwen3Config), paper="Qwen Team 2025, arXiv 2505.09388",
+    gguf="qwen3", paper="Qwen Team 2025, arXiv 2505.09388",
 )  # fmt: skip
 
 
@@ -158,7 +155,7 @@ class Qwen3MoEConfig(Qwen3Config):
     dense: tuple[int, ...] = ()
 
 
-def qwen_moe(c: Qwen2MoEConfig | Qwen3MoEConfig, layer: int, shared: Part | None = None) -> Part:
+def qwen_moe(c: Any, layer: int, shared: Part | None = None) -> Part:
     """The experts of a layer, or its one MLP if it is dense."""
     if layer in c.dense:
         return llama_mlp(c)
@@ -199,51 +196,55 @@ MOE_GGUF_NAMES: list[Row] = [
 ]
 
 
-def read_qwen_moe(hf_config: dict[str, Any], default: Callable[[int, int], Iterable[int]]) -> dict[str, Any]:
-    """`mlp_only_layers` have no experts, and of the others only every so many'th has some."""
+def read_dense(hf_config: dict[str, Any]) -> dict[str, Any]:
+    """`mlp_only_layers` have no experts, and of the others only every n-th has some."""
     layers, step = hf_config["num_hidden_layers"], hf_config.get("decoder_sparse_step", 1)
     without = {*hf_config.get("mlp_only_layers", ()), *(i for i in range(layers) if (i + 1) % step)}
-    return read_qwen(hf_config, default) | {"dense": tuple(sorted(without))}
+    return {"dense": tuple(sorted(without))}
+
+
+def read_qwen_moe(hf_config: dict[str, Any], default: Callable[[int, int], Iterable[int]]) -> dict[str, Any]:
+    return read_qwen(hf_config, default) | read_dense(hf_config)
+
+
+def write_dense(c: Any) -> dict[str, Any]:
+    return {"mlp_only_layers": list(c.dense), "decoder_sparse_step": 1}
 
 
 def write_qwen_moe(c: Qwen2MoEConfig | Qwen3MoEConfig) -> dict[str, Any]:
-    return write_qwen(c) | {"mlp_only_layers": list(c.dense), "decoder_sparse_step": 1}
+    return write_qwen(c) | write_dense(c)
 
 
 MOE_READS = {**QWEN_READS, "mlp_only_layers": "tuple[int, ...]", "decoder_sparse_step": "int"}
-SMALL: dict[str, Any] = {**TINY, "experts": 4, "active": 2, "expert_hidden": 24}
+TINY: dict[str, Any] = dict(experts=4, active=2, expert_hidden=24, window=None, local=())
 
-QWEN2_MOE = replace(
-    QWEN2, name="qwen2-moe", config=Qwen2MoEConfig, build=qwen2_moe, names=MOE_NAMES,
-    keys={**QWEN2.keys, **MOE_KEYS, "shared_expert_intermediate_size": "shared_hidden", "qkv_bias": "bias"},
+QWEN2_MOE = descend(
+    QWEN2, "qwen2-moe", Qwen2MoEConfig, build=qwen2_moe, names=MOE_NAMES,
+    keys={**MOE_KEYS, "shared_expert_intermediate_size": "shared_hidden", "qkv_bias": "bias"},
     presets={
-        "qwen1.5-moe-a2.7b": Qwen2MoEConfig(context=8192),
-        "qwen2-57b-a14b": Qwen2MoEConfig(
+        "qwen1.5-moe-a2.7b": dict(context=8192),
+        "qwen2-57b-a14b": dict(
             dim=3584, layers=28, heads=28, kv_heads=4, hidden=18944, experts=64, active=8, expert_hidden=2560,
             shared_hidden=20480, context=131072,
         ),
     },
-    tiny=Qwen2MoEConfig(**SMALL, shared_hidden=24, dense=(0,)), model_types=("qwen2_moe",),
+    tiny=dict(**TINY, shared_hidden=24, dense=(0,)),
     heads=published_heads("Qwen2Moe"), write=write_qwen_moe, reads=MOE_READS,
     read=partial(read_qwen_moe, default=lambda last, layers: range(0, min(last, layers), 2)),
     absent={"num_hidden_layers": 24},
-    gguf="qwen2moe", gguf_names=MOE_GGUF_NAMES, gguf_keys=gguf_keys("qwen2moe", Qwen2MoEConfig),
-    paper="Qwen Team 2024, arXiv 2407.10671",
+    gguf="qwen2moe", gguf_names=MOE_GGUF_NAMES, paper="Qwen Team 2024, arXiv 2407.10671",
 )  # fmt: skip
 
-QWEN3_MOE = replace(
-    QWEN3, name="qwen3-moe", config=Qwen3MoEConfig, build=qwen3_moe,
-    names=partial(published_names, rows=MOE_NAMES),
-    keys={**QWEN3.keys, **MOE_KEYS, "num_local_experts": "experts"},
+QWEN3_MOE = descend(
+    QWEN3, "qwen3-moe", Qwen3MoEConfig, build=qwen3_moe, names=partial(published_names, rows=MOE_NAMES),
+    keys={**MOE_KEYS, "num_local_experts": "experts"},
     presets={
-        "qwen3-30b-a3b": Qwen3MoEConfig(),
-        "qwen3-235b-a22b": Qwen3MoEConfig(
-            dim=4096, layers=94, heads=64, hidden=12288, expert_hidden=1536
-        ),
+        "qwen3-30b-a3b": {},
+        "qwen3-235b-a22b": dict(dim=4096, layers=94, heads=64, hidden=12288, expert_hidden=1536),
     },
-    tiny=Qwen3MoEConfig(**SMALL, head_dim=12), model_types=("qwen3_moe",), heads=published_heads("Qwen3Moe"),
+    tiny=TINY, heads=published_heads("Qwen3Moe"),
     read=partial(read_qwen_moe, default=lambda last, layers: range(layers)), write=write_qwen_moe,
     reads=MOE_READS,
     absent={"num_hidden_layers": 24, "max_position_embeddings": 32768, "norm_topk_prob": False},
-    gguf="qwen3moe", gguf_names=MOE_GGUF_NAMES, gguf_keys=gguf_keys("qwen3moe", Qwen3MoEConfig),
+    gguf="qwen3moe", gguf_names=MOE_GGUF_NAMES,
 )  # fmt: skip

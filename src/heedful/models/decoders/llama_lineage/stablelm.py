@@ -7,7 +7,7 @@ In 12B:      attention and feed-forward side by side   queries and keys normalis
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from heedful.core.errors import ConfigError
@@ -19,8 +19,8 @@ from heedful.models.decoders.llama_lineage.llama import (
     llama,
     llama_attention,
 )
-from heedful.models.family import published_heads, published_keys
-from heedful.models.gguf_config import ROWS, gguf_keys
+from heedful.models.family import descend, published_heads
+from heedful.models.gguf_config import ROWS
 from heedful.nn.attention.multi_head import head_size
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.norm import HeadLayerNorm, LayerNorm
@@ -66,27 +66,24 @@ OWN_NAMES: list[Row] = [
 ]
 
 
-STABLELM = replace(
-    LLAMA, name="stablelm", config=StableLMConfig, build=stablelm, names=OWN_NAMES,
-    keys=published_keys(
-        StableLMConfig, "head_dim", layer_norm_eps="norm_eps", use_qkv_bias="bias", qk_layernorm="qk_norm",
+STABLELM = descend(
+    LLAMA, "stablelm", StableLMConfig, build=stablelm, names=OWN_NAMES,
+    without=("head_dim",), keys=dict(
+        layer_norm_eps="norm_eps", use_qkv_bias="bias", qk_layernorm="qk_norm",
         use_parallel_residual="parallel", attention_dropout="dropout", hidden_dropout="dropout",
     ),
     presets={
-        "stablelm-3b": StableLMConfig(),
-        "stablelm-2-1.6b": StableLMConfig(vocab=100352, dim=2048, layers=24, hidden=5632, bias=True),
-        "stablelm-2-12b": StableLMConfig(
+        "stablelm-3b": {},
+        "stablelm-2-1.6b": dict(vocab=100352, dim=2048, layers=24, hidden=5632, bias=True),
+        "stablelm-2-12b": dict(
             vocab=100352, dim=5120, layers=40, kv_heads=8, hidden=13824, qk_norm=True, parallel=True
         ),
     },
-    tiny=StableLMConfig(
-        vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64, qk_norm=True, parallel=True
-    ),
-    model_types=("stablelm",), heads=published_heads("StableLm", "span"),
+    tiny=dict(qk_norm=True, parallel=True), heads=published_heads("StableLm", "span"),
     absent={
         "max_position_embeddings": 4096, "hidden_size": 2560, "num_attention_heads": 32, "rotary_pct": 0.25,
     },
-    gguf="stablelm", gguf_names=ROWS, gguf_keys=gguf_keys("stablelm", StableLMConfig),
+    gguf="stablelm", gguf_names=ROWS,
     gguf_tensors={
         "bias": ("blk.0.attn_q.bias", True, False), "qk_norm": ("blk.0.attn_q_norm.weight", True, False),
         "parallel": ("blk.0.ffn_norm.weight", False, True),

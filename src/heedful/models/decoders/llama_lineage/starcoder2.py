@@ -5,18 +5,13 @@ From LLaMA:  RMSNorm → LayerNorm   SwiGLU → GELU MLP   biases   each positio
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from heedful.models.base import LM, derived
-from heedful.models.decoders.llama_lineage.llama import (
-    LLAMA,
-    NAMES,
-    DecoderConfig,
-    llama,
-)
-from heedful.models.family import published_heads, published_keys
-from heedful.models.gguf_config import ROWS, gguf_keys
+from heedful.models.decoders.llama_lineage.llama import LLAMA, NAMES, DecoderConfig, llama
+from heedful.models.family import descend, gguf_keys, published_heads
+from heedful.models.gguf_config import ROWS
 from heedful.nn.block import Block
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.norm import LayerNorm
@@ -45,26 +40,20 @@ def starcoder2(c: StarCoder2Config) -> LM:
     return llama(c, ffn=ffn, norm=norm, block=partial(Block, dropout=c.dropout))
 
 
-STARCODER2 = replace(
-    LLAMA, name="starcoder2", config=StarCoder2Config, build=starcoder2,
+STARCODER2 = descend(
+    LLAMA, "starcoder2", StarCoder2Config, build=starcoder2,
     names=[("model.layers.*.mlp.{c_fc,c_proj}", "blocks.*.ffn.{up,down}"), *NAMES],
-    keys=published_keys(
-        StarCoder2Config, norm_epsilon="norm_eps", use_bias="bias", attention_dropout="dropout",
-        residual_dropout="dropout",
+    keys=dict(
+        norm_epsilon="norm_eps", use_bias="bias", attention_dropout="dropout", residual_dropout="dropout"
     ),
     presets={
-        "starcoder2-3b": StarCoder2Config(window=4096, rope_base=999999.4420358813),
-        "starcoder2-7b": StarCoder2Config(
-            dim=4608, layers=32, heads=36, kv_heads=4, window=4096, dropout=0.1
-        ),
-        "starcoder2-15b": StarCoder2Config(
+        "starcoder2-3b": dict(window=4096, rope_base=999999.4420358813),
+        "starcoder2-7b": dict(dim=4608, layers=32, heads=36, kv_heads=4, window=4096, dropout=0.1),
+        "starcoder2-15b": dict(
             dim=6144, layers=40, heads=48, kv_heads=4, window=4096, rope_base=1e5, tied=False
         ),
     },
-    tiny=StarCoder2Config(
-        vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64, window=6
-    ),
-    model_types=("starcoder2",), heads=published_heads("Starcoder2", "span"),
+    tiny=dict(window=6), heads=published_heads("Starcoder2", "span"),
     absent={"max_position_embeddings": 4096},
     require={"norm_type": ("layer_norm",), "mlp_type": ("default",)},
     gguf="starcoder2", gguf_names=ROWS, gguf_tensors={"bias": ("blk.0.attn_q.bias", True, False)},

@@ -1,0 +1,521 @@
+"""A class: its students, assignments and secret, the marks of all its submissions, and other graders.
+
+A class file is YAML that only the teacher has:
+
+    class: Language models, spring 2027
+    secret: 5f0c…                  the numbers on the sheets follow from it: nobody else can print a key
+    students: students.csv         the first column names a student; or a list: [alice, bob]
+    assignments:
+      week-5:
+        due: 2027-02-12 18:00
+        late: 0.1                  the share of the points that each day begun after it costs
+        exercises: {cat-sat: 5, attention: 10}      sheets and functions with their points
+
+A submission is a folder with the student's name, or files in one folder: a sheet says whose it is, and a .py
+file is named after its student.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import json
+import math
+import multiprocessing
+import os
+import re
+import secrets
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from heedful.classroom.exercises.code.catalogue import solution_texts, stub_file, stubs
+from heedful.classroom.exercises.numbers.exercises import EXERCISES, Owner, Problem, new_problem
+from heedful.classroom.exercises.numbers.sheets import (
+    FORMATS,
+    READ,
+    SUFFIXES,
+    given_texts,
+    question_line,
+    read_sheet,
+)
+from heedful.classroom.yaml_files import load_yaml
+from heedful.core.checks import check_choice
+from heedful.core.errors import HeedfulError, InputError, NotFound, nearest
+from heedful.core.files import missing_file, read_json, write_text
+
+LMS_FORMATS = ("plain", "moodle", "canvas")
+EXPORTS = ("nbgrader", "gradescope")
+MOODLE_FOLDER = re.compile(r"_\d+_assignsubmission_\w+$")  # what Moodle adds to the name of a student
+DAY_SECONDS = 86_400
+IMPORTS = """import itertools
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor"""  # what a function in a notebook may use
+Student = Mapping[str, str]  # a row of the roster
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The exercises of an assignment with their points, and when it is due."""
+
+    name: str
+    exercises: Mapping[str, float]
+    due: datetime.datetime | None = None
+    late: float = 0.0  # the share of the points that each day begun after the date costs
+
+    @property
+    def points(self) -> float:
+        """The most points that the assignment gives."""
+        return sum(self.exercises.values())
+
+
+@dataclass(frozen=True)
+class ClassFile:
+    """What a class file says; the rows of `students` stand under the name in their first column."""
+
+    name: str
+    secret: str
+    students: Mapping[str, Student]
+    assignments: Mapping[str, Assignment]
+
+    def owner(self, assignment: Assignment | None = None) -> Owner:
+        """Return what a sheet of this class is drawn from."""
+        due = f"{assignment.due:%Y-%m-%d %H:%M}" if assignment and assignment.due else ""
+        return Owner(self.name, self.secret, due)
+
+    def choose_assignment(self, name: str | None, folder: Path | None = None) -> Assignment:
+        """Return the assignment of this name; by default the only one, or the one a folder is named after."""
+        if name is None:
+            only = list(self.assignments) if len(self.assignments) == 1 else []
+            name = folder.name if folder and folder.name in self.assignments else only[0] if only else None
+        if name is None:
+            raise InputError(
+                f"the class has {len(self.assignments)} assignments",
+                hint=f"use --assignment {'|'.join(self.assignments)}",
+            )
+        check_choice("assignment", name, self.assignments)
+        return self.assignments[name]
+
+    @cached_property
+    def ids_by_name(self) -> dict[str, str]:
+        """Every name by which a student may submit, such as an e-mail address, with the student's own."""
+        names = {cell.casefold(): key for key, row in self.students.items() for cell in row.values() if cell}
+        return names | {key.casefold(): key for key in self.students}
+
+
+def new_class_text() -> str:
+    """Return the text of a class file to fill in, with its own secret."""
+    template = files("heedful.classroom.exercises") / "class_template.yaml"
+    return template.read_text(encoding="utf-8").replace("SECRET", secrets.token_hex(16))
+
+
+def read_class(path: Path) -> ClassFile:
+    """Return the class of a file; raise InputError for one that says something else."""
+    if not path.is_file():
+        raise missing_file(path)
+    try:
+        values = load_yaml(path.read_text(encoding="utf-8"))
+        name, secret = str(values["class"]), str(values["secret"])
+        students = _read_students(values["students"], path.parent)
+        rows = {str(key): row for key, row in values["assignments"].items()}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"{path} is not a class file ({' '.join(str(error).split())[:80]})",
+            hint="it has class, secret, students and assignments: heed exercise --class NEW.yaml writes one",
+        ) from None
+    if len(secret) < 8:
+        raise InputError(f"the secret of {path} has {len(secret)} letters", hint="give it 8 or more")
+    return ClassFile(name, secret, students, {key: _read_assignment(key, row) for key, row in rows.items()})
+
+
+def _read_students(value: Any, folder: Path) -> dict[str, Student]:
+    """Return the rows of a roster: a CSV file, or a list of names."""
+    if not isinstance(value, str):
+        return {str(name): {"student": str(name)} for name in value}
+    path = folder / value
+    if not path.is_file():
+        raise missing_file(path)
+    rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
+    return {
+        next(iter(row.values())).strip(): {k: (v or "").strip() for k, v in row.items() if k} for row in rows
+    }
+
+
+def _read_assignment(name: str, row: Mapping[str, Any]) -> Assignment:
+    points = row["exercises"]
+    points = points if isinstance(points, Mapping) else dict.fromkeys(points, 1)
+    known = [*EXERCISES, *solution_texts()]
+    for exercise in points:
+        if exercise not in known:
+            raise NotFound(f"{name}: no exercise is called {exercise!r}", hint=nearest(str(exercise), known))
+    due = row.get("due")
+    if isinstance(due, str):
+        due = datetime.datetime.fromisoformat(due)
+    elif isinstance(due, datetime.date) and not isinstance(due, datetime.datetime):
+        due = datetime.datetime.combine(due, datetime.time(23, 59))
+    return Assignment(name, {k: float(v) for k, v in points.items()}, due, float(row.get("late", 0.0)))
+
+
+def write_sheets(
+    class_file: ClassFile, assignment: Assignment, folder: Path, form: str = "yaml", *, key: bool = False
+) -> list[Path]:
+    """Write the sheets and stubs of an assignment into a folder for each student; return the folders."""
+    suffix = next(
+        suffix for suffix, name in SUFFIXES.items() if name == check_choice("format", form, FORMATS)
+    )
+    functions = [name for name in assignment.exercises if name in stubs()]
+    for student in class_file.students:
+        for name in assignment.exercises:
+            if name in EXERCISES:
+                problem = new_problem(name, student, owner=class_file.owner(assignment))
+                _write_new(folder / student / f"{name}{suffix}", FORMATS[form](problem, key))
+        if functions and not key:
+            _write_new(folder / student / "solution.py", stub_file(functions))
+    return [folder / student for student in class_file.students]
+
+
+def _write_new(path: Path, text: str) -> None:
+    if path.exists():
+        raise InputError(f"{path} is there already", hint="name another folder with --out")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, text)
+
+
+# The marks of a folder of submissions: a row for each student, taken in as many processes as there are cores.
+
+
+@dataclass
+class ExerciseMark:
+    """The points of one exercise and its lines in the report."""
+
+    points: float = 0.0
+    lines: list[str] = field(default_factory=lambda: ["nothing was handed in"])
+
+
+@dataclass
+class StudentMarks:
+    """All marks of one student."""
+
+    student: str
+    exercises: dict[str, ExerciseMark]
+    notes: list[str] = field(default_factory=list)
+    days_late: int = 0
+    lost: float = 0.0  # the points that being late costs
+    process: int = 0  # which one took the marks
+
+    @property
+    def total(self) -> float:
+        """The points of all exercises, less what being late costs."""
+        return round(max(0.0, sum(mark.points for mark in self.exercises.values()) - self.lost), 4)
+
+
+@dataclass(frozen=True)
+class ClassMarks:
+    """The marks of a class on one assignment."""
+
+    assignment: Assignment
+    students: Mapping[str, Student]
+    marks: Sequence[StudentMarks]
+
+    def to_csv(self, lms: str = "plain") -> str:
+        """Return a table with the columns of the roster and the marks, as Moodle or Canvas reads it."""
+        out, roster = io.StringIO(), next(iter(self.students.values()), {"student": ""})
+        writer = csv.writer(out, lineterminator="\n")
+        name, points = self.assignment.name, f"{self.assignment.points:g}"
+        heads = {
+            "plain": [*self.assignment.exercises, "total", "of", "days late", "notes"],
+            "moodle": ["Grade", "Maximum Grade", "Feedback comments"], "canvas": [name],
+        }  # fmt: skip
+        writer.writerow([*roster, *heads[lms]])
+        if lms == "canvas":  # its second row says what the column counts
+            writer.writerow(["Points Possible", *[""] * (len(roster) - 1), points])
+        for one in self.marks:
+            each = [f"{mark.points:.4g}" for mark in one.exercises.values()]
+            notes = "; ".join(one.notes)
+            cells = {
+                "plain": [*each, f"{one.total:.4g}", points, one.days_late, notes],
+                "moodle": [f"{one.total:.4g}", points, self.report(one)], "canvas": [f"{one.total:.4g}"],
+            }  # fmt: skip
+            student = self.students.get(one.student, {next(iter(roster)): one.student})
+            writer.writerow([*(student.get(column, "") for column in roster), *cells[lms]])
+        return out.getvalue()
+
+    def report(self, one: StudentMarks) -> str:
+        """Return the report of a student as Markdown."""
+        lines = [f"# {self.assignment.name}: {one.student}", ""]
+        lines += [f"**{one.total:.4g} of {self.assignment.points:g} points**", ""]
+        if one.lost:
+            lines += [f"{one.days_late} days late: {one.lost:.4g} points are lost.", ""]
+        for name, mark in one.exercises.items():
+            points = f"{mark.points:.4g} of {self.assignment.exercises[name]:g}"
+            lines += [f"## {name}: {points}", "", *(f"    {line}" for line in mark.lines), ""]
+        return "\n".join([*lines, *(f"- {note}" for note in one.notes)]).rstrip() + "\n"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What one student handed in, with all that a process needs to mark it."""
+
+    student: str
+    paths: Sequence[Path]
+    assignment: Assignment
+    owner: Owner | None
+    when: datetime.datetime | None = None  # by default the time of the newest file
+
+
+def grade_class(
+    folder: Path,
+    class_file: ClassFile | None = None,
+    assignment_name: str | None = None,
+    jobs: int | None = None,
+) -> ClassMarks:
+    """Mark all submissions in a folder; without a class file, everything that anybody handed in."""
+    if not folder.is_dir():
+        raise missing_file(folder)
+    handed_in = find_submissions(folder, class_file)
+    if class_file is not None:
+        assignment = class_file.choose_assignment(assignment_name, folder)
+        students, owner = class_file.students, class_file.owner(assignment)
+    else:
+        names = sorted(
+            {name for paths in handed_in.values() for path in paths for name in exercises_in(path)}
+        )
+        assignment, owner = Assignment(folder.name, dict.fromkeys(names, 1.0)), None
+        students = {student: {"student": student} for student in handed_in}
+    if not handed_in:
+        raise InputError(f"{folder} has no submissions", hint=f"they end in {', '.join((*READ, '.py'))}")
+    everyone = [*students, *(student for student in handed_in if student not in students)]
+    work = [Submission(student, handed_in.get(student, ()), assignment, owner) for student in everyone]
+    jobs = min(jobs or os.cpu_count() or 1, sum(bool(one.paths) for one in work))
+    if jobs == 1:
+        marks = [grade_submission(one) for one in work]
+    else:  # started again, as torch does not survive a fork
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as executor:
+            marks = list(executor.map(grade_submission, work))
+    for one in marks:
+        if class_file is not None and one.student not in class_file.students:
+            one.notes.append("this student is not on the roster")
+    return ClassMarks(assignment, students, marks)
+
+
+def find_submissions(folder: Path, class_file: ClassFile | None) -> dict[str, list[Path]]:
+    """Return the files of each student, by the name on the roster where it has one."""
+    handed_in: dict[str, list[Path]] = {}
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        if path.suffix.lower() not in (*READ, ".py") or any(
+            part.startswith((".", "__")) for part in inside.parts
+        ):
+            continue
+        if len(inside.parts) > 1:
+            name = MOODLE_FOLDER.sub("", inside.parts[0])
+        else:
+            name = path.stem if path.suffix == ".py" else sheet_field(path, "seed") or path.stem
+        known = class_file.ids_by_name if class_file else {}
+        handed_in.setdefault(known.get(name.casefold(), name), []).append(path)
+    return handed_in
+
+
+def sheet_field(path: Path, name: str) -> str:
+    """Return a field of a sheet such as its seed, in any format; an empty text if there is none."""
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    place = re.search(rf'^\s*"?{name}"?\s*[:,;]\s*"?([^"\n]*?)"?,?\s*$', text, re.MULTILINE)
+    return place[1].strip() if place else ""
+
+
+def exercises_in(path: Path) -> list[str]:
+    """Return the exercises that a file answers."""
+    if path.suffix != ".py":
+        name = sheet_field(path, "exercise")
+        return [name] if name in EXERCISES else []
+    defined = re.findall(r"^def (\w+)", path.read_text(encoding="utf-8-sig", errors="replace"), re.MULTILINE)
+    return [name for name in defined if name in solution_texts()]
+
+
+def grade_submission(submission: Submission) -> StudentMarks:
+    """Mark everything that one student handed in; what cannot be read costs that exercise alone."""
+    assignment = submission.assignment
+    marks = StudentMarks(
+        submission.student, {name: ExerciseMark() for name in assignment.exercises}, process=os.getpid()
+    )
+    by_time = sorted(submission.paths, key=lambda path: path.stat().st_mtime)
+    for path in by_time:  # the newest answer to an exercise counts
+        try:
+            for name, mark in (_grade_code if path.suffix == ".py" else _grade_sheet)(path, submission):
+                marks.exercises[name] = mark
+        except HeedfulError as error:
+            marks.notes.append(f"{path.name}: {error.message}")
+    if by_time and assignment.due is not None:
+        when = submission.when or datetime.datetime.fromtimestamp(by_time[-1].stat().st_mtime)
+        late = (when.replace(tzinfo=None) - assignment.due).total_seconds()
+        marks.days_late = max(0, math.ceil(late / DAY_SECONDS))
+        lost = min(1.0, assignment.late * marks.days_late) * sum(
+            mark.points for mark in marks.exercises.values()
+        )
+        marks.lost = round(lost, 4)
+    return marks
+
+
+def _grade_sheet(path: Path, submission: Submission) -> Iterator[tuple[str, ExerciseMark]]:
+    from heedful.classroom.exercises.numbers.grading import grade_answers
+
+    problem, answers = read_sheet(path, submission.owner)
+    name, points = problem.exercise.name, submission.assignment.exercises.get(problem.exercise.name)
+    if points is None:
+        raise InputError(f"{name} is not an exercise of {submission.assignment.name}")
+    if problem.seed.casefold() != submission.student.casefold():
+        raise InputError(f"{name} was drawn for {problem.seed}, not for {submission.student}")
+    grade = grade_answers(problem, answers)
+    lines = ["  ".join(cell for cell in row if cell) for row in grade.rows()]
+    yield name, ExerciseMark(points * grade.points / grade.total, lines)
+
+
+def _grade_code(path: Path, submission: Submission) -> Iterator[tuple[str, ExerciseMark]]:
+    from heedful.classroom.exercises.code.grading import grade_solution
+
+    exercises = submission.assignment.exercises
+    names = [name for name in exercises_in(path) if name in exercises]
+    if not names:
+        return
+    result = grade_solution(path, names)
+    for grade in result.grades:
+        points = exercises[grade.name] if grade.verdict == "right" else 0.0
+        yield grade.name, ExerciseMark(points, [*grade.lines(), *(f"note: {note}" for note in result.notes)])
+
+
+# Other graders: a notebook for nbgrader, and an autograder for Gradescope.
+
+
+def export_nbgrader(class_file: ClassFile, assignment: Assignment, folder: Path) -> Path:
+    """Write source/NAME/NAME.ipynb for `nbgrader generate_assignment`; the tests are hidden from students.
+
+    A notebook is the same for all students, so that its numbers are drawn for the class.
+    """
+    cells = [_cell("markdown", f"# {assignment.name}\n\n{class_file.name}")]
+    for name, points in assignment.exercises.items():
+        if name in stubs():
+            head, body = solution_texts()[name]
+            answer = f"{IMPORTS}\n\n{head}\n    ### BEGIN SOLUTION\n{body}\n    ### END SOLUTION"
+            test = f"check_function({name}, {points:g})"
+        else:
+            problem = new_problem(name, assignment.name, owner=class_file.owner(assignment))
+            cells.append(_cell("markdown", _problem_text(problem)))
+            blanks = "".join(f"    {q.number}: [],\n" for q in problem.questions)
+            answer = f"answers = {{\n{blanks}}}"
+            drawn_from = (name, assignment.name, class_file.name, class_file.secret)
+            test = f"check_numbers({', '.join(map(repr, drawn_from))}, answers, {points:g})"
+        used = test.partition("(")[0]
+        hidden = f"### BEGIN HIDDEN TESTS\nfrom {__name__} import {used}\n\n{test}\n### END HIDDEN TESTS"
+        cells.append(_cell("code", answer, grade_id=name, solution=True))
+        cells.append(_cell("code", hidden, grade_id=f"test-{name}", grade=True, locked=True, points=points))
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    path = folder / "source" / assignment.name / f"{assignment.name}.ipynb"
+    _write_new(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def _cell(kind: str, text: str, **grading: Any) -> dict[str, Any]:
+    """Return a cell of a notebook; `grading` is what nbgrader needs to know of it."""
+    own = {
+        "grade": False,
+        "locked": False,
+        "solution": False,
+        "task": False,
+        "schema_version": 3,
+        "cell_type": kind,
+    }
+    cell: dict[str, Any] = {
+        "cell_type": kind,
+        "id": secrets.token_hex(4),
+        "source": text.splitlines(keepends=True),
+    }
+    cell["metadata"] = {"nbgrader": own | grading} if grading else {}
+    return cell | ({"execution_count": None, "outputs": []} if kind == "code" else {})
+
+
+def _problem_text(problem: Problem) -> str:
+    """Return what is asked and given, as Markdown."""
+    given = [f"- {name}: `{text}`" for name, text in given_texts(problem)]
+    asked = [f"{question.number}. {question_line(question)}" for question in problem.questions]
+    return "\n".join([f"## {problem.exercise.name}", "", problem.exercise.task, "", *given, "", *asked])
+
+
+def check_function(function: Callable[..., Any], points: float) -> float:
+    """Return the points of a function that is right; raise AssertionError with what is wrong with it."""
+    from heedful.classroom.exercises.code.catalogue import code_exercises
+    from heedful.classroom.exercises.code.grading import grade_function
+    from heedful.classroom.exercises.code.sandbox import FunctionRun, SolutionError
+
+    exercise, outputs = code_exercises()[function.__name__], []
+    for case in exercise.cases():
+        try:
+            outputs.append(function(*case.arguments))
+        except Exception as error:  # whatever the student's code does
+            outputs.append(SolutionError(f"raised {type(error).__name__}: {error}", type(error).__name__))
+    grade = grade_function(exercise, FunctionRun(outputs))
+    if grade.verdict != "right":
+        raise AssertionError("\n".join(grade.lines()))
+    return points
+
+
+def check_numbers(
+    name: str, seed: str, class_name: str, secret: str, answers: Mapping[int, Any], points: float
+) -> float:
+    """Return the points of answers; raise AssertionError if there are none, with what is wrong with them."""
+    from heedful.classroom.exercises.numbers.grading import grade_answers
+
+    grade = grade_answers(new_problem(name, seed, owner=Owner(class_name, secret)), answers)
+    for row in grade.rows():
+        print(*row)
+    if not grade.points:
+        raise AssertionError(f"{name}: no answer is right")
+    return points * grade.points / grade.total
+
+
+def export_gradescope(class_path: Path, assignment: Assignment, path: Path) -> Path:
+    """Write the zip file of an autograder for Gradescope, with the class file and its roster in it."""
+    roster = load_yaml(class_path.read_text(encoding="utf-8"))["students"]
+    run = f"from {__name__} import run_gradescope\n\nrun_gradescope({assignment.name!r})\n"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("setup.sh", "#!/usr/bin/env bash\nset -e\npython3 -m pip install heedful\n")
+        archive.writestr("run_autograder", f"#!/usr/bin/env python3\n{run}")
+        archive.write(class_path, "class.yaml")
+        if isinstance(roster, str):
+            archive.write(class_path.parent / roster, roster)
+    return path
+
+
+def run_gradescope(assignment_name: str, root: Path = Path("/autograder")) -> None:
+    """Mark the submission that Gradescope put into `root`, and write its results.json."""
+    class_file = read_class(root / "source" / "class.yaml")
+    assignment = class_file.choose_assignment(assignment_name)
+    about = read_json(root / "submission_metadata.json")
+    names = [user[key].casefold() for user in about["users"] for key in ("email", "name")]
+    student = next(
+        (class_file.ids_by_name[name] for name in names if name in class_file.ids_by_name), names[0]
+    )
+    paths = [path for path in (root / "submission").rglob("*") if path.suffix in (*READ, ".py")]
+    when = datetime.datetime.fromisoformat(about["created_at"])
+    marks = grade_submission(Submission(student, paths, assignment, class_file.owner(assignment), when))
+    tests = [
+        {
+            "name": name,
+            "score": mark.points,
+            "max_score": assignment.exercises[name],
+            "output": "\n".join(mark.lines),
+        }
+        for name, mark in marks.exercises.items()
+    ]
+    results = {"score": marks.total, "output": "\n".join(marks.notes), "tests": tests}
+    (root / "results").mkdir(exist_ok=True)
+    write_text(root / "results" / "results.json", json.dumps(results))

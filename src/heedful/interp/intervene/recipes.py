@@ -1,0 +1,257 @@
+"""Recipes of the literature, each a short function on top of `Watch` and patching.
+
+    noise_trace      Which values restore an answer after noise on the subject?     (Meng et al. 2022)
+    patchscope       What does the model itself say that a hidden vector means?     (Ghandeharioun et al.)
+    function_vector  Which vector of heads makes the model do the task of examples? (Todd et al. 2024)
+    remove_direction A model whose weights cannot write a direction, such as that of refusal
+                                                                                    (Arditi et al. 2024)
+
+Each asks what a value causes, not only what correlates with it: it puts the value somewhere and watches what
+the model does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from heedful.core.checks import check_integer
+from heedful.core.errors import InputError
+from heedful.interp.inputs import (
+    Input,
+    Report,
+    Result,
+    Text,
+    answer_id,
+    choices,
+    part_at,
+    position_of,
+    reading,
+    token_vectors,
+    with_progress,
+)
+from heedful.interp.intervene.comparison import (
+    CounterfactualPair,
+    Edit,
+    PatchingResult,
+    all_patches,
+    collect,
+    names_to_patch,
+)
+from heedful.interp.intervene.nodes import NodeTable
+from heedful.interp.intervene.patching import patch_writer
+from heedful.interp.intervene.steering import Continuation, continuations
+from heedful.models.base import LM, Model
+from heedful.nn.attention.multi_head import Attention
+from heedful.nn.block import SandwichBlock
+from heedful.nn.context import Watch
+from heedful.nn.head import WordHead
+
+
+@torch.no_grad()
+def noise_trace(
+    model: Model, text: Text | Input, subject: Sequence[int | str], answer: int | str | None = None, *,
+    what: str = "residual", noise: float = 3.0, samples: int = 10, window: int = 1, position: int = -1,
+    seed: int = 0, report: Report | None = None,
+) -> PatchingResult:  # fmt: skip
+    """Return which values bring an answer back after Gaussian noise was added to the subject's tokens
+
+    (Meng et al. 2022, arXiv 2202.05262, §2.) `subject` has tokens or their positions. The noise has `noise`
+    times the standard deviation of the token vectors, and `samples` draws are averaged. In a noisy run a
+    value of the clean run is put back, together with those of the `window` layers around it. Values are
+    (p − p_noisy) / (p_clean − p_noisy), with p the probability of `answer`, by default the most likely one.
+    `result.clean` and `result.corrupt` are the two probabilities.
+    """
+    for name, number in (("samples", samples), ("window", window)):
+        check_integer(name, number, minimum=1)
+    given = reading(model, text)
+    at, names = position_of(given.names, position), names_to_patch(model, given, what)
+    clean = Watch(*names)
+    chances = choices(model, given.run(model, clean), at)[0].softmax(-1)
+    chosen = int(chances.argmax()) if answer is None else answer_id(model, answer, len(chances))
+    places = [position_of(given.tokens, token) for token in subject]
+    if not places:
+        raise InputError("the subject has no tokens", hint='name them, as in subject=["Space", "Needle"]')
+    table = token_vectors(model.tables["tokens"]).float()
+    draw = torch.Generator().manual_seed(seed)
+    added = torch.zeros(samples, len(given.tokens), table.shape[1])
+    drawn = torch.randn(samples, len(places), table.shape[1], generator=draw)
+    added[:, places] = noise * float(table.std()) * drawn
+    start: dict[str, Edit] = {"embed.token": lambda x: x + added.to(x)}
+
+    def chance(edits: dict[str, Edit]) -> float:
+        logits = given.run(model, Watch(edit=start | edits), repeat=samples)
+        return float(choices(model, logits, at).softmax(-1)[:, chosen].mean())
+
+    best, worst = float(chances[chosen]), chance({})
+    if best == worst:
+        raise InputError("the noise does not change the answer", hint="set a larger noise, or other tokens")
+    pair = CounterfactualPair(model, given, given, chosen, None, at, best, torch.tensor([worst]))
+    patches, shares = list(all_patches(clean, names, what)), []
+    for one in with_progress(patches, len(patches), report):
+        middle = names.index(one.name)
+        around = names[max(0, middle - (window - 1) // 2) : middle + window // 2 + 1]
+        edits = {name: _restore(patch_writer(clean, one._replace(name=name))) for name in around}
+        shares.append((chance(edits) - worst) / (best - worst))
+    method = f"noise {noise:g}, {samples} samples, windows of {window}"
+    return collect(what, method, pair, patches, torch.tensor(shares, dtype=torch.float64))
+
+
+def _restore(write: Any) -> Edit:
+    def edit(value: Tensor) -> Tensor:
+        for row in value:
+            write(row, 0)
+        return value
+
+    return edit
+
+
+@torch.no_grad()
+def patchscope(
+    model: Model, text: Text | Input, token: int | str, name: str, prompt: str, place: int | str,
+    into: str | None = None, **settings: Any,
+) -> Continuation:  # fmt: skip
+    """Return what the model writes after a prompt in which one token has a vector of another text
+
+    (Ghandeharioun et al. 2024, arXiv 2401.06102.) The value called `name` at `token` of `text` takes the
+    place of the value called `into` (by default the same) at `place` of the prompt. A prompt such as "Syria:
+    a country in Asia; Leonardo: an actor; x" with `place="x"` lets the model describe what the vector holds.
+    `settings` are those of `generate`. The result has the text without the vector too.
+    """
+    given, target = reading(model, text), reading(model, prompt)
+    seen, length = Watch(name), target.ids.shape[1]
+    given.run(model, seen)
+    vector = seen[name][0, position_of(given.names, token)]
+    at = position_of(target.names, place)
+
+    def put(value: Tensor) -> Tensor:  # later passes read what was written
+        if value.shape[1] == length:
+            value[:, at] = vector
+        return value
+
+    if length < 2:
+        raise InputError("the prompt has one token", hint="describe the task in it, with a place to fill in")
+    return continuations(model, [prompt], Watch(edit={into or name: put}), **settings)[0]
+
+
+@dataclass(frozen=True)
+class FunctionVector(Result):
+    """A vector that stands for a task, the heads that it sums, and the effect of every head.
+
+    `effects` is how much each head raises the probability of the right answer, (layers, heads).
+    """
+
+    vector: Tensor
+    heads: tuple[tuple[str, int], ...]
+    parts: tuple[str, ...]
+    effects: Tensor
+
+
+@torch.no_grad()
+def function_vector(
+    model: Model, prompts: Sequence[Text | Input], shuffled: Sequence[Text | Input],
+    answers: Sequence[int | str], *, heads: int = 10, report: Report | None = None,
+) -> FunctionVector:  # fmt: skip
+    """Return the vector with which heads tell later layers what task the examples of a prompt show
+
+    (Todd et al. 2024, arXiv 2310.15213.) `prompts` are examples of a task that end before an answer.
+    `shuffled` are prompts whose examples have wrong answers, and `answers` the right ones for their ends. The
+    mean output of each head at the last token of `prompts` is put into the runs of `shuffled`. The vector is
+    the sum of what the `heads` with the largest effects write. Add it to another prompt with `steer(model,
+    "blocks.4.output", result.vector, tokens="last")`.
+    """
+    if not prompts or len(shuffled) != len(answers) or not answers:
+        counts = f"{len(prompts)} prompts, {len(shuffled)} shuffled ones and {len(answers)} answers"
+        raise InputError(counts, hint="give prompts, and as many answers as shuffled prompts")
+    nodes = NodeTable.of(model).head_writes()
+    parts = list(dict.fromkeys(node.name.partition(" ")[0] for node in nodes))
+    if not parts:
+        raise InputError("this model has no heads whose outputs are added up", hint="choose a decoder")
+    names, sums = [f"{part}.heads" for part in parts], dict[str, Tensor]()
+    for prompt in prompts:
+        watch = Watch(*names)
+        reading(model, prompt).run(model, watch)
+        for name in names:
+            sums[name] = sums.get(name, 0.0) + watch[name][0, :, -1] / len(prompts)  # (H, K)
+    effects = torch.zeros(len(parts), max(len(mean) for mean in sums.values()), dtype=torch.float64)
+    every = [(i, h) for i, name in enumerate(names) for h in range(len(sums[name]))]
+    inputs = [reading(model, prompt) for prompt in shuffled]
+    plain = [choices(model, given.run(model), -1)[0].softmax(-1) for given in inputs]
+    chosen = [answer_id(model, a, len(p)) for a, p in zip(answers, plain, strict=True)]
+    for i, h in with_progress(every, len(every), report):
+
+        def put(value: Tensor, i: int = i, h: int = h) -> Tensor:
+            value[:, h, -1] = sums[names[i]][h]
+            return value
+
+        for given, before, right in zip(inputs, plain, chosen, strict=True):
+            after = choices(model, given.run(model, Watch(edit={names[i]: put})), -1)[0].softmax(-1)
+            effects[i, h] += float(after[right] - before[right]) / len(inputs)
+    best = sorted(every, key=lambda at: -float(effects[at]))[:heads]
+    vector: Any = 0.0
+    for i, h in best:
+        attention = cast(Attention, part_at(model, parts[i]))
+        alone = torch.zeros_like(sums[names[i]])
+        alone[h] = sums[names[i]][h]
+        vector = vector + attention.o(alone.flatten()) - attention.o(torch.zeros_like(alone).flatten())
+    return FunctionVector(vector, tuple((parts[i], h) for i, h in best), tuple(parts), effects)
+
+
+@torch.no_grad()
+def remove_direction(model: Model, direction: Tensor | Sequence[float]) -> Model:
+    """W ← W − v̂ v̂ᵀ W of every matrix that writes to the stream, in a copy of the model
+
+    (Arditi et al. 2024, arXiv 2406.11717.) The copy behaves as if `steer(model, name, v, method="ablate")`
+    took v out of everything that is written, but it needs no watch. The direction of refusal is the
+    difference of means of requests that are refused and of harmless ones: `steering_vector(model, harmful,
+    harmless, "blocks.12.output", tokens="last")`. Token and position vectors and biases lose it too. A head
+    that shares its matrix with the token vectors gets a matrix of its own, as it was.
+    """
+    if not isinstance(model, LM):
+        raise InputError("this is for models with one stream", hint="choose a decoder or an encoder")
+    v = torch.as_tensor(direction).detach().double().flatten().cpu()
+    if not float(v.norm()) > 0:
+        raise InputError("the direction is zero or not finite", hint="give the vector to remove")
+    v = v / v.norm()
+    table = NodeTable.of(model)  # which refuses post-norm models
+    changed = copy.deepcopy(model)
+    embed = changed.embed
+    if embed.norm is not None or embed.project is not None or len(v) != embed.table.shape[1]:
+        raise InputError(
+            f"a direction of {len(v)} entries cannot be taken out of this embedding",
+            hint="use steer(…, method='ablate')",
+        )
+    head = cast(WordHead, changed.head)
+    if getattr(head, "tied", False):
+        head.out.weight, head.tied = nn.Parameter(embed.table.detach().clone()), False
+        if any(field.name == "tied" for field in fields(changed.config)):
+            changed.config = changed.config.change(tied=False)
+            changed.hf_config = changed.hf_config | {"tie_word_embeddings": False}
+        else:
+            changed.hf_config = changed.hf_config | {"pruned": True}  # `save` refuses it
+    added = [part for part in (embed.position, embed.types) if part is not None]
+    rows: list[Tensor | None] = [embed.table, *(p for part in added for p in part.parameters())]
+    columns: list[Tensor] = []
+    for node in table.writes[1:]:
+        part = part_at(changed, node.name)
+        block = part_at(changed, node.name.rpartition(".")[0])
+        matrix = part._modules.get("o") or part._modules.get("down")
+        if not isinstance(matrix, nn.Linear) or isinstance(block, SandwichBlock):
+            raise InputError(
+                f"{node.name} does not write through one matrix", hint="use steer(…, method='ablate')"
+            )
+        columns.append(matrix.weight)
+        rows.append(matrix.bias)
+    for tensor in rows:
+        if tensor is not None:  # vectors stand in rows
+            u = v.to(tensor.device)
+            tensor -= ((tensor.double() @ u)[..., None] * u).to(tensor.dtype)
+    for weight in columns:
+        u = v.to(weight.device)
+        weight -= torch.outer(u, u @ weight.double()).to(weight.dtype)
+    return changed

@@ -1,0 +1,167 @@
+"""Whisper (Radford et al. 2022, arXiv 2212.04356): a plain encoder-decoder that listens.
+
+Speech recognisers used to be made of many parts: an acoustic model, a lexicon, a language model, rules that
+put the text into shape. Whisper is one Transformer, trained on 680,000 hours of sound for which the internet
+had captions. The encoder reads thirty seconds of sound as 1,500 vectors. Each is made of the loudness of 80
+bands of frequencies in a few hundredths of a second. The decoder is a language model that looks at them. Its
+first tokens say what it is to do: the language, whether to transcribe or to translate into English, whether
+to write down the times. So one model does what several did. The paper claims that much loosely labelled data
+makes it robust, and not the architecture.
+
+From the Transformer:  mel bands and two convolutions → tokens   norms before each part   no biases of keys
+                       positions of the encoder are sines, of the decoder learned   GELU
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from heedful.core.errors import NotFound, nearest
+from heedful.core.sound import SoundProcessor
+from heedful.models.base import Family, State, derived
+from heedful.models.encoder_decoders.transformer import TransformerConfig
+from heedful.models.media import MediaSeq2Seq
+from heedful.nn.attention.multi_head import Attention, CrossAttention
+from heedful.nn.block import Block, Stack
+from heedful.nn.embedding import Embedding, SoundEmbedding
+from heedful.nn.ffn import MLP, activation
+from heedful.nn.head import LMHead, NoHead, choose_head
+from heedful.nn.norm import LayerNorm
+from heedful.nn.position import Learned
+from heedful.weights.names import Row
+from heedful.weights.ops import Reshape
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhisperConfig(TransformerConfig):
+    vocab: int = 51865
+    dim: int = 384
+    layers: int = 4
+    heads: int = derived(lambda c: max(c.dim // 64, 1))
+    act: str = "gelu"
+    dropout: float = 0.0
+    bands: int = 80  # of frequencies
+    source_context: int = 1500  # vectors of a sound, each of two frames
+    context: int = 448
+    start_token: int = derived(lambda c: min(50258, c.vocab - 1), minimum=0)
+
+
+class Whisper(MediaSeq2Seq):
+    """What `MediaSeq2Seq` is, with the tokens that tell it what to write."""
+
+    prompt: tuple[int, ...] = ()  # what it reads after the start token
+
+    def instruct(self, language: str = "en", task: str = "transcribe") -> None:
+        """Set the prompt: the language of the sound, transcribe or translate, and no times.
+
+        The tokens are those of generation_config.json. A model for English alone has none for the first two.
+        """
+        rules, tokens = self.generation, []
+        for name, table, key in (
+            ("language", "lang_to_id", f"<|{language}|>"),
+            ("task", "task_to_id", task),
+        ):
+            known = rules.get(table, {})
+            if known and key not in known:
+                raise NotFound(
+                    f"{name}={key.strip('<|>')!r} is not known to this model", hint=nearest(key, known)
+                )
+            tokens += [known[key]] if known else []
+        times = rules.get("no_timestamps_token_id")
+        self.prompt = (*tokens, *([] if times is None else [times]))
+
+    def start(self, source: Any, **how: Any) -> State:
+        """Read the sound, the start token and the prompt."""
+        state = super().start(source, **how)
+        for token in self.prompt:
+            first = source.new_full((len(source), 1), token).long()
+            state.logits = self.step(first, state, watch=how.get("watch"))[:, -1]
+        return state
+
+
+def whisper(c: WhisperConfig) -> Whisper:
+    embed = SoundEmbedding(c.bands, c.source_context, c.dim, dropout=c.dropout)
+    target = Embedding(c.vocab, c.dim, position=Learned(c.context, c.dim), dropout=c.dropout)
+    head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=True), none=NoHead)
+    stacks = whisper_stack(c, c.layers, c.heads, c.hidden), whisper_decoder(c)
+    model = Whisper(embed, *stacks, head, target_embed=target, start_token=c.start_token)
+    model.sound_processor = SoundProcessor(c.bands, 2 * c.source_context)
+    return model
+
+
+def without_key_bias(part: Any) -> Any:
+    """The part whose keys have no bias: it would add the same to all scores of a row."""
+    part.k = nn.Linear(part.k.in_features, part.k.out_features, bias=False)
+    return part
+
+
+def whisper_decoder(c: WhisperConfig) -> Stack:
+    cross = lambda: without_key_bias(CrossAttention(c.dim, c.decoder_heads, bias=True, dropout=c.dropout))
+    return whisper_stack(c, c.decoder_layers, c.decoder_heads, c.decoder_hidden, cross)
+
+
+def whisper_stack(c: WhisperConfig, layers: int, heads: int, hidden: int, cross: Any = None) -> Stack:
+    """Layers of self-attention, cross-attention in a decoder, and a feed-forward network."""
+
+    def block() -> Block:
+        parts = {"attn": without_key_bias(Attention(c.dim, heads, bias=True, dropout=c.dropout))}
+        parts |= {} if cross is None else {"cross": cross()}
+        ffn = MLP(c.dim, hidden, activation(c.act))
+        return Block(lambda: LayerNorm(c.dim), "pre", c.dropout, **parts, ffn=ffn)
+
+    return Stack([block() for _ in range(layers)], LayerNorm(c.dim))
+
+
+def whisper_names(c: WhisperConfig) -> list[Row]:
+    return [
+        ("model.encoder.conv1.weight", "embed.token.weight", Reshape((-1, c.bands, 3))),
+        ("model.encoder.conv2.weight", "embed.halve.weight", Reshape((-1, c.dim, 3))),
+        ("model.encoder.{conv1,conv2}.bias", "embed.{token,halve}.bias"),
+        ("model.encoder.embed_positions", "embed.position"),
+        ("model.decoder.{embed_tokens,embed_positions}", "target_embed.{token,position}"),
+        ("model.{encoder,decoder}.layer_norm", "{encoder,decoder}.norm"),
+        *(
+            row
+            for side in ("encoder", "decoder")
+            for row in (
+                (f"model.{side}.layers.*.self_attn.{{q,k,v,out}}_proj", f"{side}.*.attn.{{q,k,v,o}}"),
+                (f"model.{side}.layers.*.encoder_attn.{{q,k,v,out}}_proj", f"{side}.*.cross.{{q,k,v,o}}"),
+                (f"model.{side}.layers.*.{{fc1,fc2}}", f"{side}.*.ffn.{{up,down}}"),
+                (
+                    f"model.{side}.layers.*.{{self_attn,encoder_attn,final}}_layer_norm",
+                    f"{side}.*.{{attn,cross,ffn}}_norm",
+                ),
+            )
+        ),
+    ]
+
+
+SIZES = {"tiny": (384, 4), "base": (512, 6), "small": (768, 12), "medium": (1024, 24), "large-v2": (1280, 32)}
+LARGE = WhisperConfig(dim=1280, layers=32, vocab=51866, bands=128)
+
+WHISPER = Family(
+    "whisper", WhisperConfig, whisper, whisper_names,
+    {
+        "vocab_size": "vocab", "d_model": "dim", "encoder_layers": "layers",
+        "decoder_layers": "decoder_layers", "encoder_attention_heads": "heads",
+        "decoder_attention_heads": "decoder_heads", "encoder_ffn_dim": "hidden",
+        "decoder_ffn_dim": "decoder_hidden", "activation_function": "act", "dropout": "dropout",
+        "num_mel_bins": "bands", "max_source_positions": "source_context",
+        "max_target_positions": "context", "decoder_start_token_id": "start_token",
+    },
+    presets={
+        **{f"whisper-{size}": WhisperConfig(dim=dim, layers=n) for size, (dim, n) in SIZES.items()},
+        "whisper-large-v3": LARGE, "whisper-large-v3-turbo": LARGE.change(decoder_layers=4),
+    },
+    tiny=WhisperConfig(
+        vocab=128, dim=32, layers=2, heads=4, hidden=48, bands=8, source_context=12, context=64, start_token=1
+    ),
+    objective="translate", prefix="model", model_types=("whisper",),
+    heads={"lm": "WhisperForConditionalGeneration", "none": "WhisperModel"},
+    require={"tie_word_embeddings": (True,), "scale_embedding": (False,)},
+    copies={"proj_out.weight": "model.decoder.embed_tokens.weight"},
+    paper="Radford et al. 2022, arXiv 2212.04356",
+)  # fmt: skip

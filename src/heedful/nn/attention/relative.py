@@ -1,0 +1,61 @@
+"""Attention that knows how far away a key is, and not where it stands (Dai et al. 2019, arXiv 1901.02860)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from heedful.nn.attention.attend import Call, attend
+from heedful.nn.attention.multi_head import Attention, join_heads, split_heads
+from heedful.nn.context import Context, PartState
+from heedful.nn.position import Sinusoidal
+from heedful.nn.state import KV, SlidingKV
+
+
+class RelativeAttention(Attention):
+    """s_ij = ((q_i + a)·k_j + (q_i + b)·(W_R r_{i−j})) / √K,  r the sines of a distance   (eq. in §3.3)
+
+    The first term asks for content and the second for a distance. a and b are learned vectors of each head:
+    how much it likes a content, or a distance, for any query.
+    """
+
+    def __init__(
+        self, dim: int, heads: int, head_dim: int | None = None, *, window: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__(dim, heads, head_dim=head_dim, window=window, dropout=dropout)
+        self.distance = nn.Linear(dim, heads * self.head_dim, bias=False)  # W_R
+        self.content_bias = nn.Parameter(torch.zeros(heads, self.head_dim))  # a
+        self.distance_bias = nn.Parameter(torch.zeros(heads, self.head_dim))  # b
+        self.sines = Sinusoidal(dim, layout="halves")
+
+    def initialise(self) -> None:
+        nn.init.normal_(self.content_bias, std=0.02)
+        nn.init.normal_(self.distance_bias, std=0.02)
+
+    def mixing_flops(self, length: int) -> int:
+        return 3 * super().mixing_flops(length) // 2  # a further product with every distance
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        q, k, v = (split_heads(y, self.heads) for y in self.project(x))  # (B, H, T, K)
+        mask, k_pos = replace(ctx.mask, window=self.window), ctx.k_pos
+        if isinstance(state, KV):
+            k, v = state.append(k, v, ctx.past)
+        elif isinstance(state, SlidingKV):
+            k, v, k_pos, valid = state.append(k, v, ctx)
+            mask = replace(mask, valid=valid)
+            ctx = ctx if ctx.watch is None else replace(ctx, in_order=False)
+        q, k, v = ctx.see("q", q), ctx.see("k", k, keys=-2), ctx.see("v", v, keys=-2)
+        # A mask hides what is further than the keys are many, and what comes later.
+        far = torch.arange(k.shape[2], device=x.device)
+        r = split_heads(self.distance(self.sines(far).to(x.dtype))[None], self.heads)  # (1, H, S, K)
+        away = (ctx.q_pos[:, :, None] - k_pos[:, None]).clamp(0, k.shape[2] - 1)[:, None]  # (B or 1, 1, T, S)
+        scores = (q + self.distance_bias[:, None]) @ r.mT * self.scale
+        scores = scores.gather(-1, away.expand(*scores.shape[:3], -1))
+        bias = ctx.see("position_scores", scores, keys=-1)
+        q = q + self.content_bias[:, None]
+        call = Call(q, k, v, ctx.q_pos, k_pos, mask, bias, self.scale, self.dropout * self.training)
+        out: Tensor = self.o(join_heads(attend(call, ctx)))
+        return out

@@ -33,9 +33,9 @@ SCALINGS: list[dict[str, Any]] = [
     {"rope_scaling": {"type": "linear", "factor": 2.0}},
 ]
 # GPT-NeoX calls its base otherwise; Phi-3 has long rope only (test_configs_in_the_wild.py). Theirs does not
-# stretch Gemma 3 and ModernBERT where only `type` says so.
+# stretch Gemma 3, OLMo 3 and ModernBERT where only `type` says so.
 BASES = {"gpt_neox": "rotary_emb_base"}
-ONLY_ROPE_TYPE = {"gemma3_text", "modernbert"}
+ONLY_ROPE_TYPE = {"gemma3_text", "modernbert", "olmo3"}
 
 
 @pytest.mark.parametrize("kind", TURNED)
@@ -49,6 +49,9 @@ def test_older_keys_of_rotary_positions_mean_the_same(kind: str) -> None:
             continue
         older = whole | base | scaling
         newer = json.loads(published.from_dict(deepcopy(older)).to_json_string(use_diff=False)) | head
+        if kind == "olmo3" and base:
+            # transformers 5 reads the stated base once, for the layers without a window; before, it was that of all.
+            newer["rope_parameters"]["sliding_attention"]["rope_theta"] = base["rope_theta"]
         for key in (*base, *scaling):
             newer.pop(key, None)
         assert config_from(family, older) == config_from(family, newer), (base, scaling)

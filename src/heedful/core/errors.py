@@ -121,5 +121,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def nearest(name: str, names: Iterable[str], count: int = 3, cutoff: float = 0.4) -> str:
     """The closest known names, ready for the end of an error message."""
-    close = difflib.get_close_matches(name, list(dict.fromkeys(names)), n=count, cutoff=cutoff)
+    known = list(dict.fromkeys(names))
+    stems = [stem for stem in known if stem and name.startswith((f"{stem}-", f"{stem}_"))]
+    close = difflib.get_close_matches(name, known, n=count, cutoff=cutoff)
+    close = list(dict.fromkeys(close[: count - len(stems[:1])] + stems[:1] + close))[:count]
     return f"did you mean {', '.join(repr(c) for c in close)}?" if close else ""

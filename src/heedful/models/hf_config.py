@@ -109,6 +109,7 @@ def read_rope_fields(family: Family, hf_config: dict[str, Any], values: Mapping[
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 KINDS = {GLOBAL: "", LOCAL: "local_"}  # of layers, and how the names of their fields begin
+# What older files call their bases: as the family declares in `reads`, otherwise as Gemma 3 does.
 OLDER = {GLOBAL: ("rope_theta", "global_rope_theta"), LOCAL: ("rope_local_base_freq", "local_rope_theta")}
 
 
@@ -117,9 +118,10 @@ def read_rope_by_kind(family: Family, hf_config: dict[str, Any], context: int) -
     check_kinds("config.json:", hf_config, {"rope_parameters": "dict"})
     stated, out = hf_config.get("rope_parameters") or {}, dict[str, Any]()
     for kind, prefix in KINDS.items():
-        bases = (hf_config.get(key) for key in OLDER[kind])
+        gemma, own = OLDER[kind]
+        older = hf_config.get(own if own in family.reads else gemma)
         usual = default_value(family.config, f"{prefix}rope_base") or out["rope_base"]
-        rope = {"rope_theta": next((base for base in bases if base is not None), usual)}
+        rope = {"rope_theta": usual if older is None else older}
         rope["rope_parameters"] = stated.get(kind)
         scalable = f"{prefix}rope_scaling" in family.config.field_names()
         scaled = {"rope_scaling": hf_config.get("rope_scaling")} if scalable else {}

@@ -241,7 +241,7 @@ class ClassMarks:
         for one in self.marks:
             each = [f"{mark.points:.4g}" for mark in one.exercises.values()]
             notes = "; ".join(one.notes)
-            cells = {
+            cells: dict[str, list[Any]] = {
                 "plain": [*each, f"{one.total:.4g}", points, one.days_late, notes],
                 "moodle": [f"{one.total:.4g}", points, self.report(one)], "canvas": [f"{one.total:.4g}"],
             }  # fmt: skip

@@ -122,7 +122,7 @@ def attention(
 
 
 def patterns_of(
-    model: Model, inputs: Input, watch: Mapping[str, Tensor], output: Tensor
+    model: Model, inputs: Input, watch: Watch | Mapping[str, Tensor], output: Tensor
 ) -> dict[str, Pattern]:
     """Return the patterns that were watched in a pass over `inputs`, which gave `output`, by their names."""
     names: dict[Side, tuple[str, ...]] = {"tokens": inputs.tokens, "target": inputs.target_tokens}

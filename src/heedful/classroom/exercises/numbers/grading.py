@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -288,10 +288,11 @@ def own_column(node: Operation) -> Tree | None:
     angle = node.args[0]
     if node.name not in ("sin", "cos") or not isinstance(angle, Operation) or angle.name != "/":
         return None
-    t, power = angle.args
-    if not (isinstance(power, Operation) and power.name == "^" and isinstance(power.args[1], Operation)):
+    t, power = angle.args[0], cast(Any, angle.args[1])
+    exponent: Any = power.args[1] if isinstance(power, Operation) and power.name == "^" else None
+    if not isinstance(exponent, Operation):
         return None
-    base, exponent = power.args
+    base = power.args[0]
     twice_pair, dim = exponent.args
     column = Operation("/", (Operation("+", (twice_pair, float(node.name == "cos"))), dim))
     return Operation(node.name, (Operation("/", (t, Operation("^", (base, column)))),))

@@ -117,7 +117,7 @@ def mamba2_mix(
 
     x = launch_conv(joint[..., channels : channels + len(conv)], conv, conv_bias)
     out, *rest = launch_forward(x, joint, bias, A, skip, Sizes.from_input(x, len(A), groups, channels))
-    return out, x, *rest
+    return out, x, *rest  # type: ignore[return-value]
 
 
 @mamba2_mix.register_fake

@@ -50,7 +50,7 @@ def test_older_keys_of_rotary_positions_mean_the_same(kind: str) -> None:
         older = whole | base | scaling
         newer = json.loads(published.from_dict(deepcopy(older)).to_json_string(use_diff=False)) | head
         if kind == "olmo3" and base:
-            # transformers 5 reads the stated base once, for the layers without a window; before, it was that of all.
+            # transformers 5 reads the stated base once, for the layers without a window; before, all had it.
             newer["rope_parameters"]["sliding_attention"]["rope_theta"] = base["rope_theta"]
         for key in (*base, *scaling):
             newer.pop(key, None)

@@ -124,5 +124,5 @@ def nearest(name: str, names: Iterable[str], count: int = 3, cutoff: float = 0.4
     known = list(dict.fromkeys(names))
     stems = [stem for stem in known if stem and name.startswith((f"{stem}-", f"{stem}_"))]
     close = difflib.get_close_matches(name, known, n=count, cutoff=cutoff)
-    close = list(dict.fromkeys(close[: count - len(stems[:1])] + stems[:1] + close))[:count]
+    close = list(dict.fromkeys(close[: max(count - len(stems[:1]), 1)] + stems[:1] + close))[:count]
     return f"did you mean {', '.join(repr(c) for c in close)}?" if close else ""

@@ -250,13 +250,13 @@ class Search:
         self.build_graph()
         # Rows stand in the order of their keys.
         index = lambda key: bisect_left(self.rows, int(key), key=lambda row: row.key)
+        compared = self.vectors.numpy()  # torch starts its threads for these few rows, which takes far longer
         results = []
-        for vector in vectors:
-            near = self._graph.search(vector.numpy(), min(2 * top_k, len(self))).keys
+        for vector in vectors.numpy():
+            near = self._graph.search(vector, min(2 * top_k, len(self)), threads=1).keys
             indices = [index(key) for key in near]
-            best = (self.vectors[indices] @ vector).sort(descending=True)
-            order = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-            results.append([(indices[i], score) for i, score in order][:top_k])
+            scores = compared[indices] @ vector
+            results.append([(indices[i], float(scores[i])) for i in (-scores).argsort()[:top_k]])
         return results
 
     def save(self, folder: str | Path) -> Path:

@@ -61,6 +61,18 @@ def test_the_reference_has_every_public_name(pages: ModuleType) -> None:
     assert not missing
 
 
+def test_an_example_in_a_docstring_becomes_a_block_of_code() -> None:
+    pytest.importorskip("griffe")
+    found = importlib.util.spec_from_file_location("examples", ROOT / "docs" / "docstring_examples.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    text = "Add.\n\n>>> add(1)[0]\n['a']\n\nArgs:\n    x: A number."
+    fenced = "Add.\n\n```pycon\n>>> add(1)[0]\n['a']\n```\n\nArgs:\n    x: A number."
+    assert module.fence_examples(text) == fenced
+
+
 def test_every_page_is_in_the_navigation() -> None:
     listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert [page.name for page in (ROOT / "docs").glob("*.md") if f"{page.name}\n" not in listed] == []

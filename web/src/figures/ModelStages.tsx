@@ -80,6 +80,13 @@ function EveryToken({ picture, stage, row, narrow, theme }: StageProps) {
   );
 }
 
+/** The first vector of a stage and the last one of another, for the line into which they and what is between are folded. */
+export function FromTo({ picture, row, theme, from, to }: { picture: Picture; row: number; theme: Theme; from: Stage; to: Stage }) {
+  const shown = (of: Vectors) => <Labelled of={of} row={rowAt(picture, of.side, row)} theme={theme} token={names(picture, of.side)[rowAt(picture, of.side, row)]} />;
+  const [first, last] = [from.vectors[0], to.vectors[to.vectors.length - 1]];
+  return first && last ? <div class="mp-row">{shown(first)}<span class="mp-sign">→</span>{shown(last)}</div> : null;
+}
+
 /** The vectors of the chosen row, side by side. */
 function OneToken({ picture, stage, row, theme }: StageProps) {
   return (
@@ -117,7 +124,9 @@ function ExpertBars({ stage, row }: { stage: Stage; row: number }) {
   );
 }
 
-/** Keys above, rows below, and from the chosen row a line to each key, as wide as its weight. */
+const [LINE, UPRIGHT] = [28, 40]; // pixels of a line where tokens stand one below another, and up to how many do
+
+/** Keys above, rows below (where there is little room: keys right, rows left), and from the chosen row a line to each key, as wide as its weight. */
 function Attention(props: StageProps) {
   const { picture, beside, other: called, stage, row, narrow } = props;
   const look = stage.pattern!;
@@ -132,37 +141,57 @@ function Attention(props: StageProps) {
     const there = marks ? `; ${say("inOther", { weight: number(marks[s], 4), other: called })}` : "";
     return `${quoted(queries[at])} → ${quoted(keys[s])}: ${score}${say("weight")} ${number(values[s], 4)}${there}`;
   };
+  const upright = narrow && Math.max(keys.length, queries.length) <= UPRIGHT;
+  const share = (s: number) => Math.abs(values[s]) / most;
+  const key = (token: string, s: number) => (
+    <span class="mp-key" data-tip={tip(s)}>
+      <span class="mp-token" dir="auto">{short(token, narrow && !upright ? 20 : LETTERS)}</span>
+      <span class={values[s] < 0 ? "mp-weight mp-below" : "mp-weight"}>
+        <i style={{ width: `${100 * share(s)}%` }} />
+        {marks && Math.abs(marks[s]) > 0.1 * most ? <b style={{ left: `${(100 * Math.abs(marks[s])) / most}%` }} /> : null}
+      </span>
+      <small class={share(s) < 0.1 ? "mp-faint" : ""}>{weight(values[s], most)}</small>
+    </span>
+  );
+  const arc = (s: number, path: string) => <path key={s} class={values[s] < 0 ? "mp-below" : ""} d={path} style={{ strokeWidth: `${share(s) < 0.01 ? 0 : 0.6 + 9 * share(s)}px`, opacity: 0.25 + 0.65 * share(s) }} />;
+  const rows = <Rows {...props} tokens={queries} at={at} written={look.queries === "written"} upright={upright} />;
+  const legend = marks ? <small class="mp-mark">{say("markOther", { other: called })}</small> : null;
+  if (upright) {
+    const room = LINE * Math.max(keys.length, queries.length);
+    const middle = (i: number) => LINE * (i + 0.5);
+    return (
+      <>
+        <div class="mp-attention mp-upright">
+          {rows}
+          <svg class="mp-arcs" viewBox={`0 0 100 ${room}`} preserveAspectRatio="none" style={{ height: `${room}px` }} aria-hidden="true">
+            {keys.map((_, s) => arc(s, `M 0 ${middle(at)} C 55 ${middle(at)}, 45 ${middle(s)}, 100 ${middle(s)}`))}
+          </svg>
+          <div>{keys.map(key)}</div>
+        </div>
+        {legend}
+      </>
+    );
+  }
   const [keyCentres, queryCentres] = [columnCentres(keys), columnCentres(queries)];
   return (
     <div class="mp-attention">
-      <Columns tokens={keys} narrow={narrow}>
-        {keys.map((token, s) => (
-          <span class="mp-key" data-tip={tip(s)}>
-            <span class="mp-token" dir="auto">{short(token, narrow ? 20 : LETTERS)}</span>
-            <span class={values[s] < 0 ? "mp-weight mp-below" : "mp-weight"}>
-              <i style={{ width: `${(100 * Math.abs(values[s])) / most}%` }} />
-              {marks && Math.abs(marks[s]) > 0.1 * most ? <b style={{ left: `${(100 * Math.abs(marks[s])) / most}%` }} /> : null}
-            </span>
-            <small class={Math.abs(values[s]) < most * 0.1 ? "mp-faint" : ""}>{weight(values[s], most)}</small>
-          </span>
-        ))}
-      </Columns>
+      <Columns tokens={keys} narrow={narrow}>{keys.map(key)}</Columns>
       {narrow ? null : (
         <svg class="mp-arcs" viewBox="0 0 1000 100" preserveAspectRatio="none" aria-hidden="true">
           {keys.map((_, s) => {
-            const [from, to, share] = [1000 * queryCentres[at], 1000 * keyCentres[s], Math.abs(values[s]) / most];
-            return <path key={s} class={values[s] < 0 ? "mp-below" : ""} d={`M ${from} 100 C ${from} 45, ${to} 55, ${to} 0`} style={{ strokeWidth: `${share < 0.01 ? 0 : 0.6 + 9 * share}px`, opacity: 0.25 + 0.65 * share }} />;
+            const [from, to] = [1000 * queryCentres[at], 1000 * keyCentres[s]];
+            return arc(s, `M ${from} 100 C ${from} 45, ${to} 55, ${to} 0`);
           })}
         </svg>
       )}
-      <Rows {...props} tokens={queries} at={at} written={look.queries === "written"} />
-      {marks ? <small class="mp-mark">{say("markOther", { other: called })}</small> : null}
+      {rows}
+      {legend}
     </div>
   );
 }
 
 /** The rows to choose from: a group of which one is on; arrow keys move. */
-function Rows({ tokens, at, narrow, onRow, written, stage }: StageProps & { tokens: string[]; at: number; written: boolean }) {
+function Rows({ tokens, at, narrow, onRow, written, stage, upright }: StageProps & { tokens: string[]; at: number; written: boolean; upright: boolean }) {
   const move = (e: KeyboardEvent) => {
     const by = e.key === "ArrowRight" || e.key === "ArrowDown" ? 1 : e.key === "ArrowLeft" || e.key === "ArrowUp" ? -1 : 0;
     if (!by) return;
@@ -172,15 +201,14 @@ function Rows({ tokens, at, narrow, onRow, written, stage }: StageProps & { toke
     (e.currentTarget as HTMLElement).querySelectorAll<HTMLElement>("[role=radio]")[next]?.focus();
   };
   const label = `${stage.title}: ${say(written ? "chooseWritten" : "chooseRow")}`;
+  const buttons = tokens.map((token, i) => (
+    <button type="button" role="radio" aria-checked={i === at} tabIndex={i === at ? 0 : -1} class={`mp-token mp-query ${i === at ? "mp-on" : ""}`} onClick={() => onRow(i)} dir="auto">
+      {short(token, narrow && !upright ? 20 : LETTERS)}
+    </button>
+  ));
   return (
-    <div role="radiogroup" class={narrow ? "mp-rows" : ""} aria-label={label} onKeyDown={move}>
-      <Columns tokens={tokens} narrow={narrow}>
-        {tokens.map((token, i) => (
-          <button type="button" role="radio" aria-checked={i === at} tabIndex={i === at ? 0 : -1} class={`mp-token mp-query ${i === at ? "mp-on" : ""}`} onClick={() => onRow(i)} dir="auto">
-            {short(token, narrow ? 20 : LETTERS)}
-          </button>
-        ))}
-      </Columns>
+    <div role="radiogroup" class={narrow && !upright ? "mp-rows" : ""} aria-label={label} onKeyDown={move}>
+      {upright ? buttons : <Columns tokens={tokens} narrow={narrow}>{buttons}</Columns>}
     </div>
   );
 }

@@ -3,8 +3,8 @@ import { useMemo, useRef, useState } from "preact/hooks";
 import { Frame, type Exports } from "./Canvas";
 import { Formula } from "./formula";
 import { useHeld, useTheme, useWidth } from "./hooks";
-import { modelRows, names, quoted, rowAt, rowOf, strongest, told, vectorSaid, type ModelData, type Picture, type Stage } from "./model";
-import { StageBody } from "./ModelStages";
+import { modelRows, names, quoted, rowAt, rowOf, strongest, told, vectorSaid, wordsAround, type ModelData, type Picture, type Stage } from "./model";
+import { FromTo, StageBody } from "./ModelStages";
 import { say } from "./say";
 import { brief, csv, number, shown } from "./text";
 import type { FigureJson } from "./types";
@@ -31,17 +31,13 @@ export function ModelView({ figure, text: shownText, onText, row: shownRow, onRo
   const [ref, width] = useWidth();
   const groups = useMemo(() => grouped(picture.stages), [picture]);
   const tip = useTip();
-  const toggle = data.pictures.length > 1 ? (
-    <div class="mp-toggle" role="group" aria-label={say("whichText")}>
-      {data.labels.map((label, i) => <button type="button" aria-pressed={i === text} onClick={() => setText(i)} dir="auto">{label}</button>)}
-    </div>
-  ) : null;
   return (
-    <Frame title={figure.title} note={figure.note} lead={toggle} exports={{ name: "model", python: figure.python, csv: () => csv(modelRows(data)), ...exports }}>
+    <Frame title={figure.title} note={figure.note} exports={{ name: "model", python: figure.python, csv: () => csv(modelRows(data)), ...exports }}>
       <div class="mp" ref={ref} {...tip.events}>
+        <Sentence data={data} text={text} onText={setText} />
         <ol class="mp-flow">
           {groups.map((stages) => (
-            <Station key={stages[0].path + stages[0].kind + stages[0].side} stages={stages} picture={picture} beside={data.pictures[1 - text] ?? null} other={data.labels[1 - text] ?? ""} row={row} onRow={setRow} onHead={onHead}
+            <Group key={stages[0].path + stages[0].kind + stages[0].side} stages={stages} picture={picture} beside={data.pictures[1 - text] ?? null} other={data.labels[1 - text] ?? ""} row={row} onRow={setRow} onHead={onHead}
               narrow={(width - (width > 700 ? 200 : 110)) / Math.max(picture.tokens.length, picture.target.length) < ROOM} theme={theme} link={linkTo ? (stage) => linkTo(stage, rowAt(picture, stage.side, row), text) : undefined} />
           ))}
         </ol>
@@ -51,15 +47,54 @@ export function ModelView({ figure, text: shownText, onText, row: shownRow, onRo
   );
 }
 
-/** Layers that are folded stand together; everything else alone. */
+/** The sentence on one line. Of two texts, the words in which they differ are a switch, in their place where that is possible. */
+function Sentence({ data, text, onText }: { data: ModelData; text: number; onText: (text: number) => void }) {
+  const { texts, labels, pictures } = data;
+  if (pictures.length < 2) return texts[0] ? <p class="mp-sentence" dir="auto">{texts[0]}</p> : null;
+  const around = wordsAround(texts, labels);
+  const label = say(around ? "chooseWord" : "chooseText");
+  const toggle = (
+    <span class="mp-toggle" role="group" aria-label={label}>
+      {labels.map((name, i) => <button type="button" aria-pressed={i === text} onClick={() => onText(i)} dir="auto">{name}</button>)}
+    </span>
+  );
+  return (
+    <div class="mp-sentence">
+      <small>{label}</small>
+      {around ? <p dir="auto">{around[0]}{toggle}{around[1]}</p> : toggle}
+    </div>
+  );
+}
+
+const QUIET = ["norm", "residual", "mlp"]; // stages that are folded into one line
+
+/** Layers that are folded stand together, and so do the norms, sums and MLP of a layer; everything else alone. */
 function grouped(stages: Stage[]): Stage[][] {
   const out: Stage[][] = [];
+  const together = (a: Stage, b: Stage) => (a.kind === "layer" && b.kind === "layer") || (QUIET.includes(a.kind) && QUIET.includes(b.kind));
   for (const stage of stages) {
     const last = out[out.length - 1];
-    if (stage.kind === "layer" && last?.[0].kind === "layer") last.push(stage);
+    if (last && together(last[0], stage)) last.push(stage);
     else out.push([stage]);
   }
   return out;
+}
+
+/** A station, or the line into which several quiet stages are folded. */
+function Group(props: StationProps) {
+  const { stages } = props;
+  const [open, setOpen] = useState(false);
+  if (stages.length < 2 || stages[0].kind === "layer") return <Station {...props} />;
+  const [first, last] = [stages[0], stages[stages.length - 1]];
+  return (
+    <>
+      <li class="mp-stage mp-is-rest" data-stage="rest">
+        <div class="mp-side"><button type="button" class="mp-title" aria-expanded={open} onClick={() => setOpen(!open)}>{stages.map((s) => s.title).join(", ")}</button></div>
+        <div class="mp-body">{open ? null : <FromTo {...props} from={first} to={last} />}</div>
+      </li>
+      {open ? stages.map((stage) => <Station {...props} key={stage.path + stage.kind} stages={[stage]} />) : null}
+    </>
+  );
 }
 
 type StationProps = {

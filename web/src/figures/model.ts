@@ -50,6 +50,15 @@ export function weight(value: number, most = 1): string {
   return Math.abs(value) < 0.005 ? "0" : value.toFixed(2).replace("0.", ".").replace("-", "−");
 }
 
+/** What stands before and after the words in which two texts differ; nothing where they differ in several places. */
+export function wordsAround([first, second]: string[], [word, other]: string[]): [string, string] | null {
+  for (let at = first.indexOf(word); word && at >= 0; at = first.indexOf(word, at + 1)) {
+    const [before, after] = [first.slice(0, at), first.slice(at + word.length)];
+    if (before + other + after === second) return [before, after];
+  }
+  return null;
+}
+
 /** A token in quotation marks. */
 export function quoted(token: string): string {
   const text = shown(token).replace(/^·/, "");

@@ -15,7 +15,7 @@ from tests.parity.cases import CASES
 PAGE = Path(__file__).parents[1] / "docs" / "families.md"
 HEAD = """# What a family costs
 
-A published architecture is one file in `models/`, or a part of its parent's, and a name in `MODULES` of
+A published architecture is one file in `models/`, or a part of a relative's, and a name in `MODULES` of
 `models/__init__.py` ([CONTRIBUTING](../CONTRIBUTING.md)). *Lines* are those of the file for each family in
 it: config, build function, names, keys, presets, imports. *Changed* is how it differs from its parent.
 *Configs* are the rows in which each family equals `transformers`, both ways, padded on either side

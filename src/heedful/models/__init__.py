@@ -16,13 +16,13 @@ XLM-R           bert.py            Conneau et al. 2020
 CamemBERT       bert.py            Martin et al. 2020
 ERNIE           bert.py            Sun et al. 2019
 DistilBERT      bert.py            Sanh et al. 2019
-MPNet           mpnet.py           Song et al. 2020                            distances besides positions
-ModernBERT      modernbert.py      Warner et al. 2024                          local and global layers
-EuroBERT        eurobert.py        Boizard et al. 2025                         LLaMA as an encoder
-RoFormer        roformer.py        Su et al. 2021                              rotary positions
-NomicBERT       nomic.py           Nussbaum et al. 2024                        rotary in an encoder
-ALBERT          albert.py          Lan et al. 2020                             shared layers
-ELECTRA         electra.py         Clark et al. 2020                           replaced-token detection
+MPNet           bert_variants.py   Song et al. 2020                            distances besides positions
+ModernBERT      rotary_encoders.py Warner et al. 2024                          local and global layers
+EuroBERT        rotary_encoders.py Boizard et al. 2025                         LLaMA as an encoder
+RoFormer        rotary_encoders.py Su et al. 2021                              rotary positions
+NomicBERT       rotary_encoders.py Nussbaum et al. 2024                        rotary in an encoder
+ALBERT          bert_variants.py   Lan et al. 2020                             shared layers
+ELECTRA         bert_variants.py   Clark et al. 2020                           replaced-token detection
 DeBERTa v1 v2 3 deberta.py         He et al. 2021, 2023                        disentangled attention
 GPT             gpt.py             Radford et al. 2018
 GPT-2           gpt.py             Radford et al. 2019
@@ -39,27 +39,27 @@ Ministral       relatives.py       Mistral AI 2024
 Seed-OSS        relatives.py       ByteDance Seed Team 2025
 Granite         relatives.py       Granite Team 2024                           four constants
 Nemotron        relatives.py       Muralidharan et al. 2024                    LayerNorm with 1 + γ
-GLM-4           glm.py             GLM Team 2024, 2025
-Command R A     cohere.py          Cohere 2024, 2025
-Mixtral         mixtral.py         Jiang et al. 2024                           experts
+GLM-4           relatives.py       GLM Team 2024, 2025
+Command R A     relatives.py       Cohere 2024, 2025
+Mixtral         llama.py           Jiang et al. 2024                           experts
 Qwen2, 3 MoE    qwen.py            Qwen Team 2024, 2025                        a gated expert for all tokens
 gpt-oss         gpt_oss.py         OpenAI 2025                                 sinks, clipped experts
-SmolLM3         smollm3.py         Bakouch et al. 2025                         layers without positions
-EXAONE 4        smollm3.py         LG AI Research 2025
-PaLM            palm.py            Chowdhery et al. 2022                       parallel block
+SmolLM3         olmo.py            Bakouch et al. 2025                         layers without positions
+EXAONE 4        olmo.py            LG AI Research 2025
+PaLM            parallel.py        Chowdhery et al. 2022                       parallel block
 BLOOM           bloom.py           BigScience 2022                             ALiBi
 MPT             bloom.py           MosaicML 2023
-GPT-Neo         bigcode.py         Black et al. 2021
-StarCoder       bigcode.py         Li et al. 2023
-GPT-J           gptj.py            Wang and Komatsuzaki 2021
-CodeGen         gptj.py            Nijkamp et al. 2022
-GPT-NeoX Pythia neox.py            Black et al. 2022; Biderman et al. 2023     a norm for each parallel part
-OPT             opt.py             Zhang et al. 2022                           narrow token vectors
-Falcon          falcon.py          Almazrouei et al. 2023
+GPT-Neo         gpt.py             Black et al. 2021
+StarCoder       gpt.py             Li et al. 2023
+GPT-J           parallel.py        Wang and Komatsuzaki 2021
+CodeGen         parallel.py        Nijkamp et al. 2022
+GPT-NeoX Pythia parallel.py        Black et al. 2022; Biderman et al. 2023     a norm for each parallel part
+OPT             gpt.py             Zhang et al. 2022                           narrow token vectors
+Falcon          parallel.py        Almazrouei et al. 2023
 Phi-1 2         phi.py             Li et al. 2023
 Phi-3 4         phi.py             Abdin et al. 2024                           long rope
-StableLM 1 2    stablelm.py        Bellagente et al. 2024                      a norm of each head's q and k
-StarCoder2      starcoder2.py      Lozhkov et al. 2024
+StableLM 1 2    relatives.py       Bellagente et al. 2024                      a norm of each head's q and k
+StarCoder2      relatives.py       Lozhkov et al. 2024
 DeepSeek-V2 V3  deepseek.py        DeepSeek-AI 2024; Kimi Team 2025            latent attention, experts
 T5 1.0 1.1      t5.py              Raffel et al. 2020                          bucketed distances
 UMT5            t5.py              Chung et al. 2023                           a bias of each layer
@@ -70,15 +70,15 @@ Pegasus         bart.py            Zhang et al. 2020
 M2M-100 NLLB    bart.py            Fan et al. 2021; NLLB Team 2022
 Whisper         whisper.py         Radford et al. 2022                         mel bands, convolutions
 ViT to text     vision_encoder_decoder.py  Dosovitskiy et al. 2021; Li et al. 2023     patches
-S4              s4.py              Gu et al. 2022                              long convolution
-Mamba           mamba.py           Gu and Dao 2023                             selective state space
-Falcon Mamba    mamba.py           Zuo et al. 2024                             normed Δ, B, C
-Mamba-2         mamba2.py          Dao and Gu 2024                             one decay per head
-RetNet          retnet.py          Sun et al. 2023                             a fixed decay per head
-RWKV-4          rwkv.py            Peng et al. 2023                            decaying sums, token shift
+S4              ssm.py             Gu et al. 2022                              long convolution
+Mamba           ssm.py             Gu and Dao 2023                             selective state space
+Falcon Mamba    ssm.py             Zuo et al. 2024                             normed Δ, B, C
+Mamba-2         ssm.py             Dao and Gu 2024                             one decay per head
+RetNet          linear.py          Sun et al. 2023                             a fixed decay per head
+RWKV-4          linear.py          Peng et al. 2023                            decaying sums, token shift
 linear          linear.py          Katharopoulos et al. 2020                   linear attention
-DeltaNet        deltanet.py        Yang et al. 2025                            gated delta rule
-Qwen3-Next 3.5  qwen3_next.py      Qwen Team 2025, 2026                        gated attention
+DeltaNet        delta.py           Yang et al. 2025                            gated delta rule
+Qwen3-Next 3.5  delta.py           Qwen Team 2025, 2026                        gated attention
 GLA             linear.py          Yang et al. 2024                            decays chosen by the token
 Based           linear.py          Arora et al. 2024                           Taylor series, convolutions
 """
@@ -92,47 +92,20 @@ from typing import Any
 from heedful.core.errors import NotFound, nearest
 from heedful.models.base import Config, Family
 from heedful.models.decoders import transformer_xl
-from heedful.models.decoders.gpt_lineage import bigcode, bloom, falcon, gpt, gptj, neox, opt, palm
-from heedful.models.decoders.llama_lineage import (
-    cohere,
-    deepseek,
-    gemma,
-    glm,
-    gpt_oss,
-    llama,
-    mixtral,
-    olmo,
-    phi,
-    qwen,
-    relatives,
-    smollm3,
-    stablelm,
-    starcoder2,
-)
+from heedful.models.decoders.gpt_lineage import bloom, gpt, parallel
+from heedful.models.decoders.llama_lineage import deepseek, gemma, gpt_oss, llama, olmo, phi, qwen, relatives
 from heedful.models.encoder_decoders import bart, t5, transformer, whisper
-from heedful.models.encoders import (
-    albert,
-    baselines,
-    bert,
-    deberta,
-    electra,
-    eurobert,
-    modernbert,
-    mpnet,
-    nomic,
-    roformer,
-)
+from heedful.models.encoders import baselines, bert, bert_variants, deberta, rotary_encoders
 from heedful.models.recurrent import language_models, seq2seq
-from heedful.models.state_space import deltanet, linear, mamba, mamba2, qwen3_next, retnet, rwkv, s4
+from heedful.models.state_space import delta, linear, ssm
 from heedful.models.vision import vision_encoder_decoder
 
 # Files in the order in which their families are listed. A family without a new part stands after its parent.
 MODULES = (
     *(language_models, seq2seq, transformer),
-    *(baselines, bert, albert, electra, deberta, mpnet, roformer, nomic, modernbert),
-    *(gpt, bigcode, llama, palm, bloom, deepseek, gptj, neox, opt, falcon, phi, stablelm, starcoder2),
-    *(relatives, eurobert, qwen, gemma, olmo, smollm3, glm, cohere, mixtral, gpt_oss),
-    *(t5, bart, s4, mamba, mamba2, linear, deltanet, qwen3_next, retnet, rwkv, transformer_xl),
+    *(baselines, bert, bert_variants, deberta, rotary_encoders),
+    *(gpt, llama, parallel, bloom, deepseek, phi, relatives, qwen, gemma, olmo, gpt_oss),
+    *(t5, bart, ssm, linear, delta, transformer_xl),
 )
 
 

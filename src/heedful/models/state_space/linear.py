@@ -4,14 +4,41 @@ arXiv 2312.06635), Based (Arora et al. 2024, arXiv 2402.18668).
 From the Transformer:  exp(q·k) → φ(q)·φ(k), so that the past is one matrix
 To GLA:                that matrix forgets, each key channel at a pace the token chooses   no positions
 To Based:              φ is exp's Taylor series   most layers are short convolutions, some see a window
+
+RetNet (Sun et al. 2023, arXiv 2307.08621): one equation that is a Transformer in training, an RNN in use.
+
+Without its softmax, attention is a product of three matrices, and products can be regrouped: the sum over all
+earlier keys and values may be kept as one matrix that every new token updates. RetNet does so, and lets that
+matrix fade by a factor γ for each step. γ is near 1 and differs from head to head: some heads look at the
+last dozens of tokens, others at thousands. A text can then be read in three ways with one result. In
+parallel, like attention, which trains fast. Token by token with a memory of fixed size, which writes fast.
+And chunk by chunk, parallel inside and recurrent between them, which reads very long texts. A norm for each
+head makes up for the softmax that is gone.
+
+From the Transformer:  softmax → a decay per head   rotary positions   a norm of each head   a gate
+From GLA:              the decay is fixed, not chosen by the token
+
+RWKV-4 (Peng et al. 2023, arXiv 2305.13048), a recurrent network that is trained like a Transformer.
+
+Attention compares every token with every other one. RWKV drops the query: a token's key alone says how much
+it weighs, and that weight fades with every step at a pace that each channel has learned. So the sum over the
+past needs no list of keys, only two running sums for each channel, and a text of any length is written with
+a memory of fixed size. Over a whole text the same sums are computed at once, which is why it trains as fast
+as a Transformer. A second trick replaces positions and short convolutions: every matrix reads a mixture of a
+token and the one before it.
+
+From the Transformer:  attention → decaying sums of keys and values   no positions
+                       a gate after both parts   the square of ReLU
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
+from heedful.models.decoders.shared import decoder_head
 from heedful.models.recurrent.language_models import same_keys, same_names
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
@@ -25,9 +52,13 @@ from heedful.nn.state_space.linear_attention import (
     GatedConv,
     GatedLinearAttention,
     LinearAttention,
+    Retention,
     elu_features,
     taylor_features,
 )
+from heedful.nn.state_space.rwkv import ChannelMix, TimeMix
+from heedful.weights.names import Row
+from heedful.weights.ops import Reshape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,4 +195,101 @@ BASED = Family(
     read=lambda given: {n: tuple(given[n]) for n in ("linear_at", "window_at") if n in given},
     heads={"lm": "BasedLM", "none": "BasedModel"},
     paper="Arora et al. 2024, arXiv 2402.18668",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetNetConfig(Config):
+    vocab: int = 50257
+    dim: int = 2048
+    layers: int = 24
+    heads: int = derived(lambda c: max(c.dim // 256, 1))
+    value_dim: int = derived(lambda c: 2 * c.dim)  # of all heads together
+    hidden: int = derived(lambda c: 2 * c.dim)
+    act: str = "gelu"
+    rope_base: float = 10000.0
+    norm_eps: float = 1e-6
+    tied: bool = True
+
+    def check(self) -> None:
+        check_divides("heads", self.heads, "value_dim", self.value_dim)
+
+
+def retnet(c: RetNetConfig) -> LM:
+    norm, rotary = lambda: LayerNorm(c.dim, c.norm_eps), Rotary(c.dim // c.heads, c.rope_base)
+    attn = lambda: Retention(c.dim, c.heads, c.value_dim, rotary, eps=c.norm_eps)
+    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act), bias=False)
+    stack = Stack([Block(norm, attn=attn(), ffn=ffn()) for _ in range(c.layers)], norm())
+    return LM(Embedding(c.vocab, c.dim), stack, decoder_head(c))
+
+
+RETNET = Family(
+    "retnet", RetNetConfig, retnet,
+    same_names(
+        "embed.token", "blocks.*.attn.{q,k,v,o,gate}", "blocks.*.ffn.{up,down}", "blocks.*.{attn,ffn}_norm",
+        "blocks.norm", "head.{out,label,tag,span}",
+    ),
+    same_keys(RetNetConfig),
+    presets={
+        "retnet-1.3b": RetNetConfig(),
+        "retnet-2.7b": RetNetConfig(dim=2560, layers=32),
+        "retnet-6.7b": RetNetConfig(dim=4096, layers=32),
+    },
+    tiny=RetNetConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48), objective="next_token",
+    heads={"lm": "RetNetLM", "none": "RetNetModel"}, paper="Sun et al. 2023, arXiv 2307.08621",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class RwkvConfig(Config):
+    vocab: int = 50277
+    dim: int = 4096
+    layers: int = 32
+    mix_dim: int = derived(lambda c: c.dim)  # channels of the time mixing
+    hidden: int = derived(lambda c: 4 * c.dim)
+    norm_eps: float = 1e-5
+    tied: bool = False
+
+
+def rwkv(c: RwkvConfig) -> LM:
+    norm = lambda: LayerNorm(c.dim, c.norm_eps)
+    block = lambda: Block(norm, attn=TimeMix(c.dim, c.mix_dim), ffn=ChannelMix(c.dim, c.hidden))
+    stack = Stack([block() for _ in range(c.layers)], LayerNorm(c.dim))  # whose ε the config does not set
+    return LM(Embedding(c.vocab, c.dim, norm=norm()), stack, decoder_head(c))
+
+
+MIX = Reshape((1, 1, -1))
+NAMES: list[Row] = [
+    ("rwkv.embeddings", "embed.token"),
+    ("rwkv.blocks.0.pre_ln", "embed.norm"),
+    ("rwkv.blocks.*.ln1", "blocks.*.attn_norm"),
+    ("rwkv.blocks.*.ln2", "blocks.*.ffn_norm"),
+    *((f"rwkv.blocks.*.attention.time_mix_{theirs}", f"blocks.*.attn.mix.{ours}", MIX)
+      for theirs, ours in (("key", "k"), ("value", "v"), ("receptance", "gate"))),
+    *((f"rwkv.blocks.*.feed_forward.time_mix_{theirs}", f"blocks.*.ffn.mix.{ours}", MIX)
+      for theirs, ours in (("key", "up"), ("receptance", "gate"))),
+    ("rwkv.blocks.*.attention.time_{decay,first}", "blocks.*.attn.{decay,bonus}"),
+    ("rwkv.blocks.*.attention.{key,value,receptance,output}", "blocks.*.attn.{k,v,gate,out}"),
+    ("rwkv.blocks.*.feed_forward.{key,receptance,value}", "blocks.*.ffn.{up,gate,down}"),
+    ("rwkv.ln_out", "blocks.norm"),
+    ("head", "head.out"),
+]  # fmt: skip
+
+RWKV = Family(
+    "rwkv", RwkvConfig, rwkv, NAMES,
+    {
+        "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
+        "attention_hidden_size": "mix_dim", "intermediate_size": "hidden", "layer_norm_epsilon": "norm_eps",
+        "tie_word_embeddings": "tied",
+    },
+    presets={
+        f"rwkv-4-{size}": RwkvConfig(dim=dim, layers=layers)
+        for size, dim, layers in (
+            ("169m", 768, 12), ("430m", 1024, 24), ("1b5", 2048, 24), ("3b", 2560, 32), ("7b", 4096, 32),
+            ("14b", 5120, 40),
+        )
+    },
+    tiny=RwkvConfig(vocab=128, dim=32, layers=2, hidden=48), objective="next_token",
+    heads={"lm": "RwkvForCausalLM", "none": "RwkvModel"}, prefix="rwkv", model_types=("rwkv",),
+    copies={"head.weight": "rwkv.embeddings.weight"}, paper="Peng et al. 2023, arXiv 2305.13048",
 )  # fmt: skip

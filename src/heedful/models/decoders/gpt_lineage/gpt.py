@@ -3,6 +3,16 @@
 From the Transformer:  the decoder alone   learned positions   GELU
 From GPT to GPT-2:     norm before each part instead of after   a last norm
 From GPT-2 to GPT-3:   every other layer sees only a band of the nearest positions
+
+GPT-Neo (Black et al. 2021), SantaCoder and StarCoder (Ben Allal et al. 2023; Li et al. 2023, 2305.06161).
+
+From GPT-3 to GPT-Neo:     scores not divided by √K   biases only after attention and in feed-forward
+From GPT-2 to SantaCoder:  one key and value head for all
+
+OPT (Zhang et al. 2022, arXiv 2205.01068).
+
+From GPT-3 to OPT:  every layer sees everything before it   ReLU
+OPT 350m:  norms after each part instead of before   token vectors narrower than the layers
 """
 
 from __future__ import annotations
@@ -16,7 +26,7 @@ from torch import nn
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.models.decoders.shared import decoder_head
-from heedful.models.family import gguf_keys
+from heedful.models.family import descend, gguf_keys, published_heads, published_keys
 from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
@@ -24,7 +34,8 @@ from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
-from heedful.weights.ops import Fused, Transposed
+from heedful.weights.names import Row
+from heedful.weights.ops import Fused, PerHead, Transposed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,4 +187,165 @@ GPT3 = Family(
     presets={"gpt3": GPT3Config()}, tiny=GPT3Config(**TINY, window=4), objective="next_token",
     prefix="transformer", heads={"lm": "GPT3LMHeadModel", "none": "GPT3Model"},
     copies=GPT2.copies, paper="Brown et al. 2020, arXiv 2005.14165",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTNeoConfig(GPT2Config):
+    dim: int = 2048
+    layers: int = 24
+    heads: int = 16
+    context: int = 2048
+    dropout: float = 0.0
+    scaled: bool = False
+    window: int = 256  # how far a position sees in the layers that `near` lists
+    near: tuple[int, ...] = derived(lambda c: tuple(range(1, c.layers, 2)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BigCodeConfig(GPT2Config):
+    vocab: int = 49152
+    dim: int = 6144
+    layers: int = 40
+    heads: int = 48
+    context: int = 8192
+    act: str = "gelu_pytorch_tanh"
+    kv_heads: int = 1
+
+    def check(self) -> None:
+        if self.kv_heads not in (1, self.heads):
+            raise ConfigError(f"kv_heads={self.kv_heads}", hint=f"choose 1 or {self.heads}")
+
+
+def gpt_neo(c: GPTNeoConfig) -> LM:
+    plain: dict[str, Any] = {"bias": False, "out_bias": True, "scale": None if c.scaled else 1.0}
+    return gpt2(c, lambda i: gpt_attention(c, window=c.window if i in c.near else None, **plain))
+
+
+def bigcode(c: BigCodeConfig) -> LM:
+    scale = None if c.scaled else 1.0
+    return gpt2(c, lambda i: gpt_attention(c, kv_heads=c.kv_heads, scale=scale))
+
+
+GPT_NEO_NAMES: list[Row] = [
+    ("transformer.h.*.attn.attention.{q,k,v,out}_proj", "blocks.*.attn.{q,k,v,o}"),
+    ("transformer.h.*.mlp.{c_fc,c_proj}", "blocks.*.ffn.{up,down}"),
+    *GPT2_NAMES,
+]
+
+
+def bigcode_names(c: BigCodeConfig) -> list[Row]:
+    """Heads of their own keys are fused head by head, the one head of all after the queries."""
+    fused = Fused() if c.kv_heads == 1 else PerHead(c.heads)
+    return [
+        ("transformer.h.*.attn.c_attn", QKV, fused), ("transformer.h.*.attn.c_proj", "blocks.*.attn.o"),
+        *GPT_NEO_NAMES[1:],
+    ]  # fmt: skip
+
+
+def read_gpt_neo(hf_config: dict[str, Any]) -> dict[str, Any]:
+    """`attention_types` lists pairs: kinds of layers, and how often they are repeated."""
+    kinds = [kind for group, times in hf_config["attention_types"] for kind in group * times]
+    return {"near": tuple(i for i, kind in enumerate(kinds) if kind == "local")}
+
+
+def write_gpt_neo(c: GPTNeoConfig) -> dict[str, Any]:
+    kinds = ["local" if i in c.near else "global" for i in range(c.layers)]
+    return {"attention_types": [[kinds, 1]], "attention_layers": kinds}
+
+
+GPT_NEO = descend(
+    GPT2, "gpt-neo", GPTNeoConfig, build=gpt_neo, names=GPT_NEO_NAMES,
+    without=("near", "scaled_by_layer", "scaled"),
+    presets={
+        "gpt-neo-125m": dict(dim=768, layers=12, heads=12), "gpt-neo-1.3b": {},
+        "gpt-neo-2.7b": dict(dim=2560, layers=32, heads=20),
+    },
+    tiny=dict(window=4), heads=published_heads("GPTNeo"), read=read_gpt_neo, write=write_gpt_neo,
+    keys={
+        "hidden_size": "dim", "num_layers": "layers", "num_heads": "heads", "intermediate_size": "hidden",
+        "max_position_embeddings": "context", "activation_function": "act", "layer_norm_epsilon": "norm_eps",
+        "window_size": "window", "resid_dropout": "dropout", "embed_dropout": "dropout",
+        "attention_dropout": "dropout",
+    },
+    require={}, absent={"attention_types": [[["global", "local"], 12]]}, reads={"attention_types": "list"},
+    paper="Black et al. 2021, GPT-Neo",
+)  # fmt: skip
+
+BIGCODE = descend(
+    GPT2, "gpt-bigcode", BigCodeConfig, build=bigcode, names=bigcode_names,
+    without=("kv_heads", "scaled_by_layer"),
+    presets={
+        "starcoder": {}, "starcoderbase-1b": dict(dim=2048, layers=24, heads=16),
+        "santacoder": dict(vocab=49280, dim=2048, layers=24, heads=16, context=2048),
+    },
+    heads=published_heads("GPTBigCode", "span"), gguf="starcoder",
+    read=lambda hf: {"kv_heads": 1 if hf.get("multi_query", True) else hf.get("n_head", 12)},
+    write=lambda c: {"multi_query": c.kv_heads == 1}, reads={"multi_query": "bool", "n_head": "int"},
+    absent={"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
+    paper="Li et al. 2023, arXiv 2305.06161",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class OPTConfig(Config):
+    vocab: int = 50272
+    dim: int = 768
+    table_dim: int = derived(lambda c: c.dim)  # of the token vectors
+    layers: int = 12
+    heads: int = 12
+    hidden: int = derived(lambda c: 4 * c.dim)
+    context: int = 2048
+    act: str = "relu"
+    norm_first: bool = True  # before each part, or after it
+    no_last_norm: bool = False  # as in early conversions
+    bias: bool = True  # of the layers' matrices
+    dropout: float = 0.1
+    tied: bool = True
+
+
+def opt(c: OPTConfig) -> LM:
+    norm = lambda: LayerNorm(c.dim)
+    attn = lambda: Attention(c.dim, c.heads, bias=c.bias, dropout=c.dropout)
+    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act), bias=c.bias)
+    block = lambda: Block(norm, "pre" if c.norm_first else "post", c.dropout, attn=attn(), ffn=ffn())
+    project = lambda size, to: None if c.table_dim == c.dim else nn.Linear(size, to, bias=False)
+    positions, widen = Learned(c.context, c.dim, offset=2), project(c.table_dim, c.dim)
+    embed = Embedding(c.vocab, c.table_dim, position=positions, widen=widen)
+    last, narrow = norm() if c.norm_first and not c.no_last_norm else None, project(c.dim, c.table_dim)
+    blocks = Stack([block() for _ in range(c.layers)], last, narrow=narrow)
+    return LM(embed, blocks, decoder_head(c, dim=c.table_dim, dropout=c.dropout))
+
+
+NAMES: list[Row] = [
+    ("model.decoder.embed_{tokens,positions}", "embed.{token,position}"),
+    ("model.decoder.project_{in,out}", "{embed.widen,blocks.narrow}"),
+    ("model.decoder.layers.*.self_attn.{q,k,v,out}_proj", "blocks.*.attn.{q,k,v,o}"),
+    ("model.decoder.layers.*.{fc1,fc2}", "blocks.*.ffn.{up,down}"),
+    ("model.decoder.layers.*.{self_attn,final}_layer_norm", "blocks.*.{attn,ffn}_norm"),
+    ("model.decoder.final_layer_norm", "blocks.norm"),
+    ("{lm_head,score,qa_outputs}", "head.{out,label,span}"),
+]
+OPT_KEYS = published_keys(
+    OPTConfig, word_embed_proj_dim="table_dim", ffn_dim="hidden", activation_function="act",
+    do_layer_norm_before="norm_first", enable_bias="bias", dropout="dropout",
+    _remove_final_layer_norm="no_last_norm",
+)  # fmt: skip
+SIZES: dict[str, tuple[int, int, int]] = {  # dim, layers, heads
+    "125m": (768, 12, 12), "1.3b": (2048, 24, 32), "2.7b": (2560, 32, 32), "6.7b": (4096, 32, 32),
+    "13b": (5120, 40, 40), "30b": (7168, 48, 56), "66b": (9216, 64, 72), "175b": (12288, 96, 96),
+}  # fmt: skip
+
+OPT = Family(
+    "opt", OPTConfig, opt, NAMES, OPT_KEYS,
+    presets={
+        "opt-350m": OPTConfig(dim=1024, table_dim=512, layers=24, heads=16, norm_first=False),
+        **{f"opt-{s}": OPTConfig(dim=dim, layers=n, heads=heads) for s, (dim, n, heads) in SIZES.items()},
+    },
+    tiny=OPTConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="next_token",
+    prefix="model", model_types=("opt",),
+    heads=published_heads("OPT", "tag"),
+    require={"layer_norm_elementwise_affine": (True,)},
+    copies={"lm_head.weight": "model.decoder.embed_tokens.weight"},
+    paper="Zhang et al. 2022, arXiv 2205.01068",
 )  # fmt: skip

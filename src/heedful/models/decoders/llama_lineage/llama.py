@@ -3,6 +3,11 @@
 From GPT-2:  learned positions → rotary   LayerNorm → RMSNorm   GELU MLP → SwiGLU   no biases
 Llama 2/3:   groups of heads share keys and values   longer contexts by rescaled rotary frequencies
 Mistral:     each position sees a window
+
+Mixtral (Jiang et al. 2024, arXiv 2401.04088).
+
+From Mistral to Mixtral:  eight MLPs in each layer, of which two read each token
+                          no window in the released models
 """
 
 from __future__ import annotations
@@ -24,10 +29,11 @@ from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
 from heedful.nn.head import Head
+from heedful.nn.moe import Experts, MoE, SoftmaxRouter
 from heedful.nn.norm import RMSNorm
 from heedful.nn.position import Rotary, Scaling
 from heedful.weights.names import Row
-from heedful.weights.ops import Pairs
+from heedful.weights.ops import Pairs, Stacked
 
 LAYER_LISTS = {"local", "unrotated", "dense"}  # fields of descendants that list layers
 
@@ -197,4 +203,59 @@ MISTRAL = descend(
         "sliding_window": 4096,
     },
     paper="Jiang et al. 2023, arXiv 2310.06825",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtralConfig(MistralConfig):
+    kv_heads: int = 8
+    hidden: int = 14336
+    context: int = 32768
+    rope_base: float = 1000000.0
+    norm_eps: float = 1e-5
+    experts: int = 8
+    active: int = 2  # experts per token
+
+
+def mixtral(c: MixtralConfig) -> LM:
+    router = lambda: SoftmaxRouter(c.dim, c.experts, c.active, normalise=True)
+    experts = lambda: Experts(c.experts, c.dim, c.hidden, activation(c.act))
+    return llama(c, ffn=lambda i: MoE(router(), experts()))
+
+
+MIXTRAL_NAMES: list[Row] = [
+    ("model.layers.*.block_sparse_moe.gate", "blocks.*.ffn.router.score"),
+    (
+        "model.layers.*.block_sparse_moe.experts.*.{w1,w3,w2}.weight",
+        "blocks.*.ffn.experts.{gate,up,down}",
+        Stacked(),
+    ),
+    *NAMES,
+]
+
+
+def mixtral_gguf_names(c: MixtralConfig) -> list[Row]:
+    """GGUF files call it a LLaMA that has experts."""
+    each = "{gate,up,down}"
+    return [
+        ("blk.*.ffn_gate_inp", "blocks.*.ffn.router.score"),
+        (f"blk.*.ffn_{each}_exps.weight", f"blocks.*.ffn.experts.{each}"),
+        *llama_gguf_names(c),
+    ]
+
+
+MIXTRAL = descend(
+    MISTRAL, "mixtral", MixtralConfig, build=mixtral, names=MIXTRAL_NAMES,
+    keys={"num_local_experts": "experts", "num_experts_per_tok": "active"},
+    presets={
+        "mixtral-8x7b": {},
+        "mixtral-8x22b": dict(dim=6144, layers=56, heads=48, hidden=16384, context=65536),
+    },
+    tiny=dict(hidden=24, experts=4, window=None), heads=published_heads("Mixtral"),
+    gguf="llama", gguf_when="llama.expert_count", gguf_names=mixtral_gguf_names,
+    gguf_keys={
+        **MISTRAL.gguf_keys, "llama.expert_count": "experts", "llama.expert_used_count": "active",
+    },
+    absent={"max_position_embeddings": 131072, "rope_theta": 1000000.0},
+    paper="Jiang et al. 2024, arXiv 2401.04088",
 )  # fmt: skip

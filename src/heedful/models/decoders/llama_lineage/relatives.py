@@ -5,28 +5,60 @@ Ministral:  three of four layers have Mistral's window
 Seed-OSS:   biases on queries, keys and values
 Granite:    embeddings, scores, what a part adds and logits are each multiplied by a constant
 Nemotron:   RMSNorm → LayerNorm that multiplies by 1 + γ   an MLP with squared ReLU   half of each head turned
+
+StarCoder2 (Lozhkov et al. 2024, arXiv 2402.19173).
+
+From LLaMA to StarCoder2:  RMSNorm → LayerNorm   SwiGLU → GELU MLP   biases   each position sees a window
+
+StableLM 3B, and StableLM 2 (Bellagente et al. 2024, arXiv 2402.17834).
+
+From LLaMA to StableLM:  RMSNorm → LayerNorm   rotary in a quarter of each head
+StableLM 2 1.6B:  biases on queries, keys and values
+StableLM 2 12B:  attention and feed-forward side by side
+                 queries and keys normalised, each head by its own norm
+
+Command R and R+ (Cohere 2024), Command R7B and A (Cohere 2025, arXiv 2504.00698).
+
+From StableLM 12B to Command R:  norms without shift   rotary in the whole head   logits times a constant
+From Command R to R7B:  three of four layers see a window, and the others have no rotary positions
+
+GLM-4 (GLM Team 2024, arXiv 2406.12793), in the format of transformers: GLM-4-9B and GLM-4-0414.
+
+From LLaMA to GLM-4-9B:  biases on queries, keys and values   rotary in half of each head
+                         few key and value heads
+From it to GLM-4-0414:  norms after the parts, too
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived
+from heedful.models.decoders.llama_lineage.gemma import sandwich
 from heedful.models.decoders.llama_lineage.llama import (
     LLAMA,
     MISTRAL,
+    NAMES,
     DecoderConfig,
     LlamaConfig,
     MistralConfig,
     PartialRotaryConfig,
     llama,
     llama_attention,
+    paired_rows,
 )
+from heedful.models.decoders.llama_lineage.phi import GATE_UP
 from heedful.models.family import descend, gguf_keys, no_token_ids, published_heads
 from heedful.models.gguf_config import ROWS
+from heedful.nn.attention.multi_head import head_size
+from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.norm import OffsetLayerNorm, RMSNorm
-from heedful.weights.ops import MinusOne
+from heedful.nn.norm import HeadLayerNorm, LayerNorm, OffsetLayerNorm, RMSNorm
+from heedful.weights.names import Row
+from heedful.weights.ops import Fused, MinusOne, Stacked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,4 +207,262 @@ NEMOTRON = descend(
     },
     gguf="nemotron", gguf_names=[(*row, MinusOne()) if "norm.weight" in row[1] else row for row in ROWS],
     gguf_tensors=LLAMA.gguf_tensors, paper="Muralidharan et al. 2024, arXiv 2407.14679",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class StarCoder2Config(DecoderConfig):
+    vocab: int = 49152
+    dim: int = 3072
+    layers: int = 30
+    heads: int = 24
+    kv_heads: int = 2
+    hidden: int = derived(lambda c: 4 * c.dim)
+    context: int = 16384
+    window: int | None = None  # how far a position sees; None: everything before it
+    act: str = "gelu_pytorch_tanh"
+    rope_base: float = 1e6
+    norm_eps: float = 1e-5
+    bias: bool = True  # of all matrices but the output's
+    tied: bool = True
+
+
+def starcoder2(c: StarCoder2Config) -> LM:
+    norm = lambda: LayerNorm(c.dim, c.norm_eps)
+    ffn = lambda i: MLP(c.dim, c.hidden, activation(c.act), bias=c.bias)
+    return llama(c, ffn=ffn, norm=norm, block=partial(Block, dropout=c.dropout))
+
+
+STARCODER2 = descend(
+    LLAMA, "starcoder2", StarCoder2Config, build=starcoder2,
+    names=[("model.layers.*.mlp.{c_fc,c_proj}", "blocks.*.ffn.{up,down}"), *NAMES],
+    keys=dict(
+        norm_epsilon="norm_eps", use_bias="bias", attention_dropout="dropout", residual_dropout="dropout"
+    ),
+    presets={
+        "starcoder2-3b": dict(window=4096, rope_base=999999.4420358813),
+        "starcoder2-7b": dict(dim=4608, layers=32, heads=36, kv_heads=4, window=4096, dropout=0.1),
+        "starcoder2-15b": dict(
+            dim=6144, layers=40, heads=48, kv_heads=4, window=4096, rope_base=1e5, tied=False
+        ),
+    },
+    tiny=dict(window=6), heads=published_heads("Starcoder2", "span"),
+    absent={"max_position_embeddings": 4096},
+    require={"norm_type": ("layer_norm",), "mlp_type": ("default",)},
+    gguf="starcoder2", gguf_names=ROWS, gguf_tensors={"bias": ("blk.0.attn_q.bias", True, False)},
+    # llama.cpp knows no window of this family, so that we write none; one that a file states is read.
+    gguf_read=lambda source: {"window": source.metadata.get("starcoder2.attention.sliding_window")},
+    gguf_keys=gguf_keys("starcoder2", StarCoder2Config, "window"),
+    paper="Lozhkov et al. 2024, arXiv 2402.19173",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class StableLMConfig(PartialRotaryConfig):
+    vocab: int = 50304
+    dim: int = 2560
+    hidden: int = 6912
+    context: int = 4096
+    rope_dim: int = derived(lambda c: c.head_dim // 4)
+    norm_eps: float = 1e-5
+    bias: bool = False  # of queries, keys and values
+    qk_norm: bool = False
+    parallel: bool = False  # attention and feed-forward side by side
+
+    def check(self) -> None:
+        if self.head_dim != head_size(self.dim, self.heads):
+            raise ConfigError(f"head_dim={self.head_dim} is dim / heads in a stablelm", hint="leave it out")
+        super().check()
+
+
+def stablelm(c: StableLMConfig) -> LM:
+    of_heads = lambda heads: HeadLayerNorm(heads, c.head_dim, c.norm_eps) if c.qk_norm else None
+    attn = lambda rotary, i: llama_attention(
+        c, rotary, i, out_bias=False, q_norm=of_heads(c.heads), k_norm=of_heads(c.kv_heads)
+    )
+    block = partial(ParallelBlock if c.parallel else Block, dropout=c.dropout)
+    return llama(c, attn=attn, norm=lambda: LayerNorm(c.dim, c.norm_eps), block=block)
+
+
+OWN_NAMES: list[Row] = [
+    (
+        "model.layers.*.self_attn.{q,k}_layernorm.norms.*.weight",
+        "blocks.*.attn.{q,k}_norm.weight",
+        Stacked(),
+    ),
+    ("model.layers.*.input_layernorm", "blocks.*.norm"),
+    *NAMES,
+]
+
+
+STABLELM = descend(
+    LLAMA, "stablelm", StableLMConfig, build=stablelm, names=OWN_NAMES,
+    without=("head_dim",), keys=dict(
+        layer_norm_eps="norm_eps", use_qkv_bias="bias", qk_layernorm="qk_norm",
+        use_parallel_residual="parallel", attention_dropout="dropout", hidden_dropout="dropout",
+    ),
+    presets={
+        "stablelm-3b": {},
+        "stablelm-2-1.6b": dict(vocab=100352, dim=2048, layers=24, hidden=5632, bias=True),
+        "stablelm-2-12b": dict(
+            vocab=100352, dim=5120, layers=40, kv_heads=8, hidden=13824, qk_norm=True, parallel=True
+        ),
+    },
+    tiny=dict(qk_norm=True, parallel=True), heads=published_heads("StableLm", "span"),
+    absent={
+        "max_position_embeddings": 4096, "hidden_size": 2560, "num_attention_heads": 32, "rotary_pct": 0.25,
+    },
+    gguf="stablelm", gguf_names=ROWS,
+    gguf_tensors={
+        "bias": ("blk.0.attn_q.bias", True, False), "qk_norm": ("blk.0.attn_q_norm.weight", True, False),
+        "parallel": ("blk.0.ffn_norm.weight", False, True),
+    },
+    paper="Bellagente et al. 2024, arXiv 2402.17834",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohereConfig(DecoderConfig):
+    vocab: int = 256000
+    dim: int = 8192
+    layers: int = 40
+    heads: int = 64
+    hidden: int = 22528
+    context: int = 131072
+    rope_base: float = 8e6
+    norm_eps: float = 1e-5
+    tied: bool = True
+    bias: bool = False
+    qk_norm: bool = False
+    logit_scale: float = 0.0625
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cohere2Config(CohereConfig):
+    dim: int = 4096
+    layers: int = 32
+    heads: int = 32
+    hidden: int = 14336
+    context: int = 8192
+    rope_base: float = 50000.0
+    qk_norm: bool = False
+    logit_scale: float = 0.25
+    window: int = 4096  # how far a position sees in the layers that `local` lists
+    local: tuple[int, ...] = derived(lambda c: tuple(i for i in range(c.layers) if (i + 1) % 4))
+    unrotated: tuple[int, ...] = derived(lambda c: tuple(i for i in range(c.layers) if i not in c.local))
+
+
+def cohere(c: CohereConfig) -> LM:
+    of_heads = lambda heads: HeadLayerNorm(heads, c.head_dim, c.norm_eps) if c.qk_norm else None
+    attn = lambda rotary, i: llama_attention(
+        c, rotary, i, q_norm=of_heads(c.heads), k_norm=of_heads(c.kv_heads)
+    )
+    norm = lambda: LayerNorm(c.dim, c.norm_eps, bias=False)
+    return llama(c, attn=attn, norm=norm, block=ParallelBlock, scale=c.logit_scale)
+
+
+def cohere_names(c: CohereConfig) -> list[Row]:
+    rows: list[Row] = [("model.layers.*.input_layernorm", "blocks.*.norm"), *NAMES]
+    stem = "model.layers.*.self_attn."
+    return [*paired_rows(c, stem + "{}_proj"), *paired_rows(c, stem + "{}_norm", "_norm"), *rows]
+
+
+def cohere_gguf_names(c: CohereConfig) -> list[Row]:
+    return [*paired_rows(c, "blk.*.attn_{}"), *paired_rows(c, "blk.*.attn_{}_norm", "_norm"), *ROWS]
+
+
+COHERE = descend(
+    LLAMA, "cohere", CohereConfig, build=cohere, names=cohere_names,
+    keys=dict(layer_norm_eps="norm_eps", use_qk_norm="qk_norm", logit_scale="logit_scale"),
+    without=("head_dim",),
+    presets={
+        "command-r-35b": {},
+        "command-r-plus": dict(
+            dim=12288, layers=64, heads=96, kv_heads=8, hidden=33792, rope_base=75e6, qk_norm=True,
+            logit_scale=0.8333333333333334,
+        ),
+    },
+    tiny=dict(qk_norm=True, logit_scale=0.5, tied=True),
+    heads={"lm": "CohereForCausalLM", "none": "CohereModel"}, usual=no_token_ids,
+    absent={"max_position_embeddings": 8192, "rope_theta": 500000.0},
+    gguf="command-r", gguf_names=cohere_gguf_names,
+    gguf_tensors={"qk_norm": ("blk.0.attn_q_norm.weight", True, False)}, paper="Cohere 2024, Command R",
+)  # fmt: skip
+
+COHERE2 = descend(
+    COHERE, "cohere2", Cohere2Config, build=cohere, without=("head_dim", "qk_norm", "unrotated"),
+    presets={
+        "command-r7b": dict(kv_heads=8),
+        "command-a": dict(
+            dim=12288, layers=64, heads=96, kv_heads=8, hidden=36864, context=131072, logit_scale=0.25,
+        ),
+    },
+    tiny=dict(window=4, local=(0,), qk_norm=False),
+    heads={"lm": "Cohere2ForCausalLM", "none": "Cohere2Model"},
+    absent={
+        "hidden_size": 8192, "num_hidden_layers": 40, "num_attention_heads": 64, 
+        "intermediate_size": 22528, "logit_scale": 0.0625,
+    },
+    gguf="cohere2", gguf_tensors={}, paper="Cohere 2025, arXiv 2504.00698",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class GLMConfig(PartialRotaryConfig):
+    vocab: int = 151552
+    layers: int = 40
+    kv_heads: int = 2
+    head_dim: int = 128
+    hidden: int = 13696
+    context: int = 131072
+    norm_eps: float = 1.5625e-7
+    bias: bool = True  # of queries, keys and values
+    out_bias: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class GLM4Config(GLMConfig):
+    context: int = 32768
+    norm_eps: float = 1e-5
+
+
+def glm4(c: GLM4Config) -> LM:
+    return llama(c, block=sandwich)
+
+
+def glm_rows(c: GLMConfig, queries: str, gate_up: str, rows: list[Row]) -> list[Row]:
+    """Rotary pairs stand side by side at the beginning of each head."""
+    turned = paired_rows(c, queries, rotary=c.rope_dim, first=True)
+    return [*turned, (gate_up, GATE_UP, Fused()), *rows]
+
+
+def glm_names(c: GLMConfig) -> list[Row]:
+    own: Row = ("model.layers.*.post_{self_attn,mlp}_layernorm", "blocks.*.{attn,ffn}_post_norm")
+    return glm_rows(c, "model.layers.*.self_attn.{}_proj", "model.layers.*.mlp.gate_up_proj", [own, *NAMES])
+
+
+def glm_gguf_names(c: GLMConfig) -> list[Row]:
+    return glm_rows(c, "blk.*.attn_{}", "blk.*.ffn_up", ROWS)
+
+
+COMMON: dict[str, Any] = dict(
+    without=("out_bias",), usual=no_token_ids, gguf_names=glm_gguf_names,
+    gguf_tensors={"bias": ("blk.0.attn_q.bias", True, False)},
+)  # fmt: skip
+
+GLM = descend(
+    LLAMA, "glm", GLMConfig, names=glm_names, presets={"glm-4-9b": {}},
+    tiny=dict(head_dim=8, kv_heads=2), heads=published_heads("Glm", "span"),
+    absent={"partial_rotary_factor": 0.5, "head_dim": 128}, gguf="chatglm",
+    paper="GLM Team 2024, arXiv 2406.12793", **COMMON,
+)  # fmt: skip
+
+GLM4 = descend(
+    GLM, "glm4", GLM4Config, build=glm4,
+    presets={
+        "glm-4-9b-0414": {}, "glm-4-32b-0414": dict(dim=6144, layers=61, heads=48, hidden=23040)
+    },
+    heads=published_heads("Glm4", "span"),
+    absent={**GLM.absent, "max_position_embeddings": 131072, "rms_norm_eps": 1.5625e-7},
+    gguf="glm4", paper="GLM Team 2025, GLM-4-0414", **COMMON,
 )  # fmt: skip

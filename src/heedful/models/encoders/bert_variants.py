@@ -1,26 +1,62 @@
-"""ALBERT (Lan et al. 2020, arXiv 1909.11942).
+"""Variants of BERT that share layers, learn from replaced tokens, or score distances.
 
-From BERT:  a narrow table of tokens, widened at the first layer   shared layers   the order of sentences
+ALBERT (Lan et al. 2020, arXiv 1909.11942).
+
+From BERT to ALBERT:  a narrow table of tokens, widened at the first layer   shared layers
+                      the order of sentences
+
+ELECTRA (Clark et al. 2020, arXiv 2003.10555).
+
+From BERT to ELECTRA:  a small generator fills the masks, and the encoder learns which tokens are not the
+                       original ones.
+The discriminator (head "detect") and the generator (head "mlm") are two models of this one family.
+
+MPNet (Song et al. 2020, arXiv 2004.09297).
+
+From RoBERTa to MPNet:  distances in the scores too, in T5's buckets   no segments   WordPiece
+Its objective, words predicted in a permuted order, is not built here: ours trains it on masked words.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch.nn.functional as F
 from torch import nn
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived, from_zero
-from heedful.models.encoders.bert import KEYS, REQUIRE, out_names
+from heedful.models.encoders.bert import (
+    KEYS,
+    REQUIRE,
+    ROBERTA,
+    TINY,
+    RobertaConfig,
+    backbone_names,
+    bert_encoder,
+    out_names,
+    qkv_names,
+    roberta_head,
+    roberta_head_names,
+)
 from heedful.models.family import published_heads
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import Head, MLMHead, NextHead, Pooler, PretrainHead, choose_head, encoder_heads
+from heedful.nn.head import (
+    DetectHead,
+    Head,
+    MLMHead,
+    NextHead,
+    Pooler,
+    PretrainHead,
+    choose_head,
+    encoder_heads,
+)
 from heedful.nn.norm import LayerNorm
-from heedful.nn.position import Learned
+from heedful.nn.position import BucketBias, Learned
 from heedful.weights.names import Row
 
 
@@ -131,4 +167,108 @@ ALBERT = Family(
         "predictions.decoder.bias": "predictions.bias",
     },
     drop=("*position_ids",), paper="Lan et al. 2020, arXiv 1909.11942",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElectraConfig(Config):
+    vocab: int = 30522
+    dim: int = 256
+    table_dim: int = 128  # of the token vectors
+    layers: int = 12
+    heads: int = 4
+    hidden: int = derived(lambda c: 4 * c.dim)
+    context: int = 512
+    types: int = from_zero(2)
+    act: str = "gelu"
+    norm_eps: float = 1e-12
+    dropout: float = 0.1
+    tied: bool = True
+    head: str = "detect"
+
+
+def electra(c: ElectraConfig) -> LM:
+    norm = lambda: LayerNorm(c.dim, c.norm_eps)
+    embed = Embedding(
+        c.vocab, c.table_dim, position=Learned(c.context, c.table_dim), types=c.types,
+        norm=LayerNorm(c.table_dim, c.norm_eps), dropout=c.dropout,
+        project=nn.Linear(c.table_dim, c.dim) if c.table_dim != c.dim else None,
+    )  # fmt: skip
+    attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
+    block = lambda: Block(norm, "post", c.dropout, attn=attn(), ffn=MLP(c.dim, c.hidden, activation(c.act)))
+    pool = lambda: Pooler(c.dim, F.gelu, c.dropout)
+    head = choose_head(
+        c.head,
+        detect=lambda: DetectHead(c.dim, activation(c.act)),
+        mlm=lambda: MLMHead(c.dim, c.vocab, F.gelu, table_dim=c.table_dim, eps=c.norm_eps, tied=c.tied),
+        **encoder_heads(c.dim, c.labels, pool, c.dropout),
+    )
+    return LM(embed, Stack([block() for _ in range(c.layers)]), head, causal=False)
+
+
+NAMES = [
+    *backbone_names("electra"),
+    qkv_names("electra"),
+    ("electra.embeddings_project", "embed.project"),
+    ("discriminator_predictions.{dense,dense_prediction}", "head.{dense,replaced}"),
+    ("classifier.{dense,out_proj}", "head.{pool.dense,label}"),
+    ("classifier", "head.tag"),
+]
+
+GENERATOR_NAMES = [
+    ("generator_predictions.{dense,LayerNorm}", "head.{dense,norm}"),
+    ("generator_lm_head", "head.out"),
+    *NAMES,
+]
+
+
+ELECTRA = Family(
+    "electra", ElectraConfig, electra, lambda c: GENERATOR_NAMES if c.head == "mlm" else NAMES,
+    {**KEYS, "embedding_size": "table_dim"},
+    presets={"electra-small": ElectraConfig()},
+    tiny=ElectraConfig(vocab=128, dim=32, table_dim=16, layers=2, heads=4, context=64),
+    objective="replaced", prefix="electra", model_types=("electra",),
+    heads={"detect": "ElectraForPreTraining"} | published_heads("Electra", words="mlm"),
+    require=REQUIRE,
+    copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
+    drop=("*position_ids",), paper="Clark et al. 2020, arXiv 2003.10555",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class MPNetConfig(RobertaConfig):
+    vocab: int = 30527
+    types: int = from_zero(0)
+
+    def check(self) -> None:
+        if (self.types, self.offset) != (0, 2):
+            raise ConfigError("types and offset are fixed in an mpnet", hint="build a roberta")
+
+
+def mpnet_names(c: MPNetConfig) -> list[Row]:
+    layer = "mpnet.encoder.layer.*.attention"
+    return [
+        (f"{layer}.attn.{{q,k,v,o}}", "blocks.*.attn.{q,k,v,o}"),
+        (f"{layer}.LayerNorm", "blocks.*.attn_norm"),
+        ("mpnet.encoder.relative_attention_bias", "blocks.bias.table"),
+        *backbone_names("mpnet"),
+        *roberta_head_names(c),
+    ]
+
+
+MPNET = replace(
+    ROBERTA, name="mpnet", config=MPNetConfig, names=mpnet_names, prefix="mpnet",
+    build=lambda c: bert_encoder(c, roberta_head(c), BucketBias(c.heads, causal=False)),
+    keys={theirs: ours for theirs, ours in KEYS.items() if ours != "types"}, model_types=("mpnet",),
+    presets={"mpnet-base": MPNetConfig(), "all-mpnet-base-v2": MPNetConfig(head="none")},
+    tiny=MPNetConfig(**TINY),
+    heads={kind: name.replace("Roberta", "MPNet") for kind, name in ROBERTA.heads.items()},
+    require={"relative_attention_num_buckets": (32,)}, fixed={"relative_attention_num_buckets": 32},
+    read=lambda hf_config: {"context": hf_config["max_position_embeddings"] - 2},
+    absent={"max_position_embeddings": 512, "layer_norm_eps": 1e-12},
+    copies={
+        "lm_head.decoder.weight": "mpnet.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    paper="Song et al. 2020, arXiv 2004.09297",
 )  # fmt: skip

@@ -1,25 +1,46 @@
-"""Mamba (Gu and Dao 2023, arXiv 2312.00752) and Falcon Mamba (Zuo et al. 2024, arXiv 2410.05355).
+"""State spaces, from a fixed convolution to one that the token steers.
 
-From the Transformer:  attention and feed-forward → one gated part over a selective state space   no positions
-From S4:               Δ, B and C read the token, so that the state can choose what to keep
+S4 (Gu et al. 2022, arXiv 2111.00396), with S4D's diagonal matrix (Gu, Gupta et al., arXiv 2206.11893).
+
+From the Transformer to S4:  attention and feed-forward → a long convolution and a gated matrix   no positions
+From an RNN to S4:  the recurrence is linear and the same at every step: a whole sequence is one FFT
+
+The preset is a size of ours: the paper's language model has a vocabulary that was never published.
+
+Mamba (Gu and Dao 2023, arXiv 2312.00752) and Falcon Mamba (Zuo et al. 2024, arXiv 2410.05355).
+
+From the Transformer to Mamba:  attention and feed-forward → one gated part over a selective state space
+                                no positions
+From S4 to Mamba:  Δ, B and C read the token, so that the state can choose what to keep
 From Mamba to Falcon:  the numbers that make Δ, B and C are normalised
+
+Mamba-2 (Dao and Gu 2024, arXiv 2405.21060).
+
+From Mamba to Mamba-2:  one decay for a whole head, so that chunks are matrix products   heads share B and C
+                        Δ, B and C are read next to u, and not from it   a norm after the gate
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.models.family import descend, published_keys
+from heedful.models.recurrent.language_models import same_keys, same_names
+from heedful.nn.attention.multi_head import head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import LMHead, NoHead, choose_head
-from heedful.nn.state_space.ssm import Mamba, NarrowRMSNorm, NormedMamba, Widen
+from heedful.nn.norm import LayerNorm
+from heedful.nn.state_space.ssd import Mamba2
+from heedful.nn.state_space.ssm import S4, Mamba, NarrowRMSNorm, NormedMamba, Widen
 from heedful.weights.names import Row
 from heedful.weights.ops import Fused, NegatedExp, Reshape
 
@@ -28,6 +49,46 @@ def check_steps(step_min: float, step_max: float) -> None:
     """Raise ConfigError unless 0 < step_min < step_max, the bounds of Δ before training."""
     if not 0 < step_min < step_max:
         raise ConfigError(f"must lie between 0 and step_max={step_max}", argument="step_min", value=step_min)
+
+
+@dataclass(frozen=True, kw_only=True)
+class S4Config(Config):
+    vocab: int = 50257
+    dim: int = 768
+    layers: int = 24
+    state: int = 64  # numbers each channel remembers
+    step_min: float = 0.001  # Δ before training
+    step_max: float = 0.1
+    norm_eps: float = 1e-5
+    dropout: float = 0.1
+    tied: bool = True
+
+    def check(self) -> None:
+        if self.state < 2 or self.state % 2:
+            raise ConfigError(f"state={self.state} is odd, but holds pairs", hint=f"take {self.state + 1}")
+        check_steps(self.step_min, self.step_max)
+
+
+def s4(c: S4Config) -> LM:
+    norm = lambda: LayerNorm(c.dim, c.norm_eps)
+    ssm = lambda: S4(c.dim, c.state, step=(c.step_min, c.step_max), dropout=c.dropout)
+    blocks = [Block(norm, "pre", c.dropout, ssm=ssm()) for _ in range(c.layers)]
+    head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied), none=NoHead)
+    return LM(Embedding(c.vocab, c.dim, dropout=c.dropout), Stack(blocks, norm()), head)
+
+
+NAMES = same_names(
+    "embed.token", "blocks.*.ssm.{step_log,A_log,A_turn,C,D,out}", "blocks.*.ssm_norm", "blocks.norm",
+    "head.out",
+)  # fmt: skip
+
+S4_LM = Family(
+    "s4", S4Config, s4, NAMES, same_keys(S4Config),
+    presets={"s4-69m": S4Config()},
+    tiny=S4Config(vocab=128, dim=32, layers=2, state=8),
+    objective="next_token", heads={"lm": "S4LM", "none": "S4Model"},
+    paper="Gu et al. 2022, arXiv 2111.00396",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +159,7 @@ BACKBONE_ROWS: list[Row] = [
     ("backbone.norm_f", "blocks.norm"),
     ("lm_head", "head.out"),
 ]
-NAMES: list[Row] = [
+MAMBA_NAMES: list[Row] = [
     *BACKBONE_ROWS,
     (f"{MIXER}.in_proj", ("blocks.*.ssm.value", "blocks.*.ssm.gate"), Fused()),
     (f"{MIXER}.conv1d", "blocks.*.ssm.conv"),
@@ -161,7 +222,7 @@ def read_mamba(hf_config: dict[str, Any]) -> dict[str, Any]:
 
 
 MAMBA = Family(
-    "mamba", MambaConfig, mamba, NAMES,
+    "mamba", MambaConfig, mamba, MAMBA_NAMES,
     published_keys(MambaConfig, "hidden", time_step_rank="rank", **STATE_KEYS),
     presets={
         "mamba-130m": MambaConfig(),
@@ -189,4 +250,95 @@ FALCON_MAMBA = descend(
         "vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 32, "tie_word_embeddings": True
     },
     paper="Zuo et al. 2024, arXiv 2410.05355",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mamba2Config(StateSpaceConfig):
+    vocab: int = 50288
+    heads: int = derived(lambda c: max(c.hidden // 64, 1))
+    head_dim: int = derived(lambda c: head_size(c.hidden, c.heads))
+    state: int = 128
+    groups: int = 1  # of heads that share B and C
+    norm_groups: int = 1  # of channels that are normalised apart: as `groups` in GGUF, 1 in transformers
+    lowest_step: float = 0.0  # Δ at any time
+    highest_step: float = 0.0  # 0: any
+
+    def check(self) -> None:
+        super().check()
+        if self.heads * self.head_dim != self.hidden:
+            message = f"heads={self.heads} of head_dim={self.head_dim} are not hidden={self.hidden}"
+            raise ConfigError(message, hint="leave head_dim out")
+        check_divides("groups", self.groups, "heads", self.heads)
+        check_divides("norm_groups", self.norm_groups, "hidden", self.hidden)
+
+
+def mamba2(c: Mamba2Config) -> LM:
+    return stack_state_spaces(c, lambda: Mamba2(
+        c.dim, c.hidden, c.heads, c.state, groups=c.groups, norm_groups=c.norm_groups, width=c.width,
+        bias=c.bias, conv_bias=c.conv_bias, eps=c.norm_eps, step=(c.step_min, c.step_max),
+        limits=(c.lowest_step, c.highest_step or None),
+    ))  # fmt: skip
+
+
+INTO = tuple(f"blocks.*.ssm.{name}" for name in ("gate", "value", "B", "C", "delta"))
+MAMBA2_NAMES: list[Row] = [
+    *BACKBONE_ROWS,
+    (f"{MIXER}.in_proj", INTO, Fused()),
+    (f"{MIXER}.{{conv1d,norm,out_proj}}", "blocks.*.ssm.{conv,norm,out}"),
+    (f"{MIXER}.{{dt_bias,A_log,D}}", "blocks.*.ssm.{step_bias,A_log,D}"),
+]
+
+
+def mamba2_gguf_names(c: Mamba2Config) -> list[Row]:
+    return [
+        *GGUF_ROWS,
+        ("blk.*.ssm_in", INTO, Fused()),
+        ("blk.*.ssm_conv1d.weight", "blocks.*.ssm.conv.weight", Reshape((-1, c.width))),
+        ("blk.*.ssm_dt.bias", "blocks.*.ssm.step_bias"),
+        ("blk.*.ssm_a", "blocks.*.ssm.A_log", NegatedExp((-1, 1))),
+        ("blk.*.ssm_d", "blocks.*.ssm.D", Reshape((-1, 1))),
+        ("blk.*.ssm_norm.weight", "blocks.*.ssm.norm.weight", Reshape((c.norm_groups, -1))),
+    ]
+
+
+def read_mamba2(hf_config: dict[str, Any]) -> dict[str, Any]:
+    low, high = hf_config.get("time_step_limit", (0.0, math.inf))
+    bounded = isinstance(high, int | float) and math.isfinite(high)  # newer files spell infinity as a table
+    hidden = hf_config.get("expand", 2) * hf_config["hidden_size"]
+    fields = {"hidden": hidden, "lowest_step": low, "highest_step": high if bounded else 0.0}
+    return fields | {"norm_groups": hf_config.get("norm_groups", 1)}
+
+
+def write_mamba2(c: Mamba2Config) -> dict[str, Any]:
+    limit = {"time_step_limit": [c.lowest_step, c.highest_step or {"__float__": "Infinity"}]}
+    own = {} if c.norm_groups == 1 else {"norm_groups": c.norm_groups, "model_type": "heedful-mamba2"}
+    return {"expand": c.hidden // c.dim, **(limit if c.lowest_step or c.highest_step else {}), **own}
+
+
+MAMBA2 = replace(
+    MAMBA, name="mamba2", config=Mamba2Config, build=mamba2, names=MAMBA2_NAMES,
+    keys=published_keys(
+        Mamba2Config, "hidden", num_heads="heads", n_groups="groups", **STATE_KEYS
+    ),
+    model_types=("mamba2",),
+    presets={
+        "mamba2-130m": Mamba2Config(),
+        "mamba2-370m": Mamba2Config(dim=1024, layers=48),
+        "mamba2-780m": Mamba2Config(dim=1536, layers=48),
+        "mamba2-1.3b": Mamba2Config(dim=2048, layers=48),
+        "mamba2-2.7b": Mamba2Config(dim=2560, layers=64),
+        "mamba-codestral-7b": Mamba2Config(vocab=32768, dim=4096, layers=64, groups=8, tied=False),
+    },
+    tiny=Mamba2Config(vocab=128, dim=32, layers=2, heads=4, state=8, groups=2),
+    heads={"lm": "Mamba2ForCausalLM", "none": "Mamba2Model"},
+    read=read_mamba2, write=write_mamba2, reads={"expand": "int", "norm_groups": "int"},
+    absent={"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "n_groups": 8,
+            "tie_word_embeddings": False},
+    gguf="mamba2", gguf_names=mamba2_gguf_names,
+    gguf_keys=gguf_state_keys("mamba2", time_step_rank="heads", group_count="groups"),
+    # llama.cpp normalises each group by itself, as the released code does; transformers all together.
+    gguf_read=lambda source: {"norm_groups": source.metadata.get("mamba2.ssm.group_count", 1)},
+    gguf_write=lambda c: gguf_limits("mamba2"),
+    paper="Dao and Gu 2024, arXiv 2405.21060",
 )  # fmt: skip

@@ -1,0 +1,409 @@
+"""Decoders whose attention and feed-forward stand side by side.
+
+PaLM (Chowdhery et al. 2022, arXiv 2204.02311).
+
+From GPT-3 to PaLM:  attention and feed-forward side by side   one key and value head for all   SwiGLU
+                     rotary positions   no biases, in norms neither   logits divided by √D
+
+GPT-J (Wang and Komatsuzaki 2021) and CodeGen (Nijkamp et al. 2022, arXiv 2203.13474), its twin.
+
+From GPT-2 to GPT-J:  attention and feed-forward side by side, from one norm   no biases in attention
+                      learned positions → rotary, in a part of each head
+                      a separate output matrix, with a bias
+
+GPT-NeoX (Black et al. 2022, arXiv 2204.06745) and Pythia (Biderman et al. 2023, arXiv 2304.01373).
+
+From GPT-2 to GPT-NeoX:  learned positions → rotary, in a quarter of each head   its own output matrix
+                         attention and feed-forward side by side, each with its own norm
+
+Falcon (Almazrouei et al. 2023, arXiv 2311.16867).
+
+From GPT-3 to Falcon:  one key and value head for all, in the larger models for a group of heads   no biases
+                       rotary positions (ALiBi in the first, 1B)
+                       attention and feed-forward side by side, from one norm or from two
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from heedful.core.checks import check_divides
+from heedful.core.errors import ConfigError
+from heedful.models.base import LM, Config, Family, derived
+from heedful.models.decoders.shared import check_rope_dim, decoder_head
+from heedful.models.family import descend, gguf_keys, published_heads, published_keys
+from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
+from heedful.models.recurrent.language_models import same_keys, same_names
+from heedful.nn.attention.multi_head import Attention, head_size
+from heedful.nn.block import Block, ParallelBlock, Stack
+from heedful.nn.embedding import Embedding
+from heedful.nn.ffn import MLP, GatedMLP, activation
+from heedful.nn.norm import LayerNorm
+from heedful.nn.position import Rotary, RoundedALiBi, Scaling
+from heedful.weights.names import Row
+from heedful.weights.ops import SAME, Each, Pairs, PerHead
+
+
+@dataclass(frozen=True, kw_only=True)
+class PalmConfig(Config):
+    vocab: int = 256000
+    dim: int = 4096
+    layers: int = 32
+    heads: int = 16
+    head_dim: int = derived(lambda c: head_size(c.dim, c.heads))
+    hidden: int = derived(lambda c: 4 * c.dim)
+    context: int = 2048
+    act: str = "silu"
+    rope_base: float = 10000.0
+    norm_eps: float = 1e-6
+    dropout: float = 0.0  # the paper trains without, and tunes with 0.1
+
+
+def palm(c: PalmConfig) -> LM:
+    rotary = Rotary(c.head_dim, c.rope_base)
+    norm = lambda: LayerNorm(c.dim, c.norm_eps, bias=False)
+    attn = lambda: Attention(c.dim, c.heads, 1, c.head_dim, rotary=rotary, dropout=c.dropout)
+    ffn = lambda: GatedMLP(c.dim, c.hidden, activation(c.act))
+    block = lambda: ParallelBlock(norm, c.dropout, attn=attn(), ffn=ffn())
+    head = decoder_head(c, tied=True, scale=c.dim**-0.5)  # §5: logits divided by √D
+    embed = Embedding(c.vocab, c.dim, dropout=c.dropout)
+    return LM(embed, Stack([block() for _ in range(c.layers)], norm()), head)
+
+
+NAMES = same_names(
+    "embed.token", "blocks.*.norm", "blocks.*.attn.{q,k,v,o}", "blocks.*.ffn.{gate,up,down}", "blocks.norm",
+    "head.{label,tag,span}",
+)  # fmt: skip
+
+PALM = Family(
+    "palm", PalmConfig, palm, NAMES, same_keys(PalmConfig),
+    presets={
+        "palm-8b": PalmConfig(),
+        "palm-62b": PalmConfig(dim=8192, layers=64, heads=32),
+        "palm-540b": PalmConfig(dim=18432, layers=118, heads=48, head_dim=256),
+    },
+    tiny=PalmConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="next_token",
+    heads={kind: f"heedful-palm-{kind}" for kind in ("lm", "classify", "tag", "span", "none")},
+    paper="Chowdhery et al. 2022, arXiv 2204.02311",
+)  # fmt: skip
+
+
+PARTS = 4  # of CodeGen's matrices
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTJConfig(Config):
+    vocab: int = 50400
+    dim: int = 4096
+    layers: int = 28
+    heads: int = 16
+    hidden: int = derived(lambda c: 4 * c.dim)
+    context: int = 2048
+    act: str = "gelu_new"
+    rope_dim: int = 64  # entries of a head that are turned
+    norm_eps: float = 1e-5
+    dropout: float = 0.0
+    tied: bool = False
+
+    def check(self) -> None:
+        check_rope_dim(self.rope_dim, head_size(self.dim, self.heads))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeGenConfig(GPTJConfig):
+    vocab: int = 51200
+    dim: int = 1024
+    layers: int = 20
+    rope_dim: int = 32
+
+    def check(self) -> None:
+        super().check()
+        check_divides("parts", PARTS, "heads", self.heads)
+
+
+def gptj(c: GPTJConfig) -> LM:
+    rotary = Rotary(c.rope_dim)
+    norm = lambda: LayerNorm(c.dim, c.norm_eps)
+    attn = lambda: Attention(c.dim, c.heads, rotary=rotary, dropout=c.dropout)
+    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act))
+    block = lambda: ParallelBlock(norm, c.dropout, attn=attn(), ffn=ffn())
+    head = decoder_head(c, bias=True)
+    embed = Embedding(c.vocab, c.dim, dropout=c.dropout)
+    return LM(embed, Stack([block() for _ in range(c.layers)], norm()), head)
+
+
+def gptj_names(c: GPTJConfig) -> list[Row]:
+    """Published rotary pairs stand side by side; ours half of the turned entries apart."""
+    return [
+        ("transformer.wte", "embed.token"),
+        ("transformer.h.*.attn.{q,k}_proj", "blocks.*.attn.{q,k}", Pairs(c.heads, c.rope_dim, first=True)),
+        ("transformer.h.*.attn.{v,out}_proj", "blocks.*.attn.{v,o}"),
+        ("transformer.h.*.mlp.{fc_in,fc_out}", "blocks.*.ffn.{up,down}"),
+        ("transformer.h.*.ln_1", "blocks.*.norm"),
+        ("transformer.ln_f", "blocks.norm"),
+        ("{lm_head,score,qa_outputs}", "head.{out,label,span}"),
+    ]
+
+
+def codegen_names(c: CodeGenConfig) -> list[Row]:
+    """Each of the parts that its matrices were trained in has queries, values and keys of its heads."""
+    pairs = Pairs(c.heads, c.rope_dim, first=True)
+    fused = Each(PerHead(PARTS), (pairs, SAME, pairs))
+    qvk = ("blocks.*.attn.q", "blocks.*.attn.v", "blocks.*.attn.k")
+    return [("transformer.h.*.attn.qkv_proj", qvk, fused), *gptj_names(c)]
+
+
+KEYS = {
+    "vocab_size": "vocab", "n_embd": "dim", "n_layer": "layers", "n_head": "heads", "n_inner": "hidden",
+    "n_positions": "context", "rotary_dim": "rope_dim", "activation_function": "act",
+    "layer_norm_epsilon": "norm_eps", "resid_pdrop": "dropout", "attn_pdrop": "dropout",
+    "embd_pdrop": "dropout", "tie_word_embeddings": "tied",
+}  # fmt: skip
+
+GPTJ = Family(
+    "gptj", GPTJConfig, gptj, gptj_names, KEYS,
+    presets={"gpt-j-6b": GPTJConfig()},
+    tiny=GPTJConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64, rope_dim=4),
+    objective="next_token", prefix="transformer", model_types=("gptj",),
+    heads=published_heads("GPTJ", "tag"),
+    require={"scale_attn_weights": (True,)}, copies={"lm_head.weight": "transformer.wte.weight"},
+    drop=("*.attn.bias", "*.attn.masked_bias", "*.attn.embed_positions"),
+    paper="Wang and Komatsuzaki 2021, GPT-J-6B",
+)  # fmt: skip
+
+CODEGEN = descend(
+    GPTJ, "codegen", CodeGenConfig, names=codegen_names,
+    presets={
+        "codegen-350m": {}, "codegen-2b": dict(dim=2560, layers=32, heads=32, rope_dim=64),
+        "codegen-6b": dict(dim=4096, layers=33, rope_dim=64),
+        "codegen-16b": dict(dim=6144, layers=34, heads=24, rope_dim=64),
+    },
+    heads={"lm": "CodeGenForCausalLM", "none": "CodeGenModel"},
+    absent={"vocab_size": 50400, "n_embd": 4096, "n_layer": 28, "rotary_dim": 64},
+    paper="Nijkamp et al. 2022, arXiv 2203.13474",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeoXConfig(Config):
+    vocab: int = 50432
+    dim: int = 6144
+    layers: int = 44
+    heads: int = 64
+    hidden: int = derived(lambda c: 4 * c.dim)
+    context: int = 2048
+    act: str = "gelu"
+    rope_dim: int = derived(lambda c: head_size(c.dim, c.heads) // 4)  # entries of a head that are turned
+    rope_base: float = 10000.0
+    rope_scaling: Scaling | None = None
+    norm_eps: float = 1e-5
+    bias: bool = True  # of the attention's matrices
+    parallel: bool = True  # attention and feed-forward side by side
+    dropout: float = 0.0
+    tied: bool = False
+
+    @property
+    def head_dim(self) -> int:
+        return head_size(self.dim, self.heads)
+
+    def check(self) -> None:
+        check_rope_dim(self.rope_dim, self.head_dim)
+
+
+def neox(c: NeoXConfig) -> LM:
+    rotary = Rotary(c.rope_dim, c.rope_base, c.rope_scaling)
+    norm = lambda: LayerNorm(c.dim, c.norm_eps)
+    attn = lambda: Attention(c.dim, c.heads, bias=c.bias, rotary=rotary, dropout=c.dropout)
+    parts = lambda: {"attn": attn(), "ffn": MLP(c.dim, c.hidden, activation(c.act))}
+    block = lambda: (
+        ParallelBlock(norm, c.dropout, separate=True, **parts())
+        if c.parallel
+        else Block(norm, "pre", c.dropout, **parts())
+    )
+    head = decoder_head(c, dropout=c.dropout)
+    embed = Embedding(c.vocab, c.dim, dropout=c.dropout)
+    return LM(embed, Stack([block() for _ in range(c.layers)], norm()), head)
+
+
+def neox_names(c: NeoXConfig) -> list[Row]:
+    theirs = "gpt_neox.layers.*"
+    return [
+        ("gpt_neox.embed_in", "embed.token"),
+        (f"{theirs}.attention.query_key_value", QKV, PerHead(c.heads)),
+        (f"{theirs}.attention.dense", "blocks.*.attn.o"),
+        (f"{theirs}.mlp.{{dense_h_to_4h,dense_4h_to_h}}", "blocks.*.ffn.{up,down}"),
+        (f"{theirs}.{{input,post_attention}}_layernorm", "blocks.*.{attn,ffn}_norm"),
+        ("gpt_neox.final_layer_norm", "blocks.norm"),
+        ("{embed_out,score,classifier,qa_outputs}", "head.{out,label,tag,span}"),
+    ]
+
+
+NEOX_KEYS = published_keys(
+    NeoXConfig, layer_norm_eps="norm_eps", use_parallel_residual="parallel", hidden_dropout="dropout",
+    attention_dropout="dropout",
+)  # fmt: skip
+PYTHIA: dict[str, tuple[int, int, int]] = {  # dim, layers, heads
+    "14m": (128, 6, 4), "31m": (256, 6, 8), "70m": (512, 6, 8), "160m": (768, 12, 12),
+    "410m": (1024, 24, 16), "1b": (2048, 16, 8), "1.4b": (2048, 24, 16), "2.8b": (2560, 32, 32),
+    "6.9b": (4096, 32, 32), "12b": (5120, 36, 40),
+}  # fmt: skip
+VOCABULARIES = {"6.9b": 50432, "12b": 50688}  # padded further, the larger the model
+
+
+NEOX = Family(
+    "gpt-neox", NeoXConfig, neox, neox_names, NEOX_KEYS,
+    presets={
+        "gpt-neox-20b": NeoXConfig(act="gelu_fast"),
+        **{
+            f"pythia-{size}": NeoXConfig(
+                vocab=VOCABULARIES.get(size, 50304), dim=dim, layers=layers, heads=heads
+            )
+            for size, (dim, layers, heads) in PYTHIA.items()
+        },
+    },
+    tiny=NeoXConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="next_token",
+    prefix="gpt_neox", model_types=("gpt_neox",),
+    heads=published_heads("GPTNeoX"),
+    absent={
+        "max_position_embeddings": 2048, "hidden_size": 6144, "num_attention_heads": 64, "rotary_pct": 0.25,
+    },
+    copies={"lm_head.weight": "embed_out.weight", "embed_out.weight": "gpt_neox.embed_in.weight",
+            "output.weight": "token_embd.weight"},
+    drop=("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"),
+    gguf="gptneox", gguf_names=[FUSED_QKV, *ROWS], gguf_keys=gguf_keys("gptneox", NeoXConfig),
+    gguf_tensors={"bias": ("blk.0.attn_qkv.bias", True, False)},
+    paper="Black et al. 2022, arXiv 2204.06745",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class FalconConfig(Config):
+    vocab: int = 65024
+    dim: int = 4544
+    layers: int = 32
+    heads: int = 71
+    kv_heads: int = 1
+    hidden: int = derived(lambda c: 4 * c.dim)
+    context: int = 2048
+    act: str = "gelu"
+    parallel: bool = True  # attention and feed-forward side by side
+    norms: int = 1  # of parts that stand side by side: one for both, or 2
+    alibi: bool = False  # instead of rotary positions
+    rope_base: float = 10000.0
+    rope_scaling: Scaling | None = None
+    norm_eps: float = 1e-5
+    bias: bool = False  # of all matrices but the output's
+    dropout: float = 0.0
+    tied: bool = True
+
+    @property
+    def new_architecture(self) -> bool:
+        """Whether this is what published configs call the new architecture."""
+        return self.norms == 2 or self.kv_heads not in (1, self.heads)
+
+    def check(self) -> None:
+        if self.norms > 2:
+            raise ConfigError(f"norms={self.norms}: a block has two parts", hint="choose 1 or 2")
+        if self.new_architecture and not self.parallel:
+            raise ConfigError(
+                f"kv_heads={self.kv_heads} and norms={self.norms} are of falcons with parallel=True",
+                hint=f"without it kv_heads is 1 or {self.heads}, and norms is 1",
+            )
+
+
+def falcon(c: FalconConfig) -> LM:
+    size = head_size(c.dim, c.heads)
+    rotary = None if c.alibi else Rotary(size, c.rope_base, c.rope_scaling)
+    norm = lambda: LayerNorm(c.dim, c.norm_eps)
+    attn = lambda: Attention(c.dim, c.heads, c.kv_heads, bias=c.bias, rotary=rotary, dropout=c.dropout)
+    parts = lambda: {"attn": attn(), "ffn": MLP(c.dim, c.hidden, activation(c.act), bias=c.bias)}
+    block = lambda: (
+        ParallelBlock(norm, c.dropout, separate=c.norms == 2, **parts())
+        if c.parallel
+        else Block(norm, "pre", c.dropout, **parts())
+    )
+    head = decoder_head(c, dropout=c.dropout)
+    bias = RoundedALiBi(c.heads, size) if c.alibi else None
+    return LM(Embedding(c.vocab, c.dim), Stack([block() for _ in range(c.layers)], norm(), bias=bias), head)
+
+
+def falcon_names(c: FalconConfig) -> list[Row]:
+    norms: list[Row] = [("transformer.h.*.input_layernorm", "blocks.*.norm")]
+    if not c.parallel:
+        norms = [("transformer.h.*.{input,post_attention}_layernorm", "blocks.*.{attn,ffn}_norm")]
+    elif c.norms == 2:
+        norms = [("transformer.h.*.{ln_attn,ln_mlp}", "blocks.*.{attn,ffn}_norm")]
+    return [
+        ("transformer.word_embeddings", "embed.token"),
+        ("transformer.h.*.self_attention.query_key_value", QKV, PerHead(c.kv_heads)),
+        ("transformer.h.*.self_attention.dense", "blocks.*.attn.o"),
+        ("transformer.h.*.mlp.{dense_h_to_4h,dense_4h_to_h}", "blocks.*.ffn.{up,down}"),
+        *norms,
+        ("transformer.ln_f", "blocks.norm"),
+        ("{lm_head,score,classifier,qa_outputs}", "head.{out,label,tag,span}"),
+    ]
+
+
+def falcon_gguf_names(c: FalconConfig) -> list[Row]:
+    """Where there are two norms, attn_norm_2 is the one before attention."""
+    norms: Row = ("blk.*.{attn_norm_2,attn_norm}", "blocks.*.{attn,ffn}_norm")
+    return [FUSED_QKV, *([norms] if c.norms == 2 else []), *ROWS]
+
+
+FALCON_KEYS = published_keys(
+    FalconConfig, "kv_heads", ffn_hidden_size="hidden", activation="act", alibi="alibi", bias="bias",
+    layer_norm_epsilon="norm_eps", hidden_dropout="dropout", attention_dropout="dropout",
+)  # fmt: skip
+
+
+def read_falcon(hf_config: dict[str, Any]) -> dict[str, Any]:
+    """The new architecture has groups of heads; the old one has one key head for all, or one for each."""
+    new, heads = hf_config.get("new_decoder_architecture", False), hf_config["num_attention_heads"]
+    kv_heads = 1 if hf_config.get("multi_query", True) else heads
+    return {
+        "kv_heads": hf_config.get("num_kv_heads", heads) if new else kv_heads,
+        "parallel": new or hf_config.get("parallel_attn", True),
+        "norms": hf_config.get("num_ln_in_parallel_attn", 2 if new else 1),
+    }
+
+
+def write_falcon(c: FalconConfig) -> dict[str, Any]:
+    return {
+        "new_decoder_architecture": c.new_architecture,
+        "num_kv_heads": c.kv_heads if c.new_architecture else c.heads,
+        "multi_query": c.kv_heads == 1, "parallel_attn": c.parallel,
+        "num_ln_in_parallel_attn": c.norms if c.new_architecture else None,
+    }  # fmt: skip
+
+
+FALCON = Family(
+    "falcon", FalconConfig, falcon, falcon_names, FALCON_KEYS,
+    presets={
+        "falcon-7b": FalconConfig(),
+        "falcon-40b": FalconConfig(dim=8192, layers=60, heads=128, kv_heads=8, norms=2),
+        "falcon-180b": FalconConfig(dim=14848, layers=80, heads=232, kv_heads=8, norms=2),
+        "falcon2-11b": FalconConfig(
+            dim=4096, layers=60, heads=32, kv_heads=8, hidden=16384, context=8192, rope_base=500042.0,
+            tied=False,
+        ),
+        "falcon-rw-1b": FalconConfig(
+            vocab=50304, dim=2048, layers=24, heads=32, kv_heads=32, alibi=True, parallel=False, bias=True
+        ),
+    },
+    tiny=FalconConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="next_token",
+    prefix="transformer", model_types=("falcon",),
+    heads=published_heads("Falcon"),
+    read=read_falcon, write=write_falcon, absent={"num_attention_heads": 71},
+    reads={
+        "new_decoder_architecture": "bool", "multi_query": "bool", "parallel_attn": "bool",
+        "num_kv_heads": "int", "num_ln_in_parallel_attn": "int",
+    },
+    copies={
+        "lm_head.weight": "transformer.word_embeddings.weight", "output.weight": "token_embd.weight"
+    },
+    gguf="falcon", gguf_names=falcon_gguf_names,  # no file holds ALiBi or parts one after the other
+    gguf_tensors={"norms": ("blk.0.attn_norm_2.weight", 2, 1), "bias": ("blk.0.attn_qkv.bias", True, False)},
+    gguf_keys=gguf_keys("falcon", FalconConfig),
+    paper="Almazrouei et al. 2023, arXiv 2311.16867",
+)  # fmt: skip

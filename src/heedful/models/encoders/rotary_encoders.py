@@ -1,0 +1,406 @@
+"""Encoders with rotary positions.
+
+RoFormer (Su et al. 2021, arXiv 2104.09864), which brought rotary positions.
+
+From BERT to RoFormer:  learned positions → rotary   no pooler   trained on masked words alone
+
+NomicBERT (Nussbaum et al. 2024, arXiv 2402.01613).
+
+From BERT to NomicBERT:  learned positions → rotary, which reach longer texts than those trained on
+                         GELU → SwiGLU
+                         no biases in attention and feed-forward
+
+ModernBERT (Warner et al. 2024, arXiv 2412.13663).
+
+From BERT to ModernBERT:  learned positions → rotary
+                          post-norm → pre-norm, none before the first attention   GELU → GeGLU
+                          two of three layers see a window, and turn faster   no biases   one segment
+
+EuroBERT (Boizard et al. 2025, arXiv 2503.05500).
+
+From LLaMA to EuroBERT:  every position sees all others   trained on masked words
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from heedful.core.checks import check_choice
+from heedful.core.errors import ConfigError
+from heedful.models.base import LM, Config, Family, derived, from_zero
+from heedful.models.decoders.llama_lineage.llama import LLAMA, NAMES, LlamaConfig, llama
+from heedful.models.encoders.bert import (
+    BERT,
+    TINY,
+    BertConfig,
+    backbone_names,
+    bert_encoder,
+    mlm_head,
+    out_names,
+    qkv_names,
+)
+from heedful.models.family import descend, gguf_keys, no_token_ids, published_heads, published_keys
+from heedful.models.gguf_config import FUSED_QKV, ROWS
+from heedful.models.hf_config import read_local_layers, read_rope
+from heedful.nn.attention.multi_head import Attention, head_size
+from heedful.nn.block import Block, Stack
+from heedful.nn.embedding import Embedding
+from heedful.nn.ffn import GatedMLP, activation
+from heedful.nn.head import (
+    Head,
+    MLMHead,
+    NoHead,
+    PlainMLMHead,
+    Pooler,
+    TagHead,
+    Transform,
+    choose_head,
+    encoder_heads,
+)
+from heedful.nn.norm import LayerNorm
+from heedful.nn.position import Rotary, Scaling
+from heedful.weights.formats.gguf import GGUFFile
+from heedful.weights.names import Row
+from heedful.weights.ops import Fused, Pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoFormerConfig(BertConfig):
+    vocab: int = 50000
+    context: int = 1536
+    head: str = "mlm"
+    pooler: bool = False
+
+
+def roformer(c: RoFormerConfig) -> LM:
+    pool = lambda: Pooler(c.dim, activation(c.act), dropout=c.dropout)
+    heads = encoder_heads(c.dim, c.labels, pool, c.dropout)
+    head = choose_head(c.head, mlm=lambda: mlm_head(c), **heads)
+    return bert_encoder(c, head, rotary=Rotary(head_size(c.dim, c.heads)))
+
+
+def roformer_names(c: RoFormerConfig) -> list[Row]:
+    """Published rotary pairs stand side by side."""
+    theirs, pairs = "roformer.encoder.layer.*.attention.self", Pairs(c.heads)
+    return [
+        (f"{theirs}.{{query,key}}", "blocks.*.attn.{q,k}", pairs),
+        *backbone_names("roformer"),
+        qkv_names("roformer"),
+        ("cls.predictions.transform.{dense,LayerNorm}", "head.{dense,norm}"),
+        *out_names("cls.predictions", "head", c.tied),
+        ("classifier.{dense,out_proj}", "head.{pool.dense,label}"),
+        ("classifier", "head.tag"),
+    ]
+
+
+def read_roformer(hf_config: dict[str, Any]) -> dict[str, Any]:
+    """Token vectors as wide as the layers: files with narrow ones are not read."""
+    dim = hf_config.get("hidden_size", 768)
+    if (hf_config.get("embedding_size") or dim) != dim:
+        raise ConfigError(
+            f"config.json has embedding_size={hf_config['embedding_size']}", f"it must be {dim}"
+        )
+    return {}
+
+
+ROFORMER = replace(
+    BERT, name="roformer", config=RoFormerConfig, build=roformer, names=roformer_names, prefix="roformer",
+    presets={"roformer-chinese-base": RoFormerConfig()}, tiny=RoFormerConfig(**TINY), objective="masked",
+    model_types=("roformer",), heads=published_heads("RoFormer", words="mlm"),
+    require={"rotary_value": (False,), "is_decoder": (False,), "add_cross_attention": (False,)},
+    read=read_roformer, reads={"embedding_size": "int"}, write=lambda c: {"embedding_size": c.dim},
+    infer=None,
+    copies={theirs: ours.replace("bert.", "roformer.") for theirs, ours in BERT.copies.items()},
+    drop=("*embed_positions.weight",), gguf="", gguf_names=(), gguf_keys={}, gguf_read=None, gguf_write=None,
+    paper="Su et al. 2021, arXiv 2104.09864",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class NomicBertConfig(Config):
+    vocab: int = 30528
+    dim: int = 768
+    layers: int = 12
+    heads: int = 12
+    head_dim: int = derived(lambda c: head_size(c.dim, c.heads))
+    hidden: int = derived(lambda c: 4 * c.dim)
+    context: int = 2048
+    types: int = from_zero(2)
+    act: str = "silu"
+    rope_base: float = 1000.0
+    rope_scaling: Scaling | None = None
+    norm_eps: float = 1e-12
+    dropout: float = 0.0
+    tied: bool = True
+    head: str = "mlm"
+
+
+def nomic_bert(c: NomicBertConfig) -> LM:
+    norm, rotary = lambda: LayerNorm(c.dim, c.norm_eps), Rotary(c.head_dim, c.rope_base, c.rope_scaling)
+    embed = Embedding(c.vocab, c.dim, types=c.types, norm=norm(), dropout=c.dropout)
+    attn = lambda: Attention(c.dim, c.heads, head_dim=c.head_dim, rotary=rotary, dropout=c.dropout)
+    ffn = lambda: GatedMLP(c.dim, c.hidden, activation(c.act))
+    blocks = [Block(norm, "post", c.dropout, attn=attn(), ffn=ffn()) for _ in range(c.layers)]
+    head = choose_head(
+        c.head,
+        mlm=lambda: MLMHead(c.dim, c.vocab, activation(c.act), eps=c.norm_eps, tied=c.tied, spare=not c.tied),
+        **encoder_heads(c.dim, c.labels, lambda: Pooler(c.dim), c.dropout),
+    )
+    return LM(embed, Stack(blocks), head, causal=False)
+
+
+LAYER = "nomic_bert.encoder.layers.*"
+
+
+def nomic_bert_names(c: NomicBertConfig) -> list[Row]:
+    return [
+        ("nomic_bert.embeddings.{word,token_type}_embeddings", "embed.{token,types}"),
+        ("nomic_bert.emb_ln", "embed.norm"),
+        (f"{LAYER}.attn.Wqkv", ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v"), Fused()),
+        (f"{LAYER}.attn.out_proj", "blocks.*.attn.o"),
+        (f"{LAYER}.mlp.{{fc11,fc12,fc2}}", "blocks.*.ffn.{up,gate,down}"),
+        (f"{LAYER}.{{norm1,norm2}}", "blocks.*.{attn,ffn}_norm"),
+        ("cls.predictions.transform.{dense,layer_norm}", "head.{dense,norm}"),
+        *out_names("cls.predictions", "head", c.tied),
+        ("nomic_bert.pooler.dense", "head.pool.dense"),
+        ("classifier", "head.label"),
+        ("classifier", "head.tag"),
+        ("qa_outputs", "head.span"),
+    ]
+
+
+KEYS = published_keys(
+    NomicBertConfig, layer_norm_eps="norm_eps", hidden_dropout_prob="dropout",
+    attention_probs_dropout_prob="dropout",
+)  # fmt: skip
+
+# The first files are configured in GPT-2's words.
+OLDER = {
+    "n_embd": "dim", "n_layer": "layers", "n_head": "heads", "n_inner": "hidden", "n_positions": "context",
+    "layer_norm_epsilon": "norm_eps", "resid_pdrop": "dropout", "rotary_emb_base": "rope_base",
+}  # fmt: skip
+
+
+def read_nomic_bert(hf_config: dict[str, Any]) -> dict[str, Any]:
+    older = {ours: hf_config[theirs] for theirs, ours in OLDER.items() if theirs in hf_config}
+    context = older.get("context", hf_config.get("max_position_embeddings", 2048))
+    base, scaling = read_rope({"rope_theta": older.get("rope_base", 1000.0), **hf_config}, context)
+    return {**older, "rope_base": base, "rope_scaling": scaling}
+
+
+GGUF_NAMES: list[Row] = [
+    ("token_{embd,types,embd_norm}", "embed.{token,types,norm}"),
+    FUSED_QKV,
+    ("blk.*.attn_output", "blocks.*.attn.o"),
+    ("blk.*.{attn,layer}_output_norm", "blocks.*.{attn,ffn}_norm"),
+    ("blk.*.ffn_{gate,up,down}", "blocks.*.ffn.{gate,up,down}"),
+]
+
+NOMIC_BERT = Family(
+    "nomic-bert", NomicBertConfig, nomic_bert, nomic_bert_names, KEYS,
+    presets={
+        "nomic-bert-2048": NomicBertConfig(),
+        "nomic-embed-text-v1.5": NomicBertConfig(context=8192, head="none"),
+    },
+    tiny=NomicBertConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64),
+    objective="masked", prefix="nomic_bert", model_types=("nomic_bert",),
+    heads=published_heads("NomicBert", "span", words="mlm"),
+    require={
+        "activation_function": ("swiglu",), "prenorm": (False,), "use_rms_norm": (False, None),
+        "qkv_proj_bias": (False,), "mlp_fc1_bias": (False,), "mlp_fc2_bias": (False,),
+        "rotary_emb_fraction": (1.0,), "rotary_emb_interleaved": (False,), "rotary_scaling_factor": (None,),
+    },
+    read=read_nomic_bert,
+    reads={theirs: "int" if theirs.startswith("n_") else "float" for theirs in OLDER},
+    copies={
+        "cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    gguf="nomic-bert", gguf_names=GGUF_NAMES, gguf_head="none",
+    gguf_write=lambda c: {"nomic-bert.attention.causal": False},
+    gguf_keys=gguf_keys("nomic-bert", NomicBertConfig) | {"tokenizer.ggml.token_type_count": "types"},
+    paper="Nussbaum et al. 2024, arXiv 2402.01613",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModernBertConfig(Config):
+    vocab: int = 50368
+    dim: int = 768
+    layers: int = 22
+    heads: int = 12
+    hidden: int = derived(lambda c: 3 * c.dim // 2)
+    context: int = 8192
+    window: int = 128  # tokens that a local layer sees, half of them on each side
+    local: tuple[int, ...] = derived(lambda c: tuple(i for i in range(c.layers) if i % 3))
+    act: str = "gelu"
+    rope_base: float = 160000.0
+    rope_scaling: Scaling | None = None
+    local_rope_base: float = 10000.0
+    local_rope_scaling: Scaling | None = None
+    norm_eps: float = 1e-5
+    norm_bias: bool = False
+    bias: bool = False  # of the attention's matrices
+    ffn_bias: bool = False
+    head_bias: bool = False  # of the matrix that a head begins with
+    head_act: str = "gelu"
+    out_bias: bool = True  # of the words
+    pooling: str = "first"  # which vector is classified: of the first token, or the mean
+    dropout: float = 0.0
+    tied: bool = True
+    head: str = "mlm"
+
+    def check(self) -> None:
+        wrong = [i for i in self.local if not 0 <= i < self.layers]
+        if wrong:
+            raise ConfigError(f"local has {wrong[0]}", hint=f"layers are 0 … {self.layers - 1}")
+        check_choice("pooling", self.pooling, ("first", "mean"), ConfigError)
+
+
+def modernbert(c: ModernBertConfig) -> LM:
+    size = head_size(c.dim, c.heads)
+    norm = lambda: LayerNorm(c.dim, c.norm_eps, bias=c.norm_bias)
+    turns = Rotary(size, c.rope_base, c.rope_scaling)
+    local_turns = Rotary(size, c.local_rope_base, c.local_rope_scaling)
+
+    def block(i: int) -> Block:
+        local = i in c.local
+        attn = Attention(
+            c.dim, c.heads, bias=c.bias, rotary=local_turns if local else turns,
+            window=c.window // 2 + 1 if local else None, dropout=c.dropout,
+        )  # fmt: skip
+        ffn = GatedMLP(c.dim, c.hidden, activation(c.act), bias=c.ffn_bias, dropout=c.dropout)
+        return Block(norm, attn=attn, ffn=ffn)
+
+    blocks = [block(i) for i in range(c.layers)]
+    blocks[0].attn_norm = nn.Identity()  # the embedding's norm stands just before it
+    embed = Embedding(c.vocab, c.dim, norm=norm(), dropout=c.dropout)
+    return LM(embed, Stack(blocks, norm()), modernbert_head(c), causal=False)
+
+
+def modernbert_head(c: ModernBertConfig) -> Head:
+    """Every head begins with norm(act(dense x)), of all tokens or of the one vector that it classifies."""
+    norm, act = lambda: LayerNorm(c.dim, c.norm_eps, bias=c.norm_bias), activation(c.head_act)
+    mlm: dict[str, Any] = dict(eps=c.norm_eps, tied=c.tied, norm_bias=c.norm_bias, out_bias=c.out_bias)
+    return choose_head(
+        c.head,
+        mlm=lambda: MLMHead(c.dim, c.vocab, act, bias=c.head_bias, **mlm),
+        **encoder_heads(
+            c.dim, c.labels, lambda: Pooler(c.dim, act, token=c.pooling, bias=c.head_bias, norm=norm()),
+            c.dropout, lambda: Transform(c.dim, act, norm(), bias=c.head_bias),
+        ),
+    )  # fmt: skip
+
+
+MODERNBERT_NAMES: list[Row] = [
+    ("model.embeddings.{tok_embeddings,norm}", "embed.{token,norm}"),
+    ("model.layers.*.attn.Wqkv", ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v"), Fused()),
+    ("model.layers.*.attn.Wo", "blocks.*.attn.o"),
+    ("model.layers.*.mlp.Wi", ("blocks.*.ffn.gate", "blocks.*.ffn.up"), Fused()),
+    ("model.layers.*.mlp.Wo", "blocks.*.ffn.down"),
+    ("model.layers.*.{attn,mlp}_norm", "blocks.*.{attn,ffn}_norm"),
+    ("model.final_norm", "blocks.norm"),
+    *(("head.{dense,norm}", f"head.{where}{{dense,norm}}") for where in ("", "pool.", "transform.")),
+    ("decoder", "head.out"),
+    *(("classifier", f"head.{kind}") for kind in ("label", "tag", "span")),
+]
+
+MODERNBERT_KEYS = published_keys(
+    ModernBertConfig, local_attention="window", hidden_activation="act", norm_eps="norm_eps",
+    norm_bias="norm_bias", classifier_bias="head_bias", classifier_activation="head_act",
+    decoder_bias="out_bias", attention_dropout="dropout", mlp_dropout="dropout", embedding_dropout="dropout",
+)  # fmt: skip
+POOLING = {"cls": "first", "mean": "mean"}
+
+
+def read_modernbert(hf_config: dict[str, Any]) -> dict[str, Any]:
+    """Newer files list the kind of every layer; older ones say which layers are global."""
+    layers, apart = hf_config.get("num_hidden_layers", 22), hf_config.get("global_attn_every_n_layers", 3)
+    # A head of sentence vectors, which is ours, uses the same key.
+    own = str(hf_config.get("model_type")).startswith("heedful-")
+    pooling = "cls" if own else hf_config.get("classifier_pooling", "cls")
+    local = read_local_layers(hf_config, (i for i in range(layers) if i % apart))
+    return {"local": local, "pooling": POOLING.get(pooling, pooling)}
+
+
+def write_modernbert(c: ModernBertConfig) -> dict[str, Any]:
+    return {"classifier_pooling": next(theirs for theirs, ours in POOLING.items() if ours == c.pooling)}
+
+
+MODERNBERT_GGUF_NAMES: list[Row] = [
+    ("token_{embd,embd_norm}", "embed.{token,norm}"),
+    FUSED_QKV,
+    ("blk.*.ffn_up", ("blocks.*.ffn.gate", "blocks.*.ffn.up"), Fused()),
+    *ROWS,
+]
+APART = "modern-bert.attention.sliding_window_pattern"  # how many layers the global ones are apart
+
+
+def read_modernbert_gguf(source: GGUFFile) -> dict[str, Any]:
+    layers, apart = source.metadata.get("modern-bert.block_count", 22), source.metadata.get(APART, 3)
+    return {"local": tuple(i for i in range(layers) if i % max(apart, 1))}
+
+
+def write_modernbert_gguf(c: ModernBertConfig) -> dict[str, Any]:
+    apart = next((i for i in range(1, c.layers) if i not in c.local), c.layers)
+    return {APART: apart, "modern-bert.attention.causal": False}
+
+
+MODERNBERT = Family(
+    "modernbert", ModernBertConfig, modernbert, MODERNBERT_NAMES, MODERNBERT_KEYS,
+    presets={
+        "modernbert-base": ModernBertConfig(),
+        "modernbert-large": ModernBertConfig(dim=1024, layers=28, heads=16, hidden=2624),
+    },
+    tiny=ModernBertConfig(vocab=128, dim=32, layers=3, heads=4, hidden=48, context=64, window=4),
+    objective="masked", prefix="model", model_types=("modernbert",),
+    heads=published_heads("ModernBert", words="mlm"),
+    read=read_modernbert, write=write_modernbert, usual=no_token_ids,
+    reads={
+        "layer_types": "tuple[str, ...]", "global_attn_every_n_layers": "int", "rope_parameters": "dict",
+        "global_rope_theta": "float", "local_rope_theta": "float",
+    },
+    copies={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    gguf="modern-bert", gguf_names=MODERNBERT_GGUF_NAMES, gguf_head="none", gguf_read=read_modernbert_gguf,
+    gguf_write=write_modernbert_gguf, gguf_keys=gguf_keys("modern-bert", ModernBertConfig),
+    paper="Warner et al. 2024, arXiv 2412.13663",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class EuroBertConfig(LlamaConfig):
+    vocab: int = 128256
+    dim: int = 768
+    layers: int = 12
+    heads: int = 12
+    hidden: int = 3072
+    context: int = 8192
+    rope_base: float = 250000.0
+    norm_eps: float = 1e-5
+    head: str = "mlm"
+
+
+def eurobert(c: EuroBertConfig) -> LM:
+    head = choose_head(
+        c.head, mlm=lambda: PlainMLMHead(c.dim, c.vocab, tied=c.tied, bias=c.ffn_bias),
+        tag=lambda: TagHead(c.dim, c.labels), none=NoHead,
+    )  # fmt: skip
+    return llama(c, head=head, causal=False)
+
+
+OWN_NAMES: list[Row] = [("classifier", "head.tag"), *NAMES]
+
+EUROBERT = descend(
+    LLAMA, "eurobert", EuroBertConfig, build=eurobert, names=OWN_NAMES, objective="masked",
+    presets={
+        "eurobert-210m": {},
+        "eurobert-610m": dict(dim=1152, layers=26, heads=18, kv_heads=6, hidden=4096),
+        "eurobert-2.1b": dict(dim=2304, layers=32, heads=18, kv_heads=6, hidden=6144),
+    },
+    tiny=dict(head="mlm"),
+    heads={"mlm": "EuroBertForMaskedLM", "tag": "EuroBertForTokenClassification", "none": "EuroBertModel"},
+    usual=no_token_ids, absent={"rope_theta": 10000.0}, paper="Boizard et al. 2025, arXiv 2503.05500",
+)  # fmt: skip

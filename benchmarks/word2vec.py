@@ -1,10 +1,10 @@
-"""word2vec beside gensim: speed, peak memory and quality on the ELTeC novels (11 M words).
+"""Compare word2vec with gensim: speed, peak memory and quality on the ELTeC novels (11 M words).
 
     HEED_DATA=… python benchmarks/word2vec.py speed       # each combination, alternating, median of five
     HEED_DATA=… python benchmarks/word2vec.py quality     # five epochs, three seeds each
     HEED_DATA=… python benchmarks/word2vec.py record      # write results/word2vec-*.json from the runs so far
 
-`speed` takes --words (of the text, from its beginning), --epochs, --threads, --repeat, and --beside FOLDER,
+`speed` takes --words (of the text, from its beginning), --epochs, --threads, --repeat, and --compare FOLDER,
 the `src` of another version of heedful that takes its turn as "other". HEED_DATA is a folder with
 lm/eltec-eng/train.jsonl.xz and wordvec/. gensim is needed here and nowhere else. Every run is a process of
 its own, so that neither warms up or weighs down the other.
@@ -148,7 +148,7 @@ def run_apart(who: str, *rest: object, source: Path | None = None) -> Run:
 def speed(options: argparse.Namespace) -> None:
     """Let the programs take turns; keep the medians and their ratios to gensim's."""
     text = corpus(options.words)
-    programs = {"gensim": None, "heedful": None} | ({"other": options.beside} if options.beside else {})
+    programs = {"gensim": None, "heedful": None} | ({"other": options.compare} if options.compare else {})
     for who in list(programs)[1:]:  # compile once, before any clock runs
         run_apart(who, corpus(20_000), "skipgram", "negative", 1, 1, 0, source=programs[who])
     for mode, loss in COMBINATIONS:
@@ -292,7 +292,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--beside", type=Path)
+    parser.add_argument("--compare", type=Path)
     options = parser.parse_intermixed_args()
     if options.what == "one":
         one(*options.rest)

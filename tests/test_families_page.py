@@ -15,13 +15,17 @@ from tests.parity.cases import CASES
 PAGE = Path(__file__).parents[1] / "docs" / "families.md"
 HEAD = """# What a family costs
 
-A published architecture is one file in `models/`, or a part of a relative's, and a name in `MODULES` of
-`models/__init__.py` ([CONTRIBUTING](../CONTRIBUTING.md)). *Lines* are those of the file for each family in
-it: config, build function, names, keys, presets, imports. *Changed* is how it differs from its parent.
-*Configs* are the rows in which each family equals `transformers`, both ways, padded on either side
-(`pytest tests/parity`); the properties over the registry run for every family. Median: {median:g} lines.
+A published family takes {median:g} lines at the median. It is one file in `models/`, or a part of a
+relative's file, and a name in `MODULES` of `models/__init__.py`. [CONTRIBUTING.md](../CONTRIBUTING.md) shows
+how to add one.
 
-This page is written by `python -m tests.test_families_page`.
+- *Lines* are the lines of the file, divided by the families in it: config, build function, names, keys,
+  presets and imports.
+- *Changed* is how the family differs from its parent.
+- *Configs* is the number of configs per family in which heedful and `transformers` give equal results, in
+  both directions and with padding on either side (`pytest tests/parity`).
+
+`python -m tests.test_families_page` writes this page.
 
 | families | file | lines | changed | configs |
 | --- | --- | ---: | --- | ---: |
@@ -31,10 +35,14 @@ This page is written by `python -m tests.test_families_page`.
 TAIL = """
 ## Sizes
 
-{confirmed} presets of these families have the number of parameters that is published, to the unit;
-`tests/models/published_counts.py` says for each who states it. For {unconfirmed} we have no exact number
-from others: {names}. They are counted from the sizes of their papers and cards.
-A preset is the base model of its name: one that follows instructions may state another context.
+{confirmed} presets of these families have exactly the published number of parameters.
+`tests/models/published_counts.py` gives the source of each number. No exact number is published for
+{unconfirmed} presets. We counted those from the sizes in their papers and cards. A preset is the base model
+of its name. A version that follows instructions may state another context.
+
+| presets without a published number |
+| --- |
+| {names} |
 """
 
 
@@ -42,8 +50,8 @@ REFUSED_HEAD = """
 ## Model types that are refused
 
 `transformers` {version} has {count} model types with a class for causal, masked or conditional language
-modelling. heedful reads {known} of them. A file of another type stops with an error. The second column is
-judged from their papers and sources and was not tried.
+modelling. heedful reads {known} of them. Loading a file of another type stops with an error. The first
+column is our judgement from papers and sources. We have not tried it.
 
 | what it would need | model types |
 | --- | --- |
@@ -64,7 +72,7 @@ NEEDS = {
         "ernie4_5_moe glm4_moe glm4_moe_lite hunyuan_v1_moe minimax_m2 flex_olmo jetmoe dots1 afmoe "
         "solar_open qwen3_5_moe qwen3_5_moe_text llama4_text longcat_flash exaone_moe"
     ),
-    "state spaces, recurrences or convolutions beside attention": (
+    "state spaces, recurrences or convolutions next to attention": (
         "bamba falcon_h1 granitemoehybrid jamba nemotron_h zamba zamba2 recurrent_gemma lfm2 lfm2_moe "
         "kimi_linear minimax xlstm rwkv convbert bailing_hybrid"
     ),

@@ -26,7 +26,7 @@ def read_wav(path: str | Path) -> Tensor:
     """Return the samples of a WAV file between −1 and 1, the mean of its channels."""
     path = Path(path).expanduser()
     if not path.is_file():
-        raise NotFound(f"there is no sound {str(path)!r:.200}", hint="give the path of a .wav file")
+        raise NotFound(f"file not found: {str(path)!r:.200}", hint="give the path of a .wav file")
     convert = f"convert it: ffmpeg -i INPUT -ar {RATE} -ac 1 -c:a pcm_s16le OUTPUT.wav"
     try:
         with wave.open(str(path)) as file:

@@ -1,20 +1,20 @@
-"""What a model costs, counted without making it: parameters, FLOPs and memory per token.
+"""Count what a model costs without building it: parameters, FLOPs and memory per token.
 
-parameters           the backbone: everything but task heads; an untied output matrix belongs to it, and a
-                     pooler that was published with it
-active               those that one token meets: all but the experts it is not sent to, and the bias
-                     that steers their choice
-flops_per_token      2 · (weights a token is multiplied with)  +  4 · T · heads · head size per attention,
-                     T the length: multiplications and additions, forward only (training: 3 ×). A plain
-                     Transformer layer: 24 · dim² + 4 · T · dim. A causal mask is not deducted, a window
-                     is. An encoder-decoder counts a token on either side
-kv_bytes_per_token   what every further token adds to a decoder's memory (keys and values, latents); in a
-                     layer with a window nothing, once T fills it
-state_bytes          what a recurrent layer holds however long the text is, and a window that is full
-without_embeddings   the size N of scaling laws (Kaplan et al. 2020 §2.1): no table of tokens, positions or
-                     types, and no untied output matrix
-notes, matrices      as textbooks count GPT-3: every head's matrices on their own, the output matrix
-                     apart from the table even if they are one; no biases, norms or positions
+parameters           The backbone without task heads. An untied output matrix counts, and so does a pooler
+                     that was published with the model.
+active               The parameters that one token uses. Experts that it is not sent to do not count, nor
+                     the bias that steers the choice of experts.
+flops_per_token      2 · (weights a token is multiplied with)  +  4 · T · heads · head size per attention.
+                     T is the length. Multiplications and additions count, forward only (training: 3 ×).
+                     A plain Transformer layer has 24 · dim² + 4 · T · dim. A causal mask is not deducted,
+                     but a window is. An encoder-decoder counts a token on either side.
+kv_bytes_per_token   The memory that every further token adds in a decoder: keys and values, or latents. A
+                     layer with a window adds nothing once T fills it.
+state_bytes          The memory of recurrent layers, which does not grow with the text, and of full windows.
+without_embeddings   The size N of scaling laws (Kaplan et al. 2020 §2.1), without tables of tokens,
+                     positions and types, and without an untied output matrix.
+notes, matrices      Textbooks count GPT-3 this way: the matrices of every head separately, and the output
+                     matrix apart from the table even if they are one. No biases, norms or positions.
 """
 
 from __future__ import annotations

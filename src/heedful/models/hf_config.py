@@ -114,7 +114,7 @@ OLDER = {GLOBAL: ("rope_theta", "global_rope_theta"), LOCAL: ("rope_local_base_f
 
 
 def read_rope_by_kind(family: Family, hf_config: dict[str, Any], context: int) -> dict[str, Any]:
-    """The fields of layers without and with a window, which have rotary positions of their own."""
+    """Return the fields of rotary positions that differ between layers with and without a window."""
     check_kinds("config.json:", hf_config, {"rope_parameters": "dict"})
     stated, out = hf_config.get("rope_parameters") or {}, dict[str, Any]()
     for kind, prefix in KINDS.items():

@@ -36,7 +36,9 @@ MAX_BATCH_LOGITS = 1 << 26  # held at once
 
 @dataclass(frozen=True)
 class TextScore:
-    """The log-probability of a text, token by token. `likeliest`: where the model would have written it.
+    """The log-probability of a text, token by token.
+
+    `likeliest` marks the tokens that the model would have written.
 
     Without anything before it the first token of a text is taken as given and not counted.
     """

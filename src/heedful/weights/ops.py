@@ -88,7 +88,7 @@ class Pairs(Op):
     """Rotary pairs stored side by side (x₀ x₁ | x₂ x₃ …); ours stand half a head apart.
 
     `rotary` turns the last N rows of each head (None: all), or the first of them. A norm with weights
-    for each head, (H, K), is one column.
+    per head, (H, K), is one column.
     """
 
     heads: int
@@ -116,7 +116,7 @@ class Pairs(Op):
 
 @dataclass(frozen=True)
 class Each(Op):
-    """One published tensor is split by `first`, and each of its parts changed by an op of its own."""
+    """Split one published tensor by `first`, and change each part by its op in `ops`."""
 
     first: Op
     ops: tuple[Op, ...]

@@ -2,8 +2,8 @@
 
 A chapter is a file NN_name.md in this folder. Its blocks of Python run from top to bottom in one namespace;
 a block that ends in an expression shows it, as a cell of a notebook does. outputs/NN_name has what each cell
-shows, by its number: text or SVG. What follows the heading INSTRUCTOR, the answers, stays with the teacher.
-A quoted line ("> …") is the point of its section: slides have it beside the figure.
+shows, by its number: text or SVG. The answers follow the heading INSTRUCTOR and are only for the teacher.
+A quoted line ("> …") is the point of its section: slides show it next to the figure.
 """
 
 from __future__ import annotations

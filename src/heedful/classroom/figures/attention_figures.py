@@ -56,10 +56,10 @@ def attention(
 
     `layer` is a name ("blocks.3.attn") or its place, `head` a number, "mean" or "max" over heads: what is
     drawn first, and by .svg, .png and .csv. `scale` is linear, sqrt or log. `hide_first` leaves the first
-    token out and makes the rows what they were. `words` draws words in place of pieces: what a word is given
-    is summed over its pieces, what it gives is their mean. `between` shows one of two texts on the other:
-    "A→A", "A→B", "B→A", "B→B", weights as they are. A model that attends to nothing gives a figure of its
-    states.
+    token out and makes the rows what they were. `words` draws words in place of pieces: weights to a
+    word are summed over its pieces, and weights from a word are their mean. `between` shows one of two texts
+    on the other: "A→A", "A→B", "B→A", "B→B", weights as they are. A model that attends to nothing gives a
+    figure of its states.
 
     `tokens` and `pattern` draw weights you have: (T, S), (H, T, S), (L, H, T, S) or a list of layers, such as
     `outputs.attentions`; `keys` names the columns where they are another sequence, `second` is where a second

@@ -121,7 +121,7 @@ class Figure:
         """Write .html, .svg, .png, .pdf, .csv or .json, as the name ends.
 
         `theme` is "light" or "dark": without it pictures are light, and a page follows the reader's system.
-        `title` and `axes` (rows, columns) replace what the figure says. For a picture, `width` is in inches,
+        `title` and `axes` (rows, columns) replace those of the figure. For a picture, `width` is in inches,
         `dpi` the pixels of a .png for each of them, and `font` the family of its texts.
         """
         for name, value in (("width", width), ("dpi", dpi)):

@@ -215,10 +215,10 @@ def model(
 ) -> Figure:  # fmt: skip
     """One text on its way through a model: tokens, vectors and positions, each layer, one head, the answer.
 
-    `layer` and `head` are what is unfolded, `row` the token whose path is shown: its name or its position;
-    the word written, where the model looks at a source. What is left out is the strongest look at another
-    word (see picture_choice.py). `beside` is a second text to change to, such as one with another last word;
-    `name` is the name of the model in the title.
+    `layer` and `head` are unfolded. `row` is the token whose path is shown, by its name or position; if the
+    model looks at a source, it is a written word. By default the figure shows the strongest look at another
+    word (see picture_choice.py). A second text, `beside`, can be shown in its place, such as one with another
+    last word. `name` is the name of the model in the title.
     """
     picture = model_picture(model, text, target, layer=layer, head=head, row=row)
     pictures = [picture]

@@ -2,9 +2,9 @@
 
 A stepper with its own kernels computes what it knows of parts, not their `forward`. So every part must be
 of a class it knows, exactly, and do exactly what the class does: no subclass, no `forward` put in the
-place of another, no hook (`find_fallback_reason`). A recorded step of the model's own parts is whatever they
-are; only what acts besides them, a hook or a method put in place of another, must run at every step and is
-not recorded (`find_recording_obstacle`). Anything else is computed by the plain stepper.
+place of another, no hook (`find_fallback_reason`). A recorded step calls the
+model's own parts, so they can be of any class. A hook, or a method put in place of another, must run at every
+step and cannot be recorded (`find_recording_obstacle`). Anything else is computed by the plain stepper.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def tensor_change(module: nn.Module, device: torch.device) -> str | None:
             if tensor is None:
                 continue
             if name not in spec:
-                return f"has a tensor {name!r} of its own"
+                return f"has an additional tensor {name!r}"
             if type(tensor) not in (kind, BlockTensor) or tensor.layout is not torch.strided:
                 return f"has a {name} that is a {type(tensor).__name__} with the layout {tensor.layout}"
             if tensor.device != device or not tensor.is_contiguous():

@@ -6,10 +6,10 @@
     slots.release(3)                               the slot stands still and may be written again
 
 `step` runs the model's own parts and nothing else, on the device alone: `past` (rows,) counts each row's
-positions there, and what a row has not written is masked. So a step can be recorded as one CUDA graph
-(engines/graph_stepper.py), and rows need neither one length nor one beginning. A prompt's padding is left out
-when it is copied. A row may hold `capacity` positions at most; the caller counts. A row that is not `active`
-keeps its positions, but not a recurrent state: every row is computed in every step.
+positions there, and positions that a row has not written are masked. So a step can be recorded as one CUDA
+graph (engines/graph_stepper.py), and rows need neither one length nor one beginning. A prompt's padding is
+left out when it is copied. A row may hold `capacity` positions at most; the caller counts. A row that is not
+`active` keeps its positions, but not a recurrent state: every row is computed in every step.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     y = act(W norm(x) + b) + r
 
 Inside a recorded step a norm and a product of few rows give a tensor that is not computed yet. An activation
-or a residual sum that follows becomes part of it; products of the same x are launched together; whatever else
-looks at it has it computed first. So the parts stay as they are written, and what a step launches is little
+or a residual sum that follows becomes part of it. Products of the same x are launched together. Any other
+operation on the tensor computes it first. So the parts stay as they are written, and a step launches little
 more than its products. Nothing waits longer than to the next write in place, or the end of the step.
 """
 

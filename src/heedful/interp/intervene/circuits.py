@@ -126,7 +126,7 @@ class _CircuitRunner:
         return sum(shares) / len(shares)
 
     def _read(self, cut: Sequence[Any], watch: Watch, corrupt: Watch, stream: Tensor) -> Tensor:
-        """What a part reads if some senders had written what they wrote in the corrupt prompt."""
+        """Return the stream that a part reads if some senders write as they did in the corrupt prompt."""
         for sender in cut:
             stream = stream - self.table.output_change(sender, watch, corrupt)
         return stream

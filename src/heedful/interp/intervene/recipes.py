@@ -207,10 +207,11 @@ def remove_direction(model: Model, direction: Tensor | Sequence[float]) -> Model
     """W ← W − v̂ v̂ᵀ W of every matrix that writes to the stream, in a copy of the model
 
     (Arditi et al. 2024, arXiv 2406.11717.) The copy behaves as if `steer(model, name, v, method="ablate")`
-    took v out of everything that is written, but it needs no watch. The direction of refusal is the
-    difference of means of requests that are refused and of harmless ones: `steering_vector(model, harmful,
-    harmless, "blocks.12.output", tokens="last")`. Token and position vectors and biases lose it too. A head
-    that shares its matrix with the token vectors gets a matrix of its own, as it was.
+    took v out of everything that is written, but it needs no watch. Token and position vectors and biases
+    also lose v. If the output matrix is shared with the token vectors, the output keeps an unchanged copy.
+
+    To remove refusal, take the difference of means of refused and harmless requests: `steering_vector(model,
+    harmful, harmless, "blocks.12.output", tokens="last")`.
     """
     if not isinstance(model, LM):
         raise InputError("this is for models with one stream", hint="choose a decoder or an encoder")

@@ -13,7 +13,7 @@ loss when its output replaces the value (`score_dictionary`). `saelens` reads an
     batchtopk   k per token on average over a batch; later, those above a threshold
                                                             (Bussmann et al. 2024, arXiv 2412.06410)
     l1          all above zero; their sum is penalized      (Bricken et al. 2023)
-    jumprelu    those above a threshold of their own        (Rajamanoharan et al. 2024, arXiv 2407.14435)
+    jumprelu    those above the threshold of each feature   (Rajamanoharan et al. 2024, arXiv 2407.14435)
     gated       one half chooses, the other sets the size   (Rajamanoharan et al. 2024, arXiv 2404.16014)
 
 Features of a matryoshka dictionary are ordered: the first few alone must already reconstruct the value as
@@ -153,7 +153,7 @@ class Dictionary(nn.Module):
         return self.decode(self.encode(x), x)
 
     def vector_scale(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what is subtracted from each vector, and what the rest is divided by, (…, 1)."""
+        """Return the shift that is subtracted from each vector and the scale that divides it, (…, 1)."""
         if self.config.normalize == "none":
             return x.new_zeros(()), x.new_ones(())
         x = x.float()

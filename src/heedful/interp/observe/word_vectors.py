@@ -164,9 +164,7 @@ def contextual_vectors(model: Model, word: str, sentences: Sequence[str]) -> dic
             items.append({"sentence": s, "position": at, "token": tokens[at], "context": text})
             rows.append([v[at] for v in every])
     if not items:
-        raise InputError(
-            f"no sentence has a token {word!r} of its own", hint="choose a word that is one token"
-        )
+        raise InputError(f"no sentence has the token {word!r}", hint="choose a word that is one token")
     vectors = [np.stack([row[k] for row in rows]) - sums[k] / tokens_read for k in range(len(names))]
     unit = [v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in vectors]
     layers = [name.removesuffix(".output") for name in names]

@@ -109,9 +109,9 @@ class TokenClassification(TrainableTask):
     ) -> Any:
         """Return [{"entity", "score", "index", "word", "start", "end"}]; joined, "entity_group" and no index.
 
-        `start` and `end` are characters of the text; `word` is a token as its vocabulary has it, and joined
-        what the text says from `start` to `end`: whole words, unless published weights have them joined by
-        "simple". `stride` None is a quarter of a window of `max_length` tokens; truncation=True reads the
+        `start` and `end` are characters of the text. `word` is a token as its vocabulary writes it. For
+        joined tokens it is the text from `start` to `end`: whole words, unless published weights ask for
+        "simple". `stride` None is a quarter of a window of `max_length` tokens. truncation=True reads the
         first one only. With `is_split_into_words` a text is a list of words, joined by `delimiter` (a space).
         `ignore_labels` None is "O" alone. grouped_entities=True is the older name of "simple", and of "first"
         together with `ignore_subwords`.

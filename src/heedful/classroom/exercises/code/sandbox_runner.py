@@ -188,7 +188,7 @@ def watch_python(function: Any) -> Iterator[None]:
 def watch_calls(student_file: str, ready_made: Sequence[str], copies: set[str]) -> Iterator[None]:
     """Collect calls of ready-made functions, and of heedful's, by any name that the student uses.
 
-    torch tells of its own functions, Python of those that are written in Python.
+    torch reports calls of its functions, and Python those of functions that are written in Python.
     """
     seen: set[types.CodeType] = set()
 

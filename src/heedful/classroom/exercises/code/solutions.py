@@ -2,7 +2,7 @@
 
 A stub is the signature and the docstring; `catalogue.py` cuts the rest off. Tests run the examples in the
 docstrings, and hold every function against the library's own part. The mistakes that grading can name are
-edits of these lines (`exercises.yaml`), so each step has a line of its own.
+edits of these lines (`exercises.yaml`), so each step is on a separate line.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def positional_encoding(length: int, dim: int, base: float = 10000.0) -> Tensor:
 
 
 def next_token_loss(logits: Tensor, tokens: Tensor, pad: int) -> Tensor:
-    """L = −mean log softmax(logits_t)[token_{t+1}], over all t whose next token is no padding
+    """L = −mean log softmax(logits_t)[token_{t+1}], over all t whose next token is not padding
 
     logits (B, T, V): those at t are computed from the tokens up to t. tokens (B, T); the token `pad` fills
     short rows up at their end. Natural logarithms. Every token that is predicted counts the same, so the mean
@@ -207,8 +207,8 @@ def beam_search(
 
     log_probs(ids) gives the log-probabilities (V,) of the token after `ids`; at the start ids is []. In
     each of at most `max_length` steps: continue every beginning by every token, and keep the `width`
-    continuations with the largest sum of log-probabilities. Of these, the ones that end with the token
-    `end` are finished and leave the beam; the others are continued. When no beginning or no step is left,
+    continuations with the largest sum of log-probabilities. Those that end with the token `end` are
+    finished and leave the beam; the others are continued. When no beginning or no step is left,
     those still running count as finished too, and the best of all is the one with the largest sum divided
     by length^penalty, where the length counts every token, `end` too. Returns its tokens and that score.
     (Sutskever et al. 2014 §3.2)

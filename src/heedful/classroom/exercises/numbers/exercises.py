@@ -1,10 +1,10 @@
 """Number exercises: a worked example with other numbers, drawn for a student, and the questions about it.
 
 A problem is a calculation of `heedful.explain` whose numbers follow from the exercise and the seed alone. The
-questions are some of its lines. An operand of a line refers to the line it comes from, so that a line can be
-worked again with what a student had before it. What is to be done and which lines are asked for stands in the
-worked example of the same name (arithmetic/examples/NAME.yaml); how its numbers are drawn stands below, with
-the mistakes that other numbers make.
+questions are some of its lines. An operand of a line refers to the line it comes from, so a line can be
+worked again with a student's earlier results. The worked example of the same name
+(arithmetic/examples/NAME.yaml) says what the task is and which lines are asked for. This file draws its
+numbers, and lists the mistakes that other numbers make.
 """
 
 from __future__ import annotations

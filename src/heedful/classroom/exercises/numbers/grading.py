@@ -373,7 +373,7 @@ def apply_mistake(tree: Tree, change: Change) -> Tree:
 def wrong_results(
     problem: Problem, question: NumberQuestion, substitutions: Mapping[int, np.ndarray]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the names of known mistakes and what comes out with each, from what the student had before."""
+    """Yield each known mistake by name, and its result when it starts from the student's earlier lines."""
     question_lines = {id(other.line) for other in problem.questions}
     line = question.line
     if line.operands is not None:

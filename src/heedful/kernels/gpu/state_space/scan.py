@@ -8,7 +8,7 @@
 `nn.state_space.scan.selective` is the definition. A warp reads a segment of the text for eight channels, one
 position after the other; each of the four lanes of a channel holds four of its 16 states.
 What needs no state (softplus, the gate, reading and writing) a lane does for every fourth position instead:
-`spread` hands such values to all four lanes, `fold` sums over the lanes and leaves each the sum of its own
+`spread` hands such values to all four lanes, `fold` sums over the lanes and leaves each lane the sum of its
 position. Going back, SPAN states are made again from the h kept before them. No exponent is ever positive.
 
 A vector has one number for each lane: number i belongs to lane i % 4 of channel i // 4, and eight channels

@@ -78,7 +78,7 @@ MPT_NAMES: list[Row] = [
 
 
 def read_mpt(hf_config: dict[str, Any]) -> dict[str, Any]:
-    """The attention's numbers stand in a table of their own."""
+    """Return the settings of MPT, whose attention has a separate table in config.json."""
     attn = {"alibi": True, "attn_type": "multihead_attention"} | (hf_config.get("attn_config") or {})
     if not attn["alibi"] or attn["attn_type"] != "multihead_attention" or attn.get("qk_ln"):
         raise ConfigError("config.json has another attn_config", hint="MPT is built here with ALiBi alone")

@@ -235,7 +235,7 @@ GPT_NEO_NAMES: list[Row] = [
 
 
 def bigcode_names(c: BigCodeConfig) -> list[Row]:
-    """Heads of their own keys are fused head by head, the one head of all after the queries."""
+    """Return the names: keys and values are fused head by head, or follow the queries if heads share them."""
     fused = Fused() if c.kv_heads == 1 else PerHead(c.heads)
     return [
         ("transformer.h.*.attn.c_attn", QKV, fused), ("transformer.h.*.attn.c_proj", "blocks.*.attn.o"),

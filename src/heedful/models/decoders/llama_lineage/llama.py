@@ -111,12 +111,12 @@ def llama(
     block: Callable[..., Part] = Block, embed_scale: float = 1.0, head: Head | None = None,
     causal: bool = True, **words: Any,
 ) -> LM:  # fmt: skip
-    """LLaMA, and what a descendant does otherwise, if given.
+    """Build LLaMA, or a descendant from the parts in which it differs.
 
     `attn(rotary, i)` and `ffn(i)` make the parts of layer i, `norm()` makes a norm, and
     `block(norm, attn=…, ffn=…)` puts them together. The embedding is multiplied by
     `embed_scale`. `words` are options of the head that predicts words. An encoder has `causal=False`
-    and perhaps a `head` of its own.
+    and may replace the `head`.
     """
     rotary = Rotary(vars(c).get("rope_dim", c.head_dim), c.rope_base, c.rope_scaling)
     norm = norm or (lambda: RMSNorm(c.dim, c.norm_eps))

@@ -1,4 +1,4 @@
-"""Descendants of LLaMA that need no part of their own.
+"""Descendants of LLaMA that need no new part.
 
 Arcee:      SwiGLU → an MLP with squared ReLU
 Ministral:  three of four layers have Mistral's window

@@ -25,7 +25,7 @@ export type Caps = {
   head: string; predicts: string | null; labels: string[] | null; embeddings: string[]; norm: string | null; kv_cache: boolean;
   chat: boolean; mask_token: string | null; tasks: string[]; topics: string[]; stacks: string[]; layers: number;
   tokenizer: { kind: string; size: number; merges: boolean; special: Record<string, string> } | null;
-  run: string | null; card: string | null; python: string; counts?: boolean; output?: boolean;
+  run: string | null; card: string | null; measured: { metric: string; score: number | string } | null; python: string; counts?: boolean; output?: boolean;
 };
 export type Token = { id: number; text: string; shown: string; start: number | null; end: number | null; special: boolean; word?: number };
 export type Top = { id: number; text: string; shown: string; logit?: number; p: number };

@@ -24,11 +24,11 @@ export function Go(props: { to: string; with?: Patch; class?: string; current?: 
   );
 }
 
-export function Title({ name, children }: { name: string; children?: ComponentChildren }) {
+export function Title({ name, lede = t(`ledes.${name}`), children }: { name: string; lede?: string; children?: ComponentChildren }) {
   return (
     <div class="title">
       <div class="named"><h1>{t(`pages.${name}`)}</h1><TermMark label={t(`pages.${name}`)} /></div>
-      <p class="lede"><Explained text={t(`ledes.${name}`)} /></p>
+      <p class="lede"><Explained text={lede} /></p>
       {children}
     </div>
   );
@@ -282,6 +282,13 @@ export function Facts({ rows }: { rows: [string, ComponentChildren][] }) {
       ))}
     </dl>
   );
+}
+
+/** How good a model is, by its card. */
+export function Measured({ caps }: { caps: Caps }) {
+  if (!caps.measured) return null;
+  const { metric, score } = caps.measured;
+  return <p class="muted small" data-measured>{t("play.measured", { model: caps.id, metric, score: typeof score === "number" ? figure(score) : score })}</p>;
 }
 
 export async function copy(text: string): Promise<void> {

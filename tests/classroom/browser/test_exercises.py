@@ -38,7 +38,7 @@ def test_a_pasted_solution_is_graded_and_a_hint_is_remembered(
     }
     assert found == {"bpe_merge": "wrong", "bahdanau_score": "right", "skipgram_step": "unfinished"}
     assert "is a return missing?" in page.inner_text("[data-grade=bpe_merge]")
-    page.wait_for_function("document.querySelector('[data-progress]').textContent.startsWith('1 of 10')")
+    page.wait_for_function("document.querySelector('[data-progress]').textContent.startsWith('1 of 15')")
     assert "tried" in page.inner_text("[data-exercise=bpe_merge]")
     page.reload()
     page.wait_for_selector("[data-hints] li")

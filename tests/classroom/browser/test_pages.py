@@ -140,7 +140,12 @@ OPENS = {
     "space?m=masked": "[data-groups]", "play?m=masked": "[data-part=answer]",
     "states?m=prose-lstm": ".fig-title:has-text('Mean of each gate')",
     "exercises?sort=numbers": "[data-questions] li", "positions?m=masked": ".fig-title:has-text('Table')",
-    "predict?m=masked": ".chip[aria-pressed=true]:has-text('[MASK]')",
+    "predict?m=masked": ".chip[aria-pressed=true]:has-text('[MASK]')", "reports": ".fig",
+    "predict?m=masked&T=1": ".fig-title:has-text('From logits to the masked word')",
+    "predict?m=prose": ".fig-title:has-text('From logits to the next token')",
+    "predict?m=sentiment": ".lede:has-text('nothing is sampled')",
+    "play?m=sentiment": "[data-measured]:has-text('SST-2 dev, accuracy: 0.8865')",
+    "exercises": "button:has-text('Begin with all 15')",
     "steps?m=masked": ".chip[aria-pressed=true]:has-text('sat')",
 }  # fmt: skip
 

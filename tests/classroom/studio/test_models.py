@@ -135,3 +135,17 @@ def test_only_the_models_used_last_stay_in_memory(models: Path) -> None:
     assert app.state.studio.registry.loaded_ids == names[1:]
     # A trace whose model was put away still answers: the model is read again.
     assert client.get(f"/api/trace/{first['id']}/lens").status_code == 200
+
+
+def test_the_record_says_how_good_a_model_is_by_its_card() -> None:
+    from heedful.classroom.studio.capabilities import CARDS, read_card, score_of
+    from heedful.classroom.studio.model_registry import Entry
+    from heedful.weights.hub import bundled_models
+
+    for name, path in bundled_models().items():
+        measured = score_of(read_card(Entry(name, "bundled", name, path)))
+        assert measured is not None, name
+        assert f"score: {measured['score']}" in (path / "README.md").read_text(encoding="utf-8")
+    chat = score_of(read_card(Entry("smollm2-135m-instruct", "package", "x", CARDS / "no-such-model")))
+    assert chat == {"metric": "right answers to ten questions of general knowledge", "score": 5}
+    assert score_of(None) is score_of("no head") is score_of("---\n[\n---\n") is None

@@ -113,6 +113,19 @@ def test_checkpoints_of_a_run_are_models(models: Path, run: Path) -> None:
     assert traced(page, "gpt@200")["prediction"]["top"] == traced(page, "decoder")["prediction"]["top"]
 
 
+def test_where_there_is_no_report_an_example_is_shown(tmp_path: Path) -> None:
+    client = TestClient(create_studio_app(runs_folder=tmp_path), base_url="http://127.0.0.1")
+    (name,) = get(client, "/api/reports")["reports"]
+    report = get(client, f"/api/reports/{name}")
+    assert report["example"]
+    assert report["path"] is None
+    assert {"loss", "positions", "gradients"} <= {section["name"] for section in report["sections"]}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "report.json").write_text('{"title": "Mine", "sections": []}', encoding="utf-8")
+    assert get(client, "/api/reports")["reports"] == ["mine"]
+    assert not get(client, "/api/reports/mine")["example"]
+
+
 def test_where_there_is_no_run_an_example_is_shown(tmp_path: Path) -> None:
     app = create_studio_app(models_folder=tmp_path, runs_folder=tmp_path)
     with TestClient(app, base_url="http://127.0.0.1") as empty:

@@ -49,7 +49,7 @@ export function ExercisesPage(_: { caps: Caps | undefined }) {
           <>
             <List found={found} chosen={name} />
             <One key={name} exercise={chosen} renew={renew} />
-            <Grading chosen={chosen} file={found.file} renew={renew} />
+            <Grading chosen={chosen} found={found} renew={renew} />
           </>
         );
       }}</Await>}
@@ -104,7 +104,7 @@ function One({ exercise, renew }: { exercise: Exercise; renew: () => void }) {
   );
 }
 
-function Grading({ chosen, file, renew }: { chosen: Exercise; file: string; renew: () => void }) {
+function Grading({ chosen, found, renew }: { chosen: Exercise; found: Exercises; renew: () => void }) {
   const kind = choice("from", KINDS, "text");
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<Problem>();
@@ -147,7 +147,7 @@ function Grading({ chosen, file, renew }: { chosen: Exercise; file: string; rene
           {kind === "text" && !draft.value.trim() ? (
             <>
               <button type="button" onClick={() => start(chosen.file)}>{t("exercises.startOne", { name: chosen.name })}</button>
-              <button type="button" onClick={() => start(file)}>{t("exercises.startAll")}</button>
+              <button type="button" onClick={() => start(found.file)}>{t("exercises.startAll", { n: found.exercises.length })}</button>
             </>
           ) : null}
         </div>

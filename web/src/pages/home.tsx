@@ -5,7 +5,7 @@ import { get } from "../http";
 import { FirstPicture, useReads } from "../picture";
 import { useResource } from "../resource";
 import { t } from "../strings";
-import { Await, count, CopyPython, Facts, Go, Panel, Warnings } from "../ui";
+import { Await, count, CopyPython, Facts, Go, Measured, Panel, Warnings } from "../ui";
 import { str } from "../url";
 import type { Run } from "./train";
 
@@ -97,6 +97,7 @@ function Inside({ caps }: { caps: Caps }) {
   return (
     <Panel title={t("home.inside", { model: caps.id })}>
       <Facts rows={rows} />
+      <Measured caps={caps} />
       {caps.card ? (
         <details>
           <summary>{t("home.card")}</summary>

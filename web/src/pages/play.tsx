@@ -6,7 +6,7 @@ import { Figure } from "../figure";
 import { call, events, post, Problem } from "../http";
 import { say } from "../live";
 import { t } from "../strings";
-import { brief, Busy, CopyPython, Go, NumberField, Panel, Segments, Slider, TextField, Title, useDraft, Warnings, Wrong } from "../ui";
+import { brief, Busy, CopyPython, Go, Measured, NumberField, Panel, Segments, Slider, TextField, Title, useDraft, Warnings, Wrong } from "../ui";
 import { choice, num, place, set, whole, type Patch } from "../url";
 import { ImageDesk } from "./image";
 import { Result, type Answer, type Searched } from "./result";
@@ -57,7 +57,7 @@ export function PlayPage({ caps }: { caps: Caps }) {
   }
   return (
     <>
-      <Title name="play" />
+      <Title name="play"><Measured caps={caps} /></Title>
       {caps.tasks.length > 1 ? (
         <Segments label={t("play.task")} value={task} onChange={(v) => set({ task: v, go: null })}
           choices={caps.tasks.map((k) => ({ value: k, label: t(`tasks.${k}`) }))} />

@@ -24,9 +24,10 @@ export function PredictPage({ caps }: { caps: Caps }) {
       </>
     );
   }
+  const kind = caps.predicts !== "words" ? "answers" : caps.kind === "encoder" ? "masked" : "next";
   return (
     <>
-      <Title name="predict" />
+      <Title name="predict" lede={t(`predict.ledes.${kind}`)} />
       <Ask caps={caps} text={question.text} />
       <Await of={trace}>{(trace) => (
         <>
@@ -58,14 +59,15 @@ function Words({ caps, trace }: { caps: Caps; trace: Trace }) {
   const vocabulary = useVocabulary(caps.id);
   const causal = caps.kind !== "encoder";
   const mask = caps.mask_token;
+  const masked = rows[position]?.text === mask;
   return (
     <>
       <Panel>
         <p class="label">{t(causal ? "predict.after" : "predict.at")}</p>
         <Chips tokens={rows} picked={position} onPick={(pos) => set({ pos }, "replace")} label={t(causal ? "predict.after" : "predict.at")} />
-        {!causal && mask && rows[position]?.text !== mask ? <p class="muted small">{t("predict.unmasked", { mask })}</p> : null}
+        {!causal && mask && !masked ? <p class="muted small">{t("predict.unmasked", { mask })}</p> : null}
       </Panel>
-      <Await of={logits}>{({ values }) => <Await of={vocabulary}>{({ shown }) => <Chosen trace={trace} logits={values} shown={shown} position={position} title={t(causal ? "predict.title" : "predict.titleAt")} />}</Await>}</Await>
+      <Await of={logits}>{({ values }) => <Await of={vocabulary}>{({ shown }) => <Chosen trace={trace} logits={values} shown={shown} position={position} title={t(causal ? "predict.title" : masked ? "predict.titleMasked" : "predict.titleAt")} />}</Await>}</Await>
     </>
   );
 }
@@ -82,7 +84,7 @@ function Chosen({ trace, logits, shown, position, title }: { trace: Trace; logit
   const most = () => listed(logits, 20, token);
   return (
     <Panel>
-      <Figure title={title} name="next-token" model={trace.model}
+      <Figure title={title} name="prediction" model={trace.model}
         drawing={() => drawBars(most().map((id) => ({ label: name(id), value: steps.final[id], chosen: id === token })))}
         csv={() => [["id", "token", "logit", "p", "temperature", "top_k", "top_p", "final"], ...most().map((id) => [id, name(id), logits[id], steps.p[id], steps.heated[id], steps.topK[id], steps.topP[id], steps.final[id]])]}
         html={{ kind: "next_token", data: { logits, names: shown, sampling: { temperature: sampling.temperature, top_k: sampling.topK, top_p: sampling.topP, min_p: sampling.minP }, seed, count: 20 } }} python={trace.python}>

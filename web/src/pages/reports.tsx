@@ -9,7 +9,7 @@ import { Await, Panel, Select, Title } from "../ui";
 import { choice, set } from "../url";
 
 type Section = { name: string; title: string; text: string[]; figure: FigureJson };
-type Report = { id: string; title: string; command: string; about: Record<string, string>; sections: Section[]; path: string };
+type Report = { id: string; title: string; command: string; about: Record<string, string>; sections: Section[]; path: string | null; example: boolean };
 
 export function ReportsPage() {
   const listed = useResource<{ reports: string[] }>("reports", () => get("/api/reports"));
@@ -17,11 +17,10 @@ export function ReportsPage() {
     <>
       <Title name="reports" />
       <Await of={listed}>{({ reports }) => {
-        if (!reports.length) return <Panel><p>{t("reports.none")}</p><pre>heed race --quick{"\n"}heed scale --quick</pre></Panel>;
         const id = choice("report", reports, reports[0]);
         return (
           <>
-            <div class="row"><Select label={t("reports.which")} value={id} onChange={(report) => set({ report }, "replace")} choices={reports.map((name) => ({ value: name, label: name }))} /></div>
+            {reports.length > 1 ? <div class="row"><Select label={t("reports.which")} value={id} onChange={(report) => set({ report }, "replace")} choices={reports.map((name) => ({ value: name, label: name }))} /></div> : null}
             <OneReport key={id} id={id} />
           </>
         );
@@ -39,10 +38,11 @@ function OneReport({ id }: { id: string }) {
   return (
     <Await of={found}>{(report) => (
       <>
+        {report.example ? <Panel><p>{t("reports.example")}</p><pre>heed race --quick{"\n"}heed scale --quick</pre></Panel> : null}
         <Panel title={report.title}>
           <p class="muted">{Object.entries(report.about).map(([name, value]) => `${name}: ${value}`).join(" · ")}</p>
           <pre>{report.command}</pre>
-          <p class="muted small">{t("reports.files")} <code>{report.path}</code></p>
+          {report.path ? <p class="muted small">{t("reports.files")} <code>{report.path}</code></p> : null}
         </Panel>
         {report.sections.map((section) => (
           <Panel key={section.name} title={section.title}>

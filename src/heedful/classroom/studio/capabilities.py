@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import nn
 
 from heedful.classroom.arithmetic.from_model import TOPICS, Subject
@@ -31,6 +33,27 @@ from heedful.tasks.task import Task
 from heedful.word2vec import Word2Vec
 
 MAX_CARD_BYTES = 200_000  # of a model card that is shown
+CARDS = Path(__file__).parent / "cards"  # cards of installed models that have none of their own
+
+
+def read_card(entry: Entry) -> str | None:
+    """Return the text of a model's card: its own README.md, or ours for an installed model without one."""
+    card = (entry.path if entry.path.is_dir() else entry.path.parent) / "README.md"
+    if entry.source == "package" and not card.is_file():
+        card = CARDS / f"{entry.id}.md"
+    short = card.is_file() and card.stat().st_size <= MAX_CARD_BYTES
+    return card.read_text(encoding="utf-8", errors="replace") if short else None
+
+
+def score_of(card: str | None) -> dict[str, Any] | None:
+    """Return {"metric", "score"} from the YAML head of a card, or None if it has no such head."""
+    parts = (card or "").split("---\n", 2)
+    try:
+        head = yaml.safe_load(parts[1]) if len(parts) == 3 and not parts[0] else None
+    except yaml.YAMLError:
+        return None
+    measured = isinstance(head, Mapping) and {"metric", "score"} <= head.keys()
+    return {"metric": str(head["metric"]), "score": head["score"]} if measured else None
 
 
 def topics_of(model: Model) -> list[str]:
@@ -98,11 +121,9 @@ def capabilities(loaded_model: LoadedModel, python: str) -> dict[str, Any]:
     """The capability record of a loaded model."""
     entry, model = loaded_model.entry, loaded_model.model
     kind = "vectors" if isinstance(model, Word2Vec) else model.kind
-    card = (entry.path if entry.path.is_dir() else entry.path.parent) / "README.md"
-    short = card.is_file() and card.stat().st_size <= MAX_CARD_BYTES
-    text = card.read_text(encoding="utf-8", errors="replace") if short else None
+    card = read_card(entry)
     about = {"id": entry.id, "source": entry.source, "kind": kind, "tasks": tasks_of(model),
-             "run": entry.run, "card": text, "python": python}  # fmt: skip
+             "run": entry.run, "card": card, "measured": score_of(card), "python": python}  # fmt: skip
     if isinstance(model, Word2Vec):
         size = model.input.size + (0 if model.output is None else model.output.size)
         return about | {

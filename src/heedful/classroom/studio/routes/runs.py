@@ -25,6 +25,7 @@ LOOK = 0.5  # seconds between looks at a run that goes on
 QUIET = 15.0  # seconds after which a line is sent that says nothing
 EXAMPLE_COMMAND = "heed train shakespeare-char-cpu input.txt --steps 500 --set evaluate.every=50"
 EXAMPLES = Path(__file__).parents[1] / "example_run"  # the log of one finished run, without its weights
+EXAMPLE_REPORTS = Path(__file__).parents[1] / "example_report"  # of `heed race` on three small systems
 FRESH = 60.0  # seconds after which a run that writes nothing counts as over
 
 
@@ -158,8 +159,9 @@ def follow_run(
 
 
 def reports_in(root: Path) -> dict[str, Path]:
-    """Return every report below the folder of runs by its name there, the newest first."""
+    """Return every report below the folder of runs by its name there, the newest first; or the example."""
     files = sorted(root.glob("*/report.json"), key=lambda p: -p.stat().st_mtime) if root.is_dir() else []
+    files = files or list(EXAMPLE_REPORTS.glob("*/report.json"))
     return {path.parent.name: path for path in files}
 
 
@@ -179,4 +181,6 @@ def one_report(id: str, studio: Here) -> Response:
     report: dict[str, Any] = read_json(reports[id])
     if not isinstance(report.get("title"), str) or not isinstance(report.get("sections"), list):
         raise CorruptFile(f"{reports[id]} is not a report", hint="run the comparison again")
-    return Json(report | {"id": id, "path": str(reports[id].parent / "report.html")})
+    example = EXAMPLE_REPORTS in reports[id].parents
+    path = None if example else str(reports[id].parent / "report.html")
+    return Json(report | {"id": id, "path": path, "example": example})

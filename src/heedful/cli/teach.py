@@ -402,7 +402,7 @@ def grade_folder(
     jobs: int | None, json: bool,
 ) -> None:  # fmt: skip
     """Mark a folder of submissions; write the table and the reports, or print the table."""
-    from heedful.classroom.exercises.classes import LMS_FORMATS, grade_class, read_class
+    from heedful.classroom.exercises.classes import LMS_FORMATS, format_points, grade_class, read_class
     from heedful.core.files import write_text
 
     check_choice("lms", lms, LMS_FORMATS)
@@ -419,7 +419,7 @@ def grade_folder(
     if json:
         return as_json({"points": points, "students": {one.student: one.total for one in result.marks}})
     rows = [
-        (one.student, f"{one.total:.4g}", str(one.days_late or ""), "; ".join(one.notes))
+        (one.student, format_points(one.total), str(one.days_late or ""), "; ".join(one.notes))
         for one in result.marks
     ]
     print_table(("student", "points", "days late", "notes"), rows, right=("points", "days late"))

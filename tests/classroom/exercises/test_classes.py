@@ -123,6 +123,11 @@ def test_a_class_of_30_is_marked_in_one_command_by_all_cores(capsys: pytest.Capt
     assert len(list(Path("marks").iterdir())) == 30
 
 
+def test_marks_are_not_rounded_to_four_figures() -> None:
+    points = (0.0, 5.0, 10.875, 1 / 3, 1234.5678)
+    assert [*map(classes.format_points, points)] == ["0", "5", "10.875", "0.3333", "1234.5678"]
+
+
 def test_a_key_cannot_be_printed_without_the_secret(capsys: pytest.CaptureFixture[str]) -> None:
     class_file = write_class(2, {"cat-sat": 5})
     heed(capsys, "exercise", "--class", "class.yaml", "--out", "sheets")

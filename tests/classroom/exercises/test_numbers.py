@@ -112,6 +112,16 @@ def test_a_zero_beside_wrong_entries_earns_nothing() -> None:
     assert grade.points == 0
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_what_rounds_to_zero_earns_nothing_with_a_wrong_sign(name: str) -> None:
+    for seed in SEEDS:
+        problem = new_problem(name, seed)
+        for question in problem.questions:
+            if np.abs(question.line.value).max() > 10.0**-question.digits:
+                answers = {**key_of(problem), question.number: (-question.line.value).ravel().tolist()}
+                assert grade_of(problem, answers).questions[question.number - 1].points == 0, seed
+
+
 def column_exponents(problem: Problem) -> list[float]:
     t, d = problem.values["positions"][0], problem.values["dim"]
     return [(math.cos if j % 2 else math.sin)(t / 10000 ** (j / d)) for j in range(d)]
@@ -127,6 +137,11 @@ def causal_weights(problem: Problem) -> np.ndarray:
     scores = problem.questions[1].line.value.copy()
     scores[problem.values["tokens"].index(problem.values["query"]) + 1 :] = -np.inf
     return np.exp(scores) / np.exp(scores).sum()
+
+
+def gates_swapped(problem: Problem) -> Any:
+    x, h, W, U, b = (np.asarray(problem.values[key]) for key in ("x", "h", "W", "U", "b"))
+    return 1 / (1 + np.exp(-(x @ W[1] + h @ U[1] + b[1])))  # f in the place of i
 
 
 def planted(name: str, seed: str, number: int, wrong: Callable[[Problem, np.ndarray], Any]) -> str:
@@ -159,6 +174,7 @@ MISTAKES: list[tuple[str, int, Callable[[Problem, np.ndarray], Any], str]] = [
     ("temperature", 4, lambda p, v: v * math.log10(2), "log₁₀ stands where log₂ belongs"),
     ("cross-entropy-gradient", 2, lambda p, v: v / math.log(10), "log₁₀ stands where ln belongs"),
     ("cat-sat", 4, lambda p, v: causal_weights(p), "causal mask"),
+    ("hello-lstm", 2, lambda p, v: gates_swapped(p), "the rows of i and f are swapped"),
 ]  # fmt: skip
 
 

@@ -218,6 +218,11 @@ class StudentMarks:
         return round(max(0.0, sum(mark.points for mark in self.exercises.values()) - self.lost), 4)
 
 
+def format_points(points: float) -> str:
+    """Return points with up to four digits after the point, of which no zero stands at the end."""
+    return f"{round(points, 4):.10g}"
+
+
 @dataclass(frozen=True)
 class ClassMarks:
     """The marks of a class on one assignment."""
@@ -239,11 +244,11 @@ class ClassMarks:
         if lms == "canvas":  # its second row says what the column counts
             writer.writerow(["Points Possible", *[""] * (len(roster) - 1), points])
         for one in self.marks:
-            each = [f"{mark.points:.4g}" for mark in one.exercises.values()]
-            notes = "; ".join(one.notes)
+            each = [format_points(mark.points) for mark in one.exercises.values()]
+            notes, total = "; ".join(one.notes), format_points(one.total)
             cells: dict[str, list[Any]] = {
-                "plain": [*each, f"{one.total:.4g}", points, one.days_late, notes],
-                "moodle": [f"{one.total:.4g}", points, self.report(one)], "canvas": [f"{one.total:.4g}"],
+                "plain": [*each, total, points, one.days_late, notes],
+                "moodle": [total, points, self.report(one)], "canvas": [total],
             }  # fmt: skip
             student = self.students.get(one.student, {next(iter(roster)): one.student})
             writer.writerow([*(student.get(column, "") for column in roster), *cells[lms]])
@@ -252,11 +257,11 @@ class ClassMarks:
     def report(self, one: StudentMarks) -> str:
         """Return the report of a student as Markdown."""
         lines = [f"# {self.assignment.name}: {one.student}", ""]
-        lines += [f"**{one.total:.4g} of {self.assignment.points:g} points**", ""]
+        lines += [f"**{format_points(one.total)} of {self.assignment.points:g} points**", ""]
         if one.lost:
-            lines += [f"{one.days_late} days late: {one.lost:.4g} points are lost.", ""]
+            lines += [f"{one.days_late} days late: {format_points(one.lost)} points are lost.", ""]
         for name, mark in one.exercises.items():
-            points = f"{mark.points:.4g} of {self.assignment.exercises[name]:g}"
+            points = f"{format_points(mark.points)} of {self.assignment.exercises[name]:g}"
             lines += [f"## {name}: {points}", "", *(f"    {line}" for line in mark.lines), ""]
         return "\n".join([*lines, *(f"- {note}" for note in one.notes)]).rstrip() + "\n"
 

@@ -151,8 +151,8 @@ def grade_question(
         return QuestionGrade(question, "right", 1.0), own
     if share == 1.0:
         return QuestionGrade(question, "carried forward", 1.0, "right with your earlier numbers"), own
-    # A zero stays zero with a wrong sign, scale or root: beside a wrong entry it earns no share of the point.
-    counts = ~((key == 0) & (by_key | by_own))
+    # What rounds to zero does so with a wrong sign, scale or root: beside a wrong entry it earns nothing.
+    counts = ~((np.abs(key) <= tolerance) & (by_key | by_own))
     share = float(((by_key | by_own) & counts).sum() / counts.sum())
     named = name_mistake(problem, question, own, results, loose)
     wrong = [str(n + 1) for n in np.flatnonzero(~(by_key | by_own))]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heedful.classroom.exercises.code.catalogue import check_names, hints_of, stubs, summaries, write_stubs
+from heedful.classroom.exercises.code_exercises import check_names, hints_of, stubs, summaries, write_stubs
 from heedful.classroom.exercises.student_record import (
     count_done,
     describe_states,
@@ -27,8 +27,8 @@ from heedful.core.progress import show_progress
 
 if TYPE_CHECKING:
     from heedful.classroom.arithmetic.worked import Derivation
-    from heedful.classroom.exercises.numbers.exercises import Problem
-    from heedful.classroom.exercises.numbers.grading import SheetGrade
+    from heedful.classroom.exercises.number_exercises import Problem
+    from heedful.classroom.exercises.number_grading import SheetGrade
 
 
 ClassPath = Annotated[
@@ -184,7 +184,7 @@ def exercise_command(
     if names and names[0] == "code":
         return exercise_code(names[1:], list_all, hint, output, force, json)
     if list_all or not names:
-        from heedful.classroom.exercises.numbers.exercises import EXERCISES
+        from heedful.classroom.exercises.number_exercises import EXERCISES
 
         print_progress("task", {name: exercise.task for name, exercise in EXERCISES.items()}, json)
         return None if json else print("heed exercise code --list names the functions to write.")
@@ -198,8 +198,8 @@ def exercise_command(
 
         class_file = read_class(class_path)
         owner = class_file.owner(class_file.choose_assignment(assignment) if assignment else None)
-    from heedful.classroom.exercises.numbers.exercises import new_problem
-    from heedful.classroom.exercises.numbers.sheets import FORMATS, SUFFIXES
+    from heedful.classroom.exercises.number_exercises import new_problem
+    from heedful.classroom.exercises.sheets import FORMATS, SUFFIXES
 
     problem = new_problem(names[0], "0" if seed is None else seed, digits, owner)
     if format is None and output is not None:
@@ -311,7 +311,7 @@ def exercise_code(
 
 def ask_in_terminal(problem: Problem) -> None:
     """Ask the questions on stdin, print the marks, and keep the progress."""
-    from heedful.classroom.exercises.numbers.grading import run_quiz
+    from heedful.classroom.exercises.number_grading import run_quiz
 
     def ask(prompt: str) -> str | None:
         try:
@@ -327,7 +327,7 @@ def ask_in_terminal(problem: Problem) -> None:
 
 def keep_sheet_progress(grade: SheetGrade) -> None:
     """Count a try of a number exercise."""
-    from heedful.classroom.exercises.numbers.grading import is_passed
+    from heedful.classroom.exercises.number_grading import is_passed
 
     keep_progress({grade.problem.exercise.name: "right" if is_passed(grade) else "wrong"})
 
@@ -381,8 +381,8 @@ def grade_command(
         raise InputError(
             f"{names[0]!r}: a sheet is marked as a whole", hint="functions are named for a .py file"
         )
-    from heedful.classroom.exercises.numbers.grading import grade_answers, is_passed
-    from heedful.classroom.exercises.numbers.sheets import read_sheet
+    from heedful.classroom.exercises.number_grading import grade_answers, is_passed
+    from heedful.classroom.exercises.sheets import read_sheet
 
     grade = grade_answers(*read_sheet(path))
     keep_sheet_progress(grade)
@@ -434,10 +434,10 @@ def grade_folder(
 
 def grade_code(path: Path, names: Sequence[str] = (), *, json: bool = False) -> None:
     """Grade a file, keep the progress, and leave with exit code 1 if a function is wrong."""
-    from heedful.classroom.exercises.code.sandbox import NURSERY
+    from heedful.classroom.exercises.sandbox import NURSERY
 
     NURSERY.start()  # it imports torch while the next line does
-    from heedful.classroom.exercises.code.grading import grade_solution
+    from heedful.classroom.exercises.code_grading import grade_solution
 
     result = grade_solution(path, names or None)
     keep_progress(

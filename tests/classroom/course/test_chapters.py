@@ -26,8 +26,8 @@ import torch
 from heedful.classroom import course
 from heedful.classroom.arithmetic.worked import Derivation
 from heedful.classroom.course import FENCE, Chapter, chapters, find_chapter, write_notebooks, write_slides
-from heedful.classroom.exercises.code.catalogue import code_exercises
-from heedful.classroom.exercises.numbers.exercises import EXERCISES
+from heedful.classroom.exercises.code_exercises import code_exercises
+from heedful.classroom.exercises.number_exercises import EXERCISES
 from heedful.classroom.figures import Figure
 from heedful.core.errors import InputError, NotFound
 from heedful.weights.hub import BASES, installed_models

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from heedful.classroom.exercises.code.sandbox import SandboxLimits, run_submission
-from heedful.classroom.exercises.code.sandbox_protection import PROTECTIONS
+from heedful.classroom.exercises.sandbox import SandboxLimits, run_submission
+from heedful.classroom.exercises.sandbox_protection import PROTECTIONS
 
 # Everything is imported first: an escape must not fail because its module cannot be read.
 SUBMISSION = """

@@ -15,9 +15,9 @@ import pytest
 
 from heedful.classroom.exercises import classes
 from heedful.classroom.exercises.classes import ClassFile, read_class
-from heedful.classroom.exercises.code.catalogue import CodeExercise, code_exercises, edit_text, solution_texts
-from heedful.classroom.exercises.numbers.exercises import new_problem
-from heedful.classroom.exercises.numbers.sheets import FORMATS, key_numbers, read_sheet
+from heedful.classroom.exercises.code_exercises import CodeExercise, code_exercises, edit_text, solution_texts
+from heedful.classroom.exercises.number_exercises import new_problem
+from heedful.classroom.exercises.sheets import FORMATS, key_numbers, read_sheet
 from heedful.cli import main
 from heedful.core.errors import InputError, NotFound
 from tests.refusal import refused

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import heedful
-from heedful.classroom.exercises.code import grading as code_compare
-from heedful.classroom.exercises.code import models as code_models
-from heedful.classroom.exercises.code.catalogue import (
+from heedful.classroom.exercises import code_grading as code_compare
+from heedful.classroom.exercises import code_models
+from heedful.classroom.exercises.code_exercises import (
     CodeExercise,
     Mistake,
     code_exercises,
@@ -30,7 +30,7 @@ from heedful.classroom.exercises.code.catalogue import (
     stubs,
     write_stubs,
 )
-from heedful.classroom.exercises.code.grading import find_difference, is_finite
+from heedful.classroom.exercises.code_grading import find_difference, is_finite
 from heedful.core.errors import InputError, NotFound
 from tests.classroom.exercises.library_parts import PARTS
 from tests.refusal import refused

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from heedful.classroom.exercises.code.catalogue import stub_file, stubs
-from heedful.classroom.exercises.code.grading import ExerciseGrade, grade_solution, grade_source
-from heedful.classroom.exercises.code.sandbox import SandboxLimits, SolutionError
+from heedful.classroom.exercises.code_exercises import stub_file, stubs
+from heedful.classroom.exercises.code_grading import ExerciseGrade, grade_solution, grade_source
+from heedful.classroom.exercises.sandbox import SandboxLimits, SolutionError
 from heedful.core.errors import InputError, NotFound
 from tests.refusal import refused
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from heedful.classroom.exercises.code.catalogue import CodeExercise, code_exercises
-from heedful.classroom.exercises.code.grading import find_mistakes, first_difference
-from heedful.classroom.exercises.code.sandbox import SolutionError
+from heedful.classroom.exercises.code_exercises import CodeExercise, code_exercises
+from heedful.classroom.exercises.code_grading import find_mistakes, first_difference
+from heedful.classroom.exercises.sandbox import SolutionError
 
 PLAIN = Path(__file__).parent / "variants" / "plain.py"
 SWAPPED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}

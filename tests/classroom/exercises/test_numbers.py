@@ -12,9 +12,9 @@ import torch
 
 from heedful.classroom.arithmetic.explain import examples
 from heedful.classroom.arithmetic.worked import evaluate_tree
-from heedful.classroom.exercises.numbers.exercises import EXERCISES, Problem, new_problem
-from heedful.classroom.exercises.numbers.grading import SheetGrade, grade_answers, hint_lines, read_numbers
-from heedful.classroom.exercises.numbers.sheets import key_numbers
+from heedful.classroom.exercises.number_exercises import EXERCISES, Problem, new_problem
+from heedful.classroom.exercises.number_grading import SheetGrade, grade_answers, hint_lines, read_numbers
+from heedful.classroom.exercises.sheets import key_numbers
 from heedful.core.errors import InputError, NotFound
 from tests.classroom.exercises.number_answers import AGAIN, tensor
 

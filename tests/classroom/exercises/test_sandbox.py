@@ -14,21 +14,21 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.classroom.exercises.code.grading import grade_source
-from heedful.classroom.exercises.code.sandbox import (
+from heedful.classroom.exercises.code_grading import grade_source
+from heedful.classroom.exercises.sandbox import (
     INHERITED_VARIABLES,
     NURSERY,
     SandboxLimits,
     run_submission,
 )
-from heedful.classroom.exercises.code.sandbox_messages import (
+from heedful.classroom.exercises.sandbox_protection import PROTECTIONS
+from heedful.classroom.exercises.sandbox_runner import (
     MessageError,
     Other,
     copy_value,
     pack_record,
     read_records,
 )
-from heedful.classroom.exercises.code.sandbox_protection import PROTECTIONS
 from heedful.core.errors import HeedfulError
 from tests.classroom.exercises.escapes import ESCAPES, successful_escapes
 

@@ -13,9 +13,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from heedful.classroom.exercises.numbers.exercises import EXERCISES, new_problem
-from heedful.classroom.exercises.numbers.grading import grade_answers, run_quiz
-from heedful.classroom.exercises.numbers.sheets import (
+from heedful.classroom.exercises.number_exercises import EXERCISES, new_problem
+from heedful.classroom.exercises.number_grading import grade_answers, run_quiz
+from heedful.classroom.exercises.sheets import (
     FORMATS,
     READ,
     SUFFIXES,

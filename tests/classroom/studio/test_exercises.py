@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from heedful.classroom.exercises.numbers.exercises import EXERCISES, new_problem
-from heedful.classroom.exercises.numbers.sheets import key_text
+from heedful.classroom.exercises.number_exercises import EXERCISES, new_problem
+from heedful.classroom.exercises.sheets import key_text
 
 SOLUTIONS = Path(__file__).parents[1] / "exercises"
 

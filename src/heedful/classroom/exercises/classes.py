@@ -35,9 +35,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from heedful.classroom.exercises.code.catalogue import solution_texts, stub_file, stubs
-from heedful.classroom.exercises.numbers.exercises import EXERCISES, Owner, Problem, new_problem
-from heedful.classroom.exercises.numbers.sheets import (
+from heedful.classroom.exercises.code_exercises import solution_texts, stub_file, stubs
+from heedful.classroom.exercises.number_exercises import EXERCISES, Owner, Problem, new_problem
+from heedful.classroom.exercises.sheets import (
     FORMATS,
     READ,
     SUFFIXES,
@@ -371,7 +371,7 @@ def grade_submission(submission: Submission) -> StudentMarks:
 
 
 def _grade_sheet(path: Path, submission: Submission) -> Iterator[tuple[str, ExerciseMark]]:
-    from heedful.classroom.exercises.numbers.grading import grade_answers
+    from heedful.classroom.exercises.number_grading import grade_answers
 
     problem, answers = read_sheet(path, submission.owner)
     name, points = problem.exercise.name, submission.assignment.exercises.get(problem.exercise.name)
@@ -385,7 +385,7 @@ def _grade_sheet(path: Path, submission: Submission) -> Iterator[tuple[str, Exer
 
 
 def _grade_code(path: Path, submission: Submission) -> Iterator[tuple[str, ExerciseMark]]:
-    from heedful.classroom.exercises.code.grading import grade_solution
+    from heedful.classroom.exercises.code_grading import grade_solution
 
     exercises = submission.assignment.exercises
     names = [name for name in exercises_in(path) if name in exercises]
@@ -457,9 +457,9 @@ def _problem_text(problem: Problem) -> str:
 
 def check_function(function: Callable[..., Any], points: float) -> float:
     """Return the points of a function that is right; raise AssertionError with what is wrong with it."""
-    from heedful.classroom.exercises.code.catalogue import code_exercises
-    from heedful.classroom.exercises.code.grading import grade_function
-    from heedful.classroom.exercises.code.sandbox import FunctionRun, SolutionError
+    from heedful.classroom.exercises.code_exercises import code_exercises
+    from heedful.classroom.exercises.code_grading import grade_function
+    from heedful.classroom.exercises.sandbox import FunctionRun, SolutionError
 
     exercise, outputs = code_exercises()[function.__name__], []
     for case in exercise.cases():
@@ -477,7 +477,7 @@ def check_numbers(
     name: str, seed: str, class_name: str, secret: str, answers: Mapping[int, Any], points: float
 ) -> float:
     """Return the points of answers; raise AssertionError if there are none, with what is wrong with them."""
-    from heedful.classroom.exercises.numbers.grading import grade_answers
+    from heedful.classroom.exercises.number_grading import grade_answers
 
     grade = grade_answers(new_problem(name, seed, owner=Owner(class_name, secret)), answers)
     for row in grade.rows():

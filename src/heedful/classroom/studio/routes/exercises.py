@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from heedful.classroom.exercises.code.catalogue import (
+from heedful.classroom.exercises.code_exercises import (
     check_names,
     code_exercises,
     hints_of,
@@ -19,10 +19,10 @@ from heedful.classroom.exercises.code.catalogue import (
     stubs,
     summaries,
 )
-from heedful.classroom.exercises.code.grading import grade_solution, grade_source
-from heedful.classroom.exercises.numbers.exercises import EXERCISES, new_problem
-from heedful.classroom.exercises.numbers.grading import grade_answers, hint_lines
-from heedful.classroom.exercises.numbers.sheets import check_answers, given_texts
+from heedful.classroom.exercises.code_grading import grade_solution, grade_source
+from heedful.classroom.exercises.number_exercises import EXERCISES, new_problem
+from heedful.classroom.exercises.number_grading import grade_answers, hint_lines
+from heedful.classroom.exercises.sheets import check_answers, given_texts
 from heedful.classroom.exercises.student_record import (
     describe_states,
     next_exercise,
@@ -87,7 +87,7 @@ def grade(body: Solution) -> Response:
     except OSError as error:
         notes.append(f"progress could not be kept: {error.strerror}")
     arguments = repr(given or "solution.py") + (f", {names!r}" if names else "")
-    python = "from heedful.classroom.exercises.code.grading import grade_solution\n\n"
+    python = "from heedful.classroom.exercises.code_grading import grade_solution\n\n"
     python += f"print(grade_solution({arguments}).to_dict())"
     return Json(result.to_dict() | {"notes": notes, "python": python})
 

@@ -26,20 +26,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heedful.classroom.exercises.code.catalogue import Output
-from heedful.classroom.exercises.code.sandbox_protection import PRINT_FILE, PROTECTIONS
+from heedful.classroom.exercises.code_exercises import Output
+from heedful.classroom.exercises.sandbox_protection import PRINT_FILE, PROTECTIONS
 from heedful.core.errors import HeedfulError
 
 FILE, END = "the file", "the end"  # what the process is at, besides functions
 RESULT_BYTES = 128 << 20
-GRACE_SECONDS = (
-    60.0  # after which a nursery that does not answer is ended: it may import torch on a busy machine
-)
+GRACE_SECONDS = 60.0  # until a nursery that does not answer is ended: it may import torch on a busy machine
 INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH")
 START = """
 import sys
 sys.path.insert(0, sys.argv[1])  # the same heedful as the grader's: -I leaves out PYTHONPATH
-from heedful.classroom.exercises.code.sandbox_runner import serve
+from heedful.classroom.exercises.sandbox_runner import serve
 serve()
 """
 
@@ -114,7 +112,7 @@ class Nursery:
             else:
                 self.process.communicate()  # closes the pipes to the one that has ended
             inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-            command = [sys.executable, "-I", "-B", "-c", START, str(Path(__file__).parents[4])]
+            command = [sys.executable, "-I", "-B", "-c", START, str(Path(__file__).parents[3])]
             self.errors.truncate(0)
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
@@ -137,7 +135,7 @@ class Nursery:
                 answer = process.stdout.readline()
             except (
                 BaseException
-            ):  # Ctrl-C: the submission ends with the nursery, and its answer is not waited for
+            ):  # Ctrl-C: the submission ends with the nursery, its answer is not waited for
                 process.kill()
                 raise
             finally:
@@ -181,10 +179,7 @@ def run_process(job: dict[str, Any], limits: SandboxLimits, result: SubmissionRe
         if not paths["results"].exists():
             raise HeedfulError("the process that grades a file did not start", hint=NURSERY.last_error())
         trace = paths["trace"].read_bytes()[:20_000].decode("utf-8", errors="replace")
-        from heedful.classroom.exercises.code.sandbox_messages import (  # torch: while it runs
-            MessageError,
-            read_records,
-        )
+        from heedful.classroom.exercises.sandbox_runner import MessageError, read_records  # imports torch
 
         begin, unreadable = {"begin": ""}, None
         try:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.classroom.exercises.code.catalogue import (
+from heedful.classroom.exercises.code_exercises import (
     Case,
     CodeExercise,
     Function,
@@ -31,8 +31,8 @@ from heedful.classroom.exercises.code.catalogue import (
     check_names,
     code_exercises,
 )
-from heedful.classroom.exercises.code.sandbox import FunctionRun, SandboxLimits, SolutionError, run_submission
-from heedful.classroom.exercises.code.sandbox_messages import Other
+from heedful.classroom.exercises.sandbox import FunctionRun, SandboxLimits, SolutionError, run_submission
+from heedful.classroom.exercises.sandbox_runner import Other
 from heedful.core.errors import InputError
 from heedful.core.files import missing_file
 

@@ -1,8 +1,8 @@
 """The functions that students write, each as a textbook would write it.
 
-A stub is the signature and the docstring; `catalogue.py` cuts the rest off. Tests run the examples in the
-docstrings, and hold every function against the library's own part. The mistakes that grading can name are
-edits of these lines (`exercises.yaml`), so each step is on a separate line.
+A stub is the signature and the docstring; `code_exercises.py` cuts the rest off. Tests run the examples in
+the docstrings, and hold every function against the library's own part. The mistakes that grading can name are
+edits of these lines (`code_exercises.yaml`), so each step is on a separate line.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ import numpy as np
 
 from heedful.classroom.arithmetic.explain import explain_values
 from heedful.classroom.arithmetic.worked import Operation, Reference, Tree, evaluate_tree, is_arrangement
-from heedful.classroom.exercises.numbers.exercises import NumberQuestion, Problem
-from heedful.classroom.exercises.numbers.sheets import head_lines, is_blank, key_text, question_line
+from heedful.classroom.exercises.number_exercises import NumberQuestion, Problem
+from heedful.classroom.exercises.sheets import head_lines, is_blank, key_text, question_line
 
 Verdict = Literal["right", "carried forward", "partly right", "wrong", "missing", "unreadable"]
 TOLERANCE_UNITS = 1.0 + 1e-9  # units of the last digit asked for

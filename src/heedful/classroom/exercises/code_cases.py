@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from heedful.classroom.exercises.code.catalogue import Case
+from heedful.classroom.exercises.code_exercises import Case
 
 
 def random_tensors(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.classroom.arithmetic.render import TEX, Style, formula_latex, strip_quotes
-from heedful.classroom.exercises.numbers.exercises import NumberQuestion, Owner, Problem, new_problem
+from heedful.classroom.exercises.number_exercises import NumberQuestion, Owner, Problem, new_problem
 from heedful.core.errors import InputError
 from heedful.core.files import missing_file
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from heedful.classroom.exercises.code.catalogue import Function, Output
+from heedful.classroom.exercises.code_exercises import Function, Output
 from heedful.core.errors import InputError
 from heedful.data.batches import Batches
 from heedful.data.examples.language_modeling import next_token

@@ -1,7 +1,8 @@
 """The code exercises, and the file of stubs that a student fills in.
 
-solutions.py has every function written out, exercises.yaml its title, hints and known mistakes, cases.py the
-inputs it is tried on, and models.py the model it then stands in. A mistake is an edit of the solution's text.
+code_solutions.py has every function written out, code_exercises.yaml its title, hints and known mistakes,
+code_cases.py the inputs it is tried on, and code_models.py the model it then stands in. A mistake is an edit
+of the solution's text.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from heedful.core.files import write_text
 if TYPE_CHECKING:
     from torch import Tensor
 
-SOLUTIONS = Path(__file__).with_name("solutions.py")
+SOLUTIONS = Path(__file__).with_name("code_solutions.py")
 HEADER = '''"""Fill in the functions, then: heed grade {name}
 
 Each function is tried on several inputs, then stands in the place of the library's own in a real model.
@@ -78,20 +79,20 @@ class CodeExercise:
 
     def place_in_model(self, function: Function) -> Output:
         """Return the model's output with a function in its place; models are imported here, not before."""
-        from heedful.classroom.exercises.code import models
+        from heedful.classroom.exercises import code_models
 
-        output: Output = getattr(models, f"place_{self.name}")(function)
+        output: Output = getattr(code_models, f"place_{self.name}")(function)
         return output
 
     def with_mistakes(self, *mistakes: Mistake) -> Function | None:
         """Return the solution with mistakes in it; None if their edits do not go together."""
-        from heedful.classroom.exercises.code import solutions
+        from heedful.classroom.exercises import code_solutions
 
         head, body = solution_texts()[self.name]
         edited = edit_text(body, [mistake.edit for mistake in mistakes])
         if edited is None:
             return None
-        namespace = dict(vars(solutions))
+        namespace = dict(vars(code_solutions))
         try:
             exec(f"{head}\n{edited}", namespace)  # the package's own text
         except SyntaxError:
@@ -125,7 +126,7 @@ def exercise_texts() -> dict[str, dict[str, Any]]:
     from heedful.classroom.yaml_files import load_yaml
 
     texts: dict[str, dict[str, Any]] = load_yaml(
-        SOLUTIONS.with_name("exercises.yaml").read_text(encoding="utf-8")
+        SOLUTIONS.with_name("code_exercises.yaml").read_text(encoding="utf-8")
     )
     return texts
 
@@ -163,11 +164,11 @@ def hints_of(name: str) -> list[str]:
 @functools.cache
 def code_exercises() -> dict[str, CodeExercise]:
     """Return the exercises by name; torch is imported here, not before."""
-    from heedful.classroom.exercises.code import cases, solutions
+    from heedful.classroom.exercises import code_cases, code_solutions
 
     return {
         name: CodeExercise(
-            name, row["title"], getattr(solutions, name), getattr(cases, name),
+            name, row["title"], getattr(code_solutions, name), getattr(code_cases, name),
             tuple(Mistake(mistake, **texts) for mistake, texts in row["mistakes"].items()),
             row["model"], tuple(row.get("outputs", ())), tuple(row.get("ready_made", ())),
         )

@@ -1,1 +1,0 @@
-"""Functions to write: stubs, definitions, mistakes that can be named, and grading in a limited process."""

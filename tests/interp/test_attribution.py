@@ -81,7 +81,7 @@ def test_a_head_that_tells_replaced_words_is_attributed_token_by_token() -> None
 def test_a_model_in_whole_numbers_has_gradients_and_shares_that_sum(family: str, kind: str) -> None:
     model = quantize(tiny(family), kind)
     text = given(model)
-    found = attribution(model, text, position=2, steps=512)  # type: ignore[arg-type]
+    found = attribution(model, text, position=2)  # type: ignore[arg-type]
     assert found.gap is not None
     assert found.total is not None
     assert abs(found.gap) <= 1e-3 * max(1.0, abs(found.total))

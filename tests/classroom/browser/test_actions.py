@@ -359,7 +359,10 @@ def test_two_models_stand_side_by_side(visitor: Visitor) -> None:
     page = visitor.go("/compare?m=rnn&a=encoder-decoder&b=rnn&x=the cat sat")
     assert page.locator("text=A: encoder-decoder").count() >= 1
     assert page.locator("text=B: rnn").count() >= 1
-    assert page.locator(".fig canvas").count() >= 3  # both alignments, and how far back a gradient reaches
+    assert page.locator(".fig canvas").count() >= 2  # both alignments
+    page.get_by_role("button", name="Gradient", exact=True).click()
+    visitor.settled()
+    assert page.locator(".fig canvas").count() == 1  # how far back a gradient reaches
     assert not visitor.faults
 
 
@@ -367,8 +370,9 @@ def test_two_models_are_measured_side_by_side(visitor: Visitor) -> None:
     page = visitor.go("/compare?m=decoder&a=decoder&b=large&win=16")
     assert page.locator("h2", has_text="Loss by position in the context").count() == 1
     assert "windows of 16" in visitor.text()
+    page.get_by_role("button", name="Speed", exact=True).click()
     page.get_by_role("button", name="Measure now").click()
-    page.wait_for_selector("text=Writing: tokens one by one")
+    page.wait_for_selector("text=Writing: one token at a time")
     visitor.settled()
     assert page.locator("h2", has_text="Reading: one pass").count() == 1
     page.get_by_role("button", name="View as table").last.click()

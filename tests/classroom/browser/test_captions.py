@@ -90,8 +90,8 @@ def test_a_mask_is_seen_where_the_first_token_is_hidden(visitor: Visitor) -> Non
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("decoder", ["one step, by attention"]), ("mamba", ["through the state"]),
-        ("rnn", ["one step, by alignment", "a step for each token between"]),
+        ("decoder", ["one step, by attention"]), ("mamba", ["through a state"]),
+        ("rnn", ["one step, by alignment", "one step for each token in between"]),
         ("encoder-decoder", ["one step, by cross-attention"]),
     ],
 )  # fmt: skip
@@ -133,7 +133,7 @@ def test_mamba_has_a_state_and_its_order_comes_from_it(visitor: Visitor) -> None
 
 
 def test_gradients_are_drawn_relative_to_distance_0(visitor: Visitor, tmp_path: Path) -> None:
-    page = visitor.go(f"/compare?a=decoder&b=rnn&x={TEXT}")
+    page = visitor.go(f"/compare?a=decoder&b=rnn&part=gradient&x={TEXT}")
     assert "relative to distance 0" in visitor.text()
     figure = page.locator(".fig", has_text="Gradient by distance")
     with page.expect_download() as waiting:

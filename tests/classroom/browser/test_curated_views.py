@@ -25,15 +25,15 @@ def opened(visitor: Visitor, id: str) -> Any:
     return page
 
 
-def in_view(page: Any, selector: str) -> bool:
-    """Whether the top of an element stands below the card and within the window."""
+def wait_in_view(page: Any, selector: str) -> None:
+    """Wait until the top of an element stands below the card and within the window."""
     script = """selector => {
       const top = document.querySelector(selector).getBoundingClientRect().top;
       const card = document.querySelector('[data-guide]');
       const above = getComputedStyle(card).position === 'sticky' ? card.getBoundingClientRect().bottom : 0;
       return top >= above - 1 && top < innerHeight * 0.9;
     }"""
-    return bool(page.evaluate(script, selector))
+    page.wait_for_function(script, arg=selector, timeout=20_000)
 
 
 @pytest.mark.parametrize("id", [view.id for view in curated_views() if view.question])
@@ -46,10 +46,10 @@ def test_a_question_opens_its_page_set_and_points_at_the_answer(visitor: Visitor
     card = page.locator("[data-guide]")
     assert view.caption in card.inner_text()
     assert view.notice in card.inner_text()
-    assert in_view(page, ".pointed")
+    wait_in_view(page, ".pointed")
     card.get_by_role("button", name="Close").click()
-    assert page.locator("[data-guide]").count() == 0
-    assert page.locator(".pointed").count() == 0
+    page.wait_for_selector("[data-guide]", state="detached")
+    page.wait_for_selector(".pointed", state="detached")
     assert not visitor.faults
 
 
@@ -91,7 +91,7 @@ def test_without_the_head_the_prediction_is_another(visitor: Visitor) -> None:
     assert before > 2 * after
     page.get_by_role("button", name="Switch head 0 on").click()
     visitor.settled()
-    assert "The view has been changed" in page.locator("[data-guide]").inner_text()
+    assert "You have changed this view" in page.locator("[data-guide]").inner_text()
     page.locator("[data-guide]").get_by_role("link", name="Back to it").click()
     visitor.settled()
     assert visitor.query()["off"] == "blocks.4.attn:0"

@@ -97,7 +97,7 @@ def test_training_is_not_empty_on_a_first_visit(browser: Any, models: Path, tmp_
     context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     visitor = Visitor(context.new_page(), server.url)
     page = visitor.go("/train")
-    assert "example that came with heedful" in visitor.text()
+    assert "Below is an example" in visitor.text()
     assert "heed train shakespeare-char-cpu" in visitor.text()
     assert page.locator(".fig", has_text="loss").count() == 1
     assert not visitor.faults

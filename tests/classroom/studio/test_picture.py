@@ -13,7 +13,7 @@ from heedful.classroom.studio.routes.figures import (
 )
 from heedful.classroom.studio.traces import Studio
 from heedful.interp.observe.attention import attention
-from tests.classroom.studio.conftest import SEQUENCES, TEXT, get
+from tests.classroom.studio.conftest import SEQUENCES, TEXT, get, tensor, traced
 from tests.classroom.studio.test_snippets import ran
 
 
@@ -71,3 +71,14 @@ def test_what_is_not_there_is_refused_with_a_hint(client: TestClient, wrong: str
     answer = client.get(f"/api/picture?model=decoder&text={TEXT}&{wrong}")
     assert answer.status_code == 422
     assert answer.json()["error"]["hint"]
+
+
+def test_attention_opens_on_a_head_in_which_each_word_looks_at_another(client: TestClient) -> None:
+    found = traced(client, "masked", "The cat sat on the [MASK].")
+    look, tokens = found["look"], [token["shown"] for token in found["tokens"]]
+    group = next(group for group in found["groups"] if group["name"] == look["group"])
+    path = f"/api/trace/{found['id']}/tensor"
+    pattern = tensor(client, path, name=f"{group['layers'][look['layer']]}.pattern", head=look["head"])
+    words = [i for i, token in enumerate(tokens) if token.isalpha()]
+    largest = [max(pattern[i][j] for j in words if j != i) for i in words]
+    assert sum(largest) / len(largest) > 0.6

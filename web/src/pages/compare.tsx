@@ -6,7 +6,7 @@ import { Figure, heat, matrixCsv, plotted } from "../figure";
 import { get, post } from "../http";
 import { useResource, type Resource } from "../resource";
 import { t } from "../strings";
-import { Ask, Await, Busy, count, CopyPython, figure, Panel, percent, Select, TextField, Title, TopList, useDraft, Warnings, Wrong, Scroll } from "../ui";
+import { Ask, Await, Busy, count, CopyPython, figure, Panel, percent, Select, TextField, Title, TopList, useDraft, Warnings, Wrong, Scroll, Segments } from "../ui";
 import { choice, set, str, whole } from "../url";
 import { axes, names } from "./attention";
 import { Other } from "./predict";
@@ -48,12 +48,18 @@ function partner(models: ModelRow[], first: string): string {
   return models.filter((m) => m.id !== first).sort((a, b) => far(a) - far(b))[0]?.id ?? first;
 }
 
+const PARTS = ["answers", "losses", "speed", "gradient"] as const;
+
+/** The part that the address names, or the one whose settings it has. */
+const shownPart = () => choice("part", PARTS, str("speed") ? "speed" : str("win") || str("lx") ? "losses" : "answers");
+
 function Both({ caps, second }: { caps: Caps; second: string }) {
   const question = asked(caps);
   const text = question.text || startText(caps);
   const body = { text, target: question.target ?? null, a: { model: caps.id, edit: null }, b: { model: second, edit: null } };
   const found = useResource<Compared>(second ? `compare ${JSON.stringify(body)}` : null, () => post("/api/compare", body));
   const capsB = useCaps(second || null);
+  const part = shownPart();
   return (
     <>
       <Ask plain caps={caps} text={text} />
@@ -61,15 +67,11 @@ function Both({ caps, second }: { caps: Caps; second: string }) {
         <>
           <Warnings of={[...new Set([...r.a.warnings, ...r.b.warnings])]} />
           {r.note ? <p class="note">{r.note}</p> : null}
-          <div class="cols half">
-            <Side trace={r.a} caps={caps} name="A" />
-            <Side trace={r.b} caps={capsB.data} name="B" />
-          </div>
-          {r.shared_top?.length ? <Shared of={r} rows={r.shared_top} /> : null}
-          <Difference of={r} />
-          {capsB.data && capsB.data.id === second ? <Losses a={caps} b={capsB.data} text={text} target={question.target} /> : null}
-          <Speeds a={caps.id} b={second} />
-          <Reaches a={r.a} b={r.b} />
+          <Segments label={t("compare.part")} value={part} onChange={(part) => set({ part }, "replace")} choices={PARTS.map((v) => ({ value: v, label: t(`compare.parts.${v}`) }))} />
+          {part === "answers" ? <Answers of={r} caps={caps} capsB={capsB.data} /> : null}
+          {part === "losses" && capsB.data?.id === second ? <Losses a={caps} b={capsB.data} text={text} target={question.target} /> : null}
+          {part === "speed" ? <Speeds a={caps.id} b={second} /> : null}
+          {part === "gradient" ? <Reaches a={r.a} b={r.b} /> : null}
           <CopyPython python={r.python} />
         </>
       )}</Await>
@@ -77,7 +79,24 @@ function Both({ caps, second }: { caps: Caps; second: string }) {
   );
 }
 
-function Side({ trace, caps, name }: { trace: Trace; caps: Caps | undefined; name: string }) {
+/** What both answer and where they look: their words in one table if they share a vocabulary, and the difference of their patterns. */
+function Answers({ of, caps, capsB }: { of: Compared; caps: Caps; capsB: Caps | undefined }) {
+  const shared = of.shared_top?.length ? of.shared_top : null;
+  return (
+    <>
+      <div class="cols half">
+        <Side trace={of.a} caps={caps} name="A" words={!shared} />
+        <Side trace={of.b} caps={capsB} name="B" words={!shared} />
+      </div>
+      <div class="cols half">
+        {shared ? <Shared of={of} rows={shared} /> : null}
+        <Difference of={of} />
+      </div>
+    </>
+  );
+}
+
+function Side({ trace, caps, name, words }: { trace: Trace; caps: Caps | undefined; name: string; words: boolean }) {
   return (
     <Panel title={`${name}: ${trace.model}`}>
       <dl class="facts">
@@ -87,7 +106,7 @@ function Side({ trace, caps, name }: { trace: Trace; caps: Caps | undefined; nam
         <dt>{t("compare.time")}</dt><dd>{Math.round(trace.ms)} ms</dd>
       </dl>
       {trace.target ? <p class="answer" dir="auto">{trace.generated?.text ?? trace.target.map((x) => x.shown).join(" ")}</p> : null}
-      {trace.prediction.top?.length ? <TopList top={trace.prediction.top.slice(0, 8) as Top[]} /> : <Other trace={trace} prediction={trace.prediction} />}
+      {!words ? null : trace.prediction.top?.length ? <TopList top={trace.prediction.top.slice(0, 8) as Top[]} /> : <Other trace={trace} prediction={trace.prediction} />}
       {trace.groups.length ? <Pattern trace={trace} name={name as "A" | "B"} /> : <p class="muted">{trace.note}</p>}
     </Panel>
   );

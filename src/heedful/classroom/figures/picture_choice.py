@@ -114,6 +114,24 @@ def strongest_look(
     return best[1:]
 
 
+def clearest_head(model: Model, patterns: Sequence[Pattern]) -> tuple[Pattern, int]:
+    """Return the pattern and head with the clearest matrix: each word gives most of its weight to one other word."""
+    best: tuple[float, Pattern, int] | None = None
+    for pattern in patterns:
+        T, S = pattern.values.shape[1:]
+        rows = torch.tensor([is_word(model, name) for name in pattern.queries])
+        keys = torch.tensor([is_word(model, name) for name in pattern.keys]).expand(T, S)
+        if not pattern.cross:
+            keys = keys & ~torch.eye(T, S, dtype=torch.bool)
+            keys = keys & (torch.arange(S) > 0) if is_causal(model) else keys
+        largest = (shares(pattern.values).cpu() * keys).amax(-1)  # (H, T)
+        means = largest[:, rows if rows.any() else torch.ones(T, dtype=torch.bool)].mean(-1)
+        head = int(means.argmax())
+        best = (float(means[head]), pattern, head) if best is None or means[head] > best[0] else best
+    assert best is not None
+    return best[1:]
+
+
 def check_head(name: str, head: int | None, count: int) -> None:
     """One clear error for a head that a layer has not."""
     if head is not None and not 0 <= head < count:

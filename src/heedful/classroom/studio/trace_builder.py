@@ -13,7 +13,7 @@ from torch import Tensor
 
 from heedful.classroom.figures.model_picture import LONGEST
 from heedful.classroom.figures.patterns import group_words, marks_of
-from heedful.classroom.figures.picture_choice import over_source, strongest_look
+from heedful.classroom.figures.picture_choice import clearest_head, over_source, strongest_look
 from heedful.classroom.figures.token_labels import readable, visible_tokens
 from heedful.classroom.studio import snippets, tokens
 from heedful.classroom.studio.capabilities import context, describe_group, heads_of
@@ -310,15 +310,16 @@ class TraceBuilder:
         }  # fmt: skip
 
     def clear_look(self, trace: Trace) -> dict[str, Any] | None:
-        """Return the head that a page opens on and its row, chosen as the first picture chooses them."""
+        """Return the head that a page opens on, the one with the clearest matrix, and its most telling row."""
         groups = over_source([group for group in trace.groups if group.kind == "softmax"])
         names = [f"{path}.pattern" for group in groups for path in group.layers]
         watched = {name: trace.values[name][None] for name in names if name in trace.values}
         if not watched or trace.output is None or max(trace.given.ids.shape[1], len(trace.tokens)) > LONGEST:
             return None
         patterns = patterns_of(self.model, trace.given, watched, trace.output[None])
-        name, head, row = strongest_look(self.model, trace.given, list(patterns.values()), None, None)
-        path = name.removesuffix(".pattern")
+        pattern, head = clearest_head(self.model, list(patterns.values()))
+        _, _, row = strongest_look(self.model, trace.given, [pattern], head, None)
+        path = pattern.name.removesuffix(".pattern")
         group = next(group for group in groups if path in group.layers)
         return {"group": group.name, "layer": group.layers.index(path), "head": head, "row": row}
 

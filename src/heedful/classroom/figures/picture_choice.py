@@ -115,7 +115,7 @@ def strongest_look(
 
 
 def clearest_head(model: Model, patterns: Sequence[Pattern]) -> tuple[Pattern, int]:
-    """Return the pattern and head with the clearest matrix: each word gives most of its weight to one other word."""
+    """Return the pattern and head in which each word gives most of its weight to one other word."""
     best: tuple[float, Pattern, int] | None = None
     for pattern in patterns:
         T, S = pattern.values.shape[1:]

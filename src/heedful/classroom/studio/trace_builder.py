@@ -310,7 +310,7 @@ class TraceBuilder:
         }  # fmt: skip
 
     def clear_look(self, trace: Trace) -> dict[str, Any] | None:
-        """Return the head that a page opens on, the one with the clearest matrix, and its most telling row."""
+        """Return the head with the clearest matrix, on which a page opens, and its most telling row."""
         groups = over_source([group for group in trace.groups if group.kind == "softmax"])
         names = [f"{path}.pattern" for group in groups for path in group.layers]
         watched = {name: trace.values[name][None] for name in names if name in trace.values}

@@ -42,7 +42,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "tasks.metrics",
         *TABLES,
     ),
-    "interp": ("train", "decode", "weights", "models", "nn", "text", "data", "word2vec"),
+    "interp": ("train", "decode", "weights", "weights.formats", "models", "nn", "text", "data", "word2vec"),
     "serve": ("tasks", "decode", "weights", "models", "text"),
     "classroom": ("*",),
     "cli": ("*",),

@@ -102,8 +102,9 @@ def typer_parameter(name: str, hint: Any, option: Option, default: Any) -> inspe
     more: dict[str, Any] = {"help": option.help, "metavar": option.metavar, "envvar": option.variable}
     more |= {"min": option.minimum, "max": option.maximum}
     default = inspect.Parameter.empty if default is MISSING else default
+    flags = option.flags or ((f"--{name.replace('_', '-')}",) if hint is bool and default is False else ())
     by_place = isinstance(option, Argument) or (default is inspect.Parameter.empty and not option.flags)
-    shown = typer.Argument(**more) if by_place else typer.Option(*option.flags, **more)
+    shown = typer.Argument(**more) if by_place else typer.Option(*flags, **more)
     return inspect.Parameter(name, KEYWORD, default=default, annotation=Annotated[kind, shown])
 
 

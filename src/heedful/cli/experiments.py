@@ -29,15 +29,13 @@ if TYPE_CHECKING:
 TextFiles = Annotated[
     list[str] | None, Argument("Texts to train on; by default a bundled one.", metavar="[FILE]…")
 ]
-Quick = Annotated[bool, Option("Train small models on little text: minutes on two cores.", ("--quick",))]
+Quick = Annotated[bool, Option("Train small models on little text: minutes on two cores.")]
 
 
 def race_command(
     context: typer.Context,
     files: TextFiles = None,
-    translation: Annotated[
-        bool, Option("Compare translators instead, on a file of pairs.", ("--translation",))
-    ] = False,
+    translation: Annotated[bool, Option("Compare translators instead, on a file of pairs.")] = False,
     quick: Quick = False,
     systems: Annotated[str | None, Option("Compare only these systems, as rnn,lstm,gpt2.")] = None,
     parts: Annotated[

@@ -6,7 +6,7 @@ import shlex
 import textwrap
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -26,10 +26,6 @@ from heedful.core.errors import HeedfulError
 from heedful.core.files import write_text
 from heedful.core.progress import print_above, show_progress
 from heedful.tasks.finetune.request import EvaluationRequest, FinetuneRequest, PredictionRequest
-
-if TYPE_CHECKING:
-    from heedful.tasks.finetune import FinetuneResult
-
 
 # What follows `heed` to use what was learnt, by the task.
 USED_BY = {
@@ -60,7 +56,16 @@ def finetune_command(
         from heedful.tasks.finetune import finetune
     result = finetune(request, quiet=quiet)
     if json:
-        return as_json(result_object(result))
+        training = result.training
+        return as_json({
+            "task": result.task, "model": result.base, "data": result.found, "train_rows": result.train_rows,
+            "valid_rows": result.valid_rows, "folds": result.folds, "settings": result.settings,
+            "parameters": result.parameters, "learning": result.learning, "steps": training.steps,
+            "best_step": training.best_step, "before": training.before,
+            "stopped_early": training.stopped, "seconds": round(training.seconds, 2),
+            "scores": result.scores, "history": asdict(training)["history"],
+            "checkpoint": str(result.folder), "use": result.use,
+        })  # fmt: skip
     measured = f"on {result.valid_rows:,} held out" if request.valid is None else f"on {request.valid}"
     measured = f"{result.folds}-fold cross-validation" if result.folds else measured
     print_pairs("score", measured, {name: format_metric(value) for name, value in result.scores.items()})
@@ -71,19 +76,6 @@ def finetune_command(
         pairs = result.task == "classify" and "pair" in result.found["read_as"]
         print_above(f"use it: heed {'classify FILE.csv' if pairs else USED_BY[result.task]} {model}")
     print(result.use)
-
-
-def result_object(result: FinetuneResult) -> dict[str, Any]:
-    """Return the result as one JSON object."""
-    training = result.training
-    return {
-        "task": result.task, "model": result.base, "data": result.found, "train_rows": result.train_rows,
-        "valid_rows": result.valid_rows, "folds": result.folds, "settings": result.settings,
-        "parameters": result.parameters, "learning": result.learning, "steps": training.steps,
-        "best_step": training.best_step, "before": training.before,
-        "stopped_early": training.stopped, "seconds": round(training.seconds, 2), "scores": result.scores,
-        "history": asdict(training)["history"], "checkpoint": str(result.folder), "use": result.use,
-    }  # fmt: skip
 
 
 def predict_command(

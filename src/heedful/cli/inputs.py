@@ -149,8 +149,7 @@ def nonempty_lines(text: str) -> list[tuple[int, str]]:
 
 def text_or_file(argument: str) -> str:
     """Return an argument as it is, or the text of the file that it names."""
-    text = file_text(argument)
-    return argument if text is None else text.strip()
+    return read_file(find_file(argument)).strip() if looks_like_path(argument) else argument
 
 
 def read_stdin(wait: bool, hint: str = "write it after the command, or pipe it in") -> str:
@@ -170,11 +169,6 @@ def check_texts(texts: list[str]) -> list[str]:
     if not texts or not all(text.strip() for text in texts):
         raise InputError("a text is empty", hint="give one that has words, as an argument or through a pipe")
     return texts
-
-
-def file_text(argument: str) -> str | None:
-    """Return the text of the file that an argument names; None if the argument is a text itself."""
-    return read_file(find_file(argument)) if looks_like_path(argument) else None
 
 
 def find_file(argument: str) -> Path:

@@ -8,6 +8,7 @@ import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,9 +32,7 @@ if TYPE_CHECKING:
 
 def show_command(
     model: Annotated[str, Argument("A preset (gpt2), a family, a folder or a .gguf file.")],
-    names: Annotated[
-        bool, Option("List the values that a Watch can see, with shapes, instead.", ("--names",))
-    ] = False,
+    names: Annotated[bool, Option("List the values that a Watch can see, with shapes, instead.")] = False,
     json: Json = False,
 ) -> None:
     """Show the tree of a model: its parts, their shapes, parameters and equations.
@@ -50,8 +49,10 @@ def show_command(
         from heedful.weights.loading import skeleton
 
         outline = skeleton(model)
+    if names and json:
+        return as_json({name: list(shape) for name, shape in outline.names().items()})
     if names:
-        return _show_names(outline, json)
+        return _print_names(outline)
     root = model_tree(outline)
     root.name = model
     if json:
@@ -63,14 +64,12 @@ def show_command(
         out.print(line, overflow="fold", no_wrap=False)
 
 
-def _show_names(model: Model, json: bool) -> None:
+def _print_names(model: Model) -> None:
     """Print the names that a Watch takes: B is the batch, T the length, S that of a source."""
     from rich.text import Text
 
     from heedful.interp.observe.show import value_rows
 
-    if json:
-        return as_json({name: list(shape) for name, shape in model.names().items()})
     out, rows = console(), value_rows(model)
     shapes = [f"({', '.join(map(str, row.shape))})" for row in rows]
     wide, high = max(len(row.name) for row in rows), max(map(len, shapes))
@@ -80,10 +79,8 @@ def _show_names(model: Model, json: bool) -> None:
 
 
 def _config(model: Model) -> dict[str, object]:
-    from dataclasses import fields
-
     values = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
-    return {k: v if isinstance(v, (int, float, str, bool, type(None))) else str(v) for k, v in values.items()}
+    return {k: v if isinstance(v, int | float | str | None) else str(v) for k, v in values.items()}
 
 
 def _heading(name: str, model: Model, root: TreeNode) -> Text:
@@ -215,34 +212,22 @@ def ls_command(json: Json = False) -> None:
     presets, models = read_known()["presets"], find_trained_models()
     if json:
         return as_json({"presets": presets, "models": models})
-    out = console()
-    print_listing(
-        out, _preset_cells(presets), right=("parameters", ""), min_widths={"paper": 20}, optional=PRESET_DROPS
-    )
+    out, family, preset_rows = console(), "", []
+    for row in presets:  # the first preset of a family names it and its paper
+        first, family, size = row["family"] != family, row["family"], row["parameters"]
+        cells = {"family": family if first else "", "preset": row["name"], "parameters": f"{size:,}"}
+        preset_rows.append(cells | {"": format_size(size), "paper": row["paper"] if first else ""})
+    print_listing(out, preset_rows, right=("parameters", ""), min_widths={"paper": 20}, optional=PRESET_DROPS)
     out.print()
+    columns = {"trained model": "name", "for": "for", "size": "size", "base": "base",
+               "data licence": "data_license", "score": "score", "from": "from"}  # fmt: skip
+    sized = [row | {"size": format_size(row["bytes"], "B")} for row in models]
+    model_rows = [{column: str(row[name] or "–") for column, name in columns.items()} for row in sized]
     print_listing(
-        out, [_model_cells(row) for row in models], right=("size",), optional=TRAINED_DROPS,
+        out, model_rows, right=("size",), optional=TRAINED_DROPS,
         min_widths={"data licence": 14, "score": 20},
     )  # fmt: skip
     return None
-
-
-def _preset_cells(presets: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Return the presets' cells by column; the first preset of a family names it and its paper."""
-    rows, family = [], ""
-    for row in presets:
-        first, family, size = row["family"] != family, row["family"], row["parameters"]
-        cells = {"family": family if first else "", "preset": row["name"], "parameters": f"{size:,}"}
-        rows.append(cells | {"": format_size(size), "paper": row["paper"] if first else ""})
-    return rows
-
-
-def _model_cells(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return a trained model's cells by column."""
-    names = {"trained model": "name", "for": "for", "size": "size", "base": "base",
-             "data licence": "data_license", "score": "score", "from": "from"}  # fmt: skip
-    values = {**row, "size": format_size(row["bytes"], "B")}
-    return {column: str(values[name] or "–") for column, name in names.items()}
 
 
 def find_trained_models() -> list[dict[str, Any]]:
@@ -270,14 +255,8 @@ def read_card(path: Path, default_task: str | None = None) -> dict[str, Any]:
     head = _head(path / "README.md") if path.is_dir() else {}
     values = {name: head.get(name) for name in ("base_model", "license", "data_license")}
     joined = {n: ", ".join(map(str, v)) if isinstance(v, list) else v for n, v in values.items()}
-    return {
-        "for": head.get("pipeline_tag") or default_task,
-        "what": head.get("what"),
-        "base": joined["base_model"],
-        "license": joined["license"],
-        "data_license": joined["data_license"],
-        "score": _score(head),
-    }
+    about = {"for": head.get("pipeline_tag") or default_task, "what": head.get("what")}
+    return about | {"base": joined.pop("base_model")} | joined | {"score": _score(head)}
 
 
 def _head(path: Path) -> Mapping[str, Any]:
@@ -469,15 +448,9 @@ def describe_presets(family: Family) -> list[dict[str, Any]]:
     from heedful.models.counting import backbone_parameters
 
     default = {} if family.name in BUILT_IN else {family.name: family.config.strict()}
-    return [
-        {
-            "name": name,
-            "family": family.name,
-            "parameters": backbone_parameters(family, config),
-            "paper": family.paper,
-        }
-        for name, config in (family.presets or default).items()
-    ]
+    row = lambda name, size: {"name": name, "family": family.name, "parameters": size, "paper": family.paper}
+    presets = family.presets or default
+    return [row(name, backbone_parameters(family, config)) for name, config in presets.items()]
 
 
 if __name__ == "__main__":

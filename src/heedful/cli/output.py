@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Quiet = Annotated[bool, Option("Show no progress.", ("--quiet", "-q"))]
-Json = Annotated[bool, Option("Print one JSON object on stdout.", ("--json",))]
+Json = Annotated[bool, Option("Print one JSON object on stdout.")]
 Row = dict[str, Any]
 
 PIPED_WIDTH = 160  # columns where there is no terminal

@@ -37,7 +37,7 @@ class ServerSettings:
     api_key: Annotated[
         str | None, Option("Answer only clients that send this key.", variable="HEED_API_KEY")
     ] = None
-    insecure: Annotated[bool, Option("Serve other hosts without a key.", ("--insecure",))] = False
+    insecure: Annotated[bool, Option("Serve other hosts without a key.")] = False
     max_queue: Annotated[int, Option("Let at most N requests wait; further ones get 429.", minimum=1)] = 64
     max_batch: Annotated[
         int, Option("Generate at most N texts of a model at once, and in one request.", minimum=1)
@@ -50,7 +50,7 @@ class ServerSettings:
     ] = 30.0
     strict_length: Annotated[
         bool,
-        Option("Refuse requests for more tokens than fit, instead of cutting answers.", ("--strict-length",)),
+        Option("Refuse requests for more tokens than fit, instead of cutting answers."),
     ] = False
     chat_template: Annotated[str | None, Option("Use this Jinja file as every model's chat template.")] = None
 
@@ -169,11 +169,11 @@ def studio_command(
         Argument("Folders, .gguf files, word vectors or names of models.", metavar="[MODEL]…"),
     ] = None,
     port: Annotated[int, Option("Listen on this port; 0 takes a free one.", minimum=0, maximum=65535)] = 0,
-    no_browser: Annotated[bool, Option("Print the address and open no browser.", ("--no-browser",))] = False,
+    no_browser: Annotated[bool, Option("Print the address and open no browser.")] = False,
     folder: Annotated[Path, Option("Offer the models in this folder as well.", ("--models",))] = Path(
         "models"
     ),
-    runs: Annotated[Path, Option("Show the training runs in this folder.", ("--runs",))] = Path("runs"),
+    runs: Annotated[Path, Option("Show the training runs in this folder.")] = Path("runs"),
 ) -> None:
     """Show tokens, attention, arithmetic, predictions, layers, states and training in the browser.
 

@@ -21,7 +21,7 @@ from heedful.cli.inputs import (
     text_or_file,
 )
 from heedful.cli.models import few_threads
-from heedful.cli.output import Json, Row, align_columns, as_json, print_warnings
+from heedful.cli.output import Json, align_columns, as_json, print_warnings
 from heedful.cli.tasks import TextOptions, TopK
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError
@@ -55,19 +55,13 @@ def embed_command(
         vectors = sentence_vectors(pipe, texts)
     if out is not None:
         save_vectors(out, texts, vectors)
-        written = {"task": "sentence-embedding", "model": name} | {
-            "path": str(out),
-            "texts": len(texts),
-            "size": vectors.shape[1],
-        }
-        return as_json(written) if common.json else print(out)
+        written = {"path": str(out), "texts": len(texts), "size": vectors.shape[1]}
+        about = {"task": "sentence-embedding", "model": name}
+        return as_json(about | written) if common.json else print(out)
     rows = [[{"vector": vector.tolist()}] for vector in vectors]
-    return common.write("sentence-embedding", name, texts, rows, _format_vector)
-
-
-def _format_vector(text: str, results: list[Row]) -> str:
-    vector = results[0]["vector"]
-    return f"{len(vector)} numbers: " + " ".join(f"{x:.4f}" for x in vector[:6]) + " …"
+    first_six = lambda _, row: " ".join(f"{x:.4f}" for x in row[0]["vector"][:6])
+    draw = lambda _, row: f"{vectors.shape[1]} numbers: {first_six(_, row)} …"
+    return common.write("sentence-embedding", name, texts, rows, draw)
 
 
 Candidates = Annotated[
@@ -100,21 +94,19 @@ def index_command(
     files: Annotated[
         list[Path] | None, Argument("Tables, or text files with one text per line.", metavar="FILE")
     ] = None,
-    out: Annotated[Path, Option("Write the index to this folder.", ("--out",))] = Path("index"),
+    out: Annotated[Path, Option("Write the index to this folder.")] = Path("index"),
     column: TextColumn = None,
     id_column: Annotated[
         str | None,
         Option("Take ids from this column; by default texts are numbered.", ("--id",), metavar="COLUMN"),
     ] = None,
     model: Annotated[str | None, Option("Embed with this model.", ("--model", "-m"))] = None,
-    update: Annotated[
-        bool, Option("Add to the index, and replace texts that have the same id.", ("--update",))
-    ] = False,
+    update: Annotated[bool, Option("Add to the index, and replace texts that have the same id.")] = False,
     delete: Annotated[
         list[str] | None,
-        Option("Delete the text with this id; repeat it for several.", ("--delete",), metavar="ID"),
+        Option("Delete the text with this id; repeat it for several.", metavar="ID"),
     ] = None,
-    exact: Annotated[bool, Option("Compare with every text, however many there are.", ("--exact",))] = False,
+    exact: Annotated[bool, Option("Compare with every text, however many there are.")] = False,
     json: Json = False,
 ) -> None:
     """Index files to search them by meaning. The other columns of a table are kept, and can be filtered by.
@@ -193,7 +185,6 @@ def search_command(
         list[str] | None,
         Option(
             "Look only at texts whose COLUMN has this value; repeat it for several.",
-            ("--where",),
             metavar="COLUMN=VALUE",
         ),
     ] = None,

@@ -42,7 +42,7 @@ Model = Annotated[
 ]
 Draw = Callable[[str, list[Row]], str]  # a text and its results → what the terminal shows
 TopK = Annotated[int, Option("Show the N best results.", minimum=1)]
-Lines = Annotated[bool, Option("Treat every line of stdin as its own text.", ("--lines",))]
+Lines = Annotated[bool, Option("Treat every line of stdin as its own text.")]
 MaxTokens = Annotated[
     int | None, Option("Generate at most N tokens.", ("--max-tokens", "--max-new-tokens"), minimum=1)
 ]
@@ -111,7 +111,7 @@ def classify_command(
         str | None, Option("Choose among your own labels, as a,b,c (zero-shot: nothing is trained).")
     ] = None,
     template: Annotated[str | None, Option("Put your own labels into this sentence, at {}.")] = None,
-    several: Annotated[bool, Option("Allow several of your own labels at once.", ("--several",))] = False,
+    several: Annotated[bool, Option("Allow several of your own labels at once.")] = False,
     top_k: TopK = 1,
     pair: Annotated[
         str | None, Option("Read the second text of a pair from this column.", metavar="COLUMN")
@@ -312,7 +312,7 @@ def answer_command(
     file: Annotated[Path | None, Option("Look for the answer in this file.")] = None,
     folder: Annotated[Path | None, Option("Look for the answer in the texts of this folder.")] = None,
     top_k: TopK = 1,
-    or_nothing: Annotated[bool, Option("Allow “no answer”.", ("--or-nothing",))] = False,
+    or_nothing: Annotated[bool, Option("Allow “no answer”.")] = False,
 ) -> None:
     """Answer a question with words of a text.
 

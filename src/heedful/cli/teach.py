@@ -79,7 +79,8 @@ def explain_command(
     """
     if list_all or source is None:
         return _print_examples(json)
-    options = {"topic": topic, "part": part, "head": head, "token": _token(token), "temperature": temperature}
+    at = int(token) if token is not None and token.removeprefix("-").isdigit() else token
+    options = {"topic": topic, "part": part, "head": head, "token": at, "temperature": temperature}
     options = {name: value for name, value in options.items() if value is not None}
     derivation = _derive(source, text, target, options)
     if json:
@@ -120,12 +121,6 @@ def _is_model(source: str) -> bool:
     return Path(source).exists() or source.lower() in {**installed_models(), **bundled_models()}
 
 
-def _token(token: str | None) -> int | str | None:
-    if token is None:
-        return None
-    return int(token) if token.removeprefix("-").isdigit() else token
-
-
 def _print_examples(json: bool) -> None:
     from heedful.classroom.arithmetic.explain import examples, sentences
 
@@ -153,11 +148,11 @@ def exercise_command(
             ("--format", "-f"),
         ),
     ] = None,
-    key: Annotated[bool, Option("Write the answers, with the worked solution.", ("--key",))] = False,
+    key: Annotated[bool, Option("Write the answers, with the worked solution.")] = False,
     digits: Annotated[int | None, Option("Ask for N digits after the point.")] = None,
     output: Annotated[Path | None, Option("Write it to this file.", ("--out", "-o"))] = None,
-    force: Annotated[bool, Option("Replace an existing file.", ("--force",))] = False,
-    hint: Annotated[bool, Option("Show one more hint for a code exercise.", ("--hint",))] = False,
+    force: Annotated[bool, Option("Replace an existing file.")] = False,
+    hint: Annotated[bool, Option("Show one more hint for a code exercise.")] = False,
     list_all: Annotated[bool, Option("List the exercises.", ("--list",))] = False,
     class_path: ClassPath = None,
     assignment: AssignmentName = None,
@@ -222,13 +217,9 @@ def exercise_command(
 
 
 def write_class(
-    path: Path,
-    assignment_name: str | None,
-    form: str | None,
-    key: bool,
-    output: Path | None,
+    path: Path, assignment_name: str | None, form: str | None, key: bool, output: Path | None,
     export: str | None,
-) -> None:
+) -> None:  # fmt: skip
     """Write the sheets of a class, or its assignment for another grader; without a file, a new class."""
     from heedful.classroom.exercises import classes
     from heedful.core.files import write_text
@@ -440,9 +431,8 @@ def grade_code(path: Path, names: Sequence[str] = (), *, json: bool = False) -> 
     from heedful.classroom.exercises.code_grading import grade_solution
 
     result = grade_solution(path, names or None)
-    keep_progress(
-        {grade.name: grade.verdict for grade in result.grades if grade.verdict in ("right", "wrong")}
-    )
+    marked = {grade.name: grade.verdict for grade in result.grades}
+    keep_progress({name: verdict for name, verdict in marked.items() if verdict in ("right", "wrong")})
     if json:
         as_json(result.to_dict())
     else:
@@ -466,11 +456,9 @@ def course_command(
         str | None, Option("Write only this chapter, by its number or name.", ("--chapter", "-c"))
     ] = None,
     listing: Annotated[bool, Option("List the chapters.", ("--list",))] = False,
-    force: Annotated[bool, Option("Replace existing notebooks.", ("--force",))] = False,
-    instructor: Annotated[bool, Option("Add the instructor's answers.", ("--instructor",))] = False,
-    slides: Annotated[
-        bool, Option("Write slides instead: HTML, and PDF with Chromium.", ("--slides",))
-    ] = False,
+    force: Annotated[bool, Option("Replace existing notebooks.")] = False,
+    instructor: Annotated[bool, Option("Add the instructor's answers.")] = False,
+    slides: Annotated[bool, Option("Write slides instead: HTML, and PDF with Chromium.")] = False,
     start: Annotated[
         bool, Option("Open the folder in Jupyter, if it is installed.", ("--start/--no-start",))
     ] = True,

@@ -55,18 +55,12 @@ def train_command(
     ] = None,
     resume: Annotated[
         bool,
-        Option("Continue the run in the folder; more --steps or --minutes extend it.", ("--resume",)),
+        Option("Continue the run in the folder; more --steps or --minutes extend it."),
     ] = False,
     nproc: Annotated[int, Option("Train in N processes on this machine, one per GPU.", minimum=1)] = 1,
-    tensorboard: Annotated[
-        bool, Option("Write TensorBoard event files next to metrics.jsonl.", ("--tensorboard",))
-    ] = False,
-    dry_run: Annotated[
-        bool, Option("Measure one batch: sizes, memory, time. Write nothing.", ("--dry-run",))
-    ] = False,
-    print_config: Annotated[
-        bool, Option("Print all settings and where each came from.", ("--print-config",))
-    ] = False,
+    tensorboard: Annotated[bool, Option("Write TensorBoard event files next to metrics.jsonl.")] = False,
+    dry_run: Annotated[bool, Option("Measure one batch: sizes, memory, time. Write nothing.")] = False,
+    print_config: Annotated[bool, Option("Print all settings and where each came from.")] = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -274,7 +268,7 @@ def train_tokenizer(
     sentinels: Annotated[
         int, Option("Add N of T5's sentinels <extra_id_0> …, for span corruption.", minimum=0)
     ] = 0,
-    lower: Annotated[bool, Option("Lowercase the text.", ("--lower",))] = False,
+    lower: Annotated[bool, Option("Lowercase the text.")] = False,
     encoding: Annotated[str, Option("Read the files in this encoding.")] = "utf-8",
     json: Json = False,
 ) -> None:

@@ -17,7 +17,7 @@ from heedful.core.progress import show_progress
 from heedful.word2vec.hyperparameters import Settings
 
 if TYPE_CHECKING:
-    from heedful.word2vec.trainer import ProgressReport, Trainer
+    from heedful.word2vec.trainer import Trainer
     from heedful.word2vec.vectors import Ranking, Word2Vec
 
 EXAMPLES = """Word vectors: train them, query them, score them, convert them.
@@ -37,7 +37,7 @@ CorpusFiles = Annotated[
 VectorsFile = Annotated[
     Path, Argument("A file of vectors: .safetensors, .bin, .txt, .vec, .glove, also .gz.")
 ]
-Lowercase = Annotated[bool, Option("Fold to lower case.")]
+Lowercase = Annotated[bool, Option("Fold to lower case.", ("--lowercase/--no-lowercase",))]
 Count = Annotated[int, Option("Show the N best answers.", ("--count", "-n"), minimum=1)]
 First = Annotated[int | None, Option("Answer only with the N most frequent words.", minimum=1)]
 Method = Annotated[str, Option("Combine the vectors by add (3CosAdd) or mul (3CosMul).")]
@@ -62,7 +62,7 @@ def train_vectors(
     checkpoint: Annotated[
         Path | None, Option("Save the run here every few minutes, each epoch, and on Ctrl-C.")
     ] = None,
-    resume: Annotated[bool, Option("Continue from --checkpoint.")] = False,
+    resume: Annotated[bool, Option("Continue from --checkpoint.", ("--resume/--no-resume",))] = False,
     json: Json = False,
 ) -> None:
     """Train word vectors on text."""
@@ -114,20 +114,17 @@ def _show_progress(trainer: Trainer, threads: int | None, checkpoint: Path | Non
                 bar.update(task, completed=p.words, total=p.total, text=text)
                 now = time.perf_counter()
                 if p.finished or (not console.is_terminal and now - last > LINE_SECONDS):
-                    bar.console.print(_line(p, trainer.settings.epochs), highlight=False, soft_wrap=True)
+                    line = (
+                        f"epoch={p.epoch + 1}/{trainer.settings.epochs} words={p.words} of={p.total} "
+                        f"loss={p.loss:.6f} rate={p.rate:.5f} words_per_second={p.words_per_second:.0f}"
+                    )
+                    bar.console.print(line, highlight=False, soft_wrap=True)
                     last = now
         except KeyboardInterrupt:
             hint = f"; continue with --resume --checkpoint {checkpoint}" if checkpoint else ""
             typer.echo(f"interrupted{hint}", err=True)
             raise typer.Exit(130) from None
     return time.perf_counter() - began
-
-
-def _line(p: ProgressReport, epochs: int) -> str:
-    return (
-        f"epoch={p.epoch + 1}/{epochs} words={p.words} of={p.total} loss={p.loss:.6f} "
-        f"rate={p.rate:.5f} words_per_second={p.words_per_second:.0f}"
-    )
 
 
 def load_vectors(path: Path, limit: int | None = None) -> Word2Vec:

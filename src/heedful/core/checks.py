@@ -91,7 +91,7 @@ class Option:
         lr: Annotated[float | None, Option("Set the highest learning rate.", variable="HEED_LR")] = None
 
     The name, the type and the default are those of the parameter. Without a default and flags, it is an
-    argument, which is given by its place.
+    argument, which is given by its place. What is False by default has no --no-NAME.
     """
 
     help: str

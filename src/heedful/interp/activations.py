@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -94,14 +94,13 @@ def prepare_inputs(
         what = "none" if not isinstance(texts, str | Tensor | Input) else f"one {type(texts).__name__}"
         raise InputError(f"a list of texts is needed; got {what}", hint='give several: ["…", "…"]')
     target = [model.start_token] if source_only and isinstance(model, Seq2Seq) else None
-    return [_cut(reading(model, text, target), max_length) for text in texts]
-
-
-def _cut(inputs: Input, length: int | None) -> Input:
-    if length is None or inputs.ids.shape[1] <= length:
-        return inputs
-    types = None if inputs.types is None else inputs.types[:, :length]
-    return Input(inputs.ids[:, :length], inputs.tokens[:length], inputs.target, inputs.target_tokens, types)
+    inputs = [reading(model, text, target) for text in texts]
+    return [
+        one if max_length is None or one.ids.shape[1] <= max_length
+        else replace(one, ids=one.ids[:, :max_length], tokens=one.tokens[:max_length], second=None,
+                     types=None if one.types is None else one.types[:, :max_length])
+        for one in inputs
+    ]  # fmt: skip
 
 
 def make_batches(inputs: Sequence[Input], max_tokens: int = MAX_TOKENS) -> Iterator[InputBatch]:
@@ -129,13 +128,6 @@ def token_rows(value: Tensor, axis: int | None, name: str = "this value") -> Ten
     return value.movedim(axis, 1).flatten(2)
 
 
-def from_token_rows(rows: Tensor, shape: torch.Size, axis: int) -> Tensor:
-    """Return what `token_rows` took apart: (B, T, W) in the shape of the value."""
-    sizes = list(shape)
-    tokens = sizes.pop(axis)
-    return rows.unflatten(2, sizes[1:]).movedim(1, axis) if len(sizes) > 1 else rows.view(-1, tokens)
-
-
 class TokenWatch(Watch):
     """A watch whose edits get one vector per token, (B, T, W), for values of any shape."""
 
@@ -149,7 +141,10 @@ class TokenWatch(Watch):
     def _edit_rows(self, change: Callable[[Tensor], Tensor], value: Tensor) -> Tensor:
         name, axis = self._newest  # a part declares the axes of a value before its edits are called
         rows = change(token_rows(value, axis, name)).to(value.dtype)
-        return value if axis is None else from_token_rows(rows, value.shape, axis)
+        assert axis is not None  # token_rows refuses what has none
+        sizes = list(value.shape)
+        tokens = sizes.pop(axis)
+        return rows.unflatten(2, sizes[1:]).movedim(1, axis) if len(sizes) > 1 else rows.view(-1, tokens)
 
 
 @dataclass(frozen=True)

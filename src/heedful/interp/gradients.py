@@ -145,8 +145,7 @@ class _Target:
 
 @torch.no_grad()
 def _vectors(model: Model, inputs: Input, names: list[str]) -> dict[str, Tensor]:
-    watch = Watch(*names)
-    inputs.run(model, watch)
+    watch = inputs.record(model, *names)
     return {name: watch[name][0] for name in names}
 
 

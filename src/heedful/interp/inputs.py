@@ -60,6 +60,12 @@ class Input:
         ids = self.ids.expand(repeat, *self.ids.shape[1:])
         return run_batch(model, ids, target, types=types, watch=watch)
 
+    def record(self, model: Model, *names: str) -> Watch:
+        """Run the model once and return the watch that recorded the values of these names."""
+        watch = Watch(*names)
+        self.run(model, watch)
+        return watch
+
 
 def run_batch(
     model: Model, ids: Tensor, target: Tensor | None = None, *, types: Tensor | None = None,

@@ -81,19 +81,14 @@ def text_windows(model: Model, text: str, length: int) -> list[Input]:
 
 
 @dataclass(frozen=True)
-class SpeedCurve(Result):
-    """Tokens a second (`rate`) at some lengths."""
-
-    length: list[int]
-    rate: list[float]
-
-
-@dataclass(frozen=True)
 class Speeds(Result):
-    """The speed of a model that reads a text at once, and that writes token by token behind it (or None)."""
+    """The speed of a model that reads a text at once, and that writes token by token behind it (or None).
 
-    read: SpeedCurve
-    write: SpeedCurve | None
+    Both are {"length": […], "rate": […]}: the tokens a second at some lengths.
+    """
+
+    read: dict[str, list[float]]
+    write: dict[str, list[float]] | None
     threads: int
     device: str
 
@@ -111,7 +106,8 @@ def measure_speeds(model: Model, *, checkpoint: Checkpoint = lambda: None) -> Sp
     longest = (
         LENGTHS[-1] if context is None else context - (not isinstance(model, Seq2Seq)) * (WRITTEN_TOKENS + 1)
     )
-    read, write = SpeedCurve([], []), SpeedCurve([], [])
+    read: dict[str, list[float]] = {"length": [], "rate": []}
+    write: dict[str, list[float]] = {"length": [], "rate": []}
     for length in [n for n in LENGTHS if n <= longest] or [max(1, longest)]:
         row = few.ids[0, :1].repeat(length)
         given = Input(row[None], ("",) * length, few.target, few.target_tokens)
@@ -122,16 +118,15 @@ def measure_speeds(model: Model, *, checkpoint: Checkpoint = lambda: None) -> Sp
             given.run(model)
             spent.append(time.perf_counter() - began)
         best = min(spent[1:])  # what else the machine does only ever adds
-        read.length.append(length)
-        read.rate.append(length / best)
+        read["length"].append(length)
+        read["rate"].append(length / best)
         if best > MAX_SECONDS:
             break
         if is_causal(model):
-            write.length.append(length)
-            write.rate.append(
-                WRITTEN_TOKENS / min(time_writing(model, row.tolist(), checkpoint) for _ in range(4))
-            )
-    written = write if write.length else None
+            seconds = min(time_writing(model, row.tolist(), checkpoint) for _ in range(4))
+            write["length"].append(length)
+            write["rate"].append(WRITTEN_TOKENS / seconds)
+    written = write if write["length"] else None
     return Speeds(read, written, torch.get_num_threads(), str(model.device))
 
 
@@ -215,31 +210,20 @@ def changes(
 
 @torch.no_grad()
 def shuffle_test(
-    model: Model, text: Text | Input, target: Text | None = None, *, seed: int = 0
+    model: Model, text: Text | Input, target: Text | None = None, *, seed: int = 0, positions: bool = True
 ) -> ShuffleResult:
-    """Shuffle the tokens of a text, as `seed` says, and compare what the model predicts."""
+    """Shuffle the tokens of a text, as `seed` says, and compare what the model predicts.
+
+    With positions=False the vectors of positions are 0, for a model that adds such vectors to its tokens.
+    Attention without positions is the same for its tokens in any order, but for a causal mask, which still
+    tells what came before.
+    """
     inputs = reading(model, text, target)
     shuffled, back = shuffle_ids(model, inputs, seed)
-    before, after = (given.run(model)[0].float() for given in (inputs, shuffled))
+    watch = None if positions else Watch(edit={"embed.position": torch.zeros_like})
+    before, after = (given.run(model, watch)[0].float() for given in (inputs, shuffled))
     over, change = changes(model, shuffled, before, after, back)
-    vectors = [model.encode(given.ids)[0].float().mean(0) for given in (inputs, shuffled)]  # type: ignore[operator]
+    hidden = [model.encode(given.ids, watch=watch) for given in (inputs, shuffled)]  # type: ignore[operator]
+    vectors = [rows[0].float().mean(0) for rows in hidden]
     cosine = float(F.cosine_similarity(vectors[0], vectors[1], dim=0))
     return ShuffleResult(shuffled, before, after, over, change, cosine)
-
-
-@torch.no_grad()
-def shuffle_without_positions(
-    model: Model, text: Text | Input, target: Text | None = None, *, seed: int = 0
-) -> Tensor | None:
-    """Repeat the shuffle test with the vectors of positions set to 0: the KL of each prediction, in nats.
-
-    Attention without positions is the same for its tokens in any order, but for a causal mask, which still
-    tells what came before. None if no vector of a position is added to the tokens that are shuffled.
-    """
-    if model.tables["tokens"].position is None:
-        return None
-    inputs = reading(model, text, target)
-    shuffled, back = shuffle_ids(model, inputs, seed)
-    without = lambda: Watch(edit={"embed.position": torch.zeros_like})
-    before, after = (given.run(model, without())[0].float() for given in (inputs, shuffled))
-    return changes(model, shuffled, before, after, back)[1]

@@ -54,7 +54,8 @@ def without(
         if part_at(model, path).pattern_kind is None and path not in layers:
             raise InputError(f"{path!r} has no heads", hint=f"switch the layer off with layers=[{path!r}]")
     usual = {} if mean is None else means(model, mean, list(heads), layers)
-    edits = {f"{p}.heads": _silence(p, which, usual.get(f"{p}.heads")) for p, which in heads.items()}
+    everywhere = {path: [(slice(None), head) for head in which] for path, which in heads.items()}
+    edits = {f"{path}.heads": _silence(path, chosen, usual) for path, chosen in everywhere.items()}
     for path in layers:
         edits |= _skip(path, usual.get(path))
     return Watch(edit=edits)
@@ -80,8 +81,7 @@ def means(
     """
     ends = [f"{path}.{end}" for path in layers for end in ("input", "output")]
     names = [f"{path}.heads" for path in heads]
-    watch = Watch(*names, *ends)
-    reading(model, reference).run(model, watch)
+    watch = reading(model, reference).record(model, *names, *ends)
     over = {name: cast(int, axis) for name, axis in watch.positions.items()}
     out = {name: watch[name][0].mean(over[name], keepdim=True) for name in names}
     for path in layers:
@@ -91,14 +91,16 @@ def means(
     return out
 
 
-def _silence(path: str, which: Sequence[int], mean: Tensor | None) -> Edit:
+def _silence(path: str, chosen: Sequence[tuple[int | slice, int]], means: Mapping[str, Tensor]) -> Edit:
+    """Return the edit that takes heads out, each in some rows of the batch: they give zero, or their mean."""
+    mean = means.get(f"{path}.heads")
+
     def edit(heads: Tensor) -> Tensor:  # (B, H, T, K)
-        bad = [h for h in which if not 0 <= h < heads.shape[1]]
-        if bad:
-            raise InputError(f"{path} has heads 0 … {heads.shape[1] - 1}", hint=f"unknown head {bad[0]}")
-        keep = torch.ones(heads.shape[1], dtype=torch.bool, device=heads.device)
-        keep[list(which)] = False
-        return torch.where(keep[:, None, None], heads, heads.new_zeros(()) if mean is None else mean)
+        for rows, head in chosen:
+            if not 0 <= head < heads.shape[1]:
+                raise InputError(f"{path} has heads 0 … {heads.shape[1] - 1}", hint=f"unknown head {head}")
+            heads[rows, head] = 0.0 if mean is None else mean[head]
+        return heads
 
     return edit
 
@@ -270,64 +272,43 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 MAX_ROWS = 16  # heads in one batch
 MAX_BYTES = 64 * 2**20  # of one batch's logits
 
-Head = tuple[str, int]  # the path of its part, and its number
 
+class _InterruptibleWatch(Watch):
+    """A watch that calls `checkpoint` at every value; it may raise to stop in the middle of a pass."""
 
-@dataclass(frozen=True)
-class HeadEffect:
-    """The effect of one head: KL(plain ‖ without) in nats, the mean over positions."""
-
-    path: str
-    head: int
-    change: float
-
-
-class _AblatedHeads(Watch):
-    """Row b of a batch is without head b; `checkpoint` is called at every value, and may raise to stop."""
-
-    def __init__(
-        self, batch: Sequence[Head], means: Mapping[str, Tensor], checkpoint: Callable[[], None] | None
-    ) -> None:
-        super().__init__(edit={f"{path}.heads": self._silence(path, batch, means) for path, _ in batch})
+    def __init__(self, checkpoint: Callable[[], None], edit: Mapping[str, Edit] | None = None) -> None:
+        super().__init__(edit=edit)
         self.checkpoint = checkpoint
 
-    @staticmethod
-    def _silence(path: str, batch: Sequence[Head], means: Mapping[str, Tensor]) -> Callable[[Tensor], Tensor]:
-        rows = [(row, head) for row, (where, head) in enumerate(batch) if where == path]
-
-        def edit(heads: Tensor) -> Tensor:  # (B, H, T, K)
-            mean = means.get(f"{path}.heads")
-            for row, head in rows:
-                heads[row, head] = 0.0 if mean is None else mean[head]
-            return heads
-
-        return edit
-
     def visit(self, name: str, value: Tensor) -> Tensor:
-        if self.checkpoint is not None:
-            self.checkpoint()
+        self.checkpoint()
         return super().visit(name, value)
 
 
 @torch.no_grad()
 def each_head_effect(
     model: Model, inputs: Input, heads: Mapping[str, int], *, mean: Text | Input | None = None,
-    checkpoint: Callable[[], None] | None = None,
-) -> Iterator[HeadEffect]:  # fmt: skip
-    """Yield the effect of every head in turn; `heads` has the number of heads of each part.
+    checkpoint: Callable[[], None] = lambda: None,
+) -> Iterator[tuple[str, int, float]]:  # fmt: skip
+    """Yield the part, the number and the effect of every head in turn: the mean KL(plain ‖ without) in nats.
 
-    A head that is off gives zero, or with `mean`, a reference text, its mean there (see `change.without`).
-    The numbers are those of one head after the other. `checkpoint` is called all the time and may raise.
+    `heads` has the number of heads of each part. A head that is off gives zero, or with `mean`, a reference
+    text, its mean there (see `without`). The numbers are those of one head after the other. `checkpoint` is
+    called all the time and may raise.
     """
     usual = {} if mean is None else means(model, mean, list(heads))
-    plain = inputs.run(model, None if checkpoint is None else _AblatedHeads((), {}, checkpoint))
+    plain = inputs.run(model, _InterruptibleWatch(checkpoint))
     rows = max(1, min(MAX_ROWS, MAX_BYTES // max(1, plain.numel() * 4)))
     every = [(path, head) for path, count in heads.items() for head in range(count)]
     for start in range(0, len(every), rows):
         batch = every[start : start + rows]
-        changed = inputs.run(model, _AblatedHeads(batch, usual, checkpoint), repeat=len(batch))
-        for (path, head), row in zip(batch, changed, strict=True):
-            yield HeadEffect(path, head, float(divergence(plain[0], row).mean()))
+        by_part: dict[str, list[tuple[int | slice, int]]] = {}
+        for row, (path, head) in enumerate(batch):
+            by_part.setdefault(path, []).append((row, head))
+        edit = {f"{path}.heads": _silence(path, chosen, usual) for path, chosen in by_part.items()}
+        changed = inputs.run(model, _InterruptibleWatch(checkpoint, edit), repeat=len(batch))
+        for (path, head), logits in zip(batch, changed, strict=True):
+            yield path, head, float(divergence(plain[0], logits).mean())
 
 
 def head_effects(
@@ -338,6 +319,6 @@ def head_effects(
     patterns = attention(model, given).patterns
     counts = {name.removesuffix(".pattern"): pattern.heads for name, pattern in patterns.items()}
     effects: dict[str, list[float]] = {path: [] for path in counts}
-    for effect in each_head_effect(model, given, counts, mean=mean):
-        effects[effect.path].append(effect.change)
+    for path, _, change in each_head_effect(model, given, counts, mean=mean):
+        effects[path].append(change)
     return effects

@@ -60,11 +60,7 @@ def average_over_pairs(
     `interval` is "bootstrap" (the pairs are drawn again 2,000 times) or "normal" (1.96 standard errors).
     Positions are compared by their number, so that values at positions need prompts of one length.
     """
-    pairs = list(pairs)
-    if not pairs:
-        raise InputError(
-            "no pairs of prompts were given", hint="give PromptPair(clean, corrupt, right, wrong)"
-        )
+    pairs = _check_pairs(pairs)
     results = [patching(model, *pair, **options) for pair in with_progress(pairs, len(pairs), report)]
     first = results[0]
     for number, result in enumerate(results):
@@ -74,8 +70,8 @@ def average_over_pairs(
                 f"the values of pair {number} do not fit those of pair 0: they are {sizes}",
                 hint="give prompts of one length, or patch what all lengths have, such as what='heads'",
             )
-    same = len({result.columns for result in results}) == 1
-    columns = first.columns if same else tuple(map(str, range(len(first.columns))))
+    alike = all(result.columns == first.columns for result in results)
+    columns = first.columns if alike else tuple(map(str, range(len(first.columns))))
     each = torch.stack([result.values for result in results])
     mean, low, high = mean_interval(each, interval, seed)
     clean, corrupt = (sum(getattr(r, end) for r in results) / len(results) for end in ("clean", "corrupt"))
@@ -84,7 +80,8 @@ def average_over_pairs(
 
 
 def _check_pairs(pairs: Sequence[PromptPair]) -> list[PromptPair]:
-    if not len(pairs) or not all(isinstance(pair, tuple) and len(pair) in (3, 4) for pair in pairs):
+    pairs = list(pairs)
+    if not pairs or not all(isinstance(pair, tuple) and len(pair) in (3, 4) for pair in pairs):
         hint = "give a list of PromptPair(clean, corrupt, right, wrong)"
         raise InputError("no pairs of prompts were given", hint=hint)
     return [PromptPair(*pair) for pair in pairs]
@@ -96,10 +93,7 @@ class _CircuitRunner:
     def __init__(
         self, model: Model, pairs: Sequence[PromptPair], senders: Sequence[str] | str | None
     ) -> None:
-        if not pairs:
-            raise InputError(
-                "no pairs of prompts were given", hint="give PromptPair(clean, corrupt, right, wrong)"
-            )
+        pairs = _check_pairs(pairs)
         self.model, self.table = model, NodeTable.of(model)
         self.senders, self.receivers = self.table.find_writes(senders), list(self.table.reads)
         backwards = [(s, r) for r in reversed(self.receivers) for s in reversed(self.senders)]

@@ -114,10 +114,7 @@ class CounterfactualPair:
 
     def values(self, names: Sequence[str]) -> tuple[Watch, Watch]:
         """The values called `names` of the clean and of the corrupt input."""
-        watches = Watch(*names), Watch(*names)
-        for given, watch in zip((self.clean, self.corrupt), watches, strict=True):
-            given.run(self.model, watch)
-        return watches
+        return self.clean.record(self.model, *names), self.corrupt.record(self.model, *names)
 
 
 class Patch(NamedTuple):
@@ -178,8 +175,7 @@ def names_to_patch(model: Model, inputs: Input, kind: str) -> list[str]:
     if "." not in kind:
         near = nearest(kind, KINDS) or f"use {', '.join(KINDS)}, or a watched name such as 'blocks.*.input'"
         raise InputError(f"nothing here is called {kind!r}", hint=near)
-    seen = Watch(kind)
-    inputs.run(model, seen)
+    seen = inputs.record(model, kind)
     if not len(seen):
         raise seen.missing(kind)
     return list(seen)
@@ -268,8 +264,7 @@ class InterventionRunner:
         self.tokens, self.head = given.read.shape[1], cast(Head, self.model.head)
         self.entries: list[Tensor | None] = [None] * len(self.stack)
         if isinstance(self.model, LM):  # an encoder-decoder is run whole: its decoder starts from its encoder
-            seen = Watch(f"{self.where}.*.input")
-            given.run(self.model, seen)
+            seen = given.record(self.model, f"{self.where}.*.input")
             self.entries = [seen.values.get(f"{self.where}.{i}.input") for i in range(len(self.stack))]
         other = (comparison.clean.ids != given.ids)[0].nonzero()
         self.differ_from = int(other[0]) if len(other) else 0

@@ -48,8 +48,7 @@ def carry(
     `positions` carries over those alone, along the axis that the part declares; a negative one counts from
     the end. By default everything is carried over.
     """
-    seen = Watch(*names)
-    reading(model, clean, target).run(model, seen)
+    seen = reading(model, clean, target).record(model, *names)
     for name in names:
         if name not in seen.met:  # a wildcard that matched nothing
             raise seen.missing(name)
@@ -116,22 +115,19 @@ def activation_patching(
     comparison = CounterfactualPair.of(model, clean, corrupt, right, wrong, target=target, position=position)
     names = names_to_patch(model, comparison.clean, what)
     clean_values, corrupt_values = comparison.values(names)
+    for name in names:
+        _check_shape(name, clean_values[name], corrupt_values[name])
     patches = list(all_patches(clean_values, names, what, by_position))
-    run = [i for i, one in enumerate(patches) if _differs(clean_values, corrupt_values, one)]
+    # Where the clean value is the corrupt one, a patch changes nothing and is not run.
+    entries = lambda seen, one: select_entries(seen[one.name][0], one, clean_values.positions[one.name])
+    differs = lambda one: not torch.equal(entries(clean_values, one), entries(corrupt_values, one))
+    run = [i for i, one in enumerate(patches) if differs(one)]
     change = lambda one: Intervention(one.name, one.position, patch_writer(clean_values, one))
     restored = torch.zeros(len(patches), dtype=torch.float64)
     skipped = len(patches) - len(run)
     counted = None if report is None else lambda done, count: report(done + skipped, count + skipped)
     restored[run] = InterventionRunner(comparison, rows).run([change(patches[i]) for i in run], counted)
     return collect(what, "exact", comparison, patches, restored)
-
-
-def _differs(clean: Watch, corrupt: Watch, patch: Patch) -> bool:
-    """Whether the clean value is another than the corrupt one: else a patch changes nothing."""
-    values = [seen[patch.name] for seen in (clean, corrupt)]
-    _check_shape(patch.name, *values)
-    axis = clean.positions[patch.name]
-    return not torch.equal(*(select_entries(value[0], patch, axis) for value in values))
 
 
 def patch_writer(clean: Watch, patch: Patch) -> Callable[[Tensor, int], None]:

@@ -124,9 +124,8 @@ def patchscope(
     `settings` are those of `generate`. The result has the text without the vector too.
     """
     given, target = reading(model, text), reading(model, prompt)
-    seen, length = Watch(name), target.ids.shape[1]
-    given.run(model, seen)
-    vector = seen[name][0, position_of(given.names, token)]
+    vector = given.record(model, name)[name][0, position_of(given.names, token)]
+    length = target.ids.shape[1]
     at = position_of(target.names, place)
 
     def put(value: Tensor) -> Tensor:  # later passes read what was written
@@ -174,8 +173,7 @@ def function_vector(
         raise InputError("this model has no heads whose outputs are added up", hint="choose a decoder")
     names, sums = [f"{part}.heads" for part in parts], dict[str, Tensor]()
     for prompt in prompts:
-        watch = Watch(*names)
-        reading(model, prompt).run(model, watch)
+        watch = reading(model, prompt).record(model, *names)
         for name in names:
             sums[name] = sums.get(name, 0.0) + watch[name][0, :, -1] / len(prompts)  # (H, K)
     effects = torch.zeros(len(parts), max(len(mean) for mean in sums.values()), dtype=torch.float64)

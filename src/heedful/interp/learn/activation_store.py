@@ -75,12 +75,11 @@ def _join(name: str, parts: Sequence[Activations]) -> Activations:
 
 
 def _metadata(shard: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError, safe_open
+    from heedful.weights.formats.tensor_layout import read_layout
 
     try:
-        with safe_open(shard, framework="pt") as file:
-            settings: dict[str, Any] = json.loads((file.metadata() or {})["heedful.activations"])
-    except (SafetensorError, KeyError, ValueError) as error:
+        settings: dict[str, Any] = json.loads(read_layout(shard)[1]["heedful.activations"])
+    except (KeyError, ValueError) as error:
         raise CorruptFile(f"{shard} has no activations of heedful: {error}", hint="delete it") from None
     return settings
 

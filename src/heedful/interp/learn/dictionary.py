@@ -544,23 +544,20 @@ def load_module(
     path: str | Path, format: str, make: Callable[[Any], M], device: str | torch.device, saved_by: str
 ) -> M:
     """Read what `save_module` wrote; `make` gives the module of its settings, whose tensors are then read."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors.torch import load_file
+
+    from heedful.weights.formats.tensor_layout import read_layout
 
     path = Path(path)
     if not path.is_file():
         raise missing_file(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise CorruptFile(f"{path} is not a safetensors file: {error}", hint="save it again") from None
+    _, metadata = read_layout(path)
     hint = f"give a file that {saved_by} wrote"
     if metadata.get("format") != format:
         raise CorruptFile(f"{path} is a safetensors file of another kind", hint=hint)
     try:
         module = make(json.loads(metadata["settings"]))
-        module.load_state_dict(tensors)
+        module.load_state_dict(load_file(path))
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CorruptFile(f"{path} does not fit together: {reason}", hint=hint) from None

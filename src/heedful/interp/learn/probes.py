@@ -9,9 +9,8 @@ that of the control is the selectivity (Hewitt and Liang 2019, arXiv 1909.03368)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -82,18 +81,28 @@ def linear_probes(
         raise InputError(f"every word has the tag {only}", hint="give two or more tags")
     truth = np.array([labels.index(tag) for *_, tags in encoded for tag in tags])
     group = np.repeat(np.arange(len(encoded)), [len(tags) for *_, tags in encoded])
+    first_of = torch.searchsorted(activations[chosen[0]].text, torch.arange(len(encoded))).tolist()
+    rows = torch.tensor([first_of[i] + at for i, (_, places, _, _) in enumerate(encoded) for at in places])
+    vectors = (activations[name].values[rows] for name in chosen)
+    control = control_labels(words, truth, seed)
     fold_of = assign_group_folds(group, folds, seed)
-    tasks = torch.from_numpy(truth), torch.from_numpy(control_labels(words, truth, seed))
-    accuracies: list[Tensor] = []
-    for name, task in with_progress(product(chosen, tasks), 2 * len(chosen), report):
-        x = _word_vectors(activations[name].values, activations[name].text, encoded)
-        accuracies.append(_held_out_accuracy(x, task, len(labels), fold_of, penalty))
-    real, control = torch.stack(accuracies[::2]), torch.stack(accuracies[1::2])
-    return ProbeResult(tuple(chosen), real, control, _majority(truth), tuple(labels), len(truth))
+    return _fit_probes(chosen, vectors, truth, control, labels, fold_of, penalty, report)
 
 
-def _majority(truth: NDArray[np.int64]) -> float:
-    return float(np.bincount(truth).max() / len(truth))
+def _fit_probes(
+    names: Sequence[str], vectors: Iterable[Tensor], truth: NDArray[np.int64], control: NDArray[np.int64],
+    labels: Sequence[str], folds: NDArray[np.int64], penalty: float, report: Report | None,
+) -> ProbeResult:  # fmt: skip
+    """Return the accuracies of probes of each value's vectors (N, D), at the task and at its control."""
+    standardized = map(_standardize, vectors)
+    pairs = ((x, torch.from_numpy(task)) for x in standardized for task in (truth, control))
+    accuracies = [
+        _held_out_accuracy(x, task, len(labels), folds, penalty)
+        for x, task in with_progress(pairs, 2 * len(names), report)
+    ]
+    majority = float(np.bincount(truth).max() / len(truth))
+    of_truth, of_control = torch.stack(accuracies[::2]), torch.stack(accuracies[1::2])
+    return ProbeResult(tuple(names), of_truth, of_control, majority, tuple(labels), len(truth))
 
 
 def sentence_probes(
@@ -120,14 +129,9 @@ def sentence_probes(
     if count < folds or len(kinds) < 2:
         raise InputError(f"{count} texts with {len(kinds)} labels cannot be probed", hint="give more")
     truth = np.array([kinds.index(label) for label in labels])
-    tasks = torch.from_numpy(truth), torch.from_numpy(seeded_generator(seed, CONTROL_SEED).permutation(truth))
+    control = seeded_generator(seed, CONTROL_SEED).permutation(truth)
     fold_of = assign_group_folds(np.arange(count), folds, seed)
-    accuracies = [
-        _held_out_accuracy(_standardize(x), task, len(kinds), fold_of, penalty)
-        for x, task in with_progress(product(vectors, tasks), 2 * len(vectors), report)
-    ]
-    real, control = torch.stack(accuracies[::2]), torch.stack(accuracies[1::2])
-    return ProbeResult(tuple(chosen), real, control, _majority(truth), tuple(kinds), count)
+    return _fit_probes(chosen, vectors, truth, control, kinds, fold_of, penalty, report)
 
 
 def word_pieces(model: Model, words: Sequence[str], max_length: int) -> tuple[list[int], list[int | None]]:
@@ -169,14 +173,8 @@ def _pair(sentence: Any) -> tuple[Sequence[str], Sequence[str]]:
     )
 
 
-def _word_vectors(values: Tensor, text: Tensor, sentences: Sequence[Encoded]) -> Tensor:
-    """(N, D): the vectors at the last pieces of all words in order, every entry centred and scaled alike."""
-    starts = {int(t): int((text == t).nonzero()[0, 0]) for t in text.unique()}
-    rows = torch.tensor([starts[i] + at for i, (_, places, _, _) in enumerate(sentences) for at in places])
-    return _standardize(values[rows])
-
-
 def _standardize(x: Tensor) -> Tensor:
+    """Centre and scale every entry of the vectors (N, D) alike."""
     x = x - x.mean(0)
     x = x / x.std(0).clamp(min=1e-6)
     return x / x.shape[1] ** 0.5

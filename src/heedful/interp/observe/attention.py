@@ -114,8 +114,7 @@ def attention(
         raise InputError(
             f"nothing here is called {', '.join(only)}", hint="leave `only` out to see every pattern"
         )
-    every = Watch("*")
-    given.run(model, every)
+    every = given.record(model, "*")
     states = {name: every[name][0] for name in every if STATES.search(name)}
     note = f"{model.family.name} attends to nothing: it has no pattern; its states are {', '.join(states)}"
     return AttentionResult(given, {}, states, note)

@@ -99,8 +99,7 @@ def logit_lens(model: Model, text: Text | Input, target: Text | None = None) -> 
     (nostalgebraist 2020.) A layer whose vectors have another width than the last one's is left out.
     """
     given, names = reading(model, text, target), layer_names(model, predicting=True)
-    watch = Watch(*names)
-    given.run(model, watch)
+    watch = given.record(model, *names)
     width = watch[names[-1]].shape[-1]
     names = [name for name in names if watch[name].shape[-1] == width]
     logits = _read_out(model, torch.cat([watch[name] for name in names]))  # a row for each layer
@@ -208,9 +207,7 @@ def neighbours(
     """The token vectors nearest to the states called `name` ("blocks.3.output"); the last layer's if ''."""
     given, (where, stack) = reading(model, text, target), stack_of(model)
     name = name or f"{where}.{len(stack) - 1}.output"
-    watch = Watch(name)
-    given.run(model, watch)
-    x = watch[name][0].float()
+    x = given.record(model, name)[name][0].float()
     source = name.startswith(("encoder.", "embed.")) or not isinstance(model, Seq2Seq)
     table = token_vectors(model.tables["tokens" if source else "target"]).float()
     if x.dim() != 2 or x.shape[-1] != table.shape[-1]:

@@ -19,7 +19,6 @@ from heedful.interp.inputs import Input, Result, Text, reading
 from heedful.interp.observe.mixing import attention_groups, parts_of, state_note
 from heedful.interp.observe.prediction import is_causal
 from heedful.models.base import Model
-from heedful.nn.context import Watch
 from heedful.nn.recurrent import Recurrence
 from heedful.nn.state_space.delta import GatedDeltaNet
 from heedful.nn.state_space.ssd import Mamba2
@@ -49,35 +48,31 @@ def recurrent_parts(model: Model) -> list[RecurrentPart]:
     """Return every part that shows a state, in the order they run."""
     out = []
     for path, part in parts_of(model):
-        side = {"encoder": "source", "decoder": "target"}.get(path.partition(".")[0], "tokens")
-        kind = type(part).__name__
         if isinstance(part, Recurrence):
-            states = [name for name in part.shown if name in ("h", "c")]
-            gates = [name for name in part.shown if name not in states]
-            out.append(
-                RecurrentPart(path, kind, gates, states, list(part.shown), part.hidden, side, part.reverse)
-            )
+            words, size = list(part.shown), part.hidden
         elif isinstance(part, Mamba):
-            size = part.A_log.numel()
-            out.append(RecurrentPart(path, kind, [], ["h"], ["delta", "h"], size, side, False))
+            words, size = ["delta", "h"], part.A_log.numel()
         elif isinstance(part, Mamba2):
-            size = part.heads * part.head_dim * part.state
-            out.append(RecurrentPart(path, kind, [], ["h"], ["delta", "h"], size, side, False))
+            words, size = ["delta", "h"], part.heads * part.head_dim * part.state
         elif isinstance(part, GatedDeltaNet):
+            words = ["beta", "log_decay", "h"]
             size = part.heads * (part.k.out_features // part.key_heads) * (part.v.out_features // part.heads)
-            out.append(
-                RecurrentPart(path, kind, ["beta"], ["h"], ["beta", "log_decay", "h"], size, side, False)
-            )
         elif isinstance(part, S4):
-            out.append(RecurrentPart(path, kind, [], ["h"], ["h"], 2 * part.A_log.numel(), side, False))
+            words, size = ["h"], 2 * part.A_log.numel()
+        else:
+            continue
+        gates = [word for word in words if word not in ("h", "c", "delta", "log_decay")]
+        states = [word for word in words if word in ("h", "c")]
+        side = {"encoder": "source", "decoder": "target"}.get(path.partition(".")[0], "tokens")
+        reverse = isinstance(part, Recurrence) and part.reverse
+        out.append(RecurrentPart(path, type(part).__name__, gates, states, words, size, side, reverse))
     return out
 
 
 @torch.no_grad()
 def states(model: Model, text: Text | Input, target: Text | None = None) -> dict[str, Any]:
     """Run a model and summarise its states, norms, neurons and cache: see `summarise_states`."""
-    watch = Watch("*")
-    reading(model, text, target).run(model, watch)
+    watch = reading(model, text, target).record(model, "*")
     return summarise_states(
         model, {name: tuple(watch[name][0].shape) for name in watch}, lambda name: watch[name][0]
     )
@@ -117,13 +112,8 @@ def summarise_states(
     hidden = [name for name, shape in shapes.items() if name.endswith(".hidden") and len(shape) == 2]
     neurons = [{"name": name, "shape": list(shapes[name])} for name in hidden]
     note = "" if parts else state_note(model)
-    return {
-        "parts": parts,
-        "norms": norms,
-        "neurons": neurons,
-        "cache": cache_size(model, shapes),
-        "note": note,
-    }
+    cache = cache_size(model, shapes)
+    return {"parts": parts, "norms": norms, "neurons": neurons, "cache": cache, "note": note}
 
 
 def saturation(gate: Tensor) -> dict[str, float]:

@@ -8,9 +8,9 @@ the largest product, which the Viterbi algorithm finds.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 from heedful.text import Tokenizer
@@ -80,26 +80,11 @@ def unigram_lattice(tokenizer: Tokenizer, text: str) -> list[tuple[str, list[Lat
             (i, j) for i in range(len(word)) for j in range(i + 1, min(len(word), i + longest) + 1)
             if word[i:j] in scores
         ]  # fmt: skip
-        best = best_path(word, spans, scores)
+        sizes = [len(token.value) for token in tokenizer.backend.model.tokenize(word)]
+        best = set(pairwise(accumulate(sizes, initial=0)))
         pieces = [LatticePiece(word[i:j], i, j, scores[word[i:j]], (i, j) in best) for i, j in spans]
         lattice.append((word, pieces))
     return lattice
-
-
-def best_path(word: str, spans: Sequence[tuple[int, int]], scores: dict[str, float]) -> set[tuple[int, int]]:
-    """Return the segmentation with the largest sum of log-probabilities; empty where there is none."""
-    best: list[tuple[float, int]] = [(0.0, -1)] + [(-math.inf, -1)] * len(word)
-    for i, j in sorted(spans, key=lambda s: s[1]):
-        reached = best[i][0] + scores[word[i:j]]
-        if reached > best[j][0]:
-            best[j] = (reached, i)
-    if best[-1][1] < 0:
-        return set()
-    path, at = set(), len(word)
-    while at > 0:
-        path.add((best[at][1], at))
-        at = best[at][1]
-    return path
 
 
 def model_state(tokenizer: Tokenizer) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from heedful.decode.request import context_length
 from heedful.interp.inputs import Result, layer_names, reading, word_head
 from heedful.interp.observe.prediction import special_ids
 from heedful.models.base import Model, Seq2Seq
-from heedful.nn.context import Watch
 from heedful.word2vec import Word2Vec
 
 
@@ -154,8 +153,8 @@ def contextual_vectors(model: Model, word: str, sentences: Sequence[str]) -> dic
         places = [i for i in range(len(ids)) if is_word(i)]
         if not places:
             continue
-        watch = Watch(*names)
-        reading(model, ids, [model.start_token] if isinstance(model, Seq2Seq) else None).run(model, watch)
+        target = [model.start_token] if isinstance(model, Seq2Seq) else None
+        watch = reading(model, ids, target).record(model, *names)
         tokens = model.tokenizer.tokens(ids)
         every = [F.normalize(watch[n][0].double(), dim=-1).cpu().numpy() for n in names]
         sums = [a + v.sum(0) for a, v in zip(sums * (len(names) // len(sums)), every, strict=True)]

@@ -20,7 +20,7 @@ from heedful.decode.sampling import generator, uniforms
 from heedful.decode.settings import GenerationSettings
 from heedful.interp.gradients import attribution, gradient_by_distance
 from heedful.interp.inputs import stack_of
-from heedful.interp.measurements import shuffle_test, shuffle_without_positions
+from heedful.interp.measurements import shuffle_test
 from heedful.interp.observe.lens import logit_lens, neighbours, surprisal
 from heedful.interp.observe.prediction import changed_position, draw_token, words_at
 from heedful.interp.observe.recurrent_states import summarise_states, top_neurons
@@ -121,7 +121,8 @@ def order(look: Seen, seed: int = 0) -> Response:
         return Json(_order_of_words(look))
     model, test = look.loaded_model.sequence, look.call(shuffle_test, seed=seed)
     at, token = changed_position(model, test.shuffled, test.change, test.before)
-    without = look.call(shuffle_without_positions, seed=seed) if test.over else None
+    has_positions = test.over is not None and model.tables["tokens"].position is not None
+    without = look.call(shuffle_test, seed=seed, positions=False).change if has_positions else None
     return Json({
         "shuffled": list(test.shuffled.tokens), "over": test.over, "positions": len(test.change),
         "position": at, "token": visible_tokens(model, [token])[0],

@@ -209,8 +209,8 @@ def _effects(
         each = each_head_effect(
             loaded_model.sequence, trace.given, heads, mean=usual, checkpoint=ticket.check
         )
-        for done, effect in enumerate(each, 1):
-            changes[effect.path].append(effect.change)
+        for done, (path, _, change) in enumerate(each, 1):
+            changes[path].append(change)
             report({"event": "progress", "done": done, "of": of})
         trace.effects[key] = changes
     python = snippets.of_trace(trace, "effects", mean=mean)

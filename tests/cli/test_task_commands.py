@@ -18,7 +18,7 @@ import pytest
 
 import heedful
 from heedful.cli import load_command, main
-from heedful.cli.inputs import file_text
+from heedful.cli.inputs import text_or_file
 from heedful.cli.models import names_model, read_card, read_known
 from heedful.cli.output import align_columns, mark_spans
 from heedful.cli.tasks import format_answers
@@ -217,7 +217,7 @@ def test_a_file_that_is_there_is_read(heed: Any, models: dict[str, Path]) -> Non
     "text", ["Where is it.", "e.g.", "https://a.b/c", "</s>", "see notes.txt", "3.14", "U.S.A"]
 )
 def test_a_text_is_no_file(text: str) -> None:
-    assert file_text(text) is None
+    assert text_or_file(text) == text
 
 
 def test_a_model_that_does_not_fit_is_named(heed: Any, models: dict[str, Path]) -> None:

@@ -20,7 +20,8 @@ from heedful.core.errors import InputError
 from heedful.decode.quantize import quantize
 from heedful.interp.gradients import attribution, gradient_by_distance
 from heedful.interp.inputs import part_at, reading, token_id
-from heedful.interp.intervene.ablation import ablate, causal_trace, head_effects, patch, prune
+from heedful.interp.intervene.ablation import ablate, head_effects, prune
+from heedful.interp.intervene.patching import causal_trace, patch
 from heedful.interp.observe.attention import attention, head_scores, rollout
 from heedful.interp.observe.lens import logit_lens, neighbours, surprisal
 from heedful.nn.context import Watch

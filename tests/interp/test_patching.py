@@ -12,7 +12,7 @@ import heedful
 from heedful import Watch
 from heedful.core.errors import InputError
 from heedful.interp.inputs import Input, reading
-from heedful.interp.intervene.ablation import causal_trace, patch
+from heedful.interp.intervene.patching import causal_trace, patch
 from heedful.models.base import Model, Seq2Seq
 from tests.properties.tiny import ids, source_ids, tiny
 

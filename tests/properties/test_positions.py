@@ -8,7 +8,7 @@ from torch import Tensor
 
 from heedful import Watch
 from heedful.interp.inputs import Input, reading
-from heedful.interp.intervene.ablation import carry, patch
+from heedful.interp.intervene.patching import carry, patch
 from heedful.models.base import Model, Seq2Seq
 from tests.properties.tiny import ALL, by_kinds, ids, module_at, source_ids, tiny
 

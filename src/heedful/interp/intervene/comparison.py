@@ -126,8 +126,8 @@ class Patch(NamedTuple):
 
 
 def select_entries(value: Tensor, patch: Patch, axis: int | None, first: int = 0) -> Tensor:
-    """Return the entries of a row's value that a patch is of; the value begins with the token `first`."""
-    value = value if patch.head is None else value[patch.head]
+    """Return the entries of a value (B, …) that a patch is of; the value begins with the token `first`."""
+    value = value if patch.head is None else value[:, patch.head]
     return value if patch.position is None or axis is None else value.select(axis, patch.position - first)
 
 
@@ -233,25 +233,80 @@ def collect(
     return PatchingResult(kind, method, tuple(names), columns, values, comparison.best, comparison.worst)
 
 
-# Interventions: the corrupt input is run many times, each time with one value changed. The rows of a batch
-# differ only in that value. What a change cannot reach is not computed again: the layers before it and, in a
+# Interventions: one input is run many times, each time with one value changed. The rows of a batch differ
+# only in that value. `run_rows` yields the outputs of any input. `InterventionRunner` measures the corrupt
+# input of a comparison and does not compute again what a change cannot reach: the layers before it and, in a
 # causal model, the tokens before it, whose state is cached.
 
 Edit = Callable[[Tensor], Tensor]
+Write = Callable[[Tensor, int], None]  # changes rows (B, …) of a value that begins with the token `first`
 
+MAX_ROWS = 16  # of one batch of `run_rows`
+MAX_BYTES = 64 * 2**20  # of its logits
 MAX_TOKENS = {"cpu": 96, "cuda": 4096}  # of all rows of one batch: more would begin too far below its changes
 ONWARD = ("input", "output", "heads", "hidden", "q")  # what a cached step shows of its own tokens alone
 
 
 class Intervention(NamedTuple):
-    """A change of one value: `write(row, first)` changes a row's value, which begins with the token `first`.
+    """A change of one value.
 
     `position` is the first token that is changed; None if that is where the two inputs begin to differ.
     """
 
     name: str
     position: int | None
-    write: Callable[[Tensor, int], None]
+    write: Write
+
+
+def edit_rows(*writes: Write) -> Edit:
+    """Return the edit that makes these changes in all rows."""
+
+    def edit(value: Tensor) -> Tensor:
+        for write in writes:
+            write(value, 0)
+        return value
+
+    return edit
+
+
+def row_edits(batch: Sequence[Intervention], first: int = 0) -> dict[str, Edit]:
+    """Return an edit for each value that is changed: row b of the batch has change b alone."""
+    rows: dict[str, list[tuple[int, Intervention]]] = {}
+    for row, change in enumerate(batch):
+        rows.setdefault(change.name, []).append((row, change))
+
+    def edit(changes: Sequence[tuple[int, Intervention]], now: Tensor) -> Tensor:
+        for row, change in changes:
+            change.write(now[row : row + 1], first)
+        return now
+
+    return {name: partial(edit, changes) for name, changes in rows.items()}
+
+
+class InterruptibleWatch(Watch):
+    """A watch that calls `checkpoint` at every value; it may raise to stop in the middle of a pass."""
+
+    def __init__(self, checkpoint: Callable[[], None], edit: dict[str, Edit] | None = None) -> None:
+        super().__init__(edit=edit)
+        self.checkpoint = checkpoint
+
+    def visit(self, name: str, value: Tensor) -> Tensor:
+        self.checkpoint()
+        return super().visit(name, value)
+
+
+def run_rows(
+    model: Model, inputs: Input, changes: Sequence[Intervention], plain: Tensor,
+    checkpoint: Callable[[], None] = lambda: None,
+) -> Iterator[Tensor]:  # fmt: skip
+    """Yield the output of an input with each change alone, without the batch axis.
+
+    `plain` is its output without a change, whose size says how many rows fit into a batch.
+    """
+    rows = max(1, min(MAX_ROWS, MAX_BYTES // max(1, plain.numel() * 4)))
+    for start in range(0, len(changes), rows):
+        batch = changes[start : start + rows]
+        yield from inputs.run(model, InterruptibleWatch(checkpoint, row_edits(batch)), repeat=len(batch))
 
 
 class InterventionRunner:
@@ -309,7 +364,7 @@ class InterventionRunner:
         comparison, first = self.comparison, self._first(batch[0])
         if first > comparison.position and self.continues:  # nothing there looks ahead
             return torch.full((len(batch),), comparison.worst)
-        watch, layer = Watch(edit=_edits(batch, first)), min(map(self._layer, batch))
+        watch, layer = Watch(edit=row_edits(batch, first)), min(map(self._layer, batch))
         if not layer and not first:
             logits = comparison.corrupt.run(self.model, watch, repeat=len(batch))
             return comparison.gap(choices(self.model, logits, comparison.position))
@@ -346,17 +401,3 @@ class InterventionRunner:
                 model.decode(ids, advance(ids, state), state.parts)
             self.prefixes = {first: state}
         return copy.deepcopy(self.prefixes[first])
-
-
-def _edits(batch: Sequence[Intervention], first: int) -> dict[str, Edit]:
-    """Return an edit for each value that is changed in some rows."""
-    rows: dict[str, list[tuple[int, Intervention]]] = {}
-    for row, change in enumerate(batch):
-        rows.setdefault(change.name, []).append((row, change))
-
-    def edit(changes: Sequence[tuple[int, Intervention]], now: Tensor) -> Tensor:
-        for row, change in changes:
-            change.write(now[row], first)
-        return now
-
-    return {name: partial(edit, changes) for name, changes in rows.items()}

@@ -9,7 +9,7 @@ two inputs apart. `comparison` has the two inputs and the batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,6 +27,7 @@ from heedful.interp.intervene.comparison import (
     Patch,
     PatchingResult,
     Report,
+    Write,
     all_patches,
     both_inputs,
     collect,
@@ -119,7 +120,7 @@ def activation_patching(
         _check_shape(name, clean_values[name], corrupt_values[name])
     patches = list(all_patches(clean_values, names, what, by_position))
     # Where the clean value is the corrupt one, a patch changes nothing and is not run.
-    entries = lambda seen, one: select_entries(seen[one.name][0], one, clean_values.positions[one.name])
+    entries = lambda seen, one: select_entries(seen[one.name], one, clean_values.positions[one.name])
     differs = lambda one: not torch.equal(entries(clean_values, one), entries(corrupt_values, one))
     run = [i for i, one in enumerate(patches) if differs(one)]
     change = lambda one: Intervention(one.name, one.position, patch_writer(clean_values, one))
@@ -130,13 +131,13 @@ def activation_patching(
     return collect(what, "exact", comparison, patches, restored)
 
 
-def patch_writer(clean: Watch, patch: Patch) -> Callable[[Tensor, int], None]:
-    """Return what writes a patch into a row's value, which begins with the token `first`."""
-    value, axis = clean[patch.name][0], clean.positions[patch.name]
+def patch_writer(clean: Watch, patch: Patch) -> Write:
+    """Return what writes a patch into rows."""
+    value, axis = clean[patch.name], clean.positions[patch.name]
 
-    def write(row: Tensor, first: int) -> None:
+    def write(rows: Tensor, first: int) -> None:
         source = value if axis is None or not first else value.narrow(axis, first, value.shape[axis] - first)
-        select_entries(row, patch, axis, first).copy_(select_entries(source, patch, axis, first))
+        select_entries(rows, patch, axis, first).copy_(select_entries(source, patch, axis, first))
 
     return write
 
@@ -188,7 +189,7 @@ def path_patching(
     change = {node.name: table.output_change(node, first, second)[0] for node in sends}
     direct = [(s, r) for s, r in pairs if not r.projection]
     projected = [(s, r) for s, r in pairs if r.projection]
-    add = lambda added, row, first: row.add_(added[first:])  # a norm reads the stream with the change in it
+    add = lambda added, rows, first: rows.add_(added[first:])  # a norm reads the stream with the change in it
     interventions = [Intervention(r.value, None, partial(add, change[s.name])) for s, r in direct]
     interventions += _through_projections(comparison, projected, change)
     restored = InterventionRunner(comparison, rows).run(interventions, report)
@@ -225,8 +226,8 @@ def _through_projections(
             comparison.corrupt.run(comparison.model, watch, repeat=len(some))
             made |= {(s, name): row for s, row in zip(some, watch[name], strict=True)}
 
-    def write(values: Tensor, head: int | None, row: Tensor, first: int) -> None:
-        row[head] = values[head, first:]
+    def write(values: Tensor, head: int | None, rows: Tensor, first: int) -> None:
+        rows[:, head] = values[head, first:]
 
     return [
         Intervention(projection(r), None, partial(write, made[s.name, projection(r)], r.head))
@@ -258,7 +259,7 @@ def attribution_patching(
         model, inputs, (right, wrong), names, names, steps, position
     )
     patches = list(all_patches(first, names, what, by_position))
-    moved = {name: ((first[name] - second[name]) * slopes[name])[0].double() for name in names}
+    moved = {name: ((first[name] - second[name]) * slopes[name]).double() for name in names}
     shares = [float(select_entries(moved[p.name], p, first.positions[p.name]).sum()) for p in patches]
     restored = torch.tensor(shares, dtype=torch.float64) / (comparison.best - comparison.worst)
     return collect(what, _method(steps), comparison, patches, restored)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -38,10 +39,13 @@ from heedful.interp.inputs import (
 from heedful.interp.intervene.comparison import (
     CounterfactualPair,
     Edit,
+    Intervention,
     PatchingResult,
     all_patches,
     collect,
+    edit_rows,
     names_to_patch,
+    run_rows,
 )
 from heedful.interp.intervene.nodes import NodeTable
 from heedful.interp.intervene.patching import patch_writer
@@ -96,19 +100,10 @@ def noise_trace(
     for one in with_progress(patches, len(patches), report):
         middle = names.index(one.name)
         around = names[max(0, middle - (window - 1) // 2) : middle + window // 2 + 1]
-        edits = {name: _restore(patch_writer(clean, one._replace(name=name))) for name in around}
+        edits = {name: edit_rows(patch_writer(clean, one._replace(name=name))) for name in around}
         shares.append((chance(edits) - worst) / (best - worst))
     method = f"noise {noise:g}, {samples} samples, windows of {window}"
     return collect(what, method, pair, patches, torch.tensor(shares, dtype=torch.float64))
-
-
-def _restore(write: Any) -> Edit:
-    def edit(value: Tensor) -> Tensor:
-        for row in value:
-            write(row, 0)
-        return value
-
-    return edit
 
 
 @torch.no_grad()
@@ -178,18 +173,20 @@ def function_vector(
             sums[name] = sums.get(name, 0.0) + watch[name][0, :, -1] / len(prompts)  # (H, K)
     effects = torch.zeros(len(parts), max(len(mean) for mean in sums.values()), dtype=torch.float64)
     every = [(i, h) for i, name in enumerate(names) for h in range(len(sums[name]))]
-    inputs = [reading(model, prompt) for prompt in shuffled]
-    plain = [choices(model, given.run(model), -1)[0].softmax(-1) for given in inputs]
-    chosen = [answer_id(model, a, len(p)) for a, p in zip(answers, plain, strict=True)]
-    for i, h in with_progress(every, len(every), report):
 
-        def put(value: Tensor, i: int = i, h: int = h) -> Tensor:
-            value[:, h, -1] = sums[names[i]][h]
-            return value
+    def put(mean: Tensor, head: int, rows: Tensor, first: int) -> None:  # (B, H, T, K)
+        rows[:, head, -1] = mean
 
-        for given, before, right in zip(inputs, plain, chosen, strict=True):
-            after = choices(model, given.run(model, Watch(edit={names[i]: put})), -1)[0].softmax(-1)
-            effects[i, h] += float(after[right] - before[right]) / len(inputs)
+    changes = [Intervention(names[i], None, partial(put, sums[names[i]][h], h)) for i, h in every]
+    pairs = list(zip(shuffled, answers, strict=True))
+    for prompt, answer in with_progress(pairs, len(pairs), report):
+        given = reading(model, prompt)
+        plain = given.run(model)
+        before = choices(model, plain, -1)[0].softmax(-1)
+        right = answer_id(model, answer, len(before))
+        for (i, h), logits in zip(every, run_rows(model, given, changes, plain), strict=True):
+            after = choices(model, logits[None], -1)[0].softmax(-1)
+            effects[i, h] += float(after[right] - before[right]) / len(pairs)
     best = sorted(every, key=lambda at: -float(effects[at]))[:heads]
     vector: Any = 0.0
     for i, h in best:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 import typer
 
+import heedful
 from heedful import cli
 
 LIST = Path(__file__).with_name("public_names.txt")
@@ -131,6 +133,13 @@ def test_new_public_names_are_listed() -> None:
 def test_every_public_name_leads_to_something(package: str) -> None:
     module = resolve(package)
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+@pytest.mark.parametrize("name", ["generate", "stream", "finetune", "evaluate", "predict", "TrainConfig"])
+def test_help_shows_types_and_defaults_and_no_declarations_of_options(name: str) -> None:
+    shown = str(inspect.signature(getattr(heedful, name)))
+    assert "Option(" not in shown
+    assert "Annotated" not in shown
 
 
 if __name__ == "__main__":

@@ -5,14 +5,17 @@ An option is written once: at the parameter of the command, or at the field of t
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from heedful.core.errors import ConfigError, InputError
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+Class = TypeVar("Class")
 ValueCheckError = type[InputError] | type[ConfigError]
 
 
@@ -122,3 +125,35 @@ def find_options(kind: type) -> Iterator[tuple[str, Any, Option]]:
 def annotated_option(hint: Any) -> Option | None:
     """Return the `Option` in an annotation, if there is one."""
     return next((note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Option)), None)
+
+
+def takes_options_of(request: type, *given: str) -> Callable[[Function], Function]:
+    """List the options of a dataclass, without those `given` otherwise, in a function's signature and help.
+
+    The function gets them by name in its `**options`.
+    """
+    options = [(name, hint, option) for name, hint, option in find_options(request) if name not in given]
+    defaults = {field.name: field.default for field in fields(request)}
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        added = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint)
+            for name, hint, _ in options
+            if name not in signature.parameters
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        lines = [f"    {name}: {option.help}" for name, _, option in options]
+        function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Options:", *lines])
+        return function
+
+    return decorate
+
+
+def show_plain_types(kind: type[Class]) -> type[Class]:
+    """Show the fields of a dataclass by their types alone in `help`, without the options they are."""
+    signature, hints = inspect.signature(kind), get_type_hints(kind)
+    plain = [p.replace(annotation=hints[p.name]) for p in signature.parameters.values()]
+    kind.__signature__ = signature.replace(parameters=plain)  # type: ignore[attr-defined]
+    return kind

@@ -14,15 +14,14 @@ waits for Python.
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from heedful.core.checks import takes_options_of
 from heedful.core.errors import InputError
 from heedful.core.progress import report_progress
 from heedful.decode.engines.fallback import FastStepper
@@ -30,27 +29,12 @@ from heedful.decode.fast import choose_stepper
 from heedful.decode.request import Prompt, Prompts, Request, encode_prompts, make_request
 from heedful.decode.rows import GeneratedRow, Generation, Piece, TokenChooser
 from heedful.decode.search import search
-from heedful.decode.settings import FIELD_OPTIONS, GenerationSettings, read_settings
+from heedful.decode.settings import GenerationSettings, read_settings
 from heedful.decode.speculative import speculate
 from heedful.decode.stepper import MAX_BURST, EagerStepper, Stepper, stepper_for
 from heedful.models.base import Model
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 BURST_SECONDS = 0.016  # of steps that the device takes before the host looks
-
-
-def name_settings(function: Function) -> Function:
-    """Show every setting in the signature and the documentation of a function that takes `**settings`."""
-    own = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
-    more = [
-        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
-        for f in fields(GenerationSettings)
-    ]
-    function.__signature__ = inspect.Signature([*own, *more])  # type: ignore[attr-defined]
-    lines = [f"    {name}: {option.help}" for name, option in FIELD_OPTIONS.items()]
-    function.__doc__ = "\n".join([(function.__doc__ or "").rstrip(), "", "    Settings:", *lines])
-    return function
 
 
 def prepare(
@@ -71,7 +55,7 @@ def prepare(
     return stepper, prompts, request
 
 
-@name_settings
+@takes_options_of(GenerationSettings)
 def stream(model: Model | Stepper, prompt: Prompt, *, fast: bool = True, **settings: Any) -> Iterator[Piece]:
     """Generate a text and yield it token by token.
 
@@ -88,7 +72,7 @@ def stream(model: Model | Stepper, prompt: Prompt, *, fast: bool = True, **setti
         model: A model, or a stepper such as `heedful.fast(model)`.
         prompt: A text, a list of texts, token ids, or lists of ids. For an encoder-decoder it is the source.
         fast: Use the fast engine where it pays. False always uses the model's own steps.
-        settings: The settings below. A `watch` sees the pass over the prompt and every step.
+        settings: The options below. A `watch` sees the pass over the prompt and every step.
     """
     chosen = read_settings(settings)
     if chosen.searches:
@@ -96,7 +80,7 @@ def stream(model: Model | Stepper, prompt: Prompt, *, fast: bool = True, **setti
     return decode_tokens(*prepare(model, prompt, chosen, fast=fast))
 
 
-@name_settings
+@takes_options_of(GenerationSettings)
 def generate(
     model: Model | Stepper, prompt: Prompt, *, details: bool = False, fast: bool = True, **settings: Any
 ) -> Any:
@@ -121,7 +105,7 @@ def generate(
             and for a vision model an image.
         details: Return a `Generation`, which also has the ids, the log-probabilities and why the text ended.
         fast: Use the fast engine where it pays. False always uses the model's own steps.
-        settings: The settings below. `beams` searches for the most probable text, and `contrastive` for one
+        settings: The options below. `beams` searches for the most probable text, and `contrastive` for one
             that does not repeat itself. A `watch` sees every pass.
     """
     chosen = read_settings(settings)

@@ -7,13 +7,12 @@ or polars, or a Dataset of `datasets` (data/input_files.py:table_in_memory).
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from heedful.core.checks import find_options
+from heedful.core.checks import find_options, takes_options_of
 from heedful.core.errors import InputError, nearest
 from heedful.data.input_files import InputFile, table_in_memory
 from heedful.models.base import Model
@@ -25,32 +24,6 @@ from heedful.tasks.finetune.run import finetune as run_finetune
 from heedful.tasks.prediction import RowPredictor, predict_files, predict_rows, stream_rows
 from heedful.tasks.task import load_trained
 from heedful.tasks.task_specification import TaskSpecification
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def takes_options_of(request: type, *given: str) -> Callable[[Function], Function]:
-    """List the options of a request, without those `given` otherwise, in a function's signature and help.
-
-    The function gets them by name; one that the request does not have is an error.
-    """
-    options = [(name, hint, option) for name, hint, option in find_options(request) if name not in given]
-    defaults = {name: field.default for name, field in request.__dataclass_fields__.items()}  # type: ignore[attr-defined]
-
-    def decorate(function: Function) -> Function:
-        signature = inspect.signature(function)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        added = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint)
-            for name, hint, _ in options
-            if name not in signature.parameters
-        ]
-        function.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-        lines = [f"    {name}: {option.help}" for name, _, option in options]
-        function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Options:", *lines])
-        return function
-
-    return decorate
 
 
 @takes_options_of(FinetuneRequest, "model", "file")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from heedful.core.checks import Option, check_choice, check_integer, check_number
+from heedful.core.checks import Option, check_choice, check_integer, check_number, show_plain_types
 from heedful.core.errors import ConfigError
 
 OPTIMISERS = ("adamw", "muon", "adafactor")
@@ -16,6 +16,7 @@ DTYPES = ("float32", "bfloat16")
 LEAST = {"steps": 1, "accumulate": 1, "keep": 1, "save_every": 1, "decay": 1, "warmup": 0, "seed": 0}
 
 
+@show_plain_types
 @dataclass(frozen=True)
 class TrainConfig:
     """Set how `heedful.fit` trains: steps, learning rate, optimizer, precision and checkpoints.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import heedful
 from heedful.classroom.arithmetic.explain import examples
-from heedful.classroom.arithmetic.worked import AUTOGRAD, Derivation, Sheet
+from heedful.classroom.arithmetic.worked import AUTOGRAD, Derivation
 from heedful.core.errors import HeedfulError, InputError
 from tests.classroom.arithmetic.parse import check_lines
 
@@ -141,7 +141,7 @@ def test_gradients_vanish_last_and_explode_where_the_titles_say() -> None:
 
 
 def test_a_wrong_gradient_would_be_refused() -> None:
-    sheet = Sheet(check_source=AUTOGRAD)
+    sheet = Derivation(check_source=AUTOGRAD)
     with pytest.raises(HeedfulError, match="differs from the gradients of autograd"):
         sheet.compare("gradient", np.array([1.0, 2.0 + 1e-5]), torch.tensor([1.0, 2.0], dtype=torch.float64))
 

@@ -80,15 +80,15 @@ def test_an_error_carried_forward_keeps_the_later_points(name: str) -> None:
     """A wrong first answer, and all that follows from it worked rightly, costs that one number alone."""
     for seed in SEEDS[:5]:
         problem = new_problem(name, seed)
-        asked = {id(question.line): question for question in problem.questions}
+        asked = {question.line: question for question in problem.questions}
         first, answers, results = problem.questions[0], {}, {}
         for line in problem.derivation.walk():
             value = line.value if line.operands is None else evaluate_tree(line.operands, results)
             if line is first.line:
                 value = value + np.where(np.arange(value.size).reshape(value.shape) == 0, 0.25, 0.0)
-            results[id(line)] = value
-            if id(line) in asked:
-                answers[asked[id(line)].number] = [round(float(x), 4) for x in value.ravel()]
+            results[line] = value
+            if line in asked:
+                answers[asked[line].number] = [round(float(x), 4) for x in value.ravel()]
         grade = grade_of(problem, answers)
         lost = grade.total - grade.points
         assert 1 / lost == pytest.approx(counted(1 - lost)), seed

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from heedful.classroom.arithmetic import topics, topics_attention, topics_backward, topics_words
 from heedful.classroom.arithmetic.from_model import explain_model
-from heedful.classroom.arithmetic.worked import Derivation, Sheet
+from heedful.classroom.arithmetic.worked import Derivation, Numbers
 from heedful.core.errors import InputError, NotFound, nearest
 from heedful.interp.inputs import Input, Text
 from heedful.models.base import Model
@@ -107,146 +108,100 @@ def _parse_yaml(path: Any, name: str) -> dict[str, Any]:
     return values
 
 
-# From the keys of a file or a mapping to a calculation: what each topic needs and may have.
+# From a file or a mapping to a calculation: the keys of a topic are the arguments of its function.
+
+TOPICS: dict[str, Callable[..., Derivation]] = {
+    "attention": topics_attention.attention,
+    "positions": topics.sinusoid,
+    "norm": topics.add_norm,
+    "softmax": topics.softmax,
+    "rnn": topics.rnn_steps,
+    "lstm": topics.lstm_step,
+    "alignment": topics.additive_step,
+    "word2vec": topics.sgns,
+    "heads": topics_attention.multi_head,
+    "softmax-gradient": topics_backward.softmax_gradient,
+    "cross-entropy-gradient": topics_backward.cross_entropy_gradient,
+    "norm-gradient": topics_backward.norm_gradient,
+    "attention-gradient": topics_backward.attention_gradient,
+    "rnn-gradient": topics_backward.rnn_gradient,
+    "lstm-gradient": topics_backward.lstm_gradient,
+    "similarity": topics_words.similarity,
+    "embedding": topics_words.embedding,
+    "likelihood": topics_words.likelihood,
+    "order": topics_attention.order,
+    "distance": topics_attention.distance,
+    "encoding-properties": topics_attention.encoding_properties,
+    "scores": topics_attention.score_comparison,
+    "weight-count": topics_words.weight_count,
+    "block-cost": topics_words.block_cost,
+    "distillation": topics_words.distillation,
+}
 
 
-Values = Mapping[str, Any]
-Reader = Callable[[Values, str], Any]
+def read_value(value: Any, kind: Any, key: str) -> Any:
+    """Return a value of a file as the type that an argument is annotated with."""
+    if get_origin(kind) in (Union, UnionType):  # or None
+        kind = next(part for part in get_args(kind) if part is not NoneType)
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return check_numbers(value, parts[1], key)
+    if origin is Literal and value not in parts:
+        raise InputError(f"{key}={value!r} is unknown", hint=f"write {' or '.join(parts)}, or leave it out")
+    if origin is Sequence:
+        return [read_value(one, parts[0], key) for one in value]
+    if origin is tuple:
+        return tuple(read_value(one, part, key) for one, part in zip(value, parts, strict=True))
+    if origin is Mapping:
+        return {str(name): read_value(one, parts[1], str(name)) for name, one in value.items()}
+    return kind(value) if kind in (bool, int, float, str) else value
 
 
-def check_numbers(values: Values, key: str, depth: int) -> np.ndarray:
+def check_numbers(value: Any, depth: int, key: str) -> Numbers:
     """Return a vector (depth 1) or a matrix (2) of finite numbers."""
     try:
-        value = np.asarray(values[key], dtype=np.float64)
+        numbers = Numbers(value)
     except (TypeError, ValueError):
         raise InputError(f"{key} is not made of numbers in rows of one length") from None
-    if value.ndim != depth or not value.size or not np.isfinite(value).all():
+    if numbers.value.ndim != depth or not numbers.value.size or not np.isfinite(numbers.value).all():
         kind = ("a vector", "a matrix")[depth - 1]
-        raise InputError(f"{key} must be {kind} of finite numbers, got shape {value.shape}")
-    return value
+        raise InputError(f"{key} must be {kind} of finite numbers, got shape {numbers.value.shape}")
+    return numbers
 
 
-def is_causal(values: Values, key: str) -> bool:
-    if values[key] != "causal":
-        raise InputError(f"{key}={values[key]!r} is unknown", hint="write causal, or leave it out")
-    return True
-
-
-vector, matrix = (functools.partial(check_numbers, depth=depth) for depth in (1, 2))
-anything: Reader = lambda values, key: values[key]
-number: Reader = lambda values, key: float(values[key])
-whole: Reader = lambda values, key: int(values[key])
-wholes: Reader = lambda values, key: [int(value) for value in values[key]]
-word: Reader = lambda values, key: str(values[key])
-words: Reader = lambda values, key: [str(value) for value in values[key]]
-pairs: Reader = lambda values, key: [(str(first), str(second)) for first, second in values[key]]
-vectors: Reader = lambda values, key: {str(name): vector(values[key], name) for name in values[key]}
-heads: Reader = lambda values, key: [{name: matrix(head, name) for name in head} for head in values[key]]
-flag: Reader = lambda values, key: bool(values[key])
-
-# The function of each topic, and how the keys that it needs and may have are read; they are its arguments.
-Readers = dict[str, Reader]
-LSTM: Readers = {"h": vector, "c": vector, "W": matrix, "U": matrix}
-TOPICS: dict[str, tuple[Callable[..., Derivation], Readers, Readers]] = {
-    "attention": (
-        topics_attention.attention, {},
-        dict.fromkeys(("Q", "K", "V", "X", "W_Q", "W_K", "W_V"), matrix)
-        | {"tokens": words, "keys": words, "query": anything, "scale": number, "mask": is_causal},
-    ),
-    "positions": (
-        topics.sinusoid, {"positions": wholes, "dim": whole},
-        {"base": number, "add": vector, "tokens": words},
-    ),
-    "norm": (
-        topics.add_norm, {"x": vector},
-        {"add": vector, "gamma": vector, "beta": vector, "eps": number, "rms": flag},
-    ),
-    "softmax": (topics.softmax, {"logits": vector}, {"tokens": words, "temperature": number}),
-    "rnn": (topics.rnn_steps, {"text": word, "letters": words, "W": matrix, "U": matrix, "V": matrix}, {}),
-    "lstm": (topics.lstm_step, {"x": vector} | LSTM, {"b": vector}),
-    "alignment": (
-        topics.additive_step, {"s": vector, "memory": matrix, "W": matrix, "U": matrix, "v": vector},
-        {"tokens": words},
-    ),
-    "word2vec": (
-        topics.sgns, {"vector": vector, "observed": vectors, "drawn": vectors},
-        {"rate": number, "centre": word},
-    ),
-    "heads": (
-        topics_attention.multi_head, {"X": matrix, "heads": heads, "query": anything},
-        {"tokens": words, "W_O": matrix, "scale": number, "mask": is_causal},
-    ),
-    "softmax-gradient": (topics_backward.softmax_gradient, {"logits": vector, "above": vector}, {}),
-    "cross-entropy-gradient": (
-        topics_backward.cross_entropy_gradient, {"logits": vector, "target": anything}, {"tokens": words},
-    ),
-    "norm-gradient": (
-        topics_backward.norm_gradient, {"x": vector, "above": vector},
-        {"gamma": vector, "beta": vector, "eps": number},
-    ),
-    "attention-gradient": (
-        topics_backward.attention_gradient, dict.fromkeys(("Q", "K", "V", "above"), matrix),
-        {"tokens": words, "mask": is_causal},
-    ),
-    "rnn-gradient": (
-        topics_backward.rnn_gradient, {"X": matrix, "W": matrix, "U": matrix, "above": vector}, {"h": vector},
-    ),
-    "lstm-gradient": (
-        topics_backward.lstm_gradient, {"X": matrix} | LSTM | {"above": vector}, {"b": vector},
-    ),
-    "similarity": (topics_words.similarity, {"vectors": vectors, "pairs": pairs}, {}),
-    "embedding": (topics_words.embedding, {"E": matrix, "text": words}, {"words": words}),
-    "likelihood": (
-        topics_words.likelihood, {"text": words, "centre": vectors, "outside": vectors}, {"window": whole},
-    ),
-    "order": (
-        topics_attention.order, {"X": matrix, "order": words, "query": anything},
-        {"tokens": words, "positions": flag, "mask": is_causal},
-    ),
-    "distance": (
-        topics_attention.distance, {"tokens": words, "first": anything, "second": anything},
-        {"kernel": whole},
-    ),
-    "encoding-properties": (
-        topics_attention.encoding_properties, {"dim": whole},
-        {"count": whole, "shift": whole, "far": whole, "base": number},
-    ),
-    "scores": (
-        topics_attention.score_comparison,
-        {"q": vector, "K": matrix, "V": matrix, "W": matrix, "U": matrix, "v": vector, "sizes": wholes},
-        {"tokens": words},
-    ),
-    "weight-count": (
-        topics_words.weight_count, dict.fromkeys(("layers", "heads", "head_dim", "dim", "vocab"), whole), {},
-    ),
-    "block-cost": (topics_words.block_cost, {"n": whole, "d": whole}, {}),
-    "distillation": (topics_words.distillation, dict.fromkeys(("scores", "sizes", "times"), vector), {}),
-}  # fmt: skip
-
-
-def explain_values(values: Values) -> Derivation:
+def explain_values(values: Mapping[str, Any]) -> Derivation:
     """Work out what a file or a mapping asks for; `parts` is a list of several."""
     note = " ".join(str(values.get("note", "")).split())
     if "parts" in values:
-        sheet = Sheet()
+        worked = Derivation()
         for part in values["parts"]:
-            sheet.section(explain_values(part))
-        return sheet.finish(str(values.get("title", "")), note)
+            worked.add(explain_values(part))
+    else:
+        worked = work_topic(values)
+    worked.title, worked.note = str(values.get("title", worked.title)), note or worked.note
+    return worked
+
+
+def work_topic(values: Mapping[str, Any]) -> Derivation:
+    """Work out one topic by its function."""
     topic = str(values.get("topic"))
     if topic not in TOPICS:
         raise InputError(f"topic={topic!r} is unknown", hint=f"choose {', '.join(TOPICS)}")
-    function, needed, allowed = TOPICS[topic]
-    readers = needed | allowed
+    function = TOPICS[topic]
+    kinds = get_type_hints(function, include_extras=True)
+    arguments = inspect.signature(function).parameters
     for key in values:
-        if key not in readers and key not in COMMON:
-            hint = nearest(key, readers) or f"it takes {', '.join(readers)}"
+        if key not in arguments and key not in COMMON:
+            hint = nearest(key, arguments) or f"it takes {', '.join(arguments)}"
             raise InputError(f"a {topic} has no {key!r}", hint=hint)
-    if missing := [key for key in needed if key not in values]:
-        raise InputError(f"a {topic} needs {missing[0]!r} as well")
+    for key, argument in arguments.items():
+        if argument.default is argument.empty and key not in values:
+            raise InputError(f"a {topic} needs {key!r} as well")
     try:
-        worked = function(**{k: read(values, k) for k, read in readers.items() if values.get(k) is not None})
+        return function(**{
+            key: read_value(values[key], kinds[key], key) for key in arguments if values.get(key) is not None
+        })  # fmt: skip
     except (ValueError, TypeError, IndexError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"the sizes or values of this {topic} do not fit: {error}") from None
-    return replace(worked, title=str(values.get("title", worked.title)), note=note or worked.note)

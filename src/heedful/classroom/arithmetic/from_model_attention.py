@@ -1,8 +1,11 @@
-"""The arithmetic of one attention head of a model: x → q, k, v → scores → weights → weighted sum."""
+"""The arithmetic of one attention head of a model: x → q, k, v → scores → weights → weighted sum; gradients.
+
+Gradients are those of the model's own loss on a text, −ln p of one word: of a causal model the word that
+follows the token (the most likely one after the last), of others the token itself.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -11,26 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.classroom.arithmetic import topics
-from heedful.classroom.arithmetic.subject import (
-    Array,
-    Subject,
-    array,
-    check_lines,
-    distinct_labels,
-    find_part,
-    parameters,
-)
-from heedful.classroom.arithmetic.topics_backward import softmax_backward_lines
-from heedful.classroom.arithmetic.worked import (
-    AUTOGRAD,
-    Derivation,
-    Line,
-    Operation,
-    Quantity,
-    Sheet,
-    entry,
-    op,
-)
+from heedful.classroom.arithmetic.subject import Subject, check_lines, distinct_labels, parameters
+from heedful.classroom.arithmetic.topics import Array, Rows
+from heedful.classroom.arithmetic.topics_backward import loss_lines, row_gradient_lines
+from heedful.classroom.arithmetic.worked import AUTOGRAD, Derivation, Expression, Numbers, op
 from heedful.core.errors import InputError
 from heedful.interp.inputs import names_of, part_at, row_side, word_head, written_ids
 from heedful.interp.intervene.ablation import KeptHeads
@@ -39,28 +26,32 @@ from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.context import Watch
 
-EXACT = (
-    torch.float32,
-    torch.float64,
-)  # a model in fewer bits rounds q, k and v: they are taken as it has them
+# A model in fewer bits rounds q, k and v: they are taken as it has them.
+EXACT = (torch.float32, torch.float64)
 
 
-def head_row(s: Subject) -> Derivation:
-    """The row of `pattern` and `heads` that belong to the token and the head asked for."""
+def attention_part(s: Subject) -> tuple[Attention, bool, list[str]]:
+    """Return the part, whether it looks at an encoder's output, and a name for each of its keys."""
     part = cast(Attention, part_at(s.model, s.path))
     if not 0 <= s.head < part.heads:
         raise InputError(f"{s.path} has heads 0 … {part.heads - 1}", hint=f"unknown head {s.head}")
     cross = isinstance(part, CrossAttention)
-    keys = distinct_labels(s.given.tokens if cross else s.names)
-    pattern, scores = s.value("pattern")[s.head, s.at], array(s.value("scores")[s.head, s.at])
+    return part, cross, distinct_labels(s.given.tokens if cross else s.names)
+
+
+def head_row(s: Subject) -> Derivation:
+    """The row of `pattern` and `heads` that belong to the token and the head asked for."""
+    part, cross, keys = attention_part(s)
+    pattern, scores = s.value("pattern")[s.head, s.at], Numbers(s.value("scores")[s.head, s.at]).value
     name, what = s.names[s.at], "attention while writing" if cross else "attention of"
-    sheet = Sheet()
-    q, K, V = project_qkv(sheet, s, part, keys)
-    worked = topics.attention_row(
-        q, K, V, query=name, keys=keys, scale=part.scale, softcap=None if cross else part.softcap,
-        keep=visible_keys(array(pattern), scores),
-        bias=None if cross else shared_bias(s, part), title=f"{s.path}, head {s.head}: {what} “{name}”",
-        sheet=sheet,
+    worked = Derivation(f"{s.path}, head {s.head}: {what} “{name}”")
+    q, K, V = project_qkv(worked, s, part, keys)
+    seen = Numbers(pattern).value > 0
+    if seen.any():  # not hidden are keys with a weight, and those whose weight underflows
+        seen |= scores < scores[seen].max() - 80.0
+    topics.attention_row(
+        worked, q, K, V, query=name, keys=keys, scale=part.scale, softcap=None if cross else part.softcap,
+        bias=None if cross else shared_bias(s, part), keep=seen,
     )  # fmt: skip
     output = s.value("heads")[s.head, s.at]
     return check_lines(worked, {f"weights of {name}": pattern, f"output of {name}": output})
@@ -73,13 +64,7 @@ def shared_bias(s: Subject, part: Attention) -> Array | None:
         return None
     head = part.kept[s.head] if isinstance(part, KeptHeads) else s.head
     bias = s.watch[name][0]
-    return array(bias[head if len(bias) > 1 else 0, s.at])
-
-
-def visible_keys(pattern: Array, scores: Array) -> Array:
-    """Return which keys are not hidden: those with a weight, and those whose weight underflows."""
-    seen = pattern > 0
-    return seen | (scores < scores[seen].max() - 80.0) if seen.any() else seen
+    return Numbers(bias[head if len(bias) > 1 else 0, s.at]).value
 
 
 def vectors_read(s: Subject, part: Attention | CrossAttention) -> tuple[Tensor, Tensor, str] | None:
@@ -89,11 +74,8 @@ def vectors_read(s: Subject, part: Attention | CrossAttention) -> tuple[Tensor, 
     """
     path, _, name = s.path.rpartition(".")
     block = part_at(s.model, path) if path else None
-    if not isinstance(block, Block | ParallelBlock) or type(part) not in (
-        Attention,
-        CrossAttention,
-        KeptHeads,
-    ):
+    ours = type(part) in (Attention, CrossAttention, KeptHeads)
+    if not isinstance(block, Block | ParallelBlock) or not ours:
         return None
     if isinstance(part, Attention) and (part.q_norm is not None or part.clip is not None):
         return None  # q and k are not W x alone: they are shown as the model has them
@@ -109,25 +91,9 @@ def vectors_read(s: Subject, part: Attention | CrossAttention) -> tuple[Tensor, 
     return s.watch[where][0], memory[0], description
 
 
-@dataclass(frozen=True)
-class Projection:
-    """One of q, k, v of one head: its rows of the matrix and of the bias."""
-
-    letter: str
-    weight: Quantity
-    bias: Quantity | None
-
-    def vector(self, sheet: Sheet, label: str, x: Array) -> Quantity:
-        """W x + b as a line."""
-        capital, lower = self.letter.upper(), self.letter
-        product = op("·", self.weight, x)
-        formula = f"{lower} = W_{capital} x" + ("" if self.bias is None else f" + b_{capital}")
-        return sheet.line(label, formula, product if self.bias is None else op("+", product, self.bias))
-
-
 def project_qkv(
-    sheet: Sheet, s: Subject, part: Attention | CrossAttention, keys: list[str]
-) -> tuple[Array, list[Array], list[Array]]:
+    worked: Derivation, s: Subject, part: Attention | CrossAttention, keys: list[str]
+) -> tuple[Expression, Rows, Rows]:
     """Return query, keys and values, by the lines that make them of x; or as the model has them."""
     q, k, v = (s.value(word) for word in "qkv")
     group = s.head // (part.heads // k.shape[0])
@@ -138,36 +104,38 @@ def project_qkv(
     except InputError:  # an adapter next to the matrix: q, k and v are shown from where they are whole
         weights = {}
     if not weights or read is None:
-        return array(theirs["q"]), list(array(theirs["k"])), list(array(theirs["v"]))
-    inner, size = Sheet(), q.shape[-1]
-    made = {}
-    for letter, (weight, bias) in weights.items():
-        rows = slice((at := s.head if letter == "q" else group) * size, (at + 1) * size)
-        capital = letter.upper()
-        matrix = inner.add_given(f"W_{capital}", f'W_{capital} "rows of this head"', weight[rows])
-        made[letter] = Projection(
-            letter,
-            matrix,
-            None if bias is None else inner.add_given(f"b_{capital}", f"b_{capital}", bias[rows]),
-        )
-    name, x = s.names[s.at], array(read[0][s.at])
-    vector = inner.add_given(f"x of {name}", f'x "{read[2]}"', x)
+        return Numbers(theirs["q"]), Numbers(theirs["k"]), Numbers(theirs["v"])
+    name, inputs, memory, size = s.names[s.at], Numbers(read[0]), Numbers(read[1]), q.shape[-1]
     turn = None if isinstance(part, CrossAttention) else rotation_table(s, part)
-    query = rotate_vector(inner, "q", name, made["q"].vector(inner, f"q of {name}", vector), turn, s.at)
-    memory = array(read[1])
-    K = [
-        rotate_vector(inner, "k", key, made["k"].vector(inner, f"k of {key}", x), turn, t)
-        for t, (key, x) in enumerate(zip(keys, memory, strict=True))
-    ]
-    V = [made["v"].vector(inner, f"v of {key}", x) for key, x in zip(keys, memory, strict=True)]
-    inner.compare("query", query, theirs["q"])
-    inner.compare("keys", np.stack(K), theirs["k"])
-    inner.compare("values", np.stack(V), theirs["v"])
-    sheet.section(inner.finish("where q, k and v come from"))
-    return query, list(K), list(V)
+    with worked.part("where q, k and v come from") as made:
+        layers = {}
+        for letter, (weight, bias) in weights.items():
+            first, capital = size * (s.head if letter == "q" else group), letter.upper()
+            rows = slice(first, first + size)
+            matrix = made.given(f"W_{capital}", f'W_{capital} "rows of this head"', weight[rows])
+            shift = None if bias is None else made.given(f"b_{capital}", f"b_{capital}", bias[rows])
+            layers[letter] = matrix, shift
+
+        def project(letter: str, token: str, x: Expression, at: int | None) -> Expression:
+            """W x + b of one token as a line, turned by its position where it is."""
+            (matrix, shift), capital = layers[letter], letter.upper()
+            product, formula = matrix @ x, f"{letter} = W_{capital} x"
+            if shift is not None:
+                product, formula = product + shift, f"{formula} + b_{capital}"
+            out = made.line(f"{letter} of {token}", formula, product)
+            return out if turn is None or at is None else rotate_vector(made, letter, token, out, turn, at)
+
+        x = made.given(f"x of {name}", f'x "{read[2]}"', inputs[s.at])
+        query = project("q", name, x, s.at)
+        K = [project("k", key, x, t) for t, (key, x) in enumerate(zip(keys, memory, strict=True))]
+        V = [project("v", key, x, None) for key, x in zip(keys, memory, strict=True)]
+        made.compare("query", query, theirs["q"])
+        made.compare("keys", np.stack([key.value for key in K]), theirs["k"])
+        made.compare("values", np.stack([value.value for value in V]), theirs["v"])
+    return query, K, V
 
 
-def rotation_table(s: Subject, part: Attention) -> tuple[Array, Array] | None:
+def rotation_table(s: Subject, part: Attention) -> tuple[Numbers, Numbers] | None:
     """cos and sin (T, K/2) of the angles by which this part turns queries and keys, if it does."""
     if part.rotary is None:
         return None
@@ -175,51 +143,38 @@ def rotation_table(s: Subject, part: Attention) -> tuple[Array, Array] | None:
     pos = torch.arange(length, device=s.model.device)[None]
     with torch.no_grad():
         cos, sin = part.rotary.table(pos, torch.tensor([[length]], device=s.model.device))
-    return array(cos[0, 0]), array(sin[0, 0])
+    return Numbers(cos[0, 0]), Numbers(sin[0, 0])
 
 
 def rotate_vector(
-    sheet: Sheet, letter: str, name: str, x: Quantity, table: tuple[Array, Array] | None, at: int
-) -> Quantity:
+    worked: Derivation, letter: str, name: str, x: Expression, table: tuple[Numbers, Numbers], at: int
+) -> Expression:
     """R_t x: the pairs (a, b) of the two halves, each turned by its angle   (Su et al. 2021)"""
-    if table is None:
-        return x
     cos, sin = table[0][at], table[1][at]
     half = len(cos)
-    a, b = op("slice", x, 0, half), op("slice", x, half, 2 * half)
-    parts: list[Operation] = [
-        op("-", op("⊙", a, cos), op("⊙", b, sin)),
-        op("+", op("⊙", b, cos), op("⊙", a, sin)),
-    ]
+    a, b = x[:half], x[half : 2 * half]
+    parts: list[Expression] = [a * cos - b * sin, b * cos + a * sin]
     if letter == "q":
-        low = sheet.line(f"first half of q, turned by position {at}", "a ⊙ cos − b ⊙ sin", parts[0])
-        high = sheet.line("second half", "b ⊙ cos + a ⊙ sin", parts[1])
-        parts = [op("slice", low, 0, half), op("slice", high, 0, half)]
+        low = worked.line(f"first half of q, turned by position {at}", "a ⊙ cos − b ⊙ sin", a * cos - b * sin)
+        high = worked.line("second half", "b ⊙ cos + a ⊙ sin", b * cos + a * sin)
+        parts = [low[:half], high[:half]]
     if 2 * half < len(x):
-        parts.append(op("slice", x, 2 * half, len(x)))
-    return sheet.line(
+        parts.append(x[2 * half :])
+    return worked.line(
         f"{letter} of {name}, turned by position {at}", f"R_{at} {letter}", op("concat", *parts)
     )
 
 
 def rotation(s: Subject) -> Derivation:
     """The query of one head before and after its rotation."""
-    part = cast(Attention, part_at(s.model, s.path))
-    table = rotation_table(s, part)
+    table = rotation_table(s, cast(Attention, part_at(s.model, s.path)))
     if table is None:
         raise InputError(f"{s.path} has no positions to write out")
-    q = array(s.value("q_unrotated")[s.head, s.at])
-    worked = topics.rotary(q, table[0][s.at], table[1][s.at], position=s.at, of=s.names[s.at])
-    low, high = s.value("q")[s.head, s.at, : 2 * table[0].shape[1]].chunk(2)
+    q, (cos, sin) = Numbers(s.value("q_unrotated")[s.head, s.at]), (angles[s.at] for angles in table)
+    worked = topics.rotary(q, cos, sin, position=s.at, of=s.names[s.at])
+    low, high = s.value("q")[s.head, s.at, : 2 * len(cos)].chunk(2)
     theirs = {"turned first half": low, "turned second half": high}
     return check_lines(worked, theirs, title=f"{s.path}, head {s.head}: {worked.title}")
-
-
-# Gradients of a model's own loss on a text, worked number by number: of logits, and of an attention head.
-#
-# The loss is −ln p of one word: of a causal model the word that follows the token (the most likely one after
-# the
-# last), of others the token itself.
 
 
 def target_word(s: Subject, at: int, logits: Tensor) -> int:
@@ -242,21 +197,20 @@ def cross_entropy_gradient(s: Subject, count: int = 8) -> Derivation:
     shown = z.topk(min(count, len(z))).indices.tolist()
     shown = shown if right in shown else [*shown[:-1], right]
     names = distinct_labels(names_of(s.model, torch.tensor(shown)))
-    place, sheet = shown.index(right), Sheet(check_source=AUTOGRAD)
-    scores = sheet.add_given(f"logits of {' '.join(names)}", "z", array(z[shown]))
-    total = sheet.add_given("all words", f'ln Σ exp(z) "over {len(z):,} tokens"', float(z.logsumexp(0)))
-    p = sheet.line("probabilities", "p = exp(z − ln Σ exp(z))", op("exp", op("-", scores, total)))
-    y = sheet.add_given(f"the right word, {names[place]}", 'y "one-hot"', [float(i == right) for i in shown])
-    loss = sheet.line("loss", "L = −ln p_y", op("-", 0.0, op("ln", entry(p, place))), "nats")
-    sheet.line("the same in bits", "L / ln 2", op("/", loss, op("ln", 2.0)), "bits")
-    dz = sheet.line("gradient of the logits", "dz = p − y", op("-", p, y))
+    place = shown.index(right)
+    note = f"{len(shown)} of {len(z):,} words are shown; the loss counts all."
+    title = f"the loss after “{s.given.names[at]}” and its gradient"
+    worked = Derivation(title, note=note, check_source=AUTOGRAD)
+    scores = worked.given(f"logits of {' '.join(names)}", "z", z[shown])
+    total = worked.given("all words", f'ln Σ exp(z) "over {len(z):,} tokens"', float(z.logsumexp(0)))
+    p = worked.line("probabilities", "p = exp(z − ln Σ exp(z))", op("exp", scores - total))
+    loss, dz = loss_lines(worked, p, place, names[place])
     leaf = z.clone().requires_grad_()
     value = F.cross_entropy(leaf[None], torch.tensor([right], device=leaf.device))
     (theirs,) = torch.autograd.grad(value, leaf)
-    sheet.compare("loss", loss, value)
-    sheet.compare("gradient", dz, theirs[shown])
-    title = f"the loss after “{s.given.names[at]}” and its gradient"
-    return sheet.finish(title, f"{len(shown)} of {len(z):,} words are shown; the loss counts all.")
+    worked.compare("loss", loss, value)
+    worked.compare("gradient", dz, theirs[shown])
+    return worked
 
 
 def gradients_of(s: Subject, at: int) -> dict[str, Tensor]:
@@ -279,33 +233,24 @@ def gradients_of(s: Subject, at: int) -> dict[str, Tensor]:
 
 def attention_gradient(subject: Subject) -> Derivation:
     """dw = do Vᵀ, ds = w ⊙ (dw − w·dw), dq = Σ_j ds_j k_j × scale, for one query of one head"""
-    s = find_part(subject, Attention, CrossAttention)
-    part = cast(Attention, part_at(s.model, s.path))
-    if isinstance(part, Attention) and part.softcap is not None:
+    s = subject.at_part(Attention, CrossAttention)
+    forward, (part, cross, keys), name = head_row(s), attention_part(s), s.names[s.at]
+    if not cross and part.softcap is not None:
         raise InputError(
             f"{s.path} caps its scores, whose gradient is not written out", hint="choose another model"
         )
-    forward = head_row(s)  # also refuses a head that is not there
     on_target = s.given.target is None or row_side(s.path, part, has_target=True) != "tokens"
     theirs = gradients_of(s, s.at if on_target else len(s.given.names) - 1)
-    keys = distinct_labels(s.given.tokens if isinstance(part, CrossAttention) else s.names)
     group = s.head // (part.heads // s.value("k").shape[0])
-    K, V = array(s.value("k")[group]), array(s.value("v")[group])
-    sheet, name = Sheet(list(forward.lines), check_source=AUTOGRAD), s.names[s.at]
-    lines = {line.label: line for line in forward.lines if isinstance(line, Line)}
-    w = sheet.reference(lines[f"weights of {name}"])
-    above = array(theirs["heads"][s.head, s.at])
-    do = sheet.add_given("from above", 'do "the gradient of the output, by autograd"', above)
-    dots = [
-        sheet.line(f"dw of {name}, {key}", "do·v", op("·", do, v)) for key, v in zip(keys, V, strict=True)
-    ]
-    dw = sheet.line(f"gradient of the weights of {name}", "dw = do Vᵀ", op("row", *dots))
-    ds = softmax_backward_lines(sheet, w, dw, name)
-    terms = op("+", *(op("×", entry(ds, j), k) for j, k in enumerate(K)))
-    dq = sheet.line(f"dq of {name}", 'dq = Σ_j ds_j k_j × "scale"', op("×", terms, part.scale))
-    seen = w > 0  # what a mask hides has no gradient
-    sheet.compare(
-        "gradient of the weights", dw[seen], theirs["pattern"][s.head, s.at].cpu()[torch.tensor(seen)]
-    )
-    sheet.compare("gradient of the query", dq, theirs["q"][s.head, s.at])
-    return sheet.finish(f"{s.path}, head {s.head}: the gradient of the attention of “{name}”")
+    K, V = Numbers(s.value("k")[group]), Numbers(s.value("v")[group])
+    title = f"{s.path}, head {s.head}: the gradient of the attention of “{name}”"
+    worked = Derivation(title, forward.lines, check_source=AUTOGRAD)
+    w, above = worked.find(f"weights of {name}"), theirs["heads"][s.head, s.at]
+    do = worked.given("from above", 'do "the gradient of the output, by autograd"', above)
+    dw, _, total = row_gradient_lines(worked, w, do, K, V, name, keys)
+    dq = worked.line(f"dq of {name}", 'dq = Σ_j ds_j k_j × "scale"', total * part.scale)
+    seen = w.value > 0  # what a mask hides has no gradient
+    their_dw = theirs["pattern"][s.head, s.at].cpu()[torch.tensor(seen)]
+    worked.compare("gradient of the weights", dw.value[seen], their_dw)
+    worked.compare("gradient of the query", dq, theirs["q"][s.head, s.at])
+    return worked

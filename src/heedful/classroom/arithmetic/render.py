@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
+
 from heedful.classroom.arithmetic.worked import (
     INFIX,
     Derivation,
+    Expression,
     Line,
     Operation,
-    Tree,
-    Value,
-    evaluate_tree,
-    frozen,
     is_arrangement,
     matrix_name,
 )
@@ -44,47 +43,62 @@ def number(value: float, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Style:
-    """The look of numbers, vectors and operations."""
+    """How numbers, vectors and operations are written: as plain text."""
 
     digits: int
-    width: int | None
-    row: Callable[[list[str]], str] = lambda entries: "[" + " ".join(entries) + "]"
-    apply: Callable[[str, str], str] = lambda name, inside: f"{name}({inside})"
-    join: Callable[[str, list[str]], str] = lambda sign, parts: (
-        f" {sign} " if sign in "+-" else sign if sign in "·^" else f" {sign} "
-    ).join(parts)
-    scalar: Callable[[str], str] = lambda shown: shown
-    words: Callable[[str], str] = lambda text: text
-    transposed: str = "ᵀ"
-    symbol: Callable[[str], str] = lambda name: name
+    width: int | None  # entries of a vector before it is cut
 
-    def value(self, value: Value) -> str:
+    def row(self, entries: list[str]) -> str:
+        """A vector of entries, or a matrix of rows."""
+        return "[" + " ".join(entries) + "]"
+
+    def apply(self, name: str, inside: str) -> str:
+        """A function of something."""
+        return inside + "ᵀ" if name == "ᵀ" else f"{name}({inside})"
+
+    def join(self, sign: str, parts: list[str]) -> str:
+        """Operands with a sign between them."""
+        return (sign if sign in "·^" else f" {sign} ").join(parts)
+
+    def scalar(self, shown: str) -> str:
+        """One number."""
+        return shown
+
+    def words(self, text: str) -> str:
+        """Words behind a number."""
+        return text
+
+    def symbol(self, name: str) -> str:
+        """The name of a matrix."""
+        return name
+
+    def value(self, value: np.ndarray | float) -> str:
         """A number, a vector or a matrix; long ones are cut in the middle where a limit is set."""
-        if not isinstance(value, tuple):
-            return self.scalar(number(value, self.digits))
-        if self.width is None or len(value) <= self.width:
-            return self.row([self.value(v) for v in value])
+        entries = np.asarray(value)
+        if entries.ndim == 0:
+            return self.scalar(number(float(entries), self.digits))
+        if self.width is None or len(entries) <= self.width:
+            return self.row([self.value(v) for v in entries])
         ends = max(1, self.width // 2)
-        first, last = ([self.value(v) for v in part] for part in (value[:ends], value[-ends // 2 :]))
-        return self.row([*first, "…", *last]) + f"({len(value)})"
+        first, last = ([self.value(v) for v in part] for part in (entries[:ends], entries[-ends // 2 :]))
+        return self.row([*first, "…", *last]) + f"({len(entries)})"
 
     def cells(self, line: Line) -> Cells:
         """Label, formula, numbers and result of a line; no numbers where it is given or only put together."""
         given = line.operands is None or is_arrangement(line.operands)
-        result = self.value(line.result) + (f" {self.words(line.unit)}" if line.unit else "")
+        result = self.value(line.value) + (f" {self.words(line.unit)}" if line.unit else "")
         return line.label, line.formula, None if given else self.tree(line.operands), result
 
-    def tree(self, tree: Tree, outer_strength: int = 0, first: bool = True) -> str:
+    def tree(self, tree: Expression | None, outer_strength: int = 0, first: bool = True) -> str:
         """An expression, with parentheses where the one around it binds more strongly."""
+        assert tree is not None
         if (name := matrix_name(tree)) is not None:
             return self.symbol(name)
         if not isinstance(tree, Operation) or is_arrangement(tree):
-            shown = self.value(frozen(evaluate_tree(tree)) if is_arrangement(tree) else tree)
+            shown = self.value(tree.value)
             return f"({shown})" if shown.startswith("-") and not first else shown
-        if tree.name == "ᵀ":
-            return self.tree(tree.args[0], max(STRENGTH.values()) + 1) + self.transposed
         if tree.name not in INFIX:
-            return self.apply(tree.name, self.tree(tree.args[0]))
+            return self.apply(tree.name, self.tree(tree.args[0], 4 if tree.name == "ᵀ" else 0))
         mine = STRENGTH[tree.name]
         # What stands to the right of a minus or a stroke keeps its parentheses: a - (b - c).
         parts = [self.tree(a, mine + (i > 0), i == 0) for i, a in enumerate(tree.args)]
@@ -216,44 +230,48 @@ FUNCTION_WORDS = (
 )  # fmt: skip
 TEX_SIGN = {"×": r" \times ", "⊙": r" \odot ", "·": r" \cdot ", "+": " + ", "-": " - ", "^": "^", "/": " / ",
             "⊗": r" \otimes "}  # fmt: skip
-TEX_NAME = {"√": r"\sqrt", "exp": r"\exp", "ln": r"\ln", "σ": r"\sigma", "tanh": r"\tanh", "sin": r"\sin",
-            "cos": r"\cos", "log₂": r"\log_2"}  # fmt: skip
+TEX_NAME = {"exp": r"\exp", "ln": r"\ln", "σ": r"\sigma", "tanh": r"\tanh", "sin": r"\sin", "cos": r"\cos",
+            "log₂": r"\log_2"}  # fmt: skip
+MATRIX = (r"\begin{bmatrix} ", r" \end{bmatrix}")
 
 
-def _tex_row(entries: list[str]) -> str:
-    deep = entries and entries[0].startswith(r"\begin")
-    inner = [e.removeprefix(r"\begin{bmatrix} ").removesuffix(r" \end{bmatrix}") for e in entries]
-    return r"\begin{bmatrix} " + (r" \\ " if deep else " & ").join(inner) + r" \end{bmatrix}"
+class LatexStyle(Style):
+    """Numbers, vectors and operations in LaTeX's mathematical mode."""
 
+    def row(self, entries: list[str]) -> str:
+        between = r" \\ " if entries and entries[0].startswith(MATRIX[0]) else " & "
+        inner = [entry.removeprefix(MATRIX[0]).removesuffix(MATRIX[1]) for entry in entries]
+        return MATRIX[0] + between.join(inner) + MATRIX[1]
 
-def _tex_apply(name: str, inside: str) -> str:
-    if name == "√":
-        return rf"\sqrt{{{inside}}}"
-    if name == "norm":
-        return rf"\left\Vert {inside} \right\Vert"
-    called = TEX_NAME.get(name) or rf"\operatorname{{{name.replace('_', ' ')}}}"
-    return rf"{called}\left({inside}\right)"
+    def apply(self, name: str, inside: str) -> str:
+        if name == "√":
+            return rf"\sqrt{{{inside}}}"
+        if name == "ᵀ":
+            return inside + r"^{\top}"
+        if name == "norm":
+            return rf"\left\Vert {inside} \right\Vert"
+        called = TEX_NAME.get(name) or rf"\operatorname{{{name.replace('_', ' ')}}}"
+        return rf"{called}\left({inside}\right)"
 
+    def join(self, sign: str, parts: list[str]) -> str:
+        if sign == "/" and len(parts) == 2:
+            return rf"\frac{{{parts[0]}}}{{{parts[1]}}}"
+        return f"{{{parts[0]}}}^{{{parts[1]}}}" if sign == "^" else TEX_SIGN[sign].join(parts)
 
-def _tex_join(sign: str, parts: list[str]) -> str:
-    if sign == "/" and len(parts) == 2:
-        return rf"\frac{{{parts[0]}}}{{{parts[1]}}}"
-    if sign == "^":
-        return f"{{{parts[0]}}}^{{{parts[1]}}}"
-    return TEX_SIGN[sign].join(parts)
+    def scalar(self, shown: str) -> str:
+        mantissa, _, power = shown.replace("∞", r"\infty").partition("e")
+        return rf"{mantissa} \cdot 10^{{{power}}}" if power else mantissa
 
+    def words(self, text: str) -> str:
+        return rf"\ \text{{{text.translate(TEX)}}}"
 
-def _tex_scalar(value: str) -> str:
-    mantissa, _, power = value.replace("∞", r"\infty").partition("e")
-    return rf"{mantissa} \cdot 10^{{{power}}}" if power else mantissa
+    def symbol(self, name: str) -> str:
+        return formula_latex(name)
 
 
 def render_latex(derivation: Derivation, digits: int = 4, width: int | None = None, level: int = 0) -> str:
     """Headings and displayed equations; needs amsmath."""
-    as_words = lambda text: rf"\ \text{{{text.translate(TEX)}}}"
-    style = Style(
-        digits, width, _tex_row, _tex_apply, _tex_join, _tex_scalar, as_words, r"^{\top}", formula_latex
-    )
+    style = LatexStyle(digits, width)
     out = [rf"\{'sub' * min(level, 2)}section*{{{derivation.title.translate(TEX)}}}"]
     for line in derivation.lines:
         if isinstance(line, Derivation):

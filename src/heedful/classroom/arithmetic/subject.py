@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heedful.classroom.arithmetic.worked import Derivation, Sheet
+from heedful.classroom.arithmetic.worked import Derivation, Numbers
 from heedful.core.errors import InputError
 from heedful.interp.inputs import Input, part_at, position_of, row_side, written_names
 from heedful.models.base import Model
 from heedful.nn.context import Watch
 from heedful.nn.quantised import Quantised
 
-Array = np.ndarray
 
-
-def array(value: Tensor) -> Array:
-    """A tensor in float64."""
-    return value.detach().cpu().double().numpy()
-
-
-def parameters(layer: nn.Module) -> tuple[Array, Array | None]:
+def parameters(layer: nn.Module) -> tuple[Numbers, Numbers | None]:
     """W and b of a plain linear layer; whole numbers are written with their scale."""
-    if isinstance(layer, Quantised):
-        return array(layer.dequantise(torch.float64)), None if layer.bias is None else array(layer.bias)
-    if type(layer) is not nn.Linear:
+    if not isinstance(layer, Quantised) and type(layer) is not nn.Linear:
         raise InputError(
             f"a {type(layer).__name__} has no plain matrix to show", hint="merge or reload the model"
         )
-    return array(layer.weight), None if layer.bias is None else array(layer.bias)
+    weight = layer.dequantise(torch.float64) if isinstance(layer, Quantised) else layer.weight
+    return Numbers(weight), None if layer.bias is None else Numbers(layer.bias)
 
 
 @dataclass(frozen=True)
@@ -82,23 +74,19 @@ class Subject:
     def value(self, word: str, path: str | None = None) -> Tensor:
         return self.watch[f"{self.path if path is None else path}.{word}"][0]
 
-    def first(self, *kinds: type[nn.Module]) -> str:
-        """The path given, or that of the first part of one of these kinds."""
+    def at_part(self, *kinds: type[nn.Module]) -> Subject:
+        """Return the same pass at the part of the path, or without a path at the first of these kinds."""
+        wanted = " or ".join(k.__name__ for k in kinds)
         if self.path:
             part = part_at(self.model, self.path)
             if not isinstance(part, kinds):
-                wanted = " or ".join(k.__name__ for k in kinds)
                 raise InputError(f"{self.path} is a {type(part).__name__}", hint=f"this needs {wanted}")
-            return self.path
+            return self
         for name in self.watch:
             path = name.rpartition(".")[0]
-            try:
-                part = part_at(self.model, path)
-            except InputError:
-                continue  # a value shown by a step inside a part
-            if isinstance(part, kinds):
-                return path
-        wanted = " or ".join(k.__name__ for k in kinds)
+            with contextlib.suppress(InputError):  # a value shown by a step inside a part
+                if isinstance(part_at(self.model, path), kinds):
+                    return self.within(path, self.head)
         raise InputError(f"{self.model.family.name} has no {wanted} to explain")
 
     def within(self, path: str, head: int, token: int | None = None) -> Subject:
@@ -108,18 +96,12 @@ class Subject:
         return other
 
 
-def check_lines(
-    derivation: Derivation, theirs: dict[str, Tensor], title: str = "", note: str = ""
-) -> Derivation:
-    """Compare lines of a calculation, by their labels, with what the model computed."""
-    sheet = Sheet(list(derivation.lines))
+def check_lines(worked: Derivation, theirs: dict[str, Tensor], title: str = "", note: str = "") -> Derivation:
+    """Compare lines of a calculation, by their labels, with what the model computed; give it a title."""
     for label, value in theirs.items():
-        sheet.compare(label, derivation[label], value)
-    return sheet.finish(title or derivation.title, note or derivation.note)
-
-
-def find_part(subject: Subject, *kinds: type[nn.Module]) -> Subject:
-    return subject.within(subject.first(*kinds), subject.head)
+        worked.compare(label, worked[label], value)
+    worked.title, worked.note = title or worked.title, note or worked.note
+    return worked
 
 
 def distinct_labels(names: tuple[str, ...]) -> list[str]:

@@ -12,112 +12,130 @@ import torch
 from torch import Tensor
 
 from heedful.classroom.arithmetic.topics import (
+    Rows,
     attention_row,
     lstm_step,
     name_rows,
     norm_lines,
     softmax_lines,
 )
-from heedful.classroom.arithmetic.worked import AUTOGRAD, Derivation, Line, Sheet, entry, op
+from heedful.classroom.arithmetic.topics_attention import Mask, Place, visible
+from heedful.classroom.arithmetic.worked import (
+    AUTOGRAD,
+    Derivation,
+    Expression,
+    Line,
+    Matrix,
+    Numbers,
+    Operation,
+    Vector,
+    op,
+)
 from heedful.core.errors import InputError
 from heedful.interp.inputs import position_of
 
-Array = np.ndarray
 VANISHED, EXPLODED = 0.1, 10.0  # of the first gradient: what the note calls vanishing and exploding
 
 
 def autograd(
-    function: Callable[..., Tensor], inputs: Sequence[Array], upstream: Array | float
+    function: Callable[..., Tensor], inputs: Sequence[Expression], upstream: Expression | float
 ) -> list[Tensor]:
     """The gradients of sum(function(*inputs) · upstream) by its inputs, from autograd in float64."""
-    leaves = [torch.tensor(np.asarray(x), dtype=torch.float64, requires_grad=True) for x in inputs]
+    leaves = [torch.tensor(x.value, requires_grad=True) for x in inputs]
     result = function(*leaves)
     weight = torch.as_tensor(np.asarray(upstream), dtype=torch.float64)
     return list(torch.autograd.grad((result * weight).sum(), leaves))
 
 
-def softmax_backward_lines(sheet: Sheet, w: Array, dw: Array, of: str) -> Array:
+def softmax_backward_lines(worked: Derivation, w: Line, dw: Line, of: str) -> Line:
     """ds = w ⊙ (dw − w·dw): the Jacobian diag(w) − w wᵀ times dw"""
-    mean = sheet.line(f"mean gradient of {of}", "w·dw", op("·", w, dw))
-    gap = sheet.line(f"above the mean of {of}", "dw − w·dw", op("-", dw, mean))
-    return sheet.line(f"gradient of the scores of {of}", "ds = w ⊙ (dw − w·dw)", op("⊙", w, gap))
+    mean = worked.line(f"mean gradient of {of}", "w·dw", w @ dw)
+    gap = worked.line(f"above the mean of {of}", "dw − w·dw", dw - mean)
+    return worked.line(f"gradient of the scores of {of}", "ds = w ⊙ (dw − w·dw)", w * gap)
 
 
-def softmax_gradient(logits: Array, above: Array) -> Derivation:
+def loss_lines(worked: Derivation, p: Line, right: int, name: str) -> tuple[Line, Line]:
+    """L = −ln p_y and dz = p − y, y one-hot; returns both"""
+    y = worked.given(f"the right word, {name}", 'y "one-hot"', np.eye(len(p))[right])
+    loss = worked.line("loss", "L = −ln p_y", 0.0 - op("ln", p[right]), "nats")
+    worked.line("the same in bits", "L / ln 2", loss / op("ln", 2.0), "bits")
+    return loss, worked.line("gradient of the logits", "dz = p − y", p - y)
+
+
+def row_gradient_lines(
+    worked: Derivation, w: Line, do: Line, K: Rows, V: Rows, name: str, keys: Sequence[str]
+) -> tuple[Line, Line, Operation]:
+    """dw = do Vᵀ, ds = w ⊙ (dw − w·dw), Σ_j ds_j k_j, for one query; returns dw, ds and the sum"""
+    dots = [worked.line(f"dw of {name}, {key}", "do·v", do @ v) for key, v in zip(keys, V, strict=True)]
+    dw = worked.line(f"gradient of the weights of {name}", "dw = do Vᵀ", op("row", *dots))
+    ds = softmax_backward_lines(worked, w, dw, name)
+    return dw, ds, op("+", *(ds[j] * k for j, k in enumerate(K)))
+
+
+def softmax_gradient(logits: Vector, above: Vector) -> Derivation:
     """w = softmax(z): ∂w_i/∂z_j = w_i (δ_ij − w_j), dz = w ⊙ (dw − w·dw)"""
-    sheet = Sheet(check_source=AUTOGRAD)
-    z = sheet.add_given("logits", "z", logits)
-    w = softmax_lines(sheet, z, "all")
-    rows = []
-    for i in range(len(w)):
-        gap = op("-", np.eye(len(w))[i], w)
-        rows.append(
-            sheet.line(f"row {i} of the Jacobian", f"w_{i} (δ_{{{i} j}} − w_j)", op("×", entry(w, i), gap))
-        )
-    jacobian = sheet.line("Jacobian", "∂w/∂z", op("row", *rows))
-    dw = sheet.add_given("from above", "dw", above)
-    dz = softmax_backward_lines(sheet, w, dw, "all")
-    other = sheet.line("the same by the Jacobian", "dz = dw (∂w/∂z)", op("·", dw, jacobian))
-    (theirs,) = autograd(lambda z: z.softmax(-1), [logits], above)
-    sheet.compare("gradient", dz, theirs)
-    sheet.compare("product with the Jacobian", other, theirs)
     note = "The entries of dz sum to 0: a softmax does not change when all scores grow by the same amount."
-    return sheet.finish("the gradient of a softmax", note)
+    worked = Derivation("the gradient of a softmax", note=note, check_source=AUTOGRAD)
+    w = softmax_lines(worked, worked.given("logits", "z", logits), "all")
+    rows = [
+        worked.line(f"row {i} of the Jacobian", f"w_{i} (δ_{{{i} j}} − w_j)", w[i] * (row - w))
+        for i, row in enumerate(np.eye(len(w)))
+    ]
+    jacobian = worked.line("Jacobian", "∂w/∂z", op("row", *rows))
+    dw = worked.given("from above", "dw", above)
+    dz = softmax_backward_lines(worked, w, dw, "all")
+    other = worked.line("the same by the Jacobian", "dz = dw (∂w/∂z)", dw @ jacobian)
+    (theirs,) = autograd(lambda z: z.softmax(-1), [logits], above)
+    worked.compare("gradient", dz, theirs)
+    worked.compare("product with the Jacobian", other, theirs)
+    return worked
 
 
-def cross_entropy_gradient(
-    logits: Array, target: str | int, tokens: Sequence[str] | None = None
-) -> Derivation:
+def cross_entropy_gradient(logits: Vector, target: Place, tokens: Sequence[str] | None = None) -> Derivation:
     """L = −ln p_y, p = softmax(z): dz = p − y, y one-hot"""
-    sheet, names = Sheet(check_source=AUTOGRAD), name_rows(tokens, len(logits))
-    right = position_of(names, target)
-    z = sheet.add_given(f"logits of {' '.join(names)}", "z", logits)
-    p = softmax_lines(sheet, z, "all")
-    y = sheet.add_given(f"the right word, {names[right]}", 'y "one-hot"', np.eye(len(logits))[right])
-    loss = sheet.line("loss", "L = −ln p_y", op("-", 0.0, op("ln", entry(p, right))), "nats")
-    sheet.line("the same in bits", "L / ln 2", op("/", loss, op("ln", 2.0)), "bits")
-    dz = sheet.line("gradient of the logits", "dz = p − y", op("-", p, y))
-    (theirs,) = autograd(lambda z: -z.log_softmax(-1)[right], [logits], 1.0)
-    sheet.compare("gradient", dz, theirs)
     note = "The right word is pushed up by 1 − p, every other word down by its own p; the entries sum to 0."
-    return sheet.finish("the gradient of the cross-entropy", note)
+    worked = Derivation("the gradient of the cross-entropy", note=note, check_source=AUTOGRAD)
+    names = name_rows(tokens, len(logits))
+    right = position_of(names, target)
+    p = softmax_lines(worked, worked.given(f"logits of {' '.join(names)}", "z", logits), "all")
+    _, dz = loss_lines(worked, p, right, names[right])
+    (theirs,) = autograd(lambda z: -z.log_softmax(-1)[right], [logits], 1.0)
+    worked.compare("gradient", dz, theirs)
+    return worked
 
 
 def norm_gradient(
-    x: Array, above: Array, *, gamma: Array | None = None, beta: Array | None = None, eps: float = 1e-5
+    x: Vector, above: Vector, *, gamma: Vector | None = None, beta: Vector | None = None, eps: float = 1e-5
 ) -> Derivation:
     """dx = (dn − mean(dn) − n ⊙ mean(dn ⊙ n)) / √(σ² + ε), dn = γ ⊙ dy, dγ = dy ⊙ n, dβ = dy"""
-    sheet = Sheet(check_source=AUTOGRAD)
-    gamma, beta = np.ones(len(x)) if gamma is None else gamma, np.zeros(len(x)) if beta is None else beta
-    x = sheet.add_given("x", "x", x)
-    norm_lines(sheet, x, gamma=gamma, beta=beta, eps=eps)
-    results = {line.label: line for line in sheet.lines if isinstance(line, Line)}
-    n, var = (sheet.reference(results[label]) for label in ("normalised", "variance"))
-    dy = sheet.add_given("from above", "dy", above)
-    dgamma = sheet.line("gradient of γ", "dγ = dy ⊙ n", op("⊙", dy, n))
-    dn = sheet.line("gradient of the normalised", "dn = γ ⊙ dy", op("⊙", gamma, dy))
-    mean = sheet.line("mean of dn", "mean(dn)", op("mean", dn))
-    share = sheet.line("mean of dn along n", "mean(dn ⊙ n)", op("mean", op("⊙", dn, n)))
-    inner = sheet.line("without mean and scale", "dn − mean(dn) − n mean(dn ⊙ n)",
-                       op("-", op("-", dn, mean), op("×", share, n)))  # fmt: skip
-    dx = sheet.line("gradient of x", "dx = (dn − mean(dn) − n mean(dn ⊙ n)) / √(σ² + ε)",
-                    op("/", inner, op("√", op("+", var, eps))))  # fmt: skip
-    size = len(x)
-    function = lambda x, g, b: torch.nn.functional.layer_norm(x, [size], g, b, eps)
-    for name, mine, theirs in zip(
-        ("x", "γ", "β"), (dx, dgamma, dy), autograd(function, [x, gamma, beta], above)
-    ):
-        sheet.compare(f"gradient of {name}", mine, theirs)
     note = (
         "dβ is dy itself. The entries of dx sum to 0, and so do those of dx ⊙ n but for ε: a norm hides both."
     )
-    return sheet.finish("the gradient of a layer norm", note)
+    worked, size = Derivation("the gradient of a layer norm", note=note, check_source=AUTOGRAD), len(x)
+    gamma = Numbers(np.ones(size)) if gamma is None else gamma
+    beta = Numbers(np.zeros(size)) if beta is None else beta
+    x = worked.given("x", "x", x)
+    norm_lines(worked, x, gamma=gamma, beta=beta, eps=eps)
+    n, var = worked.find("normalised"), worked.find("variance")
+    dy = worked.given("from above", "dy", above)
+    dgamma = worked.line("gradient of γ", "dγ = dy ⊙ n", dy * n)
+    dn = worked.line("gradient of the normalised", "dn = γ ⊙ dy", gamma * dy)
+    mean = worked.line("mean of dn", "mean(dn)", op("mean", dn))
+    share = worked.line("mean of dn along n", "mean(dn ⊙ n)", op("mean", dn * n))
+    inner = worked.line("without mean and scale", "dn − mean(dn) − n mean(dn ⊙ n)", dn - mean - share * n)
+    formula = "dx = (dn − mean(dn) − n mean(dn ⊙ n)) / √(σ² + ε)"
+    dx = worked.line("gradient of x", formula, inner / op("√", var + eps))
+    function = lambda x, g, b: torch.nn.functional.layer_norm(x, [size], g, b, eps)
+    gradients = autograd(function, [x, gamma, beta], above)
+    for name, mine, theirs in zip(("x", "γ", "β"), (dx, dgamma, dy), gradients):
+        worked.compare(f"gradient of {name}", mine, theirs)
+    return worked
 
 
 def attention_gradient(
-    Q: Array, K: Array, V: Array, above: Array, *, tokens: Sequence[str] | None = None, mask: bool = False
+    Q: Matrix, K: Matrix, V: Matrix, above: Matrix, *, tokens: Sequence[str] | None = None, mask: Mask = None
 ) -> Derivation:
-    """O = softmax(Q Kᵀ / √d_k) V: dV = Wᵀ dO, dW = dO Vᵀ, dS = W ⊙ (dW − w·dw by rows), dQ = dS K, dK = dSᵀ Q
+    """O = softmax(Q Kᵀ / √d_k) V: dV = Wᵀ dO, dW = dO Vᵀ, dS = W ⊙ (dW − w·dW by rows), dQ = dS K, dK = dSᵀ Q
 
     with dQ and dK divided by √d_k.
     """
@@ -126,35 +144,28 @@ def attention_gradient(
         raise InputError(
             f"{len(Q)} queries, {len(K)} keys, {len(V)} values, {len(above)} gradients: they must be as many"
         )
-    whole, root = Sheet(check_source=AUTOGRAD), op("√", Q.shape[1])
-    W, dS, dQ = [], [], []
+    worked = Derivation("the gradient of attention: dQ, dK, dV", check_source=AUTOGRAD)
+    W, dS, dQ, dK, dV, root = [], [], [], [], [], op("√", Q.value.shape[1])
     for i, name in enumerate(names):
-        keep = np.arange(len(K)) <= i if mask else None
-        sheet = Sheet()
-        attention_row(Q[i], K, V, query=name, keys=names, keep=keep, sheet=sheet)
-        results = {line.label: line for line in sheet.lines if isinstance(line, Line)}
-        w = sheet.reference(results[f"weights of {name}"])
-        do = sheet.add_given(f"from above, {name}", "do", above[i])
-        dots = [sheet.line(f"dw of {name}, {key}", "do·v", op("·", do, v)) for key, v in zip(names, V)]
-        dw = sheet.line(f"gradient of the weights of {name}", "dw = do Vᵀ", op("row", *dots))
-        ds = softmax_backward_lines(sheet, w, dw, name)
-        terms = [op("×", entry(ds, j), k) for j, k in enumerate(K)]
-        dQ.append(sheet.line(f"dq of {name}", "dq = Σ_j ds_j k_j / √d_k", op("/", op("+", *terms), root)))
-        W.append(w)
-        dS.append(ds)
-        whole.section(sheet.finish(f"query {name}"))
-    dK, dV, sheet = [], [], Sheet()
-    for j, key in enumerate(names):
-        terms = [op("×", entry(ds, j), q) for ds, q in zip(dS, Q)]
-        dK.append(sheet.line(f"dk of {key}", "dk = Σ_i ds_i q_i / √d_k", op("/", op("+", *terms), root)))
-        terms = [op("×", entry(w, j), do) for w, do in zip(W, above)]
-        dV.append(sheet.line(f"dv of {key}", "dv = Σ_i w_i do_i", op("+", *terms)))
-    whole.section(sheet.finish("keys and values: every query that saw them"))
+        with worked.part(f"query {name}") as part:
+            keep = visible(mask, i, len(K))
+            w = attention_row(part, Q[i], K, V, query=name, keys=names, keep=keep)
+            do = part.given(f"from above, {name}", "do", above[i])
+            _, ds, total = row_gradient_lines(part, w, do, K, V, name, names)
+            dQ.append(part.line(f"dq of {name}", "dq = Σ_j ds_j k_j / √d_k", total / root))
+            W.append(w)
+            dS.append(ds)
+    with worked.part("keys and values: every query that saw them") as part:
+        for j, key in enumerate(names):
+            total = op("+", *(ds[j] * q for ds, q in zip(dS, Q)))
+            dK.append(part.line(f"dk of {key}", "dk = Σ_i ds_i q_i / √d_k", total / root))
+            total = op("+", *(w[j] * do for w, do in zip(W, above)))
+            dV.append(part.line(f"dv of {key}", "dv = Σ_i w_i do_i", total))
     attend = torch.nn.functional.scaled_dot_product_attention
-    theirs = autograd(lambda q, k, v: attend(q, k, v, is_causal=mask), [Q, K, V], above)
+    theirs = autograd(lambda q, k, v: attend(q, k, v, is_causal=mask is not None), [Q, K, V], above)
     for name, mine, other in zip("QKV", (dQ, dK, dV), theirs):
-        whole.compare(f"d{name}", np.stack(mine), other)
-    return whole.finish("the gradient of attention: dQ, dK, dV")
+        worked.compare(f"d{name}", np.stack([line.value for line in mine]), other)
+    return worked
 
 
 def sizes_note(sizes: Sequence[float], of: str) -> str:
@@ -169,99 +180,95 @@ def sizes_note(sizes: Sequence[float], of: str) -> str:
     )
 
 
-def rnn_gradient(X: Array, W: Array, U: Array, above: Array, h: Array | None = None) -> Derivation:
+def rnn_gradient(X: Matrix, W: Matrix, U: Matrix, above: Vector, h: Vector | None = None) -> Derivation:
     """da_t = dh_t ⊙ (1 − h_t²), dh_{t−1} = Uᵀ da_t, dW = Σ da_t x_tᵀ, dU = Σ da_t h_{t−1}ᵀ"""
-    first = np.zeros(len(U)) if h is None else h
-    whole, forward, states = Sheet(check_source=AUTOGRAD), Sheet(), [first]
-    for t, x in enumerate(X, 1):
-        before = op("+", op("·", U, states[-1]), op("·", W, x))
-        states.append(forward.line(f"state {t}", f"h_{t} = tanh(U h_{t - 1} + W x_{t})", op("tanh", before)))
-    whole.section(forward.finish("forward"))
-    dh: Array = whole.add_given(f"from above, dh {len(X)}", f"dh_{len(X)}", above)
-    sizes, dW, dU = [float(np.linalg.norm(above))], [], []
+    first: Expression = Numbers(np.zeros(len(U))) if h is None else h
+    worked, states = Derivation("the gradient of an RNN through time", check_source=AUTOGRAD), [first]
+    with worked.part("forward") as part:
+        for t, x in enumerate(X, 1):
+            state = op("tanh", U @ states[-1] + W @ x)
+            states.append(part.line(f"state {t}", f"h_{t} = tanh(U h_{t - 1} + W x_{t})", state))
+    dh = worked.given(f"from above, dh {len(X)}", f"dh_{len(X)}", above)
+    sizes, dW, dU = [float(np.linalg.norm(above.value))], [], []
     for t in range(len(X), 0, -1):
-        sheet = Sheet()
-        slope = sheet.line(f"slope {t}", f"1 − h_{t}²", op("-", 1.0, op("⊙", states[t], states[t])))
-        da = sheet.line(f"da {t}", f"da_{t} = dh_{t} ⊙ (1 − h_{t}²)", op("⊙", dh, slope))
-        dW.append(op("⊗", da, X[t - 1]))
-        dU.append(op("⊗", da, states[t - 1]))
-        dh = sheet.line(f"dh {t - 1}", f"dh_{t - 1} = Uᵀ da_{t}", op("·", op("ᵀ", U), da))
-        sizes.append(float(sheet.line(f"size {t - 1}", f"‖dh_{t - 1}‖", op("norm", dh))))
-        whole.section(sheet.finish(f"back through step {t}"))
-    grad_W = whole.line("gradient of W", "dW = Σ_t da_t x_tᵀ", op("+", *dW))
-    grad_U = whole.line("gradient of U", "dU = Σ_t da_t h_{t−1}ᵀ", op("+", *dU))
+        with worked.part(f"back through step {t}") as part:
+            slope = part.line(f"slope {t}", f"1 − h_{t}²", 1.0 - states[t] * states[t])
+            da = part.line(f"da {t}", f"da_{t} = dh_{t} ⊙ (1 − h_{t}²)", dh * slope)
+            dW.append(op("⊗", da, X[t - 1]))
+            dU.append(op("⊗", da, states[t - 1]))
+            dh = part.line(f"dh {t - 1}", f"dh_{t - 1} = Uᵀ da_{t}", op("ᵀ", U) @ da)
+            sizes.append(float(part.line(f"size {t - 1}", f"‖dh_{t - 1}‖", op("norm", dh)).value))
+    grad_W = worked.line("gradient of W", "dW = Σ_t da_t x_tᵀ", op("+", *dW))
+    grad_U = worked.line("gradient of U", "dU = Σ_t da_t h_{t−1}ᵀ", op("+", *dU))
 
     def final_state(h: Tensor, W: Tensor, U: Tensor) -> Tensor:
-        for x in torch.tensor(X, dtype=torch.float64):
+        for x in torch.tensor(X.value):
             h = torch.tanh(U @ h + W @ x)
         return h
 
     theirs = autograd(final_state, [first, W, U], above)
     for name, mine, other in zip(("h_0", "W", "U"), (dh, grad_W, grad_U), theirs):
-        whole.compare(f"gradient of {name}", mine, other)
-    return whole.finish("the gradient of an RNN through time", sizes_note(sizes, "dh"))
+        worked.compare(f"gradient of {name}", mine, other)
+    worked.note = sizes_note(sizes, "dh")
+    return worked
 
 
 def lstm_back_step(
-    sheet: Sheet, t: int, dh: Array, dc: Array, c_before: Array, values: Mapping[str, Array], U: Array
-) -> tuple[Array, Array, Array]:
-    """Work back from dh_t and dc_t to dh_{t−1}, dc_{t−1} and da, the gradient before the gates."""
+    worked: Derivation, t: int, dh: Expression, dc: Expression, c_before: Expression,
+    values: Mapping[str, Line], U: Matrix,
+) -> tuple[Line, Line]:  # fmt: skip
+    """Work back from dh_t and dc_t to dh_{t−1} and dc_{t−1}."""
     i, f, g, o, c = (values[name] for name in ("i", "f", "g", "o", "c"))
-    bent = sheet.line(f"tanh of cell {t}", f"tanh(c_{t})", op("tanh", c))
-    own = op("⊙", op("⊙", dh, o), op("-", 1.0, op("⊙", bent, bent)))
-    total = sheet.line(
-        f"dc {t} with what comes by h", f"dc_{t} + dh_{t} ⊙ o ⊙ (1 − tanh(c_{t})²)", op("+", dc, own)
-    )
-    slope = lambda gate: op("⊙", gate, op("-", 1.0, gate))
+    bent = worked.line(f"tanh of cell {t}", f"tanh(c_{t})", op("tanh", c))
+    formula = f"dc_{t} + dh_{t} ⊙ o ⊙ (1 − tanh(c_{t})²)"
+    total = worked.line(f"dc {t} with what comes by h", formula, dc + dh * o * (1.0 - bent * bent))
     before = {
-        "i": ("dc ⊙ g ⊙ i ⊙ (1 − i)", op("⊙", op("⊙", total, g), slope(i))),
-        "f": ("dc ⊙ c_{t−1} ⊙ f ⊙ (1 − f)", op("⊙", op("⊙", total, c_before), slope(f))),
-        "g": ("dc ⊙ i ⊙ (1 − g²)", op("⊙", op("⊙", total, i), op("-", 1.0, op("⊙", g, g)))),
-        "o": ("dh ⊙ tanh(c_t) ⊙ o ⊙ (1 − o)", op("⊙", op("⊙", dh, bent), slope(o))),
+        "i": ("dc ⊙ g ⊙ i ⊙ (1 − i)", total * g * (i * (1.0 - i))),
+        "f": ("dc ⊙ c_{t−1} ⊙ f ⊙ (1 − f)", total * c_before * (f * (1.0 - f))),
+        "g": ("dc ⊙ i ⊙ (1 − g²)", total * i * (1.0 - g * g)),
+        "o": ("dh ⊙ tanh(c_t) ⊙ o ⊙ (1 − o)", dh * bent * (o * (1.0 - o))),
     }
-    gates = [sheet.line(f"da_{n} {t}", f"da_{n} = {formula}", tree) for n, (formula, tree) in before.items()]
-    da = sheet.line(f"da {t}", '"all four"', op("concat", *gates))
-    new_dh = sheet.line(f"dh {t - 1}", f"dh_{t - 1} = Uᵀ da_{t}", op("·", op("ᵀ", U), da))
-    new_dc = sheet.line(f"dc {t - 1}", f"dc_{t - 1} = dc_{t} ⊙ f_{t}", op("⊙", total, f))
-    return new_dh, new_dc, da
+    gates = [worked.line(f"da_{n} {t}", f"da_{n} = {formula}", tree) for n, (formula, tree) in before.items()]
+    da = worked.line(f"da {t}", '"all four"', op("concat", *gates))
+    new_dh = worked.line(f"dh {t - 1}", f"dh_{t - 1} = Uᵀ da_{t}", op("ᵀ", U) @ da)
+    return new_dh, worked.line(f"dc {t - 1}", f"dc_{t - 1} = dc_{t} ⊙ f_{t}", total * f)
 
 
 def lstm_gradient(
-    X: Array, h: Array, c: Array, W: Array, U: Array, above: Array, b: Array | None = None
+    X: Matrix, h: Vector, c: Vector, W: Matrix, U: Matrix, above: Vector, b: Vector | None = None
 ) -> Derivation:
     """dc_{t−1} = dc_t ⊙ f_t (+ what comes by h): along the cell a gradient shrinks by the forget gate"""
-    whole, H = Sheet(check_source=AUTOGRAD), len(h)
-    b = np.zeros(4 * H) if b is None else b
+    worked, H = Derivation("the gradient of an LSTM through time", check_source=AUTOGRAD), len(h)
+    b = Numbers(np.zeros(4 * H)) if b is None else b
     steps, cells, state = [], [c], h
     for t, x in enumerate(X, 1):
-        worked = lstm_step(x, state, cells[-1], W, U, b, f"step {t}")
-        whole.section(worked)
-        lines = {line.label: line for line in worked.walk()}
-        values = {name: whole.reference(lines[name]) for name in "ifgo"}
-        values["c"] = whole.reference(lines["new cell"])
-        state = whole.reference(lines["new state"])
-        steps.append(values)
-        cells.append(values["c"])
-    dh: Array = whole.add_given(f"from above, dh {len(X)}", f"dh_{len(X)}", above)
-    dc: Array = np.zeros(H)
-    sizes, cell_sizes = [float(np.linalg.norm(above))], []
+        step = lstm_step(x, state, cells[-1], W, U, b)
+        step.title = f"step {t}"
+        worked.add(step)
+        cell, state = step.find("new cell"), step.find("new state")
+        steps.append({"c": cell} | {name: step.find(name) for name in "ifgo"})
+        cells.append(cell)
+    dh: Expression = worked.given(f"from above, dh {len(X)}", f"dh_{len(X)}", above)
+    dc: Expression = Numbers(np.zeros(H))
+    sizes, cell_sizes = [float(np.linalg.norm(above.value))], []
     for t in range(len(X), 0, -1):
-        sheet = Sheet()
-        dh, dc, _ = lstm_back_step(sheet, t, dh, dc, cells[t - 1], steps[t - 1], U)
-        sizes.append(float(sheet.line(f"size of dh {t - 1}", f"‖dh_{t - 1}‖", op("norm", dh))))
-        cell_sizes.append(float(sheet.line(f"size of dc {t - 1}", f"‖dc_{t - 1}‖", op("norm", dc))))
-        whole.section(sheet.finish(f"back through step {t}"))
+        with worked.part(f"back through step {t}") as part:
+            dh, dc = lstm_back_step(part, t, dh, dc, cells[t - 1], steps[t - 1], U)
+            sizes.append(float(part.line(f"size of dh {t - 1}", f"‖dh_{t - 1}‖", op("norm", dh)).value))
+            size = part.line(f"size of dc {t - 1}", f"‖dc_{t - 1}‖", op("norm", dc))
+            cell_sizes.append(float(size.value))
 
     def final_state(h: Tensor, c: Tensor) -> Tensor:
-        cell = torch.nn.LSTMCell(X.shape[1], H, dtype=torch.float64)
+        cell = torch.nn.LSTMCell(X.value.shape[1], H, dtype=torch.float64)
         with torch.no_grad():
             for parameter, value in zip(cell.parameters(), (W, U, b, np.zeros(4 * H)), strict=True):
-                parameter.copy_(torch.tensor(value))
-        for x in torch.tensor(X, dtype=torch.float64):
-            h, c = cell(x[None], (h, c)) if h.dim() == 2 else cell(x[None], (h[None], c[None]))
+                parameter.copy_(torch.tensor(np.asarray(value)))
+        h, c = h[None], c[None]
+        for x in torch.tensor(X.value):
+            h, c = cell(x[None], (h, c))
         return h[0]
 
     for name, mine, other in zip(("h_0", "c_0"), (dh, dc), autograd(final_state, [h, c], above)):
-        whole.compare(f"gradient of {name}", mine, other)
-    note = f"{sizes_note(cell_sizes, 'dc')} {sizes_note(sizes, 'dh')}"
-    return whole.finish("the gradient of an LSTM through time", note)
+        worked.compare(f"gradient of {name}", mine, other)
+    worked.note = f"{sizes_note(cell_sizes, 'dc')} {sizes_note(sizes, 'dh')}"
+    return worked

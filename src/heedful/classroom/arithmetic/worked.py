@@ -1,17 +1,20 @@
 """A worked calculation as a small tree of values: what was put in, by which formula, what came out.
 
-The numbers of a line are an expression (`Tree`) that is evaluated in float64 to give its result, so that what
-is printed is what was computed. An operand that is the result of an earlier line refers to it, so that a line
-can be evaluated again with another number in that place (`substitutions` of `evaluate_tree`). `render` writes
-it out.
+An `Expression` is numbers that know how they were computed: `a @ b + c` of expressions is one as well. Its
+value follows in float64, so that what is printed is what was computed. A `Line` is an expression with a label
+and a formula. Where later lines use it, a student's own number can stand in its place (`evaluate_tree`). A
+`Derivation` is the calculation as it is worked: lines, and parts that are calculations themselves. `render`
+writes it out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from functools import cached_property
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -21,37 +24,122 @@ from heedful.core.errors import HeedfulError, InputError, nearest
 
 MATRIX_WIDTH = 64  # rows and columns of a shortened matrix
 NAMED_SIZE = 16  # entries of a given matrix that is written by its name where it is used
-Value = Any  # a float, a tuple of floats (a vector) or a tuple of those (a matrix)
-
-
 AUTOGRAD = "the gradients of autograd"
 
 
-@dataclass(frozen=True)
-class Operation:
-    """One operation on numbers, on results of lines or on other operations."""
+class Expression:
+    """Numbers that know how they were computed: plain ones, an operation on others, or a line."""
+
+    value: np.ndarray
+    __array_ufunc__ = None  # an array on the left of an operator leaves it to the expression
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.value, dtype)
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __iter__(self) -> Iterator[Expression]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, index: int | slice) -> Expression:
+        """One entry of a vector or row of a matrix, or a slice of them."""
+        if isinstance(index, slice):
+            first, last, _ = index.indices(len(self))
+            return op("slice", self, first, last)
+        return op("entry", self, index)
+
+    def __add__(self, other: Operand) -> Operation:
+        return op("+", *self._chained("+"), other)
+
+    def __radd__(self, other: Operand) -> Operation:
+        return op("+", other, self)
+
+    def __sub__(self, other: Operand) -> Operation:
+        return op("-", self, other)
+
+    def __rsub__(self, other: Operand) -> Operation:
+        return op("-", other, self)
+
+    def __mul__(self, other: Operand) -> Operation:
+        """A number times anything is ×, two vectors entry by entry ⊙."""
+        if np.ndim(self.value) and np.ndim(as_expression(other).value):
+            return op("⊙", self, other)
+        return op("×", *self._chained("×"), other)
+
+    def __rmul__(self, other: Operand) -> Operation:
+        return as_expression(other) * self
+
+    def __matmul__(self, other: Operand) -> Operation:
+        return op("·", self, other)
+
+    def __truediv__(self, other: Operand) -> Operation:
+        return op("/", self, other)
+
+    def _chained(self, name: str) -> tuple[Expression, ...]:
+        """The terms of a sum or the factors of a product that goes on; otherwise the expression itself."""
+        return self.args if isinstance(self, Operation) and self.name == name else (self,)
+
+
+class Numbers(Expression):
+    """Plain numbers, whose rows and entries are plain numbers as well."""
+
+    def __init__(self, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            value = value.detach().cpu().double().numpy()
+        self.value = np.asarray(value, dtype=np.float64)
+
+    def __getitem__(self, index: int | slice) -> Expression:
+        return Numbers(self.value[index])
+
+
+@dataclass(frozen=True, eq=False)
+class Operation(Expression):
+    """One operation on expressions."""
 
     name: str
-    args: tuple[Tree, ...]
+    args: tuple[Expression, ...]
+
+    @cached_property
+    def value(self) -> np.ndarray:  # type: ignore[override]
+        """The result, in float64."""
+        return apply_operation(self.name, [argument.value for argument in self.args])
 
 
-@dataclass(frozen=True)
-class Reference:
-    """The result of an earlier line as an operand."""
+@dataclass(frozen=True, eq=False)
+class Line(Expression):
+    """label: formula = operands = value unit. A line without operands is something given.
 
-    line: Line = field(repr=False)
+    The formula is in the language of web/src/figures/formula.tsx; words that are not mathematics stand in
+    "…".
+    """
+
+    label: str
+    formula: str
+    operands: Expression | None = field(repr=False)
+    value: np.ndarray
+    unit: str = ""  # bits, nats; most numbers have none
+
+    def to_dict(self, width: int | None = None) -> dict[str, Any]:
+        return {
+            "label": self.label, "formula": self.formula, "result": value_list(self.value, width),
+            "operands": None if self.operands is None else tree_dict(self.operands, width), "unit": self.unit,
+        }  # fmt: skip
 
 
-Tree = Operation | Reference | Value
+Operand = Expression | np.ndarray | torch.Tensor | float
+Vector = Annotated[Expression, 1]  # as the values of a file are checked
+Matrix = Annotated[Expression, 2]
 
 
-class Quantity(np.ndarray):
-    """The result of a line as an array that knows its line; what is computed of it does not."""
+def as_expression(value: Operand) -> Expression:
+    """Return an expression as it is, anything else as plain numbers."""
+    return value if isinstance(value, Expression) else Numbers(value)
 
-    line: Line | None
 
-    def __array_finalize__(self, source: object) -> None:
-        self.line = None
+def op(name: str, *args: Operand) -> Operation:
+    """An operation by its name: those of Python's operators, and all others."""
+    return Operation(name, tuple(map(as_expression, args)))
 
 
 def _by_torch(fn: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[np.ndarray], np.ndarray]:
@@ -101,161 +189,141 @@ ARRANGEMENTS: dict[str, Callable[..., Any]] = {
 }
 
 
-def evaluate_tree(tree: Tree, substitutions: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
-    """The value of an expression, in float64.
-
-    `substitutions` has other results for some lines, by the id of the line; lines in between are evaluated
-    again.
-    """
-    if isinstance(tree, Reference):
-        line = tree.line
-        if substitutions is None or line.operands is None:
-            return line.value if substitutions is None else substitutions.get(id(line), line.value)
-        return (
-            substitutions[id(line)]
-            if id(line) in substitutions
-            else evaluate_tree(line.operands, substitutions)
-        )
-    if not isinstance(tree, Operation):
-        return np.asarray(tree, dtype=np.float64)
-    values = [evaluate_tree(a, substitutions) for a in tree.args]
-    if tree.name in ARRANGEMENTS:
-        return np.asarray(ARRANGEMENTS[tree.name](*values))
-    if tree.name in INFIX:
-        out = values[0]
-        for value in values[1:]:
-            out = INFIX[tree.name](out, value)
-        return np.asarray(out)
-    return np.asarray(FUNCTIONS[tree.name](values[0]))
+def apply_operation(name: str, values: list[np.ndarray]) -> np.ndarray:
+    """The result of one operation; an infix one goes on from left to right."""
+    if name in ARRANGEMENTS:
+        return np.asarray(ARRANGEMENTS[name](*values))
+    if name not in INFIX:
+        return np.asarray(FUNCTIONS[name](values[0]))
+    result = values[0]
+    for value in values[1:]:
+        result = INFIX[name](result, value)
+    return np.asarray(result)
 
 
-def op(name: str, *args: Tree | np.ndarray | torch.Tensor) -> Operation:
-    """An operation on numbers, arrays, results of lines or operations."""
-    return Operation(name, tuple(map(as_operand, args)))
+def evaluate_tree(tree: Expression, substitutions: Mapping[Line, np.ndarray]) -> np.ndarray:
+    """The value of an expression if some lines have other results; lines in between are worked again."""
+    if isinstance(tree, Operation):
+        return apply_operation(tree.name, [evaluate_tree(a, substitutions) for a in tree.args])
+    if not isinstance(tree, Line) or tree in substitutions:
+        return substitutions[tree] if isinstance(tree, Line) else tree.value
+    return tree.value if tree.operands is None else evaluate_tree(tree.operands, substitutions)
 
 
-def as_operand(value: Tree | np.ndarray | torch.Tensor) -> Tree:
-    """A result of a line as a reference to it, an array as plain numbers."""
-    if isinstance(value, Quantity) and value.line is not None:
-        return Reference(value.line)
-    return value if isinstance(value, Operation | Reference) else frozen(value)
+def tree_dict(tree: Expression, width: int | None = None) -> Any:
+    """Return an expression for JSON: numbers, {"op", "of"}, or {"name"} of a large matrix of an earlier line.
 
-
-def entry(quantity: np.ndarray, index: int) -> Operation:
-    """One entry of a vector, or one row of a matrix."""
-    return op("entry", quantity, float(index))
-
-
-def frozen(value: Any) -> Value:
-    """An array as nested tuples of plain floats."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().double().numpy()
-    return _tuples(np.asarray(value, dtype=np.float64).tolist())
-
-
-def _tuples(values: Any) -> Value:
-    return tuple(map(_tuples, values)) if isinstance(values, list) else values
-
-
-@dataclass(frozen=True)
-class Line:
-    """label: formula = operands = result unit. A line without operands is something given.
-
-    The formula is in the language of web/src/figures/formula.tsx; words that are not mathematics stand in
-    "…".
-    """
-
-    label: str
-    formula: str
-    operands: Tree | None
-    result: Value
-    unit: str = ""  # bits, nats; most numbers have none
-
-    @property
-    def value(self) -> np.ndarray:
-        return np.asarray(self.result, dtype=np.float64)
-
-    def to_dict(self, width: int | None = None) -> dict[str, Any]:
-        return {
-            "label": self.label, "formula": self.formula, "result": tree_dict(self.result, width),
-            "operands": None if self.operands is None else tree_dict(self.operands, width), "unit": self.unit,
-        }  # fmt: skip
-
-
-def tree_dict(tree: Tree, width: int | None = None) -> Any:
-    """Return a value or an expression for JSON: nested lists, {"op", "of"}; infinite numbers by their names.
-
-    An operand that is a large matrix of an earlier line is {"name"}.
     Of a vector with more entries than `width` the ends are kept, of a matrix at most MATRIX_WIDTH rows and
     columns; between them stands how many are left out.
     """
     if (name := matrix_name(tree)) is not None:
         return {"name": name}
-    if is_arrangement(tree):
-        return tree_dict(frozen(evaluate_tree(tree)), width)
-    if isinstance(tree, Operation):
-        most = len(tree.args) if width is None else 4 * min(width, MATRIX_WIDTH)
-        arguments = [tree_dict(a, width) for a in tree.args[:most]]
-        more = [f"… {len(tree.args) - most} more …"] if len(tree.args) > most else []  # a sum over many keys
-        return {"op": tree.name, "of": [*arguments, *more]}
-    if not isinstance(tree, tuple):
-        tree = cast(float, tree)
-        return tree if math.isfinite(tree) else str(tree)
-    if width is not None and tree and isinstance(tree[0], tuple):
+    if not isinstance(tree, Operation) or is_arrangement(tree):
+        return value_list(tree.value, width)
+    most = len(tree.args) if width is None else 4 * min(width, MATRIX_WIDTH)
+    arguments = [tree_dict(a, width) for a in tree.args[:most]]
+    more = [f"… {len(tree.args) - most} more …"] if len(tree.args) > most else []  # a sum over many keys
+    return {"op": tree.name, "of": [*arguments, *more]}
+
+
+def value_list(value: np.ndarray, width: int | None = None) -> Any:
+    """Return numbers as nested lists, shortened as `tree_dict` says; infinite ones by their names."""
+    if np.ndim(value) == 0:
+        return float(value) if math.isfinite(value) else str(float(value))
+    if width is not None and value.ndim > 1:
         width = min(width, MATRIX_WIDTH)
-    if width is None or len(tree) <= width:
-        return [tree_dict(v, width) for v in tree]
+    if width is None or len(value) <= width:
+        return [value_list(v, width) for v in value]
     first, last = max(1, width - width // 3), max(1, width // 3)
-    ends = [[tree_dict(v, width) for v in part] for part in (tree[:first], tree[-last:])]
-    return [*ends[0], f"… {len(tree) - first - last} more …", *ends[1]]
+    ends = [[value_list(v, width) for v in part] for part in (value[:first], value[-last:])]
+    return [*ends[0], f"… {len(value) - first - last} more …", *ends[1]]
 
 
-def matrix_name(tree: Tree) -> str | None:
+def matrix_name(tree: Expression) -> str | None:
     """The name by which a large given matrix is written where it is used; its own line has its numbers."""
-    if not isinstance(tree, Reference) or tree.line.operands is not None:
+    if not isinstance(tree, Line) or tree.operands is not None:
         return None
-    return tree.line.label if tree.line.value.ndim == 2 and tree.line.value.size > NAMED_SIZE else None
+    return tree.label if tree.value.ndim == 2 and tree.value.size > NAMED_SIZE else None
 
 
-def is_arrangement(tree: Tree) -> bool:
+def is_arrangement(tree: Expression) -> bool:
     """Return whether an expression is written as the numbers that come of it."""
-    return isinstance(tree, Reference) or (isinstance(tree, Operation) and tree.name in ARRANGEMENTS)
+    return isinstance(tree, Line) or (isinstance(tree, Operation) and tree.name in ARRANGEMENTS)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Derivation:
-    """A calculation: lines, and sections that are calculations themselves.
+    """A calculation: lines, and parts that are calculations themselves.
 
     `check` is the greatest difference from what a model or autograd computed; `check_source` says which did.
     """
 
-    title: str
-    lines: tuple[Line | Derivation, ...]
+    title: str = ""
+    lines: list[Line | Derivation] = field(default_factory=list)
     note: str = ""
     check: float | None = None
     check_source: str = "what the model computed"
 
+    def given(self, label: str, formula: str, value: Operand) -> Line:
+        """Add something that is put in; the result of an earlier line stays tied to that line."""
+        source = value if isinstance(value, Line) else None
+        self.lines.append(line := Line(label, formula, source, as_expression(value).value))
+        return line
+
+    def line(self, label: str, formula: str, operands: Operation, unit: str = "") -> Line:
+        """Add something that follows."""
+        self.lines.append(line := Line(label, formula, operands, operands.value, unit))
+        return line
+
+    def add(self, part: Derivation) -> None:
+        """Add a calculation as a part of this one."""
+        self.lines.append(part)
+        if part.check is not None:
+            self.check, self.check_source = max(self.check or 0.0, part.check), part.check_source
+
+    @contextlib.contextmanager
+    def part(self, title: str = "") -> Iterator[Derivation]:
+        """Give a new calculation, which is added as a part once it is worked."""
+        part = Derivation(title)
+        yield part
+        self.add(part)
+
+    def compare(self, quantity: str, mine: Any, theirs: torch.Tensor) -> None:
+        """Compare with what the model or autograd computed, to the precision it computes in."""
+        other = theirs.detach().cpu().double().numpy()
+        gap = float(np.abs(np.asarray(mine) - other).max())
+        unit = {torch.float64: 1e-6, torch.float32: 1e-4}.get(theirs.dtype, 5e-2)
+        if not gap <= unit * max(1.0, float(np.abs(other).max())):
+            raise HeedfulError(
+                f"the worked {quantity} differs from {self.check_source} by {gap:.2g}",
+                hint="please report this",
+            )
+        self.check = gap if self.check is None else max(self.check, gap)
+
     def walk(self) -> Iterator[Line]:
-        """Every line, those of sections included."""
+        """Every line, those of parts included."""
         for line in self.lines:
             yield from line.walk() if isinstance(line, Derivation) else (line,)
 
-    def __getitem__(self, label: str) -> np.ndarray:
-        """The result of the first line with this label."""
+    def find(self, label: str) -> Line:
+        """The first line with this label."""
         for line in self.walk():
             if line.label == label:
-                return line.value
+                return line
         labels = [line.label for line in self.walk() if line.label]
         raise InputError(
             f"no line {label!r}", hint=nearest(label, labels) or "there are " + ", ".join(labels)
         )
 
+    def __getitem__(self, label: str) -> np.ndarray:
+        """The result of the first line with this label."""
+        return self.find(label).value
+
     def to_dict(self, width: int | None = None) -> dict[str, Any]:
         """Return it for JSON; `width` shortens vectors with more entries than that."""
-        lines = [line.to_dict(width) for line in self.lines]
         return {
             "title": self.title, "note": self.note, "check": self.check, "check_source": self.check_source,
-            "lines": lines,
+            "lines": [line.to_dict(width) for line in self.lines],
         }  # fmt: skip
 
     def render(self, form: str, digits: int = 4, width: int | None = None) -> str:
@@ -281,60 +349,3 @@ class Derivation:
 
     def _repr_html_(self) -> str:
         return self.html(width=16)
-
-
-@dataclass
-class Sheet:
-    """Lines as they are worked out; the result of a line is an array for the next."""
-
-    lines: list[Line | Derivation] = field(default_factory=list)
-    worst: float | None = None
-    check_source: str = "what the model computed"
-
-    def add_given(self, label: str, formula: str, value: Any) -> Quantity:
-        """Something that is put in; the result of an earlier line stays tied to that line."""
-        source = as_operand(value) if isinstance(value, Quantity) and value.line is not None else None
-        return self._append(Line(label, formula, source, frozen(value)))
-
-    def line(self, label: str, formula: str, tree: Operation, unit: str = "") -> Quantity:
-        """Something that follows."""
-        return self._append(Line(label, formula, tree, frozen(evaluate_tree(tree)), unit))
-
-    def _append(self, line: Line) -> Quantity:
-        self.lines.append(line)
-        return self.reference(line)
-
-    @staticmethod
-    def reference(line: Line) -> Quantity:
-        """The result of a line as an operand for others."""
-        result = line.value.view(Quantity)
-        result.line = line
-        return result
-
-    def last(self) -> Quantity:
-        """The result of the last line."""
-        line = self.lines[-1]
-        assert isinstance(line, Line)
-        return self.reference(line)
-
-    def section(self, derivation: Derivation) -> Derivation:
-        self.lines.append(derivation)
-        if derivation.check is not None:
-            self.worst = max(self.worst or 0.0, derivation.check)
-            self.check_source = derivation.check_source
-        return derivation
-
-    def compare(self, quantity: str, mine: np.ndarray, theirs: torch.Tensor) -> None:
-        """Compare with what the model or autograd computed, to the precision it computes in."""
-        other = theirs.detach().cpu().double().numpy()
-        gap = float(np.abs(mine - other).max())
-        unit = {torch.float64: 1e-6, torch.float32: 1e-4}.get(theirs.dtype, 5e-2)
-        if not gap <= unit * max(1.0, float(np.abs(other).max())):
-            raise HeedfulError(
-                f"the worked {quantity} differs from {self.check_source} by {gap:.2g}",
-                hint="please report this",
-            )
-        self.worst = gap if self.worst is None else max(self.worst, gap)
-
-    def finish(self, title: str, note: str = "") -> Derivation:
-        return Derivation(title, tuple(self.lines), note, self.worst, self.check_source)

@@ -17,7 +17,7 @@ from heedful.core.errors import InputError
 from heedful.serve.json_response import Json
 
 router = APIRouter()
-TOLERANCE = 1e-4  # of float32, relative to the largest value; `Sheet.compare` refuses more
+TOLERANCE = 1e-4  # of float32, relative to the largest value; `Derivation.compare` refuses more
 MAX_LETTERS = 200_000  # of a rendered form; longer ones are left out
 MAX_ENTRIES = 4096  # of a vector that is sent
 Width = Annotated[int, Query(alias="wide")]  # entries of a vector before it is cut
@@ -33,7 +33,7 @@ def with_text(derivation: Derivation, width: int, style: Style) -> dict[str, Any
         _, _, numbers, result = style.cells(line)
         shown = {"operands": (numbers or "")[:20_000], "result": result}
         lines.append(line.to_dict(width) | {"shown": shown})
-    return replace(derivation, lines=()).to_dict() | {"lines": lines}
+    return replace(derivation, lines=[]).to_dict() | {"lines": lines}
 
 
 def derivation_response(derivation: Derivation, width: int, digits: int, python: str) -> Response:

@@ -16,7 +16,7 @@ from heedful.tasks.evaluate import default_task
 from heedful.tasks.examples import infer_file_task
 from heedful.tasks.finetune import finetune
 from heedful.tasks.finetune.request import FinetuneRequest
-from heedful.tasks.pipelines.conversational import read_messages
+from heedful.tasks.pipelines.text_generation import read_messages
 from heedful.tasks.registry import trainable_tasks
 from tests.refusal import refused
 from tests.tasks.finetune.finetuning import SENTENCES, models

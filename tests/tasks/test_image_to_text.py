@@ -13,7 +13,7 @@ from heedful.core.errors import InputError
 from heedful.core.images import draw_text, open_image
 from heedful.data.input_files import read_input_file
 from heedful.tasks.metrics.generated import edit_distance, transcriptions
-from heedful.tasks.pipelines.image_to_text import ImageToText
+from heedful.tasks.pipelines.media_to_text import ImageToText
 from heedful.weights.hub import bundled_models
 from tests.image_toy import TEXTS, images, reader, table
 from tests.properties.tiny import tiny

@@ -11,8 +11,8 @@ import pytest
 
 import heedful
 from heedful.core.errors import InputError, MissingPackage
-from heedful.tasks import on_ray
-from heedful.tasks.on_ray import BatchPredictor, predict_on_ray
+from heedful.tasks import prediction
+from heedful.tasks.prediction import BatchPredictor, predict_on_ray
 from tests.tasks.conftest import Tiny
 
 TEXTS = ["Ada Lovelace lived in London.", "Dragons breathe fire.", "he didn't", "Ada"]
@@ -46,7 +46,9 @@ def test_bad_options_and_a_missing_library_are_one_line(
 
 def test_heed_predict_hands_workers_and_options_to_ray(heed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(on_ray, "predict_on_ray", lambda *a, **options: calls.append((a, options)) or a[2])
+    monkeypatch.setattr(
+        prediction, "predict_on_ray", lambda *a, **options: calls.append((a, options)) or a[2]
+    )
     code, out, err = heed("predict", "m", "a.csv", "b.csv", "--out", "rows", "--workers", 3, "--text", "note")
     assert (code, out.strip()) == (0, "rows"), err
     options = {"workers": 3, "text": "note", "batch": 32, "device": "auto"}

@@ -17,9 +17,9 @@ from heedful.data.batches import Batches
 from heedful.data.input_files import read_input_file
 from heedful.models.base import Model
 from heedful.tasks.examples import TEXT, Examples, Role
+from heedful.tasks.generation import ScoredByPerplexity
 from heedful.tasks.metrics.scores import correlation_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
-from heedful.tasks.pipelines.text_pairs import ScoredByPerplexity
 from heedful.tasks.registry import TASKS, TaskEntry, bind_task, trainable_tasks
 from heedful.tasks.task import PredictionCall, Task, TrainableTask, TrainingDefaults, row_keywords
 from tests import image_toy

@@ -9,7 +9,7 @@ import pytest
 import heedful
 from heedful.core.errors import InputError
 from heedful.tasks import Truncated, pipeline
-from heedful.tasks.pipelines.conversational import Conversation
+from heedful.tasks.pipelines.text_generation import Conversation
 from tests.decode.toy import letters
 from tests.properties.tiny import tiny
 from tests.tasks.real import scribbler, smol

@@ -77,7 +77,7 @@ COSTLY = {
 def test_a_template_that_would_take_all_time_or_memory_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heedful.text.template_sandbox.MAX_WORK", 2_000_000)  # it then ends sooner
+    monkeypatch.setattr("heedful.text.chat_templates.MAX_WORK", 2_000_000)  # it then ends sooner
     began, (soft, hard) = time.thread_time(), resource.getrlimit(resource.RLIMIT_AS)
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + 2**30, hard))  # a gigabyte more than now

@@ -11,7 +11,7 @@ import pytest
 import heedful
 from heedful.core.errors import CorruptFile, InputError
 from heedful.text import Tokenizer, load_tokenizer
-from heedful.text.from_gguf import from_gguf
+from heedful.text.gguf import from_gguf
 from heedful.text.tokenizer_files import save_tokenizer
 from tests.refusal import refused
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from heedful.text import Tokenizer, load_tokenizer
-from heedful.text.from_gguf import from_gguf
-from heedful.text.to_gguf import gguf_tokenizer
+from heedful.text.gguf import from_gguf, gguf_tokenizer
 from heedful.weights.formats.gguf import GGUFFile
 from tests.text.samples import lines
 

@@ -278,7 +278,7 @@ def test_bad_files_are_one_clear_error_each(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_vocabulary_with_scores_is_the_sentencepiece_model_it_came_from(tmp_path: Path) -> None:
     spm = pytest.importorskip("sentencepiece", reason="sentencepiece trains the vocabulary")
-    from heedful.text.from_gguf import from_gguf
+    from heedful.text.gguf import from_gguf
 
     spm.SentencePieceTrainer.train(
         sentence_iterator=iter(WRITTEN * 3), model_prefix=str(tmp_path / "m"), vocab_size=420, minloglevel=2,
@@ -317,7 +317,7 @@ def test_a_vocabulary_with_scores_is_the_sentencepiece_model_it_came_from(tmp_pa
 def test_text_is_cut_as_the_file_says_before_bytes_are_merged(pre: str, pieces: list[str]) -> None:
     from tokenizers import pre_tokenizers
 
-    from heedful.text.from_gguf import from_gguf
+    from heedful.text.gguf import from_gguf
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     ours = from_gguf({
@@ -332,7 +332,7 @@ def test_text_is_cut_as_the_file_says_before_bytes_are_merged(pre: str, pieces: 
 
 
 def test_a_vocabulary_in_gguf_composes_letters_frames_texts_and_leaves_out_their_end() -> None:
-    from heedful.text.from_gguf import from_gguf
+    from heedful.text.gguf import from_gguf
 
     names = ["a", "Ã", "©", "e", "Ì", "ģ", "Ã©", "[CLS]", "<end>"]
     told = {

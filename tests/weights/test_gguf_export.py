@@ -17,7 +17,7 @@ from heedful.core.errors import ConfigError, InputError, MissingPackage
 from heedful.models import FAMILIES
 from heedful.models.base import Model
 from heedful.nn.position import LinearScaling, Llama3Scaling, NTKScaling, Scaling, YarnScaling
-from heedful.text.to_gguf import gguf_tokenizer
+from heedful.text.gguf import gguf_tokenizer
 from heedful.weights.exporting import export_gguf
 from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.formats.gguf_header import SCHEMES, pack_q4_k
@@ -273,7 +273,7 @@ def test_a_tokenizer_that_gguf_cannot_describe_is_refused(tmp_path: Path) -> Non
 def test_sentencepiece_vocabularies_are_written(kind: str, tmp_path: Path) -> None:
     spm = pytest.importorskip("sentencepiece", reason="sentencepiece trains the vocabulary")
     from heedful.text import load_tokenizer
-    from heedful.text.from_gguf import from_gguf
+    from heedful.text.gguf import from_gguf
 
     plain = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
     spm.SentencePieceTrainer.train(

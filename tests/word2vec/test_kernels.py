@@ -13,11 +13,10 @@ import pytest
 import torch
 
 from heedful.word2vec import definition
-from heedful.word2vec.corpus import Corpus
-from heedful.word2vec.cpu import CpuTrainer
+from heedful.word2vec.corpus import Corpus, job_seed
+from heedful.word2vec.definition import RandomStream
 from heedful.word2vec.hyperparameters import Settings
-from heedful.word2vec.random_bits import RandomStream, job_seed
-from heedful.word2vec.trainer import Trainer, TrainingState
+from heedful.word2vec.trainer import CpuTrainer, Trainer, TrainingState
 from heedful.word2vec.word_counts import alias_table, build_tree
 
 COMBINATIONS = [(mode, loss) for mode in ("skipgram", "cbow") for loss in ("negative", "hierarchical")]

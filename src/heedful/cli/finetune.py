@@ -100,7 +100,7 @@ def predict_command(
       heed predict ./mail-sorter part-*.parquet --out sorted --workers 4
     """
     if workers is not None:
-        from heedful.tasks.on_ray import predict_on_ray
+        from heedful.tasks.prediction import predict_on_ray
 
         names = ("task", "text", "pair", "batch", "length", "max_tokens", "device")
         options = {name: value for name in names if (value := getattr(request, name)) is not None}

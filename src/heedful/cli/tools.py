@@ -249,7 +249,7 @@ def _load_tokenizer(name: str) -> Tokenizer:
         )
     where = resolve(str(of_run(name)))
     if where.is_file():
-        from heedful.text.from_gguf import from_gguf
+        from heedful.text.gguf import from_gguf
         from heedful.weights.formats.gguf import GGUFFile
 
         tokenizer = from_gguf(GGUFFile(where).metadata)

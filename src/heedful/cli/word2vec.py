@@ -67,9 +67,8 @@ def train_vectors(
 ) -> None:
     """Train word vectors on text."""
     from heedful.word2vec.corpus import Corpus, join_phrases
-    from heedful.word2vec.formats import format_of
-    from heedful.word2vec.storage import file_lock
     from heedful.word2vec.trainer import Trainer
+    from heedful.word2vec.vector_files import file_lock, format_of
     from heedful.word2vec.vectors import Word2Vec
 
     format_of(output)  # a file that cannot be written is better known before the training

@@ -1,7 +1,10 @@
-"""What generating tasks share: transformers' arguments of generation, done by heedful's own loop.
+"""What generating tasks share: transformers' arguments of generation, done by our own loop, and training.
 
 Sampling begins with do_sample=True, or with a temperature, top_k, top_p or several texts unless do_sample is
 False. Then top_k is 50 if nobody says otherwise, as in transformers 4.
+
+A generating task is learnt from pairs of texts: read one, write the other. So are translation, summaries and
+completions.
 """
 
 from __future__ import annotations
@@ -9,17 +12,21 @@ from __future__ import annotations
 import copy
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from heedful.core.checks import check_integer
+from heedful import data
+from heedful.core.checks import check_choice, check_integer
 from heedful.core.errors import InputError, nearest
 from heedful.core.progress import report_progress
+from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import Batches
+from heedful.data.examples.language_modeling import completion
 from heedful.data.tokenization import find_template
 from heedful.decode.fast import choose_stepper
 from heedful.decode.loop import generate
@@ -28,8 +35,14 @@ from heedful.decode.rows import Generation
 from heedful.decode.settings import BEAM_SETTINGS, NARROWING, GenerationSettings
 from heedful.decode.stepper import Stepper
 from heedful.models.base import LM, Model, Seq2Seq
-from heedful.tasks.model_inputs import Truncated, truncates
-from heedful.tasks.task import Task
+from heedful.tasks.examples import Examples, limit_characters
+from heedful.tasks.model_inputs import (
+    Truncated,
+    input_limit,
+    truncate_text,
+    truncates,
+)
+from heedful.tasks.task import PredictionCall, Task, TrainableTask, row_keywords
 
 GENERATION_BATCH_SIZE = 8
 
@@ -281,3 +294,130 @@ class GeneratingTask(Task):
         """Return what the model writes for each prompt."""
         plan = plan_generation(merge_options(self.task, self.model, options, defaults))
         return generate_texts(self.generator, prompts, plan, batch_size)
+
+
+# Learning to write.
+
+
+MAX_WRITTEN_TOKENS = 128  # for each text that is scored
+BLANK = "{text}"  # in a prompt: where the text goes
+# The names of `generate` → transformers' own.
+OPTION_NAMES = {ours: theirs for theirs, ours in HUGGINGFACE_NAMES.items()} | {"max_tokens": "max_new_tokens"}
+
+
+class TrainableGeneration(GeneratingTask, TrainableTask):
+    """A task that is learnt from texts and what is to be written for each, by the model's own head.
+
+    An encoder-decoder reads the text; a decoder reads it in `prompt_template`. Training stops on the loss.
+    """
+
+    head, objective, metric, highest, by_loss = "lm", "next_token", "loss", False, True
+    trained_whole = ()
+    writers: ClassVar[str]  # the models that can learn it, in words
+
+    @classmethod
+    def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(map(str.strip, super().parse_cells(cells)))
+
+    @classmethod
+    def check_model(cls, model: Model) -> None:
+        if not cls.fits(model):
+            this = f"this one is a {model.family.name} with a {model.config.head!r} head"
+            raise InputError(f"{cls.command} needs a model that writes, {cls.writers}", hint=this)
+
+    @classmethod
+    def texts(cls, examples: Examples) -> list[str]:
+        return [row[0] for row in examples.items]
+
+    @classmethod
+    def attach_head(
+        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
+    ) -> tuple[Model, str]:
+        return model, "its own head"
+
+    @property
+    def prompt_template(self) -> str:
+        """The prompt of a decoder, with {text} in place of the text."""
+        return BLANK
+
+    def batches(self, examples: Examples, options: BatchOptions) -> Batches:
+        table = examples.table(options.length, 2)
+        if isinstance(self.model, Seq2Seq):
+            return data.parallel(
+                table, self.tokenizer, columns=(0, 1), prefix=task_prefix(self.model, self.task),
+                start=self.model.start_token, **row_keywords(options),
+            )  # fmt: skip
+        prompts = self.decoder_prompts(
+            [row[0] for row in examples.items], [row[1] for row in table.held], options
+        )
+        pairs = [(prompt, row[1]) for prompt, row in zip(prompts, table.held, strict=True)]
+        return completion(
+            replace(table, held=pairs), self.tokenizer, prompt=0, completion=1, **row_keywords(options)
+        )
+
+    def decoder_prompts(
+        self, texts: Sequence[str], answers: Sequence[str], options: BatchOptions
+    ) -> list[str]:
+        """Return a decoder's prompt for every text; a long one loses its end, what stands around it stays.
+
+        Prompt and answer fit into a row, of which the answer takes half at the most.
+        """
+        around = find_template(self.tokenizer, end=True).single_count + 2
+        around += len(self.tokenizer.encode(self.prompt_template.replace(BLANK, ""), special=False))
+        lengths = [len(ids) for ids in self.tokenizer.encode_all(list(answers), special=False)]
+        room = [max(options.length - around - min(n, options.length // 2), 8) for n in lengths]
+        short = [limit_characters([text], n)[0] for text, n in zip(texts, room, strict=True)]
+        short = [truncate_text(self.tokenizer, text, n)[0] for text, n in zip(short, room, strict=True)]
+        return [self.prompt_template.replace(BLANK, text) for text in short]
+
+    def prediction_call(
+        self, examples: Examples, *, batch: int, length: int | None = None, truncate: bool | None = True,
+        **options: Any,
+    ) -> PredictionCall:  # fmt: skip
+        """Return the texts, and options of generation, of which at most `length` tokens are written.
+
+        Options may have the names of `generate`. An encoder-decoder searches with four
+        beams, a decoder takes the most likely token each time.
+        """
+        named = {OPTION_NAMES.get(name, name): value for name, value in options.items()}
+        beams = {"num_beams": 4} if isinstance(self.model, Seq2Seq) else {}
+        reading = {"truncation": truncate, "batch_size": batch}
+        written = {"max_new_tokens": length or MAX_WRITTEN_TOKENS}
+        return (self.texts(examples),), {**written, **beams, **reading, **named}
+
+    def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
+        """Score what was written; `first` is the first row, to look at."""
+        rows = [answer[0] if isinstance(answer, list) else answer for answer in answers]
+        written = [next(iter(row.values())) for row in rows]
+        text, truth = examples.items[0]
+        first = {"text": text, "expected": truth, "written": written[0]}
+        scores = self.text_scores([row[1] for row in examples.items], written)
+        return {**scores, "rows": len(written), "first": first}
+
+    @staticmethod
+    def text_scores(truths: Sequence[str], guesses: Sequence[str]) -> dict[str, Any]:
+        """Return the scores of what was written against what was expected."""
+        raise NotImplementedError
+
+
+class ScoredByPerplexity(TrainableGeneration):
+    """A task for which there are many good texts, so that the score is how likely the expected ones are."""
+
+    metric = "perplexity"
+
+    def score(
+        self, examples: Examples, *, batch: int = GENERATION_BATCH_SIZE, length: int | None = None,
+        truncate: bool | None = True, report: Callable[[int], None] | None = None, **settings: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return the perplexity of the texts, or of the completions of prompts: there are many good texts."""
+        for name in settings:
+            check_choice("option", name, ("seed",))
+        limit = input_limit(self.model, self.tokenizer) or self.training.length
+        options = BatchOptions(length or min(self.training.length, limit), batch, truncate=bool(truncate))
+        return self.loss_scores(self.batches(examples, options))
+
+
+def task_prefix(model: Model, task: str) -> str:
+    """Return what a model of many tasks, such as T5, reads before the text, as its config.json says."""
+    settings = (model.hf_config.get("task_specific_params") or {}).get(task) or {}
+    return str(settings.get("prefix") or "")

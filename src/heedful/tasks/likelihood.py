@@ -381,12 +381,12 @@ def pseudo_log_likelihoods(model: Model, texts: Sequence[tuple[Sequence[int], ra
             hidden, ctx = model.read(tokens, valid=None if bool(real.all()) else real)
             logits = model.head.words(hidden[rows, at][:, None], ctx)  # (N, 1, V)
             scores |= zip(some, token_scores(logits, target, target.tolist()), strict=True)
-    return [_join_scores([scores[i, t] for t in wanted]) for i, (_, wanted) in enumerate(texts)]
-
-
-def _join_scores(parts: Sequence[TextScore]) -> TextScore:
-    flat = lambda name: tuple(getattr(part, name)[0] for part in parts)
-    return TextScore(flat("ids"), flat("logprobs"), flat("likeliest"))
+    joined = []
+    for i, (_, wanted) in enumerate(texts):
+        parts = [scores[i, t] for t in wanted]
+        ids, logprobs = tuple(p.ids[0] for p in parts), tuple(p.logprobs[0] for p in parts)
+        joined.append(TextScore(ids, logprobs, tuple(p.likeliest[0] for p in parts)))
+    return joined
 
 
 # Few-shot prompting: examples in, a prompt out; a label or a text back   (Brown et al. 2020 §2)
@@ -426,17 +426,14 @@ def parse_examples(examples: Iterable[Example]) -> list[tuple[str, str]]:
     items = examples.items() if isinstance(examples, Mapping) else examples
     if not isinstance(items, Iterable):
         raise InputError(f"examples must be a list of pairs of a text and its answer; got {items!r:.60}")
-    return [parse_example(i, example) for i, example in enumerate(items)]
-
-
-def parse_example(number: int, example: Example) -> tuple[str, str]:
-    """Return the text and the answer of an example; raise InputError if it has not two texts."""
-    values = list(example.values()) if isinstance(example, Mapping) else list(example)
-    if isinstance(example, str) or len(values) != 2 or not all(isinstance(v, str) and v for v in values):
-        raise InputError(
-            f"example {number} is {example!r:.60}", hint="an example is a text and its answer, both texts"
-        )
-    return values[0], values[1]
+    pairs = []
+    for i, example in enumerate(items):
+        values = list(example.values()) if isinstance(example, Mapping) else list(example)
+        if isinstance(example, str) or len(values) != 2 or not all(isinstance(v, str) and v for v in values):
+            hint = "an example is a text and its answer, both texts"
+            raise InputError(f"example {i} is {example!r:.60}", hint=hint)
+        pairs.append((values[0], values[1]))
+    return pairs
 
 
 class FewShot:

@@ -80,13 +80,10 @@ def warn_truncated(texts: Mapping[int, TokenizedText]) -> None:
     whole = lambda text: text.num_truncated + len(text) - sum(text.special_tokens_mask)
     lost = [f"{t.num_truncated:,} of {whole(t):,} tokens of input {i}" for i, t in cut[:3]]
     more = f" and of {len(cut) - 3:,} more inputs" if len(cut) > 3 else ""
-    warnings.warn(Truncated(f"cut off: {', '.join(lost)}{more}"), stacklevel=_stack_depth())
-
-
-def _stack_depth() -> int:
-    """Return how far up the stack the package was called, for a warning to point there."""
-    names = (frame.frame.f_globals.get("__name__", "") for frame in inspect.stack(0)[1:])
-    return 1 + sum(1 for _ in itertools.takewhile(lambda name: name.startswith("heedful."), names))
+    # The warning points to where the package was called.
+    names = (frame.frame.f_globals.get("__name__", "") for frame in inspect.stack(0))
+    depth = sum(1 for _ in itertools.takewhile(lambda name: name.startswith("heedful."), names))
+    warnings.warn(Truncated(f"cut off: {', '.join(lost)}{more}"), stacklevel=1 + depth)
 
 
 def map_inputs(
@@ -177,8 +174,9 @@ class TokenizedText:
             keep = (free - b, b)
         elif truncation == "only_second":
             keep = (a, free - a)
-        else:
-            keep = _share_tokens(a, b, free)
+        else:  # the longer text gives way until both fit
+            short = min(a, b, free // 2)
+            keep = (short, free - short) if a <= b else (free - short, short)
         if min(keep) < 0 or free < 1:
             raise InputError(
                 f"{max_length} tokens leave no room for a text besides what must stay",
@@ -210,12 +208,6 @@ class TokenizedText:
         parts = [(at, min(at + free, text.stop)) for at in starts]
         before, after = (0, text.start), (text.stop, len(self))
         return [self.select(before, part, after, window_start=part[0] - text.start) for part in parts]
-
-
-def _share_tokens(a: int, b: int, free: int) -> tuple[int, int]:
-    """Return how many tokens of two texts of a and b stay if the longer one gives way until both fit."""
-    short = min(a, b, free // 2)
-    return (short, free - short) if a <= b else (free - short, short)
 
 
 def smallest_limit(*limits: float | None) -> int | None:

@@ -7,18 +7,22 @@ or polars, or a Dataset of `datasets` (data/input_files.py:table_in_memory).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from heedful.core.checks import find_options, takes_options_of
-from heedful.core.errors import InputError, nearest
+from heedful.core.checks import takes_options_of
+from heedful.core.errors import InputError
 from heedful.data.input_files import InputFile, table_in_memory
 from heedful.models.base import Model
 from heedful.tasks.evaluate import default_task
 from heedful.tasks.evaluate import evaluate as measure
-from heedful.tasks.finetune.request import EvaluationRequest, FinetuneRequest, PredictionRequest
+from heedful.tasks.finetune.request import (
+    EvaluationRequest,
+    FinetuneRequest,
+    PredictionRequest,
+    check_options,
+)
 from heedful.tasks.finetune.result import FinetuneResult
 from heedful.tasks.finetune.run import finetune as run_finetune
 from heedful.tasks.prediction import RowPredictor, predict_files, predict_rows, stream_rows
@@ -149,17 +153,3 @@ def tuple_columns(table: InputFile | None) -> dict[str, str]:
         return {}
     roles = {1: ("text",), 2: ("text", "label"), 3: ("text", "pair", "label")}.get(len(table.columns), ())
     return {role: str(number) for number, role in enumerate(roles)}
-
-
-def check_options(function: str, request: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as the fields of a request have them; raise InputError for one that it does not have."""
-    names = [name for name, _, _ in find_options(request)]
-    for name in options:
-        if name not in names:
-            hint = nearest(name, names) or f"it has {', '.join(names)}"
-            raise InputError(f"{function} has no option {name!r}", hint=hint)
-    joined = {
-        name: ",".join(map(str, value)) for name, value in options.items() if isinstance(value, list | tuple)
-    }
-    paths = {name: str(value) for name, value in options.items() if isinstance(value, Path)}
-    return dict(options) | joined | paths

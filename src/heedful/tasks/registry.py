@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """The class of a task ("module:class"), the model taken if none is given, and the task's other names."""
+    """The class of a task ("module:class"), the model taken if none is given, and the task's other names.
+
+    A module whose name begins with a dot is one of heedful.tasks.pipelines.
+    """
 
     where: str
     model: str
@@ -40,48 +43,30 @@ class TaskEntry:
     def load(self) -> type[Task]:
         """Import the class."""
         module, _, name = self.where.partition(":")
-        kind: type[Task] = getattr(importlib.import_module(module), name)
+        kind: type[Task] = getattr(importlib.import_module(module, "heedful.tasks.pipelines"), name)
         return kind
 
 
 TASKS: dict[str, TaskEntry] = {
     "text-classification": TaskEntry(
-        "heedful.tasks.pipelines.text_classification:TextClassification", "sentiment", ("sentiment-analysis",)
+        ".text_classification:TextClassification", "sentiment", ("sentiment-analysis",)
     ),
-    "text-regression": TaskEntry("heedful.tasks.pipelines.text_regression:TextRegression", ""),
-    "zero-shot-classification": TaskEntry(
-        "heedful.tasks.pipelines.text_classification:ZeroShot", "all-minilm-l6-v2"
-    ),
-    "token-classification": TaskEntry(
-        "heedful.tasks.pipelines.token_classification:TokenClassification", "entities", ("ner",)
-    ),
-    "question-answering": TaskEntry(
-        "heedful.tasks.pipelines.question_answering:QuestionAnswering", "answers"
-    ),
-    "fill-mask": TaskEntry("heedful.tasks.pipelines.fill_mask:FillMask", "fill-mask"),
-    "next-sentence": TaskEntry(
-        "heedful.tasks.pipelines.text_pairs:NextSentence", "masked", ("next-sentence-prediction",)
-    ),
-    "feature-extraction": TaskEntry(
-        "heedful.tasks.pipelines.feature_extraction:FeatureExtraction", "all-minilm-l6-v2"
-    ),
-    "sentence-similarity": TaskEntry(
-        "heedful.tasks.pipelines.feature_extraction:SentenceSimilarity", "all-minilm-l6-v2"
-    ),
-    "rerank": TaskEntry("heedful.tasks.pipelines.rerank:Rerank", "", ("text-ranking",)),
-    "text-generation": TaskEntry(
-        "heedful.tasks.pipelines.text_generation:TextGeneration", "smollm2-135m-instruct"
-    ),
-    "conversational": TaskEntry(
-        "heedful.tasks.pipelines.conversational:Conversational", "smollm2-135m-instruct"
-    ),
-    "text2text-generation": TaskEntry("heedful.tasks.pipelines.text2text:Text2Text", "smollm2-135m-instruct"),
-    "summarization": TaskEntry("heedful.tasks.pipelines.text2text:Summarization", "summaries"),
-    "translation": TaskEntry("heedful.tasks.pipelines.text2text:Translation", "translate-en-de"),
-    "image-to-text": TaskEntry("heedful.tasks.pipelines.image_to_text:ImageToText", "digits"),
-    "automatic-speech-recognition": TaskEntry(
-        "heedful.tasks.pipelines.speech_recognition:SpeechRecognition", "", ("asr",)
-    ),
+    "text-regression": TaskEntry(".text_regression:TextRegression", ""),
+    "zero-shot-classification": TaskEntry(".text_classification:ZeroShot", "all-minilm-l6-v2"),
+    "token-classification": TaskEntry(".token_classification:TokenClassification", "entities", ("ner",)),
+    "question-answering": TaskEntry(".question_answering:QuestionAnswering", "answers"),
+    "fill-mask": TaskEntry(".fill_mask:FillMask", "fill-mask"),
+    "next-sentence": TaskEntry(".fill_mask:NextSentence", "masked", ("next-sentence-prediction",)),
+    "feature-extraction": TaskEntry(".feature_extraction:FeatureExtraction", "all-minilm-l6-v2"),
+    "sentence-similarity": TaskEntry(".feature_extraction:SentenceSimilarity", "all-minilm-l6-v2"),
+    "rerank": TaskEntry(".rerank:Rerank", "", ("text-ranking",)),
+    "text-generation": TaskEntry(".text_generation:TextGeneration", "smollm2-135m-instruct"),
+    "conversational": TaskEntry(".text_generation:Conversational", "smollm2-135m-instruct"),
+    "text2text-generation": TaskEntry(".text2text:Text2Text", "smollm2-135m-instruct"),
+    "summarization": TaskEntry(".text2text:Summarization", "summaries"),
+    "translation": TaskEntry(".text2text:Translation", "translate-en-de"),
+    "image-to-text": TaskEntry(".media_to_text:ImageToText", "digits"),
+    "automatic-speech-recognition": TaskEntry(".media_to_text:SpeechRecognition", "", ("asr",)),
 }
 
 TRANSLATORS = {"en_to_de": "translate-en-de", "en_to_fr": "translate-en-fr"}
@@ -145,7 +130,15 @@ def pipeline(
         specification = find_task(task)
     kind = specification.load()
     if not kind.fits(loaded):
-        raise _misfit_error(task, kind, loaded, specification)
+        head = loaded.config.head
+        try:
+            good_for = f"good for {infer_task(loaded)}"
+        except InputError:
+            good_for = "good for no task here"
+        has = f"{'no head' if head == 'none' else f'a {head!r} head'} ({good_for})"
+        bundled = specification.model
+        hint = f"the bundled {bundled!r} would do" if bundled else "give another model="
+        raise InputError(f"{task} needs {kind.needs}; this {loaded.family.name} has {has}", hint=hint)
     return kind(task, loaded, _find_tokenizer(tokenizer, loaded), defaults)
 
 
@@ -178,8 +171,7 @@ def bind_task(kind: type[TrainableTask], model: Model, label_kind: LabelKind | N
 
     `label_kind` is of classification; None: the kind that the model has learnt.
     """
-    where = f"{kind.__module__}:{kind.__name__}"
-    bound = pipeline(next(name for name, entry in TASKS.items() if entry.where == where), model)
+    bound = pipeline(next(name for name, entry in TASKS.items() if entry.load() is kind), model)
     assert isinstance(bound, TrainableTask)
     return bound if label_kind is None else replace(bound, label_kind=label_kind)  # type: ignore[call-arg]
 
@@ -221,13 +213,17 @@ def _load_model(
             kind = row.load()
             hint = pairs if kind.__name__ == "Translation" else f"give model=, {kind.needs}"
             raise InputError(f"no bundled model does {task}", hint=hint)
-        try:
-            own = at_hand().get(row.model, row.model)  # and not a folder here that has its name
-            return load(own, device=resolve_device(device, InputError), dtype=_parse_dtype(dtype))
-        except NotFound as error:
-            missing = f"{task} takes {row.model!r} if no model is given: {error.message}"
-            raise NotFound(missing, hint="give model=") from None
-    return load(model, device=resolve_device(device, InputError), dtype=_parse_dtype(dtype))
+    source = model
+    if source is None:
+        assert row is not None
+        source = at_hand().get(row.model, row.model)  # and not a folder here that has its name
+    try:
+        return load(source, device=resolve_device(device, InputError), dtype=_parse_dtype(dtype))
+    except NotFound as error:
+        if model is not None or row is None:
+            raise
+        missing = f"{task} takes {row.model!r} if no model is given: {error.message}"
+        raise NotFound(missing, hint="give model=") from None
 
 
 def _parse_dtype(name: Any) -> torch.dtype | None:
@@ -255,19 +251,6 @@ def _find_tokenizer(source: str | Path | Tokenizer | None, model: Model) -> Toke
             hint="give tokenizer= a heedful one, or a folder that has one",
         )
     return with_special_tokens(tokenizer) if isinstance(model, LM) and not model.causal else tokenizer
-
-
-def _misfit_error(task: str, kind: type[Task], model: Model, entry: TaskEntry) -> InputError:
-    head = model.config.head
-    has = "no head" if head == "none" else f"a {head!r} head"
-    try:
-        good_for = f"good for {infer_task(model)}"
-    except InputError:
-        good_for = "good for no task here"
-    hint = f"the bundled {entry.model!r} would do" if entry.model else "give another model="
-    return InputError(
-        f"{task} needs {kind.needs}; this {model.family.name} has {has} ({good_for})", hint=hint
-    )
 
 
 def task_names() -> Mapping[str, str]:

@@ -1,12 +1,11 @@
 """Text to ids and back: the tokenizers that published models came with, on the `tokenizers` library.
 
 tokenizer.py            Tokenizer: encode, decode, pieces with offsets, special ids, chat
-chat_templates.py       conversations as text, by a model's Jinja template
+chat_templates.py       conversations as text, by a model's Jinja template, within limits of time and memory
 tokenizer_files.py      from a folder to a Tokenizer, and back
 vocabularies.py         WordPiece, byte-level BPE and GPT's word BPE from plain vocabulary files
 sentencepiece.py        SentencePiece models (BPE and Unigram)
-from_gguf.py            from the metadata of a GGUF file; to_gguf.py writes them
-word_splits.py          how byte-level vocabularies split text into words, by the names that GGUF has for it
+gguf.py                 from the metadata of a GGUF file, and back
 tokenizer_training.py   learned from text: BPE, WordPiece, Unigram, words, characters
 bpe.py                  byte-pair encoding step by step, and the letters that stand for bytes
 """

@@ -24,7 +24,7 @@ from heedful.core.errors import CorruptFile
 from heedful.core.files import read_json, write_text
 from heedful.text import sentencepiece, vocabularies
 from heedful.text.tokenizer import ROLES, Tokenizer, typed_failure
-from heedful.text.word_splits import find_word_split
+from heedful.text.vocabularies import find_word_split
 
 Table = Mapping[str, Any]
 

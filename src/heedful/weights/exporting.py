@@ -22,7 +22,7 @@ from heedful.models.gguf_config import check_same_config, config_to_gguf, write_
 from heedful.models.hf_config import config_from_gguf
 from heedful.models.tensor_parallel import check_whole
 from heedful.nn.adapt import adapted_modules
-from heedful.text.to_gguf import gguf_tokenizer
+from heedful.text.gguf import gguf_tokenizer
 from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.formats.gguf_header import check_scheme
 from heedful.weights.formats.gguf_writer import write_gguf

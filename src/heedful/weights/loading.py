@@ -30,7 +30,7 @@ from heedful.nn.head import SentenceHead
 from heedful.nn.init import initialise, outline
 from heedful.nn.quantised import Int8Embedding, quantise_modules
 from heedful.text import load_tokenizer
-from heedful.text.from_gguf import from_gguf
+from heedful.text.gguf import from_gguf
 from heedful.weights.adapters import adapter_base, has_adapter, load_adapter, merge, read_adapter
 from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.formats.tensor_files import ShardedFolder, TensorSource, is_sharded, open_folder

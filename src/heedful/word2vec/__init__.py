@@ -1,9 +1,9 @@
 """word2vec (Mikolov et al. 2013): skip-gram and CBOW, negative sampling and hierarchical softmax.
 
-hyperparameters  corpus  word_counts                        settings, text and phrases, counts and tree
-trainer → cpu (kernels) or gpu                             the loop, and what trains on a piece of text
-vectors → formats, storage, evaluation                     using, saving and scoring vectors
-definition  random_bits     the objectives in PyTorch and the draws in Python: what kernels and gpu equal
+hyperparameters, corpus, word_counts  settings; text, phrases and jobs; counts and tree
+trainer → kernels or gpu              the loop, threads of the processor, an accelerator
+vectors → vector_files, evaluation    using, saving and scoring vectors
+definition                            the objectives and draws in PyTorch and Python, which the others equal
 """
 
 from heedful.core.lazy import lazy_names

@@ -242,3 +242,25 @@ def join_phrases(
         report(phrases)
         corpus = replace(corpus, phrases=(*corpus.phrases, phrases))
     return corpus
+
+
+# SplitMix64 (Steele et al. 2014): the seeds of the jobs' random streams, on Python integers.
+
+
+GOLDEN = 0x9E3779B97F4A7C15
+MASK = 2**64 - 1
+
+
+def mix_bits(value: int) -> int:
+    """Return the 64 bits of `value`, mixed: SplitMix64's last step."""
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
+    return value ^ (value >> 31)
+
+
+def job_seed(seed: int, epoch: int, job: int) -> int:
+    """Return the seed of the random stream that belongs to (seed, epoch, job)."""
+    value = 0
+    for part in (seed, epoch, job):
+        value = mix_bits((value + part + GOLDEN) & MASK)
+    return value

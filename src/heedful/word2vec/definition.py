@@ -34,8 +34,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from heedful.word2vec.corpus import GOLDEN, MASK, mix_bits
 from heedful.word2vec.hyperparameters import Settings
-from heedful.word2vec.random_bits import RandomStream
 from heedful.word2vec.word_counts import HuffmanTree
 
 
@@ -82,6 +82,28 @@ def word_probabilities(h: Tensor, u: Tensor, tree: HuffmanTree) -> Tensor:
         nodes, turns = (torch.from_numpy(array) for array in tree.path(word))
         probabilities.append(torch.sigmoid(turns.to(u.dtype) * scores[nodes]).prod())
     return torch.stack(probabilities)
+
+
+class RandomStream:
+    """The draws of one job, in the order kernels.py makes them."""
+
+    def __init__(self, seed: int) -> None:
+        self.state = mix_bits(seed)
+
+    def bits(self) -> int:
+        """Return the next 64 random bits."""
+        self.state = (self.state + GOLDEN) & MASK
+        return mix_bits(self.state)
+
+    def below(self, limit: int) -> int:
+        """Draw evenly from 0 … limit - 1, by the high 32 bits."""
+        return ((self.bits() >> 32) * limit) >> 32
+
+    def draw_noise(self, alias: np.ndarray) -> int:
+        """Draw a word from an alias table."""
+        bits = self.bits()
+        column = ((bits >> 32) * len(alias)) >> 32
+        return column if bits & 0xFFFFFFFF < int(alias[column, 0]) else int(alias[column, 1])
 
 
 def draw_windows(

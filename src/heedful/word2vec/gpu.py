@@ -21,9 +21,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from heedful.core.devices import capture_graph
-from heedful.word2vec.corpus import EncodedCorpus
+from heedful.word2vec.corpus import EncodedCorpus, job_seed
 from heedful.word2vec.hyperparameters import Settings
-from heedful.word2vec.random_bits import job_seed
 from heedful.word2vec.word_counts import TWO_32, WordCounts, alias_table
 
 if TYPE_CHECKING:

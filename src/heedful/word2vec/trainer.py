@@ -12,16 +12,19 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from heedful.core.checks import check_integer
-from heedful.core.errors import ConfigError, CorruptFile, InputError, NotFound
-from heedful.word2vec.corpus import Corpus, EncodedCorpus, encode_corpus
+from heedful.core.errors import ConfigError, CorruptFile, InputError, MissingPackage, NotFound
+from heedful.word2vec.corpus import Corpus, EncodedCorpus, encode_corpus, job_seed
 from heedful.word2vec.hyperparameters import Settings
-from heedful.word2vec.storage import (
+from heedful.word2vec.vector_files import (
     file_lock,
     pack_tables,
     read_tensor_file,
@@ -30,10 +33,9 @@ from heedful.word2vec.storage import (
     unpack_words,
     write_tensor_file,
 )
-from heedful.word2vec.word_counts import HuffmanTree, WordCounts, build_tree, build_vocabulary
+from heedful.word2vec.word_counts import HuffmanTree, WordCounts, alias_table, build_tree, build_vocabulary
 
 if TYPE_CHECKING:
-    from heedful.word2vec.cpu import CpuTrainer
     from heedful.word2vec.gpu import GpuTrainer
 
 SAVE_SECONDS = 300.0  # between two checkpoints
@@ -78,6 +80,79 @@ class TrainingState:
     losses: np.ndarray = field(default_factory=lambda: np.zeros(0))
     examples: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     history: list[float] = field(default_factory=list)
+
+
+NO_TREE = HuffmanTree(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
+
+
+class CpuTrainer:
+    """The compiled kernel with the arguments that stay the same in a run."""
+
+    adaptive = True  # as many jobs between two reports as there is time for
+
+    def __init__(
+        self, tables: Tables, counts: WordCounts, settings: Settings, text: EncodedCorpus, threads: int = 1
+    ) -> None:
+        if find_spec("numba") is None:
+            raise MissingPackage(
+                "training on the processor needs numba",
+                hint="pip install 'heedful[fast]', or train with device='cuda'",
+            )
+        from heedful.word2vec import kernels
+
+        self.tables, self.settings, self.text = tables, settings, text
+        self.threads = self.jobs_per_report = threads
+        noise = np.ones(1) if tables.tree else counts.noise_distribution(settings.noise_exponent)
+        self.keep = counts.keep_limits(settings.subsample_threshold(len(counts)))
+        self.noise = alias_table(noise)
+        self.tree = tuple(tables.tree or NO_TREE)
+        self.negatives = 0 if tables.tree else settings.negatives
+        self.max_outputs = tables.tree.depth if tables.tree else settings.negatives + 1
+        self._kernel = kernels.train_job
+        self._call(np.zeros(0, np.int32), 0.0, 0)  # compile before anything is timed
+
+    def train_job(self, epoch: int, job: int) -> tuple[float, int]:
+        """Train on one job; return (summed loss, number of examples)."""
+        settings, text = self.settings, self.text
+        rate = settings.rate_at(text.progress(epoch, job, settings.epochs))
+        return self._call(text.job(job), rate, job_seed(settings.seed, epoch, job))
+
+    def _call(self, ids: np.ndarray, rate: float, seed: int) -> tuple[float, int]:
+        settings, tables = self.settings, self.tables
+        return self._kernel(
+            ids, tables.input, tables.output, self.keep, self.noise, self.tree, settings.window,
+            settings.dynamic, self.negatives, self.max_outputs, settings.mode == "skipgram",
+            settings.cbow == "mean", np.float32(rate), np.uint64(seed),
+        )  # fmt: skip
+
+    def train_jobs(self, state: TrainingState, stop: int) -> None:
+        """Train on the jobs from state.job up to `stop` (Hogwild: Niu et al. 2011).
+
+        Interrupted, every thread finishes its job, so that the state still says exactly what was trained.
+        """
+        jobs = count(state.job)  # next() of a counter is one step of the interpreter: no lock needed
+        failures: list[BaseException] = []
+
+        def train() -> None:
+            try:
+                while not failures and (job := next(jobs)) < stop:
+                    state.losses[job], state.examples[job] = self.train_job(state.epoch, job)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [Thread(target=train, daemon=True) for _ in range(self.threads)]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        except KeyboardInterrupt as interrupt:
+            failures.append(interrupt)
+            for thread in threads:
+                thread.join()
+        state.job = min(stop, next(jobs))
+        if failures:
+            raise failures[0]
 
 
 @dataclass(frozen=True)
@@ -215,8 +290,6 @@ class Trainer:
                 from heedful.word2vec.gpu import GpuTrainer
 
                 return GpuTrainer(self.tables, self.counts, self.settings, text, resolved)
-        from heedful.word2vec.cpu import CpuTrainer
-
         return CpuTrainer(self.tables, self.counts, self.settings, text, threads)
 
     def train_encoded(

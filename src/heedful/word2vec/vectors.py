@@ -13,16 +13,20 @@ from heedful.core.errors import ConfigError, InputError, NotFound, nearest
 from heedful.core.files import missing_file
 from heedful.weights.hub import bundled_vectors
 from heedful.word2vec.corpus import Corpus, Phrases, TextSource, join_phrases
-from heedful.word2vec.formats import FORMATS, check_vectors, format_of, read_vector_file, write_vectors
 from heedful.word2vec.hyperparameters import Settings
-from heedful.word2vec.storage import (
+from heedful.word2vec.trainer import ProgressReport, Tables, Trainer
+from heedful.word2vec.vector_files import (
+    FORMATS,
+    check_vectors,
+    format_of,
     pack_tables,
     read_tensor_file,
+    read_vector_file,
     unpack_tree,
     unpack_words,
     write_tensor_file,
+    write_vectors,
 )
-from heedful.word2vec.trainer import ProgressReport, Tables, Trainer
 from heedful.word2vec.word_counts import (
     HuffmanTree,
     WordCounts,

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -374,7 +375,7 @@ def test_the_base_alone_is_scored_by_its_own_vectors(
 
 
 def test_the_foretold_steps_are_those_of_training_and_leave_no_trace(
-    bases: dict[str, Path], tmp_path: Path
+    bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = FinetuneRequest(str(bases["encoder"]), str(toy.classes(tmp_path / "rows.csv")), lora=False)
     split = read_and_split(request, ProgressReporter())
@@ -387,10 +388,15 @@ def test_the_foretold_steps_are_those_of_training_and_leave_no_trace(
         found.steps * found.step_seconds + found.evaluations * found.evaluation_seconds
     )
     assert all(torch.equal(p, before[name]) for name, p in setup.task.model.named_parameters())
-    picked = outlook.PickedSteps(setup.batches.order, [3, 1])
-    assert [picked.rows(i)[0].tolist() for i in (0, 1)] == [
-        setup.batches.order.rows(k)[0].tolist() for k in (3, 1)
-    ]
+    picked: list[Batch] = []
+
+    def keep_batches(model: object, purpose: object, batches: Iterable[Batch], *more: object) -> list[float]:
+        picked.extend(batches)
+        return []
+
+    monkeypatch.setattr(outlook, "measure_steps", keep_batches)
+    outlook.time_steps(setup, [3, 1])
+    assert [batch.tokens.tolist() for batch in picked] == [setup.batches[k].tokens.tolist() for k in (3, 1)]
 
 
 @pytest.mark.parametrize(("device", "foretold"), [("cpu", 5.0), ("cuda", 1.0)])

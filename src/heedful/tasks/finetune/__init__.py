@@ -9,23 +9,7 @@ result.py    what is saved: the folder, the checkpoint and its card
 What is learnt is a `TrainableTask` (tasks/task.py). Which columns it reads is found out in tasks/examples.py.
 """
 
-from __future__ import annotations
+from heedful.core.lazy import lazy_names
 
-import importlib
-from typing import TYPE_CHECKING
-
-from heedful.tasks.finetune.request import FinetuneRequest
-
-if TYPE_CHECKING:
-    from heedful.tasks.finetune.result import FinetuneResult
-    from heedful.tasks.finetune.run import finetune
-
-__all__ = ["FinetuneRequest", "FinetuneResult", "finetune"]
-
-
-def __getattr__(name: str) -> object:
-    # The request alone is light: `heed finetune --help` reads it and imports no torch.
-    if name not in __all__:
-        raise AttributeError(f"heedful.tasks.finetune has no public name {name!r}")
-    module = importlib.import_module(f"{__name__}.{'run' if name == 'finetune' else 'result'}")
-    return getattr(module, name)
+# The request alone is light: `heed finetune --help` reads it and imports no torch.
+__all__, __getattr__, __dir__ = lazy_names(__name__)

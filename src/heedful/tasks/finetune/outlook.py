@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions
-from heedful.data.batches import Batches, Indices, Order
-from heedful.models.base import LM, Model, evaluation_mode
+from heedful.data.batches import Batches
+from heedful.models.base import LM, Model
 from heedful.tasks.examples import Examples, count_values
 from heedful.tasks.finetune.data import SplitExamples
 from heedful.tasks.label_kinds import class_weights, kind_of, label_names
@@ -117,26 +117,6 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:,.0f} s"
 
 
-@dataclass(frozen=True)
-class PickedSteps:
-    """An order whose steps are some of another one's."""
-
-    order: Order
-    steps: Sequence[int]
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def rows(self, step: int) -> tuple[Indices, Indices]:
-        return self.order.rows(self.steps[step])
-
-    def epoch(self, step: int) -> int:
-        return self.order.epoch(self.steps[step])
-
-    def once(self) -> Iterator[Indices]:
-        return self.order.once()
-
-
 def predict_duration(setup: TrainingSetup, valid: Examples) -> Outlook:
     """Measure a few steps of different sizes and a part of an evaluation; the weights stay as they were."""
 
@@ -175,9 +155,9 @@ def time_steps(setup: TrainingSetup, steps: Sequence[int]) -> list[float]:
     model = setup.task.model
     learning: Weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
     before = copy_weights(learning)
-    picked = replace(setup.batches, order=PickedSteps(setup.batches.order, steps))
+    batches = (setup.batches[k] for k in steps)
     seconds = measure_steps(
-        model, setup.task.objective, picked, setup.config, len(steps), MAX_MEASURED_SECONDS
+        model, setup.task.objective, batches, setup.config, len(steps), MAX_MEASURED_SECONDS
     )
     set_weights(learning, [before])
     return seconds
@@ -191,12 +171,9 @@ def time_evaluation(setup: TrainingSetup, valid: Examples) -> float:
     if task.by_loss:
         task.loss_scores(task.batches(some, options))
     else:
-        inputs, settings = task.prediction_call(
-            some, batch=options.batch, length=options.length, truncate=True
-        )
-        with evaluation_mode(task.model), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", Truncated)
-            list(task(*inputs, **settings))
+            task.answer_examples(some, batch=options.batch, length=options.length, truncate=True)
     return (time.perf_counter() - began) * len(valid) / len(some)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
-from heedful.core.checks import Option
+from heedful.core.checks import Option, find_options
+from heedful.core.errors import InputError, nearest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,3 +159,17 @@ class PredictionRequest(FileOptions):
         str, Option("Compute on this device: auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")
     ] = "auto"
     base: Any = None  # a `Model` in memory, which `model` only names
+
+
+def check_options(function: str, request: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as the fields of a request have them; raise InputError for one that it does not have."""
+    names = [name for name, _, _ in find_options(request)]
+    for name in options:
+        if name not in names:
+            hint = nearest(name, names) or f"it has {', '.join(names)}"
+            raise InputError(f"{function} has no option {name!r}", hint=hint)
+    joined = {
+        name: ",".join(map(str, value)) for name, value in options.items() if isinstance(value, list | tuple)
+    }
+    paths = {name: str(value) for name, value in options.items() if isinstance(value, Path)}
+    return dict(options) | joined | paths

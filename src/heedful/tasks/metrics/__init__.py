@@ -1,8 +1,6 @@
 """How good a model is.
 
 perplexity.py   of language models, over a text of any length
-logistic.py     logistic regression on vectors, by cross-validation
-scores.py       accuracy, F1, Matthews, Pearson, Spearman
-entities.py     F1 of whole entities in tagged text
-generated.py    exact match and F1 of answers, ROUGE, BLEU
+scores.py       of labels, numbers, rankings and tags: accuracy, F1, correlations, nDCG, F1 of entities
+generated.py    of texts: exact match and F1 of answers, ROUGE, BLEU
 """

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from heedful.core.errors import InputError, MissingPackage
-from heedful.tasks.metrics.scores import central_interval, f1_of, interval
+from heedful.core.errors import MissingPackage
+from heedful.tasks.metrics.scores import central_interval, check_pairs, f1_of, interval
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 
@@ -29,38 +29,36 @@ def exact_match(truths: Sequence[str], guess: str) -> float:
 
 def answer_f1(truths: Sequence[str], guess: str) -> float:
     """Return the best F1 of the words that the answer shares with a true one."""
-    return max(
-        _word_f1(normalize_answer(t).split(), normalize_answer(guess).split()) for t in truths or ("",)
-    )
 
+    def word_f1(truth: list[str], given: list[str]) -> float:
+        if not truth or not given:
+            return float(truth == given)
+        return f1_of((Counter(truth) & Counter(given)).total(), len(truth), len(given))
 
-def _word_f1(truth: Sequence[str], guess: Sequence[str]) -> float:
-    if not truth or not guess:
-        return float(list(truth) == list(guess))
-    return f1_of((Counter(truth) & Counter(guess)).total(), len(truth), len(guess))
+    return max(word_f1(normalize_answer(t).split(), normalize_answer(guess).split()) for t in truths or ("",))
 
 
 def answers(truths: Sequence[Sequence[str]], guesses: Sequence[str]) -> dict[str, float]:
     """Return exact match and F1 over all questions, in per cent."""
-    _check_counts(truths, guesses)
+    check_pairs(truths, guesses, "texts")
     mean = lambda score: 100 * sum(score(t, g) for t, g in zip(truths, guesses, strict=True)) / len(guesses)
     return {"exact_match": mean(exact_match), "f1": mean(answer_f1)}
 
 
 def answer_scores(truths: Sequence[Sequence[str]], guesses: Sequence[str]) -> dict[str, Any]:
     """Return exact match and F1 of answers to questions, each after its 95 % interval."""
-    counted = answers(truths, guesses)
-    # No mean of numbers between 0 and 1 varies more than a proportion does.
-    between = lambda name: [100 * end for end in interval(counted[name] / 100, len(truths))]
-    pairs = [{f"{name}_95": between(name), name: counted[name]} for name in counted]
-    return {**pairs[0], **pairs[1], "questions": len(truths)}
+    scores: dict[str, Any] = {}
+    for name, value in answers(truths, guesses).items():
+        # No mean of numbers between 0 and 1 varies more than a proportion does.
+        scores |= {f"{name}_95": [100 * end for end in interval(value / 100, len(truths))], name: value}
+    return scores | {"questions": len(truths)}
 
 
 def transcriptions(truths: Sequence[str], guesses: Sequence[str]) -> dict[str, Any]:
     """Return how many texts were written without a mistake, after the 95 % interval, and how many characters
     were wrong: edits between both over the characters of the true ones. All in per cent.
     """
-    _check_counts(truths, guesses)
+    check_pairs(truths, guesses, "texts")
     same = sum(t == g for t, g in zip(truths, guesses, strict=True)) / len(guesses)
     wrong = sum(edit_distance(t, g) for t, g in zip(truths, guesses, strict=True))
     return {
@@ -105,7 +103,7 @@ def rouge_l(truth: Sequence[str], guess: Sequence[str]) -> float:
 
 def rouge(truths: Sequence[str], guesses: Sequence[str]) -> dict[str, float]:
     """Return ROUGE-1, ROUGE-2 and ROUGE-L, the mean F1 in per cent; words are not stemmed."""
-    _check_counts(truths, guesses)
+    check_pairs(truths, guesses, "texts")
     pairs = [(words(t), words(g)) for t, g in zip(truths, guesses, strict=True)]
     kinds: dict[str, Callable[[list[str], list[str]], float]] = {
         "rouge1": lambda t, g: rouge_n(t, g, 1),
@@ -117,7 +115,7 @@ def rouge(truths: Sequence[str], guesses: Sequence[str]) -> dict[str, float]:
 
 def bleu(truths: Sequence[str], guesses: Sequence[str], **options: Any) -> dict[str, Any]:
     """Return the BLEU of all texts by sacrebleu, with its signature   (Post 2018)"""
-    _check_counts(truths, guesses)
+    check_pairs(truths, guesses, "texts")
     metric = bleu_metric(**options)
     score = metric.corpus_score(list(guesses), [list(truths)])
     return {"bleu": score.score, "signature": str(metric.get_signature())}
@@ -127,7 +125,7 @@ def bleu_interval(
     truths: Sequence[str], guesses: Sequence[str], samples: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
     """Return where 95 % of the BLEUs of texts drawn with replacement lie   (Koehn 2004)"""
-    _check_counts(truths, guesses)
+    check_pairs(truths, guesses, "texts")
     metric, rng = bleu_metric(effective_order=True), np.random.default_rng(seed)
     rows = [metric.sentence_score(g, [t]) for t, g in zip(truths, guesses, strict=True)]
     counts = np.array([[*row.counts, *row.totals, row.sys_len, row.ref_len] for row in rows])
@@ -148,8 +146,3 @@ def bleu_metric(**options: Any) -> Any:
     except ImportError:
         raise MissingPackage("BLEU is counted by the package sacrebleu: pip install sacrebleu") from None
     return BLEU(**options)
-
-
-def _check_counts(truths: Sequence[object], guesses: Sequence[object]) -> None:
-    if len(truths) != len(guesses) or not guesses:
-        raise InputError(f"{len(truths)} texts are expected and {len(guesses)} were given")

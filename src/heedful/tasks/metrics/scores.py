@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from heedful.core.errors import InputError
 
 
-def _check_pairs(truth: Sequence[object], guess: Sequence[object]) -> None:
-    if len(truth) != len(guess):
-        raise InputError(f"{len(truth)} answers are expected and {len(guess)} were given")
-    if not truth:
-        raise InputError("there is nothing to score")
+def check_pairs(truth: Sequence[object], guess: Sequence[object], unit: str = "answers") -> None:
+    """Raise InputError unless there is an answer for each that is expected, and at least one."""
+    if len(truth) != len(guess) or not truth:
+        what = f"{len(truth)} {unit} are expected and {len(guess)} were given"
+        raise InputError(what, hint="there is nothing to score" if not truth else None)
 
 
 def accuracy(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
     """Return the share of right predictions."""
-    _check_pairs(truth, guess)
+    check_pairs(truth, guess)
     return sum(t == g for t, g in zip(truth, guess, strict=True)) / len(truth)
 
 
@@ -33,7 +33,7 @@ def f1_of(right: int, references: int, predictions: int) -> float:
 
 def f1(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> dict[Hashable, float]:
     """Return the F1 of every class that occurs in the truth or the guesses."""
-    _check_pairs(truth, guess)
+    check_pairs(truth, guess)
     right = Counter(t for t, g in zip(truth, guess, strict=True) if t == g)
     references, predictions = Counter(truth), Counter(guess)
     classes = sorted(references | predictions, key=str)
@@ -48,7 +48,7 @@ def macro_f1(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
 
 def matthews(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
     """Return the correlation of two labellings, 0 for chance   (Matthews 1975; Gorodkin 2004)"""
-    _check_pairs(truth, guess)
+    check_pairs(truth, guess)
     n, right = len(truth), sum(t == g for t, g in zip(truth, guess, strict=True))
     references, predictions = Counter(truth), Counter(guess)
     both = sum(references[c] * predictions[c] for c in references)
@@ -59,25 +59,17 @@ def matthews(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
 
 def pearson(x: Sequence[float], y: Sequence[float]) -> float:
     """Σ (x − x̄)(y − ȳ) / √(Σ (x − x̄)² Σ (y − ȳ)²)"""
-    _check_pairs(x, y)
-    mx, my = sum(x) / len(x), sum(y) / len(y)
-    xy = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
-    xx, yy = sum((a - mx) ** 2 for a in x), sum((b - my) ** 2 for b in y)
-    return xy / math.sqrt(xx * yy) if xx and yy else math.nan
+    check_pairs(x, y)
+    dx, dy = (np.asarray(values, np.float64) - np.mean(values) for values in (x, y))
+    scale = math.sqrt(float(dx @ dx) * float(dy @ dy))
+    return float(dx @ dy) / scale if scale else math.nan
 
 
 def ranks(values: Sequence[float]) -> list[float]:
     """Return the rank of each value, from 1; equal ones share the mean of their ranks."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    result, at = [0.0] * len(values), 0
-    while at < len(order):
-        end = at
-        while end + 1 < len(order) and values[order[end + 1]] == values[order[at]]:
-            end += 1
-        for i in order[at : end + 1]:
-            result[i] = (at + end) / 2 + 1
-        at = end + 1
-    return result
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranked: list[float] = (counts.cumsum() - (counts - 1) / 2)[places].tolist()
+    return ranked
 
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float:
@@ -227,7 +219,7 @@ def balanced_scores(
 
 def quadratic_kappa(truth: Sequence[int], guess: Sequence[int]) -> float:
     """κ = 1 − Σ (t − g)² / Σ_ij (t_i − g_j)² / N: 1 for agreement, 0 for chance   (Cohen 1968)"""
-    _check_pairs(truth, guess)
+    check_pairs(truth, guess)
     t, g = np.asarray(truth, float), np.asarray(guess, float)
     chance = float(np.square(t[:, None] - g[None, :]).mean())
     return 1 - float(np.square(t - g).mean()) / chance if chance else 0.0
@@ -247,7 +239,7 @@ def multi_label_scores(
     truth: Sequence[set[str]], guess: Sequence[set[str]], labels: Sequence[str], trials: float | None = None
 ) -> dict[str, Any]:
     """Return micro F1 of sets of labels after its 95 % interval, macro F1, and how often all were right."""
-    _check_pairs(truth, guess)
+    check_pairs(truth, guess)
     right, wanted, given = (
         np.array([[label in labels_of(t, g) for label in labels] for t, g in zip(truth, guess, strict=True)])
         for labels_of in (lambda t, g: t & g, lambda t, g: t, lambda t, g: g)
@@ -353,17 +345,11 @@ def entity_f1(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) ->
         references.update(kind for _, _, kind in true)
         predictions.update(kind for _, _, kind in predicted)
         right.update(kind for _, _, kind in true & predicted)
-    hits, expected, predicted_total = right.total(), references.total(), predictions.total()
-    each = {
-        f"f1_{kind}": f1_of(right[kind], references[kind], predictions[kind])
-        for kind in sorted(references | predictions)
-    }
-    share = lambda part, whole: part / whole if whole else 0.0
-    return {
-        "precision": share(hits, predicted_total),
-        "recall": share(hits, expected),
-        "f1": f1_of(hits, expected, predicted_total),
-    } | each
+    hits, expected, given = right.total(), references.total(), predictions.total()
+    kinds = sorted(references | predictions)
+    each = {f"f1_{kind}": f1_of(right[kind], references[kind], predictions[kind]) for kind in kinds}
+    share = lambda whole: hits / whole if whole else 0.0
+    return {"precision": share(given), "recall": share(expected), "f1": f1_of(hits, expected, given)} | each
 
 
 def entity_f1_interval(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> tuple[float, float]:

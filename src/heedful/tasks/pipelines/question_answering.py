@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -45,24 +44,6 @@ from heedful.tasks.model_inputs import (
     truncate_text,
 )
 from heedful.tasks.task import PredictionCall, TrainableTask, TrainingDefaults, row_keywords
-
-
-@dataclass(frozen=True)
-class QuestionContext:
-    """A question and the text that may answer it."""
-
-    question: str
-    context: str
-
-
-@dataclass(frozen=True)
-class AnswerOptions:
-    """What an answer may be, and how many are wanted."""
-
-    top_k: int
-    max_answer_len: int
-    handle_impossible_answer: bool
-    align_to_words: bool
 
 
 class QuestionAnswering(TrainableTask):
@@ -102,41 +83,38 @@ class QuestionAnswering(TrainableTask):
         top_k = check_integer("top_k", 1 if top_k is None else top_k)
         check_integer("max_question_len", max_question_len)
         check_integer("max_answer_len", max_answer_len)
-        options = AnswerOptions(top_k, max_answer_len, handle_impossible_answer, align_to_words)
-        length = self._window_length(max_seq_len)
+        limit = input_limit(self.model, self.tokenizer)
+        length = min(limit or 384, 384) if max_seq_len is None else check_integer("max_seq_len", max_seq_len)
+        if limit is not None and length > limit:
+            raise InputError(f"max_seq_len={max_seq_len} is more than the {limit} tokens this model reads")
         stride = min(length // 2, 128) if doc_stride is None else doc_stride
         questions = parse_questions(inputs if data is None else (*inputs, data), question, context)
 
-        def windows(one: QuestionContext) -> list[TokenizedText]:
-            short, lost = truncate_text(self.tokenizer, one.question.strip(), max_question_len)
+        def windows(question: str, context: str) -> list[TokenizedText]:
+            short, lost = truncate_text(self.tokenizer, question.strip(), max_question_len)
             if lost:
                 whole = f"{lost + max_question_len:,} tokens of the question"
                 warnings.warn(
                     Truncated(f"cut off: {lost:,} of {whole}; raise max_question_len"), stacklevel=2
                 )
-            return tokenize(self.tokenizer, short, one.context).windows(length, stride)
+            return tokenize(self.tokenizer, short, context).windows(length, stride)
 
         def answers(rows: list[Any]) -> list[Any]:
             checked = [check_question(row) for row in rows]
-            parts = [windows(one) for one in checked]
+            parts = [windows(*pair) for pair in checked]
             flat = [window for part in parts for window in part]
             logits = iter(self.forward(flat, batch_size=batch_size))
             results = [
-                select_answers([(window, next(logits)) for window in part], one.context, options)
-                for one, part in zip(checked, parts, strict=True)
-            ]
+                select_answers(
+                    [(window, next(logits)) for window in part], context, top_k, max_answer_len,
+                    handle_impossible_answer, align_to_words,
+                )
+                for (_, context), part in zip(checked, parts, strict=True)
+            ]  # fmt: skip
             return [rows[0] if top_k == 1 else rows for rows in results]
 
-        results = map_inputs(questions, answers, batch_size, (QuestionContext, Mapping))
+        results = map_inputs(questions, answers, batch_size, Mapping)
         return results[0] if isinstance(questions, list) and len(questions) == 1 else results
-
-    def _window_length(self, max_seq_len: int | None) -> int:
-        limit = input_limit(self.model, self.tokenizer)
-        if max_seq_len is None:
-            return min(limit or 384, 384)
-        if limit is not None and check_integer("max_seq_len", max_seq_len) > limit:
-            raise InputError(f"max_seq_len={max_seq_len} is more than the {limit} tokens this model reads")
-        return max_seq_len
 
     @classmethod
     def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
@@ -263,10 +241,10 @@ def _check_usable(row: tuple[Question, str]) -> tuple[Question, str]:
 
 
 def parse_questions(inputs: Sequence[Any], question: Any, context: Any) -> Any:
-    """Return one QuestionContext, or several, from any of the forms that transformers takes."""
+    """Return {"question", "context"}, or several, from any of the forms that transformers takes."""
     texts = [one for one in inputs if isinstance(one, str)]
     keywords = question is not None or context is not None
-    if any(isinstance(one, (QuestionContext, Mapping)) for one in inputs) and not texts and not keywords:
+    if any(isinstance(one, Mapping) for one in inputs) and not texts and not keywords:
         return inputs[0] if len(inputs) == 1 else list(inputs)
     if len(inputs) == 2 and not keywords:
         question, context = inputs
@@ -283,34 +261,33 @@ def parse_questions(inputs: Sequence[Any], question: Any, context: Any) -> Any:
         if isinstance(value, Mapping) or not isinstance(value, Iterable):
             raise InputError(f"{name}= must be a text, or a list of texts; got {value!r:.60}")
     if isinstance(question, str) and isinstance(context, str):
-        return QuestionContext(question, context)
+        return {"question": question, "context": context}
     questions = [question] if isinstance(question, str) else list(question)
     contexts = [context] * len(questions) if isinstance(context, str) else list(context)
     questions = questions * len(contexts) if isinstance(question, str) else questions
     if len(questions) != len(contexts):
         raise InputError(f"{len(questions)} questions and {len(contexts)} contexts do not go together")
-    return [QuestionContext(q, c) for q, c in zip(questions, contexts, strict=True)]
+    return [{"question": q, "context": c} for q, c in zip(questions, contexts, strict=True)]
 
 
-def check_question(row: Any) -> QuestionContext:
-    """Return a question with its context; raise InputError if either is not text or empty."""
-    if isinstance(row, Mapping):
-        if missing := {"question", "context"} - set(row):
-            raise InputError(
-                f"{', '.join(sorted(missing))} is missing", hint="a question is {'question': …, 'context': …}"
-            )
-        row = QuestionContext(row["question"], row["context"])
-    if not isinstance(row, QuestionContext):
+def check_question(row: Any) -> tuple[str, str]:
+    """Return a question and its context; raise InputError if either is not text or empty."""
+    if not isinstance(row, Mapping):
         raise InputError(f"a question is {{'question': …, 'context': …}}; got {row!r:.60}")
-    for name, text in (("question", row.question), ("context", row.context)):
-        if not isinstance(text, str) or not text.strip():
-            raise InputError(f"the {name} must be a text that is not empty; got {text!r:.60}")
-    return row
+    if missing := {"question", "context"} - set(row):
+        raise InputError(
+            f"{', '.join(sorted(missing))} is missing", hint="a question is {'question': …, 'context': …}"
+        )
+    for name in ("question", "context"):
+        if not isinstance(row[name], str) or not row[name].strip():
+            raise InputError(f"the {name} must be a text that is not empty; got {row[name]!r:.60}")
+    return row["question"], row["context"]
 
 
 def select_answers(
-    windows: Iterable[tuple[TokenizedText, Tensor]], context: str, options: AnswerOptions
-) -> list[dict[str, Any]]:
+    windows: Iterable[tuple[TokenizedText, Tensor]], context: str, top_k: int, max_answer_len: int,
+    handle_impossible_answer: bool, align_to_words: bool,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Return the best answers over all windows of a context, given with the logits (T, 2) of each.
 
     A span in two windows counts once, where it is best.
@@ -318,20 +295,20 @@ def select_answers(
     best: dict[tuple[int, int], float] = {}
     no_answer = 1.0
     for window, logits in windows:
-        probabilities, null = span_probabilities(window, logits, options.max_answer_len)
+        probabilities, null = span_probabilities(window, logits, max_answer_len)
         no_answer = min(no_answer, null)
         # Alignment to words makes several spans one, hence more than asked for.
-        top = probabilities.flatten().topk(min(4 * options.top_k, probabilities.numel()))
+        top = probabilities.flatten().topk(min(4 * top_k, probabilities.numel()))
         for score, flat in zip(top.values.tolist(), top.indices.tolist(), strict=True):
             i, j = divmod(flat, probabilities.shape[1])
             if score > 0:
-                span = span_characters(window, i, j, context, options.align_to_words)
+                span = span_characters(window, i, j, context, align_to_words)
                 best[span] = max(best.get(span, 0.0), score)
     rows = [(score, start, end) for (start, end), score in best.items()]
-    if options.handle_impossible_answer:
+    if handle_impossible_answer:
         rows.append((no_answer, 0, 0))
     # Nothing of the context is a token: there is nothing to point at.
-    rows = sorted(rows, key=lambda row: (-row[0], row[1:]))[: options.top_k] or [(0.0, 0, 0)]
+    rows = sorted(rows, key=lambda row: (-row[0], row[1:]))[:top_k] or [(0.0, 0, 0)]
     return [{"score": s, "start": a, "end": b, "answer": context[a:b]} for s, a, b in rows]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from heedful.core.errors import InputError
@@ -16,10 +16,17 @@ from heedful.data.tokenization import find_template
 from heedful.decode.request import context_length
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.tasks.examples import LONG, SOURCE, SUMMARY, TARGET, Examples, Role
-from heedful.tasks.generation import GENERATION_BATCH_SIZE, GeneratingTask, clean_text, wants_ids
+from heedful.tasks.generation import (
+    BLANK,
+    GENERATION_BATCH_SIZE,
+    GeneratingTask,
+    TrainableGeneration,
+    clean_text,
+    task_prefix,
+    wants_ids,
+)
 from heedful.tasks.metrics.generated import bleu, rouge
 from heedful.tasks.model_inputs import Truncated, map_inputs, truncates
-from heedful.tasks.pipelines.text_pairs import BLANK, TrainableGeneration, task_prefix
 from heedful.tasks.task import TrainingDefaults
 
 # For every kind of model max_length and min_length count new tokens alone.
@@ -60,7 +67,13 @@ class Text2Text(GeneratingTask):
 
         def predict_batch(texts: list[Any]) -> list[Any]:
             prompts = [self.prompt(check_text(t), truncation, new) for t in texts]
-            check_prompts(self.model, prompts)
+            context = context_length(self.model, source=True)
+            for i, ids in enumerate(prompts):
+                if context is not None and len(ids) > context:
+                    tokens = f"{len(ids):,} tokens, the model's context is {context:,}, and nothing was cut"
+                    raise InputError(
+                        f"input {i} has {tokens}", hint="pass truncation=True to read its beginning"
+                    )
             rows = self.generate_texts(prompts, options, self.default_generation, batch_size)
             return [
                 [self.row(clean_text(g.text, clean_up_tokenization_spaces), g.ids, tensors) for g in row]
@@ -241,17 +254,6 @@ def join_sentences(
     return out
 
 
-def check_prompts(model: Model, prompts: Sequence[Sequence[int]]) -> None:
-    """Raise InputError for a text that is longer than its model reads."""
-    context = context_length(model, source=True)
-    for i, ids in enumerate(prompts):
-        if context is not None and len(ids) > context:
-            raise InputError(
-                f"input {i} has {len(ids):,} tokens, the model's context is {context:,}, and nothing was cut",
-                hint="pass truncation=True to read its beginning",
-            )
-
-
 def check_text(text: Any) -> str:
     """Return the text; raise InputError if it is none or empty."""
     if not isinstance(text, str) or not text.strip():
@@ -268,11 +270,10 @@ def map_texts(inputs: Any, predict: Any, batch_size: int) -> Any:
 
 
 # Words whose full stop does not end a sentence.
-ABBREVIATIONS = frozenset(
-    re.split(
-        " ", "mr mrs ms dr prof sr jr vs etc vol fig ca cf bzw usw ggf inkl nr z.b d.h u.a e.g i.e mme mlle"
-    )
-)
+ABBREVIATIONS = {
+    "mr", "mrs", "ms", "dr", "prof", "sr", "jr", "vs", "etc", "vol", "fig", "ca", "cf", "bzw", "usw", "ggf",
+    "inkl", "nr", "z.b", "d.h", "u.a", "e.g", "i.e", "mme", "mlle",
+}  # fmt: skip
 SENTENCE_END = re.compile(
     r"""[.!?…]+["'”“’»)\]]*(\s+)(?=["'“‘«(\[¿¡]*[^\Wa-z])|[。！？]+(\s*)(?=\S)|(\s*\n\s*)(?=\S)"""
 )

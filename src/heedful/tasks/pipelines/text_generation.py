@@ -1,27 +1,32 @@
-"""text-generation: continue a text, or answer messages."""
+"""text-generation and conversational: continue a text, answer messages, and learn both."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from typing import Any, ClassVar
+from uuid import uuid4
 
 from heedful import data
 from heedful.core.errors import InputError
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
-from heedful.data.input_files import InputFile
+from heedful.data.input_files import InputFile, UnusableRow
 from heedful.data.readers import Documents, documents, split_documents, texts
 from heedful.models.base import LM, Model
-from heedful.tasks.examples import COMPLETION, INPUT_ROLES, PROMPT, ColumnFlags, Examples, Role
+from heedful.tasks.examples import COMPLETION, INPUT_ROLES, MESSAGES, PROMPT, ColumnFlags, Examples, Role
 from heedful.tasks.generation import (
     GENERATION_BATCH_SIZE,
+    ScoredByPerplexity,
+    TrainableGeneration,
     clean_text,
     truncate_prompt,
     wants_ids,
 )
 from heedful.tasks.model_inputs import map_inputs, truncates
-from heedful.tasks.pipelines.text_pairs import ScoredByPerplexity, TrainableGeneration
-from heedful.tasks.task import TrainingDefaults
+from heedful.tasks.task import TrainingDefaults, row_keywords
 
 DEFAULT_GENERATION = {"max_new_tokens": 256}
 
@@ -204,3 +209,240 @@ def check_chat(messages: Any) -> Sequence[Mapping[str, Any]]:
             raise InputError(f"the content of message {i} must be a text; got {message['content']!r:.60}")
     checked: Sequence[Mapping[str, Any]] = messages
     return checked
+
+
+# conversational: answer in a conversation, and learn from conversations how to.
+
+
+SHAREGPT_ROLES = {
+    "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant",
+    "model": "assistant", "system": "system", "tool": "tool", "observation": "tool",
+}  # fmt: skip
+
+
+class Conversation(list[dict[str, str]]):
+    """Hold the messages of one conversation for the pipeline "conversational".
+
+    Start it with a text of the user or with a list of messages. `add_user_input` adds the next message of
+    the user, and the pipeline adds each reply. `past_user_inputs` and `generated_responses` give an earlier
+    conversation as two lists.
+
+    >>> import heedful
+    >>> talk = heedful.Conversation("Hello!")
+    >>> talk.add_message({"role": "assistant", "content": "Hello. How can I help?"})
+    >>> talk.add_user_input("What is a token?")
+    >>> [message["role"] for message in talk]
+    ['user', 'assistant', 'user']
+    """
+
+    def __init__(
+        self,
+        messages: str | Iterable[Mapping[str, str]] | None = None,
+        conversation_id: Any = None,
+        *,
+        text: str | None = None,
+        past_user_inputs: Sequence[str] = (),
+        generated_responses: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        self.uuid = conversation_id or uuid4()
+        for user, assistant in zip_longest(past_user_inputs, generated_responses):
+            if user is not None:
+                self.add_user_input(user)
+            if assistant is not None:
+                self.append_response(assistant)
+        first = text if messages is None else messages
+        for message in [{"role": "user", "content": first}] if isinstance(first, str) else first or ():
+            self.append(message)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{m['role']}: {m['content']}" for m in self)
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """All messages, from the beginning."""
+        return self
+
+    def append(self, message: Mapping[str, str]) -> None:
+        """Append a message of any role."""
+        super().append(dict(check_chat([message])[0]))
+
+    add_message = append
+
+    def add_user_input(self, text: str, overwrite: bool = False) -> None:
+        """Append a message of the user; `overwrite` replaces one that was not answered."""
+        if overwrite and self and self[-1]["role"] == "user":
+            self.pop()
+        self.append({"role": "user", "content": text})
+
+    def append_response(self, text: str) -> None:
+        """Append a message of the assistant."""
+        self.append({"role": "assistant", "content": text})
+
+    def mark_processed(self) -> None:
+        """Do nothing: the last message shows whether the user was answered."""
+
+    def iter_texts(self) -> Iterator[tuple[bool, str]]:
+        """Yield for each message whether it is the user's, and its text."""
+        yield from ((m["role"] == "user", m["content"]) for m in self)
+
+    @property
+    def new_user_input(self) -> str | None:
+        """The user's last message."""
+        return next((m["content"] for m in reversed(self) if m["role"] == "user"), None)
+
+    @property
+    def past_user_inputs(self) -> list[str]:
+        """The messages of the user that were answered."""
+        inputs = [m["content"] for m in self if m["role"] == "user"]
+        return inputs[:-1] if self and self[-1]["role"] == "user" else inputs
+
+    @property
+    def generated_responses(self) -> list[str]:
+        """The messages of the assistant."""
+        return [m["content"] for m in self if m["role"] == "assistant"]
+
+
+class Conversational(ScoredByPerplexity):
+    """The conversation with the answer appended: a Conversation itself, a new one for a list of messages."""
+
+    needs: ClassVar[str] = "a decoder trained to converse"
+    fields = ("messages",)
+    command, unit, cuts_texts = "chat", "conversations", False  # their batches tell what is cut
+    training = TrainingDefaults(
+        lr=2e-5, lora_lr=3e-4, epochs=3, length=512, batch=8, steps=100, max_epochs=10
+    )
+    roles: ClassVar[Mapping[str, Role]] = {"messages": Role("--text", MESSAGES)}
+    writers = "a decoder trained to converse, such as smollm2-135m-instruct"
+
+    @classmethod
+    def fits(cls, model: Model) -> bool:
+        return super().fits(model) and isinstance(model, LM)
+
+    def predict(
+        self,
+        conversations: Any,
+        *,
+        min_length_for_response: int | None = None,
+        minimum_tokens: int | None = None,
+        clean_up_tokenization_spaces: bool | None = None,
+        batch_size: int = GENERATION_BATCH_SIZE,
+        **generation: Any,
+    ) -> Any:
+        """Append the next message to each conversation; a list of one is answered like that one.
+
+        The options are those of generation; `min_length_for_response` and `minimum_tokens` keep room for an
+        answer behind a long history in transformers 4, and change nothing here.
+        """
+        if self.tokenizer.chat_template is None:
+            raise InputError(
+                "this model has no chat template", hint="use text-generation, or one made to converse"
+            )
+
+        def predict_batch(batch: list[Any]) -> list[Any]:
+            talks = [as_conversation(one) for one in batch]
+            for i, talk in enumerate(talks):
+                if talk[-1]["role"] == "assistant":
+                    raise InputError(
+                        f"conversation {i} ends with an answer", hint="add the next message of the user"
+                    )
+            rows = self.generate_texts(
+                [self.chat_ids(talk) for talk in talks], generation, DEFAULT_GENERATION, batch_size
+            )
+            for talk, row in zip(talks, rows, strict=True):
+                talk.append_response(clean_text(row[0].text, clean_up_tokenization_spaces))
+            return talks
+
+        if isinstance(conversations, (str, Conversation)) or is_chat(conversations):
+            return predict_batch([conversations])[0]
+        replies = map_inputs(conversations, predict_batch, batch_size, Conversation)
+        return replies[0] if isinstance(replies, list) and len(replies) == 1 else replies
+
+    @classmethod
+    def parse_cells(cls, cells: Mapping[str, str]) -> tuple[Any, ...]:
+        return read_messages(cells["messages"])
+
+    @classmethod
+    def texts(cls, examples: Examples) -> list[str]:
+        return [" ".join(message["content"] for message in talk) for talk in examples.items]
+
+    @classmethod
+    def facts(cls, examples: Examples) -> dict[str, Any]:
+        return {"answers": sum(message["role"] == "assistant" for talk in examples.items for message in talk)}
+
+    @classmethod
+    def check_model(cls, model: Model) -> None:
+        super().check_model(model)
+        if model.tokenizer is None or model.tokenizer.chat_template is None:
+            raise InputError(
+                "this model has no chat template: it does not know how a conversation is written",
+                hint="take one made to converse, or task=complete with prompts and completions",
+            )
+
+    def batches(self, examples: Examples, options: BatchOptions) -> Batches:
+        """Return batches of the conversations that the chat template writes; its notes tell of the others."""
+        usable, left_out = [], dict[str, str]()
+        for talk, where in zip(examples.items, examples.locations, strict=True):
+            try:
+                self.tokenizer.chat(talk, generation_prompt=False)
+                usable.append(talk)
+            except InputError as error:
+                left_out[where] = error.message
+        first = next(iter(left_out.items()), ("", ""))
+        if not usable:
+            raise InputError(f"{examples.path}, {first[0]}: {first[1]}", hint="no conversation can be used")
+        made = data.chats(usable, self.tokenizer, **row_keywords(options))
+        note = f"{len(left_out):,} of {len(examples):,} conversations are left out: {first[0]}, {first[1]}"
+        return replace(made, notes=(*made.notes, note)) if left_out else made
+
+    def prompt_parts(self, inputs: Any) -> list[tuple[list[int], str]]:
+        return [(self.chat_ids(inputs), "")]
+
+
+def as_conversation(chat: Any) -> Conversation:
+    """Return a conversation from itself, from messages, or from the user's first words."""
+    if isinstance(chat, str):
+        return Conversation(chat)
+    messages = check_chat(chat)
+    return chat if isinstance(chat, Conversation) else Conversation(messages)
+
+
+def read_messages(cell: str) -> tuple[dict[str, Any], ...]:
+    """Return the messages of a cell of JSON: [{"role", "content"}, …], or ShareGPT's "from" and "value".
+
+    What else a message has (tool_calls, name …) is the chat template's to write. Raise UnusableRow for
+    another thing, for a message without text, and for a talk without an answer.
+    """
+    try:
+        listed_messages = json.loads(cell)
+    except json.JSONDecodeError:
+        raise UnusableRow("whose messages are not a JSON list") from None
+    if not isinstance(listed_messages, list) or not all(
+        isinstance(message, dict) for message in listed_messages
+    ):
+        raise UnusableRow("whose messages are not a list of objects")
+    messages = []
+    for message in listed_messages:
+        role = message.get("role", SHAREGPT_ROLES.get(str(message.get("from"))))
+        text = message_text(message.get("content", message.get("value")))
+        if text is None and message.get("tool_calls"):  # it calls a tool and says nothing
+            text = ""
+        if not isinstance(role, str) or text is None:
+            raise UnusableRow("with a message that lacks a role or a text")
+        others = {name: message[name] for name in message.keys() - {"from", "value"}}
+        messages.append({**others, "role": role, "content": text})
+    if not any(
+        i and message["role"] == "assistant" and (message["content"].strip() or message.get("tool_calls"))
+        for i, message in enumerate(messages)
+    ):
+        raise UnusableRow("without an answer of the assistant")
+    return tuple(messages)
+
+
+def message_text(content: Any) -> str | None:
+    """Return the text of a message: a text, or a list of {"type": "text", "text": …}; None: it has none."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    return "".join(texts) if texts and len(texts) == len(parts) else None

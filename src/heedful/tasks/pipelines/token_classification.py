@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from heedful import data
-from heedful.core.errors import InputError, nearest
+from heedful.core.checks import check_choice
+from heedful.core.errors import InputError
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.examples.tagging import Sentence, conll, to_bio
@@ -117,7 +118,9 @@ class TokenClassification(TrainableTask):
         together with `ignore_subwords`.
         """
         old = ("first" if ignore_subwords else "simple") if grouped_entities else "none"
-        strategy = _parse_strategy(aggregation_strategy or old)
+        name = aggregation_strategy or old
+        name = str(getattr(name, "value", name)).lower()  # transformers' own enumeration has values
+        strategy = check_choice("aggregation_strategy", name, STRATEGIES)
         ignored = ("O",) if ignore_labels is None else ignore_labels
         between = " " if delimiter is None else delimiter
         limit = smallest_limit(max_length, input_limit(self.model, self.tokenizer))
@@ -164,15 +167,29 @@ class TokenClassification(TrainableTask):
             strategy = "first"
         if strategy in WORD_STRATEGIES:
             tokens = merge_words(tokens, WORD_STRATEGIES[strategy])
-        made = [_entity_row(rows, text) for rows in group_entities([_row(t, names) for t in tokens])]
-        return [row for row in made if row["entity_group"] not in ignore]
+        made = []
+        for rows in group_entities([_row(t, names) for t in tokens]):
+            name = rows[0]["entity"].split("-", 1)[-1]
+            start, end = rows[0]["start"], rows[-1]["end"]
+            if name not in ignore:  # spelt as the text spells it
+                score = sum(row["score"] for row in rows) / len(rows)
+                word = text[start:end].strip()
+                made.append({"entity_group": name, "score": score, "word": word, "start": start, "end": end})
+        return made
 
     @classmethod
     def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
         """Return the `Sentence`s of a CoNLL file, or of a table with a list of words and one of tags."""
         if source.kind == "conll":
-            word, tag = (_column_number(source, flag, column_flags) for flag in ("--text", "--label"))
-            sentences = list(conll(source.path, word, tag, source.encoding))
+            numbers: dict[str, int] = {}
+            for flag, keyword in (("--text", "word"), ("--label", "tag")):
+                if (number := column_flags.get(flag)) is None:
+                    continue
+                if not number.lstrip("-").isdigit():
+                    what = f"{flag[2:]}={number}: columns of {source.path} have no names"
+                    raise InputError(what, hint="count them from 0, or from the end with -1")
+                numbers[keyword] = int(number)
+            sentences = list(conll(source.path, encoding=source.encoding, **numbers))
             if all(one.words == one.tags for one in sentences):
                 raise InputError(
                     f"{source.path}: the tag of every word is the word itself",
@@ -182,7 +199,10 @@ class TokenClassification(TrainableTask):
         names = infer_columns(source, cls.command, cls.roles, column_flags)
 
         def parse_sentence(row: Row) -> Sentence:
-            words, tags = (_cell_words(row.get(names[role])) for role in ("words", "tags"))
+            cells = (row.get(names[role]) for role in ("words", "tags"))
+            words, tags = (
+                list(map(str, cell)) if isinstance(cell, list) else cell_text(cell).split() for cell in cells
+            )
             if not words or not tags:
                 raise UnusableRow("without words or tags")
             if len(words) != len(tags):
@@ -259,37 +279,14 @@ class TokenClassification(TrainableTask):
         return tag_scores(truth, guess)
 
 
-def _column_number(source: InputFile, flag: str, column_flags: ColumnFlags) -> int | None:
-    name = column_flags.get(flag)
-    if name is not None and not name.lstrip("-").isdigit():
-        what = f"{flag[2:]}={name}: columns of {source.path} have no names"
-        raise InputError(what, hint="count them from 0, or from the end with -1")
-    return None if name is None else int(name)
-
-
-def _cell_words(value: Any) -> list[str]:
-    return [str(one) for one in value] if isinstance(value, list) else cell_text(value).split()
-
-
-def _parse_strategy(name: Any) -> str:
-    lower = str(getattr(name, "value", name)).lower()  # transformers' own enumeration has values
-    if lower not in STRATEGIES:
-        hint = nearest(lower, STRATEGIES) or f"one of {', '.join(STRATEGIES)}"
-        raise InputError(f"aggregation_strategy={name!r} is unknown", hint=hint)
-    return lower
-
-
 def merge_windows(one: TokenizedText, parts: list[TokenizedText], logits: list[Tensor]) -> Tensor:
     """Return the logits (T, C) of a text from its windows: of what two share, each judges its own half."""
     text = one.token_range(0)
     out = torch.zeros(len(one), logits[0].shape[-1])
     ends = [part.window_start + len(part.token_range(0)) for part in parts]
     # Where one window leaves off and the next begins, counted in tokens of the text.
-    seams = [
-        0,
-        *((end + part.window_start) // 2 for end, part in zip(ends, parts[1:], strict=False)),
-        len(text),
-    ]
+    middles = [(end + part.window_start) // 2 for end, part in zip(ends, parts[1:], strict=False)]
+    seams = [0, *middles, len(text)]
     for part, u, (a, b) in zip(parts, logits, pairwise(seams), strict=True):
         shift = part.token_range(0).start - part.window_start
         out[text.start + a : text.start + b] = u[shift + a : shift + b]
@@ -303,19 +300,15 @@ def scored_tokens(one: TokenizedText, scores: Tensor, text: str, tokenizer: Toke
     """
     prefix = getattr(tokenizer.backend.model, "continuing_subword_prefix", None)
     scored = []
-    names = tokenizer.tokens(one.ids)
-    for i, (name, (start, end), special) in enumerate(
-        zip(names, one.offsets, one.special_tokens_mask, strict=True)
-    ):
-        if special:
+    for i, (name, (start, end)) in enumerate(zip(tokenizer.tokens(one.ids), one.offsets, strict=True)):
+        if one.special_tokens_mask[i]:
             continue
-        written = text[start:end]
         if prefix:
             continues = name.startswith(prefix) and len(name) > len(prefix)
         else:
             continues = start > 0 and " " not in text[start - 1 : start + 1]
         if one.ids[i] == tokenizer.unk:
-            name, continues = written, False
+            name, continues = text[start:end], False
         scored.append(ScoredToken(name, scores[i], start, end, i, continues))
     return scored
 
@@ -328,16 +321,11 @@ def merge_words(tokens: list[ScoredToken], pick: Callable[[Tensor], Tensor]) -> 
             groups[-1].append(token)
         else:
             groups.append([token])
-    return [
-        ScoredToken(
-            "".join(t.text for t in group),
-            pick(torch.stack([t.scores for t in group])),
-            group[0].start,
-            group[-1].end,
-            group[0].index,
-        )
-        for group in groups
-    ]
+    joined = []
+    for group in groups:
+        text, scores = "".join(t.text for t in group), pick(torch.stack([t.scores for t in group]))
+        joined.append(ScoredToken(text, scores, group[0].start, group[-1].end, group[0].index))
+    return joined
 
 
 def _row(token: ScoredToken, names: Sequence[str]) -> dict[str, Any]:
@@ -361,11 +349,3 @@ def group_entities(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
         else:
             groups.append([row])
     return groups
-
-
-def _entity_row(rows: list[dict[str, Any]], text: str) -> dict[str, Any]:
-    """Return tokens or words of one type as an entity, spelt as the text spells it."""
-    score = sum(row["score"] for row in rows) / len(rows)
-    start, end = rows[0]["start"], rows[-1]["end"]
-    name = rows[0]["entity"].split("-", 1)[-1]
-    return {"entity_group": name, "score": score, "word": text[start:end].strip(), "start": start, "end": end}

@@ -26,7 +26,7 @@ from heedful.core.devices import one_thread, resolve_device
 from heedful.core.errors import HeedfulError
 from heedful.core.progress import show_progress
 from heedful.data.batch import IGNORE, Batch
-from heedful.data.batches import Batches
+from heedful.data.batches import Batches, Data
 from heedful.models.base import Model, evaluation_mode
 from heedful.nn.recurrent import Recurrence
 from heedful.train.checkpoint import newest, of_run, read_training
@@ -479,7 +479,7 @@ def activations(run: PreparedRun, batch: Batch) -> int:
 
 
 def measure_steps(
-    model: Model, purpose: str | Objective, batches: Batches, config: TrainConfig, steps: int,
+    model: Model, purpose: str | Objective, batches: Data, config: TrainConfig, steps: int,
     limit: float = math.inf,
 ) -> list[float]:  # fmt: skip
     """Return the seconds of each of the first steps; of fewer if they take more than `limit` seconds.

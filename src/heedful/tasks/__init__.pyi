@@ -1,0 +1,16 @@
+from heedful.tasks.likelihood import FewShot as FewShot
+from heedful.tasks.likelihood import few_shot as few_shot
+from heedful.tasks.likelihood import infill as infill
+from heedful.tasks.likelihood import log_probability as log_probability
+from heedful.tasks.likelihood import rank as rank
+from heedful.tasks.model_inputs import Truncated as Truncated
+from heedful.tasks.pipelines.text_generation import Conversation as Conversation
+from heedful.tasks.prediction import BatchPredictor as BatchPredictor
+from heedful.tasks.prediction import predict_on_ray as predict_on_ray
+from heedful.tasks.registry import TASKS as TASKS
+from heedful.tasks.registry import pipeline as pipeline
+from heedful.tasks.search import OpenDomain as OpenDomain
+from heedful.tasks.search import Search as Search
+from heedful.tasks.task import Pipeline as Pipeline
+from heedful.tasks.task import Task as Task
+from heedful.tasks.task import forget_models as forget_models

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 import heedful
-from heedful import data
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
+from heedful.data.examples.classification import text_batches
 from heedful.data.input_files import read_input_file
 from heedful.models.base import Model
 from heedful.tasks.examples import TEXT, Examples, Role
@@ -21,7 +22,7 @@ from heedful.tasks.generation import ScoredByPerplexity
 from heedful.tasks.metrics.scores import correlation_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
 from heedful.tasks.registry import TASKS, TaskEntry, bind_task, trainable_tasks
-from heedful.tasks.task import PredictionCall, Task, TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.task import PredictionCall, Task, TrainableTask, TrainingDefaults
 from tests import image_toy
 from tests.tasks.finetune import finetuning as toy
 from tests.tasks.finetune.conftest import Heed
@@ -132,8 +133,9 @@ class TextRating(TrainableTask):
         return super().attach_head(model, train, seed, ("rating",))
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
-        table = examples.table(options.length, 1)
-        return data.regress(table, self.tokenizer, text=0, score=1, **row_keywords(options))
+        counts = np.array([float(row[-1]) for row in examples.items], np.float32)
+        tokens = examples.encode(self.tokenizer, options.length, 1)
+        return text_batches("regress", tokens, 1, self.tokenizer, options, "score", counts)
 
     def prediction_call(self, examples: Examples, *, batch: int, **settings: Any) -> PredictionCall:
         return ([row[0] for row in examples.items],), {"batch_size": batch}
@@ -159,3 +161,8 @@ def test_a_new_task_is_one_class_and_one_line_of_the_registry(
     assert json.loads(out)["spearman"] > 0.7
     low, high = heedful.pipeline("text-rating", model="made")(["ann sees cats", "ann likes cats"])
     assert low < high
+    asked = toy.table(tmp_path / "asked.csv", ("text",), [("ann sees cats",), ("ann likes cats",)])
+    code, _, err = heed("predict", "made", asked, "--out", "rated.jsonl")
+    assert code == 0, err
+    lines = Path("rated.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["score"] for line in lines] == [pytest.approx(n, abs=1e-5) for n in (low, high)]

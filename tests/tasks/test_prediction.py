@@ -17,6 +17,7 @@ import pytest
 import heedful
 from heedful.core.errors import ConfigError, InputError, MissingPackage
 from heedful.tasks import prediction
+from heedful.tasks.pipelines.text_generation import read_prompt
 from tests.tasks.finetune import finetuning as toy
 from tests.tasks.finetune.conftest import Heed
 from tests.tasks.finetune.conftest import heed as heed
@@ -151,11 +152,11 @@ def test_a_pair_without_its_second_text_has_no_prediction(bases: dict[str, Path]
 
 def test_a_conversation_is_a_text_or_messages() -> None:
     user = [{"role": "user", "content": "[hello"}]
-    assert prediction.read_prompt("[hello") == user
+    assert read_prompt("[hello") == user
     answered = [*user, {"role": "assistant", "content": "hi"}]
-    assert list(prediction.read_prompt(json.dumps(answered))) == user
+    assert list(read_prompt(json.dumps(answered))) == user
     with pytest.raises(InputError, match="without an answer"):
-        prediction.read_prompt('[{"role": "system", "content": "x"}]')
+        read_prompt('[{"role": "system", "content": "x"}]')
 
 
 def test_text_is_written_behind_prompts(bases: dict[str, Path]) -> None:

@@ -24,8 +24,6 @@ from heedful.data.readers import (
     FIELD_KINDS,
     MAX_PROBED_LINES,
     TABLE_KINDS,
-    Column,
-    Documents,
     Table,
     find_field,
     has_object_lines,
@@ -83,26 +81,6 @@ class InputFile:
         for row in self.rows:
             digest.update(json.dumps(row.values, ensure_ascii=False, default=str).encode() + b"\n")
         return digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class MemoryTable(Table):
-    """A table whose rows are in memory, as the builders of batches take it. Columns are numbers."""
-
-    held: Sequence[tuple[str, ...]] = ()
-    locations: Sequence[str] = ()
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        return (Path(str(self.paths)),)
-
-    def rows(self, *columns: Column) -> Iterator[tuple[str, tuple[str, ...]]]:
-        for where, values in zip(self.locations, self.held, strict=True):
-            yield f"{self.paths}, {where}", tuple(values[int(c)] for c in columns)
-
-    def column(self, name: Column) -> Documents:
-        """Return a column as documents, fingerprinted by their text: the table may be part of a file."""
-        return Documents(lambda: ([row[int(name)]] for row in self.held), name=str(self.paths))
 
 
 def read_input_file(

@@ -453,9 +453,17 @@ def column(paths: Paths, name: Column, **options: Any) -> Documents:
 
 
 def parallel_documents(
-    paths: Paths | Table, columns: tuple[Column, Column] | None, encoding: str = "utf-8"
-) -> tuple[Documents, Documents]:
-    """Return the two sides of a parallel corpus: two files of as many lines, or two columns of a table."""
+    paths: Paths | Table | Sequence[tuple[str, str]], columns: tuple[Column, Column] | None,
+    encoding: str = "utf-8",
+) -> tuple[Documents, Documents]:  # fmt: skip
+    """Return the two sides of a parallel corpus.
+
+    These are two files of as many lines, two columns of a table, or pairs of texts in memory.
+    """
+    if are_examples(paths, tuple):
+        first_side, second_side = zip(*cast(Sequence[tuple[str, str]], paths), strict=True)
+        return texts(first_side), texts(second_side)
+    paths = cast(Paths | Table, paths)
     if isinstance(paths, Table | str | Path) or len(paths) == 1:
         table = Table.of(paths, encoding)
         first, second = columns or (0, 1)

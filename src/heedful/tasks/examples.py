@@ -12,9 +12,11 @@ from heedful.core.errors import ConfigError, InputError, nearest
 from heedful.core.files import stem_path
 from heedful.data.batches import seeded_generator
 from heedful.data.examples.classification import LabelNames
-from heedful.data.input_files import InputFile, MemoryTable, cell_text
+from heedful.data.input_files import InputFile, cell_text
 from heedful.data.readers import column_hint
+from heedful.data.token_cache import RaggedArray, encode_texts
 from heedful.models.base import Model
+from heedful.text import Tokenizer
 
 if TYPE_CHECKING:
     from heedful.tasks.label_kinds import LabelKind
@@ -57,10 +59,10 @@ class Examples:
         """Return the first `count` examples; None: all."""
         return self if count is None or count >= len(self) else self.select(range(count))
 
-    def table(self, length: int, texts: int) -> MemoryTable:
-        """Return the examples as the builders of batches take them; the first `texts` cells may be cut."""
-        rows = [(*limit_characters(cells[:texts], length), *cells[texts:]) for cells in self.items]
-        return MemoryTable("the file", held=rows, locations=list(self.locations))
+    def encode(self, tokenizer: Tokenizer, length: int, columns: int) -> RaggedArray:
+        """Return the ids of the first cells of every example, of which a builder takes `length` tokens."""
+        cells = (text for row in self.items for text in limit_characters(row[:columns], length))
+        return encode_texts(cells, tokenizer, "the file")
 
 
 def limit_characters(texts: Sequence[str], length: int) -> list[str]:

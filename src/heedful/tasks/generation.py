@@ -313,6 +313,7 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
 
     head, objective, metric, highest, by_loss = "lm", "next_token", "loss", False, True
     trained_whole = ()
+    answer_columns: ClassVar[tuple[str, ...]] = ("generated_text",)
     writers: ClassVar[str]  # the models that can learn it, in words
 
     @classmethod
@@ -341,19 +342,17 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
         return BLANK
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
-        table = examples.table(options.length, 2)
+        rows = [limit_characters(row, options.length) for row in examples.items]
         if isinstance(self.model, Seq2Seq):
             return data.parallel(
-                table, self.tokenizer, columns=(0, 1), prefix=task_prefix(self.model, self.task),
-                start=self.model.start_token, **row_keywords(options),
+                [(source, target) for source, target in rows], self.tokenizer,
+                prefix=task_prefix(self.model, self.task), start=self.model.start_token,
+                **row_keywords(options),
             )  # fmt: skip
-        prompts = self.decoder_prompts(
-            [row[0] for row in examples.items], [row[1] for row in table.held], options
-        )
-        pairs = [(prompt, row[1]) for prompt, row in zip(prompts, table.held, strict=True)]
-        return completion(
-            replace(table, held=pairs), self.tokenizer, prompt=0, completion=1, **row_keywords(options)
-        )
+        answers = [row[1] for row in rows]
+        prompts = self.decoder_prompts([row[0] for row in examples.items], answers, options)
+        pairs = list(zip(prompts, answers, strict=True))
+        return completion(pairs, self.tokenizer, **row_keywords(options))
 
     def decoder_prompts(
         self, texts: Sequence[str], answers: Sequence[str], options: BatchOptions
@@ -384,6 +383,9 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
         reading = {"truncation": truncate, "batch_size": batch}
         written = {"max_new_tokens": length or MAX_WRITTEN_TOKENS}
         return (self.texts(examples),), {**written, **beams, **reading, **named}
+
+    def table_options(self, batch: int, length: int | None, max_tokens: int | None) -> dict[str, Any]:
+        return {"batch_size": batch, "truncation": True, "max_new_tokens": max_tokens}
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         """Score what was written; `first` is the first row, to look at."""

@@ -37,7 +37,6 @@ from heedful.data.examples.tagging import conll
 from heedful.data.input_files import (
     InputFile,
     Row,
-    UnusableRow,
     cell_text,
     file_kind,
     find_input_file,
@@ -47,13 +46,14 @@ from heedful.data.input_files import (
 from heedful.models.base import evaluation_mode
 from heedful.tasks.examples import INPUT_ROLES, ColumnFlags, infer_input_columns
 from heedful.tasks.finetune.request import PredictionRequest, check_options
-from heedful.tasks.label_kinds import THRESHOLD
 from heedful.tasks.model_inputs import Truncated
-from heedful.tasks.pipelines.feature_extraction import sentence_vectors
-from heedful.tasks.pipelines.text_classification import TextClassification
-from heedful.tasks.pipelines.text_generation import read_messages
-from heedful.tasks.registry import TASKS, infer_task, pipeline, trainable_tasks
-from heedful.tasks.task import Task, file_stamp
+from heedful.tasks.pipelines.feature_extraction import (
+    FeatureExtraction,
+    SentenceSimilarity,
+    sentence_vectors,
+)
+from heedful.tasks.registry import TASKS, pipeline, trainable_tasks
+from heedful.tasks.task import Task, TrainableTask, file_stamp
 from heedful.tasks.task_specification import TARGET_FLAG, TaskSpecification
 from heedful.train.checkpoint import of_run
 from heedful.weights.hub import resolve
@@ -63,15 +63,6 @@ DIGITS = 6  # of scores and vectors
 MAX_WINDOW_CHARACTERS = 4_000_000  # of a window, which has fewer rows if they are long
 REPORT_SECONDS = 10.0  # between lines about progress where stderr is not a terminal
 FORMATS = {".csv": ",", ".tsv": "\t", ".jsonl": "json", ".parquet": "json"}  # how OUT.part is written
-TWO_LISTS = ("similarity", "rerank")  # tasks that are called with first and second texts
-WRITERS = ("translate", "summarize", "complete", "read")  # tasks that are called with texts and write
-# The columns that each task adds.
-NEW_COLUMNS = {
-    "classify": ("label", "score"), "regress": ("score",), "tag": ("spans",), "embed": ("vector",),
-    "answer": ("answer", "score", "start", "end"), "similarity": ("score",), "rerank": ("score",),
-    "translate": ("translation_text",), "summarize": ("summary_text",), "complete": ("generated_text",),
-    "chat": ("generated_text",), "read": ("generated_text",),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,40 +77,36 @@ class RowPredictor:
     @classmethod
     def of(cls, request: PredictionRequest) -> RowPredictor:
         """Return the predictor of a model: for the task that it learnt, that its head tells, or --task."""
-        tasks = {kind.command: kind for kind in trainable_tasks().values()}
-        names = {entry.load(): name for name, entry in TASKS.items()}
+        tasks = trainable_tasks()
         if request.task is not None and request.task not in (*tasks, "embed"):
             raise ConfigError("is unknown", argument="task", value=request.task, allowed=[*tasks, "embed"])
-        wanted = None
-        if request.task is not None:
-            wanted = "sentence-similarity" if request.task == "embed" else names[tasks[request.task]]
+        kind = None if request.task is None else tasks.get(request.task, SentenceSimilarity)
+        name = next((name for name, entry in TASKS.items() if entry.load() is kind), None)
         model = of_run(request.model) if request.base is None else request.base
-        task = pipeline(wanted, model, device=request.device)
-        learnt = TaskSpecification.of(task.model)
-        command = str(request.task or getattr(task, "command", "embed"))
-        if request.task is None and wanted is None:
-            name = infer_task(task.model)
-            if name not in (*(names[kind] for kind in tasks.values()), "feature-extraction"):
-                raise InputError(f"predict has no columns for {name}", hint="name another task with task=…")
-            if learnt is None and name in ("sentence-similarity", "feature-extraction"):
-                command, task = "embed", pipeline("sentence-similarity", task.model)
+        task = pipeline(name, model, device=request.device)
+        learnt, command = TaskSpecification.of(task.model), request.task
+        if command is None and not isinstance(task, TrainableTask | FeatureExtraction):
+            raise InputError(f"predict has no columns for {task.task}", hint="name another task with task=…")
+        if command is None:
+            vectors = learnt is None and isinstance(task, SentenceSimilarity | FeatureExtraction)
+            command = "embed" if vectors else str(getattr(task, "command", "embed"))
         learnt = learnt if learnt is not None and learnt.command == command else None
         options: dict[str, Any] = {
             "batch_size": request.batch, "truncation": True, "max_length": request.length,
         }  # fmt: skip
-        if command in WRITERS:
-            options = {"batch_size": request.batch, "truncation": True, "max_new_tokens": request.max_tokens}
-            options |= {"return_full_text": False} if command == "complete" else {}
-        elif command == "chat":
-            options = {"batch_size": request.batch, "max_new_tokens": request.max_tokens}
-        elif command == "answer":
-            options = {"batch_size": request.batch, "max_seq_len": request.length}
-        elif command == "tag":  # long texts are read in windows
-            options = {"batch_size": request.batch, "aggregation_strategy": "first"}
-        options = {name: value for name, value in options.items() if value is not None}
-        if isinstance(task, TextClassification) and task.label_kind.several:
-            options["top_k"] = None
+        if command != "embed":
+            assert isinstance(task, TrainableTask)
+            options = task.table_options(request.batch, request.length, request.max_tokens)
+        options = {
+            option: value for option, value in options.items() if value is not None or option == "top_k"
+        }
         return cls(task, command, options, learnt)
+
+    @property
+    def new_columns(self) -> tuple[str, ...]:
+        """The names of the columns that predictions add."""
+        vectors = self.command == "embed" or not isinstance(self.task, TrainableTask)
+        return ("vector",) if vectors else self.task.answer_columns
 
     def choose_columns(self, source: InputFile, flags: ColumnFlags) -> dict[str, str]:
         """Return which columns are read, by their roles."""
@@ -136,40 +123,18 @@ class RowPredictor:
         answers: list[dict[str, Any] | None] = [None] * len(rows)
         if order:
             with evaluation_mode(self.task.model):
-                results = self._call([rows[i] for i in order])
+                results = self._answer([rows[i] for i in order])
             for i, answer in zip(order, results, strict=True):
-                answers[i] = self._columns(answer)
+                answers[i] = round_numbers(answer)
         return answers
 
-    def _call(self, rows: Sequence[tuple[str, ...]]) -> Sequence[Any]:
-        firsts, one = [row[0] for row in rows], len(rows) == 1
-        if self.command in TWO_LISTS:
-            return list(self.task(firsts, [row[1] for row in rows], **self.options))
+    def _answer(self, rows: Sequence[tuple[str, ...]]) -> Sequence[dict[str, Any]]:
         if self.command == "embed":
-            return sentence_vectors(self.task, firsts, **self.options).tolist()
-        if self.command == "answer":
-            questions = [{"question": question, "context": context} for context, question in rows]
-            answers = self.task(questions, **self.options)
-            return [answers] if one else list(answers)
-        if self.command == "chat":
-            talks = self.task([list(read_prompt(text)) for text in firsts], **self.options)
-            return [talks] if one else list(talks)
-        if len(rows[0]) > 1 and self.command in ("classify", "regress"):
-            return list(self.task([{"text": a, "text_pair": b} for a, b in rows], **self.options))
-        return list(self.task(firsts, **self.options))
-
-    def _columns(self, answer: Any) -> dict[str, Any]:
-        """Return an answer of the pipeline as new cells."""
-        names = NEW_COLUMNS[self.command]
-        if self.command in ("tag", "embed", *TWO_LISTS):  # one value, which may be a list
-            return {names[0]: round_numbers(answer)}
-        if self.command == "chat":
-            return {names[0]: answer[-1]["content"]}
-        if "top_k" in self.options:  # several labels may hold
-            answer = [row for row in answer if row["score"] >= THRESHOLD]
-            return {name: [round_numbers(row[name]) for row in answer] for name in names}
-        answer = answer[0] if isinstance(answer, list) else answer
-        return {name: round_numbers(answer[name]) for name in names}
+            vectors = sentence_vectors(self.task, [row[0] for row in rows], **self.options)
+            return [{"vector": vector} for vector in vectors.tolist()]
+        assert isinstance(self.task, TrainableTask)
+        answers = self.task(*self.task.call_inputs(rows), **self.options)
+        return [self.task.answer_cells(answer) for answer in answers]
 
 
 def round_numbers(value: Any) -> Any:
@@ -179,22 +144,6 @@ def round_numbers(value: Any) -> Any:
     if isinstance(value, list):
         return [round_numbers(one) for one in value]
     return round(value, DIGITS) if isinstance(value, float) else value
-
-
-def read_prompt(cell: str) -> Sequence[Mapping[str, Any]]:
-    """Return a conversation to be continued: a text of the user, or messages without the last answer."""
-    try:
-        messages = json.loads(cell)
-    except ValueError:
-        messages = None
-    if not isinstance(messages, list):
-        return [{"role": "user", "content": cell}]
-    if messages and isinstance(messages[-1], dict) and messages[-1].get("role") == "user":
-        return messages
-    try:
-        return read_messages(cell)[:-1]
-    except UnusableRow as error:
-        raise InputError(f"there is a row {error}: {cell[:60]}", hint="leave it out") from None
 
 
 def stream_rows(path: str, request: PredictionRequest) -> tuple[InputFile, Iterator[Row]]:
@@ -244,7 +193,7 @@ def predict_rows(
         if "input" in columns:  # the text that an instruction is about is part of its prompt
             texts = [("\n\n".join(filter(str.strip, row)),) for row in texts]
         answers = predictor.predict(texts)
-        names = NEW_COLUMNS[predictor.command]
+        names = predictor.new_columns
         new = {name: f"predicted_{name}" if name in source.columns else name for name in names}
         empty = dict.fromkeys(new.values())
         yield [

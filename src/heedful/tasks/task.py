@@ -240,6 +240,7 @@ class TrainableTask(Task):
     unit: ClassVar[str] = "rows"  # what examples are called
     cuts_texts: ClassVar[bool] = True  # whether long texts are cut; else they are read in windows
     label_unit: ClassVar[str] = "classes"  # what labels are called
+    answer_columns: ClassVar[tuple[str, ...]] = ("score",)  # that `heed predict` adds to a table
     head_settings: ClassVar[Mapping[str, Any]] = {}  # of config.json, which say how its head is read
     objective: str | Objective  # the training objective: the name of one, or a function
 
@@ -311,7 +312,25 @@ class TrainableTask(Task):
         """
         named = {"batch_size": batch, "max_length": length, "truncation": truncate}
         given = {name: value for name, value in named.items() if value is not None}
-        return (self.texts(examples),), given | options
+        return self.call_inputs([tuple(row[:-1]) for row in examples.items]), given | options
+
+    @classmethod
+    def call_inputs(cls, rows: Sequence[tuple[str, ...]]) -> tuple[Any, ...]:
+        """Return the arguments of a call that answers rows, given by the texts that are read."""
+        return ([" ".join(row) for row in rows],)
+
+    def table_options(self, batch: int, length: int | None, max_tokens: int | None) -> dict[str, Any]:
+        """Return the options of a call for the rows of a table: long texts are cut, `max_tokens` written."""
+        options = {"batch_size": batch, "truncation": True, "max_length": length}
+        takes = inspect.signature(self.predict).parameters
+        return {name: value for name, value in options.items() if name in takes}
+
+    def answer_cells(self, answer: Any) -> dict[str, Any]:
+        """Return an answer of `predict` as the cells of the `answer_columns`."""
+        answer = answer[0] if isinstance(answer, list) else answer
+        if not isinstance(answer, Mapping):
+            return {self.answer_columns[0]: answer}
+        return {name: answer[name] for name in self.answer_columns}
 
     def finish_training(self) -> None:
         """Change the trained model before it is saved, if its task needs that."""

@@ -37,11 +37,14 @@ def encode_columns(
     return encode_texts(read_texts(), tokenizer, name_files(table.files))
 
 
-def _build_texts(
+def text_batches(
     kind: str, tokens: RaggedArray, columns: int, tokenizer: TokenizerProtocol, options: BatchOptions,
     target: str, values: NDArray[Any], labels: tuple[str, ...] = (),
 ) -> Batches:  # fmt: skip
-    """Return the batches of rows of one text, or of two, each with one of `values` as extra[target]."""
+    """Return the batches of rows of one text, or of two, each with one of `values` as extra[target].
+
+    `tokens` has the ids of the first row's texts, then those of the second's, and so on.
+    """
     template = find_template(tokenizer)
     special, unit = (template.single_count, "texts") if columns == 1 else (template.pair_count, "pairs")
     lengths = tokens.lengths.reshape(-1, columns).sum(1) + special
@@ -80,7 +83,7 @@ def classify(
     columns = [text] if pair is None else [text, pair]
     tokens = encode_columns(source, columns, label, tokenizer, take, options)
     numbers, settled = names.sort(np.array(codes, np.int64))
-    return _build_texts("classify", tokens, len(columns), tokenizer, options, "label", numbers, settled)
+    return text_batches("classify", tokens, len(columns), tokenizer, options, "label", numbers, settled)
 
 
 @takes_options(TaskKeywords, length=128)
@@ -104,7 +107,7 @@ def regress(
     columns = [text] if pair is None else [text, pair]
     tokens = encode_columns(source, columns, score, tokenizer, take, options)
     values = np.array(scores, np.float32)
-    return _build_texts("regress", tokens, len(columns), tokenizer, options, "score", values)
+    return text_batches("regress", tokens, len(columns), tokenizer, options, "score", values)
 
 
 @takes_options(TaskKeywords, length=128)
@@ -120,17 +123,27 @@ def contrast(
 
     `where=("label", "1")` takes only those rows. The other pairs of a batch are the wrong answers.
     """
-    options, template = BatchOptions(**keywords), find_template(tokenizer)
+    options = BatchOptions(**keywords)
     condition, wanted = where or (None, "")
     take = lambda place, value: value == str(wanted)
-    tokens = encode_columns(source, columns, condition, tokenizer, take, options)
+    return pair_batches(
+        encode_columns(source, columns, condition, tokenizer, take, options), tokenizer, options
+    )
+
+
+def pair_batches(
+    tokens: RaggedArray, tokenizer: TokenizerProtocol, options: BatchOptions,
+    scores: NDArray[np.float32] | None = None,
+) -> Batches:  # fmt: skip
+    """Return the batches of two texts each by itself, perhaps with a score as extra["score"]."""
+    template = find_template(tokenizer)
     lengths = tokens.lengths.reshape(-1, 2).max(1) + template.single_count
     order = options.shuffle(len(lengths), tokens.name)  # not by length: that would give answers away
     notes = options.check_lengths(lengths, "pairs", tokens.name)
 
     def make(row: int, epoch: int) -> Row:
         a, b = (template.wrap(tokens[2 * row + i], options.length) for i in (0, 1))
-        return {"tokens": a, "other_tokens": b}
+        return {"tokens": a, "other_tokens": b, **({} if scores is None else {"score": scores[row]})}
 
     return options.build(
         "contrast", tokenizer, order, make, tokens.fingerprint, notes=notes, frame=template.signature

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from heedful.data.batches import (
     join_fingerprints,
     seeded_generator,
 )
-from heedful.data.readers import Column, Source, Table, open_documents
+from heedful.data.readers import Column, Source, Table, are_examples, open_documents
 from heedful.data.token_cache import RaggedArray, encode_texts, tokenize_documents
 from heedful.data.tokenization import Ids, TokenizerProtocol, find_template, tokenizer_signature
 
@@ -92,7 +92,7 @@ def _window_row(windows: TokenWindows, row: int, epoch: int, separate: bool) -> 
 
 @takes_options(TaskKeywords)
 def completion(
-    source: Paths | Table,
+    source: Paths | Table | Sequence[tuple[str, str]],
     tokenizer: TokenizerProtocol,
     *,
     prompt: Column = "prompt",
@@ -106,14 +106,20 @@ def completion(
     completion.
     """
     options, template = BatchOptions(**keywords), find_template(tokenizer, end=True)
-    table, length, before = Table.of(source, options.encoding), options.length, template.before
+    length, before, name = options.length, template.before, "the file"
+    pairs: Iterable[tuple[str, ...]]
+    if are_examples(source, tuple):
+        pairs = cast(Sequence[tuple[str, str]], source)
+    else:
+        table = Table.of(cast(Paths | Table, source), options.encoding)
+        pairs, name = (values for _, values in table.rows(prompt, completion)), name_files(table.files)
 
     def read_texts() -> Iterator[str]:
-        for _, (asked, written) in table.rows(prompt, completion):
+        for asked, written in pairs:
             parted = not asked or asked[-1].isspace() or written[:1].isspace()
             yield from (asked, written if parted else f" {written}")
 
-    encoded = encode_texts(read_texts(), tokenizer, name_files(table.files))
+    encoded = encode_texts(read_texts(), tokenizer, name)
     lengths = encoded.lengths.reshape(-1, 2).sum(1) + template.single_count - 1
     order = options.bucket(lengths, encoded.name)
     notes = options.check_lengths(lengths, "rows", encoded.name)

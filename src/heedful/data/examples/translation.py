@@ -7,6 +7,7 @@ at once.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -127,12 +128,13 @@ class FixedShapeRows:
 
 @takes_options(TaskKeywords)
 def parallel(
-    paths: Paths | Table, tokenizer: TokenizerProtocol, target_tokenizer: TokenizerProtocol | None = None, *,
+    paths: Paths | Table | Sequence[tuple[str, str]], tokenizer: TokenizerProtocol,
+    target_tokenizer: TokenizerProtocol | None = None, *,
     columns: tuple[Column, Column] | None = None, prefix: str = "", start: int | None = None,
     max_tokens: int | None = None, multiple: int = 1, dropout: float = 0.0, cache: str | Path | None = None,
     **keywords: Unpack[TaskKeywords],
 ) -> Batches:  # fmt: skip
-    """A text and what is to be written for it: two files of as many lines, or two columns of a table.
+    """A text and what is to be written for it: two files of as many lines, two columns of a table, or pairs.
 
     Pairs of like length stand together. `max_tokens` bounds rows × longest row (batch then only the rows), as
     translation is usually trained. `prefix` goes before every source text. extra["row"] is the pair's number.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,17 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful import data
 from heedful.core.errors import InputError
 from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions
-from heedful.data.batches import Batches, CollatedRows
+from heedful.data.batches import Batches
+from heedful.data.examples.classification import pair_batches
 from heedful.data.input_files import UnusableRow
 from heedful.models.base import LM, Model
 from heedful.tasks.examples import FIRST, SCORE, SECOND, Examples, Role, is_numeric
 from heedful.tasks.metrics.scores import correlation_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, smallest_limit, truncates, truncation_options
-from heedful.tasks.task import PredictionCall, Task, TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.task import Task, TrainableTask, TrainingDefaults
 from heedful.train.objectives import Term, promote_float32
 from heedful.weights.loading import with_head
 from heedful.weights.pooling import Pooling, pool
@@ -87,6 +86,11 @@ def pair_texts(first: Sequence[Any], second: Any) -> list[tuple[Any, Any]]:
     return list(zip(first, second, strict=True))
 
 
+def two_lists(rows: Sequence[tuple[str, ...]]) -> tuple[Any, ...]:
+    """Return rows of two texts as the first ones and the second ones."""
+    return [row[0] for row in rows], [row[1] for row in rows]
+
+
 def cosine_loss(model: Model, batch: Batch) -> dict[str, Term]:
     """Σ (cos(a, b) − score)², scores between 0 and 1   (Reimers and Gurevych 2019 §3, regression)"""
     assert isinstance(model, LM)
@@ -112,7 +116,7 @@ class SentenceSimilarity(TrainableTask):
     fields = ("source", "sentences")
     command, head, metric, trained_whole = "similarity", "none", "spearman", ()
     training = TrainingDefaults(lr=3e-5, lora_lr=5e-4, epochs=4, length=128)
-    objective = staticmethod(cosine_loss)
+    objective, call_inputs = staticmethod(cosine_loss), staticmethod(two_lists)
     roles: ClassVar[Mapping[str, Role]] = {
         "text": Role("--text", FIRST), "pair": Role("--pair", SECOND), "score": Role("--label", SCORE),
     }  # fmt: skip
@@ -203,19 +207,10 @@ class SentenceSimilarity(TrainableTask):
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         """Return batches of two texts and a score between 0 and 1, extra["score"]."""
-        pairs = data.contrast(
-            examples.table(options.length, 2), self.tokenizer, columns=(0, 1), **row_keywords(options)
-        )
         values = np.array([float(row[-1]) for row in examples.items])
         scores = ((values - values.min()) / (values.max() - values.min())).astype(np.float32)
-        rows = pairs.source
-        assert isinstance(rows, CollatedRows)
-        make = lambda row, epoch: {**rows.make(row, epoch), "score": scores[row]}
-        return replace(pairs, source=CollatedRows(rows.count, make, rows.pad))
-
-    def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
-        _, options = super().prediction_call(examples, **settings)
-        return ([row[0] for row in examples.items], [row[1] for row in examples.items]), options
+        tokens = examples.encode(self.tokenizer, options.length, 2)
+        return pair_batches(tokens, self.tokenizer, options, scores)
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         return correlation_scores([float(row[-1]) for row in examples.items], answers)

@@ -19,7 +19,7 @@ from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile
 from heedful.models.base import Model
-from heedful.tasks.examples import CAPTION, IMAGE, ColumnFlags, Examples, Role
+from heedful.tasks.examples import CAPTION, IMAGE, ColumnFlags, Examples, Role, limit_characters
 from heedful.tasks.generation import GENERATION_BATCH_SIZE, GeneratingTask, TrainableGeneration, clean_text
 from heedful.tasks.metrics.generated import transcriptions
 from heedful.tasks.model_inputs import map_inputs
@@ -91,8 +91,8 @@ class ImageToText(TrainableGeneration):
         return [row[1] for row in examples.items]
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
-        table = examples.table(options.length, 2)
-        images, texts = ([row[i] for row in table.held] for i in (0, 1))
+        images = [row[0] for row in examples.items]
+        texts = limit_characters([row[1] for row in examples.items], options.length)
         start, processor = getattr(self.model, "start_token", None), self.model.image_processor
         return data.image_text(images, texts, self.tokenizer, processor, start=start, **row_keywords(options))
 

@@ -54,6 +54,7 @@ class QuestionAnswering(TrainableTask):
     fields = ("question", "context")
     command, head, objective, metric = "answer", "span", "span", "f1"
     file_kinds, unit, cuts_texts = ("table", "squad"), "questions", False
+    answer_columns = ("answer", "score", "start", "end")
     training = TrainingDefaults(lr=1e-4, lora_lr=1e-3, epochs=3, length=384, steps=300)
     roles: ClassVar[Mapping[str, Role]] = {
         "context": Role("--text", CONTEXT), "question": Role("--pair", QUESTION),
@@ -182,8 +183,15 @@ class QuestionAnswering(TrainableTask):
             "max_question_len": question or question_by_length, "batch_size": batch, "max_answer_len": 30,
             "handle_impossible_answer": any(not one.answers for one in examples.items),
         }  # fmt: skip
-        questions = ({"question": one.question, "context": one.context} for one in examples.items)
-        return (questions,), {name: value for name, value in windows.items() if value is not None} | options
+        questions = self.call_inputs([(one.context, one.question) for one in examples.items])
+        return questions, {name: value for name, value in windows.items() if value is not None} | options
+
+    @classmethod
+    def call_inputs(cls, rows: Sequence[tuple[str, ...]]) -> tuple[Any, ...]:
+        return (({"question": question, "context": context} for context, question in rows),)
+
+    def table_options(self, batch: int, length: int | None, max_tokens: int | None) -> dict[str, Any]:
+        return {"batch_size": batch, "max_seq_len": length}
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         truths = [[text for text, _ in one.answers] for one in examples.items]

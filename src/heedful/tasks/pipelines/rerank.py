@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch.nn.functional as F
 
-from heedful import data
 from heedful.core.checks import check_choice, check_integer
 from heedful.core.errors import InputError
 from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
+from heedful.data.examples.classification import text_batches
 from heedful.data.input_files import UnusableRow
 from heedful.models.base import Model
 from heedful.tasks.examples import DOCUMENT, QUERY, RELEVANCE, Examples, Role, is_numeric, split_by_group
@@ -26,9 +26,9 @@ from heedful.tasks.model_inputs import (
     tokenize,
     truncates,
 )
-from heedful.tasks.pipelines.feature_extraction import pair_texts
+from heedful.tasks.pipelines.feature_extraction import pair_texts, two_lists
 from heedful.tasks.pipelines.text_classification import SCORE_FUNCTIONS
-from heedful.tasks.task import PredictionCall, TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.task import TrainableTask, TrainingDefaults
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.text import Tokenizer
 from heedful.train.objectives import Term, extra_of, promote_float32
@@ -58,7 +58,7 @@ class Rerank(TrainableTask):
         "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
     }
     training = TrainingDefaults(lr=3e-5, lora_lr=5e-4, epochs=4, length=256)
-    objective = staticmethod(relevance_loss)
+    objective, call_inputs = staticmethod(relevance_loss), staticmethod(two_lists)
     roles: ClassVar[Mapping[str, Role]] = {
         "query": Role("--text", QUERY), "document": Role("--pair", DOCUMENT),
         "relevance": Role("--label", RELEVANCE),
@@ -163,16 +163,11 @@ class Rerank(TrainableTask):
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         """Return batches of two texts and a relevance between 0 and 1, extra["score"]."""
-        table = examples.table(options.length, 2)
-        highest = max(1.0, *(float(row[-1]) for row in examples.items))
-        rows = [(*row[:2], str(float(row[2]) / highest)) for row in table.held]
-        return data.regress(
-            replace(table, held=rows), self.tokenizer, text=0, pair=1, score=2, **row_keywords(options)
-        )
-
-    def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
-        _, options = super().prediction_call(examples, **settings)
-        return ([row[0] for row in examples.items], [row[1] for row in examples.items]), options
+        relevance = np.array([float(row[-1]) for row in examples.items])
+        return text_batches(
+            "regress", examples.encode(self.tokenizer, options.length, 2), 2, self.tokenizer, options,
+            "score", (relevance / max(1.0, relevance.max())).astype(np.float32),
+        )  # fmt: skip
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         rows = examples.items

@@ -127,6 +127,7 @@ class Summarization(Text2Text, TrainableGeneration):
     default_generation: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 128}
     request: ClassVar[str] = "Summarize the following text in one or two sentences.\n\n{text}"
     plain_prompt: ClassVar[str] = "{text}\nTL;DR:"  # Radford et al. 2019 §3.6
+    answer_columns = ("summary_text",)
     command, writers = "summarize", "an encoder-decoder or a decoder, such as smollm2-135m-instruct"
     file_kinds = ("table", "lines")
     training = TrainingDefaults(lr=5e-5, lora_lr=5e-4, epochs=3, length=512, batch=8, steps=200)
@@ -163,6 +164,7 @@ class Translation(TrainableGeneration):
     """[{"translation_text"}]: sentence by sentence, white space between them kept."""
 
     needs: ClassVar[str] = "an encoder-decoder that writes"
+    answer_columns = ("translation_text",)
     command, objective, writers = "translate", "translate", "an encoder-decoder"
     file_kinds = ("table", "lines")
     training = TrainingDefaults(lr=3e-4, lora_lr=1e-3, epochs=8, length=256, steps=300)

@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from heedful import data
 from heedful.core.checks import check_choice, check_integer
 from heedful.core.errors import InputError
 from heedful.data.batch_options import BatchOptions
-from heedful.data.batches import BalancedOrder, Batches, CollatedRows
+from heedful.data.batches import BalancedOrder, Batches
+from heedful.data.examples.classification import text_batches
 from heedful.data.input_files import InputFile
 from heedful.models.base import LM, Model
 from heedful.tasks.examples import (
@@ -55,7 +56,6 @@ from heedful.tasks.task import (
     TrainableTask,
     TrainingDefaults,
     parse_table,
-    row_keywords,
 )
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.objectives import Objective
@@ -95,10 +95,9 @@ def read_text_pairs(model: Model, inputs: Sequence[Any]) -> list[str | tuple[str
     return pairs
 
 
-def as_prediction_inputs(examples: Examples) -> list[Any]:
-    """Return examples without their last cell, the answer, as inputs of a pipeline."""
-    pair = lambda row: {"text": row[0], "text_pair": row[1]}
-    return [row[0] if len(row) == 2 else pair(row) for row in examples.items]
+def text_pair_inputs(rows: Sequence[tuple[str, ...]]) -> tuple[Any, ...]:
+    """Return rows of one text or two as the input of a pipeline."""
+    return ([row[0] if len(row) == 1 else {"text": row[0], "text_pair": row[1]} for row in rows],)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,6 +113,9 @@ class TextClassification(TrainableTask):
     command, head = "classify", "classify"
     training = TrainingDefaults(lr=5e-5, lora_lr=1e-3, epochs=4, length=256, many_labels_lr=2e-4)
     roles: ClassVar[Mapping[str, Role]] = {**INPUT_ROLES["classify"], "label": Role("--label", LABEL)}
+
+    answer_columns = ("label", "score")
+    call_inputs = staticmethod(text_pair_inputs)
 
     label_kind: LabelKind = None  # type: ignore[assignment]  # None: as the model's config.json says
 
@@ -334,32 +336,35 @@ class TextClassification(TrainableTask):
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         """Return batches of texts with extra["label"]: (B,), or (B, C) with 1 for each label that holds."""
-        pair, several = len(examples.items[0]) == 3, self.label_kind.several
-        # The builder takes one label for a row; several are put into the batches below.
-        rows = [(*row[:-1], self.labels[0]) if several else row for row in examples.items]
-        batches = data.classify(
-            replace(examples, items=rows).table(options.length, 1 + pair), self.tokenizer, text=0,
-            pair=1 if pair else None, label=1 + pair, labels=self.labels, **row_keywords(options),
-        )  # fmt: skip
-        number = {name: i for i, name in enumerate(self.labels)}
-        if several:
-            truth = np.zeros((len(examples), len(number)), np.float32)
+        columns, number = len(examples.items[0]) - 1, {name: i for i, name in enumerate(self.labels)}
+        if self.label_kind.several:
+            truth: NDArray[Any] = np.zeros((len(examples), len(number)), np.float32)
             for i, row in enumerate(examples.items):
                 truth[i, [number[label] for label in row[-1]]] = 1
-            source = batches.source
-            assert isinstance(source, CollatedRows)
-            make = lambda row, epoch: {**source.make(row, epoch), "label": truth[row]}
-            return replace(batches, source=CollatedRows(source.count, make, source.pad))
+        else:
+            truth = np.array([number[row[-1]] for row in examples.items], np.int64)
+        batches = text_batches(
+            "classify", examples.encode(self.tokenizer, options.length, columns), columns, self.tokenizer,
+            options, "label", truth, tuple(self.labels),
+        )  # fmt: skip
         if self.label_kind.balanced:
-            labels = np.array([number[row[-1]] for row in examples.items], np.int64)
-            order = BalancedOrder(range(len(labels)), labels, options.batch, options.seed)
+            order = BalancedOrder(range(len(truth)), truth, options.batch, options.seed)
             return replace(batches, order=order, settings={**batches.settings, "balanced": True})
         return batches
 
     def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
-        _, options = super().prediction_call(examples, **settings)
-        all_labels = {"top_k": None} if self.label_kind.several else {}
-        return (as_prediction_inputs(examples),), all_labels | options
+        inputs, options = super().prediction_call(examples, **settings)
+        return inputs, ({"top_k": None} if self.label_kind.several else {}) | options
+
+    def table_options(self, batch: int, length: int | None, max_tokens: int | None) -> dict[str, Any]:
+        options = super().table_options(batch, length, max_tokens)
+        return options | ({"top_k": None} if self.label_kind.several else {})
+
+    def answer_cells(self, answer: Any) -> dict[str, Any]:
+        if not self.label_kind.several:
+            return super().answer_cells(answer)
+        holding = [row for row in answer if row["score"] >= THRESHOLD]
+        return {name: [row[name] for row in holding] for name in self.answer_columns}
 
     def answer_examples(self, examples: Examples, **settings: Any) -> list[Any]:
         file = f"{examples.path}, " if examples.path else ""

@@ -110,6 +110,9 @@ class TextGeneration(ScoredByPerplexity):
         one = isinstance(text_inputs, str) or is_chat(text_inputs)
         return predict_batch([text_inputs])[0] if one else map_inputs(text_inputs, predict_batch, batch_size)
 
+    def table_options(self, batch: int, length: int | None, max_tokens: int | None) -> dict[str, Any]:
+        return super().table_options(batch, length, max_tokens) | {"return_full_text": False}
+
     def prompt_parts(self, inputs: Any) -> list[tuple[list[int], str]]:
         return [(self.prompt_ids(inputs, "", None), "")]
 
@@ -395,6 +398,16 @@ class Conversational(ScoredByPerplexity):
         note = f"{len(left_out):,} of {len(examples):,} conversations are left out: {first[0]}, {first[1]}"
         return replace(made, notes=(*made.notes, note)) if left_out else made
 
+    @classmethod
+    def call_inputs(cls, rows: Sequence[tuple[str, ...]]) -> tuple[Any, ...]:
+        return ((list(read_prompt(row[0])) for row in rows),)
+
+    def table_options(self, batch: int, length: int | None, max_tokens: int | None) -> dict[str, Any]:
+        return {"batch_size": batch, "max_new_tokens": max_tokens}
+
+    def answer_cells(self, answer: Any) -> dict[str, Any]:
+        return {"generated_text": answer[-1]["content"]}
+
     def prompt_parts(self, inputs: Any) -> list[tuple[list[int], str]]:
         return [(self.chat_ids(inputs), "")]
 
@@ -446,3 +459,19 @@ def message_text(content: Any) -> str | None:
     parts = content if isinstance(content, list) else [content]
     texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
     return "".join(texts) if texts and len(texts) == len(parts) else None
+
+
+def read_prompt(cell: str) -> Sequence[Mapping[str, Any]]:
+    """Return a conversation to be continued: a text of the user, or messages without the last answer."""
+    try:
+        messages = json.loads(cell)
+    except ValueError:
+        messages = None
+    if not isinstance(messages, list):
+        return [{"role": "user", "content": cell}]
+    if messages and isinstance(messages[-1], dict) and messages[-1].get("role") == "user":
+        return messages
+    try:
+        return read_messages(cell)[:-1]
+    except UnusableRow as error:
+        raise InputError(f"there is a row {error}: {cell[:60]}", hint="leave it out") from None

@@ -9,24 +9,23 @@ its weights, W' = scale · W and b' = scale · b + mean: any program that opens 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from heedful import data
 from heedful.core.errors import InputError
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
+from heedful.data.examples.classification import text_batches
 from heedful.data.input_files import UnusableRow
 from heedful.models.base import Model
 from heedful.tasks.examples import INPUT_ROLES, NUMBER, Examples, Role, is_numeric
 from heedful.tasks.metrics.scores import regression_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
-from heedful.tasks.pipelines.text_classification import as_prediction_inputs, read_text_pairs
-from heedful.tasks.task import PredictionCall, TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.pipelines.text_classification import read_text_pairs, text_pair_inputs
+from heedful.tasks.task import TrainableTask, TrainingDefaults
 from heedful.tasks.task_specification import TaskSpecification
 
 SCALE_KEY = "regression"  # of config.json while a head learns, or if it has no bias: {"mean": …, "scale": …}
@@ -41,6 +40,7 @@ class TextRegression(TrainableTask):
     head_settings: ClassVar[Mapping[str, Any]] = {"problem_type": "regression"}
     training = TrainingDefaults(lr=1e-4, lora_lr=1e-3, epochs=4, length=256)
     roles: ClassVar[Mapping[str, Role]] = {**INPUT_ROLES["classify"], "number": Role("--label", NUMBER)}
+    call_inputs = staticmethod(text_pair_inputs)
 
     def predict(
         self,
@@ -113,18 +113,12 @@ class TextRegression(TrainableTask):
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         """Return batches of one text or two, and the standardised number, extra["score"]."""
-        scale, texts = self.model.hf_config[SCALE_KEY], len(examples.items[0]) - 1
-        table = examples.table(options.length, texts)
-        standardised = lambda number: str((float(number) - scale["mean"]) / scale["scale"])
-        rows = [(*row[:-1], standardised(row[-1])) for row in table.held]
-        return data.regress(
-            replace(table, held=rows), self.tokenizer, text=0, pair=1 if texts == 2 else None, score=texts,
-            **row_keywords(options),
+        scale, columns = self.model.hf_config[SCALE_KEY], len(examples.items[0]) - 1
+        numbers = np.array([float(row[-1]) for row in examples.items])
+        return text_batches(
+            "regress", examples.encode(self.tokenizer, options.length, columns), columns, self.tokenizer,
+            options, "score", ((numbers - scale["mean"]) / scale["scale"]).astype(np.float32),
         )  # fmt: skip
-
-    def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
-        _, options = super().prediction_call(examples, **settings)
-        return (as_prediction_inputs(examples),), options
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         truths = [float(row[-1]) for row in examples.items]

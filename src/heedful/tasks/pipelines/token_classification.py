@@ -90,6 +90,7 @@ class TokenClassification(TrainableTask):
     form_options: ClassVar[Mapping[str, Any]] = {"aggregation_strategy": "first"}
     command, head, objective, metric = "tag", "tag", "tag", "f1"
     file_kinds, unit, label_unit = ("table", "conll"), "sentences", "tags"
+    answer_columns = ("spans",)
     training = TrainingDefaults(lr=1e-4, lora_lr=1e-3, epochs=5, length=256)
     roles: ClassVar[Mapping[str, Role]] = {"words": Role("--text", WORDS), "tags": Role("--label", TAGS)}
 
@@ -260,7 +261,14 @@ class TokenClassification(TrainableTask):
 
     def prediction_call(self, examples: Examples, **settings: Any) -> PredictionCall:
         every_token = {"aggregation_strategy": "none", "ignore_labels": ()}
-        return super().prediction_call(examples, **(settings | every_token))
+        _, options = super().prediction_call(Examples([], []), **(settings | every_token))
+        return (self.texts(examples),), options
+
+    def table_options(self, batch: int, length: int | None, max_tokens: int | None) -> dict[str, Any]:
+        return {"batch_size": batch, "aggregation_strategy": "first"}  # long texts are read in windows
+
+    def answer_cells(self, answer: Any) -> dict[str, Any]:
+        return {"spans": answer}
 
     def answer_examples(self, examples: Examples, **settings: Any) -> list[Any]:
         check_labels(self.model, [(tag, one.where) for one in examples.items for tag in one.tags])

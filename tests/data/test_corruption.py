@@ -11,6 +11,7 @@ from heedful.core.errors import ConfigError, InputError
 from heedful.data.batch import IGNORE
 from heedful.data.examples import corruption as corrupt
 from heedful.data.examples.corruption import Masking, Noise
+from tests.data.toy import restore_spans
 from tests.refusal import refused
 
 V, MASK = 1000, 3
@@ -110,7 +111,7 @@ def test_source_and_target_of_spans_together_are_the_text(sentinels: range, leng
     for seed in range(20):
         ids = rng(seed).integers(0, V, length)
         source, target = corrupt.corrupt_spans(ids, rng(seed), sentinels)
-        assert (corrupt.restore_spans(source, target, sentinels) == ids).all()
+        assert (restore_spans(source, target, sentinels) == ids).all()
         noise, count = corrupt.span_counts(length)
         assert len(source) == length - noise + count
         assert len(target) == noise + count

@@ -17,7 +17,7 @@ from heedful.data.examples.masking import decoder_row
 from heedful.data.examples.translation import PairRows
 from heedful.data.token_cache import ragged_array
 from heedful.data.tokenization import Template
-from tests.data.toy import Letters, Words
+from tests.data.toy import Letters, Words, restore_spans
 from tests.refusal import refused
 
 WORDS = [f"w{i}" for i in range(100)]
@@ -47,8 +47,8 @@ def test_spans_and_the_rest_are_the_text_and_lengths_are_exact(path: Path, words
     assert batch.valid is None
     for source, labels in zip(batch.tokens, batch.labels, strict=True):
         assert source[-1] == labels[-1] == words.sep
-        assert len(corrupt.restore_spans(source[:-1].numpy(), labels[:-1].numpy(), marks)) == raw
-    whole = corrupt.restore_spans(batch.tokens[0, :-1].numpy(), batch.labels[0, :-1].numpy(), marks)
+        assert len(restore_spans(source[:-1].numpy(), labels[:-1].numpy(), marks)) == raw
+    whole = restore_spans(batch.tokens[0, :-1].numpy(), batch.labels[0, :-1].numpy(), marks)
     text = [words.ids[w] for w in path.read_text().split()]
     assert str(whole.tolist())[1:-1] in str(text)
 

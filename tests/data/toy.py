@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
+from heedful.data.tokenization import Ids
+
 SPECIAL = ("[PAD]", "[EOS]", "[BOS]", "[MASK]", "[CLS]", "[SEP]", "[UNK]")
 
 
@@ -76,3 +80,17 @@ class Words:
 
     def decode(self, ids: Sequence[int]) -> str:
         return " ".join(self.names[i] for i in ids)
+
+
+def restore_spans(source: Ids, target: Ids, sentinels: Sequence[int]) -> Ids:
+    """Return the text before `corrupt_spans`: each sentinel replaced by what follows it in the target."""
+    marks = set(sentinels)
+    fill: dict[int, list[int]] = {}
+    now: list[int] = []
+    for token in target.tolist():
+        if token in marks:
+            now = fill.setdefault(token, [])
+        else:
+            now.append(token)
+    out = [t for token in source.tolist() for t in (fill.get(token, []) if token in marks else [token])]
+    return np.array(out, np.int64)

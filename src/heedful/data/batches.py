@@ -290,20 +290,16 @@ class IterableBatches:
             try:
                 self._batch = as_batch(next(self._iterator))
             except StopIteration:
-                self._start_again(step)
+                if self._count == self._starts:  # the last pass gave nothing
+                    given = f"the data ended after {self._count} batches, before step {step + 1}"
+                    raise InputError(
+                        given if self._count else "the data has no batch",
+                        hint="give data that can be iterated again (a list, a DataLoader), or fewer steps",
+                    ) from None
+                self._iterator, self._epoch, self._starts = iter(self.items), self._epoch + 1, self._count
             else:
                 self._count += 1
         return cast(Batch, self._batch)
-
-    def _start_again(self, step: int) -> None:
-        """Begin the next pass, or raise InputError if the last one gave nothing."""
-        if self._count == self._starts:
-            given = f"the data ended after {self._count} batches, before step {step + 1}"
-            raise InputError(
-                given if self._count else "the data has no batch",
-                hint="give data that can be iterated again (a list, a DataLoader), or fewer steps",
-            )
-        self._iterator, self._epoch, self._starts = iter(self.items), self._epoch + 1, self._count
 
     def epoch(self, step: int) -> int:
         """Return the number of the pass that the newest batch is from."""

@@ -139,11 +139,27 @@ def find_input_file(path: str, encoding: str) -> tuple[Path, str]:
 
 
 def table_rows(file: Path, encoding: str, header: bool) -> tuple[tuple[str, ...], Iterator[Row]]:
-    """Return the names of a table's columns as its header has them, and its rows one by one."""
+    """Return the names of a table's columns as its header has them, and its rows one by one.
+
+    Columns without names are counted from 0.
+    """
     kind = TABLE_KINDS.get(stem_path(file).suffix.lower()) or find_delimiter(file, encoding)
     if kind in FIELD_KINDS:
         return (), (Row(where, values) for where, values in read_objects(file, encoding))
-    return delimited_rows(file, encoding, header, kind)
+    table = Table(file, encoding=encoding, delimiter=kind)
+    first = table.names
+    if not first:
+        raise InputError(f"{file} is empty")
+    # The first line tells the delimiter: what a spreadsheet writes is not always what the name says.
+    alone = len(first) == 1 and kind != "xlsx"
+    other = next((d for d in DELIMITERS if d in first[0]), None) if alone else None
+    if other is not None:
+        table = replace(table, delimiter=other)
+        first = table.names
+    names = first if header else tuple(map(str, range(len(first))))
+    rows = replace(table, header=header).rows(*range(len(first)))
+    place = lambda where: where.removeprefix(f"{table.files[0]}, ")
+    return names, (Row(place(where), dict(zip(names, values, strict=True))) for where, values in rows)
 
 
 def column_names(rows: Iterable[Row]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -172,7 +188,8 @@ def table_in_memory(data: Any, name: str = "data") -> InputFile:
     elif hasattr(data, "notna") and hasattr(data, "to_dict"):  # pandas, of which NaN is a missing value
         values = data.astype(object).where(data.notna(), None).to_dict("records")
     elif hasattr(data, "column_names") and hasattr(data, "features"):  # datasets
-        labels = {column: class_names(feature) for column, feature in data.features.items()}
+        named = lambda f: getattr(f, "names", None) or getattr(getattr(f, "feature", None), "names", None)
+        labels = {column: named(feature) for column, feature in data.features.items()}
         values = ({column: name_classes(v, labels[column]) for column, v in row.items()} for row in data)
     elif isinstance(data, Mapping):
         if len({len(column) for column in data.values()}) > 1:
@@ -194,12 +211,6 @@ def _row_values(row: Any, name: str, number: int) -> dict[str, Any]:
         raise InputError(f"{name}, row {number} must be a dict, a tuple or a text; got {row!r:.60}")
     cells = row.items() if isinstance(row, Mapping) else enumerate(row)
     return {str(column): v.tolist() if hasattr(v, "tolist") else v for column, v in cells}
-
-
-def class_names(feature: Any) -> Sequence[str] | None:
-    """Return the names of the classes in a Dataset's column, or in its lists; None: it has no classes."""
-    names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
-    return names if isinstance(names, Sequence) else None
 
 
 def name_classes(value: Any, names: Sequence[str] | None) -> Any:
@@ -260,28 +271,6 @@ def has_tagged_words(path: Path, encoding: str) -> bool:
     tags = {cells[-1] for cells in filled}
     entity = any(re.fullmatch(r"[BIES]-\w+", tag) for tag in tags)
     return len(widths) == 1 and widths.pop() > 1 and entity
-
-
-def delimited_rows(
-    path: Path, encoding: str, header: bool, delimiter: str
-) -> tuple[tuple[str, ...], Iterator[Row]]:
-    """Return the names of the columns and every row; the first line tells the delimiter.
-
-    Columns without names are counted from 0.
-    """
-    table = Table(path, encoding=encoding, delimiter=delimiter)
-    first = table.names
-    if not first:
-        raise InputError(f"{path} is empty")
-    alone = len(first) == 1 and delimiter != "xlsx"
-    other = next((d for d in DELIMITERS if d in first[0]), None) if alone else None
-    if other is not None:
-        table = replace(table, delimiter=other)
-        first = table.names
-    names = first if header else tuple(map(str, range(len(first))))
-    rows = replace(table, header=header).rows(*range(len(first)))
-    place = lambda where: where.removeprefix(f"{table.files[0]}, ")
-    return names, (Row(place(where), dict(zip(names, values, strict=True))) for where, values in rows)
 
 
 def cell_text(value: Any) -> str:

@@ -106,22 +106,18 @@ def read_examples(
             f"{task.command} reads one table or two files of lines", hint=f"got {len(files)} files"
         )
     parts = [read_one_file(task, model, path, request, flags, learnt) for path in files]
-    examples = parts[0] if len(parts) == 1 else join_examples(parts)
+    examples = parts[0]
+    if len(parts) > 1:
+        name = lambda part, where: f"{part.path}, {where}" if part.path else where
+        examples = Examples(
+            [item for part in parts for item in part.items],
+            [name(part, where) for part in parts for where in part.locations],
+            examples.columns, tuple(note for part in parts for note in part.notes),
+            unused=tuple(dict.fromkeys(name for part in parts for name in part.unused)),
+        )  # fmt: skip
     columns = {"columns": list(examples.columns.values())} if examples.columns else {}
     columns |= {"unused_columns": list(examples.unused)} if examples.unused else {}
     return examples, columns | ({"left_out": list(examples.notes)} if examples.notes else {})
-
-
-def join_examples(parts: Sequence[Examples]) -> Examples:
-    """Return the examples of several files as one."""
-    name = lambda part, where: f"{part.path}, {where}" if part.path else where
-    return Examples(
-        [item for part in parts for item in part.items],
-        [name(part, where) for part in parts for where in part.locations],
-        parts[0].columns,
-        tuple(note for part in parts for note in part.notes),
-        unused=tuple(dict.fromkeys(name for part in parts for name in part.unused)),
-    )
 
 
 def take_columns(settings: dict[str, Any], flags: ColumnFlags) -> dict[str, str | None]:
@@ -166,7 +162,12 @@ def read_one_file(
     )
     in_memory = path in request.tables
     if "lines" in task.file_kinds and not in_memory:
-        check_table(task, path)
+        try:
+            table_delimiter(expand_paths(path)[0])
+        except InputError:
+            needs = "one .csv, .tsv or .jsonl file with both, or two files of as many lines"
+            what = f"{task.command} needs texts and what is expected of them: {needs}"
+            raise InputError(what, hint=f"got {path} alone") from None
     numbers = bool(named) and all(name.isdigit() for name in named)
     source = request.tables[path] if in_memory else read(not numbers)
     usual = {name for role in task.roles.values() for name in role.names}
@@ -188,18 +189,6 @@ def read_one_file(
         learnt.check_columns(path, examples.columns, task.roles)
         examples = merge_labels(examples, learnt.labels) if learnt.merge_labels else examples
     return replace(examples, unused=tuple(list_unused(source, examples.columns)))
-
-
-def check_table(task: type[TrainableTask], path: str) -> None:
-    """Raise InputError for a file that is not a table."""
-    try:
-        table_delimiter(expand_paths(path)[0])
-    except InputError:
-        raise InputError(
-            f"{task.command} needs texts and what is expected of them: one .csv, .tsv or .jsonl file with "
-            "both, or two files of as many lines",
-            hint=f"got {path} alone",
-        ) from None
 
 
 def default_task(model: Model, files: Sequence[str] = ()) -> str:

@@ -105,8 +105,9 @@ class RowPredictor:
     @property
     def new_columns(self) -> tuple[str, ...]:
         """The names of the columns that predictions add."""
-        vectors = self.command == "embed" or not isinstance(self.task, TrainableTask)
-        return ("vector",) if vectors else self.task.answer_columns
+        if self.command == "embed" or not isinstance(self.task, TrainableTask):
+            return ("vector",)
+        return self.task.answer_columns
 
     def choose_columns(self, source: InputFile, flags: ColumnFlags) -> dict[str, str]:
         """Return which columns are read, by their roles."""

@@ -451,17 +451,17 @@ class OpenDomain:
             for answered in takewhile(lambda row: row["answer"], answers)  # likelier than that there is none
         ]
         confident = sorted((r for r in rows if r["score"] >= self.min_score), key=lambda r: -r["score"])
-        best = confident[:top_k] or [self._no_answer_row(near[0], rows)]
+        best = confident[:top_k]
+        if not best:
+            sure = 1.0 - max((row["score"] for row in rows), default=0.0)
+            passage = self.passages[near[0]["index"]]
+            best = [
+                {"answer": "", "score": sure, "known": False, "file": passage.file, "start": passage.start,
+                 "end": passage.end, "passage": passage.text, "similarity": near[0]["score"]}
+            ]  # fmt: skip
         return best[0] if top_k == 1 else best
 
     def _row(self, passage: Passage, similarity: float, answer: dict[str, Any]) -> dict[str, Any]:
         place = {"start": passage.start + answer["start"], "end": passage.start + answer["end"]}
         row = {"answer": answer["answer"], "score": answer["score"] * max(similarity, 0.0), "known": True}
         return row | {"file": passage.file, **place, "passage": passage.text, "similarity": similarity}
-
-    def _no_answer_row(self, nearest: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
-        passage = self.passages[nearest["index"]]
-        sure = 1.0 - max((row["score"] for row in rows), default=0.0)
-        row = {"answer": "", "score": sure, "known": False, "file": passage.file}
-        place = {"start": passage.start, "end": passage.end}
-        return row | place | {"passage": passage.text, "similarity": nearest["score"]}

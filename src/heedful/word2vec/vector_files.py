@@ -99,30 +99,22 @@ def read_tensor_file(path: Path, mmap: bool = False) -> tuple[Tensors, dict[str,
         )
     if not mmap and DIGEST in metadata:
         header_bytes = min((span.start for span in spans.values()), default=path.stat().st_size)
-        _check_digest(path, header_bytes, tensors, metadata[DIGEST])
-    return tensors, _parse_state(path, metadata.get("state", ""))
-
-
-def _check_digest(path: Path, header_bytes: int, tensors: Tensors, recorded_digest: str) -> None:
-    with path.open("rb") as file:
-        header = file.read(header_bytes).replace(recorded_digest.encode(), BLANK_DIGEST.encode(), 1)
-    digest = hashlib.sha256(header)
-    for tensor in tensors.values():
-        digest.update(tensor.data)
-    if digest.hexdigest() != recorded_digest:
-        raise CorruptFile(f"{path} is damaged: its checksum is another", hint=HINT)
-
-
-def _parse_state(path: Path, text: str) -> dict[str, Any]:
+        with path.open("rb") as file:
+            header = file.read(header_bytes).replace(metadata[DIGEST].encode(), BLANK_DIGEST.encode(), 1)
+        digest = hashlib.sha256(header)
+        for tensor in tensors.values():
+            digest.update(tensor.data)
+        if digest.hexdigest() != metadata[DIGEST]:
+            raise CorruptFile(f"{path} is damaged: its checksum is another", hint=HINT)
     try:
-        state: dict[str, Any] = json.loads(text)
+        state: dict[str, Any] = json.loads(metadata.get("state", ""))
         settings, history = state["settings"], state.get("history", [])
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         settings, history = False, []
     sound = isinstance(settings, dict | None) and isinstance(history, list)
     if not sound or not all(isinstance(loss, int | float) for loss in history):
         raise CorruptFile(f"{path} has lost its settings", hint=HINT)
-    return state
+    return tensors, state
 
 
 def pack_tables(
@@ -227,13 +219,18 @@ def read_vector_file(path: Path, format: str | None = None, limit: int | None = 
     """Read the words and the table of a word2vec or GloVe file; only the first `limit` words if given."""
     with open_bytes(path, CorruptFile) as file:
         first = file.readline(READ_BYTES)
-        size = _parse_header(first)
+        parts = first.split()
+        sizes = [int(part) for part in parts] if len(parts) == 2 and all(p.isdigit() for p in parts) else [0]
+        size = sizes if min(sizes) > 0 else None  # V and D, if the line is a word2vec header
         if format is None and stem_path(path).suffix == ".bin":
             format = "binary"
         if format == "glove" or (
             format is None and size is None and not re.fullmatch(rb"-?\d+ -?\d+\s*", first)
         ):
-            return _read_text(chain([first], file), path, None, _count_columns(first, path), limit)
+            if len(parts) < 2 or not _is_number_row(parts):
+                what = f"the first line {first[:40]!r} is neither 'words dimensions' nor a word and numbers"
+                raise CorruptFile(f"{path}: {what}", hint="it is not a word2vec or GloVe file")
+            return _read_text(chain([first], file), path, None, len(parts) - 1, limit)
         if size is None:
             raise CorruptFile(
                 f"{path}: the first line must be two whole numbers above 0, words and dimensions, not "
@@ -242,19 +239,13 @@ def read_vector_file(path: Path, format: str | None = None, limit: int | None = 
             )
         count, dim = size
         sample = file.read(SAMPLE_BYTES)
-        if format == "binary" or (format is None and _looks_binary(sample, dim)):
+        row = sample.split(b"\n", 1)[0].split()
+        # The first row is not a word and D numbers, as it would be in a text file.
+        binary = not _is_number_row(row) or (len(row) != dim + 1 and len(sample) < SAMPLE_BYTES)
+        if format == "binary" or (format is None and binary):
             return _read_binary(file, sample, path, count, dim, limit)
         *lines, tail = sample.split(b"\n")
         return _read_text(chain(lines, [tail + file.readline()], file), path, count, dim, limit)
-
-
-def _parse_header(line: bytes) -> tuple[int, int] | None:
-    """Return (V, D) if the line is a word2vec header with sizes above 0."""
-    parts = line.split()
-    if len(parts) != 2 or not all(part.isdigit() for part in parts):
-        return None
-    count, dim = int(parts[0]), int(parts[1])
-    return (count, dim) if count > 0 and dim > 0 else None
 
 
 def _is_number_row(parts: list[bytes]) -> bool:
@@ -264,23 +255,6 @@ def _is_number_row(parts: list[bytes]) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _looks_binary(sample: bytes, dim: int) -> bool:
-    """Return whether the first row is not a word and D numbers, as it would be in a text file."""
-    parts = sample.split(b"\n", 1)[0].split()
-    return not _is_number_row(parts) or (len(parts) != dim + 1 and len(sample) < SAMPLE_BYTES)
-
-
-def _count_columns(first: bytes, path: Path) -> int:
-    """Return the number of dimensions of a GloVe file by its first line."""
-    parts = first.split()
-    if len(parts) < 2 or not _is_number_row(parts):
-        raise CorruptFile(
-            f"{path}: the first line {first[:40]!r} is neither 'words dimensions' nor a word and numbers",
-            hint="it is not a word2vec or GloVe file",
-        )
-    return len(parts) - 1
 
 
 def _read_text(
@@ -316,7 +290,13 @@ def _read_text(
 def _read_binary(
     file: IO[bytes], sample: bytes, path: Path, count: int, dim: int, limit: int | None
 ) -> WordsAndTable:
-    _check_file_size(path, count, dim)
+    expected, actual = count * (4 * dim + 1), path.stat().st_size
+    if stem_path(path) == path and expected > actual:  # before memory is taken
+        raise CorruptFile(
+            f"{path} is truncated or its first line is wrong: {count:,} words of {dim} dimensions need "
+            f"{expected:,} bytes and it has {actual:,}",
+            hint=HINT,
+        )
     rows = count if limit is None else min(count, limit)
     words: list[str] = []
     table = np.empty((rows, dim), dtype=np.float32)
@@ -339,17 +319,6 @@ def _read_binary(
     if limit is None and (data[at:].strip(b"\n") or file.read(2).strip(b"\n")):
         raise CorruptFile(f"{path} goes on after word {count:,}, the last its first line promises", hint=HINT)
     return words, table
-
-
-def _check_file_size(path: Path, count: int, dim: int) -> None:
-    """Raise CorruptFile, before memory is taken, if the file cannot hold what its header says."""
-    expected, actual = count * (4 * dim + 1), path.stat().st_size
-    if stem_path(path) == path and expected > actual:
-        raise CorruptFile(
-            f"{path} is truncated or its first line is wrong: {count:,} words of {dim} dimensions need "
-            f"{expected:,} bytes and it has {actual:,}",
-            hint=HINT,
-        )
 
 
 def check_vectors(path: Path, words: list[str], table: np.ndarray) -> None:

@@ -7,7 +7,6 @@ prompt that the model will see, and its tokens are those that the prompt will ha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, Unpack
 
 import numpy as np
@@ -23,14 +22,6 @@ from heedful.data.tokenization import Ids, TokenizerProtocol, tokenizer_signatur
 Chat = Sequence[Mapping[str, Any]]
 Piece = tuple[str, bool]  # of a conversation's text, and whether the assistant writes it
 ENOUGH_BATCHES = 8  # of packed rows: of fewer, an epoch would have too few steps
-
-
-@dataclass(frozen=True)
-class EncodedRows:
-    """The tokens of rows, and of all of them one after another whether the assistant writes them."""
-
-    tokens: RaggedArray
-    learnt: NDArray[np.bool_]
 
 
 class ChatTokenizer(TokenizerProtocol, Protocol):
@@ -73,8 +64,10 @@ def split_answers(messages: Chat, tokenizer: ChatTokenizer) -> list[list[Piece]]
     return rows[::-1]
 
 
-def encode_rows(rows: Sequence[Sequence[Piece]], tokenizer: ChatTokenizer, name: str) -> EncodedRows:
-    """Return the tokens of rows, and which of them the assistant writes.
+def encode_rows(
+    rows: Sequence[Sequence[Piece]], tokenizer: ChatTokenizer, name: str
+) -> tuple[RaggedArray, NDArray[np.bool_]]:
+    """Return the tokens of rows, and of all of them one after another whether the assistant writes them.
 
     A piece is tokenised after the one before, because some tokenizers begin every text with a space. A piece
     whose first characters would join a token of the piece before is tokenised by itself. So a prompt is read
@@ -95,7 +88,7 @@ def encode_rows(rows: Sequence[Sequence[Piece]], tokenizer: ChatTokenizer, name:
             number += 1
         tokens.append(np.concatenate(ids))
         learnt.append(np.concatenate(marks))
-    return EncodedRows(ragged_array(tokens, name), np.concatenate(learnt))
+    return ragged_array(tokens, name), np.concatenate(learnt)
 
 
 @takes_options(TextKeywords)
@@ -122,16 +115,16 @@ def chats(
             raise InputError(f"conversation {number} has no answer to learn", hint=hint)
         split += pieces
         answer_count += answers
-    encoded = encode_rows(split, tokenizer, name)
+    encoded, answered = encode_rows(split, tokenizer, name)
 
     def read_conversation(number: int) -> tuple[Ids, Ids]:
         """The tokens of a conversation that are read, and their labels."""
-        ids = encoded.tokens[number]
-        learnt = encoded.learnt[slice(*encoded.tokens.offsets[number : number + 2])]
+        ids = encoded[number]
+        learnt = answered[slice(*encoded.offsets[number : number + 2])]
         labels = np.where(learnt[1:], ids[1:], IGNORE)
         return ids[:-1][-options.length :], labels[-options.length :]
 
-    lengths = encoded.tokens.lengths - 1
+    lengths = encoded.lengths - 1
     notes = options.check_lengths(lengths, "conversations", name)
     if left := answer_count - sum(answer for pieces in split for _, answer in pieces):
         is_are = "answer of {:,} is" if left == 1 else "answers of {:,} are"
@@ -139,7 +132,7 @@ def chats(
         notes += (f"{left:,} {is_are.format(answer_count)} not learnt: {why}",)
     rows = pack_rows(np.minimum(lengths, options.length), options.length)
     packed = options.packed and len(rows) >= ENOUGH_BATCHES * options.batch
-    data = join_fingerprints(encoded.tokens.fingerprint, fingerprint_arrays((encoded.learnt,)))
+    data = join_fingerprints(encoded.fingerprint, fingerprint_arrays((answered,)))
     settings: dict[str, Any] = {"tokenizer": tokenizer_signature(tokenizer), "packed": packed}
     if not packed:
         make_one = lambda row, epoch: dict(zip(("tokens", "labels"), read_conversation(row), strict=True))

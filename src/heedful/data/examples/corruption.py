@@ -2,7 +2,7 @@
 
 mask_tokens, choose_tokens       BERT (Devlin et al. 2019 §3.1); whole words (their repository, 2019)
 replace_tokens                   ELECTRA's replaced tokens, without a generator (Clark et al. 2020 §3.1)
-corrupt_spans, restore_spans     T5's span corruption (Raffel et al. 2020 §3.1.4)
+corrupt_spans                    T5's span corruption (Raffel et al. 2020 §3.1.4)
 NOISES                           BART's five noises (Lewis et al. 2020 §2.2)
 """
 
@@ -156,20 +156,6 @@ def corrupt_spans(
         pieces += [stays, [sentinel]]
         cut += [[sentinel], goes]
     return np.concatenate(pieces).astype(np.int64), np.concatenate(cut).astype(np.int64)
-
-
-def restore_spans(source: Ids, target: Ids, sentinels: Sequence[int]) -> Ids:
-    """Return the text before `corrupt_spans`: each sentinel replaced by what follows it in the target."""
-    marks = set(sentinels)
-    fill: dict[int, list[int]] = {}
-    now: list[int] = []
-    for token in target.tolist():
-        if token in marks:
-            now = fill.setdefault(token, [])
-        else:
-            now.append(token)
-    out = [t for token in source.tolist() for t in (fill.get(token, []) if token in marks else [token])]
-    return np.array(out, np.int64)
 
 
 @dataclass(frozen=True)

@@ -59,15 +59,12 @@ def next_token(
         order = options.bucket(lengths[usable], tokens.name)
         hint = "raise length, pass packed=True to cut them into rows"
         notes = options.check_lengths(lengths[usable], "documents", tokens.name, hint)
-        make = lambda row, epoch: _document_row(tokens[int(usable[row])][: options.length + 1])
+        whole = lambda row: tokens[int(usable[row])][: options.length + 1]
+        make = lambda row, epoch: {"tokens": whole(row)[:-1], "labels": whole(row)[1:]}
     return options.build(
         "next_token", tokenizer, order, make, tokens.fingerprint, notes=notes,
         tokenizer=tokenizer_signature(tokenizer), packed=options.packed, apart=apart,
     )  # fmt: skip
-
-
-def _document_row(ids: Ids) -> Row:
-    return {"tokens": ids[:-1], "labels": ids[1:]}
 
 
 def _window_row(windows: TokenWindows, row: int, epoch: int, separate: bool) -> Row:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
@@ -207,20 +206,15 @@ def _sentence_pair(
     a, b = lines.flat[start:cut].astype(np.int64), lines.flat[cut:end].astype(np.int64)
     if rng.random() < 0.5:
         return a, b, True
-    return a, _other_document(lines, documents, start, width - len(a), rng).astype(np.int64), False
-
-
-def _other_document(
-    lines: RaggedArray, documents: RaggedArray, start: int, max_tokens: int, rng: np.random.Generator
-) -> NDArray[Any]:
-    """Return up to `max_tokens` of another document, from the beginning of one of its sentences."""
+    # As much of another document, from the beginning of one of its sentences.
     own = int(np.searchsorted(documents.offsets, start, "right")) - 1
     other, offsets = own, documents.offsets
     while other == own or offsets[other] == offsets[other + 1]:
         other = int(rng.integers(len(documents)))
-    low, high = np.searchsorted(lines.offsets, (documents.offsets[other], documents.offsets[other + 1]))
+    low, high = np.searchsorted(lines.offsets, (offsets[other], offsets[other + 1]))
     first = int(lines.offsets[rng.integers(low, high)])
-    return lines.flat[first : min(first + max_tokens, int(documents.offsets[other + 1]))]
+    stop = min(first + width - len(a), int(offsets[other + 1]))
+    return a, lines.flat[first:stop].astype(np.int64), False
 
 
 def decoder_row(labels: Ids, start: int) -> dict[str, Ids]:

@@ -40,26 +40,37 @@ class SplitExamples:
 
 def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> SplitExamples:
     """Read the file, report what was found, and split off validation examples."""
-    source, tasks = open_file(request, request.file), trainable_tasks()
+    tasks = trainable_tasks()
+
+    def open_file(path: str) -> InputFile:
+        if path in request.tables:
+            table: InputFile = request.tables[path]
+            return table
+        named = tasks.get(request.task or "")
+        kinds = () if named is None else named.file_kinds
+        return read_input_file(path, encoding=request.encoding, header=request.header, kinds=kinds)
+
+    source = open_file(request.file)
     task = tasks[infer_file_task(source, tasks, request.task, request.column_flags, reporter.report)]
     check_flags(source, request.column_flags)
     classes = task if issubclass(task, TextClassification) else None
-    if classes is None:
-        for option, given in (
-            (f"order={request.order!r}", request.order),
-            ("merge_labels=True", request.merge_labels),
-            (f"separator={request.separator!r}", request.separator),
-        ):
-            if given:
-                raise ConfigError(f"{option}: it is about the classes of task=classify", hint="leave it out")
-    notes: tuple[str, ...] = ()
-    if classes is None:
-        examples = task.read_examples(source, request.column_flags)
-    else:
+    for name in ("order", "merge_labels", "separator"):
+        if classes is None and (value := getattr(request, name)):
+            what = f"{name}={value!r}: it is about the classes of task=classify"
+            raise ConfigError(what, hint="leave it out")
+
+    def read(source: InputFile, like: Examples | None = None) -> Examples:
+        """Return the examples of a file; labels are of the same kind, and spelt, as those of `like`."""
+        if classes is None:
+            return task.read_examples(source, request.column_flags)
         kind = replace(SEVERAL, separator=request.separator) if request.separator else None
+        kind = kind if like is None else like.label_kind
         examples = classes.read_examples(source, request.column_flags, kind)
-        examples = merge_labels(examples) if request.merge_labels else examples
-        notes = label_notes(examples)
+        return merge_labels(examples, label_names(like) if like else ()) if request.merge_labels else examples
+
+    examples = read(source)
+    notes = () if classes is None else label_notes(examples)
+    if classes is not None:
         examples = choose_label_kind(examples, request.order, request.balance)
     if request.valid is None:
         train, valid, method = task.split_validation(examples, request.seed)
@@ -68,14 +79,9 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
             train, valid, repeated = keep_repeated_together(task, train, valid)
             method = f"{len(valid):,} {task.unit} held out, {method}{repeated}"
     else:
-        other = open_file(request, request.valid)
+        other = open_file(request.valid)
         infer_file_task(other, tasks, task.command)
-        train = examples
-        if classes is None:
-            valid = task.read_examples(other, request.column_flags)
-        else:
-            valid = classes.read_examples(other, request.column_flags, examples.label_kind)
-            valid = merge_labels(valid, label_names(train)) if request.merge_labels else valid
+        train, valid = examples, read(other, examples)
         same = repeated_examples(task, train, valid) if source.kind != "text" else set()
         shared = [f"{len(same):,} of them are in the training file too"] if same else []
         method = "; ".join([f"{len(valid):,} {task.unit} of {request.valid}", *shared, *valid.notes])
@@ -116,16 +122,6 @@ def repeated_examples(task: type[TrainableTask], train: Examples, valid: Example
     name = lambda example: json.dumps(example[:-1] if classes else example, default=str)
     names = set(map(name, train.items))
     return {i for i, one in enumerate(valid.items) if name(one) in names}
-
-
-def open_file(request: FinetuneRequest, path: str) -> InputFile:
-    """Read a file as the request says."""
-    if path in request.tables:
-        table: InputFile = request.tables[path]
-        return table
-    task = trainable_tasks().get(request.task or "")
-    kinds = () if task is None else task.file_kinds
-    return read_input_file(path, encoding=request.encoding, header=request.header, kinds=kinds)
 
 
 def describe_file(

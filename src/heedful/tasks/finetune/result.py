@@ -121,19 +121,6 @@ def validation_data(result: FinetuneResult, request: FinetuneRequest) -> str:
     return Path(request.valid).name if request.valid else held_out
 
 
-def score_lines(result: FinetuneResult, data: str) -> str:
-    """Return how the scores were measured, for the card."""
-    if result.folds:
-        return (
-            f"By {result.folds}-fold cross-validation: each of {result.valid_rows:,} examples was scored "
-            "by a model that had not seen it. The one in this folder learnt all of them."
-        )
-    on = f"On {result.valid_rows:,} examples ({data})"
-    if result.linear_head or not result.training.chosen:
-        return f"{on}, from which nothing was learnt."
-    return f"{on}, by which the best weights were chosen: a score on other data may be a little lower."
-
-
 def base_name(model: str) -> str:
     """Return the name of a model; of a folder its last part, for its path says nothing to others."""
     return Path(model).resolve().name if Path(model).exists() else model
@@ -212,6 +199,18 @@ def card_text(result: FinetuneResult, request: FinetuneRequest) -> str:
     names = ", ".join(f"`{name}`" for name in result.labels)
     labels = f"\n## Labels\n\n{names}\n" if names else ""
     file, sha256 = Path(request.file).name, result.found["sha256"]
+    on = f"On {result.valid_rows:,} examples ({validation_data(result, request)})"
+    if result.folds:
+        measured = (
+            f"By {result.folds}-fold cross-validation: each of {result.valid_rows:,} examples was scored "
+            "by a model that had not seen it. The one in this folder learnt all of them."
+        )
+    elif result.linear_head or not result.training.chosen:
+        measured = f"{on}, from which nothing was learnt."
+    else:
+        measured = (
+            f"{on}, by which the best weights were chosen: a score on other data may be a little lower."
+        )
     if result.linear_head:
         way = result.settings["way"]
         body = (
@@ -238,7 +237,7 @@ pipe = {result.use}
 
 ## Scores
 
-{score_lines(result, validation_data(result, request))}
+{measured}
 
 | score | value |
 | --- | --- |

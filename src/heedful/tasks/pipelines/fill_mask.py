@@ -56,14 +56,17 @@ class FillMask(Task):
             raise InputError("fill-mask needs a tokenizer with a mask token, and this one has none")
         top_k = check_integer("top_k", 5 if top_k is None else top_k)
         cut = truncation_options(truncation, max_length, tokenizer_kwargs)
-        only = (
-            None if targets is None else self.target_ids([targets] if isinstance(targets, str) else targets)
-        )
+        wanted = [targets] if isinstance(targets, str) else targets
+        only = None if wanted is None else self.target_ids(wanted)
 
         def predict_batch(texts: list[str]) -> list[Any]:
             tokenized = self.tokenize([self.use_own_mask(text) for text in texts], **cut)
+            mask = self.tokenizer.roles["mask"]
             for i, one in enumerate(tokenized):
-                self._check_mask(one, i)
+                if self.tokenizer.mask not in one.ids:
+                    lost = " (it was cut off)" if one.num_truncated else ""
+                    hint = f"put one where a word is missing: “The {mask} barked.”"
+                    raise InputError(f"input {i} has no {mask}{lost}", hint=hint)
             logits = self.forward(tokenized, self.mask_logits, batch_size)
             return [self.fill_masks(r, u, top_k, only) for r, u in zip(tokenized, logits, strict=True)]
 
@@ -78,20 +81,11 @@ class FillMask(Task):
         foreign = lambda mask: mask[0] == "_" or self.tokenizer.id(mask) is None
         return MASK.sub(lambda found: own if foreign(found[0]) else found[0], text)
 
-    def _check_mask(self, text: TokenizedText, number: int) -> None:
-        if self.tokenizer.mask not in text.ids:
-            lost = " (it was cut off)" if text.num_truncated else ""
-            raise InputError(
-                f"input {number} has no {self.tokenizer.roles['mask']}{lost}",
-                hint=f"put one where a word is missing: “The {self.tokenizer.roles['mask']} barked.”",
-            )
-
     def mask_logits(self, tokens: Tensor, **options: Any) -> Tensor:
         """Return (B, M, V), the logits of each row's masked positions in order; M is the most a row has."""
         masked = tokens.eq(self.tokenizer.mask or 0)
-        positions = masked.int().argsort(dim=1, descending=True, stable=True)[
-            :, : int(masked.sum(1).max()), None
-        ]
+        first = masked.int().argsort(dim=1, descending=True, stable=True)
+        positions = first[:, : int(masked.sum(1).max()), None]
         if not isinstance(self.model, LM):
             logits: Tensor = self.model(tokens, **options)
             return logits.gather(1, positions.expand(-1, -1, logits.shape[-1]))
@@ -106,19 +100,18 @@ class FillMask(Task):
         best, indices = p.topk(min(top_k, p.shape[-1]))
         words = indices if targets is None else targets[indices]
         alone = len(positions) == 1
-        rows = [
-            [self._row(text, at, s, w, alone) for s, w in zip(scores, ids, strict=True)]
-            for at, scores, ids in zip(positions, best.tolist(), words.tolist(), strict=True)
-        ]
+        rows = []
+        for at, scores, ids in zip(positions, best.tolist(), words.tolist(), strict=True):
+            row = []
+            for score, word in zip(scores, ids, strict=True):
+                filled = [*text.ids[:at], word, *text.ids[at + 1 :]]
+                # Of several masks the others must stay in sight, so nothing is skipped then.
+                visible = [i for i in filled if i != self.tokenizer.pad]
+                sequence = self.tokenizer.decode(visible, skip_special=alone)
+                token_str = self.tokenizer.decode([word], skip_special=False)
+                row.append({"score": score, "token": word, "token_str": token_str, "sequence": sequence})
+            rows.append(row)
         return rows[0] if alone else rows
-
-    def _row(self, text: TokenizedText, at: int, score: float, word: int, alone: bool) -> dict[str, Any]:
-        ids = [*text.ids[:at], word, *text.ids[at + 1 :]]
-        visible = [i for i in ids if i != self.tokenizer.pad]
-        # Of several masks the others must stay in sight, so nothing is skipped then.
-        sequence = self.tokenizer.decode(visible, skip_special=alone)
-        token_str = self.tokenizer.decode([word], skip_special=False)
-        return {"score": score, "token": word, "token_str": token_str, "sequence": sequence}
 
     def target_ids(self, targets: Sequence[str]) -> Tensor:
         """Return the ids of the words considered; of a word of several tokens, the first."""
@@ -147,14 +140,6 @@ class FillMask(Task):
 LABELS = ("isNext", "notNext")
 
 
-def _parse_pair(example: Any) -> tuple[str, str]:
-    if isinstance(example, Mapping) and {"text", "text_pair"} <= set(example):
-        return example["text"], example["text_pair"]
-    if isinstance(example, Sequence) and not isinstance(example, str) and len(example) == 2:
-        return example[0], example[1]
-    raise InputError(f"next-sentence takes two texts, or a list of pairs of them; got {example!r:.60}")
-
-
 class NextSentence(Task):
     """p = softmax(W pool(x) + b) over "follows" and "does not"   (Devlin et al. 2019 §3.1)"""
 
@@ -174,7 +159,15 @@ class NextSentence(Task):
         """Return {"label": "isNext" or "notNext", "score"} of two texts, or a list for a list of pairs."""
 
         def predict_batch(pairs: list[Any]) -> list[dict[str, Any]]:
-            texts = [_parse_pair(pair) for pair in pairs]
+            texts = []
+            for pair in pairs:
+                if isinstance(pair, Mapping) and {"text", "text_pair"} <= set(pair):
+                    texts.append((pair["text"], pair["text_pair"]))
+                elif isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2:
+                    texts.append((pair[0], pair[1]))
+                else:
+                    form = "two texts, or a list of pairs of them"
+                    raise InputError(f"next-sentence takes {form}; got {pair!r:.60}")
             tokenized = self.tokenize(texts, truncation=truncation, max_length=max_length)
             logits = self.forward(tokenized, self.judge, batch_size)
             best = [u.softmax(-1).max(-1) for u in logits]

@@ -206,7 +206,7 @@ def test_what_cannot_be_read_or_has_the_wrong_size_costs_its_question_alone() ->
     grade = grade_of(problem, answers)
     verdicts = [row.verdict for row in grade.questions]
     assert verdicts == ["right", "unreadable", "wrong", "wrong", "right"]
-    assert "a comma parts two numbers" in grade.questions[2].message
+    assert "a comma separates two numbers" in grade.questions[2].message
     assert "6 numbers expected, 1 given" in grade.questions[3].message
 
 

@@ -96,7 +96,7 @@ def read_exercise(name: str | Path) -> dict[str, Any]:
 def _parse_yaml(path: Any, name: str) -> dict[str, Any]:
     import yaml
 
-    from heedful.classroom.yaml_files import load_yaml
+    from heedful.classroom.text_files import load_yaml
 
     try:
         text = path.read_text(encoding="utf-8")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html as web
 import itertools
 import math
-import re
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import cast
 
 import numpy as np
 
+from heedful.classroom.arithmetic.formulas import TEX, formula_latex, strip_quotes
 from heedful.classroom.arithmetic.worked import (
     INFIX,
     Derivation,
@@ -106,11 +106,6 @@ class Style:
         return f"({shown})" if mine < outer_strength else shown
 
 
-def strip_quotes(formula: str) -> str:
-    """A formula as plain text: without the quotation marks around words that are not mathematics."""
-    return formula.replace('"', "")
-
-
 def render_text(
     derivation: Derivation,
     digits: int = 4,
@@ -195,39 +190,6 @@ def _cell(value: str) -> str:
     return value.replace("|", "\\|").replace("\n", " ")
 
 
-ESCAPED = {letter: "\\" + letter for letter in "{}_%&#$"}
-ESCAPED |= {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
-SIGNS = {
-    "√": r"\surd", "σ": r"\sigma", "γ": r"\gamma", "β": r"\beta", "ε": r"\varepsilon", "η": r"\eta",
-    "Σ": r"\Sigma", "∂": r"\partial", "·": r"\cdot", "×": r"\times", "⊙": r"\odot", "ᵀ": r"^\top", "−": "-",
-    "²": "^2", "≤": r"\le", "θ": r"\theta", "α": r"\alpha", "→": r"\to", "Π": r"\Pi", "∞": r"\infty",
-    "₁": "_1", "₂": "_2", "′": "'", "≔": ":=", "Ġ": r"\dot{G}", "▁": r"\_", "⊗": r"\otimes", "τ": r"\tau",
-    "δ": r"\delta", "μ": r"\mu", "λ": r"\lambda", "≈": r"\approx", "‖": r"\Vert", "…": r"\dots",
-    "ω": r"\omega", "⌈": r"\lceil", "⌉": r"\rceil", "⌊": r"\lfloor",
-    "⌋": r"\rfloor",
-}  # fmt: skip
-TEX = str.maketrans(ESCAPED | {letter: f"${sign}$" for letter, sign in SIGNS.items()})
-
-
-def formula_latex(formula: str) -> str:
-    """A formula in LaTeX's mathematical mode: words upright, quoted ones as text."""
-    out = []
-    for piece in re.findall(r'"[^"]*"|√|sqrt(?=\()|[A-Za-z]{2,}|.', formula):
-        if piece.startswith('"') and len(piece) > 1:
-            out.append(rf"\text{{{piece.strip(chr(34)).translate(TEX)}}}")
-        elif len(piece) > 1 and piece != "sqrt":
-            out.append(rf"\operatorname{{{piece}}}" if piece in FUNCTION_WORDS else rf"\mathrm{{{piece}}}")
-        else:
-            out.append(
-                {"√": r"\surd ", "sqrt": r"\surd "}.get(piece)
-                or SIGNS.get(piece, piece) + " " * (piece in SIGNS)
-            )
-    return "".join(out).replace("%", r"\%").replace("&", r"\&").replace("#", r"\#")
-
-
-FUNCTION_WORDS = (
-    "softmax", "exp", "tanh", "sin", "cos", "mean", "var", "max", "relu", "gelu", "silu", "norm", "concat",
-)  # fmt: skip
 TEX_SIGN = {"×": r" \times ", "⊙": r" \odot ", "·": r" \cdot ", "+": " + ", "-": " - ", "^": "^", "/": " / ",
             "⊗": r" \otimes "}  # fmt: skip
 TEX_NAME = {"exp": r"\exp", "ln": r"\ln", "σ": r"\sigma", "tanh": r"\tanh", "sin": r"\sin", "cos": r"\cos",

@@ -45,7 +45,7 @@ from heedful.classroom.exercises.sheets import (
     question_line,
     read_sheet,
 )
-from heedful.classroom.yaml_files import load_yaml
+from heedful.classroom.text_files import load_yaml
 from heedful.core.checks import check_choice
 from heedful.core.errors import HeedfulError, InputError, NotFound, nearest
 from heedful.core.files import missing_file, read_json, write_text

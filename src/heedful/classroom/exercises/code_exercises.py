@@ -123,7 +123,7 @@ def edit_text(text: str, edits: Iterable[Mapping[str, str]]) -> str | None:
 @functools.cache
 def exercise_texts() -> dict[str, dict[str, Any]]:
     """Return what exercises.yaml says of each exercise, in their order."""
-    from heedful.classroom.yaml_files import load_yaml
+    from heedful.classroom.text_files import load_yaml
 
     texts: dict[str, dict[str, Any]] = load_yaml(
         SOLUTIONS.with_name("code_exercises.yaml").read_text(encoding="utf-8")

@@ -17,7 +17,8 @@ from typing import Any, Literal
 import numpy as np
 
 from heedful.classroom.arithmetic.explain import explain_values
-from heedful.classroom.arithmetic.render import Style, strip_quotes
+from heedful.classroom.arithmetic.formulas import strip_quotes
+from heedful.classroom.arithmetic.render import Style
 from heedful.classroom.arithmetic.worked import Expression, Line, Operation, evaluate_tree, is_arrangement, op
 from heedful.classroom.exercises.number_exercises import NumberQuestion, Problem
 from heedful.classroom.exercises.sheets import head_lines, is_blank, key_text, question_line
@@ -137,7 +138,7 @@ def grade_question(
     if numbers.size != question.count:
         message = f"{question.answer_format.partition(',')[0]} expected, {numbers.size} given"
         if isinstance(response, str) and "," in response and numbers.size > question.count:
-            message += " (0.5 is written with a point: a comma parts two numbers)"
+            message += " (0.5 is written with a point: a comma separates two numbers)"
         return QuestionGrade(question, "wrong", 0.0, message), None
     key, follows = question.line.value, results[question.line]
     own, tolerance = numbers.reshape(key.shape), TOLERANCE_UNITS * 10.0**-question.digits
@@ -379,7 +380,7 @@ def name_mistake(
 
 
 TRIES = 2
-HELP = "Numbers of a vector are parted by spaces. ? gives a hint, an empty line skips, q stops."
+HELP = "Separate the numbers of a vector with spaces. ? gives a hint, an empty line skips, q stops."
 
 
 def run_quiz(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 import json
 import re
@@ -11,15 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from heedful.classroom.arithmetic.render import TEX, Style, formula_latex, strip_quotes
+from heedful.classroom.arithmetic.formulas import TEX, formula_latex, formula_mathml, strip_quotes
+from heedful.classroom.arithmetic.render import Style
 from heedful.classroom.exercises.number_exercises import NumberQuestion, Owner, Problem, new_problem
+from heedful.classroom.text_files import fill_template
 from heedful.core.errors import InputError
 from heedful.core.files import missing_file
 
 ROWS_OF_WORDS = ("Q", "K", "V", "X", "E", "memory", "above")
-FILL_IN = (
-    "Fill in the numbers behind the equals signs, those of a vector parted by spaces. Then: heed grade FILE"
-)
+FILL_IN = {
+    "text": "Write each answer after its =, with spaces between numbers. Then run: heed grade FILE",
+    "yaml": "Write each answer into its brackets, with commas between numbers. Then run: heed grade FILE",
+}
 
 
 def is_blank(response: Any) -> bool:
@@ -61,16 +63,12 @@ def key_text(question: NumberQuestion) -> str:
     return " ".join(f"{x:.{question.digits}f}".rstrip("0").rstrip(".") for x in key_numbers(question))
 
 
-def sheet_title(problem: Problem, key: bool) -> str:
-    return f"{'Key of exercise' if key else 'Exercise'} {problem.exercise.name}, for {problem.seed}"
-
-
 def head_lines(problem: Problem, key: bool) -> list[str]:
     """Return the lines above the questions."""
     given = [f"  {name}: {text}" for name, text in given_texts(problem)]
     due = [f"Due: {problem.header['due']}"] if "due" in problem.header else []
-    about = [sheet_title(problem, key), *due, problem.exercise.task]
-    return [*about, "Given:", *given, *([] if key else [FILL_IN])]
+    title = f"{'Key of exercise' if key else 'Exercise'} {problem.exercise.name}, for {problem.seed}"
+    return [title, *due, problem.exercise.task, "Given:", *given]
 
 
 def question_line(question: NumberQuestion) -> str:
@@ -79,7 +77,7 @@ def question_line(question: NumberQuestion) -> str:
 
 def text_sheet(problem: Problem, key: bool) -> str:
     """Lines of `number = answer`; those that begin with # are for the reader."""
-    out = [f"# {line}" for line in head_lines(problem, key)]
+    out = [f"# {line}" for line in [*head_lines(problem, key), *([] if key else [FILL_IN["text"]])]]
     out += ["", *(f"{name}: {value}" for name, value in problem.header.items())]
     for question in problem.questions:
         answer = key_text(question) if key else ""
@@ -91,7 +89,7 @@ def text_sheet(problem: Problem, key: bool) -> str:
 
 def yaml_sheet(problem: Problem, key: bool) -> str:
     """Return a sheet as YAML: answers by the numbers of their questions."""
-    out = [f"# {line}" for line in head_lines(problem, key)]
+    out = [f"# {line}" for line in [*head_lines(problem, key), *([] if key else [FILL_IN["yaml"]])]]
     out += [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in problem.header.items()]
     out.append("answers:")
     for question in problem.questions:
@@ -126,167 +124,31 @@ def csv_sheet(problem: Problem, key: bool) -> str:
     return out.getvalue()
 
 
-# A sheet as a page: HTML that saves the answers as JSON by itself, and LaTeX to print.
-
-
-STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;
-color-scheme:light dark}
-table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.35rem .6rem;vertical-align:top;
-border-bottom:1px solid #8884;overflow-wrap:anywhere}input{font:inherit;width:100%;box-sizing:border-box}
-code,.given td+td,input{font-family:ui-monospace,monospace}@media print{button{display:none}}"""
-SCRIPT = """document.querySelector("form").addEventListener("submit",e=>{e.preventDefault();
-const s=JSON.parse(document.getElementById("sheet").textContent);s.answers={};
-for(const i of document.querySelectorAll("input"))s.answers[i.name]=i.value;
-const a=document.createElement("a"),b=new Blob([JSON.stringify(s,null,2)+"\\n"],{type:"application/json"});
-a.href=URL.createObjectURL(b);
-a.download=s.exercise+"-"+s.seed.replace(/[^\\w.-]+/g,"_")+".json";a.click();URL.revokeObjectURL(a.href)});"""
+def page_values(problem: Problem, key: bool) -> dict[str, Any]:
+    """Return what the templates of pages need."""
+    title, given = head_lines(problem, key)[0], given_texts(problem)
+    return {"problem": problem, "key": key, "title": title, "given": given, "key_text": key_text}
 
 
 def html_sheet(problem: Problem, key: bool) -> str:
-    """One file without anything from outside; the key has the worked solution below."""
-    escape = html.escape
-    title = sheet_title(problem, key)
-    rows = []
-    for q in problem.questions:
-        blank = (
-            f'<input name="{q.number}" autocomplete="off" aria-label="answer {q.number}: {escape(q.prompt)}">'
-        )
-        answer = f"<code>{escape(key_text(q))}</code>" if key else blank
-        formula = formula_mathml(q.line.formula)
-        rows.append(
-            f"<tr><th scope=row>{q.number}</th><td>{escape(q.prompt)}<br>{formula}</td>"
-            f"<td>{escape(q.answer_format)}</td><td>{answer}</td></tr>"
-        )
-    sheet = json.dumps(problem.header).replace("<", "\\u003c")
-    given_rows = "".join(
-        f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in given_texts(problem)
-    )
-    table = "<table><thead><tr><th>step</th><th>find</th><th>as</th><th>answer</th></tr></thead><tbody>"
-    save = "<p><button>Save my answers</button> then: <code>heed grade FILE.json</code></p>"
-    end = problem.derivation.html(problem.digits) if key else f"{save}</form>"
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style><h1>{escape(title)}</h1>"
-        f"<p>{escape(problem.exercise.task)}</p><table class=given>{given_rows}</table>"
-        f"{'' if key else '<form>'}{table}{''.join(rows)}</tbody></table>{end}"
-        + (
-            ""
-            if key
-            else f'<script type="application/json" id="sheet">{sheet}</script><script>{SCRIPT}</script>'
-        )
-        + "</html>\n"
-    )
+    """One page without anything from outside, which saves the answers as JSON; the key has the solution."""
+    return fill_template("sheet.html", mathml=formula_mathml, **page_values(problem, key))
 
 
 def latex_sheet(problem: Problem, key: bool) -> str:
     """A document for pdflatex with blanks, or with the key and the worked solution."""
     plain = lambda text: text.translate(TEX)
-    title = sheet_title(problem, key)
-    out = [
-        r"\documentclass[11pt]{article}",
-        r"\usepackage[utf8]{inputenc}\usepackage[T1]{fontenc}\usepackage{amsmath}\usepackage[margin=2cm]{geometry}",
-        r"\setlength{\parindent}{0pt}\allowdisplaybreaks",
-        r"\begin{document}",
-        rf"\section*{{{plain(title)}}}",
-        plain(problem.exercise.task),
-        r"\begin{itemize}",
-        *(rf"\item {plain(name)}: {{\ttfamily {plain(value)}}}" for name, value in given_texts(problem)),
-        r"\end{itemize}",
-        r"\begin{enumerate}",
-    ]
-    for q in problem.questions:
-        blank = rf"\underline{{\hspace{{{min(12, 2 + q.count)}cm}}}}"
-        answer = rf"{{\ttfamily {plain(key_text(q))}}}" if key else blank
-        step = rf"{plain(q.prompt)}: ${formula_latex(q.line.formula)}$ ({plain(q.answer_format)})"
-        out.append(rf"\item {step}\\[1ex] {answer}")
-    out.append(r"\end{enumerate}")
-    if key:
-        out.append(problem.derivation.latex(problem.digits))
-    return "\n".join([*out, r"\end{document}"]) + "\n"
-
-
-# Formulas as MathML, which browsers set by themselves: indices below, powers above, roots around.
-
-
-TOKEN = re.compile(r'"[^"]*"|log₂|[A-Za-z]+|\d+(?:\.\d+)?|[^\W\d_]|_\{|\S|\s+')
-GAP = "\u2009"  # a thin space
-ABOVE = {"²": "<mn>2</mn>", "ᵀ": "<mo>⊤</mo>", "′": "<mo>′</mo>"}
-CLOSING = {"(": ")", "_{": "}"}
-
-
-def formula_mathml(formula: str) -> str:
-    """Return a formula such as `w = exp(s) / Σ exp(s)` as a math element; quoted parts are words."""
-    pieces = TOKEN.findall(formula)
-    tokens = []
-    for before, token, after in zip(["", *pieces], pieces, [*pieces[1:], ""], strict=False):
-        if not token.isspace():
-            tokens.append(token)
-        elif re.search(r"[\w)²ᵀ}]$", before) and re.match(r"[\w(√]", after):
-            tokens.append(GAP)  # between two factors; operators bring their own
-    row, rest = read_row(tokens, "")
-    return f"<math>{row}{''.join(f'<mo>{html.escape(token)}</mo>' for token in rest)}</math>"
-
-
-def read_row(tokens: list[str], end: str) -> tuple[str, list[str]]:
-    """Read up to the token `end`; return one mrow and the tokens that are left."""
-    parts = []
-    while tokens and tokens[0] != end:
-        part, tokens = read_part(tokens)
-        parts.append(part)
-    return f"<mrow>{''.join(parts)}</mrow>", tokens[1:]
-
-
-def read_part(tokens: list[str]) -> tuple[str, list[str]]:
-    """Read one letter, number, sign or group with what stands below and above it."""
-    token, rest = tokens[0], tokens[1:]
-    if token == "√" and rest:
-        under, rest = read_row(rest[1:], ")") if rest[0] == "(" else read_part(rest)
-        part = f"<msqrt>{under}</msqrt>"
-    elif token == "(":
-        inside, rest = read_row(rest, CLOSING[token])
-        part = f"<mrow><mo>(</mo>{inside}<mo>)</mo></mrow>"
-    else:
-        part = one_token(token)
-    if rest[:1] == ["_{"]:
-        below, rest = read_row(rest[1:], CLOSING["_{"])
-        part = f"<msub>{part}{below}</msub>"
-    elif rest[:1] == ["_"] and len(rest) > 1:
-        part, rest = f"<msub>{part}{one_token(rest[1])}</msub>", rest[2:]
-    if rest and rest[0] in ABOVE:
-        part, rest = f"<msup>{part}{ABOVE[rest[0]]}</msup>", rest[1:]
-    return part, rest
-
-
-def one_token(token: str) -> str:
-    """Return one token as an identifier, a number, words or an operator."""
-    if token.startswith('"'):
-        return f"<mtext>&nbsp;{html.escape(token.strip(chr(34)))}&nbsp;</mtext>"
-    if token == GAP:
-        return '<mspace width="0.2em"/>'
-    if token == "log₂":
-        return "<msub><mi>log</mi><mn>2</mn></msub>"
-    kind = "mn" if token[0].isdigit() else "mi" if token.isalpha() and token not in "Σ" else "mo"
-    return f"<{kind}>{html.escape(token)}</{kind}>"
+    return fill_template("sheet.tex", plain=plain, latex=formula_latex, **page_values(problem, key))
 
 
 FORMATS: dict[str, Callable[[Problem, bool], str]] = {
-    "text": text_sheet,
-    "yaml": yaml_sheet,
-    "json": json_sheet,
-    "csv": csv_sheet,
-    "html": html_sheet,
+    "text": text_sheet, "yaml": yaml_sheet, "json": json_sheet, "csv": csv_sheet, "html": html_sheet,
     "latex": latex_sheet,
-}
+}  # fmt: skip
 SUFFIXES = {
-    ".txt": "text",
-    ".yaml": "yaml",
-    ".yml": "yaml",
-    ".json": "json",
-    ".csv": "csv",
-    ".html": "html",
+    ".txt": "text", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".csv": "csv", ".html": "html",
     ".tex": "latex",
-}
+}  # fmt: skip
 
 
 # A filled sheet read from a file: the problem it belongs to, and its answers by their numbers.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 import json
 import os
@@ -17,23 +16,9 @@ import torch
 
 from heedful.classroom.figures.figure import Figure
 from heedful.classroom.figures.panels import Panel
+from heedful.classroom.text_files import fill_template
 from heedful.core.files import write_text
 from heedful.core.locks import lock_folder
-
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # nothing may be fetched
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c1f24; --soft: #5a6270; --line: #d5d9e0; --page: #fff; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e8eb; --soft: #a3abb8; --line: #363c46; --page: #14171c; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); margin: 0 auto;
-  max-width: 60rem; padding: 1rem; }
-h2 { margin-top: 2.5rem; } .soft { color: var(--soft); } code { overflow-wrap: anywhere; }
-.wide { overflow-x: auto; } svg { max-width: 100%; height: auto; }
-table { border-collapse: collapse; font-size: 0.92rem; } th, td { padding: 0.2rem 0.7rem; text-align: right;
-  border-bottom: 1px solid var(--line); } th:first-child, td:first-child { text-align: left; }
-.dark { display: none; }
-@media (prefers-color-scheme: dark) { .light { display: none; } .dark { display: block; } }
-"""
 
 
 @dataclass(frozen=True)
@@ -71,30 +56,13 @@ class Report:
             ],
         }  # fmt: skip
 
+    def drawing(self, section: Section) -> Figure:
+        """Return the panels of a section as one figure, without its tables."""
+        return Figure("report", section.title, self.about, {"panels": list(section.panels)})
+
     def to_html(self) -> str:
         """Return one page that fetches nothing: text, tables, and drawings for light and dark screens."""
-        details = " · ".join(f"{k}: {v}" for k, v in self.about.items())
-        body = [
-            f"<h1>{html.escape(self.title)}</h1>", f'<p class="soft">{html.escape(details)}</p>',
-            f"<p><code>{html.escape(self.command)}</code></p>",
-        ]  # fmt: skip
-        for section in self.sections:
-            body.append(f'<h2 id="{section.name}">{html.escape(section.title)}</h2>')
-            body += [f"<p>{html.escape(line)}</p>" for line in section.text]
-            if section.panels:
-                drawn = Figure("report", section.title, self.about, {"panels": list(section.panels)})
-                for theme in ("light", "dark"):
-                    picture = drawn.to_svg(theme).split("?>", 1)[1]
-                    body.append(f'<div class="wide {theme}">{picture}</div>')
-            body += [f'<div class="wide">{table_html(table)}</div>' for table in section.tables]
-        return (
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-            f"<title>{html.escape(self.title)}</title><style>{STYLE}</style></head>\n<body><main>"
-            + "\n".join(body)
-            + "</main></body></html>\n"
-        )
+        return fill_template("report.html", report=self, cells=table_cells)
 
     def to_markdown(self) -> str:
         """Return the report as Markdown; pictures stand in figures/ next to it."""
@@ -125,8 +93,7 @@ class Report:
         with lock_folder(folder):  # several processes measure into one folder, and each reports at its end
             for section in self.sections:
                 if section.panels:
-                    drawn = Figure("report", section.title, self.about, {"panels": list(section.panels)})
-                    drawn.save(figures / f"{section.name}.svg")
+                    self.drawing(section).save(figures / f"{section.name}.svg")
             write_text(folder / "report.md", self.to_markdown())
             write_text(folder / "report.csv", self.to_csv())
             write_text(folder / "report.json", json.dumps(self.to_json(), allow_nan=False))
@@ -146,14 +113,6 @@ def table_cells(table: Panel) -> tuple[list[str], list[list[str]]]:
     cell = lambda v: v if isinstance(v, str) else f"{v:.4g}"
     rows = [[name, *map(cell, values)] for name, values in zip(table["rows"], table["values"], strict=True)]
     return [table["rowTitle"], *table["columns"]], rows
-
-
-def table_html(table: Panel) -> str:
-    """Return a table as HTML."""
-    head, rows = table_cells(table)
-    line = lambda cells, tag: "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
-    body = "".join(line(row, "td") for row in rows)
-    return f"<table><thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
 def table_markdown(table: Panel) -> list[str]:

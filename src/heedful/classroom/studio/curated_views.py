@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.classroom.arithmetic.explain import sentences
-from heedful.classroom.yaml_files import load_yaml
+from heedful.classroom.text_files import load_yaml
 
 
 @dataclass(frozen=True)

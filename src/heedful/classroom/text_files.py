@@ -1,0 +1,41 @@
+"""YAML that teachers write, in which words stay words, and pages from the templates in templates/."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import jinja2
+import yaml
+
+
+class WordLoader(yaml.SafeLoader):
+    """A loader for which “on”, “off”, “no” and “yes” are words; YAML 1.1 has them as true and false."""
+
+
+WordLoader.yaml_implicit_resolvers = {
+    letter: [rule for rule in rules if not rule[0].endswith(":bool")]
+    for letter, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+WordLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(true|false)$"), list("tf"))
+
+
+def load_yaml(text: str) -> Any:
+    """Return the values of a YAML text."""
+    return yaml.load(text, WordLoader)
+
+
+@functools.cache
+def templates() -> jinja2.Environment:
+    """Return the templates; what is put into a page of HTML is escaped."""
+    loader = jinja2.PackageLoader("heedful.classroom", "templates")
+    return jinja2.Environment(
+        loader=loader, autoescape=jinja2.select_autoescape(), undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+
+
+def fill_template(name: str, **values: Any) -> str:
+    """Return a page: the template NAME with these values."""
+    return templates().get_template(name).render(values)

@@ -37,14 +37,7 @@ from typing import Any
 
 from heedful.classroom.exercises.code_exercises import solution_texts, stub_file, stubs
 from heedful.classroom.exercises.number_exercises import EXERCISES, Owner, Problem, new_problem
-from heedful.classroom.exercises.sheets import (
-    FORMATS,
-    READ,
-    SUFFIXES,
-    given_texts,
-    question_line,
-    read_sheet,
-)
+from heedful.classroom.exercises.sheets import FORMATS, READ, SUFFIXES, given_texts, question_line, read_sheet
 from heedful.classroom.text_files import load_yaml
 from heedful.core.checks import check_choice
 from heedful.core.errors import HeedfulError, InputError, NotFound, nearest

@@ -182,9 +182,7 @@ def new_problem(name: str, seed: str, digits: int | None = None, owner: Owner | 
 # How numbers are drawn: small enough for paper where those of the worked example are.
 
 
-def number_exercise(
-    mistakes: Callable[[Values], WrongValues] = lambda values: {},
-) -> Callable[[Draw], Draw]:
+def number_exercise(mistakes: Callable[[Values], WrongValues] = lambda values: {}) -> Callable[[Draw], Draw]:
     """Add the exercise whose numbers the function below draws; its name is that of the function."""
 
     def add_exercise(draw: Draw) -> Draw:

@@ -23,6 +23,7 @@ from heedful.nn.attention.multi_head import (
     SinkAttention,
 )
 from heedful.nn.attention.relative import RelativeAttention
+from heedful.nn.attention.sparse import BigBirdAttention, LongformerAttention
 from tests.properties.tiny import ALL, ids, source_ids, tiny
 
 # Norms taken head by head pass near zero on the way: completeness takes thousands of points.
@@ -32,8 +33,10 @@ STEEP = ("gla",)
 # are compared in float64, where next to nothing is left.
 NORMED = ("gla", "retnet")
 
-# Attention whose heads have more than columns of q, k, v and o: sinks, gates, or a bias of distances.
-MORE_PER_HEAD = (SinkAttention, GatedAttention, RelativeAttention, BiasedAttention)
+# Attention whose heads have more than columns of q, k, v and o: sinks, gates, a bias of distances, or blocks.
+MORE_PER_HEAD = (
+    SinkAttention, GatedAttention, RelativeAttention, BiasedAttention, LongformerAttention, BigBirdAttention,
+)  # fmt: skip
 
 
 def given(model: Model, length: int = 6) -> Input:

@@ -105,6 +105,15 @@ STORED = {
 WITH_IMAGES = {"gemma-3-4b": 4_300_079_472, "gemma-3-12b": 12_187_325_040, "gemma-3-27b": 27_432_406_640}
 
 UNCONFIRMED = {
+    "diffllama": 1_204_885_504,
+    "phi-3.5-moe": 41_873_153_344,
+    "switch-base-8": 619_339_008,
+    "switch-base-16": 1_072_397_568,
+    "switch-base-32": 1_978_514_688,
+    "longformer-base-4096": 148_659_456,
+    "longformer-large-4096": 434_600_960,
+    "bigbird-roberta-base": 127_468_800,
+    "bigbird-roberta-large": 359_123_968,
     "afm-4.5b": 4_619_184_640,
     "ministral-8b": 8_019_808_256,
     "seed-oss-36b": 36_151_104_512,

@@ -295,6 +295,9 @@ modern = Rows(
      "intermediate_size": 20, "max_position_embeddings": 32, "local_attention": 6, "pad_token_id": 0},
     ATTENTIONS,
 )  # fmt: skip
+longformer = Rows("longformer", "Longformer", "LongformerConfig", {**BERT, "attention_window": 4})
+big_bird = Rows("big-bird", "BigBird", "BigBirdConfig", {**BERT, "block_size": 1, "num_random_blocks": 1},
+                types=True)  # fmt: skip
 MLM, PRETRAIN = "ForMaskedLM", "ForPreTraining"
 RELU = {"hidden_act": "relu"}
 TYPED = {"position_biased_input": True, "type_vocab_size": 2}
@@ -411,6 +414,21 @@ ENCODERS = [
     modern("tag", TAG, {"num_labels": 5}),
     modern("span", SPAN),
     modern("none", "Model", {"num_hidden_layers": 2, "num_attention_heads": 2}),
+    longformer("mlm", MLM),
+    longformer("mlm-wider", MLM, RELU, {"attention_window": [4, 6], "num_attention_heads": 2}),
+    longformer("mlm-all", MLM, {"attention_window": 32, "type_vocab_size": 1, "pad_token_id": 0}),
+    longformer("classify", CLASSIFY, {"num_labels": 3}),
+    longformer("classify-wider", CLASSIFY, {"attention_window": 6}),
+    longformer("tag", TAG, {"num_labels": 5}),
+    longformer("none", "Model"),
+    big_bird("mlm", MLM),
+    big_bird("mlm-untied", MLM, UNTIED, RELU, {"num_random_blocks": 2, "use_bias": False}),
+    big_bird("mlm-full", MLM, {"attention_type": "original_full", "rescale_embeddings": True}),
+    big_bird("short", MLM, {"block_size": 4}, patterns=ATTENTIONS),
+    big_bird("pretrain", PRETRAIN, output="prediction_logits"),
+    big_bird("classify", CLASSIFY, {"num_labels": 3}),
+    big_bird("tag", TAG, {"num_labels": 5}),
+    big_bird("none", "Model"),
 ]  # fmt: skip
 
 # Encoder-decoders.
@@ -441,6 +459,12 @@ mbart = Rows("mbart", "MBart", "MBartConfig", BART)
 pegasus = Rows("pegasus", "Pegasus", "PegasusConfig", BART, prepare=sines, dropped=SINES)
 m2m = Rows("m2m100", "M2M100", "M2M100Config", BART)
 
+switch = Rows(
+    "switch-transformers", "SwitchTransformers", "SwitchTransformersConfig",
+    {**T5, "num_layers": 4, "num_decoder_layers": 3, "num_sparse_encoder_layers": 2,
+     "num_sparse_decoder_layers": 1, "num_experts": 4},
+)  # fmt: skip
+
 ENCODER_DECODERS = [
     t5("", SEQ, patterns=SEQ2SEQ),
     t5("deep-encoder", SEQ, {"num_layers": 3, "num_decoder_layers": 1}),
@@ -470,6 +494,11 @@ ENCODER_DECODERS = [
     umt5("relu", SEQ, {"feed_forward_proj": "relu", "num_heads": 2}),
     umt5("deep-encoder", SEQ, {"num_layers": 3, "num_decoder_layers": 1, "d_kv": 8}),
     umt5("encoder", "EncoderModel", output="last_hidden_state", patterns=ATTENTIONS),
+    switch("", SEQ, patterns=SEQ2SEQ),
+    switch("biases", SEQ, {"router_bias": True, "dense_act_fn": "gelu"}),
+    switch("all-sparse", SEQ, {"num_sparse_encoder_layers": 4, "num_sparse_decoder_layers": 3}),
+    switch("none-sparse", SEQ, {"num_sparse_encoder_layers": 0, "num_sparse_decoder_layers": 0}),
+    switch("full", "EncoderModel", {"expert_capacity": 2}, output="last_hidden_state"),
     marian("", "MTModel", patterns=SEQ2SEQ),
     marian("unshared", "MTModel", UNSHARED),
     marian("uneven", "MTModel", UNEVEN),

@@ -49,6 +49,11 @@ glm = Rows("glm", "Glm", "GlmConfig", {**SIZES, "head_dim": 8})
 glm4 = Rows("glm4", "Glm4", "Glm4Config", {**SIZES, "head_dim": 8})
 cohere = Rows("cohere", "Cohere", "CohereConfig", SIZES)
 cohere2 = Rows("cohere2", "Cohere2", "Cohere2Config", {**SIZES, **TURNS})
+diffllama = Rows("diffllama", "DiffLlama", "DiffLlamaConfig", SIZES)
+phimoe = Rows("phimoe", "Phimoe", "PhimoeConfig", {**SIZES, "num_local_experts": 5})
+LONG = rope("longrope", factor=4.0, short_mscale=1.2, long_mscale=1.2,
+            original_max_position_embeddings=16, short_factor=[1.0, 1.5, 2.0, 3.0],
+            long_factor=[2.0, 3.0, 4.0, 6.0])  # fmt: skip
 LLAMA3 = rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
 FULL = ["full_attention"] * 2
 ODD = {"num_attention_heads": 3, "num_key_value_heads": 1}
@@ -211,4 +216,17 @@ ROWS = [
     cohere2("four-layers", CAUSAL, UNTIED, {"layer_types": None, "num_hidden_layers": 4}),
     cohere2("biases", CAUSAL, ODD, {"attention_bias": True}, rope("dynamic", factor=2.0)),
     cohere2("none", "Model"),
+    diffllama("", CAUSAL),
+    diffllama("biases", CAUSAL, TIED, {"attention_bias": True, "num_key_value_heads": 6}),
+    diffllama("wide-heads", CAUSAL, LLAMA3, {"head_dim": 12, "rms_norm_eps": 1e-3}),
+    diffllama("span", SPAN),
+    diffllama("classify", CLASSIFY, {"num_labels": 3}),
+    diffllama("none", "Model"),
+    phimoe("", CAUSAL, patterns=ATTENTIONS),
+    phimoe("biases", CAUSAL, TIED, {"attention_bias": True, "lm_head_bias": True, "sliding_window": 4}),
+    phimoe("all-rivals", CAUSAL, {"router_jitter_noise": 10.0}),
+    phimoe("no-rivals", CAUSAL, {"router_jitter_noise": 0.0, "num_local_experts": 3}),
+    phimoe("long", CAUSAL, LONG),
+    phimoe("classify", CLASSIFY, {"num_labels": 3}),
+    phimoe("none", "Model"),
 ]

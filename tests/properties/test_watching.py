@@ -168,9 +168,10 @@ def test_what_a_pattern_leaves_out_is_declared_by_its_part(family: str) -> None:
     for name in patterns_of(model):
         part = module_at(model, name.removesuffix(".pattern"))
         assert isinstance(part, Part)
-        beside = [word for word in ("D", "gate") if hasattr(part, word)]
+        words = {"D": "skip", "gate": "gate", "head_norm": "norm"}
+        beside = [word for word in words if hasattr(part, word)]
         assert bool(part.pattern_leaves_out) == bool(beside), name
-        assert all({"D": "skip", "gate": "gate"}[word] in part.pattern_leaves_out for word in beside), name
+        assert all(words[word] in part.pattern_leaves_out for word in beside), name
 
 
 @torch.no_grad()

@@ -71,9 +71,13 @@ def test_one_batch_can_be_overfitted(family: str) -> None:
     pytest.fail(f"the loss went from {first} to {value.item()} only")
 
 
+# The value with which a family reads matrices that its tiny config leaves unread.
+ALL_READ: dict[str, dict[str, int]] = {"longformer": {"first": 1}}
+
+
 @pytest.mark.parametrize("family", ALL)
 def test_every_weight_gets_a_gradient(family: str) -> None:
-    model = tiny(family)
+    model = tiny(family, **ALL_READ.get(family, {}))
     loss(model, ids(model, 2, 8)).backward()
     silent = [n for n, p in model.named_parameters() if p.grad is None and not n.startswith("head.")]
     assert not silent

@@ -23,6 +23,8 @@ RoFormer        rotary_encoders.py Su et al. 2021                              r
 NomicBERT       rotary_encoders.py Nussbaum et al. 2024                        rotary in an encoder
 ALBERT          bert_variants.py   Lan et al. 2020                             shared layers
 ELECTRA         bert_variants.py   Clark et al. 2020                           replaced-token detection
+Longformer      sparse.py          Beltagy et al. 2020                         windows, tokens that see all
+BigBird         sparse.py          Zaheer et al. 2020                          blocks that see few blocks
 DeBERTa v1 v2 3 deberta.py         He et al. 2021, 2023                        disentangled attention
 GPT             gpt.py             Radford et al. 2018
 GPT-2           gpt.py             Radford et al. 2019
@@ -58,11 +60,14 @@ OPT             gpt.py             Zhang et al. 2022                           n
 Falcon          parallel.py        Almazrouei et al. 2023
 Phi-1 2         phi.py             Li et al. 2023
 Phi-3 4         phi.py             Abdin et al. 2024                           long rope
+Phi-3.5-MoE     phi.py             Abdin et al. 2024; Liu et al. 2024          experts chosen one by one
+DiffLlama       differential.py    Ye et al. 2024                              a difference of patterns
 StableLM 1 2    relatives.py       Bellagente et al. 2024                      a norm of each head's q and k
 StarCoder2      relatives.py       Lozhkov et al. 2024
 DeepSeek-V2 V3  deepseek.py        DeepSeek-AI 2024; Kimi Team 2025            latent attention, experts
 T5 1.0 1.1      t5.py              Raffel et al. 2020                          bucketed distances
 UMT5            t5.py              Chung et al. 2023                           a bias of each layer
+Switch          t5.py              Fedus et al. 2022                           one expert for each token
 BART            bart.py            Lewis et al. 2020
 mBART           bart.py            Liu et al. 2020
 Marian          bart.py            Junczys-Dowmunt et al. 2018
@@ -93,9 +98,19 @@ from heedful.core.errors import NotFound, nearest
 from heedful.models.base import Config, Family
 from heedful.models.decoders import transformer_xl
 from heedful.models.decoders.gpt_lineage import bloom, gpt, parallel
-from heedful.models.decoders.llama_lineage import deepseek, gemma, gpt_oss, llama, olmo, phi, qwen, relatives
+from heedful.models.decoders.llama_lineage import (
+    deepseek,
+    differential,
+    gemma,
+    gpt_oss,
+    llama,
+    olmo,
+    phi,
+    qwen,
+    relatives,
+)
 from heedful.models.encoder_decoders import bart, t5, transformer, whisper
-from heedful.models.encoders import baselines, bert, bert_variants, deberta, rotary_encoders
+from heedful.models.encoders import baselines, bert, bert_variants, deberta, rotary_encoders, sparse
 from heedful.models.recurrent import language_models, seq2seq
 from heedful.models.state_space import delta, linear, ssm
 from heedful.models.vision import vision_encoder_decoder
@@ -103,8 +118,8 @@ from heedful.models.vision import vision_encoder_decoder
 # Files in the order in which their families are listed. A family without a new part stands after its parent.
 MODULES = (
     *(language_models, seq2seq, transformer),
-    *(baselines, bert, bert_variants, deberta, rotary_encoders),
-    *(gpt, llama, parallel, bloom, deepseek, phi, relatives, qwen, gemma, olmo, gpt_oss),
+    *(baselines, bert, bert_variants, deberta, rotary_encoders, sparse),
+    *(gpt, llama, parallel, bloom, deepseek, phi, relatives, qwen, gemma, olmo, gpt_oss, differential),
     *(t5, bart, ssm, linear, delta, transformer_xl),
 )
 

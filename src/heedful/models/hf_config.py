@@ -70,7 +70,8 @@ def read_rope(hf_config: dict[str, Any], context: int) -> tuple[float, Scaling |
         trained = int(rope.get(key, hf_config.get(key)) or context)
         short, long = (tuple(map(float, rope[f"{which}_factor"])) for which in ("short", "long"))
         stretch = factor if rope.get("factor") else context / trained
-        return base, LongScaling(stretch, trained, short, long, rope.get("attention_factor"))
+        gain = rope.get("attention_factor", rope.get("short_mscale"))
+        return base, LongScaling(stretch, trained, short, long, gain)
     raise ConfigError(
         f"rope_type={kind!r:.80} is unknown",
         hint="this version builds default, linear, dynamic, yarn, llama3, longrope",
@@ -408,7 +409,7 @@ ROPE = {
     "original_max_position_embeddings": "int", "low_freq_factor": "float", "high_freq_factor": "float",
     "beta_fast": "float", "beta_slow": "float", "mscale": "float", "mscale_all_dim": "float",
     "attention_factor": "float", "partial_rotary_factor": "float", "short_factor": "tuple[float, ...]",
-    "long_factor": "tuple[float, ...]",
+    "long_factor": "tuple[float, ...]", "short_mscale": "float", "long_mscale": "float",
 }  # fmt: skip
 QUANTIZATION = {"kind": "str", "group": "int", "tables": "bool", "fields": "dict"}
 DEQUANTISED = "fetch the bfloat16 copy that it was made from"

@@ -36,7 +36,7 @@ from heedful.nn.context import Context, Part, PartState
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, GatedMLP
 from heedful.nn.head import WordHead
-from heedful.nn.moe import ClippedExperts, Experts
+from heedful.nn.moe import ClippedExperts, Experts, UngatedExperts
 from heedful.nn.norm import HeadLayerNorm, norm_size
 from heedful.nn.quantised import Quantised
 from heedful.nn.state_space.linear_attention import GatedConv, GatedLinearAttention, LinearAttention
@@ -69,6 +69,7 @@ PLAN: dict[type[nn.Module], Split] = {
     GatedMLP: Split(("gate", "up"), "down"),
     Experts: EXPERTS,
     ClippedExperts: EXPERTS,
+    UngatedExperts: EXPERTS,
 }
 # The axis that is cut of each tensor of a layer, LoRA's (up, down) included; others stay whole.
 COLUMN_AXES, ROW_AXES = {"weight": 0, "bias": 0, "up": 0}, {"weight": 1, "down": 1}
@@ -369,7 +370,7 @@ class LocalExperts(Local, Experts):
     """Σ over the processes of what each one's experts make of the tokens that chose them."""
 
     def forward(self, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
-        start, end = local_range(self.gate.shape[0], *self.place)
+        start, end = local_range(self.down.shape[0], *self.place)
         x, weights = enter(x, self.mesh), enter(weights, self.mesh)
         tokens, place = ((indices >= start) & (indices < end)).nonzero(as_tuple=True)
         with self.own_tensors():

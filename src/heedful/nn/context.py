@@ -70,6 +70,8 @@ class Mask:
     """Who may look at whom, as a description: a backend decides whether to build the matrix.
 
     keep(i, j) = valid[j]  and  (not causal or j ≤ i)  and  |i − j| < window  and  document[i] = document[j]
+
+    The `first` tokens of a text are within every window, and everything is within theirs.
     """
 
     causal: bool = False
@@ -77,6 +79,7 @@ class Mask:
     valid: Tensor | None = None  # (B, S), False on padding
     q_documents: Tensor | None = None  # (B, T)
     k_documents: Tensor | None = None  # (B, S)
+    first: int = 0
 
     @property
     def is_causal_only(self) -> bool:
@@ -93,7 +96,8 @@ class Mask:
         i, j = q_pos[:, None, :, None], k_pos[:, None, None, :]
         keep = (j <= i) if self.causal else torch.ones_like(i == j)
         if self.window is not None:
-            keep = keep & ((i - j).abs() < self.window)
+            near = (i - j).abs() < self.window
+            keep = keep & (near | (torch.minimum(i, j) < self.first) if self.first else near)
         if self.valid is not None:
             keep = keep & self.valid[:, None, None, :]
         if self.q_documents is not None and self.k_documents is not None:

@@ -90,6 +90,51 @@ class SoftmaxRouter(Router):
         return ctx.see("weights", weights), chosen
 
 
+class SparseMixerRouter(Router):
+    """w = softmax of the scores near the best one; then the same for the second best, without the first
+
+    (Liu et al. 2024, arXiv 2409.12136; Phi-3.5-MoE.) A score s is near the best m if
+    (m − s) / max(|s|, m) ≤ 2 · jitter. So an expert far ahead has weight 1, and so has the second. The paper
+    samples experts while it trains and corrects the gradient; here the same experts are chosen in training.
+    """
+
+    def __init__(self, dim: int, experts: int, *, jitter: float = 0.01) -> None:
+        super().__init__(dim, experts, 2)
+        self.jitter = jitter
+
+    def forward(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+        scores = ctx.see("router", self.logits(x))
+        chosen = ctx.see("chosen", self.choose(scores, 1))
+        rest, weights = scores, []
+        for expert in chosen.split(1, -1):
+            best = scores.gather(-1, expert)
+            far = (best - scores) / scores.abs().maximum(best) > 2 * self.jitter
+            weights.append(rest.masked_fill(far, -math.inf).softmax(-1).gather(-1, expert))
+            rest = rest.scatter(-1, expert, -math.inf)
+        return ctx.see("weights", torch.cat(weights, -1)), chosen
+
+
+class SwitchRouter(Router):
+    """s = softmax(x Eᵀ);  a token goes to its best expert alone, whose weight is its s   (Fedus et al. 2022)
+
+    With a `capacity` an expert takes so many tokens of a text; what comes later keeps only its residual.
+    """
+
+    def __init__(self, dim: int, experts: int, *, capacity: int | None = None, bias: bool = False) -> None:
+        super().__init__(dim, experts, 1, bias=bias)
+        self.capacity = capacity
+
+    def forward(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+        s = ctx.see("router", self.logits(x).softmax(-1))
+        chosen = ctx.see("chosen", self.choose(s, 1))
+        weights = s.gather(-1, chosen)
+        if self.capacity is not None:
+            sent = F.one_hot(chosen[..., 0], s.shape[-1])  # (B, T, E)
+            sent = sent if ctx.valid_new is None else sent * ctx.valid_new[..., None]
+            weights = weights * (sent.cumsum(1).gather(-1, chosen) <= self.capacity)
+        return ctx.see("weights", weights), chosen
+
+
 class SigmoidRouter(Router):
     """s = σ(x Eᵀ);  the k largest s_i + b_i are chosen, s_i / Σ s_j · scale are their weights
 
@@ -129,6 +174,8 @@ class Experts(nn.Module):
     With `bias` each of the three has one: gate_bias and up_bias (E, F), down_bias (E, D).
     """
 
+    gated = True
+    gate: nn.Parameter | None
     gate_bias: nn.Parameter | None
     up_bias: nn.Parameter | None
     down_bias: nn.Parameter | None
@@ -136,20 +183,23 @@ class Experts(nn.Module):
     def __init__(self, experts: int, dim: int, hidden: int, act: Activation, *, bias: bool = False) -> None:
         super().__init__()
         self.act = act
-        self.gate = nn.Parameter(torch.empty(experts, hidden, dim))
+        make = lambda wanted, *shape: nn.Parameter(torch.empty(experts, *shape)) if wanted else None
+        self.register_parameter("gate", make(self.gated, hidden, dim))
         self.up = nn.Parameter(torch.empty(experts, hidden, dim))
         self.down = nn.Parameter(torch.empty(experts, dim, hidden))
-        for name, stack in (("gate_bias", self.gate), ("up_bias", self.up), ("down_bias", self.down)):
-            self.register_parameter(name, nn.Parameter(torch.empty(stack.shape[:2])) if bias else None)
+        self.register_parameter("gate_bias", make(bias and self.gated, hidden))
+        self.register_parameter("up_bias", make(bias, hidden))
+        self.register_parameter("down_bias", make(bias, dim))
 
-    def combine(self, gate: Tensor, up: Tensor) -> Tensor:
+    def combine(self, *products: Tensor) -> Tensor:
         """act(gate) ⊙ up"""
+        gate, up = products
         return self.act(gate) * up
 
     def forward(self, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
         """Σ over the chosen experts of weight · expert(x): x (N, D), weights and chosen (N, k)."""
         matrices = self.matrices(x.device.type)
-        rows = x.to(matrices.gate.dtype)
+        rows = x.to(matrices.up.dtype)
         return best_method(matrices, rows)(matrices, rows, weights, indices).to(x.dtype)
 
     def show(self, x: Tensor, weights: Tensor, expert_indices: Tensor, ctx: Context) -> Tensor:
@@ -159,11 +209,9 @@ class Experts(nn.Module):
         not weighted yet.
         """
         m, indices = self.matrices(x.device.type), expert_indices.flatten(0, 1)  # (N, k)
-        rows = x.flatten(0, 1).to(m.gate.dtype)[:, None].expand(-1, indices.shape[1], -1)  # (N, k, D)
-        gate, up = (
-            each_product(rows, *layer, indices) for layer in ((m.gate, m.gate_bias), (m.up, m.up_bias))
-        )
-        hidden = ctx.see("hidden", m.combine(gate, up).unflatten(0, x.shape[:2]), positions=-3).flatten(0, 1)
+        rows = x.flatten(0, 1).to(m.up.dtype)[:, None].expand(-1, indices.shape[1], -1)  # (N, k, D)
+        hidden = m.hidden(lambda *layer: each_product(rows, *layer, indices))
+        hidden = ctx.see("hidden", hidden.unflatten(0, x.shape[:2]), positions=-3).flatten(0, 1)
         out = each_product(hidden, m.down, m.down_bias, indices).unflatten(0, x.shape[:2])
         out = ctx.see("output", out, positions=-3)
         return (out * weights[..., None]).sum(2).to(x.dtype)
@@ -175,7 +223,7 @@ class Experts(nn.Module):
             return ExpertMatrices(self.combine, *stacks, *biases)
         dtype = torch.get_autocast_dtype(device)
         narrow = [None if bias is None else bias.to(dtype) for bias in biases]
-        return ExpertMatrices(self.combine, *(stack.to(dtype) for stack in stacks), *narrow)
+        return ExpertMatrices(self.combine, *(s if s is None else s.to(dtype) for s in stacks), *narrow)
 
 
 class ClippedExperts(Experts):
@@ -190,22 +238,38 @@ class ClippedExperts(Experts):
         super().__init__(experts, dim, hidden, F.silu, bias=True)
         self.clip, self.slope = clip, slope
 
-    def combine(self, gate: Tensor, up: Tensor) -> Tensor:
+    def combine(self, *products: Tensor) -> Tensor:
         """g σ(a g) ⊙ (1 + u)"""
+        gate, up = products
         g, u = gate.clamp(max=self.clip), up.clamp(-self.clip, self.clip)
         return g * torch.sigmoid(self.slope * g) * (1 + u)
+
+
+class UngatedExperts(Experts):
+    """E networks down_e(act(up_e x))   (Fedus et al. 2022, arXiv 2101.03961)"""
+
+    gated = False
+
+    def combine(self, *products: Tensor) -> Tensor:
+        """act(up)"""
+        return self.act(products[0])
 
 
 class ExpertMatrices(NamedTuple):
     """The matrices of experts: how gate and up are combined; gate, up (E, F, D), down (E, D, F); biases."""
 
-    combine: Callable[[Tensor, Tensor], Tensor]
-    gate: Tensor
+    combine: Callable[..., Tensor]
+    gate: Tensor | None
     up: Tensor
     down: Tensor
     gate_bias: Tensor | None = None
     up_bias: Tensor | None = None
     down_bias: Tensor | None = None
+
+    def hidden(self, product: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
+        """What down reads: the products of gate, if there is one, and of up, combined."""
+        gate = () if self.gate is None else (product(self.gate, self.gate_bias),)
+        return self.combine(*gate, product(self.up, self.up_bias))
 
 
 ExpertMethod = Callable[[ExpertMatrices, Tensor, Tensor, Tensor], Tensor]
@@ -213,7 +277,7 @@ ExpertMethod = Callable[[ExpertMatrices, Tensor, Tensor, Tensor], Tensor]
 
 def best_method(experts: ExpertMatrices, x: Tensor) -> ExpertMethod:
     """The fastest of the three for this input; a traced one may not depend on who chose whom."""
-    if len(x) * experts.gate.numel() <= SMALL:
+    if len(x) * experts.up.numel() <= SMALL:
         return experts_batched
     if groupable(x, experts):
         return experts_grouped
@@ -240,7 +304,7 @@ def experts_one_by_one(experts: ExpertMatrices, x: Tensor, weights: Tensor, indi
     for e in indices.unique().tolist():
         tokens, place = (indices == e).nonzero(as_tuple=True)
         rows = x[tokens]
-        hidden = m.combine(layer(rows, e, m.gate, m.gate_bias), layer(rows, e, m.up, m.up_bias))
+        hidden = m.hidden(lambda matrix, bias, rows=rows, e=e: layer(rows, e, matrix, bias))
         weighted = layer(hidden, e, m.down, m.down_bias) * weights[tokens, place, None]
         y = y.index_add(0, tokens, weighted.to(x.dtype))
     return y
@@ -250,7 +314,7 @@ def experts_batched(experts: ExpertMatrices, x: Tensor, weights: Tensor, indices
     """Every expert on every token, most with weight 0: wasteful, but three products of fixed shape."""
     m = experts
     layer = lambda x, matrix, bias: x @ matrix.mT if bias is None else x @ matrix.mT + bias[:, None]
-    hidden = m.combine(layer(x, m.gate, m.gate_bias), layer(x, m.up, m.up_bias))  # (E, N, F)
+    hidden = m.hidden(lambda *matrix: layer(x, *matrix))  # (E, N, F)
     out = layer(hidden, m.down, m.down_bias)  # (E, N, D)
     share = weights.new_zeros(len(x), len(out)).scatter_add(1, indices, weights)  # (N, E)
     return torch.einsum("ne,end->nd", share, out.to(share.dtype)).to(x.dtype)
@@ -260,13 +324,13 @@ def experts_grouped(experts: ExpertMatrices, x: Tensor, weights: Tensor, indices
     """Tokens sorted by expert, then one product over unequal groups of rows per matrix."""
     (N, k), m = indices.shape, experts
     expert, order = indices.flatten().sort(stable=True)  # (N·k,)
-    every = torch.arange(len(m.gate), device=x.device)
+    every = torch.arange(len(m.down), device=x.device)
     ends = torch.searchsorted(expert, every, right=True).to(torch.int32)  # (E,) where each expert's rows stop
     layer = lambda rows, matrix, bias: (
         _product(rows, matrix, ends) if bias is None else _product(rows, matrix, ends) + bias[expert]
     )
     rows = x[order // k]
-    hidden = m.combine(layer(rows, m.gate, m.gate_bias), layer(rows, m.up, m.up_bias))
+    hidden = m.hidden(lambda *matrix: layer(rows, *matrix))
     out = layer(hidden, m.down, m.down_bias)[order.argsort()].view(N, k, -1)  # back in the tokens' order
     return (out * weights[..., None]).sum(1).to(x.dtype)
 
@@ -278,9 +342,9 @@ def _product(rows: Tensor, matrix: Tensor, ends: Tensor) -> Tensor:
 
 def groupable(x: Tensor, experts: ExpertMatrices) -> bool:
     """Whether torch's grouped product takes these: rows of whole 16 bytes, bfloat16 if on a GPU or traced."""
-    aligned = all(size * x.element_size() % 16 == 0 for size in experts.gate.shape[1:])
+    aligned = all(size * x.element_size() % 16 == 0 for size in experts.up.shape[1:])
     any_type = x.device.type == "cpu" and not torch.compiler.is_compiling()
-    return aligned and x.dtype == experts.gate.dtype and (any_type or x.dtype == torch.bfloat16)
+    return aligned and x.dtype == experts.up.dtype and (any_type or x.dtype == torch.bfloat16)
 
 
 class GatedExpert(Part):
@@ -320,7 +384,7 @@ class MoE(Part):
     def active_parameters(self) -> int:
         """Return the count of those that one token uses: all but the experts it is not sent to."""
         routed = sum(p.numel() for p in self.experts.parameters())
-        return self.total_parameters() - routed + routed * self.router.active // len(self.experts.gate)
+        return self.total_parameters() - routed + routed * self.router.active // len(self.experts.down)
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         weights, chosen = self.router(x, ctx)

@@ -1,28 +1,41 @@
 """T5 (Raffel et al. 2020, arXiv 1910.10683), its version 1.1, Flan-T5 (2210.11416), mT5 (2010.11934),
-UMT5 (2304.09151).
+UMT5 (2304.09151), Switch Transformers (Fedus et al. 2022, arXiv 2101.03961).
 
 From the Transformer:  norm before each part, RMS and without shift   no biases   scores not divided by √K
                        relative positions as a bias on the scores, shared by the layers of a stack
 From T5 to 1.1, Flan:  gated GELU instead of ReLU   a separate output matrix, not scaled
 From mT5 to UMT5:      every layer has its own bias
+From T5 to Switch:     every other layer has many feed-forward networks, of which one reads each token
+
+A mixture of experts had sent each token to at least two of them, so that the router could compare. Switch
+Transformers showed that one is enough: the router learns from the weight that it puts on the expert's output.
+A token then costs as much as in T5, while the number of parameters grows with the number of experts. To give
+every expert an equal share of a machine, an expert takes at most `capacity` tokens of a text, and what comes
+later passes by on the residual. Here the encoder does so. A decoder that writes one token at a time has no
+later ones, so that its experts take all, as in the published code when it generates.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, Model, Seq2Seq, derived, from_zero
+from heedful.models.family import descend
 from heedful.nn.attention.multi_head import Attention, BiasedAttention, CrossAttention, head_size
 from heedful.nn.block import Block, Stack
+from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, GatedMLP, activation
 from heedful.nn.head import LMHead, choose_head
+from heedful.nn.moe import MoE, SwitchRouter, UngatedExperts
 from heedful.nn.norm import RMSNorm
 from heedful.nn.position import BucketBias
 from heedful.weights.names import Row
+from heedful.weights.ops import Stacked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +80,35 @@ class MT5Config(T5Config):
     scale_logits: bool = False
 
 
-def t5(c: T5Config, own_bias: bool = False) -> Model:
-    """T5; with `own_bias` every layer has its own bias, else it is shared by the layers of a stack."""
+@dataclass(frozen=True, kw_only=True)
+class SwitchConfig(T5Config):
+    dim: int = 768
+    layers: int = 12
+    heads: int = 12
+    head_dim: int = 64
+    experts: int = 8
+    capacity: int = 64  # tokens of a text that an expert of the encoder takes
+    sparse: int = from_zero(6)  # layers of the encoder that have experts
+    decoder_sparse: int = derived(lambda c: c.sparse, minimum=0)
+    router_bias: bool = False
+
+    def check(self) -> None:
+        super().check()
+        if self.gated or not (self.tied and self.scale_logits):
+            raise ConfigError("a switch has no gates, and its logits are tied and scaled")
+
+    def has_experts(self, layer: int, causal: bool) -> bool:
+        """Whether a layer has experts: every n-th, from the second on; with none asked for, the second."""
+        layers, sparse = (self.decoder_layers, self.decoder_sparse) if causal else (self.layers, self.sparse)
+        step = layers // sparse if sparse else layers
+        return step == 1 or (step > 1 and layer % step == 1)
+
+
+def t5(c: T5Config, own_bias: bool = False, ffn: Callable[[int, bool], Part] | None = None) -> Model:
+    """T5; with `own_bias` every layer has its own bias, else it is shared by the layers of a stack.
+
+    `ffn(i, causal)` makes the feed-forward part of layer i of the encoder or, causal, of the decoder.
+    """
     norm = lambda: RMSNorm(c.dim, c.norm_eps)
     options: dict[str, Any] = dict(head_dim=c.head_dim, scale=1.0, dropout=c.dropout)
     bias = lambda causal: BucketBias(c.heads, c.buckets, c.far, causal=causal)
@@ -76,18 +116,28 @@ def t5(c: T5Config, own_bias: bool = False) -> Model:
     attn = lambda causal: own(causal) if own_bias else Attention(c.dim, c.heads, **options)
     cross = lambda: CrossAttention(c.dim, c.heads, **options)
     mlp = GatedMLP if c.gated else MLP
-    ffn = lambda: mlp(c.dim, c.hidden, activation(c.act), bias=False, dropout=c.dropout)
+    ffn = ffn or (lambda i, causal: mlp(c.dim, c.hidden, activation(c.act), bias=False, dropout=c.dropout))
     stack = lambda blocks, causal: Stack(blocks, norm(), bias=None if own_bias else bias(causal))
-    reads = lambda: Block(norm, "pre", c.dropout, attn=attn(False), ffn=ffn())
-    writes = lambda: Block(norm, "pre", c.dropout, attn=attn(True), cross=cross(), ffn=ffn())
+    reads = lambda i: Block(norm, "pre", c.dropout, attn=attn(False), ffn=ffn(i, False))
+    writes = lambda i: Block(norm, "pre", c.dropout, attn=attn(True), cross=cross(), ffn=ffn(i, True))
     embed = Embedding(c.vocab, c.dim, dropout=c.dropout)
-    encoder = stack([reads() for _ in range(c.layers)], causal=False)
+    encoder = stack([reads(i) for i in range(c.layers)], causal=False)
     if c.head == "none":
         return LM(embed, encoder, causal=False)
-    decoder = stack([writes() for _ in range(c.decoder_layers)], causal=True)
+    decoder = stack([writes(i) for i in range(c.decoder_layers)], causal=True)
     scale = c.dim**-0.5 if c.scale_logits else 1.0
     head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, scale=scale))
     return Seq2Seq(embed, encoder, decoder, head, start_token=c.start_token)
+
+
+def switch(c: SwitchConfig) -> Model:
+    act = activation(c.act)
+    router = lambda causal: SwitchRouter(
+        c.dim, c.experts, capacity=None if causal else c.capacity, bias=c.router_bias
+    )
+    sparse = lambda causal: MoE(router(causal), UngatedExperts(c.experts, c.dim, c.hidden, act))
+    dense = lambda: MLP(c.dim, c.hidden, act, bias=False, dropout=c.dropout)
+    return t5(c, ffn=lambda i, causal: sparse(causal) if c.has_experts(i, causal) else dense())
 
 
 def t5_names(c: T5Config) -> list[Row]:
@@ -197,4 +247,34 @@ UMT5 = replace(
     MT5, name="umt5", model_types=("umt5",), paper="Chung et al. 2023, arXiv 2304.09151",
     build=partial(t5, own_bias=True), presets={"umt5-small": MT5Config(vocab=256384)},
     heads={"lm": "UMT5ForConditionalGeneration", "none": "UMT5EncoderModel"},
+)  # fmt: skip
+
+
+def switch_names(c: SwitchConfig) -> list[Row]:
+    rows: list[Row] = []
+    encoder = "blocks" if c.head == "none" else "encoder"
+    for theirs, ours, place in (("encoder", encoder, 1), ("decoder", "decoder", 2)):
+        mlp, ffn = f"{theirs}.block.*.layer.{place}.mlp", f"{ours}.*.ffn"
+        rows += [
+            (f"{mlp}.{{wi,wo}}", f"{ffn}.{{up,down}}"), (f"{mlp}.router.classifier", f"{ffn}.router.score"),
+            (f"{mlp}.experts.expert_*.{{wi,wo}}.weight", f"{ffn}.experts.{{up,down}}", Stacked()),
+        ]  # fmt: skip
+    return [*rows, *t5_names(c)]
+
+
+SWITCH = descend(
+    T5, "switch-transformers", SwitchConfig, build=switch, names=switch_names,
+    without=("gated", "tied", "scale_logits"),
+    keys={
+        "num_experts": "experts", "expert_capacity": "capacity", "num_sparse_encoder_layers": "sparse",
+        "num_sparse_decoder_layers": "decoder_sparse", "router_bias": "router_bias",
+        "dense_act_fn": "act",
+    },
+    presets={"switch-base-8": {}, "switch-base-16": dict(experts=16), "switch-base-32": dict(experts=32)},
+    tiny=dict(vocab=128, heads=4, head_dim=8, hidden=48, sparse=1, experts=4),
+    heads={"lm": "SwitchTransformersForConditionalGeneration", "none": "SwitchTransformersEncoderModel"},
+    absent={"num_sparse_encoder_layers": 3, "num_sparse_decoder_layers": 3, "d_ff": 2048},
+    read=None, write=lambda c: {"is_encoder_decoder": c.head != "none"}, reads={}, infer=None,
+    require={"tie_word_embeddings": (True,)},
+    paper="Fedus et al. 2022, arXiv 2101.03961",
 )  # fmt: skip

@@ -9,6 +9,7 @@ DistilBERT:            half the layers, no types, no pooler
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.models.family import published_heads, published_keys
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
+from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import Head, MLMHead, NextHead, Pooler, PretrainHead, choose_head, encoder_heads
@@ -80,16 +82,20 @@ class DistilBertConfig(BertConfig):
 
 
 def bert_encoder(
-    c: BertConfig, head: Head, bias: nn.Module | None = None, rotary: Rotary | None = None
-) -> LM:
-    """BERT's encoder; `rotary` stands in the place of learned positions."""
+    c: BertConfig, head: Head, bias: nn.Module | None = None, rotary: Rotary | None = None,
+    attn: Callable[[int], Part] | None = None, embed_scale: float = 1.0,
+) -> LM:  # fmt: skip
+    """BERT's encoder; `rotary` stands in the place of learned positions, `attn(i)` makes a layer's part."""
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
     position = None if rotary else Learned(c.context, c.dim, c.offset)
-    embed = Embedding(c.vocab, c.dim, position=position, types=c.types, norm=norm(), dropout=c.dropout)
-    attn = lambda: Attention(c.dim, c.heads, bias=True, rotary=rotary, dropout=c.dropout)
-    block = lambda: Block(norm, "post", c.dropout, attn=attn(), ffn=MLP(c.dim, c.hidden, activation(c.act)))
+    embed = Embedding(
+        c.vocab, c.dim, position=position, types=c.types, norm=norm(), scale=embed_scale, dropout=c.dropout
+    )
+    attn = attn or (lambda i: Attention(c.dim, c.heads, bias=True, rotary=rotary, dropout=c.dropout))
+    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act))
+    blocks = [Block(norm, "post", c.dropout, attn=attn(i), ffn=ffn()) for i in range(c.layers)]
     head = head.keep(Pooler(c.dim)) if c.pooler else head
-    return LM(embed, Stack([block() for _ in range(c.layers)], bias=bias), head, causal=False)
+    return LM(embed, Stack(blocks, bias=bias), head, causal=False)
 
 
 def mlm_head(c: BertConfig) -> MLMHead:

@@ -1,8 +1,14 @@
 """Phi-1, 1.5 and 2 (Gunasekar et al. 2023, arXiv 2306.11644; Li et al. 2023, arXiv 2309.05463) and Phi-3, 4
-(Abdin et al. 2024, arXiv 2404.14219, 2412.08905).
+(Abdin et al. 2024, arXiv 2404.14219, 2412.08905); Phi-3.5-MoE.
 
-From GPT-J:           rotary in half of each head (0.4 in Phi-2)   biases everywhere
-From LLaMA to Phi-3:  each rotary pair has its own factors, one for short and one for long texts
+From GPT-J:             rotary in half of each head (0.4 in Phi-2)   biases everywhere
+From LLaMA to Phi-3:    each rotary pair has its own factors, one for short and one for long texts
+From Mixtral to Phi-3.5-MoE:  16 smaller experts, chosen one after the other   LayerNorm   biases in attention
+
+A router that takes the best two of 16 experts by their scores gets no exact gradient, because the choice is
+a step. SparseMixer (Liu et al. 2024, arXiv 2409.12136) treats the choice as a sample: each of the two experts
+is drawn by its own softmax over the scores that come near the best. That is why a weight here compares an
+expert with its near rivals alone, and why the second weight does not shrink because the first is large.
 """
 
 from __future__ import annotations
@@ -15,15 +21,19 @@ from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived
 from heedful.models.decoders.llama_lineage.llama import (
     LLAMA,
+    MIXTRAL,
     NAMES,
+    MixtralConfig,
     PartialRotaryConfig,
     llama,
     llama_attention,
 )
 from heedful.models.family import descend, gguf_keys, no_token_ids, published_heads
 from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
+from heedful.models.hf_config import write_rope
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.ffn import MLP, activation
+from heedful.nn.moe import Experts, MoE, SparseMixerRouter
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import LongScaling
 from heedful.weights.formats.gguf import GGUFFile
@@ -135,4 +145,46 @@ PHI3 = descend(
     gguf_keys=gguf_keys("phi3", Phi3Config, "window"), gguf_read=read_phi3_gguf,
     gguf_write=lambda c: {"phi3.attention.sliding_window": c.window or 0},
     paper="Abdin et al. 2024, arXiv 2404.14219",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhiMoEConfig(MixtralConfig):
+    vocab: int = 32064
+    hidden: int = 6400
+    context: int = 131072
+    rope_base: float = 10000.0
+    experts: int = 16
+    jitter: float = 0.01  # how far from the best score an expert is still a rival, halved
+    bias: bool = False  # of the attention's matrices
+    out_bias: bool = derived(lambda c: c.bias)
+    logit_bias: bool = False
+
+    def check(self) -> None:
+        super().check()
+        if self.active != 2 or self.out_bias != self.bias:
+            raise ConfigError("a phimoe sends a token to active=2 experts, and bias is of all four matrices")
+
+
+def phimoe(c: PhiMoEConfig) -> LM:
+    experts = lambda: Experts(c.experts, c.dim, c.hidden, activation(c.act))
+    ffn = lambda i: MoE(SparseMixerRouter(c.dim, c.experts, jitter=c.jitter), experts())
+    return llama(c, ffn=ffn, norm=lambda: LayerNorm(c.dim, c.norm_eps), bias=c.logit_bias)
+
+
+def write_phimoe(c: PhiMoEConfig) -> dict[str, Any]:
+    """What is stated of stretched positions: the gain for short and for long texts, and where they part."""
+    rope, scaling = write_rope(c.rope_base, c.rope_scaling), c.rope_scaling
+    if isinstance(scaling, LongScaling):
+        gains = dict.fromkeys(("short_mscale", "long_mscale"), scaling.gain)
+        rope |= gains | {"original_max_position_embeddings": scaling.context}
+    return {"rope_parameters": rope}
+
+
+PHIMOE = descend(
+    MIXTRAL, "phimoe", PhiMoEConfig, build=phimoe, without=("out_bias",),
+    keys={"router_jitter_noise": "jitter", "lm_head_bias": "logit_bias"},
+    presets={"phi-3.5-moe": dict(window=131072, bias=True, logit_bias=True)}, tiny=dict(bias=True),
+    heads=published_heads("Phimoe", "tag", "span"), usual=no_token_ids, write=write_phimoe, gguf_names=(),
+    absent={"rope_theta": 1000000.0}, paper="Abdin et al. 2024, arXiv 2404.14219; Liu et al. 2024",
 )  # fmt: skip

@@ -1,0 +1,160 @@
+"""Encoders of long texts: Longformer (Beltagy et al. 2020), BigBird (Zaheer et al. 2020).
+
+Attention compares every token with every other, so that a text eight times as long costs sixty-four times as
+much. Longformer lets a token see a window around itself, which costs the same for each token of a text of any
+length. Information still crosses the text, a window per layer, and a few tokens see all and are seen by all,
+such as the one that a class is read off. These have query, key and value matrices of their own.
+
+BigBird counts in blocks: each sees its neighbours, the first and the last block, and some drawn at random.
+Random links make every two blocks near neighbours in a few steps, as in a small world, and the paper proves
+that such a pattern can compute whatever full attention can. Both start from RoBERTa's weights.
+
+From RoBERTa to Longformer:  a window of tokens   own matrices for the tokens that see all   4096 positions
+From BERT to BigBird:        blocks of tokens see few blocks   4096 positions
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from heedful.core.errors import ConfigError
+from heedful.models.base import LM, derived, from_zero
+from heedful.models.encoders.bert import (
+    BERT,
+    KEYS,
+    ROBERTA,
+    BertConfig,
+    RobertaConfig,
+    backbone_names,
+    bert_encoder,
+    bert_names,
+    mlm_head,
+    qkv_names,
+    read_offset,
+    roberta_head,
+    roberta_head_names,
+)
+from heedful.models.family import descend, published_heads
+from heedful.nn.attention.multi_head import Attention
+from heedful.nn.attention.sparse import BigBirdAttention, LongformerAttention
+from heedful.nn.ffn import activation
+from heedful.nn.head import ClassifyHead, NextHead, NoHead, Pooler, PretrainHead, TagHead, choose_head
+from heedful.weights.names import Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongformerConfig(RobertaConfig):
+    context: int = 4096
+    windows: tuple[int, ...] = derived(lambda c: (512,) * c.layers)  # of each layer, to both sides together
+    first: int = derived(lambda c: int(c.head == "classify"), minimum=0)  # tokens that see all
+
+    def check(self) -> None:
+        if any(window % 2 or window < 2 for window in self.windows):
+            raise ConfigError(f"windows={self.windows} should be even: half of each lies on either side")
+        windows = self.windows[: self.layers] + self.windows[-1:] * (self.layers - len(self.windows))
+        object.__setattr__(self, "windows", windows)
+
+
+def longformer(c: LongformerConfig) -> LM:
+    attn = lambda i: LongformerAttention(
+        c.dim, c.heads, reach=c.windows[i] // 2, first=c.first, dropout=c.dropout
+    )
+    return bert_encoder(c, roberta_head(c), attn=attn)
+
+
+def longformer_names(c: LongformerConfig) -> list[Row]:
+    theirs = "longformer.encoder.layer.*.attention.self.{query,key,value}_global"
+    own: Row = (theirs, "blocks.*.attn.{first_q,first_k,first_v}")
+    return [own, *backbone_names("longformer"), qkv_names("longformer"), *roberta_head_names(c)]
+
+
+def read_longformer(hf_config: dict[str, Any]) -> dict[str, Any]:
+    windows, layers = hf_config["attention_window"], hf_config["num_hidden_layers"]
+    every = (windows,) * layers if isinstance(windows, int) else tuple(windows)
+    first = {"first": hf_config["first_tokens"]} if "first_tokens" in hf_config else {}
+    return read_offset(hf_config) | {"windows": every} | first
+
+
+def write_longformer(c: LongformerConfig) -> dict[str, Any]:
+    assert ROBERTA.write is not None
+    usual = int(c.head == "classify")
+    return {
+        **ROBERTA.write(c), "attention_window": list(c.windows),
+        **({} if c.first == usual else {"first_tokens": c.first}),
+    }  # fmt: skip
+
+
+LONGFORMER = descend(
+    ROBERTA, "longformer", LongformerConfig, build=longformer, names=longformer_names, prefix="longformer",
+    without=("windows", "first"),
+    presets={"longformer-base-4096": {}, "longformer-large-4096": dict(dim=1024, layers=24, heads=16)},
+    tiny=dict(windows=(4, 4)), heads=published_heads("Longformer", "span", words="mlm"), require={},
+    read=read_longformer, write=write_longformer,
+    reads={"pad_token_id": "int", "attention_window": "int | tuple[int, ...]", "first_tokens": "int"},
+    absent={
+        "max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12, "vocab_size": 30522,
+        "attention_window": 512, "num_hidden_layers": 12,
+    },
+    copies={theirs: ours.replace("roberta", "longformer") for theirs, ours in ROBERTA.copies.items()},
+    paper="Beltagy et al. 2020, arXiv 2004.05150",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class BigBirdConfig(BertConfig):
+    vocab: int = 50358
+    context: int = 4096
+    act: str = "gelu_new"
+    pooler: bool = derived(lambda c: c.head not in ("pretrain", "next"))
+    sparse: bool = True
+    block: int = 64  # tokens that see alike
+    random: int = from_zero(3)  # blocks that a block sees at random
+    bias: bool = True  # of queries, keys and values
+    scale_embed: bool = False  # by √D
+
+
+def big_bird(c: BigBirdConfig) -> LM:
+    pool = lambda: Pooler(c.dim)
+    head = choose_head(
+        c.head,
+        pretrain=lambda: PretrainHead(mlm_head(c), NextHead(pool(), c.dim)),
+        mlm=lambda: mlm_head(c),
+        classify=lambda: ClassifyHead(
+            Pooler(c.dim, activation(c.act), c.dropout), c.dim, c.labels, dropout=c.dropout
+        ),
+        tag=lambda: TagHead(c.dim, c.labels, dropout=c.dropout),
+        none=NoHead,
+    )
+    options: dict[str, Any] = {"bias": c.bias, "out_bias": True, "dropout": c.dropout}
+    sparse = lambda i: BigBirdAttention(c.dim, c.heads, block=c.block, random=c.random, layer=i, **options)
+    attn = sparse if c.sparse else lambda i: Attention(c.dim, c.heads, **options)
+    return bert_encoder(c, head, attn=attn, embed_scale=c.dim**0.5 if c.scale_embed else 1.0)
+
+
+def big_bird_names(c: BigBirdConfig) -> list[Row]:
+    own: list[Row] = [
+        ("bert.pooler", "head.kept.dense"), ("bert.pooler", "head.next.pool.dense"),
+        ("classifier.{dense,out_proj}", "head.{pool.dense,label}"),
+    ]  # fmt: skip
+    return [*own, *bert_names(c)]
+
+
+BIG_BIRD = descend(
+    BERT, "big-bird", BigBirdConfig, build=big_bird, names=big_bird_names,
+    keys={
+        **KEYS, "block_size": "block", "num_random_blocks": "random", "use_bias": "bias",
+        "rescale_embeddings": "scale_embed",
+    },
+    without=("sparse", "pooler"),
+    presets={"bigbird-roberta-base": {}, "bigbird-roberta-large": dict(dim=1024, layers=24, heads=16)},
+    tiny=dict(block=1, random=1), infer=None, gguf_names=(), gguf_head="lm",
+    heads={
+        "pretrain": "BigBirdForPreTraining", "mlm": "BigBirdForMaskedLM", "none": "BigBirdModel",
+        "tag": "BigBirdForTokenClassification", "classify": "BigBirdForSequenceClassification",
+    },
+    require={"is_decoder": (False,), "add_cross_attention": (False,)},
+    read=lambda hf: {"sparse": hf.get("attention_type", "block_sparse") == "block_sparse"},
+    write=lambda c: {"attention_type": "block_sparse" if c.sparse else "original_full"},
+    reads={"attention_type": "str"}, paper="Zaheer et al. 2020, arXiv 2007.14062",
+)  # fmt: skip

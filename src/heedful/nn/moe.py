@@ -6,6 +6,7 @@ the definition, `experts_batched` and `experts_grouped` are its fast twins, and 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -210,7 +211,7 @@ class Experts(nn.Module):
         """
         m, indices = self.matrices(x.device.type), expert_indices.flatten(0, 1)  # (N, k)
         rows = x.flatten(0, 1).to(m.up.dtype)[:, None].expand(-1, indices.shape[1], -1)  # (N, k, D)
-        hidden = m.hidden(lambda *layer: each_product(rows, *layer, indices))
+        hidden = m.hidden(lambda matrices, biases: each_product(rows, matrices, biases, indices))
         hidden = ctx.see("hidden", hidden.unflatten(0, x.shape[:2]), positions=-3).flatten(0, 1)
         out = each_product(hidden, m.down, m.down_bias, indices).unflatten(0, x.shape[:2])
         out = ctx.see("output", out, positions=-3)
@@ -223,7 +224,8 @@ class Experts(nn.Module):
             return ExpertMatrices(self.combine, *stacks, *biases)
         dtype = torch.get_autocast_dtype(device)
         narrow = [None if bias is None else bias.to(dtype) for bias in biases]
-        return ExpertMatrices(self.combine, *(s if s is None else s.to(dtype) for s in stacks), *narrow)
+        gate = None if self.gate is None else self.gate.to(dtype)
+        return ExpertMatrices(self.combine, gate, self.up.to(dtype), self.down.to(dtype), *narrow)
 
 
 class ClippedExperts(Experts):
@@ -304,7 +306,7 @@ def experts_one_by_one(experts: ExpertMatrices, x: Tensor, weights: Tensor, indi
     for e in indices.unique().tolist():
         tokens, place = (indices == e).nonzero(as_tuple=True)
         rows = x[tokens]
-        hidden = m.hidden(lambda matrix, bias, rows=rows, e=e: layer(rows, e, matrix, bias))
+        hidden = m.hidden(functools.partial(layer, rows, e))
         weighted = layer(hidden, e, m.down, m.down_bias) * weights[tokens, place, None]
         y = y.index_add(0, tokens, weighted.to(x.dtype))
     return y

@@ -89,14 +89,14 @@ def attend_blocks(call: Call, ctx: Context, block: int, table: Tensor, first: in
 
 def attend_window(call: Call, ctx: Context) -> Tensor:
     """attend(call), whose mask has a window: O(T · window). A watched pattern follows the definition."""
-    mask, T = call.mask, call.q.shape[2]
+    mask, length = call.mask, call.q.shape[2]
     assert mask.window is not None
     block = max(mask.window - 1, 1)
     packed_first = bool(mask.first) and mask.k_documents is not None  # every document has its own
-    dense = ctx.backend != "auto" or call.bias is not None or T != call.k.shape[2] or packed_first
-    if dense or T <= 3 * block or ctx.watches("scores", "pattern"):
+    dense = ctx.backend != "auto" or call.bias is not None or length != call.k.shape[2] or packed_first
+    if dense or length <= 3 * block or ctx.watches("scores", "pattern"):
         return attend(call, ctx)
-    number = torch.arange(-(-T // block), device=call.q.device)[:, None]
+    number = torch.arange(-(-length // block), device=call.q.device)[:, None]
     table = number + torch.arange(-1, 1 if mask.causal else 2, device=call.q.device)
     table = table.masked_fill(table >= len(number), -1)
     return ctx.see("heads", attend_blocks(call, ctx, block, table[None], mask.first))
@@ -198,7 +198,7 @@ class BigBirdAttention(Attention):
 
     def attend(self, call: Call, ctx: Context) -> Tensor:
         T, valid = call.q.shape[2], call.mask.valid
-        if T <= self.limit:
+        if self.limit >= T:
             return attend(call, ctx)
         rule = {name: getattr(call.mask, name) for name in ("valid", "q_documents", "k_documents")}
         mask = BlockMask(**rule, block=self.block, limit=self.limit, length=ctx.length)
@@ -222,7 +222,7 @@ class BigBirdAttention(Attention):
         return ctx.see("heads", heads.scatter(2, index[:, None, :, None].expand_as(few), few))
 
     def repeats(self, call: Call, ctx: Context) -> Tensor:
-        """log of how often a key counts, (B or 1, 1, T, S): the first block stands for the random ones, too."""
+        """log of how often a key counts, (B or 1, 1, T, S): the first stands for the random ones."""
         i, j = (call.q_pos // self.block)[:, None, :, None], (call.k_pos // self.block)[:, None, None, :]
         length = ctx.length[:, None, :, None]
         middle = (i > 0) & (i < (length - 1) // self.block) & (length > self.limit)

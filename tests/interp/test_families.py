@@ -23,7 +23,7 @@ from heedful.nn.attention.multi_head import (
     SinkAttention,
 )
 from heedful.nn.attention.relative import RelativeAttention
-from heedful.nn.attention.sparse import BigBirdAttention, LongformerAttention
+from heedful.nn.attention.sparse import BlockSparseAttention, WindowedAttention
 from tests.properties.tiny import ALL, ids, source_ids, tiny
 
 # Norms taken head by head pass near zero on the way: completeness takes thousands of points.
@@ -35,7 +35,8 @@ NORMED = ("gla", "retnet")
 
 # Attention whose heads have more than columns of q, k, v and o: sinks, gates, a bias of distances, or blocks.
 MORE_PER_HEAD = (
-    SinkAttention, GatedAttention, RelativeAttention, BiasedAttention, LongformerAttention, BigBirdAttention,
+    SinkAttention, GatedAttention, RelativeAttention, BiasedAttention,
+    WindowedAttention, BlockSparseAttention,
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heedful.core.errors import HeedfulError
 from heedful.nn.attention.attend import Call, attend
-from heedful.nn.attention.sparse import BigBirdAttention, LongformerAttention, attend_window
+from heedful.nn.attention.sparse import BlockSparseAttention, WindowedAttention, attend_window
 from heedful.nn.context import Context, Mask, Watch
 
 DIM, HEADS, LENGTH = 12, 3, 23
@@ -44,7 +44,7 @@ def paddings() -> list[Tensor | None]:
 def test_a_window_block_by_block_equals_the_matrix(reach: int, first: int, valid: Tensor | None) -> None:
     torch.manual_seed(0)
     part, x = (
-        LongformerAttention(DIM, HEADS, reach=reach, first=first).double(),
+        WindowedAttention(DIM, HEADS, reach=reach, first=first).double(),
         torch.randn(4, LENGTH, DIM).double(),
     )
     plain, watched = part(x, context(valid)), part(x, context(valid, watch=Watch("*.pattern")))
@@ -58,7 +58,7 @@ def test_a_window_block_by_block_equals_the_matrix(reach: int, first: int, valid
 @torch.no_grad()
 def test_bigbird_block_by_block_equals_the_matrix(block: int, random: int, valid: Tensor | None) -> None:
     torch.manual_seed(0)
-    part = BigBirdAttention(DIM, HEADS, block=block, random=random, bias=True).double().eval()
+    part = BlockSparseAttention(DIM, HEADS, block=block, random=random, bias=True).double().eval()
     x = torch.randn(4, LENGTH, DIM).double()
     plain, watched = part(x, context(valid)), part(x, context(valid, watch=Watch("*.pattern")))
     keep = torch.ones(4, LENGTH, dtype=torch.bool) if valid is None else valid
@@ -68,12 +68,12 @@ def test_bigbird_block_by_block_equals_the_matrix(block: int, random: int, valid
 @torch.no_grad()
 def test_who_sees_whom_in_a_long_text() -> None:
     watch = Watch("*.pattern")
-    BigBirdAttention(DIM, HEADS, block=2, random=0).eval()(torch.randn(1, 16, DIM), _path(16, watch))
+    BlockSparseAttention(DIM, HEADS, block=2, random=0).eval()(torch.randn(1, 16, DIM), _path(16, watch))
     seen = watch["attn.pattern"][0, 0] > 0
     i, j = torch.arange(16)[:, None] // 2, torch.arange(16)[None] // 2
     assert torch.equal(seen, ((i - j).abs() <= 1) | (i % 7 == 0) | (j % 7 == 0))
     watch = Watch("*.pattern")
-    LongformerAttention(DIM, HEADS, reach=3, first=2)(torch.randn(1, 16, DIM), _path(16, watch))
+    WindowedAttention(DIM, HEADS, reach=3, first=2)(torch.randn(1, 16, DIM), _path(16, watch))
     seen = watch["attn.pattern"][0, 0] > 0
     i, j = torch.arange(16)[:, None], torch.arange(16)[None]
     assert torch.equal(seen, ((i - j).abs() <= 3) | (i < 2) | (j < 2))
@@ -93,14 +93,14 @@ def test_packed_documents_stay_apart(causal: bool) -> None:
     q, k, v = (torch.randn(1, HEADS, LENGTH, 4).double() for _ in range(3))
     call = Call(q, k, v, ctx.q_pos, ctx.k_pos, replace(ctx.mask, causal=causal, window=4), None, 0.5, 0.0)
     assert (attend_window(call, ctx) - attend(call, ctx)).abs().max() <= 1e-12
-    part = LongformerAttention(DIM, HEADS, reach=2, first=1).double()
+    part = WindowedAttention(DIM, HEADS, reach=2, first=1).double()
     x = torch.randn(1, LENGTH, DIM).double()
     alone = part(x[:, 12:], replace(context(), q_pos=torch.arange(11)[None], k_pos=torch.arange(11)[None]))
     assert (part(x, ctx)[:, 12:] - alone).abs().max() <= 1e-12
 
 
 def test_blocks_that_training_scatters_differ_from_layer_to_layer_and_lie_in_the_text() -> None:
-    parts = [BigBirdAttention(DIM, HEADS, block=1, random=3, layer=i).train() for i in range(2)]
+    parts = [BlockSparseAttention(DIM, HEADS, block=1, random=3, layer=i).train() for i in range(2)]
     length = torch.tensor([[LENGTH], [LENGTH - 5]])
     tables = [part.table(length, LENGTH)[..., 5:8] for part in parts]
     assert (tables[0] != tables[1]).float().mean() > 0.5
@@ -119,9 +119,9 @@ def test_a_text_four_times_as_long_costs_about_four_times_as_much(kind: str) -> 
     """Counted, not timed: the multiplications of products, which are nearly all there are."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    part = LongformerAttention(DIM, HEADS, reach=8, first=1)
+    part = WindowedAttention(DIM, HEADS, reach=8, first=1)
     if kind == "bigbird":
-        part = BigBirdAttention(DIM, HEADS, block=8, random=1).eval()
+        part = BlockSparseAttention(DIM, HEADS, block=8, random=1).eval()
     costs = []
     for length in (512, 2048):
         pos = torch.arange(length)[None]

@@ -115,7 +115,7 @@ class SparseMixerRouter(Router):
         return ctx.see("weights", torch.cat(weights, -1)), chosen
 
 
-class SwitchRouter(Router):
+class TopOneRouter(Router):
     """s = softmax(x Eᵀ);  a token goes to its best expert alone, whose weight is its s   (Fedus et al. 2022)
 
     With a `capacity` an expert takes so many tokens of a text; what comes later keeps only its residual.

@@ -19,7 +19,7 @@ from heedful.nn.attention.disentangled import ConvBlock, DisentangledAttention, 
 from heedful.nn.attention.latent import LatentAttention
 from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.attention.relative import RelativeAttention
-from heedful.nn.attention.sparse import BigBirdAttention, LongformerAttention
+from heedful.nn.attention.sparse import BlockSparseAttention, WindowedAttention
 from heedful.nn.block import Block, ParallelBlock, SandwichBlock
 from heedful.nn.embedding import Embedding, SoundEmbedding
 from heedful.nn.ffn import ACTIVATIONS, MLP, GatedMLP
@@ -134,9 +134,9 @@ TABLE: tuple[Row, ...] = (
     (DifferentialAttention, "Differential attention",
      ["A = softmax(q_1 k_1^T / √K) - λ softmax(q_2 k_2^T / √K)", "λ = e^{a_1 b_1} - e^{a_2 b_2} + λ_0",
       "y = (1 - λ_0) norm(A v)"]),
-    (LongformerAttention, "Attention in a window", lambda part: [
+    (WindowedAttention, "Attention in a window", lambda part: [
         *attention_equations(part), f"A_ij = 0 for |i - j| ≥ {part.window}"]),
-    (BigBirdAttention, "Attention of blocks", lambda part: [
+    (BlockSparseAttention, "Attention of blocks", lambda part: [
         *attention_equations(part), f"A_ij = 0 but for blocks of {part.block}: first, last, near, random"]),
     (Attention, "Self-attention", attention_equations),
     (LinearAttention, "Linear attention", ["A_ts = φ(q_t) φ(k_s)^T / Σ_s φ(q_t) φ(k_s)^T, s ≤ t"]),

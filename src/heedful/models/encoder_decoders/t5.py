@@ -31,7 +31,7 @@ from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, GatedMLP, activation
 from heedful.nn.head import LMHead, choose_head
-from heedful.nn.moe import MoE, SwitchRouter, UngatedExperts
+from heedful.nn.moe import MoE, TopOneRouter, UngatedExperts
 from heedful.nn.norm import RMSNorm
 from heedful.nn.position import BucketBias
 from heedful.weights.names import Row
@@ -132,7 +132,7 @@ def t5(c: T5Config, own_bias: bool = False, ffn: Callable[[int, bool], Part] | N
 
 def switch(c: SwitchConfig) -> Model:
     act = activation(c.act)
-    router = lambda causal: SwitchRouter(
+    router = lambda causal: TopOneRouter(
         c.dim, c.experts, capacity=None if causal else c.capacity, bias=c.router_bias
     )
     sparse = lambda causal: MoE(router(causal), UngatedExperts(c.experts, c.dim, c.hidden, act))

@@ -37,7 +37,7 @@ from heedful.models.encoders.bert import (
 )
 from heedful.models.family import descend, published_heads
 from heedful.nn.attention.multi_head import Attention
-from heedful.nn.attention.sparse import BigBirdAttention, LongformerAttention
+from heedful.nn.attention.sparse import BlockSparseAttention, WindowedAttention
 from heedful.nn.ffn import activation
 from heedful.nn.head import ClassifyHead, NextHead, NoHead, Pooler, PretrainHead, TagHead, choose_head
 from heedful.weights.names import Row
@@ -57,7 +57,7 @@ class LongformerConfig(RobertaConfig):
 
 
 def longformer(c: LongformerConfig) -> LM:
-    attn = lambda i: LongformerAttention(
+    attn = lambda i: WindowedAttention(
         c.dim, c.heads, reach=c.windows[i] // 2, first=c.first, dropout=c.dropout
     )
     return bert_encoder(c, roberta_head(c), attn=attn)
@@ -127,7 +127,9 @@ def big_bird(c: BigBirdConfig) -> LM:
         none=NoHead,
     )
     options: dict[str, Any] = {"bias": c.bias, "out_bias": True, "dropout": c.dropout}
-    sparse = lambda i: BigBirdAttention(c.dim, c.heads, block=c.block, random=c.random, layer=i, **options)
+    sparse = lambda i: BlockSparseAttention(
+        c.dim, c.heads, block=c.block, random=c.random, layer=i, **options
+    )
     attn = sparse if c.sparse else lambda i: Attention(c.dim, c.heads, **options)
     return bert_encoder(c, head, attn=attn, embed_scale=c.dim**0.5 if c.scale_embed else 1.0)
 

@@ -102,7 +102,7 @@ def attend_window(call: Call, ctx: Context) -> Tensor:
     return ctx.see("heads", attend_blocks(call, ctx, block, table[None], mask.first))
 
 
-class LongformerAttention(Attention):
+class WindowedAttention(Attention):
     """Attention within a window, but for the `first` tokens, which see all and are seen by all
 
     (Beltagy et al. 2020, arXiv 2004.05150 §3.) The first tokens have their own queries, and their own keys
@@ -175,7 +175,7 @@ class BlockMask(Mask):
         return near & plain.dense(q_pos, k_pos)
 
 
-class BigBirdAttention(Attention):
+class BlockSparseAttention(Attention):
     """Attention of blocks: to the first and the last, to the neighbours, and to some at random
 
     (Zaheer et al. 2020, arXiv 2007.14062 §2.) While it trains, a block of queries sees `random` further

@@ -221,7 +221,7 @@ def write_class(
     export: str | None,
 ) -> None:  # fmt: skip
     """Write the sheets of a class, or its assignment for another grader; without a file, a new class."""
-    from heedful.classroom.exercises import classes
+    from heedful.classroom.exercises import classes, other_graders
     from heedful.core.files import write_text
 
     if not path.exists():
@@ -237,10 +237,10 @@ def write_class(
             folder = (output or Path("sheets")) / one.name
             written = classes.write_sheets(class_file, one, folder, form or "yaml", key=key)
             print(f"{folder}: {len(written)} students")
-        elif check_choice("export", export, classes.EXPORTS) == "nbgrader":
-            print(classes.export_nbgrader(class_file, one, output or Path()))
+        elif check_choice("export", export, other_graders.EXPORTS) == "nbgrader":
+            print(other_graders.export_nbgrader(class_file, one, output or Path()))
         else:
-            print(classes.export_gradescope(path, one, output or Path(f"{one.name}.zip")))
+            print(other_graders.export_gradescope(path, one, output or Path(f"{one.name}.zip")))
 
 
 def print_progress(column: str, exercises: Mapping[str, str], json: bool) -> None:

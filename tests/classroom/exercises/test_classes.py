@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from heedful.classroom.exercises import classes
+from heedful.classroom.exercises import classes, other_graders
 from heedful.classroom.exercises.classes import ClassFile, read_class
 from heedful.classroom.exercises.code_exercises import CodeExercise, code_exercises, edit_text, solution_texts
 from heedful.classroom.exercises.number_exercises import new_problem
@@ -64,7 +64,7 @@ def hand_in(class_file: ClassFile, number: int, functions: tuple[str, ...] = FUN
         if number % 7 != 6 or n:  # some hand in one sheet alone
             (place / f"{name}.json").write_text(json.dumps(sheet))
             expected += share * assignment.exercises[name]
-    parts = [classes.IMPORTS]
+    parts = [other_graders.IMPORTS]
     for n, name in enumerate(functions):
         exercise, (head, body) = code_exercises()[name], solution_texts()[name]
         wrong = (number + n) % 4 == 0
@@ -246,7 +246,7 @@ def test_an_autograder_for_gradescope_writes_its_results(
     (folder / "autograder" / "submission_metadata.json").write_text(json.dumps(about))
     run = (folder / "autograder" / "source" / "run_autograder").read_text()
     assert "run_gradescope('week-1')" in run
-    classes.run_gradescope("week-1", folder / "autograder")
+    other_graders.run_gradescope("week-1", folder / "autograder")
     results = json.loads((folder / "autograder" / "results" / "results.json").read_text())
     assert results["score"] == 4
     assert results["tests"][0]["max_score"] == 4

@@ -1,4 +1,4 @@
-"""A class: its students, assignments and secret, the marks of all its submissions, and other graders.
+"""A class: its students, assignments and secret, and the marks of all its submissions.
 
 A class file is YAML that only the teacher has:
 
@@ -20,39 +20,30 @@ from __future__ import annotations
 import csv
 import datetime
 import io
-import json
 import math
 import multiprocessing
 import os
 import re
 import secrets
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from heedful.classroom.exercises.code_exercises import solution_texts, stub_file, stubs
-from heedful.classroom.exercises.number_exercises import EXERCISES, Owner, Problem, new_problem
-from heedful.classroom.exercises.sheets import FORMATS, READ, SUFFIXES, given_texts, question_line, read_sheet
+from heedful.classroom.exercises.number_exercises import EXERCISES, Owner, new_problem
+from heedful.classroom.exercises.sheets import FORMATS, READ, SUFFIXES, read_sheet
 from heedful.classroom.text_files import load_yaml
 from heedful.core.checks import check_choice
 from heedful.core.errors import HeedfulError, InputError, NotFound, nearest
-from heedful.core.files import missing_file, read_json, write_text
+from heedful.core.files import missing_file, write_text
 
 LMS_FORMATS = ("plain", "moodle", "canvas")
-EXPORTS = ("nbgrader", "gradescope")
 MOODLE_FOLDER = re.compile(r"_\d+_assignsubmission_\w+$")  # what Moodle adds to the name of a student
-DAY_SECONDS = 86_400
-IMPORTS = """import itertools
-import math
-from collections.abc import Callable
-
-import torch
-from torch import Tensor"""  # what a function in a notebook may use
 Student = Mapping[str, str]  # a row of the roster
 
 
@@ -170,13 +161,13 @@ def write_sheets(
         for name in assignment.exercises:
             if name in EXERCISES:
                 problem = new_problem(name, student, owner=class_file.owner(assignment))
-                _write_new(folder / student / f"{name}{suffix}", FORMATS[form](problem, key))
+                write_new(folder / student / f"{name}{suffix}", FORMATS[form](problem, key))
         if functions and not key:
-            _write_new(folder / student / "solution.py", stub_file(functions))
+            write_new(folder / student / "solution.py", stub_file(functions))
     return [folder / student for student in class_file.students]
 
 
-def _write_new(path: Path, text: str) -> None:
+def write_new(path: Path, text: str) -> None:
     if path.exists():
         raise InputError(f"{path} is there already", hint="name another folder with --out")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -259,17 +250,6 @@ class ClassMarks:
         return "\n".join([*lines, *(f"- {note}" for note in one.notes)]).rstrip() + "\n"
 
 
-@dataclass(frozen=True)
-class Submission:
-    """What one student handed in, with all that a process needs to mark it."""
-
-    student: str
-    paths: Sequence[Path]
-    assignment: Assignment
-    owner: Owner | None
-    when: datetime.datetime | None = None  # by default the time of the newest file
-
-
 def grade_class(
     folder: Path,
     class_file: ClassFile | None = None,
@@ -280,27 +260,25 @@ def grade_class(
     if not folder.is_dir():
         raise missing_file(folder)
     handed_in = find_submissions(folder, class_file)
+    if not handed_in:
+        raise InputError(f"{folder} has no submissions", hint=f"they end in {', '.join((*READ, '.py'))}")
     if class_file is not None:
         assignment = class_file.choose_assignment(assignment_name, folder)
         students, owner = class_file.students, class_file.owner(assignment)
     else:
-        names = sorted(
-            {name for paths in handed_in.values() for path in paths for name in exercises_in(path)}
-        )
-        assignment, owner = Assignment(folder.name, dict.fromkeys(names, 1.0)), None
+        names = {name for paths in handed_in.values() for path in paths for name in exercises_in(path)}
+        assignment, owner = Assignment(folder.name, dict.fromkeys(sorted(names), 1.0)), None
         students = {student: {"student": student} for student in handed_in}
-    if not handed_in:
-        raise InputError(f"{folder} has no submissions", hint=f"they end in {', '.join((*READ, '.py'))}")
-    everyone = [*students, *(student for student in handed_in if student not in students)]
-    work = [Submission(student, handed_in.get(student, ()), assignment, owner) for student in everyone]
-    jobs = min(jobs or os.cpu_count() or 1, sum(bool(one.paths) for one in work))
+    everyone = list(dict.fromkeys([*students, *handed_in]))
+    work = everyone, [handed_in.get(student, []) for student in everyone], repeat(assignment), repeat(owner)
+    jobs = min(jobs or os.cpu_count() or 1, len(handed_in))
     if jobs == 1:
-        marks = [grade_submission(one) for one in work]
+        marks = list(map(grade_submission, *work))
     else:  # started again, as torch does not survive a fork
         with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as executor:
-            marks = list(executor.map(grade_submission, work))
+            marks = list(executor.map(grade_submission, *work))
     for one in marks:
-        if class_file is not None and one.student not in class_file.students:
+        if one.student not in students:
             one.notes.append("this student is not on the roster")
     return ClassMarks(assignment, students, marks)
 
@@ -339,181 +317,56 @@ def exercises_in(path: Path) -> list[str]:
     return [name for name in defined if name in solution_texts()]
 
 
-def grade_submission(submission: Submission) -> StudentMarks:
-    """Mark everything that one student handed in; what cannot be read costs that exercise alone."""
-    assignment = submission.assignment
-    marks = StudentMarks(
-        submission.student, {name: ExerciseMark() for name in assignment.exercises}, process=os.getpid()
-    )
-    by_time = sorted(submission.paths, key=lambda path: path.stat().st_mtime)
+def grade_submission(
+    student: str, paths: Sequence[Path], assignment: Assignment, owner: Owner | None,
+    when: datetime.datetime | None = None,
+) -> StudentMarks:  # fmt: skip
+    """Mark everything that one student handed in; what cannot be read costs that exercise alone.
+
+    It was handed in at the time of the newest file, unless `when` says another time.
+    """
+    unmarked = {name: ExerciseMark() for name in assignment.exercises}
+    marks = StudentMarks(student, unmarked, process=os.getpid())
+    by_time = sorted(paths, key=lambda path: path.stat().st_mtime)
     for path in by_time:  # the newest answer to an exercise counts
         try:
-            for name, mark in (_grade_code if path.suffix == ".py" else _grade_sheet)(path, submission):
-                marks.exercises[name] = mark
+            if path.suffix == ".py":
+                marks.exercises |= _grade_code(path, assignment)
+            else:
+                marks.exercises |= _grade_sheet(path, student, assignment, owner)
         except HeedfulError as error:
             marks.notes.append(f"{path.name}: {error.message}")
     if by_time and assignment.due is not None:
-        when = submission.when or datetime.datetime.fromtimestamp(by_time[-1].stat().st_mtime)
-        late = (when.replace(tzinfo=None) - assignment.due).total_seconds()
-        marks.days_late = max(0, math.ceil(late / DAY_SECONDS))
-        lost = min(1.0, assignment.late * marks.days_late) * sum(
-            mark.points for mark in marks.exercises.values()
-        )
-        marks.lost = round(lost, 4)
+        when = when or datetime.datetime.fromtimestamp(by_time[-1].stat().st_mtime)
+        late = (when.replace(tzinfo=None) - assignment.due) / datetime.timedelta(days=1)
+        marks.days_late = max(0, math.ceil(late))
+        marks.lost = round(min(1.0, assignment.late * marks.days_late) * marks.total, 4)
     return marks
 
 
-def _grade_sheet(path: Path, submission: Submission) -> Iterator[tuple[str, ExerciseMark]]:
+def _grade_sheet(
+    path: Path, student: str, assignment: Assignment, owner: Owner | None
+) -> dict[str, ExerciseMark]:
     from heedful.classroom.exercises.number_grading import grade_answers
 
-    problem, answers = read_sheet(path, submission.owner)
-    name, points = problem.exercise.name, submission.assignment.exercises.get(problem.exercise.name)
-    if points is None:
-        raise InputError(f"{name} is not an exercise of {submission.assignment.name}")
-    if problem.seed.casefold() != submission.student.casefold():
-        raise InputError(f"{name} was drawn for {problem.seed}, not for {submission.student}")
+    problem, answers = read_sheet(path, owner)
+    name = problem.exercise.name
+    if name not in assignment.exercises:
+        raise InputError(f"{name} is not an exercise of {assignment.name}")
+    if problem.seed.casefold() != student.casefold():
+        raise InputError(f"{name} was drawn for {problem.seed}, not for {student}")
     grade = grade_answers(problem, answers)
     lines = ["  ".join(cell for cell in row if cell) for row in grade.rows()]
-    yield name, ExerciseMark(points * grade.points / grade.total, lines)
+    return {name: ExerciseMark(assignment.exercises[name] * grade.points / grade.total, lines)}
 
 
-def _grade_code(path: Path, submission: Submission) -> Iterator[tuple[str, ExerciseMark]]:
+def _grade_code(path: Path, assignment: Assignment) -> dict[str, ExerciseMark]:
     from heedful.classroom.exercises.code_grading import grade_solution
 
-    exercises = submission.assignment.exercises
-    names = [name for name in exercises_in(path) if name in exercises]
+    names = [name for name in exercises_in(path) if name in assignment.exercises]
     if not names:
-        return
+        return {}
     result = grade_solution(path, names)
-    for grade in result.grades:
-        points = exercises[grade.name] if grade.verdict == "right" else 0.0
-        yield grade.name, ExerciseMark(points, [*grade.lines(), *(f"note: {note}" for note in result.notes)])
-
-
-# Other graders: a notebook for nbgrader, and an autograder for Gradescope.
-
-
-def export_nbgrader(class_file: ClassFile, assignment: Assignment, folder: Path) -> Path:
-    """Write source/NAME/NAME.ipynb for `nbgrader generate_assignment`; the tests are hidden from students.
-
-    A notebook is the same for all students, so that its numbers are drawn for the class.
-    """
-    cells = [_cell("markdown", f"# {assignment.name}\n\n{class_file.name}")]
-    for name, points in assignment.exercises.items():
-        if name in stubs():
-            head, body = solution_texts()[name]
-            answer = f"{IMPORTS}\n\n{head}\n    ### BEGIN SOLUTION\n{body}\n    ### END SOLUTION"
-            test = f"check_function({name}, {points:g})"
-        else:
-            problem = new_problem(name, assignment.name, owner=class_file.owner(assignment))
-            cells.append(_cell("markdown", _problem_text(problem)))
-            blanks = "".join(f"    {q.number}: [],\n" for q in problem.questions)
-            answer = f"answers = {{\n{blanks}}}"
-            drawn_from = (name, assignment.name, class_file.name, class_file.secret)
-            test = f"check_numbers({', '.join(map(repr, drawn_from))}, answers, {points:g})"
-        used = test.partition("(")[0]
-        hidden = f"### BEGIN HIDDEN TESTS\nfrom {__name__} import {used}\n\n{test}\n### END HIDDEN TESTS"
-        cells.append(_cell("code", answer, grade_id=name, solution=True))
-        cells.append(_cell("code", hidden, grade_id=f"test-{name}", grade=True, locked=True, points=points))
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    notebook = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
-    path = folder / "source" / assignment.name / f"{assignment.name}.ipynb"
-    _write_new(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
-    return path
-
-
-def _cell(kind: str, text: str, **grading: Any) -> dict[str, Any]:
-    """Return a cell of a notebook; `grading` is what nbgrader needs to know of it."""
-    own = {
-        "grade": False,
-        "locked": False,
-        "solution": False,
-        "task": False,
-        "schema_version": 3,
-        "cell_type": kind,
-    }
-    cell: dict[str, Any] = {
-        "cell_type": kind,
-        "id": secrets.token_hex(4),
-        "source": text.splitlines(keepends=True),
-    }
-    cell["metadata"] = {"nbgrader": own | grading} if grading else {}
-    return cell | ({"execution_count": None, "outputs": []} if kind == "code" else {})
-
-
-def _problem_text(problem: Problem) -> str:
-    """Return what is asked and given, as Markdown."""
-    given = [f"- {name}: `{text}`" for name, text in given_texts(problem)]
-    asked = [f"{question.number}. {question_line(question)}" for question in problem.questions]
-    return "\n".join([f"## {problem.exercise.name}", "", problem.exercise.task, "", *given, "", *asked])
-
-
-def check_function(function: Callable[..., Any], points: float) -> float:
-    """Return the points of a function that is right; raise AssertionError with what is wrong with it."""
-    from heedful.classroom.exercises.code_exercises import code_exercises
-    from heedful.classroom.exercises.code_grading import grade_function
-    from heedful.classroom.exercises.sandbox import FunctionRun, SolutionError
-
-    exercise, outputs = code_exercises()[function.__name__], []
-    for case in exercise.cases():
-        try:
-            outputs.append(function(*case.arguments))
-        except Exception as error:  # whatever the student's code does
-            outputs.append(SolutionError(f"raised {type(error).__name__}: {error}", type(error).__name__))
-    grade = grade_function(exercise, FunctionRun(outputs))
-    if grade.verdict != "right":
-        raise AssertionError("\n".join(grade.lines()))
-    return points
-
-
-def check_numbers(
-    name: str, seed: str, class_name: str, secret: str, answers: Mapping[int, Any], points: float
-) -> float:
-    """Return the points of answers; raise AssertionError if there are none, with what is wrong with them."""
-    from heedful.classroom.exercises.number_grading import grade_answers
-
-    grade = grade_answers(new_problem(name, seed, owner=Owner(class_name, secret)), answers)
-    for row in grade.rows():
-        print(*row)
-    if not grade.points:
-        raise AssertionError(f"{name}: no answer is right")
-    return points * grade.points / grade.total
-
-
-def export_gradescope(class_path: Path, assignment: Assignment, path: Path) -> Path:
-    """Write the zip file of an autograder for Gradescope, with the class file and its roster in it."""
-    roster = load_yaml(class_path.read_text(encoding="utf-8"))["students"]
-    run = f"from {__name__} import run_gradescope\n\nrun_gradescope({assignment.name!r})\n"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("setup.sh", "#!/usr/bin/env bash\nset -e\npython3 -m pip install heedful\n")
-        archive.writestr("run_autograder", f"#!/usr/bin/env python3\n{run}")
-        archive.write(class_path, "class.yaml")
-        if isinstance(roster, str):
-            archive.write(class_path.parent / roster, roster)
-    return path
-
-
-def run_gradescope(assignment_name: str, root: Path = Path("/autograder")) -> None:
-    """Mark the submission that Gradescope put into `root`, and write its results.json."""
-    class_file = read_class(root / "source" / "class.yaml")
-    assignment = class_file.choose_assignment(assignment_name)
-    about = read_json(root / "submission_metadata.json")
-    names = [user[key].casefold() for user in about["users"] for key in ("email", "name")]
-    student = next(
-        (class_file.ids_by_name[name] for name in names if name in class_file.ids_by_name), names[0]
-    )
-    paths = [path for path in (root / "submission").rglob("*") if path.suffix in (*READ, ".py")]
-    when = datetime.datetime.fromisoformat(about["created_at"])
-    marks = grade_submission(Submission(student, paths, assignment, class_file.owner(assignment), when))
-    tests = [
-        {
-            "name": name,
-            "score": mark.points,
-            "max_score": assignment.exercises[name],
-            "output": "\n".join(mark.lines),
-        }
-        for name, mark in marks.exercises.items()
-    ]
-    results = {"score": marks.total, "output": "\n".join(marks.notes), "tests": tests}
-    (root / "results").mkdir(exist_ok=True)
-    write_text(root / "results" / "results.json", json.dumps(results))
+    notes = [f"note: {note}" for note in result.notes]
+    points = lambda grade: assignment.exercises[grade.name] if grade.verdict == "right" else 0.0
+    return {grade.name: ExerciseMark(points(grade), [*grade.lines(), *notes]) for grade in result.grades}

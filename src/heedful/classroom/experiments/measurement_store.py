@@ -8,15 +8,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from heedful.classroom.experiments.report import Report
+from heedful.classroom.experiments.systems import SizedSystem, build_model
 from heedful.core.errors import HeedfulError
 from heedful.core.files import make_folder, write_text
 from heedful.interp.inputs import to_plain
-from heedful.train.recipes.train import TrainingInterrupted
+from heedful.models.base import Model
+from heedful.text import Tokenizer
+from heedful.train.checkpoint import of_run
+from heedful.train.recipes.prepare import config_entries
+from heedful.train.recipes.recipes import Recipe, ResolvedSettings
+from heedful.train.recipes.train import TrainingInterrupted, TrainingResult, run_training
+from heedful.weights.loading import load
+from heedful.weights.saving import save
 
 
 class MeasurementStore:
@@ -51,7 +62,76 @@ class MeasurementStore:
         return {name: one["value"] for name, one in sorted(records.items()) if one is not None}
 
 
-# What all comparisons share: measured until the end or Ctrl-C, and reported either way.
+# What all comparisons have in common: measured until the end or Ctrl-C, and reported either way.
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Something to measure: its name, what its value depends on, and how it is measured."""
+
+    name: str
+    settings: Mapping[str, Any]
+    measure: Callable[[], Any]
+
+
+class Comparison:
+    """Systems measured in a folder: each measurement is taken once and kept.
+
+    `common` are settings on which every measurement depends. `measurements` lists what to measure, in order.
+    """
+
+    def __init__(
+        self, folder: Path, device: torch.device, report: Callable[[str], None], common: Mapping[str, Any]
+    ) -> None:
+        self.folder, self.device, self.report, self.common = folder, device, report, common
+        self.store = MeasurementStore(folder / "measurements")
+
+    def measurements(self) -> Iterator[Measurement]:
+        """Yield every measurement; one may depend on the values of those before it."""
+        raise NotImplementedError
+
+    @property
+    def total(self) -> int:
+        """The number of all measurements."""
+        return sum(1 for _ in self.measurements())
+
+    def measure(self) -> None:
+        """Take every measurement that is not there yet, and report each before it is taken."""
+        total = self.total
+        for number, one in enumerate(self.measurements(), 1):
+
+            def measure_now(number: int = number, one: Measurement = one) -> Any:
+                self.report(f"[{number}/{total}] {one.name.replace('-', ' ')}")
+                return one.measure()
+
+            self.store.take(one.name, {**one.settings, **self.common}, measure_now)
+
+    def train(
+        self, competitor: SizedSystem, recipe: Recipe, tokenizer: Tokenizer, files: Sequence[str],
+        valid: Sequence[str] = (), **sizes: Any,
+    ) -> TrainingResult:  # fmt: skip
+        """Train a system in its own folder, from first weights that are kept; a run that stopped goes on."""
+        settings = self.run_settings(competitor, recipe, files, valid)
+        start = Path(str(settings.recipe.start))
+        if not start.is_dir():
+            model = build_model(competitor, vocab=len(tokenizer), seed=recipe.train.seed, **sizes)
+            model.tokenizer = tokenizer
+            if valid:  # a translator writes until its end token
+                model.hf_config = config_entries(tokenizer, ())
+            save(model, start)
+        return run_training(settings, self.folder / settings.name, resume=True, quiet=True)
+
+    def run_settings(
+        self, competitor: SizedSystem, recipe: Recipe, files: Sequence[str], valid: Sequence[str] = ()
+    ) -> ResolvedSettings:
+        """Return the settings of the run of a system."""
+        name = competitor.system.family
+        recipe = replace(recipe, start=str(self.folder / "start" / name), device=str(self.device))
+        return ResolvedSettings(name, recipe, tuple(files), tuple(valid))
+
+    def load_trained(self, competitor: SizedSystem) -> Model:
+        """Return a system as it was trained."""
+        return load(of_run(self.folder / competitor.system.family), device=self.device)
 
 
 class Experiment(Protocol):

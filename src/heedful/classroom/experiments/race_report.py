@@ -21,10 +21,15 @@ Values = Mapping[str, Any]
 
 def race_sections(store: MeasurementStore) -> list[Section]:
     """Return a section for everything that was measured so far."""
-    makers = (
-        size_section, loss_section, layer_section, generation_section, position_section, gradient_section,
-    )  # fmt: skip
-    sections = [section for make_section in makers if (section := make_section(store)) is not None]
+    measured = {
+        kind: measurements_of(store, kind) for kind in ("size", "training", "speed", "gradient", *SECTIONS)
+    }
+    sections = [size_section(measured["size"])] if measured["size"] else []
+    if losses := {name: v for name, v in measured["training"].items() if name in measured["speed"]}:
+        sections.append(loss_section(losses, measured["speed"]))
+    sections += [make(measured[kind]) for kind, make in SECTIONS.items() if measured[kind]]
+    if measured["gradient"] and (gains := store.values("gains").get("rnn")) is not None:
+        sections.append(gradient_section(measured["gradient"], gains))
     values = store.values("task")
     return sections + [
         task_section(task, values) for task in TASKS if any(name.startswith(f"{task}-") for name in values)
@@ -56,11 +61,8 @@ def rate_text(fit: Values) -> str:
     return f"{fit['slope']:+.3f} [{fit['low']:+.3f}, {fit['high']:+.3f}]"
 
 
-def size_section(store: MeasurementStore) -> Section | None:
+def size_section(sizes: Values) -> Section:
     """Return the table of systems: parameters, layers, width, path length."""
-    sizes = measurements_of(store, "size")
-    if not sizes:
-        return None
     distances = list(next(iter(sizes.values()))["paths"])
     paths = [f"path, {k} back" for k in distances]
     columns = ["mixes by", "parameters", "layers", "width", "learning rate", *paths]
@@ -79,12 +81,8 @@ def size_section(store: MeasurementStore) -> Section | None:
     return Section("sizes", "The systems", text, tables=[system_table("systems", rows, sizes, columns)])
 
 
-def loss_section(store: MeasurementStore) -> Section | None:
+def loss_section(losses: Values, steps: Values) -> Section:
     """Return validation loss over tokens and over seconds, and the speed of training."""
-    losses, steps = measurements_of(store, "training"), measurements_of(store, "speed")
-    losses = {name: value for name, value in losses.items() if name in steps}
-    if not losses:
-        return None
     tokens = max((v["tokens"] for v in losses.values()), key=len)
     speed = {name: steps[name]["tokens"] / steps[name]["seconds"] for name in losses}
     seconds = {name: np.array(v["tokens"]) / speed[name] for name, v in losses.items()}
@@ -113,11 +111,8 @@ def loss_section(store: MeasurementStore) -> Section | None:
     return Section("loss", "Loss against tokens and seconds", text, drawn, [table])
 
 
-def layer_section(store: MeasurementStore) -> Section | None:
+def layer_section(measured: Values) -> Section:
     """Return the time of a layer over length and width, with the exponents."""
-    measured = measurements_of(store, "layer")
-    if not measured:
-        return None
     first = next(iter(measured.values()))
     table = [[slope_text(v["length_exponent"]), slope_text(v["dim_exponent"])] for v in measured.values()]
     lengths = sorted({n for v in measured.values() for n in v["lengths"]})
@@ -142,11 +137,8 @@ def layer_section(store: MeasurementStore) -> Section | None:
     return Section("layers", "Time of one layer", text, drawn, [exponents])
 
 
-def generation_section(store: MeasurementStore) -> Section | None:
+def generation_section(measured: Values) -> Section:
     """Return time and memory of one more token over the length of the context."""
-    measured = measurements_of(store, "generation")
-    if not measured:
-        return None
     contexts = next(iter(measured.values()))["contexts"]
     x = [f"{np.log10(n):.4f}" for n in contexts]
     grows = {n: v["bytes"][-1] / max(v["bytes"][0], 1) for n, v in measured.items()}
@@ -176,11 +168,8 @@ def generation_section(store: MeasurementStore) -> Section | None:
     return Section("generation", "One more token", text, drawn, tables)
 
 
-def position_section(store: MeasurementStore) -> Section | None:
+def position_section(measured: Values) -> Section:
     """Return the loss by position in the context."""
-    measured = measurements_of(store, "position")
-    if not measured:
-        return None
     length = min(len(v["loss"]) for v in measured.values())
     values = np.array([v["loss"][:length] for v in measured.values()])
     width = max(1, length // 8)
@@ -199,11 +188,8 @@ def position_section(store: MeasurementStore) -> Section | None:
     return Section("positions", "Loss by position", text, [panel], [table])
 
 
-def gradient_section(store: MeasurementStore) -> Section | None:
+def gradient_section(measured: Values, gains: Sequence[Values]) -> Section:
     """Return gradients over distance with their rates, and the RNN whose gradients explode."""
-    measured, gains = measurements_of(store, "gradient"), store.values("gains").get("rnn")
-    if not measured or gains is None:
-        return None
     rows = [[rate_text(v["trained"]["rate"]), rate_text(v["untrained"]["rate"])] for v in measured.values()]
     distances = list(range(min(len(v["trained"]["norms"]) for v in measured.values())))
     logs = lambda norms: np.log10(np.array([n[: len(distances)] for n in norms]))
@@ -233,6 +219,10 @@ def gradient_section(store: MeasurementStore) -> Section | None:
         panels.table("gains", scaled, names, ["rate", "its gradient"], axes=("gain of the RNN", "")),
     ]
     return Section("gradients", "How far back the loss reaches", text, drawn, tables)
+
+
+# The sections about one kind of measurement, in the order of the report.
+SECTIONS = {"layer": layer_section, "generation": generation_section, "position": position_section}
 
 
 def task_section(task: str, values: Values) -> Section:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
@@ -13,7 +13,7 @@ import torch
 
 from heedful.classroom.experiments.gradient_flow import exploding_rates, fit_rate, loss_gradient_by_distance
 from heedful.classroom.experiments.layer_times import measure_generation, measure_layer_times, measure_step
-from heedful.classroom.experiments.measurement_store import MeasurementStore
+from heedful.classroom.experiments.measurement_store import Comparison, Measurement
 from heedful.classroom.experiments.race_report import race_sections
 from heedful.classroom.experiments.recall_tasks import VOCAB, score_task, task_batches
 from heedful.classroom.experiments.report import Report, machine_name
@@ -32,76 +32,47 @@ from heedful.core.files import sha256
 from heedful.data.batches import Batches
 from heedful.interp.observe.lens import loss_by_position
 from heedful.models.base import LM
-from heedful.train.checkpoint import of_run
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
 from heedful.train.recipes.folder import read_metrics
 from heedful.train.recipes.prepare import prepare_run
-from heedful.train.recipes.recipes import Evaluation, Recipe, ResolvedSettings, TokenizerOptions
-from heedful.train.recipes.train import run_training
-from heedful.weights.loading import load
-from heedful.weights.saving import save
+from heedful.train.recipes.recipes import Evaluation, Recipe, TokenizerOptions
 
 HELD_OUT = 0.1  # of the text, for validation
 EVALUATION_BATCHES = 8
 POSITION_ROWS = 64  # of the validation text, for the loss by position
 
 
-class Race:
-    """One comparison in a folder: every measurement is taken once and kept."""
+class Race(Comparison):
+    """One comparison of language models in a folder."""
 
     def __init__(
         self, folder: Path, files: Sequence[str], settings: RaceSettings, device: torch.device,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:  # fmt: skip
-        self.folder, self.settings, self.device, self.report = folder, settings, device, report
-        self.number = 0  # of measurements, those on disk included
-        self.store = MeasurementStore(folder / "measurements")
+        super().__init__(folder, device, report, {"device": device.type})
+        s = self.settings = settings
         self.files, self.text_name = find_texts(files, folder)
         self.data = sha256(self.files)
-        self.tokenizer = shared_tokenizer(
-            folder / "tokenizer", settings.tokenizer, self.files, settings.vocab
-        )
-        self.systems = find_systems(settings.systems)
-        sizes = {"vocab": len(self.tokenizer), "layers": settings.layers, "context": settings.length}
-        self.competitors = [size_system(system, settings.parameters, **sizes) for system in self.systems]
+        self.tokenizer = shared_tokenizer(folder / "tokenizer", s.tokenizer, self.files, s.vocab)
+        sizes = {"vocab": len(self.tokenizer), "layers": s.layers, "context": s.length}
+        self.competitors = [size_system(one, s.parameters, **sizes) for one in find_systems(s.systems)]
 
-    def measure(self) -> None:
-        """Take every measurement that is not there yet, part by part."""
-        self.measure_sizes()
-        measures: dict[str, Sequence[Callable[[SizedSystem], None]]] = {
-            "layers": [self.measure_layer], "generation": [self.measure_generation],
-            "loss": [self.measure_speed, self.measure_training], "positions": [self.measure_positions],
-            "gradients": [self.measure_gradients], "tasks": [self.measure_tasks],
-        }  # fmt: skip
-        if "gradients" in self.settings.parts:  # those of RNNs whose recurrent matrix was scaled, too
+    def measurements(self) -> Iterator[Measurement]:
+        """Yield the sizes of the systems, then what is measured part by part."""
+        parts = self.settings.parts
+        for competitor in self.competitors:
+            yield from self.size(competitor)
+        if "gradients" in parts:  # those of RNNs whose recurrent matrix was scaled, too
             gains = self.settings.gains
-            self.take("gains-rnn", {"gains": gains}, lambda: exploding_rates(gains))
-        for part in PARTS:
-            for measure in measures[part] if part in self.settings.parts else ():
-                for competitor in self.competitors:
-                    measure(competitor)
-
-    @property
-    def total(self) -> int:
-        """The number of all measurements."""
-        t, s = self.settings.tasks, self.settings
-        learners = [name for name in s.systems if name in t.systems]
-        each = {"layers": 1, "generation": 1, "loss": 2, "positions": 1, "gradients": 1, "tasks": 0}
-        return (
-            (1 + sum(each[part] for part in s.parts)) * len(s.systems) + ("gradients" in s.parts)
-            + ("tasks" in s.parts) * len(learners) * len(t.names) * (len(t.seeds) + (len(t.table_stds) > 1))
-        )  # fmt: skip
-
-    def take(self, name: str, settings: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
-        """Return a measurement, and report it before it is taken."""
-        self.number += 1
-
-        def measure_now() -> Any:
-            self.report(f"[{self.number}/{self.total}] {name.replace('-', ' ')}")
-            return measure()
-
-        return self.store.take(name, {**settings, "device": self.device.type}, measure_now)
+            yield Measurement("gains-rnn", {"gains": gains}, partial(exploding_rates, gains))
+        kinds = {
+            "layers": [self.layer], "generation": [self.generation], "loss": [self.speed, self.training],
+            "positions": [self.positions], "gradients": [self.gradients], "tasks": [self.tasks],
+        }  # fmt: skip
+        for kind in (kind for part in PARTS if part in parts for kind in kinds[part]):
+            for competitor in self.competitors:
+                yield from kind(competitor)
 
     def make_report(self, command: str) -> Report:
         """Return the report of everything that was measured so far."""
@@ -111,23 +82,21 @@ class Race:
             "parameters": f"about {s.parameters:,}", "tokens": f"{s.steps * s.batch * s.length:,}",
             "machine": machine_name(self.device),
         }  # fmt: skip
-        return Report(
-            "RNNs, Transformers and what came after, side by side", command, about, race_sections(self.store)
-        )
+        title = "RNNs, Transformers and what came after, side by side"
+        return Report(title, command, about, race_sections(self.store))
 
-    def measure_sizes(self) -> None:
-        """Keep the number of parameters, the layers and the path length of every system."""
-        length = self.settings.length
-        for one in self.competitors:
-            paths = {str(k): one.system.path_length(k, one.layers) for k in (1, length // 2, length - 1)}
-            value = {
-                "label": one.system.label, "mixing": one.system.mixing, "parameters": one.parameters,
-                "model": dict(one.model), "lr": one.system.lr, "paths": paths,
-            }  # fmt: skip
-            self.take(f"size-{one.system.family}", value, partial(dict, value))
+    def size(self, competitor: SizedSystem) -> Iterator[Measurement]:
+        """The number of parameters, the layers and the path length of a system."""
+        length, system = self.settings.length, competitor.system
+        paths = {str(k): system.path_length(k, competitor.layers) for k in (1, length // 2, length - 1)}
+        value = {
+            "label": system.label, "mixing": system.mixing, "parameters": competitor.parameters,
+            "model": dict(competitor.model), "lr": system.lr, "paths": paths,
+        }  # fmt: skip
+        yield Measurement(f"size-{system.family}", value, partial(dict, value))
 
-    def measure_layer(self, competitor: SizedSystem) -> None:
-        """Measure the time of one layer against length and width."""
+    def layer(self, competitor: SizedSystem) -> Iterator[Measurement]:
+        """The time of one layer against length and width."""
         s, system = self.settings, competitor.system
         # Attention and recurrences take long enough; at the same lengths the others' times are all noise.
         longer = 1 if system.mixing in ("attention", "recurrence") else s.longer
@@ -136,24 +105,24 @@ class Race:
             "length": s.layer_length, "fit_points": s.fit_points,
         }  # fmt: skip
         measure = lambda: measure_layer_times(system, device=self.device, **options).to_dict()
-        self.take(f"layer-{system.family}", options, measure)
+        yield Measurement(f"layer-{system.family}", options, measure)
 
-    def measure_generation(self, competitor: SizedSystem) -> None:
-        """Measure time and memory of one more token behind texts of several lengths."""
+    def generation(self, competitor: SizedSystem) -> Iterator[Measurement]:
+        """Time and memory of one more token behind texts of several lengths."""
         options: dict[str, Any] = {"contexts": self.settings.contexts, "vocab": len(self.tokenizer)}
-        measure = lambda: measure_generation(competitor, device=self.device, **options)
-        self.take(
-            f"generation-{competitor.system.family}", options | {"model": dict(competitor.model)}, measure
-        )
+        measure = partial(measure_generation, competitor, device=self.device, **options)
+        settings = options | {"model": dict(competitor.model)}
+        yield Measurement(f"generation-{competitor.system.family}", settings, measure)
 
-    def measure_speed(self, competitor: SizedSystem) -> None:
-        """Measure one training step."""
+    def speed(self, competitor: SizedSystem) -> Iterator[Measurement]:
+        """The time of one training step."""
         s = self.settings
         options: dict[str, Any] = {
             "vocab": len(self.tokenizer), "length": s.length, "batch": s.batch, "dtype": s.dtype,
         }  # fmt: skip
-        measure = lambda: measure_step(competitor, device=self.device, **options)
-        self.take(f"speed-{competitor.system.family}", options | {"model": dict(competitor.model)}, measure)
+        measure = partial(measure_step, competitor, device=self.device, **options)
+        settings = options | {"model": dict(competitor.model)}
+        yield Measurement(f"speed-{competitor.system.family}", settings, measure)
 
     def recipe(self, competitor: SizedSystem) -> Recipe:
         """Return the recipe of a system: all settings but the model's and the learning rate are the same."""
@@ -168,84 +137,71 @@ class Race:
                 seed=s.seed, save_every=every,
             ),
             evaluate=Evaluation(every=every, batches=EVALUATION_BATCHES, log=every, sample=0),
-            start=str(self.folder / "start" / competitor.system.family), device=str(self.device),
         )  # fmt: skip
-
-    def resolve_recipe(self, competitor: SizedSystem) -> ResolvedSettings:
-        """Return the settings of a system's run."""
-        return ResolvedSettings(competitor.system.family, self.recipe(competitor), tuple(self.files))
 
     def training_settings(self, competitor: SizedSystem) -> dict[str, Any]:
         """Return what a trained model depends on."""
-        s = self.settings
         names = ("length", "batch", "steps", "evaluations", "dtype", "seed")
-        return {n: getattr(s, n) for n in names} | {
+        return {n: getattr(self.settings, n) for n in names} | {
             "model": dict(competitor.model), "lr": competitor.system.lr, "data": self.data,
             "vocab": len(self.tokenizer),
         }  # fmt: skip
 
-    def measure_training(self, competitor: SizedSystem) -> None:
-        """Train a system and keep its validation loss over tokens."""
+    def training(self, competitor: SizedSystem) -> Iterator[Measurement]:
+        """The validation loss of a system over the tokens it is trained on."""
         family = competitor.system.family
-        folder = self.folder / family
 
         def train() -> dict[str, Any]:
-            first = self.folder / "start" / family
-            if not first.is_dir():
-                model = build_system(competitor, vocab=len(self.tokenizer), seed=self.settings.seed)
-                model.tokenizer = self.tokenizer
-                save(model, first)
-            run_training(self.resolve_recipe(competitor), folder, resume=True, quiet=True)
-            lines = read_metrics(folder)
+            self.train(competitor, self.recipe(competitor), self.tokenizer, self.files)
+            lines = read_metrics(self.folder / family)
             spent = {x["train/global_step"]: x for x in lines if "train/seconds" in x}
             seen = [x for x in lines if "eval/loss" in x and x["train/global_step"] in spent]
-            of = lambda key: [spent[x["train/global_step"]][key] for x in seen]
-            return {"tokens": of("train/tokens"), "loss": [x["eval/loss"] for x in seen]}
+            tokens = [spent[x["train/global_step"]]["train/tokens"] for x in seen]
+            return {"tokens": tokens, "loss": [x["eval/loss"] for x in seen]}
 
-        self.take(f"training-{family}", self.training_settings(competitor), train)
+        yield Measurement(f"training-{family}", self.training_settings(competitor), train)
 
-    def load_trained(self, competitor: SizedSystem) -> tuple[LM, Batches]:
-        """Return a trained system and the validation batches."""
-        folder = self.folder / competitor.system.family
-        model = cast(LM, load(of_run(folder), device=self.device))
-        valid = prepare_run(self.resolve_recipe(competitor), torch.device("cpu"), folder).valid
+    def validation_batches(self, competitor: SizedSystem) -> Batches:
+        """Return the batches of the text that was held out."""
+        settings = self.run_settings(competitor, self.recipe(competitor), self.files)
+        valid = prepare_run(settings, torch.device("cpu"), self.folder / settings.name).valid
         if valid is None:
             raise InputError("the text is too short to hold a part of it out", hint="name a longer one")
-        return model, valid
+        return valid
 
-    def measure_positions(self, competitor: SizedSystem) -> None:
-        """Measure the loss of the trained system by the position in its context."""
+    def positions(self, competitor: SizedSystem) -> Iterator[Measurement]:
+        """The loss of the trained system by the position in its context."""
 
         def measure() -> dict[str, Any]:
-            model, valid = self.load_trained(competitor)
+            model, valid = self.load_trained(competitor), self.validation_batches(competitor)
             rows = [row[None] for batch in (valid[i] for i in range(8)) for row in batch.tokens]
-            by_position = loss_by_position(model, [r.to(self.device) for r in rows[:POSITION_ROWS]])
-            return {"loss": [x for x in by_position.loss if x is not None], "rows": len(rows[:POSITION_ROWS])}
+            rows = [row.to(self.device) for row in rows[:POSITION_ROWS]]
+            by_position = loss_by_position(cast(LM, model), rows)
+            return {"loss": [x for x in by_position.loss if x is not None], "rows": len(rows)}
 
-        self.take(f"position-{competitor.system.family}", self.training_settings(competitor), measure)
+        settings = self.training_settings(competitor)
+        yield Measurement(f"position-{competitor.system.family}", settings, measure)
 
-    def measure_gradients(self, competitor: SizedSystem) -> None:
-        """Measure how far back the loss of the trained system reaches, and of one that is not trained."""
+    def gradients(self, competitor: SizedSystem) -> Iterator[Measurement]:
+        """How far back the loss of the trained system reaches, and of one that is not trained."""
+        s = self.settings
 
         def measure() -> dict[str, Any]:
-            model, valid = self.load_trained(competitor)
-            batch = valid[0]
-            rows = slice(0, self.settings.gradient_rows)
-            new = build_system(
-                competitor, vocab=len(self.tokenizer), seed=self.settings.seed, device=self.device
-            )
+            batch, rows = self.validation_batches(competitor)[0], slice(0, s.gradient_rows)
+            assert batch.labels is not None
+            new = build_system(competitor, vocab=len(self.tokenizer), seed=s.seed, device=self.device)
             curves: dict[str, Any] = {}
-            for name, one in (("trained", model), ("untrained", new)):
-                assert batch.labels is not None
-                curve = loss_gradient_by_distance(one, batch.tokens[rows], batch.labels[rows].clamp(min=0))
+            for name, one in (("trained", self.load_trained(competitor)), ("untrained", new)):
+                labels = batch.labels[rows].clamp(min=0)
+                curve = loss_gradient_by_distance(cast(LM, one), batch.tokens[rows], labels)
                 curves[name] = {"norms": curve.norms, "rate": fit_rate(curve).to_dict()}
             return curves
 
-        options = self.training_settings(competitor) | {"rows": self.settings.gradient_rows}
-        self.take(f"gradient-{competitor.system.family}", options, measure)
+        settings = self.training_settings(competitor) | {"rows": s.gradient_rows}
+        yield Measurement(f"gradient-{competitor.system.family}", settings, measure)
 
-    def measure_tasks(self, competitor: SizedSystem) -> None:
-        """Train small models of a system on every task, seed by seed, and score them by distance."""
+    def tasks(self, competitor: SizedSystem) -> Iterator[Measurement]:
+        """The scores by distance of small models that learn each task, seed by seed."""
         t, system = self.settings.tasks, competitor.system
         if system.family not in t.systems:
             return
@@ -270,13 +226,14 @@ class Race:
             return {"shares": shares, "table_std": t.table_stds[shares.index(max(shares))]}
 
         options = {n: v for n, v in asdict(t).items() if n not in ("systems", "names", "seeds")}
-        starts = {task: system.table_std for task in t.names}
         for task in t.names if len(t.table_stds) > 1 else ():
-            pilot = self.take(f"pilot-{task}-{system.family}", options, partial(choose_start, task))
-            starts[task] = pilot["table_std"]
+            yield Measurement(f"pilot-{task}-{system.family}", options, partial(choose_start, task))
         for seed, task in product(t.seeds, t.names):
-            measured = partial(measure, task, seed, starts[task])
-            self.take(f"task-{task}-{system.family}-{seed}", options | {"start": starts[task]}, measured)
+            pilot = self.store.values(f"pilot-{task}").get(system.family) if len(t.table_stds) > 1 else None
+            start = pilot["table_std"] if pilot else system.table_std
+            settings = options | {"start": start}
+            measure_seed = partial(measure, task, seed, start)
+            yield Measurement(f"task-{task}-{system.family}-{seed}", settings, measure_seed)
 
 
 # How large a comparison is: what `heed race --quick` measures, and what it measures without.

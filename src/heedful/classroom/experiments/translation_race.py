@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 
-from heedful.classroom.experiments.measurement_store import MeasurementStore
+from heedful.classroom.experiments.measurement_store import Comparison, Measurement, MeasurementStore
 from heedful.classroom.experiments.race_report import measurements_of
 from heedful.classroom.experiments.report import Report, Section, machine_name
 from heedful.classroom.experiments.systems import (
     TRANSLATORS,
     SizedSystem,
-    build_model,
     find_systems,
     shared_tokenizer,
     size_system,
@@ -27,16 +27,10 @@ from heedful.core.files import expand_paths, name_files
 from heedful.data.tokenization import find_template
 from heedful.decode.loop import generate
 from heedful.interp.inputs import reading
-from heedful.models.base import Model
 from heedful.nn.context import Watch
 from heedful.tasks.metrics.generated import bleu, bleu_interval
-from heedful.train.checkpoint import of_run
 from heedful.train.config import TrainConfig
-from heedful.train.recipes.prepare import config_entries
-from heedful.train.recipes.recipes import Evaluation, Recipe, ResolvedSettings, TokenizerOptions
-from heedful.train.recipes.train import run_training
-from heedful.weights.loading import load
-from heedful.weights.saving import save
+from heedful.train.recipes.recipes import Evaluation, Recipe, TokenizerOptions
 
 # Translators whose training steps are recorded on a GPU, on batches of few shapes; the fused kernel of the
 # others' encoders asks the host for the lengths of its rows, which nothing recorded can.
@@ -74,17 +68,17 @@ QUICK_TRANSLATION = TranslationSettings(
 )  # fmt: skip
 
 
-class TranslationRace:
-    """One race of translators in a folder: every measurement is taken once and kept."""
+class TranslationRace(Comparison):
+    """One race of translators in a folder."""
 
     def __init__(
         self, folder: Path, files: Sequence[str], settings: TranslationSettings, device: torch.device,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:  # fmt: skip
         s = self.settings = settings
-        self.folder, self.device, self.report = folder, device, report
-        self.store = MeasurementStore(folder / "measurements")
         self.pairs_name = name_files(expand_paths(list(files))) if files else PAIRS_NAME
+        common = {n: v for n, v in asdict(s).items() if n != "systems"} | {"data": self.pairs_name}
+        super().__init__(folder, device, report, common)
         systems = find_systems(s.systems, TRANSLATORS)
         self.data = prepare_pairs(
             files, count=s.pairs, max_joined=s.max_joined, test_joined=s.test_joined,
@@ -98,39 +92,17 @@ class TranslationRace:
         sizes = {"vocab": len(self.tokenizer), "layers": s.layers, "context": s.length}
         self.competitors = [size_system(system, s.parameters, **sizes) for system in systems]
 
-    def measure(self) -> None:
-        """Train every system, translate the test pairs, and keep what it looks at in one of them."""
-        for competitor in self.competitors:
-            self.take("training", competitor, self.train)
-            self.take("bleu", competitor, self.translate)
-            self.take("alignment", competitor, self.align)
+    def measurements(self) -> Iterator[Measurement]:
+        """Yield for every system its training, its translations, and what it looks at in one of them."""
+        kinds = {"training": self.train_translator, "bleu": self.translate, "alignment": self.align}
+        for one in self.competitors:
+            settings = {"model": dict(one.model), "lr": one.system.lr}
+            for kind, measure in kinds.items():
+                yield Measurement(f"{kind}-{one.system.family}", settings, partial(measure, one))
 
-    def take(self, kind: str, competitor: SizedSystem, measure: Callable[[SizedSystem], Any]) -> None:
-        """Take a measurement of a system if it is not there yet, and report it."""
-
-        def measure_now() -> Any:
-            self.report(f"{kind} {competitor.system.family}")
-            return measure(competitor)
-
-        options = {n: v for n, v in asdict(self.settings).items() if n != "systems"}
-        settings = {
-            **options,
-            "model": dict(competitor.model),
-            "data": self.pairs_name,
-            "lr": competitor.system.lr,
-        }
-        self.store.take(f"{kind}-{competitor.system.family}", settings, measure_now)
-
-    def train(self, competitor: SizedSystem) -> Mapping[str, Any]:
+    def train_translator(self, competitor: SizedSystem) -> Mapping[str, Any]:
         """Train a system on the short pairs."""
         s, family = self.settings, competitor.system.family
-        start = self.folder / "start" / family
-        if not start.is_dir():
-            model = build_model(
-                competitor, vocab=len(self.tokenizer), seed=s.seed, start_token=cast(int, self.tokenizer.bos)
-            )
-            model.tokenizer, model.hf_config = self.tokenizer, config_entries(self.tokenizer, ())
-            save(model, start)
         every, recorded = max(1, s.steps // 8), self.device.type == "cuda" and family in RECORDED
         recipe = Recipe(
             family, "one of the systems of a race of translators", "translate",
@@ -140,20 +112,14 @@ class TranslationRace:
                 steps=s.steps, lr=s.lr_factor * competitor.system.lr, warmup=max(1, s.steps // 10),
                 dtype=s.dtype, seed=s.seed, save_every=every,
             ),
-            Evaluation(every=every, batches=8, log=every, sample=0), start=str(start),
-            device=str(self.device),
+            Evaluation(every=every, batches=8, log=every, sample=0),
         )  # fmt: skip
-        settings = ResolvedSettings(family, recipe, tuple(self.files), tuple(self.valid))
-        result = run_training(settings, self.folder / family, resume=True, quiet=True)
-        return {
-            "label": competitor.system.label,
-            "parameters": competitor.parameters,
-            "loss": result.scores.get("loss"),
-        }
-
-    def load_trained(self, competitor: SizedSystem) -> Model:
-        """Return a system as it was trained."""
-        return load(of_run(self.folder / competitor.system.family), device=self.device)
+        start_token = cast(int, self.tokenizer.bos)
+        result = self.train(
+            competitor, recipe, self.tokenizer, self.files, self.valid, start_token=start_token
+        )
+        label, loss = competitor.system.label, result.scores.get("loss")
+        return {"label": label, "parameters": competitor.parameters, "loss": loss}
 
     def translate(self, competitor: SizedSystem) -> Mapping[str, Any]:
         """Translate the test texts greedily; return the BLEU of every bucket with its interval.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from heedful.core.errors import ConfigError, nearest
 from heedful.nn.attention.multi_head import head_size
-from heedful.weights.names import Row
+from heedful.weights.names import OWN_NAMES, Row
 
 if TYPE_CHECKING:
     from heedful.models.base import Model
@@ -94,6 +95,21 @@ class Config:
     labels: int = 2  # of a classifying head
     classifier_pooling: str = ""  # of its sentence vector: mean, first, last, max; "": the family's head
 
+    def __init_subclass__(cls, **defaults: Any) -> None:
+        """Take the keywords of a class as new defaults of fields that it inherits.
+
+        @dataclass(frozen=True, kw_only=True)
+        class GPT3Config(GPT2Config, dim=12288, layers=96, heads=96, context=2048):
+            window: int = 256  # of every other layer
+        """
+        super().__init_subclass__()
+        inherited = {f.name: f.type for f in fields(cls)}
+        if unknown := defaults.keys() - inherited.keys():
+            raise TypeError(f"{cls.__name__} inherits no field {min(unknown)!r}")
+        cls.__annotations__ = {name: inherited[name] for name in defaults} | inspect.get_annotations(cls)
+        for name, default in defaults.items():
+            setattr(cls, name, default)
+
     def __post_init__(self) -> None:
         given = {f.name for f in fields(self) if getattr(self, f.name) is not None}
         object.__setattr__(self, "given", given)
@@ -142,6 +158,18 @@ class Config:
         return self.strict(**{name: getattr(self, name) for name in names} | values)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlainConfig(Config, vocab=50257, dim=768, layers=12):
+    """What a stack of attention and feed-forward parts needs to be told; the values are GPT-2's."""
+
+    heads: int = 12
+    hidden: int = derived(lambda c: 4 * c.dim)
+    act: str = "gelu"
+    norm_eps: float = 1e-5
+    dropout: float = 0.1
+    tied: bool = True
+
+
 @dataclass(frozen=True)
 class Family:
     """One system: how it is configured, built, named in published checkpoints, and which sizes are known."""
@@ -153,7 +181,7 @@ class Family:
     keys: Mapping[str, str]  # published config key → our field
     presets: Mapping[str, Config]
     tiny: Config  # the smallest sensible one, for tests and demonstrations
-    objective: str
+    objective: str = "next_token"
     heads: Mapping[str, str] = field(default_factory=dict)  # kind of head → published class
     prefix: str = ""  # what published checkpoints with a head put before the names of the backbone
     model_types: Sequence[str] = ()  # published `model_type`s; empty: heedful-<name>
@@ -245,18 +273,49 @@ def gguf_keys(architecture: str, config: type[Config], *without: str) -> dict[st
     return {f"{architecture}.{theirs}": ours for theirs, ours in GGUF_KEYS.items() if ours in fields}
 
 
+@dataclass(frozen=True, kw_only=True)
+class TinyConfig(Config):
+    """The sizes that most families are tried out in."""
+
+    heads: int
+    context: int
+
+
+TINY = TinyConfig(vocab=128, dim=32, layers=2, heads=4, context=64)
+ROOT = Family("", TinyConfig, lambda c: c, [], COMMON_KEYS, {}, TINY)  # the parent of families without one
+
+
+def declare(
+    name: str, config: type[Config], build: Callable[[Any], Model], *,
+    names: Sequence[Row] | Callable[[Any], Sequence[Row]] | None = None, **more: Any,
+) -> Family:  # fmt: skip
+    """A family without a parent; `more` are keywords of `descend` and fields of `Family`.
+
+    One without `names` was never published elsewhere: its weights and fields keep the names they have here.
+    """
+    if names is None:
+        more = {"keys": same_keys(config), "model_types": ()} | more
+    return descend(ROOT, name, config, build=build, names=OWN_NAMES if names is None else names, **more)
+
+
+def same_keys(config: type[Config]) -> dict[str, str]:
+    """The keys of a config.json that no other program writes: the names of the fields."""
+    return {name: name for name in config.field_names() if name not in Config.field_names()[3:]}
+
+
 def descend(
     parent: Family, name: str, config: type[Config], *, presets: Mapping[str, Mapping[str, Any]],
     tiny: Mapping[str, Any] | None = None, keys: Mapping[str, str] | None = None,
-    without: Iterable[str] = (), gguf: str = "",
+    without: Iterable[str] = (), heads: Mapping[str, str] | Iterable[str] | None = None, gguf: str = "",
     **changes: Any,
 ) -> Family:  # fmt: skip
     """A family that differs from its parent by what is given here.
 
     `presets` and `tiny` are values of `config`; the other values of `tiny` are the parent's. `keys` are
     published keys with another meaning than in the parent, and fields in `without` have none. Fields that
-    the parent's config lacks have the usual keys. `absent` and the fields of GGUF, but for its names, are
-    never the parent's: they depend on the published class and on what llama.cpp knows as `gguf`.
+    the parent's config lacks have the usual keys. `heads` without published classes may be a list of their
+    kinds. `absent` and the fields of GGUF, but for its names, are never the parent's: they depend on the
+    published class and on what llama.cpp knows as `gguf`.
     """
     field_names, own, small = config.field_names(), keys or {}, parent.tiny
     without = {*without, *own.values()}
@@ -271,6 +330,9 @@ def descend(
         "gguf_keys": gguf_keys(gguf, config) if gguf else {}, "gguf_tensors": {}, "gguf_when": "",
         "gguf_write": None, "gguf_read": None, "absent": {},
     }  # fmt: skip
+    if heads is not None:
+        named = isinstance(heads, Mapping)
+        made["heads"] = heads if named else {kind: f"heedful-{name}-{kind}" for kind in heads}
     return replace(parent, **made | changes)
 
 

@@ -35,7 +35,7 @@ from heedful.weights.adapters import adapter_base, has_adapter, load_adapter, me
 from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.formats.tensor_files import ShardedFolder, TensorSource, is_sharded, open_folder
 from heedful.weights.hub import resolve
-from heedful.weights.names import fill_model, model_tensors, own_rows, set_tensor
+from heedful.weights.names import OWN_NAMES, fill_model, model_tensors, set_tensor
 from heedful.weights.peft import PeftAdapter, has_peft, merge_peft
 from heedful.weights.pooling import pooling_from_gguf, read_pooling
 
@@ -204,7 +204,7 @@ def _load(
     if "quantization" in hf_config:
         _fill_quantised(model, source, hf_config, dtype)
     elif isinstance(source, ShardedFolder):
-        fill_model(model, source, own_rows(model), dtype=dtype, as_stored=dtype is None, slices=slices)
+        fill_model(model, source, OWN_NAMES, dtype=dtype, as_stored=dtype is None, slices=slices)
         model.tie()
         hf_config = {name: value for name, value in hf_config.items() if name != "sharding"}
     else:
@@ -247,7 +247,7 @@ def _load_into(model: Model, path: str | Path, dtype: torch.dtype | None) -> Mod
     """Fill a model that only its owner's code can build."""
     where = _resolve(path)
     hf_config = read_config(where)
-    fill_model(model, open_folder(where), own_rows(model), dtype=dtype, as_stored=dtype is None)
+    fill_model(model, open_folder(where), OWN_NAMES, dtype=dtype, as_stored=dtype is None)
     model.tie()
     model.hf_config, model.pooling = hf_config, read_pooling(where)
     if (where / GENERATION).is_file():
@@ -394,7 +394,7 @@ def _fill_quantised(
 ) -> None:
     """Weights that `quantize` rounded are kept under our own names and in their own types."""
     quantise_modules(model, **read_quantization(hf_config))
-    fill_model(model, source, own_rows(model), as_stored=True)
+    fill_model(model, source, OWN_NAMES, as_stored=True)
     model.tie()  # a head that was not rounded still shares the embedding's table
     model.requires_grad_(False)
     for name, tensor in model_tensors(model).items():

@@ -1,7 +1,8 @@
 """Which published tensor is which of ours: tables of rows, and how a table meets a model.
 
-A row is (theirs, ours) or (theirs, ours, op). `*` is a number, the same on both sides in turn; `{a,b}` stands
-for one row each. A row names a module, and then covers its weight and bias, or a single tensor in full.
+A row is (theirs, ours) or (theirs, ours, op). `*` is a number, the same on both sides in turn, and `**` any
+name; `{a,b}` stands for one row each. A row names a module, and then covers its weight and bias, or a single
+tensor in full.
 
     ("model.layers.*.self_attn.{q,k,v,o}_proj", "blocks.*.attn.{q,k,v,o}")
     ("h.*.attn.c_attn", ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v"), Fused(transposed=True))
@@ -37,6 +38,7 @@ from heedful.weights.formats.tensor_files import TensorEntry, TensorSource, map_
 from heedful.weights.ops import SAME, Alternating, MatrixTranspose, Op, Stacked
 
 Row = tuple[Any, ...]
+OWN_NAMES: list[Row] = [("**", "**")]  # of weights that are kept under our own names
 Slices = Mapping[str, tuple[int, int, int]]  # by our name: the axis that is cut, where it begins and ends
 
 
@@ -57,7 +59,7 @@ class _Pattern:
 
     def match(self, name: str) -> tuple[list[str], str] | None:
         """The numbers and the leaf ('' or '.weight' …) if `name` is the first of ours; else None."""
-        body = re.escape(self.ours[0]).replace(r"\*", r"(\d+)")
+        body = re.escape(self.ours[0]).replace(r"\*\*", "(.+)").replace(r"\*", r"(\d+)")
         match = re.fullmatch(body + r"(\.(?:weight|bias))?", name)
         return None if match is None else (list(match.groups()[:-1]), match.groups()[-1] or "")
 
@@ -76,7 +78,7 @@ def braces(text: str) -> list[str]:
 
 def _fill(pattern: str, numbers: Sequence[str]) -> str:
     for number in numbers:
-        pattern = pattern.replace("*", number, 1)
+        pattern = re.sub(r"\*+", number, pattern, count=1)
     return pattern
 
 
@@ -99,12 +101,6 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     persistent = model.state_dict(keep_vars=True).keys()
     tensors.update({n: b for n, b in model.named_buffers() if n in persistent})
     return tensors
-
-
-def own_rows(model: nn.Module) -> list[Row]:
-    """A table for weights that are kept under our own names."""
-    stars = {re.sub(r"\.\d+(?=\.)", ".*", name) for name in model_tensors(model)}
-    return [(name, name) for name in sorted(stars)]
 
 
 def connect(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> list[Link]:

@@ -24,7 +24,7 @@ from heedful.nn.quantised import Int8Embedding, dequantise_modules
 from heedful.text import save_tokenizer
 from heedful.weights.adapters import ADAPTER_FILES, adapter_tensors, save_adapter
 from heedful.weights.formats.tensor_files import write_safetensors
-from heedful.weights.names import Origin, own_rows, published_tensors
+from heedful.weights.names import OWN_NAMES, Origin, published_tensors
 from heedful.weights.pooling import write_pooling
 
 
@@ -77,7 +77,7 @@ def _write_folder(model: Model, folder: Path) -> Path:
     family, origin = model.family, model.origin
     adapter = adapter_tensors(model)
     if "quantization" in model.hf_config or has_own_parts(model):
-        tensors, origin = published_tensors(model, own_rows(model), None, leave=adapter), Origin()
+        tensors, origin = published_tensors(model, OWN_NAMES, None, leave=adapter), Origin()
     else:
         tensors = published_tensors(model, family.rows(model.config), origin, leave=adapter)
     if origin is None and model.config.head == "none" and family.prefix:

@@ -27,10 +27,8 @@ from heedful.nn.norm import LayerNorm
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerXLConfig(Config):
+class TransformerXLConfig(Config, dim=512, layers=12):
     vocab: int = 204  # the bytes of enwik8
-    dim: int = 512
-    layers: int = 12
     heads: int = 8
     head_dim: int = derived(lambda c: head_size(c.dim, c.heads))
     hidden: int = derived(lambda c: 4 * c.dim)

@@ -28,39 +28,27 @@ from heedful.weights.ops import Row1
 
 
 @dataclass(frozen=True, kw_only=True)
-class BartConfig(TransformerConfig):
-    vocab: int = 50265
-    dim: int = 1024
-    layers: int = 12
-    heads: int = 16
+class BartConfig(
+    TransformerConfig, vocab=50265, dim=1024, layers=12, heads=16, act="gelu", start_token=from_zero(2),
+    labels=3,
+):  # fmt: skip
     context: int = 1024
-    act: str = "gelu"
     scale_embed: bool = False  # by √D
-    start_token: int = from_zero(2)
-    labels: int = 3
     tied: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
-class MBartConfig(BartConfig):
-    vocab: int = 250054
-    norm_first: bool = True
-    scale_embed: bool = True
-    labels: int = 2
+class MBartConfig(BartConfig, vocab=250054, norm_first=True, scale_embed=True, labels=2):
+    """Norms before the parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarianConfig(BartConfig):
-    vocab: int = 58101
+class MarianConfig(
+    BartConfig, vocab=58101, dim=512, layers=6, heads=8, context=512, act="swish", scale_embed=True,
+    start_token=derived(lambda c: c.vocab - 1, minimum=0),
+):  # fmt: skip
     source_vocab: int = derived(lambda c: c.vocab)
     shared: bool = derived(lambda c: c.source_vocab == c.vocab)  # one table for source and target
-    dim: int = 512
-    layers: int = 6
-    heads: int = 8
-    context: int = 512
-    act: str = "swish"
-    scale_embed: bool = True
-    start_token: int = derived(lambda c: c.vocab - 1, minimum=0)
 
     def check(self) -> None:
         super().check()
@@ -71,22 +59,16 @@ class MarianConfig(BartConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PegasusConfig(MarianConfig):
-    vocab: int = 96103
-    dim: int = 1024
-    layers: int = 16
-    heads: int = 16
-    context: int = 1024
-    act: str = "relu"
-    norm_first: bool = True
-    start_token: int = from_zero(0)
+class PegasusConfig(
+    MarianConfig, vocab=96103, dim=1024, layers=16, heads=16, context=1024, act="relu", norm_first=True,
+    start_token=from_zero(0),
+):  # fmt: skip
+    """Norms before the parts, and ReLU."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class M2M100Config(PegasusConfig):
-    vocab: int = 128112
-    layers: int = 12
-    start_token: int = from_zero(2)
+class M2M100Config(PegasusConfig, vocab=128112, layers=12, start_token=from_zero(2)):
+    """Norms before the parts, and ReLU."""
 
 
 def bart(c: BartConfig) -> Seq2Seq:

@@ -24,7 +24,7 @@ from typing import Any
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, Model, Seq2Seq, derived, from_zero
-from heedful.models.family import descend
+from heedful.models.family import PlainConfig, descend
 from heedful.nn.attention.multi_head import Attention, BiasedAttention, CrossAttention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
@@ -39,21 +39,13 @@ from heedful.weights.ops import Stacked
 
 
 @dataclass(frozen=True, kw_only=True)
-class T5Config(Config):
-    vocab: int = 32128
-    dim: int = 512
+class T5Config(PlainConfig, vocab=32128, dim=512, heads=8, act="relu", norm_eps=1e-6):
     layers: int = 6  # of the encoder
     decoder_layers: int = derived(lambda c: c.layers)
-    heads: int = 8
     head_dim: int = derived(lambda c: head_size(c.dim, c.heads))
-    hidden: int = derived(lambda c: 4 * c.dim)
     buckets: int = 32  # of distances
     far: int = 128  # distances from here on share the last bucket
-    act: str = "relu"
     gated: bool = False
-    norm_eps: float = 1e-6
-    dropout: float = 0.1
-    tied: bool = True
     scale_logits: bool = derived(lambda c: c.tied)  # by 1/√D
     start_token: int = from_zero(0)  # what the decoder reads first
 
@@ -68,16 +60,11 @@ class T5Config(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MT5Config(T5Config):
-    vocab: int = 250112
-    layers: int = 8
-    heads: int = 6
-    head_dim: int = 64
-    hidden: int = 1024
-    act: str = "gelu_new"
-    gated: bool = True
-    tied: bool = False
-    scale_logits: bool = False
+class MT5Config(
+    T5Config, vocab=250112, layers=8, heads=6, head_dim=64, hidden=1024, act="gelu_new", gated=True,
+    tied=False, scale_logits=False,
+):  # fmt: skip
+    """The sizes of mT5 small."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,7 @@ from heedful.nn.position import Sinusoidal
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig(Config):
-    vocab: int = 37000
-    dim: int = 512
+class TransformerConfig(Config, vocab=37000, dim=512):
     layers: int = 6  # of the encoder, as are heads and hidden; the decoder's follow
     heads: int = 8
     hidden: int = derived(lambda c: 4 * c.dim)

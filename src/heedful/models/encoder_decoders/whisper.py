@@ -36,17 +36,13 @@ from heedful.weights.ops import Reshape
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhisperConfig(TransformerConfig):
-    vocab: int = 51865
-    dim: int = 384
-    layers: int = 4
-    heads: int = derived(lambda c: max(c.dim // 64, 1))
-    act: str = "gelu"
-    dropout: float = 0.0
+class WhisperConfig(
+    TransformerConfig, vocab=51865, dim=384, layers=4, heads=derived(lambda c: max(c.dim // 64, 1)),
+    act="gelu", dropout=0.0, start_token=derived(lambda c: min(50258, c.vocab - 1), minimum=0),
+):  # fmt: skip
     bands: int = 80  # of frequencies
     source_context: int = 1500  # vectors of a sound, each of two frames
     context: int = 448
-    start_token: int = derived(lambda c: min(50258, c.vocab - 1), minimum=0)
 
 
 class Whisper(MediaSeq2Seq):

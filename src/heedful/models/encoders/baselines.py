@@ -25,14 +25,10 @@ from heedful.nn.recurrent import LSTM, Bidirectional
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderConfig(Config):
-    vocab: int = 30522
-    dim: int = 768
-    layers: int = 6
+class EncoderConfig(Config, vocab=30522, dim=768, layers=6, head="mlm"):
     norm_eps: float = 1e-12
     dropout: float = 0.1
     tied: bool = True
-    head: str = "mlm"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Config, Family, derived, from_zero
-from heedful.models.family import published_heads, published_keys
+from heedful.models.base import LM, Family, derived, from_zero
+from heedful.models.family import PlainConfig, published_heads, published_keys
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
@@ -32,20 +32,10 @@ from heedful.weights.names import Row
 
 
 @dataclass(frozen=True, kw_only=True)
-class BertConfig(Config):
-    vocab: int = 30522
-    dim: int = 768
-    layers: int = 12
-    heads: int = 12
-    hidden: int = derived(lambda c: 4 * c.dim)
+class BertConfig(PlainConfig, vocab=30522, norm_eps=1e-12, head="pretrain"):
     context: int = 512
     offset: int = from_zero(0)  # rows of the position table before the first position
     types: int = from_zero(2)
-    act: str = "gelu"
-    norm_eps: float = 1e-12
-    dropout: float = 0.1
-    tied: bool = True
-    head: str = "pretrain"
     pooler: bool = derived(lambda c: c.head == "none")  # keep one that the head does not read
 
     def check(self) -> None:
@@ -56,24 +46,13 @@ class BertConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobertaConfig(BertConfig):
-    vocab: int = 50265
-    offset: int = 2
-    types: int = 1
-    norm_eps: float = 1e-5
-    head: str = "mlm"
-
+class RobertaConfig(BertConfig, vocab=50265, offset=2, types=1, norm_eps=1e-5, head="mlm"):
     def check(self) -> None:
         """Nothing is fixed: neither the offset nor the types."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistilBertConfig(BertConfig):
-    layers: int = 6
-    types: int = from_zero(0)
-    head: str = "mlm"
-    pooler: bool = False
-
+class DistilBertConfig(BertConfig, layers=6, types=from_zero(0), head="mlm", pooler=False):
     def check(self) -> None:
         if (self.types, self.offset, self.norm_eps, self.pooler) != (0, 0, 1e-12, False):
             raise ConfigError(

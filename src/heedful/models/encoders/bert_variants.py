@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Config, Family, derived, from_zero
+from heedful.models.base import LM, Family, derived, from_zero
 from heedful.models.encoders.bert import (
     KEYS,
     REQUIRE,
@@ -40,7 +40,7 @@ from heedful.models.encoders.bert import (
     roberta_head,
     roberta_head_names,
 )
-from heedful.models.family import published_heads
+from heedful.models.family import PlainConfig, published_heads
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -61,22 +61,12 @@ from heedful.weights.names import Row
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlbertConfig(Config):
-    vocab: int = 30000
-    dim: int = 768
+class AlbertConfig(PlainConfig, vocab=30000, act="gelu_new", norm_eps=1e-12, dropout=0.0, head="pretrain"):
     table_dim: int = 128  # of the token vectors
-    layers: int = 12
     groups: int = 1  # how many sets of weights the layers share
     inner: int = 1  # blocks in each layer
-    heads: int = 12
-    hidden: int = derived(lambda c: 4 * c.dim)
     context: int = 512
     types: int = from_zero(2)
-    act: str = "gelu_new"
-    norm_eps: float = 1e-12
-    dropout: float = 0.0
-    tied: bool = True
-    head: str = "pretrain"
     pooler: bool = derived(lambda c: c.head == "none")  # keep one that the head does not read
 
     def check(self) -> None:
@@ -171,20 +161,10 @@ ALBERT = Family(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ElectraConfig(Config):
-    vocab: int = 30522
-    dim: int = 256
+class ElectraConfig(PlainConfig, vocab=30522, dim=256, heads=4, norm_eps=1e-12, head="detect"):
     table_dim: int = 128  # of the token vectors
-    layers: int = 12
-    heads: int = 4
-    hidden: int = derived(lambda c: 4 * c.dim)
     context: int = 512
     types: int = from_zero(2)
-    act: str = "gelu"
-    norm_eps: float = 1e-12
-    dropout: float = 0.1
-    tied: bool = True
-    head: str = "detect"
 
 
 def electra(c: ElectraConfig) -> LM:
@@ -236,10 +216,7 @@ ELECTRA = Family(
 
 
 @dataclass(frozen=True, kw_only=True)
-class MPNetConfig(RobertaConfig):
-    vocab: int = 30527
-    types: int = from_zero(0)
-
+class MPNetConfig(RobertaConfig, vocab=30527, types=from_zero(0)):
     def check(self) -> None:
         if (self.types, self.offset) != (0, 2):
             raise ConfigError("types and offset are fixed in an mpnet", hint="build a roberta")

@@ -15,9 +15,9 @@ from torch import nn
 
 from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Config, Family, derived, from_zero
+from heedful.models.base import LM, Family, derived, from_zero
 from heedful.models.encoders.bert import KEYS, backbone_names, out_names
-from heedful.models.family import published_heads
+from heedful.models.family import PlainConfig, published_heads
 from heedful.nn.attention.disentangled import TERMS, ConvBlock, DisentangledAttention, Distances, Neighbours
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -30,12 +30,7 @@ from heedful.weights.ops import PerHead
 
 
 @dataclass(frozen=True, kw_only=True)
-class DebertaConfig(Config):
-    vocab: int = 50265
-    dim: int = 768
-    layers: int = 12
-    heads: int = 12
-    hidden: int = derived(lambda c: 4 * c.dim)
+class DebertaConfig(PlainConfig, vocab=50265, norm_eps=1e-7, head="mlm"):
     context: int = 512
     table_dim: int = derived(lambda c: c.dim)  # of the token vectors
     types: int = from_zero(0)
@@ -43,13 +38,8 @@ class DebertaConfig(Config):
     relative: bool = True  # distances in the scores
     terms: tuple[str, ...] = TERMS  # which of content to position, position to content
     far: int = derived(lambda c: c.context)  # the largest distance that is told apart
-    act: str = "gelu"
     pool_act: str = "gelu"
-    norm_eps: float = 1e-7
-    dropout: float = 0.1
-    tied: bool = True
     legacy: bool = False  # the masked-word head under BERT's names, with its own matrix if not tied
-    head: str = "mlm"
 
     def check(self) -> None:
         if not self.legacy and self.table_dim != self.dim:
@@ -59,8 +49,7 @@ class DebertaConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DebertaV2Config(DebertaConfig):
-    vocab: int = 128100
+class DebertaV2Config(DebertaConfig, vocab=128100):
     buckets: int = from_zero(256)  # 0: every distance has its own vector
     shared: bool = True  # distances use the content's projections
     far_norm: bool = True  # a norm over the vectors of distances

@@ -30,7 +30,7 @@ from torch import nn
 
 from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Config, Family, derived, from_zero
+from heedful.models.base import LM, Family, derived, from_zero
 from heedful.models.decoders.llama_lineage.llama import LLAMA, NAMES, LlamaConfig, llama
 from heedful.models.encoders.bert import (
     BERT,
@@ -42,7 +42,14 @@ from heedful.models.encoders.bert import (
     out_names,
     qkv_names,
 )
-from heedful.models.family import descend, gguf_keys, no_token_ids, published_heads, published_keys
+from heedful.models.family import (
+    PlainConfig,
+    descend,
+    gguf_keys,
+    no_token_ids,
+    published_heads,
+    published_keys,
+)
 from heedful.models.gguf_config import FUSED_QKV, ROWS
 from heedful.models.hf_config import read_local_layers, read_rope
 from heedful.nn.attention.multi_head import Attention, head_size
@@ -68,11 +75,8 @@ from heedful.weights.ops import Fused, Pairs
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoFormerConfig(BertConfig):
-    vocab: int = 50000
-    context: int = 1536
-    head: str = "mlm"
-    pooler: bool = False
+class RoFormerConfig(BertConfig, vocab=50000, context=1536, head="mlm", pooler=False):
+    """The sizes of the Chinese base model."""
 
 
 def roformer(c: RoFormerConfig) -> LM:
@@ -120,22 +124,12 @@ ROFORMER = replace(
 
 
 @dataclass(frozen=True, kw_only=True)
-class NomicBertConfig(Config):
-    vocab: int = 30528
-    dim: int = 768
-    layers: int = 12
-    heads: int = 12
+class NomicBertConfig(PlainConfig, vocab=30528, act="silu", norm_eps=1e-12, dropout=0.0, head="mlm"):
     head_dim: int = derived(lambda c: head_size(c.dim, c.heads))
-    hidden: int = derived(lambda c: 4 * c.dim)
     context: int = 2048
     types: int = from_zero(2)
-    act: str = "silu"
     rope_base: float = 1000.0
     rope_scaling: Scaling | None = None
-    norm_eps: float = 1e-12
-    dropout: float = 0.0
-    tied: bool = True
-    head: str = "mlm"
 
 
 def nomic_bert(c: NomicBertConfig) -> LM:
@@ -227,21 +221,16 @@ NOMIC_BERT = Family(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModernBertConfig(Config):
-    vocab: int = 50368
-    dim: int = 768
-    layers: int = 22
-    heads: int = 12
-    hidden: int = derived(lambda c: 3 * c.dim // 2)
+class ModernBertConfig(
+    PlainConfig, vocab=50368, layers=22, hidden=derived(lambda c: 3 * c.dim // 2), dropout=0.0, head="mlm",
+):  # fmt: skip
     context: int = 8192
     window: int = 128  # tokens that a local layer sees, half of them on each side
     local: tuple[int, ...] = derived(lambda c: tuple(i for i in range(c.layers) if i % 3))
-    act: str = "gelu"
     rope_base: float = 160000.0
     rope_scaling: Scaling | None = None
     local_rope_base: float = 10000.0
     local_rope_scaling: Scaling | None = None
-    norm_eps: float = 1e-5
     norm_bias: bool = False
     bias: bool = False  # of the attention's matrices
     ffn_bias: bool = False
@@ -249,9 +238,6 @@ class ModernBertConfig(Config):
     head_act: str = "gelu"
     out_bias: bool = True  # of the words
     pooling: str = "first"  # which vector is classified: of the first token, or the mean
-    dropout: float = 0.0
-    tied: bool = True
-    head: str = "mlm"
 
     def check(self) -> None:
         wrong = [i for i in self.local if not 0 <= i < self.layers]
@@ -371,16 +357,11 @@ MODERNBERT = Family(
 
 
 @dataclass(frozen=True, kw_only=True)
-class EuroBertConfig(LlamaConfig):
-    vocab: int = 128256
-    dim: int = 768
-    layers: int = 12
-    heads: int = 12
-    hidden: int = 3072
-    context: int = 8192
-    rope_base: float = 250000.0
-    norm_eps: float = 1e-5
-    head: str = "mlm"
+class EuroBertConfig(
+    LlamaConfig, vocab=128256, dim=768, layers=12, heads=12, hidden=3072, context=8192, rope_base=250000.0,
+    norm_eps=1e-5, head="mlm",
+):  # fmt: skip
+    """The sizes of EuroBERT 210M."""
 
 
 def eurobert(c: EuroBertConfig) -> LM:

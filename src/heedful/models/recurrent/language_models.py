@@ -19,11 +19,9 @@ from heedful.nn.recurrent import GRU, LSTM, RNN, Recurrence
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentConfig(Config):
-    vocab: int = 33278
+class RecurrentConfig(Config, vocab=33278, layers=2):
     dim: int = 650  # of each layer's state
     table_dim: int = derived(lambda c: c.dim)
-    layers: int = 2
     bias: bool = True
     dropout: float = 0.5  # of what goes from layer to layer
     tied: bool = False

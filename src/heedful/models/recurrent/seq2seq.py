@@ -25,24 +25,20 @@ from heedful.nn.recurrent import LSTM, Bidirectional, GatedUnit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2SeqConfig(Config):
+class Seq2SeqConfig(Config, layers=4):
     vocab: int = 80000  # of the target
     source_vocab: int = derived(lambda c: c.vocab)
     dim: int = 1000  # of each layer's state
     table_dim: int = derived(lambda c: c.dim)
-    layers: int = 4
     dropout: float = 0.0
     reverse: bool = True  # read the source from its last word to its first
     start_token: int = from_zero(0)  # what the decoder reads first
 
 
 @dataclass(frozen=True, kw_only=True)
-class RNNSearchConfig(Config):
-    vocab: int = 30000
+class RNNSearchConfig(Config, vocab=30000, dim=1000, layers=1):
     source_vocab: int = derived(lambda c: c.vocab)
-    dim: int = 1000
     table_dim: int = 620
-    layers: int = 1
     align: int = derived(lambda c: c.dim)  # hidden size of the score
     maxout: int = derived(lambda c: c.dim // 2)  # size of the deep output
     bias: bool = True
@@ -58,9 +54,7 @@ SCORES: dict[str, type[Score]] = {"dot": Dot, "general": General, "concat": Conc
 
 
 @dataclass(frozen=True, kw_only=True)
-class LuongConfig(Seq2SeqConfig):
-    vocab: int = 50000
-    dropout: float = 0.2
+class LuongConfig(Seq2SeqConfig, vocab=50000, dropout=0.2):
     score: str = "general"
 
     def check(self) -> None:

@@ -52,10 +52,7 @@ from heedful.weights.ops import Concatenation, Fused, PerHead
 
 
 @dataclass(frozen=True, kw_only=True)
-class OlmoHybridConfig(Olmo2Config):
-    dim: int = 3840
-    heads: int = 30
-    context: int = 65536
+class OlmoHybridConfig(Olmo2Config, dim=3840, heads=30, context=65536):
     attend_at: tuple[int, ...] = derived(lambda c: tuple(range(3, c.layers, 4)) or (c.layers - 1,))
     delta_heads: int = derived(lambda c: c.heads)  # of the layers that remember
     key_heads: int = derived(lambda c: c.delta_heads)  # which groups of them share
@@ -181,15 +178,10 @@ OLMO_HYBRID = descend(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Qwen35Config(PartialRotaryConfig):
-    vocab: int = 248320
-    heads: int = 16
-    kv_heads: int = 4
-    head_dim: int = 256
-    hidden: int = 12288
-    context: int = 262144
-    rope_dim: int = derived(lambda c: c.head_dim // 4)
-    rope_base: float = 1e7
+class Qwen35Config(
+    PartialRotaryConfig, vocab=248320, heads=16, kv_heads=4, head_dim=256, hidden=12288, context=262144,
+    rope_dim=derived(lambda c: c.head_dim // 4), rope_base=1e7,
+):  # fmt: skip
     bias: bool = False
     attend_at: tuple[int, ...] = derived(lambda c: tuple(range(3, c.layers, 4)) or (c.layers - 1,))
     delta_heads: int = 32  # of the layers that remember
@@ -204,11 +196,7 @@ class Qwen35Config(PartialRotaryConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Qwen3NextConfig(Qwen35Config):
-    vocab: int = 151936
-    dim: int = 2048
-    layers: int = 48
-    kv_heads: int = 2
+class Qwen3NextConfig(Qwen35Config, vocab=151936, dim=2048, layers=48, kv_heads=2):
     hidden: int = 5632  # of layers without experts
     experts: int = 512
     active: int = 10  # experts per token

@@ -39,6 +39,7 @@ from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.models.decoders.shared import decoder_head
+from heedful.models.family import PlainConfig
 from heedful.models.recurrent.language_models import same_keys, same_names
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
@@ -62,23 +63,12 @@ from heedful.weights.ops import Reshape
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearConfig(Config):
-    vocab: int = 50257
-    dim: int = 768
-    layers: int = 12
-    heads: int = 12
-    hidden: int = derived(lambda c: 4 * c.dim)
-    act: str = "gelu"
-    norm_eps: float = 1e-5
-    dropout: float = 0.1
-    tied: bool = True
+class LinearConfig(PlainConfig):
+    """The sizes of GPT-2."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GLAConfig(Config):
-    vocab: int = 32000
-    dim: int = 1024
-    layers: int = 24
+class GLAConfig(Config, vocab=32000, dim=1024, layers=24):
     heads: int = 4
     key_dim: int = derived(lambda c: head_size(c.dim, c.heads) // 2)  # of one head; values have dim / heads
     rank: int = 16  # of the matrix that makes the decays
@@ -89,10 +79,7 @@ class GLAConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BasedConfig(Config):
-    vocab: int = 50264
-    dim: int = 1024
-    layers: int = 27
+class BasedConfig(Config, vocab=50264, dim=1024, layers=27):
     heads: int = 16
     key_dim: int = 16  # of one linear head, before the Taylor series
     linear_at: tuple[int, ...] = derived(lambda c: tuple(range(1, c.layers - 1, 5)))  # which layers see all
@@ -199,10 +186,7 @@ BASED = Family(
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetNetConfig(Config):
-    vocab: int = 50257
-    dim: int = 2048
-    layers: int = 24
+class RetNetConfig(Config, vocab=50257, dim=2048, layers=24):
     heads: int = derived(lambda c: max(c.dim // 256, 1))
     value_dim: int = derived(lambda c: 2 * c.dim)  # of all heads together
     hidden: int = derived(lambda c: 2 * c.dim)
@@ -241,10 +225,7 @@ RETNET = Family(
 
 
 @dataclass(frozen=True, kw_only=True)
-class RwkvConfig(Config):
-    vocab: int = 50277
-    dim: int = 4096
-    layers: int = 32
+class RwkvConfig(Config, vocab=50277, dim=4096, layers=32):
     mix_dim: int = derived(lambda c: c.dim)  # channels of the time mixing
     hidden: int = derived(lambda c: 4 * c.dim)
     norm_eps: float = 1e-5

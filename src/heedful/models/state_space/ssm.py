@@ -52,10 +52,7 @@ def check_steps(step_min: float, step_max: float) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class S4Config(Config):
-    vocab: int = 50257
-    dim: int = 768
-    layers: int = 24
+class S4Config(Config, vocab=50257, dim=768, layers=24):
     state: int = 64  # numbers each channel remembers
     step_min: float = 0.001  # Δ before training
     step_max: float = 0.1
@@ -92,12 +89,9 @@ S4_LM = Family(
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateSpaceConfig(Config):
+class StateSpaceConfig(Config, vocab=50280, dim=768, layers=24):
     """What Mamba and Mamba-2 share."""
 
-    vocab: int = 50280
-    dim: int = 768
-    layers: int = 24
     hidden: int = derived(lambda c: 2 * c.dim)  # channels of the state space
     state: int = 16  # numbers each channel remembers
     width: int = 4  # tokens the short convolution sees
@@ -131,12 +125,8 @@ def stack_state_spaces(c: StateSpaceConfig, ssm: Callable[[], Part]) -> LM:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FalconMambaConfig(MambaConfig):
-    vocab: int = 65024
-    dim: int = 4096
-    layers: int = 64
+class FalconMambaConfig(MambaConfig, vocab=65024, dim=4096, layers=64, tied=False):
     select_eps: float = 1e-6  # of the norms of Δ, B and C
-    tied: bool = False
 
 
 def mamba(c: MambaConfig, part: Callable[..., Mamba] = Mamba) -> LM:
@@ -254,11 +244,9 @@ FALCON_MAMBA = descend(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mamba2Config(StateSpaceConfig):
-    vocab: int = 50288
+class Mamba2Config(StateSpaceConfig, vocab=50288, state=128):
     heads: int = derived(lambda c: max(c.hidden // 64, 1))
     head_dim: int = derived(lambda c: head_size(c.hidden, c.heads))
-    state: int = 128
     groups: int = 1  # of heads that share B and C
     norm_groups: int = 1  # of channels that are normalised apart: as `groups` in GGUF, 1 in transformers
     lowest_step: float = 0.0  # Δ at any time

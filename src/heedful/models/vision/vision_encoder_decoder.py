@@ -17,7 +17,8 @@ from torch import nn
 from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError
 from heedful.core.images import ImageProcessor
-from heedful.models.base import Config, Family, derived, from_zero
+from heedful.models.base import Family, derived, from_zero
+from heedful.models.family import PlainConfig
 from heedful.models.media import MediaSeq2Seq
 from heedful.nn.attention.multi_head import Attention, CrossAttention, head_size
 from heedful.nn.block import Block, Stack
@@ -34,23 +35,15 @@ DECODERS: dict[str, Literal["pre", "post"]] = {"trocr": "post", "gpt2": "pre"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisionConfig(Config):
+class VisionConfig(PlainConfig, vocab=50265, dim=1024, heads=16):
     """Fields without a prefix are the decoder's, which writes; the encoder's begin with `encoder_`."""
 
     decoder: str = "trocr"  # or gpt2
-    vocab: int = 50265
-    dim: int = 1024
-    layers: int = 12
-    heads: int = 16
-    hidden: int = derived(lambda c: 4 * c.dim)
     context: int = 512
     act: str = derived(lambda c: "gelu_new" if c.decoder == "gpt2" else "gelu")
     learned_positions: bool = True  # else sines
     embed_norm: bool = derived(lambda c: c.decoder == "trocr")
     scale_embed: bool = False  # by √D
-    norm_eps: float = 1e-5
-    dropout: float = 0.1
-    tied: bool = True
     start_token: int = from_zero(2)
     height: int = 384  # of an image, in pixels
     width: int = derived(lambda c: c.height)

@@ -27,10 +27,7 @@ from heedful.weights.ops import Fused, PerHead
 
 
 @dataclass(frozen=True, kw_only=True)
-class BloomConfig(Config):
-    vocab: int = 250880
-    dim: int = 1024
-    layers: int = 24
+class BloomConfig(Config, vocab=250880, dim=1024, layers=24):
     heads: int = 16
     context: int = 2048  # trained on; distances have no end
     norm_eps: float = 1e-5
@@ -39,11 +36,7 @@ class BloomConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MPTConfig(BloomConfig):
-    vocab: int = 50432
-    dim: int = 4096
-    layers: int = 32
-    heads: int = 32
+class MPTConfig(BloomConfig, vocab=50432, dim=4096, layers=32, heads=32):
     clip: float | None = None  # of queries, keys and values
     score_scale: float | None = None  # None: 1/√K
 

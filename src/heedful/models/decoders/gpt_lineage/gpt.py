@@ -26,7 +26,7 @@ from torch import nn
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.models.decoders.shared import decoder_head
-from heedful.models.family import descend, gguf_keys, published_heads, published_keys
+from heedful.models.family import PlainConfig, descend, gguf_keys, published_heads, published_keys
 from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
@@ -39,33 +39,18 @@ from heedful.weights.ops import Fused, PerHead, Transposed
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTConfig(Config):
-    vocab: int = 40478
-    dim: int = 768
-    layers: int = 12
-    heads: int = 12
-    hidden: int = derived(lambda c: 4 * c.dim)
+class GPTConfig(PlainConfig, vocab=40478, act="gelu_new"):
     context: int = 512
-    act: str = "gelu_new"
-    norm_eps: float = 1e-5
-    dropout: float = 0.1
-    tied: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPT2Config(GPTConfig):
-    vocab: int = 50257
-    context: int = 1024
+class GPT2Config(GPTConfig, vocab=50257, context=1024):
     scaled: bool = True  # scores, by 1/√K
     scaled_by_layer: bool = False  # scores of layer i by 1/i, too (Karamcheti et al. 2021, Mistral)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPT3Config(GPT2Config):
-    dim: int = 12288
-    layers: int = 96
-    heads: int = 96
-    context: int = 2048
+class GPT3Config(GPT2Config, dim=12288, layers=96, heads=96, context=2048):
     window: int = 256  # of every other layer; the paper gives no number
 
 
@@ -191,25 +176,15 @@ GPT3 = Family(
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTNeoConfig(GPT2Config):
-    dim: int = 2048
-    layers: int = 24
-    heads: int = 16
-    context: int = 2048
-    dropout: float = 0.0
-    scaled: bool = False
+class GPTNeoConfig(GPT2Config, dim=2048, layers=24, heads=16, context=2048, dropout=0.0, scaled=False):
     window: int = 256  # how far a position sees in the layers that `near` lists
     near: tuple[int, ...] = derived(lambda c: tuple(range(1, c.layers, 2)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class BigCodeConfig(GPT2Config):
-    vocab: int = 49152
-    dim: int = 6144
-    layers: int = 40
-    heads: int = 48
-    context: int = 8192
-    act: str = "gelu_pytorch_tanh"
+class BigCodeConfig(
+    GPT2Config, vocab=49152, dim=6144, layers=40, heads=48, context=8192, act="gelu_pytorch_tanh",
+):  # fmt: skip
     kv_heads: int = 1
 
     def check(self) -> None:
@@ -288,11 +263,8 @@ BIGCODE = descend(
 
 
 @dataclass(frozen=True, kw_only=True)
-class OPTConfig(Config):
-    vocab: int = 50272
-    dim: int = 768
+class OPTConfig(Config, vocab=50272, dim=768, layers=12):
     table_dim: int = derived(lambda c: c.dim)  # of the token vectors
-    layers: int = 12
     heads: int = 12
     hidden: int = derived(lambda c: 4 * c.dim)
     context: int = 2048

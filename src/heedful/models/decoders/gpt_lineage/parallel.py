@@ -32,7 +32,7 @@ from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.models.decoders.shared import check_rope_dim, decoder_head
-from heedful.models.family import descend, gguf_keys, published_heads, published_keys
+from heedful.models.family import PlainConfig, descend, gguf_keys, published_heads, published_keys
 from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
 from heedful.models.recurrent.language_models import same_keys, same_names
 from heedful.nn.attention.multi_head import Attention, head_size
@@ -46,10 +46,7 @@ from heedful.weights.ops import SAME, Each, Pairs, PerHead
 
 
 @dataclass(frozen=True, kw_only=True)
-class PalmConfig(Config):
-    vocab: int = 256000
-    dim: int = 4096
-    layers: int = 32
+class PalmConfig(Config, vocab=256000, dim=4096, layers=32):
     heads: int = 16
     head_dim: int = derived(lambda c: head_size(c.dim, c.heads))
     hidden: int = derived(lambda c: 4 * c.dim)
@@ -93,30 +90,18 @@ PARTS = 4  # of CodeGen's matrices
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTJConfig(Config):
-    vocab: int = 50400
-    dim: int = 4096
-    layers: int = 28
-    heads: int = 16
-    hidden: int = derived(lambda c: 4 * c.dim)
+class GPTJConfig(
+    PlainConfig, vocab=50400, dim=4096, layers=28, heads=16, act="gelu_new", dropout=0.0, tied=False,
+):  # fmt: skip
     context: int = 2048
-    act: str = "gelu_new"
     rope_dim: int = 64  # entries of a head that are turned
-    norm_eps: float = 1e-5
-    dropout: float = 0.0
-    tied: bool = False
 
     def check(self) -> None:
         check_rope_dim(self.rope_dim, head_size(self.dim, self.heads))
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodeGenConfig(GPTJConfig):
-    vocab: int = 51200
-    dim: int = 1024
-    layers: int = 20
-    rope_dim: int = 32
-
+class CodeGenConfig(GPTJConfig, vocab=51200, dim=1024, layers=20, rope_dim=32):
     def check(self) -> None:
         super().check()
         check_divides("parts", PARTS, "heads", self.heads)
@@ -186,22 +171,13 @@ CODEGEN = descend(
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeoXConfig(Config):
-    vocab: int = 50432
-    dim: int = 6144
-    layers: int = 44
-    heads: int = 64
-    hidden: int = derived(lambda c: 4 * c.dim)
+class NeoXConfig(PlainConfig, vocab=50432, dim=6144, layers=44, heads=64, dropout=0.0, tied=False):
     context: int = 2048
-    act: str = "gelu"
     rope_dim: int = derived(lambda c: head_size(c.dim, c.heads) // 4)  # entries of a head that are turned
     rope_base: float = 10000.0
     rope_scaling: Scaling | None = None
-    norm_eps: float = 1e-5
     bias: bool = True  # of the attention's matrices
     parallel: bool = True  # attention and feed-forward side by side
-    dropout: float = 0.0
-    tied: bool = False
 
     @property
     def head_dim(self) -> int:
@@ -278,24 +254,15 @@ NEOX = Family(
 
 
 @dataclass(frozen=True, kw_only=True)
-class FalconConfig(Config):
-    vocab: int = 65024
-    dim: int = 4544
-    layers: int = 32
-    heads: int = 71
+class FalconConfig(PlainConfig, vocab=65024, dim=4544, layers=32, heads=71, dropout=0.0):
     kv_heads: int = 1
-    hidden: int = derived(lambda c: 4 * c.dim)
     context: int = 2048
-    act: str = "gelu"
     parallel: bool = True  # attention and feed-forward side by side
     norms: int = 1  # of parts that stand side by side: one for both, or 2
     alibi: bool = False  # instead of rotary positions
     rope_base: float = 10000.0
     rope_scaling: Scaling | None = None
-    norm_eps: float = 1e-5
     bias: bool = False  # of all matrices but the output's
-    dropout: float = 0.0
-    tied: bool = True
 
     @property
     def new_architecture(self) -> bool:

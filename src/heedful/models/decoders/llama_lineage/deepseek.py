@@ -12,9 +12,9 @@ from typing import Any
 
 from heedful.core.checks import check_integer
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Config, Family, from_zero
+from heedful.models.base import LM, Family, from_zero
 from heedful.models.decoders.shared import decoder_head
-from heedful.models.family import descend, published_heads, published_keys
+from heedful.models.family import PlainConfig, descend, published_heads, published_keys
 from heedful.nn.attention.latent import LatentAttention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -27,11 +27,9 @@ from heedful.weights.ops import SAME, Pairs, Stacked
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepSeekV2Config(Config):
-    vocab: int = 102400
-    dim: int = 5120
-    layers: int = 60
-    heads: int = 128
+class DeepSeekV2Config(
+    PlainConfig, vocab=102400, dim=5120, layers=60, heads=128, act="silu", norm_eps=1e-6, tied=False,
+):  # fmt: skip
     rank: int = 512  # of the latent that holds keys and values
     q_rank: int = from_zero(1536)  # of the queries' latent; 0: straight from x
     head_dim: int = 128  # of a query or key, without its rotary part
@@ -48,15 +46,12 @@ class DeepSeekV2Config(Config):
     route_scale: float = 16.0  # of the experts' weights
     normalise: bool = False  # whether the experts' weights sum to 1
     context: int = 163840
-    act: str = "silu"
     rope_base: float = 10000.0
     rope_scaling: Scaling | None = None
     interleaved: bool = True  # how published rotary pairs are stored; ours stand half a head apart
-    norm_eps: float = 1e-6
     bias: bool = False  # of the attention's down projections and its output
     ffn_bias: bool = False
     dropout: float = 0.0  # of the attention's weights
-    tied: bool = False
     mtp: int = from_zero(0)  # further layers in the published file that predict later tokens; not built
 
     def check(self) -> None:
@@ -74,19 +69,11 @@ class DeepSeekV2Config(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepSeekV3Config(DeepSeekV2Config):
-    vocab: int = 129280
-    dim: int = 7168
-    layers: int = 61
-    hidden: int = 18432
-    dense: int = from_zero(3)
-    experts: int = 256
-    active: int = 8
-    shared: int = 1
-    expert_hidden: int = 2048
-    groups_kept: int = 4
-    route_scale: float = 2.5
-    normalise: bool = True
+class DeepSeekV3Config(
+    DeepSeekV2Config, vocab=129280, dim=7168, layers=61, hidden=18432, dense=from_zero(3), experts=256,
+    active=8, shared=1, expert_hidden=2048, groups_kept=4, route_scale=2.5, normalise=True,
+):  # fmt: skip
+    """The sizes of DeepSeek-V3."""
 
 
 def deepseek_mlp(c: DeepSeekV2Config, hidden: int) -> GatedMLP:

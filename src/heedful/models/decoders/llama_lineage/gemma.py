@@ -26,26 +26,15 @@ from heedful.weights.ops import MinusOne
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmaConfig(DecoderConfig):
-    vocab: int = 256000
-    dim: int = 3072
-    layers: int = 28
-    heads: int = 16
-    head_dim: int = 256
-    hidden: int = 24576
-    context: int = 8192
-    act: str = "gelu_pytorch_tanh"
-    tied: bool = True
+class GemmaConfig(
+    DecoderConfig, vocab=256000, dim=3072, layers=28, heads=16, head_dim=256, hidden=24576, context=8192,
+    act="gelu_pytorch_tanh", tied=True,
+):  # fmt: skip
     bias: bool = False  # of the attention's matrices
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gemma2Config(GemmaConfig):
-    dim: int = 2304
-    layers: int = 26
-    heads: int = 8
-    kv_heads: int = 4
-    hidden: int = 9216
+class Gemma2Config(GemmaConfig, dim=2304, layers=26, heads=8, kv_heads=4, hidden=9216):
     score_dim: int = derived(lambda c: c.head_dim)  # scores are divided by its root
     window: int = 4096  # how far a position sees in the layers that `local` lists
     local: tuple[int, ...] = derived(lambda c: tuple(range(0, c.layers, 2)))
@@ -60,14 +49,11 @@ class Gemma2Config(GemmaConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gemma3Config(Gemma2Config):
-    vocab: int = 262144
-    context: int = 131072
-    rope_base: float = 1000000.0
+class Gemma3Config(
+    Gemma2Config, vocab=262144, context=131072, rope_base=1000000.0, softcap=None, logit_softcap=None,
+):  # fmt: skip
     local_rope_base: float = 10000.0
     local: tuple[int, ...] = derived(lambda c: tuple(i for i in range(c.layers) if (i + 1) % 6))
-    softcap: float | None = None
-    logit_softcap: float | None = None
     bidirectional: bool = False  # an encoder, whose windows lie half on each side
 
     def window_at(self, layer: int) -> int | None:

@@ -15,7 +15,7 @@ from heedful.models.family import descend, published_heads
 from heedful.models.gguf_config import ROWS
 from heedful.nn.attention.multi_head import SinkAttention
 from heedful.nn.moe import ClippedExperts, MoE, SoftmaxRouter
-from heedful.nn.position import Scaling, YarnScaling
+from heedful.nn.position import YarnScaling
 from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.names import Row
 from heedful.weights.ops import Alternating, MatrixTranspose
@@ -24,24 +24,17 @@ YARN = YarnScaling(32.0, 4096, truncate=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTOSSConfig(DecoderConfig):
-    vocab: int = 201088
-    dim: int = 2880
-    layers: int = 36
-    heads: int = 64
-    kv_heads: int = 8
-    head_dim: int = 64
+class GPTOSSConfig(
+    DecoderConfig, vocab=201088, dim=2880, layers=36, heads=64, kv_heads=8, head_dim=64, context=131072,
+    rope_base=150000.0, rope_scaling=YARN, norm_eps=1e-5,
+):  # fmt: skip
     hidden: int = 2880  # of an expert
     experts: int = 128
     active: int = 4  # experts per token
     clip: float = 7.0  # of an expert's gate and up
     slope: float = 1.702  # of the gate's sigmoid
-    context: int = 131072
     window: int = 128  # how far a position sees in the layers that `local` lists
     local: tuple[int, ...] = derived(lambda c: tuple(range(0, c.layers, 2)))
-    rope_base: float = 150000.0
-    rope_scaling: Scaling | None = YARN
-    norm_eps: float = 1e-5
     bias: bool = True  # of the attention's matrices
 
 

@@ -19,9 +19,9 @@ from typing import Any
 from torch import nn
 
 from heedful.core.checks import check_divides
-from heedful.models.base import LM, Config, Family, derived
+from heedful.models.base import LM, Family, derived
 from heedful.models.decoders.shared import check_rope_dim, decoder_head
-from heedful.models.family import descend, published_heads, published_keys
+from heedful.models.family import PlainConfig, descend, published_heads, published_keys
 from heedful.models.gguf_config import ROWS
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
@@ -39,23 +39,18 @@ LAYER_LISTS = {"local", "unrotated", "dense"}  # fields of descendants that list
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderConfig(Config):
+class DecoderConfig(
+    PlainConfig, vocab=32000, dim=4096, layers=32, heads=32, act="silu", norm_eps=1e-6, tied=False,
+):  # fmt: skip
     """What LLaMA and its descendants share."""
 
-    vocab: int = 32000
-    dim: int = 4096
-    layers: int = 32
-    heads: int = 32
     kv_heads: int = derived(lambda c: c.heads)
     head_dim: int = derived(lambda c: head_size(c.dim, c.heads))
     hidden: int = derived(lambda c: -(-(8 * c.dim // 3) // 256) * 256)  # 8/3 dim, in steps of 256
     context: int = 2048
-    act: str = "silu"
     rope_base: float = 10000.0
     rope_scaling: Scaling | None = None
-    norm_eps: float = 1e-6
     dropout: float = 0.0  # of the attention's weights
-    tied: bool = False
 
     def check(self) -> None:
         check_divides("kv_heads", self.kv_heads, "heads", self.heads)
@@ -207,12 +202,9 @@ MISTRAL = descend(
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixtralConfig(MistralConfig):
-    kv_heads: int = 8
-    hidden: int = 14336
-    context: int = 32768
-    rope_base: float = 1000000.0
-    norm_eps: float = 1e-5
+class MixtralConfig(
+    MistralConfig, kv_heads=8, hidden=14336, context=32768, rope_base=1000000.0, norm_eps=1e-5,
+):  # fmt: skip
     experts: int = 8
     active: int = 2  # experts per token
 

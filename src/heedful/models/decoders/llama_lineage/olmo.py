@@ -45,10 +45,7 @@ YARN = YarnScaling(8.0, 8192)
 
 
 @dataclass(frozen=True, kw_only=True)
-class OlmoConfig(DecoderConfig):
-    vocab: int = 50304
-    hidden: int = 11008
-    norm_eps: float = 1e-5
+class OlmoConfig(DecoderConfig, vocab=50304, hidden=11008, norm_eps=1e-5):
     bias: bool = False  # of the attention's matrices
 
 
@@ -58,29 +55,19 @@ class Olmo1Config(OlmoConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Olmo2Config(OlmoConfig):
-    vocab: int = 100352
-    context: int = 4096
-    rope_base: float = 500000.0
-    norm_eps: float = 1e-6
+class Olmo2Config(OlmoConfig, vocab=100352, context=4096, rope_base=500000.0, norm_eps=1e-6):
+    """The sizes of OLMo 2 7B."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Olmo3Config(Olmo2Config):
-    vocab: int = 100278
-    context: int = 65536
+class Olmo3Config(Olmo2Config, vocab=100278, context=65536):
     window: int = 4096  # how far a position sees in the layers that `local` lists
     local: tuple[int, ...] = derived(lambda c: tuple(i for i in range(c.layers) if (i + 1) % 4))
     local_rope_base: float = derived(lambda c: c.rope_base)
 
 
 @dataclass(frozen=True, kw_only=True)
-class OlmoeConfig(OlmoConfig):
-    dim: int = 2048
-    layers: int = 16
-    heads: int = 16
-    hidden: int = 1024
-    context: int = 4096
+class OlmoeConfig(OlmoConfig, dim=2048, layers=16, heads=16, hidden=1024, context=4096):
     experts: int = 64
     active: int = 8  # experts per token
     normalise: bool = False  # whether the experts' weights sum to 1
@@ -163,31 +150,18 @@ OLMOE = descend(
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmolLM3Config(LlamaConfig):
-    vocab: int = 128256
-    dim: int = 2048
-    layers: int = 36
-    heads: int = 16
-    kv_heads: int = 4
-    hidden: int = 11008
-    context: int = 65536
-    rope_base: float = 5000000.0
-    tied: bool = True
+class SmolLM3Config(
+    LlamaConfig, vocab=128256, dim=2048, layers=36, heads=16, kv_heads=4, hidden=11008, context=65536,
+    rope_base=5000000.0, tied=True,
+):  # fmt: skip
     unrotated: tuple[int, ...] = derived(lambda c: tuple(range(3, c.layers, 4)))  # no rotary positions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exaone4Config(DecoderConfig):
-    vocab: int = 102400
-    dim: int = 5120
-    layers: int = 64
-    heads: int = 40
-    kv_heads: int = 8
-    head_dim: int = 128
-    hidden: int = 27392
-    context: int = 131072
-    rope_base: float = 1e6
-    norm_eps: float = 1e-5
+class Exaone4Config(
+    DecoderConfig, vocab=102400, dim=5120, layers=64, heads=40, kv_heads=8, head_dim=128, hidden=27392,
+    context=131072, rope_base=1e6, norm_eps=1e-5,
+):  # fmt: skip
     window: int | None = 4096  # how far a position sees in the layers that `local` lists
     local: tuple[int, ...] = derived(
         lambda c: tuple(i for i in range(c.layers) if (i + 1) % 4 and c.window is not None)

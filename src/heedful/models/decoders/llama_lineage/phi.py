@@ -42,24 +42,19 @@ from heedful.weights.ops import Fused
 
 
 @dataclass(frozen=True, kw_only=True)
-class PhiConfig(PartialRotaryConfig):
-    vocab: int = 51200
-    dim: int = 2048
-    layers: int = 24
-    hidden: int = derived(lambda c: 4 * c.dim)
-    act: str = "gelu_new"
-    norm_eps: float = 1e-5
+class PhiConfig(
+    PartialRotaryConfig, vocab=51200, dim=2048, layers=24, hidden=derived(lambda c: 4 * c.dim),
+    act="gelu_new", norm_eps=1e-5,
+):  # fmt: skip
+    """The sizes of Phi-1."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phi3Config(PartialRotaryConfig):
-    vocab: int = 32064
-    dim: int = 3072
-    hidden: int = 8192
-    context: int = 4096
+class Phi3Config(
+    PartialRotaryConfig, vocab=32064, dim=3072, hidden=8192, context=4096,
+    rope_dim=derived(lambda c: c.head_dim), norm_eps=1e-5,
+):  # fmt: skip
     window: int | None = None  # how far a position sees; None: everything before it
-    rope_dim: int = derived(lambda c: c.head_dim)
-    norm_eps: float = 1e-5
 
     def check(self) -> None:
         super().check()

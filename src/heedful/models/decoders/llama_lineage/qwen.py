@@ -33,18 +33,13 @@ from heedful.weights.ops import OneRow, Stacked
 
 
 @dataclass(frozen=True, kw_only=True)
-class Qwen2Config(DecoderConfig):
-    vocab: int = 151936
-    context: int = 32768
-    rope_base: float = 1000000.0
+class Qwen2Config(DecoderConfig, vocab=151936, context=32768, rope_base=1000000.0):
     window: int | None = None  # how far a position sees in the layers that `local` lists; None: everywhere
     local: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Qwen3Config(Qwen2Config):
-    head_dim: int = 128
-    context: int = 40960
+class Qwen3Config(Qwen2Config, head_dim=128, context=40960):
     bias: bool = False  # of the attention's matrices, the output's too
 
 
@@ -127,10 +122,7 @@ QWEN3 = descend(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Qwen2MoEConfig(Qwen2Config):
-    dim: int = 2048
-    layers: int = 24
-    heads: int = 16
+class Qwen2MoEConfig(Qwen2Config, dim=2048, layers=24, heads=16):
     hidden: int = 5632  # of layers without experts
     bias: bool = True  # of queries, keys and values
     experts: int = 60
@@ -142,12 +134,7 @@ class Qwen2MoEConfig(Qwen2Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Qwen3MoEConfig(Qwen3Config):
-    dim: int = 2048
-    layers: int = 48
-    heads: int = 32
-    kv_heads: int = 4
-    hidden: int = 6144
+class Qwen3MoEConfig(Qwen3Config, dim=2048, layers=48, kv_heads=4, hidden=6144):
     experts: int = 128
     active: int = 8
     expert_hidden: int = 768

@@ -62,15 +62,11 @@ from heedful.weights.ops import Fused, MinusOne, Stacked
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArceeConfig(LlamaConfig):
-    dim: int = 2560
-    layers: int = 36
-    heads: int = 20
-    hidden: int = 18432
-    vocab: int = 128004
-    context: int = 65536
-    act: str = "relu2"
-    norm_eps: float = 1e-5
+class ArceeConfig(
+    LlamaConfig, dim=2560, layers=36, heads=20, hidden=18432, vocab=128004, context=65536, act="relu2",
+    norm_eps=1e-5,
+):  # fmt: skip
+    """The sizes of AFM-4.5B, but for its key heads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,26 +75,16 @@ class MinistralConfig(MistralConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedOSSConfig(LlamaConfig):
-    vocab: int = 155136
-    dim: int = 5120
-    layers: int = 64
-    heads: int = 80
-    kv_heads: int = 8
-    head_dim: int = 128
-    hidden: int = 27648
-    context: int = 524288
-    rope_base: float = 1e7
+class SeedOSSConfig(
+    LlamaConfig, vocab=155136, dim=5120, layers=64, heads=80, kv_heads=8, head_dim=128, hidden=27648,
+    context=524288, rope_base=1e7,
+):  # fmt: skip
     bias: bool = True  # of queries, keys and values
     out_bias: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraniteConfig(LlamaConfig):
-    vocab: int = 49155
-    context: int = 4096
-    norm_eps: float = 1e-5
-    tied: bool = True
+class GraniteConfig(LlamaConfig, vocab=49155, context=4096, norm_eps=1e-5, tied=True):
     embed_scale: float = 12.0
     score_scale: float = 0.0078125
     residual_scale: float = 0.22  # of what a part adds
@@ -106,14 +92,10 @@ class GraniteConfig(LlamaConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NemotronConfig(PartialRotaryConfig):
-    vocab: int = 256000
-    dim: int = 3072
-    heads: int = 24
-    hidden: int = 9216
-    context: int = 4096
-    act: str = "relu2"
-    norm_eps: float = 1e-5
+class NemotronConfig(
+    PartialRotaryConfig, vocab=256000, dim=3072, heads=24, hidden=9216, context=4096, act="relu2",
+    norm_eps=1e-5,
+):  # fmt: skip
     bias: bool = False
     ffn_bias: bool = False
 
@@ -211,20 +193,13 @@ NEMOTRON = descend(
 
 
 @dataclass(frozen=True, kw_only=True)
-class StarCoder2Config(DecoderConfig):
-    vocab: int = 49152
-    dim: int = 3072
-    layers: int = 30
-    heads: int = 24
-    kv_heads: int = 2
-    hidden: int = derived(lambda c: 4 * c.dim)
-    context: int = 16384
+class StarCoder2Config(
+    DecoderConfig, vocab=49152, dim=3072, layers=30, heads=24, kv_heads=2,
+    hidden=derived(lambda c: 4 * c.dim), context=16384, act="gelu_pytorch_tanh", rope_base=1e6,
+    norm_eps=1e-5, tied=True,
+):  # fmt: skip
     window: int | None = None  # how far a position sees; None: everything before it
-    act: str = "gelu_pytorch_tanh"
-    rope_base: float = 1e6
-    norm_eps: float = 1e-5
     bias: bool = True  # of all matrices but the output's
-    tied: bool = True
 
 
 def starcoder2(c: StarCoder2Config) -> LM:
@@ -258,13 +233,10 @@ STARCODER2 = descend(
 
 
 @dataclass(frozen=True, kw_only=True)
-class StableLMConfig(PartialRotaryConfig):
-    vocab: int = 50304
-    dim: int = 2560
-    hidden: int = 6912
-    context: int = 4096
-    rope_dim: int = derived(lambda c: c.head_dim // 4)
-    norm_eps: float = 1e-5
+class StableLMConfig(
+    PartialRotaryConfig, vocab=50304, dim=2560, hidden=6912, context=4096,
+    rope_dim=derived(lambda c: c.head_dim // 4), norm_eps=1e-5,
+):  # fmt: skip
     bias: bool = False  # of queries, keys and values
     qk_norm: bool = False
     parallel: bool = False  # attention and feed-forward side by side
@@ -322,31 +294,20 @@ STABLELM = descend(
 
 
 @dataclass(frozen=True, kw_only=True)
-class CohereConfig(DecoderConfig):
-    vocab: int = 256000
-    dim: int = 8192
-    layers: int = 40
-    heads: int = 64
-    hidden: int = 22528
-    context: int = 131072
-    rope_base: float = 8e6
-    norm_eps: float = 1e-5
-    tied: bool = True
+class CohereConfig(
+    DecoderConfig, vocab=256000, dim=8192, layers=40, heads=64, hidden=22528, context=131072, rope_base=8e6,
+    norm_eps=1e-5, tied=True,
+):  # fmt: skip
     bias: bool = False
     qk_norm: bool = False
     logit_scale: float = 0.0625
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cohere2Config(CohereConfig):
-    dim: int = 4096
-    layers: int = 32
-    heads: int = 32
-    hidden: int = 14336
-    context: int = 8192
-    rope_base: float = 50000.0
-    qk_norm: bool = False
-    logit_scale: float = 0.25
+class Cohere2Config(
+    CohereConfig, dim=4096, layers=32, heads=32, hidden=14336, context=8192, rope_base=50000.0,
+    logit_scale=0.25,
+):  # fmt: skip
     window: int = 4096  # how far a position sees in the layers that `local` lists
     local: tuple[int, ...] = derived(lambda c: tuple(i for i in range(c.layers) if (i + 1) % 4))
     unrotated: tuple[int, ...] = derived(lambda c: tuple(i for i in range(c.layers) if i not in c.local))
@@ -408,22 +369,17 @@ COHERE2 = descend(
 
 
 @dataclass(frozen=True, kw_only=True)
-class GLMConfig(PartialRotaryConfig):
-    vocab: int = 151552
-    layers: int = 40
-    kv_heads: int = 2
-    head_dim: int = 128
-    hidden: int = 13696
-    context: int = 131072
-    norm_eps: float = 1.5625e-7
+class GLMConfig(
+    PartialRotaryConfig, vocab=151552, layers=40, kv_heads=2, head_dim=128, hidden=13696, context=131072,
+    norm_eps=1.5625e-7,
+):  # fmt: skip
     bias: bool = True  # of queries, keys and values
     out_bias: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class GLM4Config(GLMConfig):
-    context: int = 32768
-    norm_eps: float = 1e-5
+class GLM4Config(GLMConfig, context=32768, norm_eps=1e-5):
+    """The sizes of GLM-4-9B-0414."""
 
 
 def glm4(c: GLM4Config) -> LM:

@@ -180,9 +180,9 @@ def check_names(family: Family) -> None:
 
 def check_saving(family: Family, model: Model) -> None:
     """Raise ConfigError for a weight without a name in the table, or a field that config.json would lose."""
-    with step(family, "saved", "add a row to its names; same_names makes rows of our own names"):
+    with step(family, "saved", "add a row to its names; without names, they stay our own"):
         connect(family.rows(family.tiny), model_tensors(model))
-    with step(family, "loaded", "give every field a key; same_keys makes keys of our own names"):
+    with step(family, "loaded", "give every field a key; without names, keys are those of the fields"):
         saved = json.loads(json.dumps(config_to(family, family.tiny, {})))
         again = config_from(family, saved, model_tensors(model))
         differ = [n for n in again.field_names() if getattr(again, n) != getattr(family.tiny, n)]

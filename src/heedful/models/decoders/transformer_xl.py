@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heedful.models.base import LM, Config, Family, derived
+from heedful.models.base import LM, Config, derived
 from heedful.models.decoders.shared import decoder_head
-from heedful.models.recurrent.language_models import same_keys, same_names
+from heedful.models.family import declare
 from heedful.nn.attention.multi_head import head_size
 from heedful.nn.attention.relative import RelativeAttention
 from heedful.nn.block import Block, Stack
@@ -47,18 +47,12 @@ def transformer_xl(c: TransformerXLConfig) -> LM:
     return LM(embed, Stack(blocks), decoder_head(c))
 
 
-TRANSFORMER_XL = Family(
+TRANSFORMER_XL = declare(
     "transformer-xl", TransformerXLConfig, transformer_xl,
-    same_names(
-        "embed.token", "blocks.*.attn.{q,k,v,o,distance}", "blocks.*.attn.{content,distance}_bias",
-        "blocks.*.ffn.{up,down}", "blocks.*.{attn,ffn}_norm", "head.{out,label,tag,span}",
-    ),
-    same_keys(TransformerXLConfig),
     presets={
-        "transformer-xl-enwik8-12l": TransformerXLConfig(),
-        "transformer-xl-enwik8-24l": TransformerXLConfig(dim=1024, layers=24, hidden=3072, window=768),
+        "transformer-xl-enwik8-12l": {},
+        "transformer-xl-enwik8-24l": dict(dim=1024, layers=24, hidden=3072, window=768),
     },
-    tiny=TransformerXLConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, window=6),
-    objective="next_token", heads={"lm": "TransformerXLLM", "none": "TransformerXLModel"},
+    tiny=dict(hidden=48, window=6), heads={"lm": "TransformerXLLM", "none": "TransformerXLModel"},
     paper="Dai et al. 2019, arXiv 1901.02860",
 )  # fmt: skip

@@ -10,15 +10,15 @@ From Pegasus to M2M-100: sines whose frequencies fall a little faster   no shift
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from heedful.core.errors import ConfigError
-from heedful.models.base import Family, Seq2Seq, derived, from_zero
+from heedful.models.base import Seq2Seq, derived, from_zero
 from heedful.models.encoder_decoders.transformer import TransformerConfig, transformer_stacks
-from heedful.models.family import descend
+from heedful.models.family import declare, descend
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import ClassifyHead, LMHead, NoHead, Pooler, choose_head
 from heedful.nn.norm import LayerNorm
@@ -162,11 +162,11 @@ def read_vocabularies(hf_config: dict[str, Any]) -> dict[str, Any]:
     return {"source_vocab": source, "vocab": target, "shared": shared}
 
 
-BART = Family(
-    "bart", BartConfig, bart, bart_names, {"vocab_size": "vocab", "tie_word_embeddings": "tied", **KEYS},
-    presets={"bart-base": BartConfig(dim=768, layers=6, heads=12), "bart-large": BartConfig()},
-    tiny=BartConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="denoise",
-    prefix="model", model_types=("bart",),
+BART = declare(
+    "bart", BartConfig, bart, names=bart_names,
+    keys={"vocab_size": "vocab", "tie_word_embeddings": "tied", **KEYS},
+    presets={"bart-base": dict(dim=768, layers=6, heads=12), "bart-large": {}}, tiny=dict(hidden=48),
+    objective="denoise", prefix="model",
     heads={
         "lm": "BartForConditionalGeneration", "classify": "BartForSequenceClassification",
         "none": "BartModel",
@@ -190,11 +190,10 @@ MBART = descend(
     paper="Liu et al. 2020, arXiv 2001.08210",
 )  # fmt: skip
 
-MARIAN = replace(
-    BART, name="marian", config=MarianConfig, build=marian, names=marian_names, keys=KEYS,
-    presets={"opus-mt-en-de": MarianConfig()},
-    tiny=MarianConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64, start_token=0),
-    objective="translate", model_types=("marian",), heads={"lm": "MarianMTModel", "none": "MarianModel"},
+MARIAN = descend(
+    BART, "marian", MarianConfig, build=marian, names=marian_names, presets={"opus-mt-en-de": {}},
+    without=("vocab", "tied", "source_vocab", "shared"), tiny=dict(start_token=0),
+    objective="translate", heads={"lm": "MarianMTModel", "none": "MarianModel"},
     require={
         "tie_word_embeddings": (True,), "normalize_before": (False,), "normalize_embedding": (False,),
         "static_position_embeddings": (True,), "add_final_layer_norm": (False,),

@@ -18,13 +18,13 @@ later ones, so that its experts take all, as in the published code when it gener
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Config, Family, Model, Seq2Seq, derived, from_zero
-from heedful.models.family import PlainConfig, descend
+from heedful.models.base import LM, Model, Seq2Seq, derived, from_zero
+from heedful.models.family import PlainConfig, declare, descend
 from heedful.nn.attention.multi_head import Attention, BiasedAttention, CrossAttention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
@@ -195,44 +195,41 @@ def write_t5(c: T5Config) -> dict[str, Any]:
     }
 
 
-SMALL_1_1 = T5Config(layers=8, heads=6, head_dim=64, hidden=1024, gated=True, act="gelu_new", tied=False)
+SMALL_1_1: dict[str, Any] = dict(
+    layers=8, heads=6, head_dim=64, hidden=1024, gated=True, act="gelu_new", tied=False
+)
 
 REPEATED = ("lm_head", "encoder.embed_tokens", "decoder.embed_tokens")
 
-T5 = Family(
-    "t5", T5Config, t5, t5_names, KEYS,
+T5 = declare(
+    "t5", T5Config, t5, names=t5_names, keys=KEYS, without=("act", "tied"),
     presets={
-        "t5-small": T5Config(),
-        "t5-base": T5Config(dim=768, layers=12, heads=12),
-        "t5-large": T5Config(dim=1024, layers=24, heads=16),
+        "t5-small": {},
+        "t5-base": dict(dim=768, layers=12, heads=12),
+        "t5-large": dict(dim=1024, layers=24, heads=16),
         "t5-v1.1-small": SMALL_1_1,
         "flan-t5-small": SMALL_1_1,
     },
-    tiny=T5Config(vocab=128, dim=32, layers=2, heads=4, hidden=48, buckets=8, far=16), objective="spans",
-    model_types=("t5",), heads={"lm": "T5ForConditionalGeneration", "none": "T5EncoderModel"},
-    read=read_t5, write=write_t5, 
+    tiny=dict(hidden=48, buckets=8, far=16), objective="spans",
+    heads={"lm": "T5ForConditionalGeneration", "none": "T5EncoderModel"}, read=read_t5, write=write_t5,
     infer=lambda names, values: {} if "lm_head.weight" in names else {"tied": True},
     reads={
         "feed_forward_proj": "str", "dense_act_fn": "str", "is_gated_act": "bool",
         "tie_word_embeddings": "bool", "scale_decoder_outputs": "bool",
     },
     copies={f"{name}.weight": "shared.weight" for name in REPEATED},
-    drop=("*.EncDecAttention.relative_attention_bias.weight",),  # cross-attention has no positions
-    paper="Raffel et al. 2020, arXiv 1910.10683",
+    drop=("*.EncDecAttention.relative_attention_bias.weight",), paper="Raffel et al. 2020, arXiv 1910.10683",
 )  # fmt: skip
 
-MT5 = replace(
-    T5, name="mt5", model_types=("mt5",), paper="Xue et al. 2021, arXiv 2010.11934",
-    config=MT5Config, presets={"mt5-small": MT5Config()}, absent={"feed_forward_proj": "gated-gelu"},
-    tiny=MT5Config(
-        vocab=128, dim=32, layers=2, decoder_layers=1, heads=3, head_dim=8, hidden=48, buckets=8, far=16
-    ),
+MT5 = descend(
+    T5, "mt5", MT5Config, presets={"mt5-small": {}}, tiny=dict(decoder_layers=1, heads=3, head_dim=8),
+    absent={"feed_forward_proj": "gated-gelu"}, paper="Xue et al. 2021, arXiv 2010.11934",
     heads={"lm": "MT5ForConditionalGeneration", "none": "MT5EncoderModel"},
 )  # fmt: skip
 
-UMT5 = replace(
-    MT5, name="umt5", model_types=("umt5",), paper="Chung et al. 2023, arXiv 2304.09151",
-    build=partial(t5, own_bias=True), presets={"umt5-small": MT5Config(vocab=256384)},
+UMT5 = descend(
+    MT5, "umt5", MT5Config, build=partial(t5, own_bias=True), presets={"umt5-small": dict(vocab=256384)},
+    absent=MT5.absent, paper="Chung et al. 2023, arXiv 2304.09151",
     heads={"lm": "UMT5ForConditionalGeneration", "none": "UMT5EncoderModel"},
 )  # fmt: skip
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from heedful.models.base import Config, Family, Seq2Seq, derived, from_zero
-from heedful.models.recurrent.language_models import same_keys, same_names
+from heedful.models.base import Config, Seq2Seq, derived, from_zero
+from heedful.models.family import declare
 from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -57,18 +57,9 @@ def transformer_stacks(c: TransformerConfig) -> tuple[Stack, Stack]:
     return stack(c.layers, reads), stack(c.decoder_layers, writes)
 
 
-NAMES = same_names(
-    "embed.token", "{encoder,decoder}.*.{attn,cross}.{q,k,v,o}", "{encoder,decoder}.*.ffn.{up,down}",
-    "{encoder,decoder}.*.{attn,cross,ffn}_norm", "{encoder,decoder}.norm",
-)  # fmt: skip
-
-TRANSFORMER = Family(
-    "transformer", TransformerConfig, transformer, NAMES, same_keys(TransformerConfig),
-    presets={
-        "transformer-base": TransformerConfig(),
-        "transformer-big": TransformerConfig(dim=1024, heads=16, dropout=0.3),
-    },
-    tiny=TransformerConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48), objective="translate",
-    heads={kind: f"heedful-transformer-{kind}" for kind in ("lm", "none")},
+TRANSFORMER = declare(
+    "transformer", TransformerConfig, transformer,
+    presets={"transformer-base": {}, "transformer-big": dict(dim=1024, heads=16, dropout=0.3)},
+    tiny=dict(hidden=48), objective="translate", heads=("lm", "none"),
     paper="Vaswani et al. 2017, arXiv 1706.03762",
 )  # fmt: skip

@@ -21,8 +21,9 @@ from torch import nn
 
 from heedful.core.errors import NotFound, nearest
 from heedful.core.sound import SoundProcessor
-from heedful.models.base import Family, State, derived
+from heedful.models.base import State, derived
 from heedful.models.encoder_decoders.transformer import TransformerConfig
+from heedful.models.family import declare
 from heedful.models.media import MediaSeq2Seq
 from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.block import Block, Stack
@@ -136,11 +137,11 @@ def whisper_names(c: WhisperConfig) -> list[Row]:
 
 
 SIZES = {"tiny": (384, 4), "base": (512, 6), "small": (768, 12), "medium": (1024, 24), "large-v2": (1280, 32)}
-LARGE = WhisperConfig(dim=1280, layers=32, vocab=51866, bands=128)
+LARGE: dict[str, Any] = dict(dim=1280, layers=32, vocab=51866, bands=128)
 
-WHISPER = Family(
-    "whisper", WhisperConfig, whisper, whisper_names,
-    {
+WHISPER = declare(
+    "whisper", WhisperConfig, whisper, names=whisper_names,
+    keys={
         "vocab_size": "vocab", "d_model": "dim", "encoder_layers": "layers",
         "decoder_layers": "decoder_layers", "encoder_attention_heads": "heads",
         "decoder_attention_heads": "decoder_heads", "encoder_ffn_dim": "hidden",
@@ -149,13 +150,11 @@ WHISPER = Family(
         "max_target_positions": "context", "decoder_start_token_id": "start_token",
     },
     presets={
-        **{f"whisper-{size}": WhisperConfig(dim=dim, layers=n) for size, (dim, n) in SIZES.items()},
-        "whisper-large-v3": LARGE, "whisper-large-v3-turbo": LARGE.change(decoder_layers=4),
+        **{f"whisper-{size}": dict(dim=dim, layers=n) for size, (dim, n) in SIZES.items()},
+        "whisper-large-v3": LARGE,
+        "whisper-large-v3-turbo": dict(**LARGE, decoder_layers=4),
     },
-    tiny=WhisperConfig(
-        vocab=128, dim=32, layers=2, heads=4, hidden=48, bands=8, source_context=12, context=64, start_token=1
-    ),
-    objective="translate", prefix="model", model_types=("whisper",),
+    tiny=dict(hidden=48, bands=8, source_context=12, start_token=1), objective="translate", prefix="model",
     heads={"lm": "WhisperForConditionalGeneration", "none": "WhisperModel"},
     require={"tie_word_embeddings": (True,), "scale_embedding": (False,)},
     copies={"proj_out.weight": "model.decoder.embed_tokens.weight"},

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Config, Family, derived
-from heedful.models.recurrent.language_models import same_keys, same_names
+from heedful.models.base import LM, Config, derived
+from heedful.models.family import declare
 from heedful.nn.attention.disentangled import Neighbours
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -71,23 +71,14 @@ def cnn(c: CNNConfig) -> LM:
     return LM(Embedding(c.vocab, c.dim, dropout=c.dropout), layers, baseline_head(c), causal=False)
 
 
-EDGES = same_names("embed.token", "head.{dense,norm,out,label,tag}")
 HEADS = ("mlm", "classify", "tag", "none")
 
-BILSTM = Family(
-    "bilstm", BiLSTMConfig, bilstm, [*EDGES, *same_names("blocks.*.{ahead,back}.{x,h}")],
-    same_keys(BiLSTMConfig),
-    presets={}, tiny=BiLSTMConfig(vocab=128, dim=32, layers=2), objective="masked",
-    heads={kind: f"heedful-bilstm-{kind}" for kind in HEADS},
+BILSTM = declare(
+    "bilstm", BiLSTMConfig, bilstm, presets={}, objective="masked", heads=HEADS,
     paper="Graves and Schmidhuber 2005; Peters et al. 2018, arXiv 1802.05365",
 )  # fmt: skip
 
-CNN = Family(
-    "cnn", CNNConfig, cnn,
-    [*EDGES, *same_names("blocks.*.conv.conv", "blocks.*.ffn.{up,down}", "blocks.*.{conv,ffn}_norm",
-                         "blocks.norm")],
-    same_keys(CNNConfig),
-    presets={}, tiny=CNNConfig(vocab=128, dim=32, layers=2, hidden=64), objective="masked",
-    heads={kind: f"heedful-cnn-{kind}" for kind in HEADS},
+CNN = declare(
+    "cnn", CNNConfig, cnn, presets={}, tiny=dict(hidden=64), objective="masked", heads=HEADS,
     paper="Collobert et al. 2011; Gehring et al. 2017, arXiv 1705.03122",
 )  # fmt: skip

@@ -10,7 +10,7 @@ DistilBERT:            half the layers, no types, no pooler
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Family, derived, from_zero
-from heedful.models.family import PlainConfig, published_heads, published_keys
+from heedful.models.base import LM, derived, from_zero
+from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
@@ -184,10 +184,9 @@ BERT_GGUF_NAMES: list[Row] = [
     ("blk.*.ffn_{up,down}", "blocks.*.ffn.{up,down}"),
 ]
 
-KEYS = published_keys(
-    BertConfig, layer_norm_eps="norm_eps", hidden_dropout_prob="dropout",
-    attention_probs_dropout_prob="dropout",
-)  # fmt: skip
+KEYS = {
+    "layer_norm_eps": "norm_eps", "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "dropout"
+}  # fmt: skip
 
 DISTILBERT_KEYS = {
     "vocab_size": "vocab", "dim": "dim", "n_layers": "layers", "n_heads": "heads", "hidden_dim": "hidden",
@@ -221,16 +220,16 @@ def read_offset(hf_config: dict[str, Any]) -> dict[str, Any]:
 LARGE: dict[str, Any] = dict(dim=1024, layers=24, heads=16)
 TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
 
-BERT = Family(
-    "bert", BertConfig, bert, bert_names, KEYS,
+BERT = declare(
+    "bert", BertConfig, bert, names=bert_names, keys=KEYS,
     presets={
-        "bert-base-uncased": BertConfig(),
-        "bert-base-cased": BertConfig(vocab=28996),
-        "bert-large-uncased": BertConfig(**LARGE),
-        "minilm-l6": BertConfig(dim=384, layers=6, head="none"),
-        "minilm-l12": BertConfig(dim=384, head="none"),
+        "bert-base-uncased": {},
+        "bert-base-cased": dict(vocab=28996),
+        "bert-large-uncased": dict(**LARGE),
+        "minilm-l6": dict(dim=384, layers=6, head="none"),
+        "minilm-l12": dict(dim=384, head="none"),
     },
-    tiny=BertConfig(**TINY), objective="masked_and_next", prefix="bert", model_types=("bert",),
+    objective="masked_and_next", prefix="bert",
     heads={"pretrain": "BertForPreTraining", "next": "BertForNextSentencePrediction"}
     | published_heads("Bert", words="mlm"),
     require=REQUIRE, infer=infer_bert,
@@ -238,8 +237,8 @@ BERT = Family(
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    drop=("*position_ids",), paper="Devlin et al. 2019, arXiv 1810.04805",
-    gguf="bert", gguf_names=BERT_GGUF_NAMES, gguf_head="none", gguf_read=lambda source: {"pooler": False},
+    drop=("*position_ids",), paper="Devlin et al. 2019, arXiv 1810.04805", gguf="bert",
+    gguf_names=BERT_GGUF_NAMES, gguf_head="none", gguf_read=lambda source: {"pooler": False},
     gguf_write=lambda c: {"bert.attention.causal": False},
     gguf_keys={
         "bert.context_length": "context", "bert.embedding_length": "dim", "bert.block_count": "layers",
@@ -248,23 +247,20 @@ BERT = Family(
     },
 )  # fmt: skip
 
-ERNIE = replace(
-    BERT, name="ernie", names=partial(bert_names, stem="ernie"), prefix="ernie", model_types=("ernie",),
-    presets={"ernie-2.0-base": BertConfig(head="none"), "ernie-2.0-large": BertConfig(**LARGE, head="none")},
+ERNIE = descend(
+    BERT, "ernie", BertConfig, names=partial(bert_names, stem="ernie"), prefix="ernie",
+    presets={"ernie-2.0-base": dict(head="none"), "ernie-2.0-large": dict(**LARGE, head="none")},
     heads={kind: name.replace("Bert", "Ernie") for kind, name in BERT.heads.items()},
     require={**REQUIRE, "use_task_id": (None, False)}, fixed={"use_task_id": False},
     copies={theirs: ours.replace("bert.", "ernie.") for theirs, ours in BERT.copies.items()},
-    gguf="", gguf_names=(), gguf_keys={}, gguf_read=None, gguf_write=None,
     paper="Sun et al. 2019, arXiv 1907.12412",
 )  # fmt: skip
 
-ROBERTA = Family(
+ROBERTA = declare(
     "roberta", RobertaConfig, lambda c: bert_encoder(c, roberta_head(c)),
-    lambda c: [*backbone_names("roberta"), qkv_names("roberta"), *roberta_head_names(c)], KEYS,
-    presets={"roberta-base": RobertaConfig(pooler=True)},
-    tiny=RobertaConfig(**TINY), objective="masked", prefix="roberta", model_types=("roberta",),
-    heads=published_heads("Roberta", words="mlm"),
-    require=REQUIRE, read=read_offset, infer=infer_pooler,
+    names=lambda c: [*backbone_names("roberta"), qkv_names("roberta"), *roberta_head_names(c)], keys=KEYS,
+    presets={"roberta-base": dict(pooler=True)}, objective="masked", prefix="roberta",
+    heads=published_heads("Roberta", words="mlm"), require=REQUIRE, read=read_offset, infer=infer_pooler,
     write=lambda c: {"max_position_embeddings": c.context + c.offset, "pad_token_id": c.offset - 1},
     reads={"pad_token_id": "int"},
     absent={"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12},
@@ -275,24 +271,24 @@ ROBERTA = Family(
     drop=("*position_ids",), paper="Liu et al. 2019, arXiv 1907.11692",
 )  # fmt: skip
 
-XLM_ROBERTA = replace(
-    ROBERTA, name="xlm-roberta", model_types=("xlm-roberta",),
-    presets={"xlm-roberta-base": RobertaConfig(vocab=250002, pooler=True)},
-    heads={kind: f"XLM{name}" for kind, name in ROBERTA.heads.items()},
+XLM_ROBERTA = descend(
+    ROBERTA, "xlm-roberta", RobertaConfig, model_types=("xlm-roberta",),
+    presets={"xlm-roberta-base": dict(vocab=250002, pooler=True)},
+    heads=published_heads("XLMRoberta", words="mlm"),
     absent={**ROBERTA.absent, "vocab_size": 30522},
     paper="Conneau et al. 2020, arXiv 1911.02116",
 )  # fmt: skip
 
-CAMEMBERT = replace(
-    XLM_ROBERTA, name="camembert", model_types=("camembert",), paper="Martin et al. 2020, arXiv 1911.03894",
-    presets={"camembert-base": RobertaConfig(vocab=32005, pooler=True)},
-    heads={kind: name.replace("Roberta", "Camembert") for kind, name in ROBERTA.heads.items()},
+CAMEMBERT = descend(
+    XLM_ROBERTA, "camembert", RobertaConfig, presets={"camembert-base": dict(vocab=32005, pooler=True)},
+    heads=published_heads("Camembert", words="mlm"), absent=XLM_ROBERTA.absent,
+    paper="Martin et al. 2020, arXiv 1911.03894",
 )  # fmt: skip
 
-DISTILBERT = Family(
-    "distilbert", DistilBertConfig, distilbert, DISTILBERT_NAMES, DISTILBERT_KEYS,
-    presets={"distilbert-base-uncased": DistilBertConfig()},
-    tiny=DistilBertConfig(**TINY), objective="masked", prefix="distilbert", model_types=("distilbert",),
+DISTILBERT = declare(
+    "distilbert", DistilBertConfig, distilbert, names=DISTILBERT_NAMES, keys=DISTILBERT_KEYS,
+    without=("types", "norm_eps"),
+    presets={"distilbert-base-uncased": {}}, objective="masked", prefix="distilbert",
     heads=published_heads("DistilBert", words="mlm"),
     copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
     drop=("*position_ids",), paper="Sanh et al. 2019, arXiv 1910.01108",

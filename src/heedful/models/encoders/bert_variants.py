@@ -19,19 +19,18 @@ Its objective, words predicted in a permuted order, is not built here: ours trai
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch.nn.functional as F
 from torch import nn
 
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Family, derived, from_zero
+from heedful.models.base import LM, derived, from_zero
 from heedful.models.encoders.bert import (
     KEYS,
     REQUIRE,
     ROBERTA,
-    TINY,
     RobertaConfig,
     backbone_names,
     bert_encoder,
@@ -40,7 +39,7 @@ from heedful.models.encoders.bert import (
     roberta_head,
     roberta_head_names,
 )
-from heedful.models.family import PlainConfig, published_heads
+from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -139,19 +138,16 @@ def infer_albert(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
     return {"head": head, "pooler": (has("albert.pooler.") or has("pooler.")) and not reads} if names else {}
 
 
-ALBERT = Family(
-    "albert", AlbertConfig, albert, albert_names,
-    {
+ALBERT = declare(
+    "albert", AlbertConfig, albert, names=albert_names,
+    keys={
         **KEYS, "embedding_size": "table_dim", "num_hidden_groups": "groups", "inner_group_num": "inner",
     },
-    presets={"albert-base-v2": AlbertConfig(head="mlm", pooler=True)},
-    tiny=AlbertConfig(
-        vocab=128, dim=32, table_dim=16, layers=3, groups=2, inner=2, heads=4, hidden=48, context=64
-    ),
-    objective="masked", prefix="albert", model_types=("albert",),
+    presets={"albert-base-v2": dict(head="mlm", pooler=True)},
+    tiny=dict(table_dim=16, layers=3, groups=2, inner=2, hidden=48), objective="masked", prefix="albert",
     absent={"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
-    heads={"pretrain": "AlbertForPreTraining"} | published_heads("Albert", words="mlm"),
-    require=REQUIRE, infer=infer_albert,
+    heads={"pretrain": "AlbertForPreTraining"} | published_heads("Albert", words="mlm"), require=REQUIRE,
+    infer=infer_albert,
     copies={
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
         "predictions.decoder.bias": "predictions.bias",
@@ -202,16 +198,13 @@ GENERATOR_NAMES = [
 ]
 
 
-ELECTRA = Family(
-    "electra", ElectraConfig, electra, lambda c: GENERATOR_NAMES if c.head == "mlm" else NAMES,
-    {**KEYS, "embedding_size": "table_dim"},
-    presets={"electra-small": ElectraConfig()},
-    tiny=ElectraConfig(vocab=128, dim=32, table_dim=16, layers=2, heads=4, context=64),
-    objective="replaced", prefix="electra", model_types=("electra",),
-    heads={"detect": "ElectraForPreTraining"} | published_heads("Electra", words="mlm"),
-    require=REQUIRE,
-    copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
-    drop=("*position_ids",), paper="Clark et al. 2020, arXiv 2003.10555",
+ELECTRA = declare(
+    "electra", ElectraConfig, electra, names=lambda c: GENERATOR_NAMES if c.head == "mlm" else NAMES,
+    keys={**KEYS, "embedding_size": "table_dim"}, presets={"electra-small": {}}, tiny=dict(table_dim=16),
+    objective="replaced", prefix="electra",
+    heads={"detect": "ElectraForPreTraining"} | published_heads("Electra", words="mlm"), require=REQUIRE,
+    copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"}, drop=("*position_ids",),
+    paper="Clark et al. 2020, arXiv 2003.10555",
 )  # fmt: skip
 
 
@@ -233,13 +226,11 @@ def mpnet_names(c: MPNetConfig) -> list[Row]:
     ]
 
 
-MPNET = replace(
-    ROBERTA, name="mpnet", config=MPNetConfig, names=mpnet_names, prefix="mpnet",
+MPNET = descend(
+    ROBERTA, "mpnet", MPNetConfig, names=mpnet_names, prefix="mpnet", without=("types",),
     build=lambda c: bert_encoder(c, roberta_head(c), BucketBias(c.heads, causal=False)),
-    keys={theirs: ours for theirs, ours in KEYS.items() if ours != "types"}, model_types=("mpnet",),
-    presets={"mpnet-base": MPNetConfig(), "all-mpnet-base-v2": MPNetConfig(head="none")},
-    tiny=MPNetConfig(**TINY),
-    heads={kind: name.replace("Roberta", "MPNet") for kind, name in ROBERTA.heads.items()},
+    presets={"mpnet-base": {}, "all-mpnet-base-v2": dict(head="none")},
+    heads=published_heads("MPNet", words="mlm"),
     require={"relative_attention_num_buckets": (32,)}, fixed={"relative_attention_num_buckets": 32},
     read=lambda hf_config: {"context": hf_config["max_position_embeddings"] - 2},
     absent={"max_position_embeddings": 512, "layer_norm_eps": 1e-12},

@@ -15,9 +15,9 @@ from torch import nn
 
 from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Family, derived, from_zero
+from heedful.models.base import LM, derived, from_zero
 from heedful.models.encoders.bert import KEYS, backbone_names, out_names
-from heedful.models.family import PlainConfig, published_heads
+from heedful.models.family import PlainConfig, declare, published_heads
 from heedful.nn.attention.disentangled import TERMS, ConvBlock, DisentangledAttention, Distances, Neighbours
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -203,19 +203,17 @@ READS = {
     "position_buckets": "int",
 }  # fmt: skip
 
-DEBERTA = Family(
-    "deberta", DebertaConfig, deberta, deberta_names, DEBERTA_KEYS, presets={"deberta-base": DebertaConfig()},
-    tiny=DebertaConfig(**TINY, far=6), objective="masked", prefix="deberta", model_types=("deberta",),
-    heads=published_heads("Deberta", words="mlm"), require={"talking_head": (False,)},
-    read=read_deberta, write=write_deberta, infer=infer_deberta, absent=ABSENT, copies=COPIES,
-    drop=DROP, reads=READS, paper="He et al. 2021, arXiv 2006.03654",
+DEBERTA = declare(
+    "deberta", DebertaConfig, deberta, names=deberta_names, keys=DEBERTA_KEYS, presets={"deberta-base": {}},
+    tiny=dict(far=6), objective="masked", prefix="deberta", heads=published_heads("Deberta", words="mlm"),
+    require={"talking_head": (False,)}, read=read_deberta, write=write_deberta, infer=infer_deberta,
+    absent=ABSENT, copies=COPIES, drop=DROP, reads=READS, paper="He et al. 2021, arXiv 2006.03654",
 )  # fmt: skip
 
-DEBERTA_V2 = Family(
-    "deberta-v2", DebertaV2Config, deberta_v2, deberta_v2_names, DEBERTA_V2_KEYS,
-    presets={"deberta-v3-base": DebertaV2Config()},
-    tiny=DebertaV2Config(**TINY, buckets=8, conv=3), objective="masked", prefix="deberta",
-    model_types=("deberta-v2",), heads=published_heads("DebertaV2", words="mlm"),
-    read=read_deberta_v2, write=write_deberta_v2, infer=infer_deberta, absent=ABSENT_V2, copies=COPIES,
-    drop=DROP, reads=READS, paper="He et al. 2023, arXiv 2111.09543",
+DEBERTA_V2 = declare(
+    "deberta-v2", DebertaV2Config, deberta_v2, names=deberta_v2_names, keys=DEBERTA_V2_KEYS,
+    presets={"deberta-v3-base": {}}, tiny=dict(buckets=8, conv=3), objective="masked", prefix="deberta",
+    model_types=("deberta-v2",), heads=published_heads("DebertaV2", words="mlm"), read=read_deberta_v2,
+    write=write_deberta_v2, infer=infer_deberta, absent=ABSENT_V2, copies=COPIES, drop=DROP, reads=READS,
+    paper="He et al. 2023, arXiv 2111.09543",
 )  # fmt: skip

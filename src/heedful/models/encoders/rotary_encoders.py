@@ -23,18 +23,18 @@ From LLaMA to EuroBERT:  every position sees all others   trained on masked word
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Family, derived, from_zero
+from heedful.models.base import LM, derived, from_zero
 from heedful.models.decoders.llama_lineage.llama import LLAMA, NAMES, LlamaConfig, llama
 from heedful.models.encoders.bert import (
     BERT,
-    TINY,
+    KEYS,
     BertConfig,
     backbone_names,
     bert_encoder,
@@ -44,11 +44,11 @@ from heedful.models.encoders.bert import (
 )
 from heedful.models.family import (
     PlainConfig,
+    declare,
     descend,
     gguf_keys,
     no_token_ids,
     published_heads,
-    published_keys,
 )
 from heedful.models.gguf_config import FUSED_QKV, ROWS
 from heedful.models.hf_config import read_local_layers, read_rope
@@ -110,15 +110,14 @@ def read_roformer(hf_config: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-ROFORMER = replace(
-    BERT, name="roformer", config=RoFormerConfig, build=roformer, names=roformer_names, prefix="roformer",
-    presets={"roformer-chinese-base": RoFormerConfig()}, tiny=RoFormerConfig(**TINY), objective="masked",
-    model_types=("roformer",), heads=published_heads("RoFormer", words="mlm"),
+ROFORMER = descend(
+    BERT, "roformer", RoFormerConfig, build=roformer, names=roformer_names, prefix="roformer",
+    presets={"roformer-chinese-base": {}}, objective="masked", heads=published_heads("RoFormer", words="mlm"),
     require={"rotary_value": (False,), "is_decoder": (False,), "add_cross_attention": (False,)},
     read=read_roformer, reads={"embedding_size": "int"}, write=lambda c: {"embedding_size": c.dim},
     infer=None,
     copies={theirs: ours.replace("bert.", "roformer.") for theirs, ours in BERT.copies.items()},
-    drop=("*embed_positions.weight",), gguf="", gguf_names=(), gguf_keys={}, gguf_read=None, gguf_write=None,
+    drop=("*embed_positions.weight",),
     paper="Su et al. 2021, arXiv 2104.09864",
 )  # fmt: skip
 
@@ -166,11 +165,6 @@ def nomic_bert_names(c: NomicBertConfig) -> list[Row]:
     ]
 
 
-KEYS = published_keys(
-    NomicBertConfig, layer_norm_eps="norm_eps", hidden_dropout_prob="dropout",
-    attention_probs_dropout_prob="dropout",
-)  # fmt: skip
-
 # The first files are configured in GPT-2's words.
 OLDER = {
     "n_embd": "dim", "n_layer": "layers", "n_head": "heads", "n_inner": "hidden", "n_positions": "context",
@@ -193,22 +187,17 @@ GGUF_NAMES: list[Row] = [
     ("blk.*.ffn_{gate,up,down}", "blocks.*.ffn.{gate,up,down}"),
 ]
 
-NOMIC_BERT = Family(
-    "nomic-bert", NomicBertConfig, nomic_bert, nomic_bert_names, KEYS,
-    presets={
-        "nomic-bert-2048": NomicBertConfig(),
-        "nomic-embed-text-v1.5": NomicBertConfig(context=8192, head="none"),
-    },
-    tiny=NomicBertConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64),
-    objective="masked", prefix="nomic_bert", model_types=("nomic_bert",),
+NOMIC_BERT = declare(
+    "nomic-bert", NomicBertConfig, nomic_bert, names=nomic_bert_names, keys=KEYS,
+    presets={"nomic-bert-2048": {}, "nomic-embed-text-v1.5": dict(context=8192, head="none")},
+    tiny=dict(hidden=48), objective="masked", prefix="nomic_bert",
     heads=published_heads("NomicBert", "span", words="mlm"),
     require={
         "activation_function": ("swiglu",), "prenorm": (False,), "use_rms_norm": (False, None),
         "qkv_proj_bias": (False,), "mlp_fc1_bias": (False,), "mlp_fc2_bias": (False,),
         "rotary_emb_fraction": (1.0,), "rotary_emb_interleaved": (False,), "rotary_scaling_factor": (None,),
     },
-    read=read_nomic_bert,
-    reads={theirs: "int" if theirs.startswith("n_") else "float" for theirs in OLDER},
+    read=read_nomic_bert, reads={theirs: "int" if theirs.startswith("n_") else "float" for theirs in OLDER},
     copies={
         "cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -294,11 +283,6 @@ MODERNBERT_NAMES: list[Row] = [
     *(("classifier", f"head.{kind}") for kind in ("label", "tag", "span")),
 ]
 
-MODERNBERT_KEYS = published_keys(
-    ModernBertConfig, local_attention="window", hidden_activation="act", norm_eps="norm_eps",
-    norm_bias="norm_bias", classifier_bias="head_bias", classifier_activation="head_act",
-    decoder_bias="out_bias", attention_dropout="dropout", mlp_dropout="dropout", embedding_dropout="dropout",
-)  # fmt: skip
 POOLING = {"cls": "first", "mean": "mean"}
 
 
@@ -335,24 +319,24 @@ def write_modernbert_gguf(c: ModernBertConfig) -> dict[str, Any]:
     return {APART: apart, "modern-bert.attention.causal": False}
 
 
-MODERNBERT = Family(
-    "modernbert", ModernBertConfig, modernbert, MODERNBERT_NAMES, MODERNBERT_KEYS,
-    presets={
-        "modernbert-base": ModernBertConfig(),
-        "modernbert-large": ModernBertConfig(dim=1024, layers=28, heads=16, hidden=2624),
-    },
-    tiny=ModernBertConfig(vocab=128, dim=32, layers=3, heads=4, hidden=48, context=64, window=4),
-    objective="masked", prefix="model", model_types=("modernbert",),
-    heads=published_heads("ModernBert", words="mlm"),
-    read=read_modernbert, write=write_modernbert, usual=no_token_ids,
+MODERNBERT = declare(
+    "modernbert", ModernBertConfig, modernbert, names=MODERNBERT_NAMES, 
+    keys=dict(
+        local_attention="window", hidden_activation="act", norm_eps="norm_eps", norm_bias="norm_bias",
+        classifier_bias="head_bias", classifier_activation="head_act", decoder_bias="out_bias",
+        attention_dropout="dropout", mlp_dropout="dropout", embedding_dropout="dropout",
+    ),
+    presets={"modernbert-base": {}, "modernbert-large": dict(dim=1024, layers=28, heads=16, hidden=2624)},
+    tiny=dict(layers=3, hidden=48, window=4), objective="masked", prefix="model",
+    heads=published_heads("ModernBert", words="mlm"), read=read_modernbert, write=write_modernbert,
+    usual=no_token_ids,
     reads={
         "layer_types": "tuple[str, ...]", "global_attn_every_n_layers": "int", "rope_parameters": "dict",
         "global_rope_theta": "float", "local_rope_theta": "float",
     },
-    copies={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
-    gguf="modern-bert", gguf_names=MODERNBERT_GGUF_NAMES, gguf_head="none", gguf_read=read_modernbert_gguf,
-    gguf_write=write_modernbert_gguf, gguf_keys=gguf_keys("modern-bert", ModernBertConfig),
-    paper="Warner et al. 2024, arXiv 2412.13663",
+    copies={"decoder.weight": "model.embeddings.tok_embeddings.weight"}, gguf="modern-bert",
+    gguf_names=MODERNBERT_GGUF_NAMES, gguf_head="none", gguf_read=read_modernbert_gguf,
+    gguf_write=write_modernbert_gguf, paper="Warner et al. 2024, arXiv 2412.13663",
 )  # fmt: skip
 
 

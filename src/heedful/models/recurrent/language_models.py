@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Config, Family, derived
+from heedful.models.base import LM, Config, derived
+from heedful.models.family import declare, same_keys, same_names  # noqa: F401, which others import here
 from heedful.nn.block import Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import ClassifyHead, Head, LMHead, NoHead, PooledTokens, TagHead, choose_head
@@ -50,38 +51,21 @@ def stack_layers(c: RecurrentConfig, layer: type[Recurrence]) -> LM:
     return LM(Embedding(c.vocab, c.table_dim, dropout=c.dropout), Stack(blocks), recurrent_head(c))
 
 
-def same_names(*names: str) -> list[tuple[str, str]]:
-    """A table for models that were never published elsewhere: our names are the published ones."""
-    return [(name, name) for name in names]
-
-
-def same_keys(config: type[Config]) -> dict[str, str]:
-    """The same for their config.json."""
-    return {
-        name: name for name in config.field_names() if name not in ("head", "labels", "classifier_pooling")
-    }
-
-
-NAMES = same_names("embed.token", "blocks.*.{x,h}", "head.{out,label,tag}")
 HEADS = ("lm", "classify", "tag", "none")
-TINY = RecurrentConfig(vocab=128, dim=32, layers=2, dropout=0.1)
+TINY = dict(dropout=0.1)
 
-RNN_LM = Family(
-    "rnn", RecurrentConfig, partial(stack_layers, layer=RNN), NAMES, same_keys(RecurrentConfig),
-    presets={"rnn-char": RecurrentConfig(vocab=128, dim=100, layers=1, dropout=0.0)},
-    tiny=TINY, objective="next_token", heads={kind: f"heedful-rnn-{kind}" for kind in HEADS},
+RNN_LM = declare(
+    "rnn", RecurrentConfig, partial(stack_layers, layer=RNN),
+    presets={"rnn-char": dict(vocab=128, dim=100, layers=1, dropout=0.0)}, tiny=TINY, heads=HEADS,
     paper="Elman 1990, Finding Structure in Time; Mikolov et al. 2010",
 )  # fmt: skip
 
-LSTM_LM = Family(
-    "lstm", RecurrentConfig, partial(stack_layers, layer=LSTM), NAMES, same_keys(RecurrentConfig),
-    presets={"lstm-wikitext2": RecurrentConfig(tied=True)},
-    tiny=TINY, objective="next_token", heads={kind: f"heedful-lstm-{kind}" for kind in HEADS},
-    paper="Hochreiter and Schmidhuber 1997; Zaremba et al. 2014, arXiv 1409.2329",
+LSTM_LM = declare(
+    "lstm", RecurrentConfig, partial(stack_layers, layer=LSTM), presets={"lstm-wikitext2": dict(tied=True)},
+    tiny=TINY, heads=HEADS, paper="Hochreiter and Schmidhuber 1997; Zaremba et al. 2014, arXiv 1409.2329",
 )  # fmt: skip
 
-GRU_LM = Family(
-    "gru", RecurrentConfig, partial(stack_layers, layer=GRU), NAMES, same_keys(RecurrentConfig),
-    presets={}, tiny=TINY, objective="next_token", heads={kind: f"heedful-gru-{kind}" for kind in HEADS},
+GRU_LM = declare(
+    "gru", RecurrentConfig, partial(stack_layers, layer=GRU), presets={}, tiny=TINY, heads=HEADS,
     paper="Cho et al. 2014, arXiv 1406.1078",
 )  # fmt: skip

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError
-from heedful.models.base import Config, Family, Seq2Seq, derived, from_zero
-from heedful.models.recurrent.language_models import same_keys, same_names
+from heedful.models.base import Config, Seq2Seq, derived, from_zero
+from heedful.models.family import declare
 from heedful.nn.attention.additive import Additive, Concat, Dot, General, Score
 from heedful.nn.attention.attentive import AttentiveUnit, FromBack, InputFeeding, LayerByLayer, Maxout
 from heedful.nn.block import Stack
@@ -108,35 +108,19 @@ def luong(c: LuongConfig) -> Seq2Seq:
     )  # fmt: skip
 
 
-EDGES = same_names("{embed,target_embed}.token", "head.out")
-
-SEQ2SEQ = Family(
-    "seq2seq", Seq2SeqConfig, seq2seq, [*EDGES, *same_names("{encoder,decoder}.*.{x,h}")],
-    same_keys(Seq2SeqConfig),
-    presets={"seq2seq-sutskever": Seq2SeqConfig(source_vocab=160000)},
-    tiny=Seq2SeqConfig(vocab=128, source_vocab=96, dim=32, layers=2), objective="translate",
-    heads={kind: f"heedful-seq2seq-{kind}" for kind in ("lm", "none")},
+SEQ2SEQ = declare(
+    "seq2seq", Seq2SeqConfig, seq2seq, presets={"seq2seq-sutskever": dict(source_vocab=160000)},
+    tiny=dict(source_vocab=96), objective="translate", heads=("lm", "none"),
     paper="Sutskever et al. 2014, arXiv 1409.3215",
 )  # fmt: skip
 
-RNNSEARCH = Family(
-    "rnnsearch", RNNSearchConfig, rnnsearch,
-    [*EDGES, *same_names("encoder.*.{ahead,back}.{x,h,n}", "decoder.*.unit.{x,h,n}",
-                         "decoder.*.score.{q,k,v}", "decoder.*.pairs", "bridge.w")],
-    same_keys(RNNSearchConfig),
-    presets={"rnnsearch-50": RNNSearchConfig()},
-    tiny=RNNSearchConfig(vocab=128, source_vocab=96, dim=32, table_dim=24), objective="translate",
-    heads={kind: f"heedful-rnnsearch-{kind}" for kind in ("lm", "none")},
+RNNSEARCH = declare(
+    "rnnsearch", RNNSearchConfig, rnnsearch, presets={"rnnsearch-50": {}},
+    tiny=dict(layers=1, source_vocab=96, table_dim=24), objective="translate", heads=("lm", "none"),
     paper="Bahdanau et al. 2015, arXiv 1409.0473",
 )  # fmt: skip
 
-LUONG = Family(
-    "luong", LuongConfig, luong,
-    [*EDGES, *same_names("encoder.*.{x,h}", "decoder.*.layers.*.{x,h}", "decoder.*.score.{k,w,v}",
-                         "decoder.*.mix")],
-    same_keys(LuongConfig),
-    presets={"luong": LuongConfig()},
-    tiny=LuongConfig(vocab=128, source_vocab=96, dim=32, layers=2), objective="translate",
-    heads={kind: f"heedful-luong-{kind}" for kind in ("lm", "none")},
-    paper="Luong et al. 2015, arXiv 1508.04025",
+LUONG = declare(
+    "luong", LuongConfig, luong, presets={"luong": {}}, tiny=dict(source_vocab=96), objective="translate",
+    heads=("lm", "none"), paper="Luong et al. 2015, arXiv 1508.04025",
 )  # fmt: skip

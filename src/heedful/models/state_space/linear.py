@@ -37,10 +37,9 @@ from dataclasses import dataclass
 
 from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Config, Family, derived
+from heedful.models.base import LM, Config, derived
 from heedful.models.decoders.shared import decoder_head
-from heedful.models.family import PlainConfig
-from heedful.models.recurrent.language_models import same_keys, same_names
+from heedful.models.family import PlainConfig, declare
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
@@ -136,52 +135,27 @@ def based(c: BasedConfig) -> LM:
     return LM(Embedding(c.vocab, c.dim), Stack([block(i) for i in range(c.layers)], norm()), lm_head(c))
 
 
-EDGES = same_names("embed.token", "blocks.norm", "head.out")
-
-LINEAR = Family(
-    "linear", LinearConfig, linear_attention,
-    [*EDGES, *same_names("blocks.*.attn.{q,k,v,o}", "blocks.*.ffn.{up,down}", "blocks.*.{attn,ffn}_norm")],
-    same_keys(LinearConfig),
-    presets={"linear-124m": LinearConfig()},  # a size of ours, GPT-2's
-    tiny=LinearConfig(vocab=128, dim=32, layers=2, heads=4),
-    objective="next_token", heads={"lm": "LinearLM", "none": "LinearModel"},
-    paper="Katharopoulos et al. 2020, arXiv 2006.16236",
+LINEAR = declare(
+    "linear", LinearConfig, linear_attention, presets={"linear-124m": {}},
+    heads={"lm": "LinearLM", "none": "LinearModel"}, paper="Katharopoulos et al. 2020, arXiv 2006.16236",
 )  # fmt: skip
 
-GLA = Family(
-    "gla", GLAConfig, gla,
-    [*EDGES, *same_names(
-        "blocks.*.attn.{q,k,v,o,low,decay,gate,norm}", "blocks.*.ffn.{gate,up,down}",
-        "blocks.*.{attn,ffn}_norm",
-    )],
-    same_keys(GLAConfig),
-    presets={
-        "gla-340m": GLAConfig(),
-        "gla-1.3b": GLAConfig(dim=2048),
-    },
-    tiny=GLAConfig(vocab=128, dim=32, layers=2, heads=4, rank=4, hidden=48),
-    objective="next_token", heads={"lm": "GLALM", "none": "GLAModel"},
-    paper="Yang et al. 2024, arXiv 2312.06635",
+GLA = declare(
+    "gla", GLAConfig, gla, presets={"gla-340m": {}, "gla-1.3b": dict(dim=2048)}, tiny=dict(rank=4, hidden=48),
+    heads={"lm": "GLALM", "none": "GLAModel"}, paper="Yang et al. 2024, arXiv 2312.06635",
 )  # fmt: skip
 
-BASED = Family(
+BASED = declare(
     "based", BasedConfig, based,
-    [*EDGES, *same_names(
-        "blocks.*.attn.{q,k,v,o}", "blocks.*.conv.{value,gate,conv,out}", "blocks.*.ffn.{gate,up,down}",
-        "blocks.*.{attn,conv,ffn}_norm",
-    )],
-    same_keys(BasedConfig),
     presets={
-        "based-360m": BasedConfig(),
-        "based-1b": BasedConfig(
+        "based-360m": {},
+        "based-1b": dict(
             dim=1792, layers=36, heads=28, window_heads=16, linear_at=(1, 6, 11, 16, 21, 27, 33), window=64
         ),
     },
-    tiny=BasedConfig(vocab=128, dim=32, layers=3, heads=4, key_dim=4, window=4, hidden=48),
-    objective="next_token",
+    tiny=dict(layers=3, key_dim=4, window=4, hidden=48),
     read=lambda given: {n: tuple(given[n]) for n in ("linear_at", "window_at") if n in given},
-    heads={"lm": "BasedLM", "none": "BasedModel"},
-    paper="Arora et al. 2024, arXiv 2402.18668",
+    heads={"lm": "BasedLM", "none": "BasedModel"}, paper="Arora et al. 2024, arXiv 2402.18668",
 )  # fmt: skip
 
 
@@ -207,20 +181,15 @@ def retnet(c: RetNetConfig) -> LM:
     return LM(Embedding(c.vocab, c.dim), stack, decoder_head(c))
 
 
-RETNET = Family(
+RETNET = declare(
     "retnet", RetNetConfig, retnet,
-    same_names(
-        "embed.token", "blocks.*.attn.{q,k,v,o,gate}", "blocks.*.ffn.{up,down}", "blocks.*.{attn,ffn}_norm",
-        "blocks.norm", "head.{out,label,tag,span}",
-    ),
-    same_keys(RetNetConfig),
     presets={
-        "retnet-1.3b": RetNetConfig(),
-        "retnet-2.7b": RetNetConfig(dim=2560, layers=32),
-        "retnet-6.7b": RetNetConfig(dim=4096, layers=32),
+        "retnet-1.3b": {},
+        "retnet-2.7b": dict(dim=2560, layers=32),
+        "retnet-6.7b": dict(dim=4096, layers=32),
     },
-    tiny=RetNetConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48), objective="next_token",
-    heads={"lm": "RetNetLM", "none": "RetNetModel"}, paper="Sun et al. 2023, arXiv 2307.08621",
+    tiny=dict(hidden=48), heads={"lm": "RetNetLM", "none": "RetNetModel"},
+    paper="Sun et al. 2023, arXiv 2307.08621",
 )  # fmt: skip
 
 
@@ -256,21 +225,20 @@ NAMES: list[Row] = [
     ("head", "head.out"),
 ]  # fmt: skip
 
-RWKV = Family(
-    "rwkv", RwkvConfig, rwkv, NAMES,
-    {
+RWKV = declare(
+    "rwkv", RwkvConfig, rwkv, names=NAMES,
+    keys={
         "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
         "attention_hidden_size": "mix_dim", "intermediate_size": "hidden", "layer_norm_epsilon": "norm_eps",
         "tie_word_embeddings": "tied",
     },
     presets={
-        f"rwkv-4-{size}": RwkvConfig(dim=dim, layers=layers)
+        f"rwkv-4-{size}": dict(dim=dim, layers=layers)
         for size, dim, layers in (
             ("169m", 768, 12), ("430m", 1024, 24), ("1b5", 2048, 24), ("3b", 2560, 32), ("7b", 4096, 32),
             ("14b", 5120, 40),
         )
     },
-    tiny=RwkvConfig(vocab=128, dim=32, layers=2, hidden=48), objective="next_token",
-    heads={"lm": "RwkvForCausalLM", "none": "RwkvModel"}, prefix="rwkv", model_types=("rwkv",),
+    tiny=dict(hidden=48), heads={"lm": "RwkvForCausalLM", "none": "RwkvModel"}, prefix="rwkv",
     copies={"head.weight": "rwkv.embeddings.weight"}, paper="Peng et al. 2023, arXiv 2305.13048",
 )  # fmt: skip

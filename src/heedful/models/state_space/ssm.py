@@ -24,15 +24,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Config, Family, derived
-from heedful.models.family import descend, published_keys
-from heedful.models.recurrent.language_models import same_keys, same_names
+from heedful.models.base import LM, Config, derived
+from heedful.models.family import declare, descend
 from heedful.nn.attention.multi_head import head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
@@ -74,16 +73,8 @@ def s4(c: S4Config) -> LM:
     return LM(Embedding(c.vocab, c.dim, dropout=c.dropout), Stack(blocks, norm()), head)
 
 
-NAMES = same_names(
-    "embed.token", "blocks.*.ssm.{step_log,A_log,A_turn,C,D,out}", "blocks.*.ssm_norm", "blocks.norm",
-    "head.out",
-)  # fmt: skip
-
-S4_LM = Family(
-    "s4", S4Config, s4, NAMES, same_keys(S4Config),
-    presets={"s4-69m": S4Config()},
-    tiny=S4Config(vocab=128, dim=32, layers=2, state=8),
-    objective="next_token", heads={"lm": "S4LM", "none": "S4Model"},
+S4_LM = declare(
+    "s4", S4Config, s4, presets={"s4-69m": {}}, tiny=dict(state=8), heads={"lm": "S4LM", "none": "S4Model"},
     paper="Gu et al. 2022, arXiv 2111.00396",
 )  # fmt: skip
 
@@ -211,23 +202,20 @@ def read_mamba(hf_config: dict[str, Any]) -> dict[str, Any]:
     return {"hidden": hidden} | ({"rank": None} if hf_config.get("time_step_rank") == "auto" else {})
 
 
-MAMBA = Family(
-    "mamba", MambaConfig, mamba, MAMBA_NAMES,
-    published_keys(MambaConfig, "hidden", time_step_rank="rank", **STATE_KEYS),
+MAMBA = declare(
+    "mamba", MambaConfig, mamba, names=MAMBA_NAMES,
+    keys={"time_step_rank": "rank", **STATE_KEYS}, without=("hidden",),
     presets={
-        "mamba-130m": MambaConfig(),
-        "mamba-370m": MambaConfig(dim=1024, layers=48),
-        "mamba-790m": MambaConfig(dim=1536, layers=48),
-        "mamba-1.4b": MambaConfig(dim=2048, layers=48),
-        "mamba-2.8b": MambaConfig(dim=2560, layers=64),
+        "mamba-130m": {},
+        "mamba-370m": dict(dim=1024, layers=48),
+        "mamba-790m": dict(dim=1536, layers=48),
+        "mamba-1.4b": dict(dim=2048, layers=48),
+        "mamba-2.8b": dict(dim=2560, layers=64),
     },
-    tiny=MambaConfig(vocab=128, dim=32, layers=2, state=8),
-    objective="next_token", prefix="backbone", model_types=("mamba",),
-    heads={"lm": "MambaForCausalLM", "none": "MambaModel"},
-    require={"hidden_act": ("silu", "swish")}, fixed={"hidden_act": "silu"},
-    read=read_mamba, write=lambda c: {"expand": c.hidden // c.dim, "intermediate_size": c.hidden},
-    absent={"num_hidden_layers": 32},
-    reads={"expand": "int", "time_step_rank": "int | str"},
+    tiny=dict(state=8), prefix="backbone", heads={"lm": "MambaForCausalLM", "none": "MambaModel"},
+    require={"hidden_act": ("silu", "swish")}, fixed={"hidden_act": "silu"}, read=read_mamba,
+    write=lambda c: {"expand": c.hidden // c.dim, "intermediate_size": c.hidden},
+    absent={"num_hidden_layers": 32}, reads={"expand": "int", "time_step_rank": "int | str"},
     copies={"lm_head.weight": "backbone.embeddings.weight"}, paper="Gu and Dao 2023, arXiv 2312.00752",
     gguf="mamba", gguf_names=mamba_gguf_names, gguf_keys=gguf_state_keys("mamba", time_step_rank="rank"),
     gguf_write=lambda c: gguf_limits("mamba"),
@@ -304,21 +292,18 @@ def write_mamba2(c: Mamba2Config) -> dict[str, Any]:
     return {"expand": c.hidden // c.dim, **(limit if c.lowest_step or c.highest_step else {}), **own}
 
 
-MAMBA2 = replace(
-    MAMBA, name="mamba2", config=Mamba2Config, build=mamba2, names=MAMBA2_NAMES,
-    keys=published_keys(
-        Mamba2Config, "hidden", num_heads="heads", n_groups="groups", **STATE_KEYS
-    ),
-    model_types=("mamba2",),
+MAMBA2 = descend(
+    MAMBA, "mamba2", Mamba2Config, build=mamba2, names=MAMBA2_NAMES,
+    keys={"num_heads": "heads", "n_groups": "groups"}, without=("hidden",),
     presets={
-        "mamba2-130m": Mamba2Config(),
-        "mamba2-370m": Mamba2Config(dim=1024, layers=48),
-        "mamba2-780m": Mamba2Config(dim=1536, layers=48),
-        "mamba2-1.3b": Mamba2Config(dim=2048, layers=48),
-        "mamba2-2.7b": Mamba2Config(dim=2560, layers=64),
-        "mamba-codestral-7b": Mamba2Config(vocab=32768, dim=4096, layers=64, groups=8, tied=False),
+        "mamba2-130m": {},
+        "mamba2-370m": dict(dim=1024, layers=48),
+        "mamba2-780m": dict(dim=1536, layers=48),
+        "mamba2-1.3b": dict(dim=2048, layers=48),
+        "mamba2-2.7b": dict(dim=2560, layers=64),
+        "mamba-codestral-7b": dict(vocab=32768, dim=4096, layers=64, groups=8, tied=False),
     },
-    tiny=Mamba2Config(vocab=128, dim=32, layers=2, heads=4, state=8, groups=2),
+    tiny=dict(heads=4, groups=2),
     heads={"lm": "Mamba2ForCausalLM", "none": "Mamba2Model"},
     read=read_mamba2, write=write_mamba2, reads={"expand": "int", "norm_groups": "int"},
     absent={"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "n_groups": 8,

@@ -17,8 +17,8 @@ from torch import nn
 from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError
 from heedful.core.images import ImageProcessor
-from heedful.models.base import Family, derived, from_zero
-from heedful.models.family import PlainConfig
+from heedful.models.base import derived, from_zero
+from heedful.models.family import PlainConfig, declare
 from heedful.models.media import MediaSeq2Seq
 from heedful.nn.attention.multi_head import Attention, CrossAttention, head_size
 from heedful.nn.block import Block, Stack
@@ -267,23 +267,23 @@ def infer_kept_pooler(names: set[str], values: dict[str, Any]) -> dict[str, Any]
     return {"pooler": "encoder.pooler.dense.weight" in names} if names else {}
 
 
-VISION = Family(
-    "vision-encoder-decoder", VisionConfig, vision, vision_names, keys={},
+VISION = declare(
+    "vision-encoder-decoder", VisionConfig, vision, names=vision_names, without=VisionConfig.field_names(),
     presets={
-        "trocr-base-printed": VisionConfig(encoder_bias=False, pooler=True),
-        "vit-gpt2-image-captioning": VisionConfig(
+        "trocr-base-printed": dict(encoder_bias=False, pooler=True),
+        "vit-gpt2-image-captioning": dict(
             decoder="gpt2", vocab=50257, dim=768, heads=12, context=1024, start_token=50256, height=224,
-            pooler=True,
+            pooler=True
         ),
     },
-    tiny=VisionConfig(
-        vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64, height=8, width=16, patch=4,
-        encoder_dim=24, encoder_layers=2, encoder_heads=3, encoder_hidden=40,
+    tiny=dict(
+        hidden=48, height=8, width=16, patch=4, encoder_dim=24, encoder_layers=2, encoder_heads=3,
+        encoder_hidden=40,
     ),
     objective="translate", model_types=("vision-encoder-decoder",), heads={"lm": "VisionEncoderDecoderModel"},
-    fixed={"is_encoder_decoder": True, "tie_word_embeddings": False},
-    read=read_parts, reads={"encoder": "dict", "decoder": "dict"}, write=write_parts,
-    merges=("encoder", "decoder"), infer=infer_kept_pooler,
+    fixed={"is_encoder_decoder": True, "tie_word_embeddings": False}, read=read_parts,
+    reads={"encoder": "dict", "decoder": "dict"}, write=write_parts, merges=("encoder", "decoder"),
+    infer=infer_kept_pooler,
     copies={
         "decoder.output_projection.weight": "decoder.model.decoder.embed_tokens.weight",
         "decoder.lm_head.weight": "decoder.transformer.wte.weight",

@@ -12,9 +12,9 @@ from typing import Any
 import torch.nn.functional as F
 
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Config, Family
+from heedful.models.base import LM, Config
 from heedful.models.decoders.shared import decoder_head
-from heedful.models.family import gguf_keys, published_heads
+from heedful.models.family import declare, published_heads
 from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.block import Block, Stack
@@ -99,11 +99,10 @@ KEYS = {
 }  # fmt: skip
 
 
-BLOOM = Family(
-    "bloom", BloomConfig, bloom, bloom_names, KEYS,
-    presets={"bloom-560m": BloomConfig(), "bloom-176b": BloomConfig(dim=14336, layers=70, heads=112)},
-    tiny=BloomConfig(vocab=128, dim=30, layers=2, heads=6, context=64), objective="next_token",
-    prefix="transformer", model_types=("bloom",), absent={"hidden_size": 64, "n_layer": 2, "n_head": 8},
+BLOOM = declare(
+    "bloom", BloomConfig, bloom, names=bloom_names, keys=KEYS,
+    presets={"bloom-560m": {}, "bloom-176b": dict(dim=14336, layers=70, heads=112)},
+    tiny=dict(dim=30, heads=6), prefix="transformer", absent={"hidden_size": 64, "n_layer": 2, "n_head": 8},
     heads=published_heads("Bloom"),
     require={"apply_residual_connection_post_layernorm": (False,), "n_inner": (None,)},
     copies={
@@ -111,28 +110,26 @@ BLOOM = Family(
     },
     gguf="bloom", gguf_names=[("token_embd_norm", "embed.norm"), FUSED_QKV, *ROWS],
     gguf_write=lambda c: {"bloom.feed_forward_length": 4 * c.dim},
-    gguf_keys=gguf_keys("bloom", BloomConfig),
     paper="BigScience Workshop 2022, arXiv 2211.05100",
 )  # fmt: skip
 
-MPT = Family(
-    "mpt", MPTConfig, mpt, MPT_NAMES, {
+MPT = declare(
+    "mpt", MPTConfig, mpt, names=MPT_NAMES,
+    keys={
         "vocab_size": "vocab", "d_model": "dim", "n_layers": "layers", "n_heads": "heads",
         "max_seq_len": "context", "layer_norm_epsilon": "norm_eps", "tie_word_embeddings": "tied",
         "emb_pdrop": "dropout", "resid_pdrop": "dropout",
     },
-    presets={
-        "mpt-7b": MPTConfig(), "mpt-30b": MPTConfig(dim=7168, layers=48, heads=64, context=8192)
-    },
-    tiny=MPTConfig(vocab=128, dim=30, layers=2, heads=6, context=64, clip=0.5), objective="next_token",
-    prefix="transformer", model_types=("mpt",), heads=published_heads("Mpt"),
-    read=read_mpt, reads={"attn_config": "dict"}, merges=("attn_config",),
+    presets={"mpt-7b": {}, "mpt-30b": dict(dim=7168, layers=48, heads=64, context=8192)},
+    tiny=dict(dim=30, heads=6, clip=0.5), prefix="transformer", heads=published_heads("Mpt"), read=read_mpt,
+    reads={"attn_config": "dict"}, merges=("attn_config",),
     write=lambda c: {"attn_config": {"clip_qkv": c.clip, "softmax_scale": c.score_scale}},
     require={"no_bias": (True,), "logit_scale": (None,), "expansion_ratio": (4,)},
     absent={"vocab_size": 50368, "d_model": 2048, "n_layers": 24, "n_heads": 16},
-    copies={"lm_head.weight": "transformer.wte.weight", "output.weight": "token_embd.weight"},
-    gguf="mpt", gguf_names=[FUSED_QKV, *ROWS], gguf_write=lambda c: {
+    copies={"lm_head.weight": "transformer.wte.weight", "output.weight": "token_embd.weight"}, gguf="mpt",
+    gguf_names=[FUSED_QKV, *ROWS],
+    gguf_write=lambda c: {
         "mpt.feed_forward_length": 4 * c.dim, "mpt.attention.max_alibi_bias": 8.0
     },
-    gguf_keys=gguf_keys("mpt", MPTConfig), paper="MosaicML 2023, MPT-7B",
+    paper="MosaicML 2023, MPT-7B",
 )  # fmt: skip

@@ -24,9 +24,9 @@ from typing import Any
 from torch import nn
 
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Config, Family, derived
+from heedful.models.base import LM, Config, derived
 from heedful.models.decoders.shared import decoder_head
-from heedful.models.family import PlainConfig, descend, gguf_keys, published_heads, published_keys
+from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
@@ -128,10 +128,9 @@ KEYS = {
 
 TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
 
-GPT = Family(
-    "gpt", GPTConfig, gpt, GPT_NAMES, KEYS,
-    presets={"gpt": GPTConfig()}, tiny=GPTConfig(**TINY), objective="next_token", prefix="transformer",
-    model_types=("openai-gpt",), reads={"afn": "str"}, absent={"afn": "gelu"},
+GPT = declare(
+    "gpt", GPTConfig, gpt, names=GPT_NAMES, keys=KEYS, without=("act", "hidden"), presets={"gpt": {}},
+    prefix="transformer", model_types=("openai-gpt",), reads={"afn": "str"}, absent={"afn": "gelu"},
     read=lambda hf_config: {"act": ACTS.get(hf_config["afn"], hf_config["afn"])},
     write=lambda c: {"afn": next(theirs for theirs, ours in ACTS.items() if ours == c.act)},
     paper="Radford et al. 2018, Improving Language Understanding by Generative Pre-Training",
@@ -143,34 +142,34 @@ GPT = Family(
 )  # fmt: skip
 
 
-GPT2 = Family(
-    "gpt2", GPT2Config, gpt2, GPT2_NAMES, {
+GPT2 = declare(
+    "gpt2", GPT2Config, gpt2, names=GPT2_NAMES,
+    keys={
         **KEYS, "n_inner": "hidden", "activation_function": "act", "scale_attn_weights": "scaled",
         "scale_attn_by_inverse_layer_idx": "scaled_by_layer",
     },
     presets={
-        "gpt2": GPT2Config(),
-        "gpt2-medium": GPT2Config(dim=1024, layers=24, heads=16),
-        "gpt2-large": GPT2Config(dim=1280, layers=36, heads=20),
-        "gpt2-xl": GPT2Config(dim=1600, layers=48, heads=25),
+        "gpt2": {},
+        "gpt2-medium": dict(dim=1024, layers=24, heads=16),
+        "gpt2-large": dict(dim=1280, layers=36, heads=20),
+        "gpt2-xl": dict(dim=1600, layers=48, heads=25),
     },
-    tiny=GPT2Config(**TINY), objective="next_token", prefix="transformer", model_types=("gpt2",),
+    prefix="transformer",
     heads={
         "lm": "GPT2LMHeadModel", "classify": "GPT2ForSequenceClassification",
         "tag": "GPT2ForTokenClassification", "span": "GPT2ForQuestionAnswering", "none": "GPT2Model",
     },
     require={"add_cross_attention": (False,)},
     copies={"lm_head.weight": "transformer.wte.weight", "output.weight": "token_embd.weight"},
-    drop=("*.attn.bias", "*.attn.masked_bias"),
-    gguf="gpt2", gguf_names=[("position_embd", "embed.position"), FUSED_QKV, *ROWS],
-    gguf_keys=gguf_keys("gpt2", GPT2Config),
+    drop=("*.attn.bias", "*.attn.masked_bias"), gguf="gpt2",
+    gguf_names=[("position_embd", "embed.position"), FUSED_QKV, *ROWS],
     paper="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
 )  # fmt: skip
 
-GPT3 = Family(
-    "gpt3", GPT3Config, gpt3, GPT2_NAMES, {**GPT2.keys, "window": "window"},
-    presets={"gpt3": GPT3Config()}, tiny=GPT3Config(**TINY, window=4), objective="next_token",
-    prefix="transformer", heads={"lm": "GPT3LMHeadModel", "none": "GPT3Model"},
+GPT3 = declare(
+    "gpt3", GPT3Config, gpt3, names=GPT2_NAMES, keys={**GPT2.keys, "window": "window"}, presets={"gpt3": {}},
+    tiny=dict(window=4), prefix="transformer", heads={"lm": "GPT3LMHeadModel", "none": "GPT3Model"},
+    model_types=(),
     copies=GPT2.copies, paper="Brown et al. 2020, arXiv 2005.14165",
 )  # fmt: skip
 
@@ -298,25 +297,22 @@ NAMES: list[Row] = [
     ("model.decoder.final_layer_norm", "blocks.norm"),
     ("{lm_head,score,qa_outputs}", "head.{out,label,span}"),
 ]
-OPT_KEYS = published_keys(
-    OPTConfig, word_embed_proj_dim="table_dim", ffn_dim="hidden", activation_function="act",
-    do_layer_norm_before="norm_first", enable_bias="bias", dropout="dropout",
-    _remove_final_layer_norm="no_last_norm",
-)  # fmt: skip
 SIZES: dict[str, tuple[int, int, int]] = {  # dim, layers, heads
     "125m": (768, 12, 12), "1.3b": (2048, 24, 32), "2.7b": (2560, 32, 32), "6.7b": (4096, 32, 32),
     "13b": (5120, 40, 40), "30b": (7168, 48, 56), "66b": (9216, 64, 72), "175b": (12288, 96, 96),
 }  # fmt: skip
 
-OPT = Family(
-    "opt", OPTConfig, opt, NAMES, OPT_KEYS,
+OPT = declare(
+    "opt", OPTConfig, opt, names=NAMES, 
+    keys=dict(
+        word_embed_proj_dim="table_dim", ffn_dim="hidden", activation_function="act", dropout="dropout",
+        do_layer_norm_before="norm_first", enable_bias="bias", _remove_final_layer_norm="no_last_norm",
+    ),
     presets={
-        "opt-350m": OPTConfig(dim=1024, table_dim=512, layers=24, heads=16, norm_first=False),
-        **{f"opt-{s}": OPTConfig(dim=dim, layers=n, heads=heads) for s, (dim, n, heads) in SIZES.items()},
+        "opt-350m": dict(dim=1024, table_dim=512, layers=24, heads=16, norm_first=False),
+        **{f"opt-{s}": dict(dim=dim, layers=n, heads=heads) for s, (dim, n, heads) in SIZES.items()},
     },
-    tiny=OPTConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="next_token",
-    prefix="model", model_types=("opt",),
-    heads=published_heads("OPT", "tag"),
+    tiny=dict(hidden=48), prefix="model", heads=published_heads("OPT", "tag"),
     require={"layer_norm_elementwise_affine": (True,)},
     copies={"lm_head.weight": "model.decoder.embed_tokens.weight"},
     paper="Zhang et al. 2022, arXiv 2205.01068",

@@ -30,11 +30,10 @@ from typing import Any
 
 from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Config, Family, derived
+from heedful.models.base import LM, Config, derived
 from heedful.models.decoders.shared import check_rope_dim, decoder_head
-from heedful.models.family import PlainConfig, descend, gguf_keys, published_heads, published_keys
+from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
-from heedful.models.recurrent.language_models import same_keys, same_names
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, ParallelBlock, Stack
 from heedful.nn.embedding import Embedding
@@ -68,20 +67,14 @@ def palm(c: PalmConfig) -> LM:
     return LM(embed, Stack([block() for _ in range(c.layers)], norm()), head)
 
 
-NAMES = same_names(
-    "embed.token", "blocks.*.norm", "blocks.*.attn.{q,k,v,o}", "blocks.*.ffn.{gate,up,down}", "blocks.norm",
-    "head.{label,tag,span}",
-)  # fmt: skip
-
-PALM = Family(
-    "palm", PalmConfig, palm, NAMES, same_keys(PalmConfig),
+PALM = declare(
+    "palm", PalmConfig, palm,
     presets={
-        "palm-8b": PalmConfig(),
-        "palm-62b": PalmConfig(dim=8192, layers=64, heads=32),
-        "palm-540b": PalmConfig(dim=18432, layers=118, heads=48, head_dim=256),
+        "palm-8b": {},
+        "palm-62b": dict(dim=8192, layers=64, heads=32),
+        "palm-540b": dict(dim=18432, layers=118, heads=48, head_dim=256),
     },
-    tiny=PalmConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="next_token",
-    heads={kind: f"heedful-palm-{kind}" for kind in ("lm", "classify", "tag", "span", "none")},
+    tiny=dict(hidden=48), heads=("lm", "classify", "tag", "span", "none"),
     paper="Chowdhery et al. 2022, arXiv 2204.02311",
 )  # fmt: skip
 
@@ -146,12 +139,9 @@ KEYS = {
     "embd_pdrop": "dropout", "tie_word_embeddings": "tied",
 }  # fmt: skip
 
-GPTJ = Family(
-    "gptj", GPTJConfig, gptj, gptj_names, KEYS,
-    presets={"gpt-j-6b": GPTJConfig()},
-    tiny=GPTJConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64, rope_dim=4),
-    objective="next_token", prefix="transformer", model_types=("gptj",),
-    heads=published_heads("GPTJ", "tag"),
+GPTJ = declare(
+    "gptj", GPTJConfig, gptj, names=gptj_names, keys=KEYS, presets={"gpt-j-6b": {}},
+    tiny=dict(hidden=48, rope_dim=4), prefix="transformer", heads=published_heads("GPTJ", "tag"),
     require={"scale_attn_weights": (True,)}, copies={"lm_head.weight": "transformer.wte.weight"},
     drop=("*.attn.bias", "*.attn.masked_bias", "*.attn.embed_positions"),
     paper="Wang and Komatsuzaki 2021, GPT-J-6B",
@@ -215,10 +205,6 @@ def neox_names(c: NeoXConfig) -> list[Row]:
     ]
 
 
-NEOX_KEYS = published_keys(
-    NeoXConfig, layer_norm_eps="norm_eps", use_parallel_residual="parallel", hidden_dropout="dropout",
-    attention_dropout="dropout",
-)  # fmt: skip
 PYTHIA: dict[str, tuple[int, int, int]] = {  # dim, layers, heads
     "14m": (128, 6, 4), "31m": (256, 6, 8), "70m": (512, 6, 8), "160m": (768, 12, 12),
     "410m": (1024, 24, 16), "1b": (2048, 16, 8), "1.4b": (2048, 24, 16), "2.8b": (2560, 32, 32),
@@ -227,28 +213,29 @@ PYTHIA: dict[str, tuple[int, int, int]] = {  # dim, layers, heads
 VOCABULARIES = {"6.9b": 50432, "12b": 50688}  # padded further, the larger the model
 
 
-NEOX = Family(
-    "gpt-neox", NeoXConfig, neox, neox_names, NEOX_KEYS,
+NEOX = declare(
+    "gpt-neox", NeoXConfig, neox, names=neox_names, 
+    keys=dict(
+        layer_norm_eps="norm_eps", use_parallel_residual="parallel", hidden_dropout="dropout",
+        attention_dropout="dropout",
+    ),
     presets={
-        "gpt-neox-20b": NeoXConfig(act="gelu_fast"),
+        "gpt-neox-20b": dict(act="gelu_fast"),
         **{
-            f"pythia-{size}": NeoXConfig(
+            f"pythia-{size}": dict(
                 vocab=VOCABULARIES.get(size, 50304), dim=dim, layers=layers, heads=heads
             )
             for size, (dim, layers, heads) in PYTHIA.items()
         },
     },
-    tiny=NeoXConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="next_token",
-    prefix="gpt_neox", model_types=("gpt_neox",),
-    heads=published_heads("GPTNeoX"),
+    tiny=dict(hidden=48), prefix="gpt_neox", heads=published_heads("GPTNeoX"),
     absent={
         "max_position_embeddings": 2048, "hidden_size": 6144, "num_attention_heads": 64, "rotary_pct": 0.25,
     },
     copies={"lm_head.weight": "embed_out.weight", "embed_out.weight": "gpt_neox.embed_in.weight",
             "output.weight": "token_embd.weight"},
-    drop=("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"),
-    gguf="gptneox", gguf_names=[FUSED_QKV, *ROWS], gguf_keys=gguf_keys("gptneox", NeoXConfig),
-    gguf_tensors={"bias": ("blk.0.attn_qkv.bias", True, False)},
+    drop=("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"), gguf="gptneox",
+    gguf_names=[FUSED_QKV, *ROWS], gguf_tensors={"bias": ("blk.0.attn_qkv.bias", True, False)},
     paper="Black et al. 2022, arXiv 2204.06745",
 )  # fmt: skip
 
@@ -318,12 +305,6 @@ def falcon_gguf_names(c: FalconConfig) -> list[Row]:
     return [FUSED_QKV, *([norms] if c.norms == 2 else []), *ROWS]
 
 
-FALCON_KEYS = published_keys(
-    FalconConfig, "kv_heads", ffn_hidden_size="hidden", activation="act", alibi="alibi", bias="bias",
-    layer_norm_epsilon="norm_eps", hidden_dropout="dropout", attention_dropout="dropout",
-)  # fmt: skip
-
-
 def read_falcon(hf_config: dict[str, Any]) -> dict[str, Any]:
     """The new architecture has groups of heads; the old one has one key head for all, or one for each."""
     new, heads = hf_config.get("new_decoder_architecture", False), hf_config["num_attention_heads"]
@@ -344,24 +325,26 @@ def write_falcon(c: FalconConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-FALCON = Family(
-    "falcon", FalconConfig, falcon, falcon_names, FALCON_KEYS,
+FALCON = declare(
+    "falcon", FalconConfig, falcon, names=falcon_names, without=("kv_heads",),
+    keys=dict(
+        ffn_hidden_size="hidden", activation="act", alibi="alibi", bias="bias", layer_norm_epsilon="norm_eps",
+        hidden_dropout="dropout", attention_dropout="dropout",
+    ),
     presets={
-        "falcon-7b": FalconConfig(),
-        "falcon-40b": FalconConfig(dim=8192, layers=60, heads=128, kv_heads=8, norms=2),
-        "falcon-180b": FalconConfig(dim=14848, layers=80, heads=232, kv_heads=8, norms=2),
-        "falcon2-11b": FalconConfig(
+        "falcon-7b": {},
+        "falcon-40b": dict(dim=8192, layers=60, heads=128, kv_heads=8, norms=2),
+        "falcon-180b": dict(dim=14848, layers=80, heads=232, kv_heads=8, norms=2),
+        "falcon2-11b": dict(
             dim=4096, layers=60, heads=32, kv_heads=8, hidden=16384, context=8192, rope_base=500042.0,
-            tied=False,
+            tied=False
         ),
-        "falcon-rw-1b": FalconConfig(
+        "falcon-rw-1b": dict(
             vocab=50304, dim=2048, layers=24, heads=32, kv_heads=32, alibi=True, parallel=False, bias=True
         ),
     },
-    tiny=FalconConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="next_token",
-    prefix="transformer", model_types=("falcon",),
-    heads=published_heads("Falcon"),
-    read=read_falcon, write=write_falcon, absent={"num_attention_heads": 71},
+    tiny=dict(hidden=48), prefix="transformer", heads=published_heads("Falcon"), read=read_falcon,
+    write=write_falcon, absent={"num_attention_heads": 71},
     reads={
         "new_decoder_architecture": "bool", "multi_query": "bool", "parallel_attn": "bool",
         "num_kv_heads": "int", "num_ln_in_parallel_attn": "int",
@@ -369,8 +352,7 @@ FALCON = Family(
     copies={
         "lm_head.weight": "transformer.word_embeddings.weight", "output.weight": "token_embd.weight"
     },
-    gguf="falcon", gguf_names=falcon_gguf_names,  # no file holds ALiBi or parts one after the other
+    gguf="falcon", gguf_names=falcon_gguf_names,
     gguf_tensors={"norms": ("blk.0.attn_norm_2.weight", 2, 1), "bias": ("blk.0.attn_qkv.bias", True, False)},
-    gguf_keys=gguf_keys("falcon", FalconConfig),
     paper="Almazrouei et al. 2023, arXiv 2311.16867",
 )  # fmt: skip

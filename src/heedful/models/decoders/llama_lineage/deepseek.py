@@ -12,9 +12,9 @@ from typing import Any
 
 from heedful.core.checks import check_integer
 from heedful.core.errors import ConfigError
-from heedful.models.base import LM, Family, from_zero
+from heedful.models.base import LM, from_zero
 from heedful.models.decoders.shared import decoder_head
-from heedful.models.family import PlainConfig, descend, published_heads, published_keys
+from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.nn.attention.latent import LatentAttention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -168,24 +168,21 @@ def drop(c: DeepSeekV2Config) -> list[str]:
 YARN_V2 = YarnScaling(40.0, 4096, mscale=0.707, mscale_all_dim=0.707)
 YARN_V3 = YarnScaling(40.0, 4096, mscale=1.0, mscale_all_dim=1.0)
 
-DEEPSEEK_V2 = Family(
-    "deepseek-v2", DeepSeekV2Config, partial(deepseek, router=SoftmaxRouter), deepseek_names,
-    published_keys(DeepSeekV2Config, **OWN_KEYS),
+DEEPSEEK_V2 = declare(
+    "deepseek-v2", DeepSeekV2Config, partial(deepseek, router=SoftmaxRouter), names=deepseek_names,
+    keys=OWN_KEYS, without=("q_rank", "groups", "groups_kept"),
     presets={
-        "deepseek-v2": DeepSeekV2Config(rope_scaling=YARN_V2),
-        "deepseek-v2-lite": DeepSeekV2Config(
+        "deepseek-v2": dict(rope_scaling=YARN_V2),
+        "deepseek-v2-lite": dict(
             dim=2048, layers=27, heads=16, q_rank=0, hidden=10944, experts=64, expert_hidden=1408, groups=1,
-            groups_kept=1, route_scale=1.0, rope_scaling=YARN_V2,
+            groups_kept=1, route_scale=1.0, rope_scaling=YARN_V2
         ),
     },
-    tiny=DeepSeekV2Config(
-        vocab=128, dim=32, layers=2, heads=4, rank=12, q_rank=0, head_dim=8, rope_dim=4, value_dim=6,
-        hidden=48, experts=8, active=2, shared=1, expert_hidden=16, dense=1, groups=4, groups_kept=2,
-        context=64,
+    tiny=dict(
+        rank=12, q_rank=0, head_dim=8, rope_dim=4, value_dim=6, hidden=48, experts=8, active=2, shared=1,
+        expert_hidden=16, dense=1, groups=4, groups_kept=2,
     ),
-    objective="next_token", prefix="model",
-    model_types=("deepseek_v2",),
-    heads=published_heads("DeepseekV2", "tag", "span"),
+    prefix="model", heads=published_heads("DeepseekV2", "tag", "span"),
     require={
         "scoring_func": ("softmax",), "topk_method": ("greedy", "group_limited_greedy"),
         "moe_layer_freq": (1,),
@@ -197,8 +194,7 @@ DEEPSEEK_V2 = Family(
         "routed_scaling_factor": 1.0, "max_position_embeddings": 2048,
     },
     reads={"q_lora_rank": "int | None", "num_key_value_heads": "int", "n_group": "int", "topk_group": "int"},
-    copies={"lm_head.weight": "model.embed_tokens.weight"},
-    paper="DeepSeek-AI 2024, arXiv 2405.04434",
+    copies={"lm_head.weight": "model.embed_tokens.weight"}, paper="DeepSeek-AI 2024, arXiv 2405.04434",
 )  # fmt: skip
 
 DEEPSEEK_V3 = descend(

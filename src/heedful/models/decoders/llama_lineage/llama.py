@@ -19,9 +19,9 @@ from typing import Any
 from torch import nn
 
 from heedful.core.checks import check_divides
-from heedful.models.base import LM, Family, derived
+from heedful.models.base import LM, derived
 from heedful.models.decoders.shared import check_rope_dim, decoder_head
-from heedful.models.family import PlainConfig, descend, published_heads, published_keys
+from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.models.gguf_config import ROWS
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
@@ -155,24 +155,22 @@ def llama_gguf_names(c: DecoderConfig) -> list[Row]:
     return [*paired_rows(c, "blk.*.attn_{}"), *ROWS]
 
 
-LLAMA = Family(
-    "llama", LlamaConfig, llama, published_names, published_keys(LlamaConfig),
+LLAMA = declare(
+    "llama", LlamaConfig, llama, names=published_names,
     presets={
-        "llama-7b": LlamaConfig(),
-        "llama-13b": LlamaConfig(dim=5120, layers=40, heads=40),
-        "llama-33b": LlamaConfig(dim=6656, layers=60, heads=52),
-        "llama-65b": LlamaConfig(dim=8192, layers=80, heads=64),
-        "llama-3-8b": LlamaConfig(
+        "llama-7b": {},
+        "llama-13b": dict(dim=5120, layers=40, heads=40),
+        "llama-33b": dict(dim=6656, layers=60, heads=52),
+        "llama-65b": dict(dim=8192, layers=80, heads=64),
+        "llama-3-8b": dict(
             vocab=128256, kv_heads=8, hidden=14336, context=8192, rope_base=500000.0, norm_eps=1e-5
         ),
-        "smollm2-135m": LlamaConfig(
+        "smollm2-135m": dict(
             vocab=49152, dim=576, layers=30, heads=9, kv_heads=3, hidden=1536, context=8192,
-            rope_base=100000.0, norm_eps=1e-5, tied=True,
+            rope_base=100000.0, norm_eps=1e-5, tied=True
         ),
     },
-    tiny=LlamaConfig(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64),
-    objective="next_token", prefix="model", model_types=("llama",),
-    heads=published_heads("Llama"),
+    tiny=dict(kv_heads=2, hidden=48), prefix="model", heads=published_heads("Llama"),
     copies={"lm_head.weight": "model.embed_tokens.weight", "output.weight": "token_embd.weight"},
     drop=("*.rotary_emb.inv_freq", "rope_freqs.weight"), gguf="llama", gguf_names=llama_gguf_names,
     gguf_tensors={

@@ -7,6 +7,10 @@ tensor in full.
     ("model.layers.*.self_attn.{q,k,v,o}_proj", "blocks.*.attn.{q,k,v,o}")
     ("h.*.attn.c_attn", ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v"), Fused(transposed=True))
 
+The first row that fits a tensor of ours names it. If the tensor belongs to an embedding or to the head, later
+rows say under which other names a file may repeat it, such as an output matrix that is the table of tokens.
+Where one side of a row has no braces, its name is used for each of the other side.
+
 Several published tensors may make one of ours, and then also stand in a tuple, with the op `Concatenation`.
 A `*` that only the published side has counts the experts that one tensor of ours holds. Loading and saving
 are strict: a missing, unexpected or mis-shaped tensor is an error that names it and the nearest one.
@@ -39,6 +43,8 @@ from heedful.weights.ops import SAME, Alternating, MatrixTranspose, Op, Stacked
 
 Row = tuple[Any, ...]
 OWN_NAMES: list[Row] = [("**", "**")]  # of weights that are kept under our own names
+# Buffers that some programs write and no model needs.
+BUFFERS = ("*.rotary_emb.inv_freq", "*position_ids", "*.masked_bias", "rope_f*.weight")
 Slices = Mapping[str, tuple[int, int, int]]  # by our name: the axis that is cut, where it begins and ends
 
 
@@ -91,7 +97,10 @@ def expand_rows(rows: Iterable[Row]) -> list[_Pattern]:
             several = lambda names: names if isinstance(names, tuple) else (names,)
             out.append(_Pattern(several(theirs), several(ours), op))
         else:
-            out += [_Pattern((t,), (o,), op) for t, o in zip(braces(theirs), braces(ours), strict=True)]
+            left, right = braces(theirs), braces(ours)
+            count = max(len(left), len(right))
+            left, right = (names * count if len(names) == 1 else names for names in (left, right))
+            out += [_Pattern((t,), (o,), op) for t, o in zip(left, right, strict=True)]
     return out
 
 
@@ -125,6 +134,23 @@ def connect(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> list[Link]:
                 f"no row names our tensor {name!r}", hint=nearest(name, [o for p in table for o in p.ours])
             )
     return links
+
+
+def repeated_names(model: nn.Module, rows: Iterable[Row], links: Iterable[Link]) -> dict[str, str]:
+    """Names under which a file may repeat a tensor of an embedding or the head → the name it has there."""
+    first = {link.ours[0]: link.theirs[0] for link in links if len(link.ours) == len(link.theirs) == 1}
+    owner = {id(parameter): name for name, parameter in model.named_parameters()}
+    every, ends = model.named_parameters(remove_duplicate=False), ("embed", "target_embed", "head")
+    ours = {name: owner[id(p)] for name, p in every if name.split(".")[0] in ends}
+    table = getattr(model, "target_embed", None) or model.get_submodule("embed")  # of a head that is not here
+    ours.setdefault("head.out.weight", owner[id(table.get_parameter("token.weight"))])
+    repeats: dict[str, str] = {}
+    for pattern in expand_rows(rows):
+        if pattern.op == SAME and len(pattern.theirs) == len(pattern.ours) == 1:
+            for name, own in ours.items():
+                if own in first and (match := pattern.match(name)) is not None:
+                    repeats[_fill(pattern.theirs[0], match[0]) + match[1]] = first[own]
+    return {theirs: original for theirs, original in repeats.items() if theirs != original}
 
 
 def set_tensor(model: nn.Module, name: str, value: Tensor) -> None:
@@ -176,8 +202,9 @@ def fill_model(
     """
     ours = model_tensors(model)
     links = connect(rows, ours)
+    copies = repeated_names(model, rows, links) | dict(copies or {})
     names = {theirs: in_file(theirs, source.entries, prefix) for link in links for theirs in link.theirs}
-    for repeated, original in (copies or {}).items():
+    for repeated, original in copies.items():
         repeats = in_file(repeated, source.entries, prefix)  # a file may keep any one of a tensor's names
         absent = original in names and names[original] not in source.entries
         if absent and repeated not in names and repeats in source.entries:
@@ -185,7 +212,7 @@ def fill_model(
     origin = Origin(
         {a: b for a, b in names.items() if a != b}, {n: e.dtype for n, e in source.entries.items()}
     )
-    _check_names(names, source, copies or {}, drop, origin, prefix)
+    _check_names(names, source, copies, (*BUFFERS, *drop), origin, prefix)
     target = dtype or _main_dtype(source.entries[n] for n in names.values())
     for number, link in enumerate(links, 1):
         cut = slices is not None and not slices.keys().isdisjoint(link.ours)

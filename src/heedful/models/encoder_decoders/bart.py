@@ -112,6 +112,10 @@ def embed_scale(c: BartConfig) -> float:
     return c.dim**0.5 if c.scale_embed else 1.0
 
 
+TABLES: list[Row] = [
+    ("model.{encoder,decoder}.embed_tokens", "{embed,target_embed}.token"),
+    ("lm_head", "head.out"),
+]
 STACK_NAMES = [
     ("model.encoder.layers.*.self_attn.{q_proj,k_proj,v_proj,out_proj}", "encoder.*.attn.{q,k,v,o}"),
     ("model.encoder.layers.*.{fc1,fc2}", "encoder.*.ffn.{up,down}"),
@@ -133,16 +137,12 @@ BART_NAMES: list[Row] = [
 
 
 def bart_names(c: BartConfig) -> list[Row]:
-    own: list[Row] = [
-        ("model.{encoder,decoder}.embed_tokens", "{embed,target_embed}.token"), ("model.shared", "head.kept"),
-        ("lm_head", "head.out"),
-    ]  # fmt: skip
-    return [*([("model.shared", "embed.token")] if c.tied else own), *BART_NAMES]
+    return [("model.shared", "embed.token" if c.tied else "head.kept"), *TABLES, *BART_NAMES]
 
 
 def marian_names(c: MarianConfig) -> list[Row]:
-    source = "model.shared" if c.shared else "model.encoder.embed_tokens"
-    return [(source, "embed.token"), ("model.decoder.embed_tokens", "target_embed.token"), *STACK_NAMES]
+    one: Row = ("model.{shared,decoder.embed_tokens}", "embed.token")
+    return [*([one] if c.shared else []), *TABLES, *STACK_NAMES]
 
 
 KEYS = {
@@ -174,11 +174,6 @@ BART = declare(
     require={
         "normalize_before": (False,), "normalize_embedding": (True,),
         "static_position_embeddings": (False,), "add_final_layer_norm": (False,),
-    },
-    copies={
-        "lm_head.weight": "model.decoder.embed_tokens.weight",
-        "model.decoder.embed_tokens.weight": "model.shared.weight",
-        "model.encoder.embed_tokens.weight": "model.shared.weight",
     },
     drop=("*encoder.version", "*decoder.version"), paper="Lewis et al. 2020, arXiv 1910.13461",
 )  # fmt: skip

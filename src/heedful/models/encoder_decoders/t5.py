@@ -131,7 +131,7 @@ def t5_names(c: T5Config) -> list[Row]:
     """The encoder alone stands where an LM has its blocks."""
     ours = "blocks" if c.head == "none" else "encoder"
     return [
-        ("shared", "embed.token"),
+        ("{shared,encoder.embed_tokens,decoder.embed_tokens}", "embed.token"),
         *stack_names(c, "encoder", ours, 1),
         *stack_names(c, "decoder", "decoder", 2),
         ("decoder.block.*.layer.1.EncDecAttention.{q,k,v,o}", "decoder.*.cross.{q,k,v,o}"),
@@ -199,8 +199,6 @@ SMALL_1_1: dict[str, Any] = dict(
     layers=8, heads=6, head_dim=64, hidden=1024, gated=True, act="gelu_new", tied=False
 )
 
-REPEATED = ("lm_head", "encoder.embed_tokens", "decoder.embed_tokens")
-
 T5 = declare(
     "t5", T5Config, t5, names=t5_names, keys=KEYS, without=("act", "tied"),
     presets={
@@ -217,7 +215,6 @@ T5 = declare(
         "feed_forward_proj": "str", "dense_act_fn": "str", "is_gated_act": "bool",
         "tie_word_embeddings": "bool", "scale_decoder_outputs": "bool",
     },
-    copies={f"{name}.weight": "shared.weight" for name in REPEATED},
     drop=("*.EncDecAttention.relative_attention_bias.weight",), paper="Raffel et al. 2020, arXiv 1910.10683",
 )  # fmt: skip
 

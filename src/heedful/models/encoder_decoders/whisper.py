@@ -120,6 +120,7 @@ def whisper_names(c: WhisperConfig) -> list[Row]:
         ("model.encoder.embed_positions", "embed.position"),
         ("model.decoder.{embed_tokens,embed_positions}", "target_embed.{token,position}"),
         ("model.{encoder,decoder}.layer_norm", "{encoder,decoder}.norm"),
+        ("proj_out", "head.out"),
         *(
             row
             for side in ("encoder", "decoder")
@@ -157,6 +158,5 @@ WHISPER = declare(
     tiny=dict(hidden=48, bands=8, source_context=12, start_token=1), objective="translate", prefix="model",
     heads={"lm": "WhisperForConditionalGeneration", "none": "WhisperModel"},
     require={"tie_word_embeddings": (True,), "scale_embedding": (False,)},
-    copies={"proj_out.weight": "model.decoder.embed_tokens.weight"},
     paper="Radford et al. 2022, arXiv 2212.04356",
 )  # fmt: skip

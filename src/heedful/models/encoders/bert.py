@@ -132,9 +132,9 @@ def qkv_names(stem: str) -> Row:
 
 def out_names(stem: str, head: str, tied: bool) -> list[Row]:
     """The output matrix of masked words: a tied one is the embedding's, and its bias stands alone."""
-    if tied:
-        return [(f"{stem}.bias", f"{head}.out.bias")]
-    return [(f"{stem}.decoder", f"{head}.out"), (f"{stem}.bias", f"{head}.spare")]
+    bias = "out.bias" if tied else "spare"
+    rows: list[Row] = [(f"{stem}.decoder", f"{head}.out"), (f"{stem}.bias", f"{head}.{bias}")]
+    return rows[::-1] if tied else rows
 
 
 def bert_names(c: BertConfig, stem: str = "bert") -> list[Row]:
@@ -147,8 +147,7 @@ def bert_names(c: BertConfig, stem: str = "bert") -> list[Row]:
         ("cls.predictions.transform.{dense,LayerNorm}", f"{words}.{{dense,norm}}"),
         *out_names("cls.predictions", words, c.tied),
         ("cls.seq_relationship", "head.next.next" if c.head == "pretrain" else "head.next"),
-        ("classifier", "head.label"),
-        ("classifier", "head.tag"),
+        ("classifier", "head.{label,tag}"),
     ]
 
 
@@ -169,8 +168,7 @@ DISTILBERT_NAMES = [
     ("distilbert.transformer.layer.*.{sa,output}_layer_norm", "blocks.*.{attn,ffn}_norm"),
     ("vocab_{transform,layer_norm,projector}", "head.{dense,norm,out}"),
     ("pre_classifier", "head.pool.dense"),
-    ("classifier", "head.label"),
-    ("classifier", "head.tag"),
+    ("classifier", "head.{label,tag}"),
     ("qa_outputs", "head.span"),
 ]
 
@@ -233,11 +231,7 @@ BERT = declare(
     heads={"pretrain": "BertForPreTraining", "next": "BertForNextSentencePrediction"}
     | published_heads("Bert", words="mlm"),
     require=REQUIRE, infer=infer_bert,
-    copies={
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
-    drop=("*position_ids",), paper="Devlin et al. 2019, arXiv 1810.04805", gguf="bert",
+     paper="Devlin et al. 2019, arXiv 1810.04805", gguf="bert",
     gguf_names=BERT_GGUF_NAMES, gguf_head="none", gguf_read=lambda source: {"pooler": False},
     gguf_write=lambda c: {"bert.attention.causal": False},
     gguf_keys={
@@ -252,7 +246,6 @@ ERNIE = descend(
     presets={"ernie-2.0-base": dict(head="none"), "ernie-2.0-large": dict(**LARGE, head="none")},
     heads={kind: name.replace("Bert", "Ernie") for kind, name in BERT.heads.items()},
     require={**REQUIRE, "use_task_id": (None, False)}, fixed={"use_task_id": False},
-    copies={theirs: ours.replace("bert.", "ernie.") for theirs, ours in BERT.copies.items()},
     paper="Sun et al. 2019, arXiv 1907.12412",
 )  # fmt: skip
 
@@ -264,11 +257,7 @@ ROBERTA = declare(
     write=lambda c: {"max_position_embeddings": c.context + c.offset, "pad_token_id": c.offset - 1},
     reads={"pad_token_id": "int"},
     absent={"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12},
-    copies={
-        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
-    },
-    drop=("*position_ids",), paper="Liu et al. 2019, arXiv 1907.11692",
+     paper="Liu et al. 2019, arXiv 1907.11692",
 )  # fmt: skip
 
 XLM_ROBERTA = descend(
@@ -290,6 +279,5 @@ DISTILBERT = declare(
     without=("types", "norm_eps"),
     presets={"distilbert-base-uncased": {}}, objective="masked", prefix="distilbert",
     heads=published_heads("DistilBert", words="mlm"),
-    copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
-    drop=("*position_ids",), paper="Sanh et al. 2019, arXiv 1910.01108",
+     paper="Sanh et al. 2019, arXiv 1910.01108",
 )  # fmt: skip

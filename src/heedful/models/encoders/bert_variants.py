@@ -114,8 +114,7 @@ def albert_names(c: AlbertConfig) -> list[Row]:
         ("predictions.{dense,LayerNorm}", f"{words}.{{dense,norm}}"),
         *out_names("predictions", words, c.tied),
         ("sop_classifier.classifier", "head.next.next"),
-        ("classifier", "head.label"),
-        ("classifier", "head.tag"),
+        ("classifier", "head.{label,tag}"),
         ("qa_outputs", "head.span"),
     ]
     for n in range(c.groups * c.inner):
@@ -148,11 +147,7 @@ ALBERT = declare(
     absent={"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
     heads={"pretrain": "AlbertForPreTraining"} | published_heads("Albert", words="mlm"), require=REQUIRE,
     infer=infer_albert,
-    copies={
-        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
-        "predictions.decoder.bias": "predictions.bias",
-    },
-    drop=("*position_ids",), paper="Lan et al. 2020, arXiv 1909.11942",
+     paper="Lan et al. 2020, arXiv 1909.11942",
 )  # fmt: skip
 
 
@@ -187,15 +182,11 @@ NAMES = [
     qkv_names("electra"),
     ("electra.embeddings_project", "embed.project"),
     ("discriminator_predictions.{dense,dense_prediction}", "head.{dense,replaced}"),
+    ("generator_lm_head", "head.out"),
     ("classifier.{dense,out_proj}", "head.{pool.dense,label}"),
     ("classifier", "head.tag"),
 ]
-
-GENERATOR_NAMES = [
-    ("generator_predictions.{dense,LayerNorm}", "head.{dense,norm}"),
-    ("generator_lm_head", "head.out"),
-    *NAMES,
-]
+GENERATOR_NAMES = [("generator_predictions.{dense,LayerNorm}", "head.{dense,norm}"), *NAMES]
 
 
 ELECTRA = declare(
@@ -203,7 +194,7 @@ ELECTRA = declare(
     keys={**KEYS, "embedding_size": "table_dim"}, presets={"electra-small": {}}, tiny=dict(table_dim=16),
     objective="replaced", prefix="electra",
     heads={"detect": "ElectraForPreTraining"} | published_heads("Electra", words="mlm"), require=REQUIRE,
-    copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"}, drop=("*position_ids",),
+
     paper="Clark et al. 2020, arXiv 2003.10555",
 )  # fmt: skip
 
@@ -234,9 +225,5 @@ MPNET = descend(
     require={"relative_attention_num_buckets": (32,)}, fixed={"relative_attention_num_buckets": 32},
     read=lambda hf_config: {"context": hf_config["max_position_embeddings"] - 2},
     absent={"max_position_embeddings": 512, "layer_norm_eps": 1e-12},
-    copies={
-        "lm_head.decoder.weight": "mpnet.embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
-    },
     paper="Song et al. 2020, arXiv 2004.09297",
 )  # fmt: skip

@@ -118,9 +118,9 @@ def shared_names(c: DebertaConfig) -> list[Row]:
         ("deberta.encoder.rel_embeddings", "blocks.0.attn.distances.table"),
         (f"{masked}.{{dense,LayerNorm}}", "head.{dense,norm}"),
         *out_names(masked.removesuffix(".transform"), "head", c.tied),
+        ("cls.predictions.decoder.weight", "head.out.weight"),
         ("pooler.dense", "head.pool.dense"),
-        ("classifier", "head.label"),
-        ("classifier", "head.tag"),
+        ("classifier", "head.{label,tag}"),
     ]
 
 
@@ -197,7 +197,7 @@ COPIES = {
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 # The released files keep an unused table of positions, and v3's the discriminator that trained it.
-DROP = ("*position_ids", "*embeddings.position_embeddings.weight", "mask_predictions.*")
+DROP = ("*embeddings.position_embeddings.weight", "mask_predictions.*")
 READS = {
     "pos_att_type": "str | tuple[str, ...]", "max_relative_positions": "int", "norm_rel_ebd": "str",
     "position_buckets": "int",
@@ -207,13 +207,13 @@ DEBERTA = declare(
     "deberta", DebertaConfig, deberta, names=deberta_names, keys=DEBERTA_KEYS, presets={"deberta-base": {}},
     tiny=dict(far=6), objective="masked", prefix="deberta", heads=published_heads("Deberta", words="mlm"),
     require={"talking_head": (False,)}, read=read_deberta, write=write_deberta, infer=infer_deberta,
-    absent=ABSENT, copies=COPIES, drop=DROP, reads=READS, paper="He et al. 2021, arXiv 2006.03654",
+    absent=ABSENT, drop=DROP, reads=READS, paper="He et al. 2021, arXiv 2006.03654",
 )  # fmt: skip
 
 DEBERTA_V2 = declare(
     "deberta-v2", DebertaV2Config, deberta_v2, names=deberta_v2_names, keys=DEBERTA_V2_KEYS,
     presets={"deberta-v3-base": {}}, tiny=dict(buckets=8, conv=3), objective="masked", prefix="deberta",
     model_types=("deberta-v2",), heads=published_heads("DebertaV2", words="mlm"), read=read_deberta_v2,
-    write=write_deberta_v2, infer=infer_deberta, absent=ABSENT_V2, copies=COPIES, drop=DROP, reads=READS,
+    write=write_deberta_v2, infer=infer_deberta, absent=ABSENT_V2, drop=DROP, reads=READS,
     paper="He et al. 2023, arXiv 2111.09543",
 )  # fmt: skip

@@ -116,7 +116,6 @@ ROFORMER = descend(
     require={"rotary_value": (False,), "is_decoder": (False,), "add_cross_attention": (False,)},
     read=read_roformer, reads={"embedding_size": "int"}, write=lambda c: {"embedding_size": c.dim},
     infer=None,
-    copies={theirs: ours.replace("bert.", "roformer.") for theirs, ours in BERT.copies.items()},
     drop=("*embed_positions.weight",),
     paper="Su et al. 2021, arXiv 2104.09864",
 )  # fmt: skip
@@ -159,8 +158,7 @@ def nomic_bert_names(c: NomicBertConfig) -> list[Row]:
         ("cls.predictions.transform.{dense,layer_norm}", "head.{dense,norm}"),
         *out_names("cls.predictions", "head", c.tied),
         ("nomic_bert.pooler.dense", "head.pool.dense"),
-        ("classifier", "head.label"),
-        ("classifier", "head.tag"),
+        ("classifier", "head.{label,tag}"),
         ("qa_outputs", "head.span"),
     ]
 
@@ -198,10 +196,6 @@ NOMIC_BERT = declare(
         "rotary_emb_fraction": (1.0,), "rotary_emb_interleaved": (False,), "rotary_scaling_factor": (None,),
     },
     read=read_nomic_bert, reads={theirs: "int" if theirs.startswith("n_") else "float" for theirs in OLDER},
-    copies={
-        "cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
     gguf="nomic-bert", gguf_names=GGUF_NAMES, gguf_head="none",
     gguf_write=lambda c: {"nomic-bert.attention.causal": False},
     gguf_keys=gguf_keys("nomic-bert", NomicBertConfig) | {"tokenizer.ggml.token_type_count": "types"},
@@ -320,7 +314,7 @@ def write_modernbert_gguf(c: ModernBertConfig) -> dict[str, Any]:
 
 
 MODERNBERT = declare(
-    "modernbert", ModernBertConfig, modernbert, names=MODERNBERT_NAMES, 
+    "modernbert", ModernBertConfig, modernbert, names=MODERNBERT_NAMES,
     keys=dict(
         local_attention="window", hidden_activation="act", norm_eps="norm_eps", norm_bias="norm_bias",
         classifier_bias="head_bias", classifier_activation="head_act", decoder_bias="out_bias",
@@ -334,7 +328,7 @@ MODERNBERT = declare(
         "layer_types": "tuple[str, ...]", "global_attn_every_n_layers": "int", "rope_parameters": "dict",
         "global_rope_theta": "float", "local_rope_theta": "float",
     },
-    copies={"decoder.weight": "model.embeddings.tok_embeddings.weight"}, gguf="modern-bert",
+    gguf="modern-bert",
     gguf_names=MODERNBERT_GGUF_NAMES, gguf_head="none", gguf_read=read_modernbert_gguf,
     gguf_write=write_modernbert_gguf, paper="Warner et al. 2024, arXiv 2412.13663",
 )  # fmt: skip

@@ -172,8 +172,7 @@ OLMO_HYBRID = descend(
     heads={"lm": "OlmoHybridForCausalLM", "none": "OlmoHybridModel"},
     read=read_olmo_hybrid, write=write_olmo_hybrid, usual=no_token_ids,
     reads={"layer_types": "tuple[str, ...]", "rope_theta": "float | None"},
-    require={"hidden_act": ("silu", "swish")}, copies={**OLMO2.copies, **NORMS},
-    paper="Yang et al. 2025, arXiv 2412.06464",
+    require={"hidden_act": ("silu", "swish")}, copies=NORMS, paper="Yang et al. 2025, arXiv 2412.06464",
 )  # fmt: skip
 
 
@@ -264,7 +263,7 @@ QWEN3_5 = descend(
         "partial_rotary_factor": 0.25, "max_position_embeddings": 32768, "head_dim": 256,
         "num_attention_heads": 16, "hidden_size": 4096,
     },
-    drop=("*.rotary_emb.inv_freq", "mtp.*"), paper="Qwen Team 2026, Qwen3.5",
+    drop=("mtp.*",), paper="Qwen Team 2026, Qwen3.5",
 )  # fmt: skip
 
 QWEN3_NEXT = descend(

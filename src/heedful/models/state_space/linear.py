@@ -240,5 +240,5 @@ RWKV = declare(
         )
     },
     tiny=dict(hidden=48), heads={"lm": "RwkvForCausalLM", "none": "RwkvModel"}, prefix="rwkv",
-    copies={"head.weight": "rwkv.embeddings.weight"}, paper="Peng et al. 2023, arXiv 2305.13048",
+    paper="Peng et al. 2023, arXiv 2305.13048",
 )  # fmt: skip

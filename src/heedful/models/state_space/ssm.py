@@ -216,7 +216,7 @@ MAMBA = declare(
     require={"hidden_act": ("silu", "swish")}, fixed={"hidden_act": "silu"}, read=read_mamba,
     write=lambda c: {"expand": c.hidden // c.dim, "intermediate_size": c.hidden},
     absent={"num_hidden_layers": 32}, reads={"expand": "int", "time_step_rank": "int | str"},
-    copies={"lm_head.weight": "backbone.embeddings.weight"}, paper="Gu and Dao 2023, arXiv 2312.00752",
+    paper="Gu and Dao 2023, arXiv 2312.00752",
     gguf="mamba", gguf_names=mamba_gguf_names, gguf_keys=gguf_state_keys("mamba", time_step_rank="rank"),
     gguf_write=lambda c: gguf_limits("mamba"),
 )  # fmt: skip

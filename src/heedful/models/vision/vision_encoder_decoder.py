@@ -284,10 +284,6 @@ VISION = declare(
     fixed={"is_encoder_decoder": True, "tie_word_embeddings": False}, read=read_parts,
     reads={"encoder": "dict", "decoder": "dict"}, write=write_parts, merges=("encoder", "decoder"),
     infer=infer_kept_pooler,
-    copies={
-        "decoder.output_projection.weight": "decoder.model.decoder.embed_tokens.weight",
-        "decoder.lm_head.weight": "decoder.transformer.wte.weight",
-    },
-    drop=("*.attn.bias", "*.crossattention.bias", "*.masked_bias", "*._float_tensor"),
+    drop=("*.attn.bias", "*.crossattention.bias", "*._float_tensor"),
     paper="Dosovitskiy et al. 2021, arXiv 2010.11929; Li et al. 2023, arXiv 2109.10282",
 )  # fmt: skip

@@ -105,9 +105,6 @@ BLOOM = declare(
     tiny=dict(dim=30, heads=6), prefix="transformer", absent={"hidden_size": 64, "n_layer": 2, "n_head": 8},
     heads=published_heads("Bloom"),
     require={"apply_residual_connection_post_layernorm": (False,), "n_inner": (None,)},
-    copies={
-        "lm_head.weight": "transformer.word_embeddings.weight", "output.weight": "token_embd.weight",
-    },
     gguf="bloom", gguf_names=[("token_embd_norm", "embed.norm"), FUSED_QKV, *ROWS],
     gguf_write=lambda c: {"bloom.feed_forward_length": 4 * c.dim},
     paper="BigScience Workshop 2022, arXiv 2211.05100",
@@ -126,7 +123,7 @@ MPT = declare(
     write=lambda c: {"attn_config": {"clip_qkv": c.clip, "softmax_scale": c.score_scale}},
     require={"no_bias": (True,), "logit_scale": (None,), "expansion_ratio": (4,)},
     absent={"vocab_size": 50368, "d_model": 2048, "n_layers": 24, "n_heads": 16},
-    copies={"lm_head.weight": "transformer.wte.weight", "output.weight": "token_embd.weight"}, gguf="mpt",
+    gguf="mpt",
     gguf_names=[FUSED_QKV, *ROWS],
     gguf_write=lambda c: {
         "mpt.feed_forward_length": 4 * c.dim, "mpt.attention.max_alibi_bias": 8.0

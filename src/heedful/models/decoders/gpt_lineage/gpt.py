@@ -138,7 +138,7 @@ GPT = declare(
         "lm": "OpenAIGPTLMHeadModel", "classify": "OpenAIGPTForSequenceClassification",
         "none": "OpenAIGPTModel",
     },
-    copies={"lm_head.weight": "transformer.tokens_embed.weight"}, drop=("*.attn.bias", "*position_ids"),
+    drop=("*.attn.bias",),
 )  # fmt: skip
 
 
@@ -160,8 +160,7 @@ GPT2 = declare(
         "tag": "GPT2ForTokenClassification", "span": "GPT2ForQuestionAnswering", "none": "GPT2Model",
     },
     require={"add_cross_attention": (False,)},
-    copies={"lm_head.weight": "transformer.wte.weight", "output.weight": "token_embd.weight"},
-    drop=("*.attn.bias", "*.attn.masked_bias"), gguf="gpt2",
+    drop=("*.attn.bias",), gguf="gpt2",
     gguf_names=[("position_embd", "embed.position"), FUSED_QKV, *ROWS],
     paper="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
 )  # fmt: skip
@@ -170,7 +169,7 @@ GPT3 = declare(
     "gpt3", GPT3Config, gpt3, names=GPT2_NAMES, keys={**GPT2.keys, "window": "window"}, presets={"gpt3": {}},
     tiny=dict(window=4), prefix="transformer", heads={"lm": "GPT3LMHeadModel", "none": "GPT3Model"},
     model_types=(),
-    copies=GPT2.copies, paper="Brown et al. 2020, arXiv 2005.14165",
+    paper="Brown et al. 2020, arXiv 2005.14165",
 )  # fmt: skip
 
 
@@ -303,7 +302,7 @@ SIZES: dict[str, tuple[int, int, int]] = {  # dim, layers, heads
 }  # fmt: skip
 
 OPT = declare(
-    "opt", OPTConfig, opt, names=NAMES, 
+    "opt", OPTConfig, opt, names=NAMES,
     keys=dict(
         word_embed_proj_dim="table_dim", ffn_dim="hidden", activation_function="act", dropout="dropout",
         do_layer_norm_before="norm_first", enable_bias="bias", _remove_final_layer_norm="no_last_norm",
@@ -314,6 +313,5 @@ OPT = declare(
     },
     tiny=dict(hidden=48), prefix="model", heads=published_heads("OPT", "tag"),
     require={"layer_norm_elementwise_affine": (True,)},
-    copies={"lm_head.weight": "model.decoder.embed_tokens.weight"},
     paper="Zhang et al. 2022, arXiv 2205.01068",
 )  # fmt: skip

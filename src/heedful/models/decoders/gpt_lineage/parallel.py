@@ -142,8 +142,8 @@ KEYS = {
 GPTJ = declare(
     "gptj", GPTJConfig, gptj, names=gptj_names, keys=KEYS, presets={"gpt-j-6b": {}},
     tiny=dict(hidden=48, rope_dim=4), prefix="transformer", heads=published_heads("GPTJ", "tag"),
-    require={"scale_attn_weights": (True,)}, copies={"lm_head.weight": "transformer.wte.weight"},
-    drop=("*.attn.bias", "*.attn.masked_bias", "*.attn.embed_positions"),
+    require={"scale_attn_weights": (True,)},
+    drop=("*.attn.bias", "*.attn.embed_positions"),
     paper="Wang and Komatsuzaki 2021, GPT-J-6B",
 )  # fmt: skip
 
@@ -202,6 +202,7 @@ def neox_names(c: NeoXConfig) -> list[Row]:
         (f"{theirs}.{{input,post_attention}}_layernorm", "blocks.*.{attn,ffn}_norm"),
         ("gpt_neox.final_layer_norm", "blocks.norm"),
         ("{embed_out,score,classifier,qa_outputs}", "head.{out,label,tag,span}"),
+        ("lm_head", "head.out"),
     ]
 
 
@@ -214,7 +215,7 @@ VOCABULARIES = {"6.9b": 50432, "12b": 50688}  # padded further, the larger the m
 
 
 NEOX = declare(
-    "gpt-neox", NeoXConfig, neox, names=neox_names, 
+    "gpt-neox", NeoXConfig, neox, names=neox_names,
     keys=dict(
         layer_norm_eps="norm_eps", use_parallel_residual="parallel", hidden_dropout="dropout",
         attention_dropout="dropout",
@@ -232,9 +233,7 @@ NEOX = declare(
     absent={
         "max_position_embeddings": 2048, "hidden_size": 6144, "num_attention_heads": 64, "rotary_pct": 0.25,
     },
-    copies={"lm_head.weight": "embed_out.weight", "embed_out.weight": "gpt_neox.embed_in.weight",
-            "output.weight": "token_embd.weight"},
-    drop=("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"), gguf="gptneox",
+    drop=("*.attention.bias",), gguf="gptneox",
     gguf_names=[FUSED_QKV, *ROWS], gguf_tensors={"bias": ("blk.0.attn_qkv.bias", True, False)},
     paper="Black et al. 2022, arXiv 2204.06745",
 )  # fmt: skip
@@ -348,9 +347,6 @@ FALCON = declare(
     reads={
         "new_decoder_architecture": "bool", "multi_query": "bool", "parallel_attn": "bool",
         "num_kv_heads": "int", "num_ln_in_parallel_attn": "int",
-    },
-    copies={
-        "lm_head.weight": "transformer.word_embeddings.weight", "output.weight": "token_embd.weight"
     },
     gguf="falcon", gguf_names=falcon_gguf_names,
     gguf_tensors={"norms": ("blk.0.attn_norm_2.weight", 2, 1), "bias": ("blk.0.attn_qkv.bias", True, False)},

@@ -161,8 +161,8 @@ def write_deepseek_v2(c: DeepSeekV2Config) -> dict[str, Any]:
 
 
 def drop(c: DeepSeekV2Config) -> list[str]:
-    """Layers after the last one, which predict later tokens (V3 §2.2), and old tables of angles."""
-    return ["*.rotary_emb.inv_freq", *(f"model.layers.{c.layers + i}.*" for i in range(c.mtp))]
+    """Layers after the last one, which predict later tokens (V3 §2.2)."""
+    return [f"model.layers.{c.layers + i}.*" for i in range(c.mtp)]
 
 
 YARN_V2 = YarnScaling(40.0, 4096, mscale=0.707, mscale_all_dim=0.707)
@@ -194,7 +194,7 @@ DEEPSEEK_V2 = declare(
         "routed_scaling_factor": 1.0, "max_position_embeddings": 2048,
     },
     reads={"q_lora_rank": "int | None", "num_key_value_heads": "int", "n_group": "int", "topk_group": "int"},
-    copies={"lm_head.weight": "model.embed_tokens.weight"}, paper="DeepSeek-AI 2024, arXiv 2405.04434",
+    paper="DeepSeek-AI 2024, arXiv 2405.04434",
 )  # fmt: skip
 
 DEEPSEEK_V3 = descend(

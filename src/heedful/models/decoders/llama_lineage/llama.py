@@ -171,8 +171,7 @@ LLAMA = declare(
         ),
     },
     tiny=dict(kv_heads=2, hidden=48), prefix="model", heads=published_heads("Llama"),
-    copies={"lm_head.weight": "model.embed_tokens.weight", "output.weight": "token_embd.weight"},
-    drop=("*.rotary_emb.inv_freq", "rope_freqs.weight"), gguf="llama", gguf_names=llama_gguf_names,
+    gguf="llama", gguf_names=llama_gguf_names,
     gguf_tensors={
         "bias": ("blk.0.attn_q.bias", True, False), "ffn_bias": ("blk.0.ffn_up.bias", True, False),
     },

@@ -135,7 +135,6 @@ PHI3 = descend(
     heads=published_heads("Phi3", "span"), require={},
     usual=no_token_ids, reads={"original_max_position_embeddings": "int"}, write=write_phi3,
     absent={"max_position_embeddings": 4096, "hidden_size": 3072, "num_attention_heads": 32},
-    drop=("*.rotary_emb.inv_freq", "rope_factors_*.weight"),
     gguf="phi3", gguf_names=[FUSED_QKV, ("blk.*.ffn_up", GATE_UP, Fused()), *ROWS],
     gguf_keys=gguf_keys("phi3", Phi3Config, "window"), gguf_read=read_phi3_gguf,
     gguf_write=lambda c: {"phi3.attention.sliding_window": c.window or 0},

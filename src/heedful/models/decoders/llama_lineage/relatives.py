@@ -184,7 +184,7 @@ NEMOTRON = descend(
     },
     heads=published_heads("Nemotron"),
     absent={
-        "hidden_size": 6144, "num_attention_heads": 48, 
+        "hidden_size": 6144, "num_attention_heads": 48,
         "intermediate_size": 24576, "partial_rotary_factor": 0.5,
     },
     gguf="nemotron", gguf_names=[(*row, MinusOne()) if "norm.weight" in row[1] else row for row in ROWS],
@@ -361,7 +361,7 @@ COHERE2 = descend(
     tiny=dict(window=4, local=(0,), qk_norm=False),
     heads={"lm": "Cohere2ForCausalLM", "none": "Cohere2Model"},
     absent={
-        "hidden_size": 8192, "num_hidden_layers": 40, "num_attention_heads": 64, 
+        "hidden_size": 8192, "num_hidden_layers": 40, "num_attention_heads": 64,
         "intermediate_size": 22528, "logit_scale": 0.0625,
     },
     gguf="cohere2", gguf_tensors={}, paper="Cohere 2025, arXiv 2504.00698",

@@ -96,7 +96,6 @@ LONGFORMER = descend(
         "max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12, "vocab_size": 30522,
         "attention_window": 512, "num_hidden_layers": 12,
     },
-    copies={theirs: ours.replace("roberta", "longformer") for theirs, ours in ROBERTA.copies.items()},
     paper="Beltagy et al. 2020, arXiv 2004.05150",
 )  # fmt: skip
 

@@ -152,7 +152,7 @@ def test_what_published_names_would_tell_is_kept_with_the_rounded_weights(
     assert skeleton(tmp_path / "saved").config == model.config
 
 
-@pytest.mark.parametrize("family", ["bert", "cnn", "gpt2", "llama"])
+@pytest.mark.parametrize("family", ["bert", "cnn", "gpt2", "llama", "rnnsearch"])
 def test_a_table_that_a_head_shares_is_one_after_rounding_tables_too(family: str, tmp_path: Path) -> None:
     model = heedful.quantize(tiny(family), "int8", tables=True)
     assert size(model) < size(heedful.quantize(tiny(family), "int8")) + 1

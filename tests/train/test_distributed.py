@@ -40,16 +40,20 @@ def job(name: str, family: str = "gpt2", purpose: str = "next_token", **more: An
 
 # Odd rows fall unevenly on two processes; of a batch of one row, one process has nothing at all.
 EQUAL = [
-    job("double", settings={"steps": 12}),
-    job("single", double=False, settings={"steps": 12}),
-    job("translate", "transformer", "translate", batch=7, settings={"steps": 6, "accumulate": 3}),
+    job("single", double=False, settings={"steps": 4}),
+    job("translate", "transformer", "translate", batch=7, settings={"steps": 4, "accumulate": 3}),
     job("experts", "deepseek-v2", batch=5, settings={"steps": 4}),
     job("two terms", "bert", "masked_and_next", batch=7, settings={"steps": 4}),
-    job("one row", batch=1, settings={"steps": 6}),
-    job("muon", settings={"steps": 8, "optimiser": "muon"}),
+    job("one row", batch=1, settings={"steps": 4}),
+    job("muon", settings={"steps": 4, "optimiser": "muon"}),
     # Without biases: that of keys has no gradient but rounding, which Adafactor makes as large as any other.
-    job("adafactor", "llama", settings={"steps": 8, "optimiser": "adafactor"}),
+    job("adafactor", "llama", settings={"steps": 4, "optimiser": "adafactor"}),
 ]
+
+
+def kinds(one: Job) -> tuple[str, ...]:
+    """Copies of a model take the optimiser's step as one process does; shards are put together for it."""
+    return ("fsdp",) if "optimiser" in one["settings"] else KINDS
 
 
 def port() -> int:
@@ -96,17 +100,14 @@ def ran(tmp_path_factory: pytest.TempPathFactory, files: dict[str, Path]) -> Cal
 
 def all_jobs(where: Path, files: dict[str, str]) -> list[Job]:
     steady = {"schedule": "constant", "ema": 0.9}
-    parts = (
-        ("whole", "whole", 6), ("begun", "parts", 3), ("parts", "parts", 6), ("left", "left", 3),
-        ("handed", "handed", 3),
-    )  # fmt: skip
+    parts = (("whole", "whole", 6), ("begun", "parts", 3), ("parts", "parts", 6), ("left", "left", 3))
     jobs: list[Job] = []
     for kind in KINDS:
-        jobs += [one | {"name": f"{kind} {one['name']}", "kind": kind} for one in EQUAL]
+        jobs += [one | {"name": f"{kind} {one['name']}", "kind": kind} for one in EQUAL if kind in kinds(one)]
         for name, folder, steps in parts:
             settings = steady | {"steps": steps, "folder": str(where / kind / folder), "resume": True}
             jobs.append(job(f"{kind} {name}", kind=kind, settings=settings))
-        for optimiser in ("muon", "adafactor"):
+        for optimiser in ("muon", "adafactor") if kind == "fsdp" else ():
             for name, steps in (("begun", 3), ("ended", 6), ("straight", 6)):
                 folder = str(where / kind / optimiser / ("straight" if name == "straight" else "parts"))
                 settings = {"schedule": "constant", "steps": steps, "folder": folder, "resume": True}
@@ -140,7 +141,7 @@ def test_two_processes_equal_one(
     one: Job, ran: Callable[[str], Path], files: dict[str, Path], tmp_path: Path
 ) -> None:
     told, weights = alone(one, files, tmp_path)
-    for kind in KINDS:
+    for kind in kinds(one):
         theirs, shared = results(ran(f"{kind} {one['name']}"))
         assert len(theirs["losses"]) == len(told["losses"]) == one["settings"].get("steps", 50)
         assert theirs["losses"] == pytest.approx(told["losses"], abs=1e-5)
@@ -173,12 +174,9 @@ def check_same_bytes(one: Path, two: Path, names: set[str]) -> None:
 
 
 @pytest.mark.parametrize("optimiser", ["muon", "adafactor"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_two_processes_go_on_exactly_with_any_optimiser(
-    kind: str, optimiser: str, ran: Callable[[str], Path]
-) -> None:
-    one, two = (ran(kind) / optimiser / f / "checkpoints" / "step-000006" for f in ("straight", "parts"))
-    check_same_bytes(one, two, FILES[kind] - {"ema.safetensors"})
+def test_shards_of_any_optimiser_go_on_exactly(optimiser: str, ran: Callable[[str], Path]) -> None:
+    one, two = (ran("fsdp") / optimiser / f / "checkpoints" / "step-000006" for f in ("straight", "parts"))
+    check_same_bytes(one, two, FILES["fsdp"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -196,7 +194,8 @@ def test_one_goes_on_with_what_two_began(
 ) -> None:
     settings = {"schedule": "constant", "ema": 0.9, "steps": 6}
     _, weights = alone(job("straight", settings=settings), files, tmp_path)
-    again = settings | {"folder": str(ran(kind) / "left"), "resume": True}
+    folder = shutil.copytree(ran(kind) / "left", tmp_path / "left")
+    again = settings | {"folder": str(folder), "resume": True}
     _, resumed = alone(job("resumed", settings=again), files, tmp_path)
     assert furthest(resumed, weights) < 1e-10
 
@@ -230,7 +229,7 @@ def test_three_go_on_with_the_shards_of_two(
 ) -> None:
     settings = {"schedule": "constant", "ema": 0.9, "steps": 6}
     _, weights = alone(job("straight", settings=settings), files, tmp_path)
-    folder = shutil.copytree(ran("fsdp") / "handed", tmp_path / "handed")
+    folder = shutil.copytree(ran("fsdp") / "left", tmp_path / "left")
     again = settings | {"folder": str(folder), "resume": True}
     told = {"files": {k: str(v) for k, v in files.items()}, "out": str(tmp_path)}
     launch([job("three", kind="fsdp", settings=again) | told], tmp_path, world=3)

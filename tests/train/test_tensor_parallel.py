@@ -1,4 +1,8 @@
-"""Two and four processes that hold slices of a model compute what one computes with the whole."""
+"""Two and four processes that hold slices of a model compute what one computes with the whole.
+
+The core run starts two processes once, for four families. All families, four processes, and slices that are
+sharded once more run under `make test-all`.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +26,20 @@ from tests.refusal import refused
 from tests.train import toys
 from tests.train.test_distributed import launch, once
 
-# Attention with fewer key heads than processes; a shared bias and cross-attention; latents, experts.
-QUICK = ("llama", "t5", "deepseek-v2")
+
+def marks(is_quick: bool) -> Any:
+    return () if is_quick else pytest.mark.slow
+
+
+# Attention; fewer key heads than processes; a shared bias and cross-attention; latents and experts.
+QUICK = ("llama", "palm", "t5", "deepseek-v2")
 RECURRENT = ("rnn", "lstm", "gru", "seq2seq", "rnnsearch", "luong", "bilstm")
 REFUSED = (*RECURRENT, "s4", "mamba", "mamba2", "falcon-mamba", "rwkv")
 # Keys that are normalised together cannot be fewer than the processes.
 ONLY_TWO = ("olmo2", "olmo3", "olmoe", "olmo-hybrid")
 SPLIT = [name for name in FAMILIES if name not in REFUSED]
 CASES = [
-    pytest.param(name, count, marks=() if name in QUICK else pytest.mark.slow, id=f"{name}-{count}")
+    pytest.param(name, count, marks=marks(name in QUICK and count == 2), id=f"{name}-{count}")
     for name in SPLIT
     for count in (2, 4)
     if count == 2 or name not in ONLY_TWO
@@ -48,32 +57,33 @@ KEPT = {
 # Runs of tiny models with other settings: the name, the family, the processes, the settings.
 RUNS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "sharded twice": ("gpt2", 2, {"ema": 0.9, "accumulate": 2, "checkpointing": True, "folder": "twice"}),
-    "one copy": ("gpt2", 4, {"ema": 0.9, "folder": "once"}),
+    "one copy": ("gpt2", 2, {"ema": 0.9, "folder": "once"}),
     "muon": ("gpt2", 2, {"optimiser": "muon"}),
     "adafactor": ("llama", 2, {"optimiser": "adafactor"}),
-    "adapter": ("llama", 4, {"lora": 2}),
+    "adapter": ("llama", 2, {"lora": 2}),
 }
+FOUR = "sharded twice"  # the run that needs four processes: two copies of two slices
 Measured = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory, files: dict[str, Path]) -> Measured:
-    """What four processes measured, in one start for the quick families and another for all the others."""
+    """What the processes measured: two in the core run, four for all that is slow."""
 
     def of(name: str, count: int = 0) -> dict[str, Any]:
-        quick = name in QUICK or name in RUNS
+        quick = name != FOUR and (name in RUNS or (name in QUICK and count == 2))
         with once(tmp_path_factory, f"split-{quick}") as (where, is_new):
             if is_new:
-                cases = [p.values for p in CASES if (p.values[0] in QUICK) == quick]
+                cases = [p.values for p in CASES if (p.marks == ()) == quick]
                 jobs: list[dict[str, Any]] = [{"name": f"{f}-{n}", "family": f, "count": n} for f, n in cases]
-                for run, (family, processes, settings) in RUNS.items() if quick else ():
+                for run, (family, processes, settings) in RUNS.items():
                     own = {"folder": str(where / settings["folder"])} if "folder" in settings else {}
-                    jobs.append(
-                        {"name": run, "family": family, "count": processes, "settings": settings | own}
-                    )
+                    if (run != FOUR) == quick:
+                        one = {"name": run, "family": family, "count": processes, "settings": settings | own}
+                        jobs.append(one)
                 texts = {k: str(v) for k, v in files.items()}
                 jobs = [job | {"files": texts, "out": str(where)} for job in jobs]
-                launch(jobs, where, world=4, module="tests.train.split")
+                launch(jobs, where, world=2 if quick else 4, module="tests.train.split")
         results = (where / f"{name}-{count}.json" if count else where / f"{name}.json").read_text()
         return dict(json.loads(results)) | {"out": where}
 
@@ -91,7 +101,7 @@ def test_processes_that_share_a_model_equal_one(name: str, count: int, measured:
             assert found[kind][0] == found[kind][1]
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", [pytest.param(run, marks=marks(run != FOUR)) for run in RUNS])
 def test_other_settings_of_training_do_the_same_in_slices(run: str, measured: Measured) -> None:
     found = measured(run)
     assert found["step"] < 1e-10

@@ -17,43 +17,32 @@ def python(code: str, *arguments: str) -> str:
     return run.stdout.strip()
 
 
-def test_importing_the_package_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, heedful;"
-        "print([m for m in ('torch', 'numpy', 'tokenizers', 'typer') if m in sys.modules])"
-    )
-    assert python(code) == "[]"
+STAGES = """
+import sys
+
+def report(*names):
+    print(sorted(sys.modules.keys() & set(names)))
+
+import heedful
+report('torch', 'numpy', 'tokenizers', 'typer')
+heedful.load, heedful.build, heedful.Watch
+report('transformers', 'gguf', 'sentencepiece', 'huggingface_hub', 'numba', 'torch._dynamo')
+from heedful.cli import main
+try: main(['classify', 'Great fun.'])
+except SystemExit as end: assert not end.code
+tasks = ('text_generation', 'question_answering')
+report('torch._dynamo', 'numba', 'yaml', 'rich.progress', 'heedful.decode.loop', 'heedful.view',
+       'heedful.tasks.likelihood', *(f'heedful.tasks.pipelines.{name}' for name in tasks))
+for name in sys.argv[1:]: heedful.load(name)
+report('torch._dynamo', 'sympy', 'numba', 'transformers')
+"""
 
 
-def test_loading_a_model_never_imports_what_only_some_need() -> None:
-    code = (
-        "import sys, heedful; heedful.load, heedful.build, heedful.Watch;"
-        "rare = ('transformers', 'gguf', 'sentencepiece', 'huggingface_hub', 'numba', 'torch._dynamo');"
-        "print([m for m in rare if m in sys.modules])"
-    )
-    assert python(code) == "[]"
-
-
-def test_opening_the_bundled_models_never_imports_a_compiler() -> None:
+def test_importing_loading_and_classifying_import_nothing_that_they_do_not_need() -> None:
     names = [name for name, path in bundled_models().items() if (path / "config.json").is_file()]
-    code = (
-        "import sys, heedful\nfor name in sys.argv[1:]: heedful.load(name)\n"
-        "print([m for m in ('torch._dynamo', 'sympy', 'numba', 'transformers') if m in sys.modules])"
-    )
     assert names
-    assert python(code, *names) == "[]"
-
-
-def test_classifying_imports_no_task_but_its_own() -> None:
-    code = (
-        "import sys\nfrom heedful.cli import main\n"
-        "try: main(['classify', 'Great fun.'])\nexcept SystemExit as end: assert not end.code\n"
-        "rare = ('torch._dynamo', 'numba', 'yaml', 'rich.progress', 'heedful.decode.loop', 'heedful.view',"
-        " 'heedful.tasks.likelihood', 'heedful.tasks.pipelines.text_generation',"
-        " 'heedful.tasks.pipelines.question_answering')\n"
-        "print([m for m in rare if m in sys.modules])"
-    )
-    assert python(code).splitlines()[-1] == "[]"
+    printed = python(STAGES, *names).splitlines()
+    assert [line for line in printed if line.startswith("[")] == ["[]"] * 4, printed
 
 
 def test_loading_holds_the_weights_once(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from heedful import Watch
 from heedful.interp.observe.show import ValueRow, value_rows
 from heedful.models import FAMILIES
 from heedful.models.value_names import MEANINGS, value_meaning
 from heedful.weights.loading import assemble
-from tests.properties.tiny import ALL
+from tests.properties.tiny import ALL, ids, run, tiny
 
 PAGE = Path(__file__).parents[1] / "docs" / "names.md"
 SHOWN = {  # family → the layers that are built of its first preset
@@ -39,9 +40,11 @@ This page is written by `python -m tests.test_names_page`.
 
 @functools.cache
 def names_of(family: str) -> tuple[str, ...]:
-    """Return the names of a tiny model that has no weights."""
-    with torch.device("meta"):
-        return tuple(assemble(FAMILIES[family], FAMILIES[family].tiny).eval().names())
+    """Return the names of the values that a pass of a tiny model shows."""
+    model, watch = tiny(family), Watch("*")
+    with torch.no_grad():
+        run(model, ids(model, 1, 5), watch=watch)
+    return tuple(watch)
 
 
 def family_rows(family: str) -> list[ValueRow]:

@@ -48,7 +48,7 @@ from heedful.train.fit import fit
 from heedful.train.objectives import objective
 from heedful.weights.adapters import load_adapter, lora, merge, save_adapter
 from tests.properties import tiny as small
-from tests.properties.tiny import ALL, ENCODERS, GENERATORS, SEQ2SEQS
+from tests.properties.tiny import ALL, ENCODERS, GENERATORS, SEQ2SEQS, by_kinds, by_parts
 from tests.refusal import refused
 from tests.train import toys
 from tests.train.test_matrix import Same
@@ -119,7 +119,7 @@ def test_bfloat16_products_let_a_loss_fall(family: str, files: Files) -> None:
     assert falls(found), found
 
 
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize("family", by_kinds(ALL))
 def test_bfloat16_products_are_the_same_where_layers_are_recomputed(family: str, files: Files) -> None:
     plain, again = (
         losses(learner(family), files, dtype="bfloat16", steps=2, checkpointing=checkpointing)
@@ -128,7 +128,7 @@ def test_bfloat16_products_are_the_same_where_layers_are_recomputed(family: str,
     assert again == pytest.approx(plain, rel=1e-3)
 
 
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize("family", by_kinds(ALL))
 def test_bfloat16_products_let_adapters_learn(family: str, files: Files) -> None:
     model = learner(family)
     lora(model, rank=4)
@@ -136,7 +136,7 @@ def test_bfloat16_products_let_adapters_learn(family: str, files: Files) -> None
     assert falls(found), found
 
 
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize("family", by_kinds(ALL))
 def test_accumulated_parts_take_the_step_of_the_whole_batch(family: str, files: Files) -> None:
     found = []
     for parts in (1, 2):
@@ -149,7 +149,7 @@ def test_accumulated_parts_take_the_step_of_the_whole_batch(family: str, files: 
         assert (whole - summed).abs().max() <= 1e-7
 
 
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize("family", by_kinds(ALL))
 def test_a_run_that_goes_on_ends_with_the_same_bytes(family: str, files: Files, tmp_path: Path) -> None:
     """With dropout: step k draws the same noise whether or not the run was interrupted."""
     for name, parts in (("whole", [2]), ("parts", [1, 2])):
@@ -184,7 +184,7 @@ def test_a_folder_in_fewer_bits_gives_the_same_logits(
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize("family", by_parts(ALL))
 def test_every_mode_writes_alike_in_fewer_bits(family: str, dtype: torch.dtype) -> None:
     model = tiny(family, dtype)
     report = check(model, tokens=6, fast=None if family in ENCODERS else heedful.fast(model))
@@ -256,7 +256,7 @@ def test_a_quantised_model_is_near_the_exact_one_and_its_folder_gives_it_back(
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-@pytest.mark.parametrize("family", [f for f in GENERATORS if f in ROUNDED])
+@pytest.mark.parametrize("family", by_kinds(f for f in GENERATORS if f in ROUNDED))
 def test_a_quantised_model_in_bfloat16_writes_alike_in_every_mode(family: str, kind: str) -> None:
     model = heedful.quantize(tiny(family, torch.bfloat16), kind)
     report = check(model, tokens=6)

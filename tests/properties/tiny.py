@@ -18,13 +18,18 @@ from heedful.nn.init import initialise
 from heedful.weights.loading import assemble
 
 ALL = sorted(FAMILIES)
-# A family is asked once, on meta, what it is; nothing here knows one by name.
+# A family is asked once what it is; nothing here knows one by name.
+
+
+@functools.cache
+def outline(family: str) -> Model:
+    """A tiny model that is only looked at."""
+    return assemble(FAMILIES[family], FAMILIES[family].tiny)
 
 
 @functools.cache
 def shape_of(family: str) -> str:
-    with torch.device("meta"):
-        model = assemble(FAMILIES[family], FAMILIES[family].tiny)
+    model = outline(family)
     if isinstance(model, Seq2Seq):
         return "seq2seq"
     assert isinstance(model, LM)
@@ -40,10 +45,8 @@ GENERATORS = [f for f in ALL if shape_of(f) != "encoder"]
 @functools.cache
 def joints_of(family: str) -> frozenset[tuple[str, ...]]:
     """Which part stands where in which other one, and which weights each has, in models of this kind."""
-    with torch.device("meta"):
-        model = assemble(FAMILIES[family], FAMILIES[family].tiny)
     found: set[tuple[str, ...]] = set()
-    for part in model.modules():
+    for part in outline(family).modules():
         kind = type(part).__qualname__
         found |= {(kind, name) for name, _ in part.named_parameters(recurse=False)}
         for name, child in part.named_children():
@@ -95,9 +98,9 @@ def by_kinds(families: Iterable[str]) -> list[Any]:
 
 def loops(family: str) -> bool:
     """Whether a part walks over time in Python, which a compiler would unroll."""
-    with torch.device("meta"):
-        model = assemble(FAMILIES[family], FAMILIES[family].tiny)
-    return any(type(m).__module__.endswith(("nn.recurrent", "nn.additive")) for m in model.modules())
+    return any(
+        type(m).__module__.endswith(("nn.recurrent", "nn.additive")) for m in outline(family).modules()
+    )
 
 
 TRANSFORMERS = [f for f in ALL if not loops(f)]

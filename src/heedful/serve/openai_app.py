@@ -20,12 +20,12 @@ from starlette.routing import Route
 
 import heedful
 from heedful.serve.engine import Engine
-from heedful.serve.generation_routes import generate_response, read_chat, read_completion
+from heedful.serve.generation_routes import read_chat, read_completion
 from heedful.serve.guard import AccessRules, Guard
 from heedful.serve.http_connection import http_config
 from heedful.serve.json_response import Json
 from heedful.serve.openai_errors import Gone, OpenAIError, as_openai_error, unknown_model
-from heedful.serve.openai_responses import Chat, Completion
+from heedful.serve.openai_responses import answer_request
 from heedful.serve.openai_server import Limits, ServedModel, Server
 from heedful.serve.task_routes import (
     read_answer,
@@ -35,14 +35,7 @@ from heedful.serve.task_routes import (
     read_tag,
     read_translate,
 )
-from heedful.serve.text_routes import (
-    answer_texts,
-    detokenize,
-    read_embeddings,
-    read_rerank,
-    tokenize,
-    tokenizer_info,
-)
+from heedful.serve.text_routes import detokenize, read_embeddings, read_rerank, tokenize, tokenizer_info
 
 log = logging.getLogger("heedful.serve")
 # The engine gives up the interpreter's lock in every operation of torch; the event loop, which then writes
@@ -61,23 +54,19 @@ def create_openai_app(models: Sequence[ServedModel], *, queue: int = 64, limits:
     counted.running.read = lambda: len(engine.running)
     counted.waiting.read = lambda: engine.waiting
     counted.cache_usage.read = lambda: max((one.usage for one in slots), default=0.0)  # of the fullest batch
-    rerank = partial(answer_texts, read=read_rerank)
+    readers = {
+        "/v1/completions": read_completion, "/v1/chat/completions": read_chat,
+        "/v1/embeddings": read_embeddings,
+        "/rerank": read_rerank, "/v1/rerank": read_rerank, "/v2/rerank": read_rerank,
+        "/classify": read_classify, "/predict": read_predict, "/v1/tag": read_tag, "/v1/answer": read_answer,
+        "/v1/summarize": read_summarize, "/v1/translate": read_translate,
+    }  # fmt: skip
     table: list[tuple[str, str, Handler]] = [
         ("GET", "/health", health), ("GET", "/v1/health", health), ("GET", "/version", version),
         ("GET", "/v1/models", list_models), ("GET", "/v1/models/{id:path}", one_model),
-        ("POST", "/v1/completions", partial(generate_response, read=read_completion, shape=Completion())),
-        ("POST", "/v1/chat/completions", partial(generate_response, read=read_chat, shape=Chat())),
-        ("POST", "/v1/embeddings", partial(answer_texts, read=read_embeddings)),
-        ("POST", "/classify", partial(answer_texts, read=read_classify)),
-        ("POST", "/predict", partial(answer_texts, read=read_predict)),
-        ("POST", "/v1/tag", partial(answer_texts, read=read_tag)),
-        ("POST", "/v1/answer", partial(answer_texts, read=read_answer)),
-        ("POST", "/v1/summarize", partial(answer_texts, read=read_summarize)),
-        ("POST", "/v1/translate", partial(answer_texts, read=read_translate)),
-        ("POST", "/rerank", rerank), ("POST", "/v1/rerank", rerank), ("POST", "/v2/rerank", rerank),
-        ("POST", "/tokenize", tokenize),
-        ("POST", "/detokenize", detokenize), ("GET", "/tokenizer_info", tokenizer_info),
-        ("GET", "/metrics", metrics),
+        *(("POST", path, partial(answer_request, read=read)) for path, read in readers.items()),
+        ("POST", "/tokenize", tokenize), ("POST", "/detokenize", detokenize),
+        ("GET", "/tokenizer_info", tokenizer_info), ("GET", "/metrics", metrics),
     ]  # fmt: skip
     routes = [
         Route(path, handle_errors(server, path, handler), methods=[method]) for method, path, handler in table

@@ -16,6 +16,7 @@ from heedful.decode.settings import GenerationSettings
 from heedful.serve.openai_errors import OpenAIError, invalid, unsupported_parameter
 
 STOPS = 4  # stop strings, as OpenAI allows
+MAX_INPUTS = 2048  # texts of one request, as OpenAI allows for embeddings
 MAX_CONSTRAINT_CHARACTERS = 50_000  # of a schema, regular expression or choices: more takes seconds
 MAX_TOP_LOGPROBS = 20  # most likely tokens next to each
 # Known elsewhere, not built here → what may be said all the same, because it asks for nothing.
@@ -87,6 +88,30 @@ class RequestFields:
     def get(self, name: str) -> Any:
         self.read_names.add(name)
         return self.body.get(name)
+
+    def required(self, name: str) -> Any:
+        """Return the value of a field that must be there."""
+        value = self.get(name)
+        if value is None:
+            raise OpenAIError(400, "missing_required_parameter", f"{name} is missing", param=name)
+        return value
+
+    def entries(self, name: str) -> list[Any]:
+        """Return the entries of a field that must be there: those of a list, or its only value."""
+        value = self.required(name)
+        entries = value if isinstance(value, list) else [value]
+        if not 1 <= len(entries) <= MAX_INPUTS:
+            raise invalid(name, f"{name} has {len(entries)} entries; send 1 to {MAX_INPUTS}")
+        return entries
+
+    def texts(self, name: str, max_characters: int) -> list[str]:
+        """Return one or several texts, none of them empty."""
+        texts = self.entries(name)
+        for text in texts:
+            if not isinstance(text, str) or not text.strip():
+                raise invalid(name, f"{name} must be a text that is not empty, or several; got {text!r:.60}")
+            check_characters(name, text, max_characters)
+        return texts
 
     def text(self, name: str) -> str:
         """A string that must be there."""
@@ -260,9 +285,7 @@ def read_token_ids(name: str, value: Any) -> list[int]:
 
 def read_inputs(fields: RequestFields, name: str, max_inputs: int) -> list[str | list[int]]:
     """Return texts or lists of ids, one or several; never none, and never some of each."""
-    value = fields.get(name)
-    if value is None:
-        raise OpenAIError(400, "missing_required_parameter", f"{name} is missing", param=name)
+    value = fields.required(name)
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
@@ -274,6 +297,11 @@ def read_inputs(fields: RequestFields, name: str, max_inputs: int) -> list[str |
     if all(isinstance(v, str) for v in value):
         return list(value)
     return [read_token_ids(name, v) for v in value]
+
+
+def check_characters(name: str, text: str, most: int) -> None:
+    if len(text) > most:
+        raise invalid(name, f"{name} has {len(text)} characters; {most} are the most; send it in parts")
 
 
 def read_messages(fields: RequestFields) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""What goes back: a completion or a conversation's answer, whole or as a stream of events."""
+"""What goes back: an answer as one object or as a stream of events; texts as completions or conversations."""
 
 from __future__ import annotations
 
@@ -7,26 +7,78 @@ import hashlib
 import logging
 import secrets
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 import heedful
+from heedful.decode.continuous import ContinuousBatch, GenerationTask
 from heedful.decode.rows import Piece
-from heedful.serve.engine import EngineJob, Mark
+from heedful.models.base import LM
+from heedful.serve.engine import ROWS_AT_ONCE, Compute, EngineJob, Mark
 from heedful.serve.json_response import Json, json_bytes
 from heedful.serve.openai_errors import Gone, OpenAIError
-from heedful.serve.openai_server import ServedModel
-
-if TYPE_CHECKING:
-    from heedful.serve.generation_routes import GenerationJob
+from heedful.serve.openai_requests import CompletionRequest, RequestFields
+from heedful.serve.openai_server import ServedModel, Server, parse_request
 
 FINISH = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
 MIN_LOGPROB = -9999.0  # stands for a log-probability of −∞, which JSON cannot say
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request that was read: what the engine computes for it, and how the results are sent back.
+
+    The engine computes the rows of all requests of a model together, and writes the texts of `task` in
+    `batch`. `text` collects these, and with `stream` they are sent as they come.
+    """
+
+    rows: Sequence[Any]  # tokens where possible: long texts are tokenized before the engine sees them
+    compute: Compute
+    tokens: int  # of its prompts
+    render: Callable[[list[Any], dict[str, int]], Any]  # of the results and the usage
+    rows_at_once: int = ROWS_AT_ONCE
+    slow: bool = False  # whether `compute` writes texts, which takes many steps
+    batch: ContinuousBatch | None = None
+    task: GenerationTask | None = None
+    text: TextBuilder | None = None
+    stream: bool = False
+
+
+async def answer_request(
+    server: Server, request: Request, read: Callable[[Server, RequestFields], Job]
+) -> Response:
+    """Read a request, let the engine do its work, and answer: whole, or as a stream."""
+    begun = time.perf_counter()
+    job = await parse_request(server, request, read)
+    seconds = server.limits.seconds
+    running = server.engine.submit(
+        request.scope["request_id"], rows=job.rows, compute=job.compute, rows_at_once=job.rows_at_once,
+        batch=job.batch, task=job.task, slow=job.slow,
+    )  # fmt: skip
+    server.metrics.prompt_tokens.add(job.tokens)
+
+    def count(reason: str) -> None:
+        server.metrics.requests.add(1, request.url.path, "200", reason)
+        server.metrics.latency.observe(time.perf_counter() - begun)
+
+    if job.text is not None and job.stream:
+        return Events(running, job.text, seconds, count)
+    async with running.following(request.receive, seconds):
+        results = await running.collect()
+    usage = {"prompt_tokens": job.tokens, "total_tokens": job.tokens}
+    answer = await asyncio.to_thread(lambda: Json(job.render(results, usage)))  # a million numbers take long
+    count("stop" if job.text is None else job.text.finish_reason)
+    return answer
+
+
+# A text as OpenAI's clients read it: the answer to a completion, or a message of a conversation.
 
 
 @dataclass(frozen=True)
@@ -39,8 +91,8 @@ class TokenScore:
 
 
 @dataclass(frozen=True)
-class TokenResult:
-    """A prompt that is sent back before what follows it."""
+class PromptScores:
+    """A prompt that is sent back before what follows it, by its number, with the scores of its tokens."""
 
     row: int
     scores: list[TokenScore]
@@ -48,92 +100,65 @@ class TokenResult:
 
 @dataclass(frozen=True)
 class ChoiceDelta:
-    """A piece of one choice that became certain."""
+    """What one choice got: a piece of its text that became certain, or all of it."""
 
     index: int
-    text: str
-    scores: list[TokenScore]
+    text: str = ""
+    scores: Sequence[TokenScore] = ()
     finish: str | None = None
 
 
-@dataclass
-class ChoiceState:
-    """One choice so far."""
-
-    text: list[str] = field(default_factory=list)
-    scores: list[TokenScore] = field(default_factory=list)
-    finish: str = "length"  # of an answer for which no token was asked
-    length: int = 0  # characters sent, for text_offset
-
-
-class ResponseShape(Protocol):
-    """The differences between responses to completions and to conversations."""
-
-    prefix: str
-    object_name: str
-    chunk: str
-
-    def opening(self, index: int) -> dict[str, Any] | None:
-        """The first choice of a stream, before any text."""
-
-    def pieces(self, part: ChoiceDelta, logprobs: Any) -> Iterable[dict[str, Any]]:
-        """The choices of a stream for one part of the answer."""
-
-    def choice(self, part: ChoiceDelta, logprobs: Any) -> dict[str, Any]:
-        """The choice of a whole answer."""
-
-    def logprobs(
-        self, served_model: ServedModel, scores: Sequence[TokenScore], offset: int
-    ) -> dict[str, Any]:
-        """Tokens with their log-probabilities."""
-
-
 class Completion:
+    """A continued prompt."""
+
     prefix, object_name, chunk = "cmpl-", "text_completion", "text_completion"
 
-    def opening(self, index: int) -> None:
-        return None
+    def opening(self, index: int) -> list[dict[str, Any]]:
+        """Return the first choices of a stream, before any text."""
+        return []
 
     def pieces(self, part: ChoiceDelta, logprobs: Any) -> Iterable[dict[str, Any]]:
+        """Yield the choices of a stream for one part of the answer."""
         if part.text or logprobs or part.finish:
             yield self.choice(part, logprobs)
 
     def choice(self, part: ChoiceDelta, logprobs: Any) -> dict[str, Any]:
+        """Return the choice of a whole answer."""
         return {"index": part.index, "text": part.text, "logprobs": logprobs, "finish_reason": part.finish}
 
-    def logprobs(
-        self, served_model: ServedModel, scores: Sequence[TokenScore], offset: int
-    ) -> dict[str, Any]:
-        names = [served_model.token_text(s.token)[0] for s in scores]
-        offsets = [offset]
-        for s in scores:
-            offsets.append(offsets[-1] + text_offset(served_model, s))
+    def logprobs(self, served: ServedModel, scores: Sequence[TokenScore], offset: int) -> dict[str, Any]:
+        """Return tokens with their log-probabilities; the first stands at `offset` of the text."""
+        offsets, likeliest = [offset], []
+        for score in scores:
+            offsets.append(offsets[-1] + text_length(served, score))
+            top: dict[str, float | None] = {}
+            for token, logprob in score.top:  # of two tokens that are spelled alike the likelier stays
+                top.setdefault(served.token_text(token)[0], finite(logprob))
+            likeliest.append(None if score.logprob is None else top)
         return {
-            "tokens": names, "token_logprobs": [finite(s.logprob) for s in scores],
-            "top_logprobs": [None if s.logprob is None else likeliest(served_model, s) for s in scores],
+            "tokens": [served.token_text(s.token)[0] for s in scores],
+            "token_logprobs": [finite(s.logprob) for s in scores], "top_logprobs": likeliest,
             "text_offset": offsets[:-1],
         }  # fmt: skip
 
 
-def text_offset(served_model: ServedModel, score: TokenScore) -> int:
+def text_length(served: ServedModel, score: TokenScore) -> int:
     """Return how many characters a token adds to a text; half of one counts as one."""
-    name, raw = served_model.token_text(score.token)
+    name, raw = served.token_text(score.token)
     return len(name if raw is None else bytes(raw).decode("utf-8", errors="replace"))
 
 
-def likeliest(served_model: ServedModel, score: TokenScore) -> dict[str, float | None]:
-    """Names with their log-probabilities; of two tokens that are spelled alike the likelier."""
-    scores: dict[str, float | None] = {}
-    for token, logprob in score.top:
-        scores.setdefault(served_model.token_text(token)[0], finite(logprob))
-    return scores
+def finite(logprob: float | None) -> float | None:
+    return None if logprob is None else max(logprob, MIN_LOGPROB)
 
 
-class Chat:
+class Chat(Completion):
+    """The next message of a conversation."""
+
     prefix, object_name, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
-    def opening(self, index: int) -> dict[str, Any]:
-        return self._delta(index, {"role": "assistant", "content": ""}, None, None)
+    def opening(self, index: int) -> list[dict[str, Any]]:
+        return [self._delta(index, {"role": "assistant", "content": ""}, None, None)]
 
     def pieces(self, part: ChoiceDelta, logprobs: Any) -> Iterable[dict[str, Any]]:
         if part.text or logprobs:
@@ -150,11 +175,9 @@ class Chat:
             "index": part.index, "message": message, "logprobs": logprobs, "finish_reason": part.finish,
         }  # fmt: skip
 
-    def logprobs(
-        self, served_model: ServedModel, scores: Sequence[TokenScore], offset: int
-    ) -> dict[str, Any]:
+    def logprobs(self, served: ServedModel, scores: Sequence[TokenScore], offset: int) -> dict[str, Any]:
         def entry(token: int, logprob: float | None) -> dict[str, Any]:
-            name, raw = served_model.token_text(token)
+            name, raw = served.token_text(token)
             return {"token": name, "logprob": finite(logprob), "bytes": raw}
 
         content = [
@@ -163,102 +186,115 @@ class Chat:
         return {"content": content, "refusal": None}
 
 
-def finite(logprob: float | None) -> float | None:
-    return None if logprob is None else max(logprob, MIN_LOGPROB)
+class TextBuilder:
+    """The texts that answer a request: `chunks` for a stream, `full_response` at the end.
 
+    `limit` is how many tokens each prompt may get. With `echo` the prompts are sent back before them.
+    """
 
-class ResponseBuilder:
-    """A response that grows: `chunks` for a stream, `full_response` at the end."""
-
-    def __init__(self, form: ResponseShape, task: GenerationJob) -> None:
-        self.form, self.task = form, task
-        self.choices = [ChoiceState() for _ in range(len(task.prompts) * task.request.settings.samples)]
-        self.tokens = 0
+    def __init__(
+        self, shape: Completion, served: ServedModel, prompts: Sequence[list[int]],
+        request: CompletionRequest, limit: int, echo: bool = False,
+    ) -> None:  # fmt: skip
+        self.shape, self.served, self.prompts, self.request = shape, served, prompts, request
+        self.limit, self.echo, self.samples = limit, echo, request.settings.samples
+        self.prompt_tokens, self.new_tokens = sum(map(len, prompts)), 0
+        self.finish_reason = "length"  # of the first choice, for the metrics
+        self.lengths: Counter[int] = Counter()  # characters sent of each choice
         # A name that changes with what may change a seed's text: the model, the versions, the device.
-        versions = (task.served.id, heedful.__version__, torch.__version__, str(task.served.model.device))
+        versions = (served.id, heedful.__version__, torch.__version__, str(served.model.device))
         fingerprint = "fp_" + hashlib.sha256(repr(versions).encode()).hexdigest()[:12]
         self.head = {
-            "id": form.prefix + secrets.token_hex(12), "object": form.object_name,
-            "created": int(time.time()), "model": task.served.id, "system_fingerprint": fingerprint,
+            "id": shape.prefix + secrets.token_hex(12), "object": shape.object_name,
+            "created": int(time.time()), "model": served.id, "system_fingerprint": fingerprint,
         }  # fmt: skip
 
     @property
     def usage(self) -> dict[str, int]:
-        prompt, new = self.task.prompt_tokens, self.tokens
+        prompt, new = self.prompt_tokens, self.new_tokens
         return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
     @property
-    def finish_reason(self) -> str:
-        """The finish reason of the first choice, for the metrics."""
-        return self.choices[0].finish
+    def indices(self) -> range:
+        """The numbers of the choices."""
+        return range(len(self.prompts) * self.samples)
 
-    def parts(self, item: Piece | TokenResult) -> list[ChoiceDelta]:
-        """Yield what one token, or a prompt that is sent back, adds to the choices."""
-        n = self.task.request.settings.samples
-        if isinstance(item, TokenResult):
-            text = self.task.served.text(self.task.prompts[item.row])
-            end = None if self.task.limit else "length"
-            return [ChoiceDelta(item.row * n + s, text, item.scores, end) for s in range(n)]
-        self.tokens += 1
-        scored = self.task.request.logprobs is not None
+    def score_prompts(self, rows: Sequence[tuple[int, list[int]]]) -> list[PromptScores]:
+        """Return the prompts that are sent back, with their scores if those were asked for."""
+        top, model = self.request.logprobs, self.served.model
+        assert isinstance(model, LM)
+        return [PromptScores(row, [] if top is None else token_scores(model, ids, top)) for row, ids in rows]
+
+    def parts(self, item: Piece | PromptScores) -> list[ChoiceDelta]:
+        """Return what one token, or a prompt that is sent back, adds to the choices."""
+        first = item.row * self.samples
+        if isinstance(item, PromptScores):
+            text, end = self.served.text(self.prompts[item.row]), None if self.limit else "length"
+            return [ChoiceDelta(first + s, text, item.scores, end) for s in range(self.samples)]
+        self.new_tokens += 1
+        scored = self.request.logprobs is not None
         scores = [TokenScore(item.token, item.logprob, item.top)] if scored else []
         finish = None if item.finish is None else FINISH[item.finish]
-        return [ChoiceDelta(item.row * n + item.sample, item.text, scores, finish)]
+        return [ChoiceDelta(first + item.sample, item.text, scores, finish)]
 
-    def take(self, item: Piece | TokenResult) -> None:
-        """Keep it, for a whole answer."""
-        for part in self.parts(item):
-            choice = self.choices[part.index]
-            choice.text.append(part.text)
-            choice.scores += part.scores
-            choice.finish = part.finish or choice.finish
-
-    def merge(self, items: Iterable[Piece | TokenResult]) -> Iterable[ChoiceDelta]:
+    def merge(self, items: Iterable[Piece | PromptScores]) -> Iterable[ChoiceDelta]:
         """Join what several tokens add to a choice: a client that is behind gets them in one event."""
-        joined: dict[int, ChoiceDelta] = {}
-        for part in (part for item in items for part in self.parts(item)):
-            one = joined.get(part.index)
-            if one is not None:
-                part = ChoiceDelta(part.index, one.text + part.text, one.scores + part.scores, part.finish)
-            joined[part.index] = part
-        return joined.values()
+        choices: dict[int, list[ChoiceDelta]] = defaultdict(list)
+        for item in items:
+            for part in self.parts(item):
+                choices[part.index].append(part)
+        for index, parts in choices.items():
+            finish, scores = parts[-1].finish, [score for part in parts for score in part.scores]
+            if index == 0 and finish is not None:
+                self.finish_reason = finish
+            yield ChoiceDelta(index, "".join(part.text for part in parts), scores, finish)
 
     def opening(self) -> Iterable[dict[str, Any]]:
-        for index in range(len(self.choices)):
-            if (first := self.form.opening(index)) is not None:
-                yield self._chunk([first])
+        return [self._chunk([first]) for index in self.indices for first in self.shape.opening(index)]
 
-    def chunks(self, items: Iterable[Piece | TokenResult]) -> Iterable[dict[str, Any]]:
+    def chunks(self, items: Iterable[Piece | PromptScores]) -> Iterable[dict[str, Any]]:
         for part in self.merge(items):
-            choice = self.choices[part.index]
-            choice.finish = part.finish or choice.finish
-            logprobs = self._logprobs(part.scores, choice.length) if part.scores else None
-            choice.length += sum(text_offset(self.task.served, s) for s in part.scores)
-            for piece in self.form.pieces(part, logprobs):
+            logprobs = self._logprobs(part, self.lengths[part.index]) if part.scores else None
+            self.lengths[part.index] += sum(text_length(self.served, s) for s in part.scores)
+            for piece in self.shape.pieces(part, logprobs):
                 yield self._chunk([piece])
 
     def closing(self) -> Iterable[dict[str, Any]]:
-        if not self.task.limit and not self.task.echo:
-            for index in range(len(self.choices)):
-                yield self._chunk(list(self.form.pieces(ChoiceDelta(index, "", [], "length"), None)))
-        if self.task.request.usage:
+        if not self.limit and not self.echo:
+            for index in self.indices:
+                yield self._chunk(list(self.shape.pieces(ChoiceDelta(index, finish="length"), None)))
+        if self.request.usage:
             yield self._chunk([]) | {"usage": self.usage}
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        later = {"usage": None} if self.task.request.usage else {}
-        return self.head | {"object": self.form.chunk, "choices": choices} | later
+        later = {"usage": None} if self.request.usage else {}
+        return self.head | {"object": self.shape.chunk, "choices": choices} | later
 
-    def _logprobs(self, scores: Sequence[TokenScore], offset: int = 0) -> Any:
-        if self.task.request.logprobs is None:
+    def _logprobs(self, part: ChoiceDelta, offset: int = 0) -> Any:
+        if self.request.logprobs is None:
             return None
-        return self.form.logprobs(self.task.served, scores, offset)
+        return self.shape.logprobs(self.served, part.scores, offset)
 
-    def full_response(self) -> dict[str, Any]:
-        choices = [
-            self.form.choice(ChoiceDelta(i, "".join(c.text), [], c.finish), self._logprobs(c.scores))
-            for i, c in enumerate(self.choices)
-        ]
+    def full_response(self, items: Iterable[Piece | PromptScores]) -> dict[str, Any]:
+        merged = {part.index: part for part in self.merge(items)}
+        parts = [merged.get(index, ChoiceDelta(index, finish="length")) for index in self.indices]
+        choices = [self.shape.choice(part, self._logprobs(part)) for part in parts]
         return self.head | {"choices": choices, "usage": self.usage}
+
+
+@torch.no_grad()
+def token_scores(model: LM, ids: list[int], top: int) -> list[TokenScore]:
+    """log p(token | those before it) of every token of a text"""
+    scores = [TokenScore(ids[0], None)]
+    if len(ids) == 1:
+        return scores
+    logs = model(torch.tensor([ids], device=model.device))[0, :-1].float().log_softmax(-1)  # (T − 1, V)
+    own = logs.gather(1, torch.tensor(ids[1:], device=model.device)[:, None])[:, 0].tolist()
+    likeliest = logs.topk(top)
+    beside = zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
+    for token, logprob, (names, values) in zip(ids[1:], own, beside, strict=True):
+        scores.append(TokenScore(token, logprob, tuple(zip(names, values, strict=True))))
+    return scores
 
 
 # From the engine to the client: events with pings, and an end when the client leaves or time is up.
@@ -278,7 +314,7 @@ class Events(Response):
     """Server-sent events. A failure before the first token is still an HTTP status; later it is an event."""
 
     def __init__(
-        self, job: EngineJob, builder: ResponseBuilder, seconds: float, count: Callable[[str], None]
+        self, job: EngineJob, builder: TextBuilder, seconds: float, count: Callable[[str], None]
     ) -> None:
         super().__init__()
         self.job, self.builder, self.seconds, self.count = job, builder, seconds, count
@@ -314,7 +350,7 @@ class Events(Response):
             while True:
                 if not items:
                     await self.send_bytes(send, b": ping\n\n")  # keeps proxies from hanging up
-                elif any(isinstance(item, TokenResult) for item in items):  # a whole prompt with its scores
+                elif any(isinstance(item, PromptScores) for item in items):  # a whole prompt with its scores
                     await self.send_events(send, await asyncio.to_thread(self.render_events, items))
                 else:
                     await self.send_events(send, self.render_events(items))

@@ -21,7 +21,7 @@ from heedful.models.base import LM, Model, Seq2Seq
 from heedful.serve.engine import Engine
 from heedful.serve.metrics import Metrics
 from heedful.serve.openai_errors import invalid, model_cannot, shutting_down, too_long, unknown_model
-from heedful.serve.openai_requests import CompletionRequest, RequestFields, parse_body
+from heedful.serve.openai_requests import RequestFields, parse_body
 from heedful.tasks.model_inputs import TokenizedText
 from heedful.tasks.pipelines.rerank import Rerank
 from heedful.tasks.registry import find_task, infer_task, pipeline
@@ -133,14 +133,14 @@ class ServedModel:
         return self.prompt("".join([*lines, "assistant:"]))  # without a template: a line for each message
 
     def max_new_tokens(
-        self, prompts: Sequence[list[int]], max_tokens: CompletionRequest, default: int | None, strict: bool
+        self, prompts: Sequence[list[int]], wanted: int | None, default: int | None, strict: bool
     ) -> int:
         """How many tokens may be written: what was asked for, or what fits behind the shortest prompt."""
         read = 0 if isinstance(self.model, Seq2Seq) else min(map(len, prompts))
-        wanted = default if max_tokens.max_tokens is None else max_tokens.max_tokens
+        wanted = default if wanted is None else wanted
+        fits = max(0, self.context - read)
         if strict and wanted is not None and wanted > self.context - read:
             raise too_long(self.context, read, wanted)
-        fits = max(0, self.context - read)
         return fits if wanted is None else min(wanted, fits)
 
     def embed(self, rows: Sequence[list[int]]) -> list[Tensor]:

@@ -15,10 +15,10 @@ from typing import Any
 
 from torch import Tensor
 
-from heedful.serve.openai_errors import OpenAIError, invalid, too_long
-from heedful.serve.openai_requests import RequestFields
+from heedful.serve.openai_errors import invalid, too_long
+from heedful.serve.openai_requests import RequestFields, check_characters
+from heedful.serve.openai_responses import Job
 from heedful.serve.openai_server import ServedModel, Server
-from heedful.serve.text_routes import MAX_INPUTS, TextJob
 from heedful.tasks.model_inputs import TokenizedText, Truncated, smallest_limit, tokenize
 from heedful.tasks.pipelines.text_classification import SCORE_FUNCTIONS, TextClassification
 from heedful.tasks.pipelines.token_classification import STRATEGIES
@@ -50,11 +50,10 @@ class PipelineCall:
 # /classify and /predict: logits of whole texts or pairs.
 
 
-def read_classify(server: Server, fields: RequestFields) -> TextJob:
+def read_classify(server: Server, fields: RequestFields) -> Job:
     """Read vLLM's request: `input` is a text, {"text", "text_pair"}, or a list of either."""
     served = server.find(fields, "/classify")
-    value = required(fields, "input")
-    texts = [parse_text("input", one) for one in (value if isinstance(value, list) else [value])]
+    texts = [parse_text("input", one) for one in fields.entries("input")]
     cut = fields.integer("truncate_prompt_tokens", -1)
     rows = tokenize_texts(served, "input", texts, cut)
     task = classifier(served)
@@ -69,15 +68,15 @@ def read_classify(server: Server, fields: RequestFields) -> TextJob:
         ]  # fmt: skip
         return list_object("classify", served, entries, usage) | {"created": int(time.time())}
 
-    return TextJob(rows, served.logits, sum(map(len, rows)), render)
+    return Job(rows, served.logits, sum(map(len, rows)), render)
 
 
-def read_predict(server: Server, fields: RequestFields) -> TextJob:
+def read_predict(server: Server, fields: RequestFields) -> Job:
     """Read text-embeddings-inference's request: a text, a pair [a, b], or a list of [a] and [a, b]."""
     served = server.find(fields, "/predict")
-    value = required(fields, "inputs")
+    value = fields.required("inputs")
     several = isinstance(value, list) and any(isinstance(one, list) for one in value)
-    texts = [parse_text("inputs", one) for one in (value if several else [value])]
+    texts = [parse_text("inputs", one) for one in (fields.entries("inputs") if several else [value])]
     rows = tokenize_texts(served, "inputs", texts, -1 if fields.boolean("truncate") else None)
     task = classifier(served)
     score = SCORE_FUNCTIONS["none" if fields.boolean("raw_scores") else task.default_function]
@@ -89,7 +88,7 @@ def read_predict(server: Server, fields: RequestFields) -> TextJob:
             answers.append(sorted(({"label": n, "score": s} for n, s in scored), key=lambda r: -r["score"]))
         return answers if several else answers[0]
 
-    return TextJob(rows, served.logits, sum(map(len, rows)), render)
+    return Job(rows, served.logits, sum(map(len, rows)), render)
 
 
 def classifier(served: ServedModel) -> TextClassification:
@@ -120,7 +119,6 @@ def tokenize_texts(
 
     With `cut`, each keeps at most that many tokens, and never more than the context, which −1 stands for.
     """
-    check_count(name, len(texts))
     if (specification := TaskSpecification.of(served.model)) is not None:
         for number, text in enumerate(texts):
             specification.check_input(1 if isinstance(text, str) else 2, number)
@@ -140,7 +138,7 @@ def tokenize_texts(
 # /v1/tag, /v1/answer, /v1/summarize and /v1/translate: pipelines by their names.
 
 
-def read_tag(server: Server, fields: RequestFields) -> TextJob:
+def read_tag(server: Server, fields: RequestFields) -> Job:
     """Read texts whose entities are wanted; `aggregation_strategy` says how tokens become spans."""
     served = server.find(fields, "/v1/tag")
     ignored = fields.get("ignore_labels")
@@ -151,18 +149,17 @@ def read_tag(server: Server, fields: RequestFields) -> TextJob:
         "ignore_labels": None if ignored is None else tuple(ignored),
         "stride": fields.integer("stride", 0),
     }
-    texts = read_texts(fields, MAX_CHARACTERS)
+    texts = fields.texts("input", MAX_CHARACTERS)
     return pipeline_job(served, "token-classification", texts, texts, options, lambda r: {"entities": r})
 
 
-def read_answer(server: Server, fields: RequestFields) -> TextJob:
+def read_answer(server: Server, fields: RequestFields) -> Job:
     """Read a question and its context, or `input`, a list of such objects."""
     served = server.find(fields, "/v1/answer")
-    value = fields.get("input")
-    if value is None:
-        value = {name: required(fields, name) for name in ("question", "context")}
-    rows = value if isinstance(value, list) else [value]
-    check_count("input", len(rows))
+    if fields.get("input") is None:
+        rows = [{name: fields.required(name) for name in ("question", "context")}]
+    else:
+        rows = fields.entries("input")
     for row in rows:
         if not isinstance(row, dict) or not all(
             isinstance(row.get(name), str) and row[name].strip() for name in ("question", "context")
@@ -182,13 +179,13 @@ def read_answer(server: Server, fields: RequestFields) -> TextJob:
     return pipeline_job(served, "question-answering", questions, texts, options, as_list)
 
 
-def read_summarize(server: Server, fields: RequestFields) -> TextJob:
+def read_summarize(server: Server, fields: RequestFields) -> Job:
     """Read texts to summarize. What is drawn at random is left to /v1/completions."""
     served = server.find(fields, "/v1/summarize")
     return read_writing(server, served, fields, "summarization", "summary_text", {})
 
 
-def read_translate(server: Server, fields: RequestFields) -> TextJob:
+def read_translate(server: Server, fields: RequestFields) -> Job:
     """Read texts to translate, sentence by sentence; a model of several languages gets the language."""
     served = server.find(fields, "/v1/translate")
     languages = {
@@ -201,7 +198,7 @@ def read_translate(server: Server, fields: RequestFields) -> TextJob:
 
 def read_writing(
     server: Server, served: ServedModel, fields: RequestFields, task: str, key: str, options: dict[str, Any]
-) -> TextJob:
+) -> Job:
     """Read texts for a task that writes one for each, which its result has under `key`."""
     most = fields.integer("max_tokens", 1)
     options |= {
@@ -213,14 +210,14 @@ def read_writing(
         "no_repeat_ngram_size": fields.integer("no_repeat_ngram_size", 0),
         "truncation": fields.boolean("truncate"),
     }  # fmt: skip
-    texts = read_texts(fields, MAX_CHARACTERS)
+    texts = fields.texts("input", MAX_CHARACTERS)
     return pipeline_job(served, task, texts, texts, options, lambda result: {"text": result[0][key]})
 
 
 def pipeline_job(
     served: ServedModel, task: str, rows: Sequence[Any], texts: Sequence[str], options: dict[str, Any],
     entry: Callable[[Any], dict[str, Any]],
-) -> TextJob:  # fmt: skip
+) -> Job:  # fmt: skip
     """Return rows for a pipeline; `entry` makes the fields of an answer, `texts` are what is counted."""
     tokenizer = pipeline(task, served.model).tokenizer
     tokens = sum(len(tokenizer.encode(text)) for text in texts)
@@ -233,37 +230,7 @@ def pipeline_job(
         return list_object(task, served, entries, usage)
 
     slow = task in ("summarization", "translation")
-    return TextJob(rows, PipelineCall(served, task, given), tokens, render, TEXTS_AT_ONCE, slow)
-
-
-def read_texts(fields: RequestFields, max_characters: int) -> list[str]:
-    """Return the texts of `input`, one or several, none of them empty."""
-    value = required(fields, "input")
-    texts = value if isinstance(value, list) else [value]
-    check_count("input", len(texts))
-    for text in texts:
-        if not isinstance(text, str) or not text.strip():
-            raise invalid("input", f"input must be a text that is not empty, or several; got {text!r:.60}")
-        check_characters("input", text, max_characters)
-    return texts
-
-
-def required(fields: RequestFields, name: str) -> Any:
-    """Return the value of a field that must be there."""
-    value = fields.get(name)
-    if value is None:
-        raise OpenAIError(400, "missing_required_parameter", f"{name} is missing", param=name)
-    return value
-
-
-def check_count(name: str, count: int) -> None:
-    if not 1 <= count <= MAX_INPUTS:
-        raise invalid(name, f"{name} has {count} entries; send 1 to {MAX_INPUTS}")
-
-
-def check_characters(name: str, text: str, most: int) -> None:
-    if len(text) > most:
-        raise invalid(name, f"{name} has {len(text)} characters; {most} are the most; send it in parts")
+    return Job(rows, PipelineCall(served, task, given), tokens, render, TEXTS_AT_ONCE, slow)
 
 
 def list_object(

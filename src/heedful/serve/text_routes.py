@@ -1,16 +1,12 @@
 """Texts in, answers out: embeddings, ranks, and texts as tokens.
 
-A route reads its request into a `TextJob`. The engine computes the rows of all requests of a model together.
+A route reads its request into a `Job`. The engine computes the rows of all requests of a model together.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import secrets
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,10 +15,17 @@ from starlette.responses import Response
 from torch import Tensor
 
 from heedful.core.errors import InputError
-from heedful.serve.engine import ROWS_AT_ONCE, Compute
 from heedful.serve.json_response import Json
-from heedful.serve.openai_errors import OpenAIError, invalid, model_cannot, too_long, unsupported_parameter
-from heedful.serve.openai_requests import RequestFields, kind, read_inputs, read_token_ids
+from heedful.serve.openai_errors import invalid, model_cannot, too_long, unsupported_parameter
+from heedful.serve.openai_requests import (
+    MAX_INPUTS,
+    RequestFields,
+    check_characters,
+    kind,
+    read_inputs,
+    read_token_ids,
+)
+from heedful.serve.openai_responses import Job
 from heedful.serve.openai_server import Server, parse_request
 from heedful.tasks.model_inputs import tokenize as tokenize_pair
 from heedful.tasks.model_inputs import truncate_text
@@ -30,43 +33,11 @@ from heedful.tasks.pipelines.rerank import check_query
 from heedful.tasks.registry import pipeline
 from heedful.weights.pooling import encode_truncated
 
-MAX_INPUTS = 2048  # texts of one request, as OpenAI allows for embeddings
 MAX_CHARACTERS = 1_000_000  # of a text for /tokenize, which is not bounded by a context
 MAX_TOKENS = 250_000  # of one request for /detokenize
 
 
-@dataclass(frozen=True)
-class TextJob:
-    """A request that was read: its rows, what computes them, and how the results are sent back."""
-
-    rows: Sequence[Any]  # tokens where possible: long texts are tokenized before the engine sees them
-    compute: Compute
-    tokens: int
-    render: Callable[[list[Any], dict[str, int]], Any]  # of the results and the usage
-    rows_at_once: int = ROWS_AT_ONCE
-    slow: bool = False  # whether `compute` writes texts, which takes many steps
-
-
-async def answer_texts(
-    server: Server, request: Request, read: Callable[[Server, RequestFields], TextJob]
-) -> Response:
-    """Answer with one result for each text of a request."""
-    begun = time.perf_counter()
-    job = await parse_request(server, request, read)
-    running = server.engine.submit(
-        request.scope["request_id"], rows=job.rows, compute=job.compute, rows_at_once=job.rows_at_once,
-        slow=job.slow,
-    )  # fmt: skip
-    server.metrics.prompt_tokens.add(job.tokens)
-    async with running.following(request.receive, server.limits.seconds):
-        results = await running.collect()
-    server.metrics.requests.add(1, request.url.path, "200", "stop")
-    server.metrics.latency.observe(time.perf_counter() - begun)
-    usage = {"prompt_tokens": job.tokens, "total_tokens": job.tokens}
-    return await asyncio.to_thread(lambda: Json(job.render(results, usage)))  # a million numbers take long
-
-
-def read_embeddings(server: Server, fields: RequestFields) -> TextJob:
+def read_embeddings(server: Server, fields: RequestFields) -> Job:
     """Tokenize the inputs as `heedful.embed` does: a checkpoint for sentences says where a text is cut.
 
     Other models refuse a text that exceeds the context.
@@ -100,10 +71,10 @@ def read_embeddings(server: Server, fields: RequestFields) -> TextJob:
         entries = [{"object": "embedding", "index": i, "embedding": encode(v)} for i, v in enumerate(vectors)]
         return {"object": "list", "data": entries, "model": served.id, "usage": usage}
 
-    return TextJob(rows, served.embed, sum(map(len, rows)), render)
+    return Job(rows, served.embed, sum(map(len, rows)), render)
 
 
-def read_rerank(server: Server, fields: RequestFields) -> TextJob:
+def read_rerank(server: Server, fields: RequestFields) -> Job:
     """Read a query and texts to rank, with the fields of Jina's and Cohere's servers.
 
     `documents` (or `texts`) are strings, or objects with a text. A document is cut after
@@ -144,22 +115,18 @@ def read_rerank(server: Server, fields: RequestFields) -> TextJob:
         id = f"rerank-{secrets.token_hex(12)}"
         return {"object": "list", "id": id, "model": served.id, "results": entries, "usage": usage}
 
-    return TextJob(pairs, served.logits, sum(map(len, pairs)), render)
+    return Job(pairs, served.logits, sum(map(len, pairs)), render)
 
 
 def read_documents(fields: RequestFields) -> list[str]:
     name = "texts" if fields.get("documents") is None and fields.get("texts") is not None else "documents"
-    value = fields.get(name)
-    if value is None:
-        raise OpenAIError(400, "missing_required_parameter", "documents is missing", param="documents")
-    if not isinstance(value, list) or not value:
-        raise invalid(name, f"{name} must be a list of texts, at least one; got {kind(value)}")
-    if len(value) > MAX_INPUTS:
-        raise invalid(name, f"{name} has {len(value)} entries; {MAX_INPUTS} are the most")
-    texts: list[Any] = [one.get("text") if isinstance(one, dict) else one for one in value]
+    if not isinstance(fields.required(name), list):
+        raise invalid(name, f"{name} must be a list of texts, at least one; got {kind(fields.get(name))}")
+    entries = fields.entries(name)
+    texts: list[Any] = [one.get("text") if isinstance(one, dict) else one for one in entries]
     for i, text in enumerate(texts):
         if not isinstance(text, str) or not text.strip():
-            raise invalid(name, f"{name}[{i}] must be a string that is not empty; got {value[i]!r:.60}")
+            raise invalid(name, f"{name}[{i}] must be a string that is not empty; got {entries[i]!r:.60}")
     return texts
 
 
@@ -168,9 +135,7 @@ async def tokenize(server: Server, request: Request) -> Response:
         served, text = server.find(fields), fields.get("prompt")
         if not isinstance(text, str):
             raise invalid("prompt", "prompt must be a string")
-        if len(text) > MAX_CHARACTERS:
-            message = f"prompt has {len(text)} characters; {MAX_CHARACTERS} are the most; send it in parts"
-            raise invalid("prompt", message)
+        check_characters("prompt", text, MAX_CHARACTERS)
         tokenizer = served.model.tokenizer
         if tokenizer is None:
             raise model_cannot(served.id, "has no tokenizer", served.can)

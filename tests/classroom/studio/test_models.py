@@ -22,7 +22,7 @@ def test_the_catalogue_names_every_folder_with_its_kind_and_loads_nothing(models
     assert kinds["decoder"] == kinds["lstm"] == "decoder"
     assert kinds["encoder-decoder"] == kinds["rnn"] == "encoder-decoder"
     assert kinds["vectors"] == "vectors"
-    assert app.state.studio.registry.loaded_ids == []
+    assert list(app.state.studio.registry.loaded) == []
     assert found["default"] is not None
 
 
@@ -132,7 +132,7 @@ def test_only_the_models_used_last_stay_in_memory(models: Path) -> None:
     first = client.post("/api/trace", json={"model": "encoder", "text": TEXT}).json()
     for name in names[1:]:
         client.get(f"/api/models/{name}")
-    assert app.state.studio.registry.loaded_ids == names[1:]
+    assert list(app.state.studio.registry.loaded) == names[1:]
     # A trace whose model was put away still answers: the model is read again.
     assert client.get(f"/api/trace/{first['id']}/lens").status_code == 200
 

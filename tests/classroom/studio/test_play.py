@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 import heedful
 from heedful.classroom.studio import task_runner
-from heedful.classroom.studio.model_registry import Ticket
+from heedful.classroom.studio.jobs import Ticket
 from heedful.classroom.studio.traces import Studio
 from heedful.decode.search import run_beam_search
 from heedful.serve.guard import RequestRefused

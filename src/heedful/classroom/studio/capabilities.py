@@ -52,8 +52,9 @@ def score_of(card: str | None) -> dict[str, Any] | None:
         head = yaml.safe_load(parts[1]) if len(parts) == 3 and not parts[0] else None
     except yaml.YAMLError:
         return None
-    measured = isinstance(head, Mapping) and {"metric", "score"} <= head.keys()
-    return {"metric": str(head["metric"]), "score": head["score"]} if measured else None
+    if not isinstance(head, Mapping) or not {"metric", "score"} <= head.keys():
+        return None
+    return {"metric": str(head["metric"]), "score": head["score"]}
 
 
 def topics_of(model: Model) -> list[str]:

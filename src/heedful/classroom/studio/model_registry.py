@@ -8,14 +8,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from heedful.classroom.studio.jobs import Ticket, Worker
 from heedful.core.errors import HeedfulError, InputError, NotFound, nearest
 from heedful.models.base import Model
-from heedful.serve.guard import RequestRefused
 from heedful.weights.adapters import adapter_base, has_adapter, merge
 from heedful.word2vec import Word2Vec
 
@@ -134,8 +133,7 @@ class ModelRegistry:
             while id in entries and entries[id].path.resolve() != entry.path.resolve():
                 id, number = f"{entry.id}-{number}", number + 1
             if id not in entries:
-                fields = entry.__dict__ | {"id": id}
-                entries[id] = Entry(**fields)
+                entries[id] = replace(entry, id=id)
         return entries
 
     def _all(self) -> Iterator[Entry]:
@@ -199,108 +197,12 @@ class ModelRegistry:
         return loaded_model
 
     @property
-    def loaded_ids(self) -> list[str]:
+    def loaded(self) -> dict[str, LoadedModel]:
+        """The models in memory by their ids, those used last behind the others."""
         with self._lock:
-            return list(self._loaded)
-
-    @property
-    def waiting(self) -> dict[str, int]:
-        """How much stands in each model's line."""
-        with self._lock:
-            return {
-                id: loaded_model.worker.waiting
-                for id, loaded_model in self._loaded.items()
-                if loaded_model.worker.waiting
-            }
+            return dict(self._loaded)
 
     def close(self) -> None:
         for loaded_model in self._loaded.values():
             loaded_model.worker.close()
         self._reader.close()
-
-
-# One thread that owns a model: requests wait in line, and a page's newer run ends its older one.
-
-
-class Ticket:
-    """Whether somebody still waits for a piece of work."""
-
-    def __init__(self) -> None:
-        self._off = threading.Event()
-
-    def cancel(self) -> None:
-        self._off.set()
-
-    @property
-    def off(self) -> bool:
-        return self._off.is_set()
-
-    def check(self) -> None:
-        """Called between steps: a thread cannot be stopped from outside."""
-        if self.off:
-            raise RequestRefused(409, "cancelled", "a newer run of this page took its place")
-
-
-class Clients:
-    """The run that each open page waits for; its next one cancels it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: dict[str, Ticket] = {}
-
-    def ticket(self, client: str | None) -> Ticket:
-        """A ticket for a new run of this page; one without a name cancels nothing."""
-        new = Ticket()
-        if client:
-            with self._lock:
-                old = self._running.pop(client, None)
-                self._running[client] = new
-                while len(self._running) > 256:  # pages that were closed long ago
-                    self._running.pop(next(iter(self._running)))
-            if old is not None:
-                old.cancel()
-        return new
-
-    def stop(self) -> None:
-        """Nobody waits any more."""
-        with self._lock:
-            for ticket in self._running.values():
-                ticket.cancel()
-
-
-class Worker:
-    """A thread and its line."""
-
-    def __init__(self, name: str) -> None:
-        self._thread: int | None = None
-        self._pool = ThreadPoolExecutor(1, f"studio-{name}", initializer=self._begin)
-        self._lock = threading.Lock()
-        self.waiting = 0
-
-    def _begin(self) -> None:
-        self._thread = threading.get_ident()
-
-    def submit(self, function: Callable[[], T], ticket: Ticket | None = None) -> Future[T]:
-        """Put work into the line; it is dropped when its turn comes and nobody waits."""
-
-        def turn() -> T:
-            try:
-                if ticket is not None:
-                    ticket.check()
-                return function()
-            finally:
-                with self._lock:
-                    self.waiting -= 1
-
-        with self._lock:
-            self.waiting += 1
-        return self._pool.submit(turn)
-
-    def run(self, function: Callable[[], T], ticket: Ticket | None = None) -> T:
-        """Wait for it, here. What the thread itself asks for is done at once: it would wait for ever."""
-        if threading.get_ident() == self._thread:
-            return function()
-        return self.submit(function, ticket).result()
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,26 +1,20 @@
-"""What the studio answers with: errors, figures, tensors as bytes, and streams of events."""
+"""What the studio answers with: errors, figures, and tensors as bytes."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import queue
 import re
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from anyio import to_thread
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from torch import Tensor
 
 from heedful.classroom.figures.figure import Figure
-from heedful.classroom.studio.model_registry import LoadedModel, Ticket, Worker
-from heedful.classroom.studio.traces import Studio
 from heedful.core.errors import HeedfulError, InputError, NotFound
 from heedful.serve.guard import RequestRefused
 from heedful.serve.json_response import Json
@@ -145,76 +139,3 @@ def tensor_response(
     if tag is not None:
         headers["ETag"] = f'"{hashlib.sha256(tag.encode()).hexdigest()[:24]}"'
     return Response(body, media_type="application/octet-stream", headers=headers)
-
-
-# Work that is told about while it is done, as server-sent events; who stops listening stops the work.
-
-
-T = TypeVar("T")
-HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-LISTEN_SECONDS = 0.5  # how often a silent stream writes a comment, which keeps it open
-
-Event = dict[str, Any]
-Report = Callable[[Event], None]
-
-
-def stream_job(worker: Worker, function: Callable[[Report], Event], ticket: Ticket) -> StreamingResponse:
-    """Run `function` in the model's thread. It reports events, each with its name under "event", and returns
-    the last one, "done". When the client leaves, the ticket is cancelled, which `function` checks between
-    steps.
-    """
-    return StreamingResponse(
-        events(worker, function, ticket), media_type="text/event-stream", headers=HEADERS
-    )
-
-
-async def run_while_connected(request: Request, ticket: Ticket, function: Callable[[], T]) -> T:
-    """Return what `function` gives, which may wait for models. When the client leaves, the ticket is
-    cancelled: `function` checks it between steps.
-    """
-    job = asyncio.ensure_future(to_thread.run_sync(function))
-    while not (await asyncio.wait({job}, timeout=LISTEN_SECONDS))[0]:
-        if await request.is_disconnected():
-            ticket.cancel()
-    return job.result()
-
-
-async def run_model(
-    studio: Studio, request: Request, id: str, work: Callable[[LoadedModel, Ticket], T],
-    ticket: Ticket | None = None,
-) -> T:  # fmt: skip
-    """Load a model, and return what `work` gives in the model's thread, as long as the client waits."""
-    ticket = ticket or Ticket()
-
-    def job() -> T:
-        loaded_model = studio.registry.get(id)
-        return loaded_model.run(lambda: work(loaded_model, ticket), ticket)
-
-    return await run_while_connected(request, ticket, job)
-
-
-async def events(worker: Worker, function: Callable[[Report], Event], ticket: Ticket) -> AsyncIterator[str]:
-    """The model's thread writes into a line; this coroutine reads it until the client leaves."""
-    line: queue.SimpleQueue[Event] = queue.SimpleQueue()
-
-    def turn() -> None:
-        try:
-            ticket.check()
-            line.put(function(line.put))
-        except Exception as error:  # whatever it is, the page must hear of it: the answer has begun
-            line.put({"event": "error", **error_response(error)[1]})
-
-    worker.submit(turn)
-    take = lambda: line.get(timeout=LISTEN_SECONDS)
-    try:
-        while True:
-            try:
-                item = await to_thread.run_sync(take, abandon_on_cancel=True)
-            except queue.Empty:
-                yield ": still there\n\n"
-                continue
-            yield f"event: {item['event']}\ndata: {Json({}).render(item).decode()}\n\n"
-            if item["event"] in ("done", "error"):
-                return
-    finally:
-        ticket.cancel()

@@ -18,7 +18,8 @@ from heedful.classroom import figures as view
 from heedful.classroom.figures.beams import Tree, beam_trees, tree_data
 from heedful.classroom.figures.token_labels import visible_token
 from heedful.classroom.studio import snippets
-from heedful.classroom.studio.model_registry import LoadedModel, Ticket
+from heedful.classroom.studio.jobs import Ticket
+from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.tokens import tidy
 from heedful.core.errors import InputError
 from heedful.core.images import draw_for_model, draw_text, open_image

@@ -21,7 +21,8 @@ from starlette.responses import Response
 from torch import Tensor
 
 from heedful.classroom.studio import snippets
-from heedful.classroom.studio.model_registry import Clients, Entry, LoadedModel, ModelRegistry, Ticket
+from heedful.classroom.studio.jobs import Clients, Ticket, run_while_connected
+from heedful.classroom.studio.model_registry import Entry, LoadedModel, ModelRegistry
 from heedful.core.errors import InputError, nearest
 from heedful.interp.inputs import Input
 from heedful.interp.intervene.ablation import without
@@ -32,7 +33,6 @@ from heedful.serve.guard import RequestRefused
 from heedful.serve.json_response import Json
 
 LIMIT = 512 * 2**20  # bytes of all traces together
-SHARE = 224 * 2**20  # bytes that one pass may keep
 
 
 @dataclass(frozen=True)
@@ -55,43 +55,22 @@ class Edits:
 
 
 class TraceRecorder(Watch):
-    """Every value's shape, and the values themselves until `room` bytes are taken. Scores are not kept."""
+    """One pass. `keep` says what of each value is recorded: nothing, all of it, or less.
 
-    def __init__(self, edits: Watch, ticket: Ticket, max_bytes: int = SHARE) -> None:
-        super().__init__("*", edit=edits.edit)
-        self.ticket, self.room = ticket, max_bytes
-        self.shapes: dict[str, tuple[int, ...]] = {}
-
-    def visit(self, name: str, value: Tensor) -> Tensor:
-        self.ticket.check()
-        value = super().visit(name, value)
-        own = self.values.pop(name)[0]
-        self.shapes[name] = tuple(own.shape)
-        if not name.endswith((".scores", ".bias")) and size(own) <= self.room:
-            self.values[name] = own
-            self.room -= size(own)
-        return value
-
-
-class WatchedSubset(Watch):
-    """A few values, perhaps made smaller, of a pass that is watched as a whole, as the first was: what is
-    watched is computed openly, so that they are the same to the bit.
+    A value is given without its batch axis. All values are watched, whatever is kept: what is watched is
+    computed openly, so that every pass gives the same numbers to the bit.
     """
 
-    def __init__(self, edits: Watch, names: Sequence[str], shrink: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, edits: Watch, keep: Callable[[str, Tensor], Tensor | None]) -> None:
         super().__init__("*", edit=edits.edit)
-        self.wanted, self.shrink = set(names), shrink
+        self.keep = keep
 
     def visit(self, name: str, value: Tensor) -> Tensor:
         value = super().visit(name, value)
-        own = self.values.pop(name)
-        if name in self.wanted:
-            self.values[name] = self.shrink(own[0])
+        part = self.keep(name, self.values.pop(name)[0])
+        if part is not None:
+            self.values[name] = part
         return value
-
-
-def size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 @dataclass
@@ -103,9 +82,6 @@ class Trace:
     text: str | tuple[str, ...] | None  # where the text alone, or two of them, gives the same input
     given: Input
     edits: Edits
-    tokens: list[dict[str, Any]]
-    target: list[dict[str, Any]] | None
-    written: list[dict[str, Any]] | None  # the word that each position of the target writes
     groups: list[AttentionGroup]
     shapes: dict[str, tuple[int, ...]]
     values: dict[str, Tensor]
@@ -116,7 +92,7 @@ class Trace:
 
     @property
     def bytes(self) -> int:
-        return sum(map(size, self.values.values())) + (0 if self.output is None else size(self.output))
+        return sum(value.nbytes for value in (*self.values.values(), self.output) if value is not None)
 
     def group(self, name: str) -> AttentionGroup:
         for group in self.groups:
@@ -137,7 +113,7 @@ class Trace:
             raise InputError(f"no value {name[:80]!r} in this trace", hint=close)
         model = loaded_model.sequence
         value = loaded_model.run(lambda: self.recompute(model, [name])[name])
-        if self.bytes + size(value) <= LIMIT:
+        if self.bytes + value.nbytes <= LIMIT:
             self.values[name] = value
         return value
 
@@ -146,9 +122,10 @@ class Trace:
         self, model: Model, names: Sequence[str], shrink: Callable[[Tensor], Tensor] = lambda x: x
     ) -> dict[str, Tensor]:
         """Values that were not kept, by one more pass; in the model's own thread."""
-        watch = WatchedSubset(self.edits.watch(model), names, shrink)
-        self.given.run(model, watch)
-        return watch.values
+        keep = lambda name, value: shrink(value) if name in names else None
+        recorder = TraceRecorder(self.edits.watch(model), keep)
+        self.given.run(model, recorder)
+        return recorder.values
 
 
 class Traces:
@@ -237,6 +214,20 @@ class Look:
         """Answer with what such a call gives, and with the lines that make the same call."""
         result = self.call(function, **options).to_dict()
         return Json(result | {"python": snippets.of_call(self.trace, function, suffix, **options)})
+
+
+async def run_model(
+    studio: Studio, request: Request, id: str, work: Callable[[LoadedModel, Ticket], T],
+    ticket: Ticket | None = None,
+) -> T:  # fmt: skip
+    """Load a model, and return what `work` gives in the model's thread, as long as the client waits."""
+    ticket = ticket or Ticket()
+
+    def job() -> T:
+        loaded_model = studio.registry.get(id)
+        return loaded_model.run(lambda: work(loaded_model, ticket), ticket)
+
+    return await run_while_connected(request, ticket, job)
 
 
 def studio_of(request: Request) -> Studio:

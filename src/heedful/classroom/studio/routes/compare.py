@@ -11,11 +11,12 @@ from starlette.responses import Response
 
 from heedful.classroom.figures.token_labels import visible_tokens
 from heedful.classroom.studio import snippets, tokens
-from heedful.classroom.studio.model_registry import LoadedModel, Ticket
-from heedful.classroom.studio.responses import run_model, run_while_connected
-from heedful.classroom.studio.routes.trace import Edit, Run, run_trace
+from heedful.classroom.studio.jobs import Ticket, run_while_connected
+from heedful.classroom.studio.model_registry import LoadedModel
+from heedful.classroom.studio.routes.trace import run_trace
 from heedful.classroom.studio.tokens import tidy
-from heedful.classroom.studio.traces import Client, Here, Studio, Trace
+from heedful.classroom.studio.trace_builder import Edit, TraceRequest
+from heedful.classroom.studio.traces import Client, Here, Studio, Trace, run_model
 from heedful.core.errors import InputError
 from heedful.interp.inputs import reading
 from heedful.interp.intervene.ablation import Ablation
@@ -55,9 +56,8 @@ def _compare(studio: Studio, body: Both, ticket: Ticket) -> dict[str, Any]:
     for side in (body.a, body.b):
         kind = studio.registry.get(side.model)
         target = body.target if not kind.entry.vectors and isinstance(kind.sequence, Seq2Seq) else None
-        runs.append(
-            run_trace(studio, Run(model=side.model, text=body.text, target=target, edit=side.edit), ticket)
-        )
+        request = TraceRequest(model=side.model, text=body.text, target=target, edit=side.edit)
+        runs.append(run_trace(studio, request, ticket))
     a, b = runs
     return {"a": a.answer, "b": b.answer, **_paired_values(studio, a, b), "python": _python(a, b)}
 
@@ -110,9 +110,8 @@ async def speed(id: str, request: Request, studio: Here) -> Response:
 
 
 def _names(trace: Trace) -> dict[str, list[str]]:
-    words = lambda listed: [t["text"] for t in listed or []]
-    written = words(trace.written)[:-1]  # behind the last word each may go on in its own way
-    return {"tokens": words(trace.tokens), "target": words(trace.target), "written": written}
+    names = {side: [t["text"] for t in trace.answer[side] or []] for side in ("tokens", "target", "written")}
+    return names | {"written": names["written"][:-1]}  # behind the last word each may go on in its own way
 
 
 def _paired_values(studio: Studio, a: Trace, b: Trace) -> dict[str, Any]:

@@ -29,21 +29,21 @@ DEFAULTS = ("masked", "prose")  # what a page begins with: small, and open withi
 @router.get("/api/status")
 def status(studio: Here) -> Response:
     """What the server does now."""
-    waiting = studio.registry.waiting
+    loaded = studio.registry.loaded
+    waiting = {id: model.worker.waiting for id, model in loaded.items() if model.worker.waiting}
     return Json({
         "version": __version__, "boot": studio.traces.boot, "queue": sum(waiting.values()),
         "busy": next(iter(waiting), None), "traces": studio.traces.state(),
-        "loaded": studio.registry.loaded_ids,
+        "loaded": list(loaded),
     })  # fmt: skip
 
 
 @router.get("/api/models")
 def models(studio: Here) -> Response:
     """The catalogue, from shapes alone: nothing is loaded."""
-    loaded_ids = set(studio.registry.loaded_ids)
+    loaded = studio.registry.loaded
     rows = [
-        summary(e, studio.summaries) | {"loaded": id in loaded_ids}
-        for id, e in studio.registry.entries().items()
+        summary(e, studio.summaries) | {"loaded": id in loaded} for id, e in studio.registry.entries().items()
     ]
     good = [row["id"] for row in rows if row["error"] is None]
     wanted = [id for id in DEFAULTS if id in good]

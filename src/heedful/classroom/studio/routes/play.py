@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from heedful.classroom.studio.model_registry import LoadedModel, Ticket
-from heedful.classroom.studio.responses import Report, run_model, run_while_connected, stream_job
+from heedful.classroom.studio.jobs import Report, Ticket, run_while_connected, stream_job
+from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.task_runner import (
     IMAGE_TASK,
     form_inputs,
@@ -18,7 +18,7 @@ from heedful.classroom.studio.task_runner import (
     run_task,
     search_beams,
 )
-from heedful.classroom.studio.traces import Client, Here
+from heedful.classroom.studio.traces import Client, Here, run_model
 from heedful.core.errors import InputError
 from heedful.serve.json_response import Json
 

@@ -7,20 +7,14 @@ from typing import Any, Literal
 
 import torch
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
 from starlette.responses import Response
 from torch import Tensor
 
 from heedful.classroom.studio import snippets, tokens
-from heedful.classroom.studio.model_registry import LoadedModel, Ticket
-from heedful.classroom.studio.responses import (
-    Report,
-    cut_tensor,
-    run_while_connected,
-    stream_job,
-    tensor_response,
-)
-from heedful.classroom.studio.trace_builder import TraceBuilder, trace_words
+from heedful.classroom.studio.jobs import Report, Ticket, run_while_connected, stream_job
+from heedful.classroom.studio.model_registry import LoadedModel
+from heedful.classroom.studio.responses import cut_tensor, tensor_response
+from heedful.classroom.studio.trace_builder import TraceBuilder, TraceRequest, trace_words
 from heedful.classroom.studio.traces import Client, Here, Look, Seen, Studio, Trace
 from heedful.core.errors import InputError
 from heedful.interp.intervene.ablation import each_head_effect
@@ -40,62 +34,24 @@ router = APIRouter()
 Form = Literal["f32", "f16", "u8"]
 
 
-class SamplingOptions(BaseModel):
-    """How tokens are drawn."""
-
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    seed: int = Field(default=0, ge=0)
-
-
-class Edit(BaseModel):
-    """Changes: heads and layers off, or at their mean over this text or another; tokens replaced."""
-
-    heads: dict[str, list[int]] = {}
-    layers: list[str] = []
-    mean: bool = False
-    reference: str | None = None
-    tokens: dict[str, int | str] = {}
-    target_tokens: dict[str, int | str] = {}
-
-
-class Run(BaseModel):
-    """One text for one model."""
-
-    model: str
-    text: str | None = None
-    pair: str | None = None
-    ids: list[int] | None = None
-    target: str | list[int] | None = None
-    generate: int = Field(default=0, ge=0, le=512)
-    sampling: SamplingOptions = SamplingOptions()
-    edit: Edit | None = None
-
-    def flat(self) -> dict[str, Any]:
-        edit = (self.edit or Edit()).model_dump()
-        return self.model_dump(exclude={"model", "edit"}) | edit
-
-
 @router.post("/api/trace")
-async def run(body: Run, request: Request, studio: Here, client: Client = None) -> Response:
+async def run(body: TraceRequest, request: Request, studio: Here, client: Client = None) -> Response:
     ticket = studio.clients.ticket(client)
     trace = await run_while_connected(request, ticket, lambda: run_trace(studio, body, ticket))
     return Json(trace.answer)
 
 
-def run_trace(studio: Studio, body: Run, ticket: Ticket) -> Trace:
+def run_trace(studio: Studio, body: TraceRequest, ticket: Ticket) -> Trace:
     """Run a model once and keep what it computed."""
     if body.text is None and body.ids is None:
         raise InputError("there is nothing to read", hint="give a text, or ids")
     loaded_model = studio.registry.get(body.model)
     began = time.perf_counter()
-    id, request = studio.traces.new_id(), body.flat()
+    id = studio.traces.new_id()
     if loaded_model.entry.vectors:
-        work = lambda: trace_words(loaded_model, request, id)
+        work = lambda: trace_words(loaded_model, body, id)
     else:
-        work = lambda: TraceBuilder(loaded_model, request, ticket).trace(id)
+        work = lambda: TraceBuilder(loaded_model, body, ticket).trace(id)
     trace = loaded_model.run(work, ticket)
     ticket.check()
     trace.answer["ms"] = round((time.perf_counter() - began) * 1000, 1)

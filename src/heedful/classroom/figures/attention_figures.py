@@ -14,7 +14,8 @@ from heedful.classroom.figures.canvas import PALETTES, SCALES
 from heedful.classroom.figures.figure import Figure, figure
 from heedful.classroom.figures.panels import matrix
 from heedful.classroom.figures.patterns import SIDES, attention_patterns, figure_entry, marks_of, side
-from heedful.classroom.figures.token_labels import cut_label, labels, readable
+from heedful.classroom.figures.token_labels import caption_of, labels, readable
+from heedful.core.checks import check_choice
 from heedful.core.errors import InputError, nearest
 from heedful.core.images import ImageProcessor, open_image
 from heedful.interp.inputs import Input, ids_of, is_pair, part_at, reading
@@ -29,19 +30,28 @@ WEIGHTS = 1 << 27  # and how many weights together
 CHANNELS = 64  # heads of one layer; a state space model has one for each of its channels
 
 Text = Any  # a string, ids, or what a foreign tokenizer gave
+Entry = dict[str, Any]  # a layer's pattern, as `figure_entry` makes it
 
 
-@dataclass(frozen=True)
+@dataclass
 class CollectedPatterns:
-    """The patterns of one pass, and what they are of."""
+    """The patterns of one pass, and what they are of; the states where nothing attends."""
 
-    name: str
-    text: str
-    patterns: list[dict[str, Any]]
+    patterns: list[Entry]
+    name: str = ""
+    text: str = ""
+    note: str = ""
     states: dict[str, np.ndarray] = field(default_factory=dict)
     tokens: list[str] = field(default_factory=list)
-    note: str = ""
-    scores: list[dict[str, Any]] = field(default_factory=list)
+    input: Input | None = None  # of a model of ours
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return {"model": self.name, "text": self.text}
+
+    @property
+    def title(self) -> str:
+        return f"Attention of {self.name}" if self.name else "Attention"
 
 
 @figure
@@ -65,11 +75,28 @@ def attention(
     `outputs.attentions`; `keys` names the columns where they are another sequence, `second` is where a second
     text begins. A live model of `transformers` works with its tokenizer.
     """
-    given = _collect_patterns(model, text, target, tokens, keys, pattern, tokenizer, only, second=second)
+    given = collect_patterns(model, text, target, tokens, keys, pattern, tokenizer, only, second)
     if not given.patterns:
         return states_of(given)
-    look = {"scale": scale, "hide_first": hide_first, "palette": palette, "words": words, "view": "matrix"}
-    return _figure("attention", given, layer, head, look | {"between": side(between)})
+    at, head = choose_head(given.patterns, layer, head)
+    check_choice("scale", scale, SCALES)
+    check_choice("palette", palette, PALETTES)
+    one, sides = given.patterns[at], side(between)
+    if sides and one["second"] is None:
+        raise InputError(f"between={sides!r} needs two texts: give a pair, or second= with your weights")
+    parts = [
+        one["name"], f"{head} of heads" if isinstance(head, str) else f"head {head}",
+        "signed" if one["kind"] == "effective" else "",
+        f"without {one['leaves_out']}" if one.get("leaves_out") else "", scale,
+        "first token hidden, rows renormalised" if hide_first and not one["cross"] else "",
+        "by words" if words else "", SIDES[sides] if sides else "",
+    ]  # fmt: skip
+    data = {
+        "patterns": given.patterns, "scores": [], "pattern": at, "head": head, "scale": scale,
+        "hide_first": hide_first, "palette": palette, "words": words, "view": "matrix", "between": sides,
+    }  # fmt: skip
+    about = given.about | {"layer": one["name"], "head": head, "scale": scale}
+    return Figure("attention", f"{given.title}: {', '.join(filter(None, parts))}", about, data, given.note)
 
 
 @figure
@@ -83,56 +110,43 @@ def heads(
 
     It takes what `attention` takes.
     """
-    given = _collect_patterns(model, text, target, tokens, keys, pattern, tokenizer, only, with_scores=True)
+    given = collect_patterns(model, text, target, tokens, keys, pattern, tokenizer, only)
     if not given.patterns:
         return states_of(given)
-    look = {"scale": scale, "hide_first": False, "palette": palette, "words": False, "view": "grid"}
-    return _figure("heads", given, 0, 0, look | {"between": ""})
+    check_choice("scale", scale, SCALES)
+    check_choice("palette", palette, PALETTES)
+    scores: list[Entry] = []
+    if given.input is not None:
+        names = {p["name"] for p in given.patterns}
+        for score in head_scores(model, given.input):
+            name = score.name.removesuffix(".pattern")
+            if name in names and score.head < CHANNELS:
+                scores.append(score.to_dict() | {"name": name})
+    else:  # from the patterns alone; induction needs the model
+        for p in given.patterns:
+            same = not p["cross"] and p["values"].shape[1] == p["values"].shape[2]
+            found = pattern_scores(p["name"], torch.from_numpy(p["values"]), same_tokens=same)
+            scores += [score.to_dict() for score in found]
+    data = {
+        "patterns": given.patterns, "scores": scores, "pattern": 0, "head": 0, "scale": scale,
+        "hide_first": False, "palette": palette, "words": False, "view": "grid", "between": "",
+    }  # fmt: skip
+    title = f"{given.title}: {len(given.patterns)} layers, all heads"
+    return Figure("heads", title, given.about, data, given.note)
 
 
-def _figure(
-    kind: str, inputs: CollectedPatterns, layer: int | str, head: int | str, look: dict[str, Any]
-) -> Figure:
-    at, head = _choose_heads(inputs.patterns, layer, head)
-    scale, palette, between = look["scale"], look["palette"], look["between"]
-    if scale not in SCALES:
-        raise InputError(f"scale={scale!r} is unknown", hint=f"choose {', '.join(SCALES)}")
-    if palette not in PALETTES:
-        raise InputError(f"palette={palette!r} is unknown", hint=f"choose {', '.join(PALETTES)}")
-    one = inputs.patterns[at]
-    if between and one["second"] is None:
-        raise InputError(f"between={between!r} needs two texts: give a pair, or second= with your weights")
-    data = {"patterns": inputs.patterns, "scores": inputs.scores, "pattern": at, "head": head, **look}
-    about: dict[str, Any] = {"model": inputs.name, "text": inputs.text}
-    title = f"Attention of {inputs.name}" if inputs.name else "Attention"
-    if kind == "attention":
-        about |= {"layer": one["name"], "head": head, "scale": scale}
-        which = f"{head} of heads" if isinstance(head, str) else f"head {head}"
-        signed, without = one["kind"] == "effective", one.get("leaves_out")
-        parts = [one["name"], which, "signed" * signed, f"without {without}" if without else "", scale]
-        parts += ["first token hidden, rows renormalised"] * (look["hide_first"] and not one["cross"])
-        parts += ["by words"] * look["words"] + ([SIDES[between]] if between else [])
-    else:
-        parts = [f"{len(inputs.patterns)} layers, all heads"]
-    return Figure(kind, f"{title}: {', '.join(filter(None, parts))}", about, data, inputs.note)
-
-
-def _choose_heads(patterns: list[dict[str, Any]], layer: int | str, head: int | str) -> tuple[int, int | str]:
-    """The place of a layer and the number of a head, as they were asked for."""
+def choose_head(patterns: list[Entry], layer: int | str, head: int | str) -> tuple[int, int | str]:
+    """Return the place of a layer and the number of a head, as they were asked for."""
     names = [p["name"] for p in patterns]
+    there = f"there are {', '.join(names)}"
     if isinstance(layer, str):
         name = layer.removesuffix(".pattern")
         if name not in names:
-            raise InputError(
-                f"no layer {layer!r}", hint=nearest(name, names) or "there are " + ", ".join(names)
-            )
-        at = names.index(name)
-    else:
-        if not -len(names) <= layer < len(names):
-            raise InputError(
-                f"layer={layer} is outside 0 … {len(names) - 1}", hint=f"there are {', '.join(names)}"
-            )
-        at = layer % len(names)
+            raise InputError(f"no layer {layer!r}", hint=nearest(name, names) or there)
+        layer = names.index(name)
+    if not -len(names) <= layer < len(names):
+        raise InputError(f"layer={layer} is outside 0 … {len(names) - 1}", hint=there)
+    at = layer % len(names)
     count = len(patterns[at]["values"])
     if isinstance(head, str):
         if head not in ("mean", "max"):
@@ -143,41 +157,23 @@ def _choose_heads(patterns: list[dict[str, Any]], layer: int | str, head: int | 
     return at, head % count
 
 
-def _collect_patterns(
+def collect_patterns(
     model: Any, text: Text, target: Text, tokens: Sequence[str] | None, keys: Sequence[str] | None,
-    pattern: Any, tokenizer: Any, only: Sequence[str], with_scores: bool = False, second: int | None = None,
+    pattern: Any, tokenizer: Any, only: Sequence[str], second: int | None = None,
 ) -> CollectedPatterns:  # fmt: skip
+    """Return weights that were given, or those of a pass of a model."""
     if pattern is not None or tokens is not None:
         if pattern is None or tokens is None or model is not None:
             raise InputError("weights you have take both tokens= and pattern=, and no model")
-        patterns = given_patterns(tokens, keys, pattern, second)
-        return CollectedPatterns("", "", patterns, scores=_scores_alone(patterns) if with_scores else [])
+        return CollectedPatterns(given_patterns(tokens, keys, pattern, second))
     if model is None or text is None:
         raise InputError(
             "give a model and a text: view.attention(model, 'The cat sat')", hint="or tokens= and pattern="
         )
     if isinstance(model, Model):
-        return _ours(model, text, target, only, with_scores)
+        return own_patterns(model, text, target, only)
     patterns = attention_patterns(model, text, target, tokenizer)
-    caption, scores = _captions(text, patterns[0]["keys"]), _scores_alone(patterns) if with_scores else []
-    return CollectedPatterns(type(model).__name__, caption, patterns, scores=scores)
-
-
-def _scores_alone(patterns: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Scores of heads from their patterns alone; induction needs the model."""
-    each = lambda p: pattern_scores(
-        p["name"],
-        torch.from_numpy(p["values"]),
-        same_tokens=not p["cross"] and p["values"].shape[1] == p["values"].shape[2],
-    )
-    return [score.to_dict() for pattern in patterns for score in each(pattern)]
-
-
-def _captions(text: Text, tokens: Sequence[str]) -> str:
-    """What was read, for a caption."""
-    if isinstance(text, str):
-        return cut_label(text)
-    return cut_label(" | ".join(text) if is_pair(text) else " ".join(tokens))
+    return CollectedPatterns(patterns, type(model).__name__, caption_of(text, patterns[0]["keys"]))
 
 
 def given_patterns(
@@ -208,9 +204,8 @@ def given_patterns(
     return [figure_entry(name(i), depth(x), names, columns, **more) for i, x in enumerate(layers)]
 
 
-def _ours(
-    model: Model, text: Text, target: Text, only: Sequence[str], with_scores: bool
-) -> CollectedPatterns:
+def own_patterns(model: Model, text: Text, target: Text, only: Sequence[str]) -> CollectedPatterns:
+    """Return the patterns of a model of ours, and its states."""
     given = check_pattern(model, text, target)
     seen = attended(model, given, only=only)
     patterns, note, mark = [], "", marks_of(model)
@@ -224,19 +219,12 @@ def _ours(
             kind=pattern.kind, mark=mark, second=given.second,
         )  # fmt: skip
         patterns.append(entry | {"leaves_out": pattern.leaves_out})
-    states = {name: state.detach().float().cpu().flatten(1).numpy() for name, state in seen.states.items()}
-    scores: list[dict[str, Any]] = []
-    if with_scores and patterns:
-        names = {p["name"] for p in patterns}
-        for score in head_scores(model, given):
-            name = score.name.removesuffix(".pattern")
-            if name in names and score.head < CHANNELS:
-                scores.append(score.to_dict() | {"name": name})
-    caption = _captions(text, labels(model, given.ids))
-    note = " ".join(filter(None, (note, seen.note)))
     return CollectedPatterns(
-        model.family.name, caption, patterns, states, labels(model, given.read), note, scores
-    )
+        patterns, model.family.name, caption_of(text, labels(model, given.ids)),
+        " ".join(filter(None, (note, seen.note))),
+        {name: state.detach().float().cpu().flatten(1).numpy() for name, state in seen.states.items()},
+        labels(model, given.read), given,
+    )  # fmt: skip
 
 
 def check_pattern(model: Model, text: Text, target: Text = None) -> Input:
@@ -263,9 +251,8 @@ def states_of(inputs: CollectedPatterns) -> Figure:
     for name, state in sorted(inputs.states.items(), key=lambda item: item[0].startswith("embed")):
         columns = inputs.tokens if len(inputs.tokens) == len(state) else None
         panels.append(matrix(name, state.T, columns=columns, axes=("unit", "token")))
-    about = {"model": inputs.name, "text": inputs.text}
     note = f"{inputs.name} attends to nothing, so it has no pattern to draw; these are its states."
-    return Figure("states", f"States of {inputs.name}", about, {"panels": panels}, note)
+    return Figure("states", f"States of {inputs.name}", inputs.about, {"panels": panels}, note)
 
 
 # image_attention: where in an image a model looks while it writes each token.

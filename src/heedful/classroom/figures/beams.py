@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heedful.classroom.figures.figure import Figure, figure
-from heedful.classroom.figures.token_labels import cut_label, labels
+from heedful.classroom.figures.token_labels import caption_of, labels
 from heedful.core.errors import InputError
 from heedful.decode.fast import choose_stepper
 from heedful.decode.request import Prompt, encode_prompts, make_request
@@ -144,7 +144,7 @@ def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any
             f"the search weighed {len(tree.branches):,} texts", hint="lower beams= or max_tokens= to draw it"
         )
     data = tree_data(model, tree)
-    caption = cut_label(text) if isinstance(text, str) else cut_label(" ".join(labels(model, text)))  # type: ignore[arg-type]
+    caption = caption_of(text, () if isinstance(text, str) else labels(model, text))  # type: ignore[arg-type]
     title = f"Beam search of {model.family.name}: {beams} beams, {len(tree.branches):,} texts weighed"
     note = (
         "A score is log P of the text so far; one that ended is ranked by its score divided by its length "

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from heedful.classroom.figures.attention_figures import Text, check_pattern
 from heedful.classroom.figures.figure import Figure, figure
 from heedful.classroom.figures.panels import Panel, bars, lines, matrix, table
-from heedful.classroom.figures.token_labels import cut_label, readable, visible_text
+from heedful.classroom.figures.token_labels import caption_of, readable, visible_text
 from heedful.core.errors import InputError
 from heedful.interp.activations import Texts
 from heedful.interp.inputs import position_of
@@ -118,7 +118,7 @@ def steering(
     for title, listed in zip(("likelier", "unlikelier"), change.largest_changes(model, count), strict=True):
         names = [visible_text(n) for n in readable(model, [token for token, _ in listed])]
         panels.append(bars(title, [change for _, change in listed], names, axes=("token", "change of log p")))
-    caption = cut_label(text if isinstance(text, str) else " ".join(readable(model, change.tokens)))
+    caption = caption_of(text, readable(model, change.tokens))
     note = "Among tokens of at least a thousandth of the most likely one's probability, in either run."
     about = {
         "model": model.family.name, "text": caption, "value": name, "strength": strength, "method": method
@@ -182,7 +182,7 @@ def tuned_lens(model: Model, text: Text, lens: TunedLens, target: Text = None) -
     ]
     best = [[visible_text(readable(model, [t[0][0]])[0]) for t in row] for row in tuned.top(1)]
     panels.append(table("most likely token, tuned lens", best, tuned.layers, tokens, axes=("layer", "")))
-    caption = cut_label(text if isinstance(text, str) else " ".join(tokens))
+    caption = caption_of(text, tokens)
     title = f"Tuned lens of {model.family.name}"
     return Figure("tuned_lens", title, {"model": model.family.name, "text": caption}, {"panels": panels})
 
@@ -268,7 +268,7 @@ def find_heads(
     looks = catalogue.find_heads(model, text, from_token, to_token, target, count=count)
     names = [f"{look.name} head {look.head}" for look in looks]
     panel = bars("weight", [look.weight for look in looks], names, axes=("head", "weight"))
-    caption = cut_label(text if isinstance(text, str) else str(text))
+    caption = caption_of(text if isinstance(text, str) else str(text), ())
     title = f"Heads of {model.family.name} that look from {from_token!r} at {to_token!r}"
     about = {"model": model.family.name, "text": caption, "from": from_token, "to": to_token}
     note = f"An even look gives {looks[0].chance:.3f}."
@@ -315,7 +315,7 @@ def attention_flow(
         bars("flow", flowed.numpy(), tokens, axes=("token", "the most that can flow")),
         bars("rollout", rolled.numpy(), tokens, axes=("token", "product of the layers")),
     ]
-    caption = cut_label(text if isinstance(text, str) else " ".join(readable(model, names)))
+    caption = caption_of(text, readable(model, names))
     title = f"Attention flow of {model.family.name} into “{tokens[at]}”"
     about = {"model": model.family.name, "text": caption, "position": at}
     note = "Attention alone: what values, matrices and feed-forward layers do is not in it."

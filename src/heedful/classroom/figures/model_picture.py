@@ -17,7 +17,7 @@ from heedful.classroom.figures.figure import Figure, figure
 from heedful.classroom.figures.layer_stages import LayerStages, Stage, StagePrediction, VectorRows
 from heedful.classroom.figures.part_equations import equations_of, title_of
 from heedful.classroom.figures.picture_choice import candidate_parts, choose_layer_and_head
-from heedful.classroom.figures.token_labels import cut_label, readable, short, visible_text
+from heedful.classroom.figures.token_labels import caption_of, readable, short, visible_text
 from heedful.core.errors import InputError
 from heedful.interp.inputs import Input, Result, Text, attends_to_source, names_of, reading, written_names
 from heedful.interp.observe.attention import patterns_of
@@ -226,7 +226,7 @@ def model(
         at = picture.row if row is None else row
         pictures.append(model_picture(model, beside, layer=picture.path, head=picture.head, row=at))
     name = name or model.family.name
-    excerpt = cut_label(text if isinstance(text, str) else " ".join(picture.tokens))
+    excerpt = caption_of(text, picture.tokens)
     looks = [stage.pattern for stage in picture.stages if stage.pattern and stage.path == picture.path]
     side = looks[0].queries if looks else "target" if picture.stack == "decoder" else "tokens"
     row_label = visible_text(readable(model, getattr(picture, side))[picture.row]).strip("·")

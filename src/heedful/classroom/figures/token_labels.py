@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from heedful.interp.inputs import names_of
+from heedful.interp.inputs import is_pair, names_of
 from heedful.models.base import Model
 from heedful.text.bpe import bytes_of_letters, is_byte_level
 
@@ -81,6 +82,12 @@ def width(text: str, size: float = 12.0) -> float:
 def cut_label(text: str) -> str:
     """A text for a caption; one over 300 letters is cut, and says how long it is."""
     return text if len(text) <= 300 else f"{text[:300]}… ({len(text):,} characters)"
+
+
+def caption_of(text: Any, tokens: Sequence[str]) -> str:
+    """What was read, for a caption: a text, or two of them, or the names of tokens."""
+    text = " | ".join(text) if is_pair(text) else text
+    return cut_label(text if isinstance(text, str) else " ".join(tokens))
 
 
 def brief(value: float) -> str:

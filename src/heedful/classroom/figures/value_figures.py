@@ -21,7 +21,7 @@ from heedful.classroom.figures import panels
 from heedful.classroom.figures.attention_figures import Text, check_pattern
 from heedful.classroom.figures.figure import Figure, figure
 from heedful.classroom.figures.panels import Axes
-from heedful.classroom.figures.token_labels import cut_label, labels, readable
+from heedful.classroom.figures.token_labels import caption_of, cut_label, labels, readable
 from heedful.core.errors import InputError, MissingPackage
 from heedful.decode.sampling import generator, uniforms
 from heedful.decode.settings import GenerationSettings
@@ -75,7 +75,7 @@ def surprisal(model: Model, text: Text, target: Text = None) -> Figure:
     predicted = [i for i, bits in enumerate(surprise.bits) if bits is not None]
     values, labelled = [surprise.bits[i] for i in predicted], [f"{i}: {names[i]}" for i in predicted]
     panel = panels.bars("surprisal", values, labelled, axes=("token", "bits"))
-    caption = cut_label(text if isinstance(text, str) else " ".join(names))
+    caption = caption_of(text, names)
     title = f"Surprise of {model.family.name}: {surprise.mean:.2f} bits a token"
     title += f", perplexity {surprise.perplexity:.1f}"
     return Figure("surprisal", title, {"model": model.family.name, "text": caption}, {"panels": [panel]})
@@ -113,7 +113,7 @@ def next_token(
         "entropy": drawn.entropy(), "kept": drawn.candidates(), "sampling": chosen,
     }  # fmt: skip
     place = labels(model, given.read)[at]
-    caption = cut_label(text if isinstance(text, str) else " ".join(labels(model, given.ids)))
+    caption = caption_of(text, labels(model, given.ids))
     after = f"{'after' if is_causal(model) else 'at'} “{place}”"
     set_ = {name: value for name, value in chosen.items() if value is not None} | {"seed": seed}
     kind = "Next token" if is_causal(model) else "Word"

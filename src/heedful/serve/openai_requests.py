@@ -7,7 +7,7 @@ and would change the answer, but is not built here, is refused by its name.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -207,31 +207,48 @@ def read_sampling(fields: RequestFields, max_texts: int) -> CompletionRequest:
 
 
 ANY_OBJECT = {"type": "object"}  # what response_format json_object asks for
+# vLLM's word for a form, as guided_json or inside structured_outputs → the setting, and what it takes.
+GUIDED: dict[str, tuple[str, tuple[type, ...], str]] = {
+    "json": ("schema", (dict, str), "a JSON schema"),
+    "choice": ("choices", (list,), "a list of texts, none of them empty"),
+    "regex": ("regex", (str,), "a string"),
+}
 
 
 def read_constraint(fields: RequestFields) -> dict[str, Any]:
-    """Return the form that a text must have as settings of heedful.stream; OpenAI's or vLLM's names."""
-    given = {name: read(fields, name) for name, read in CONSTRAINTS.items() if fields.get(name) is not None}
-    constraints = {name: setting for name, setting in given.items() if setting}
-    if len(constraints) > 1:
-        raise invalid(
-            next(iter(constraints)), f"{' and '.join(constraints)} cannot both be kept; send one of them"
-        )
-    for name, setting in constraints.items():
+    """Return the form that a text must have as a setting of heedful.stream; OpenAI's or vLLM's names."""
+    forms: list[tuple[str, dict[str, Any]]] = []
+    if (value := fields.get("response_format")) is not None:
+        forms.append(("response_format", parse_response_format(value)))
+    for word in GUIDED:
+        if (value := fields.get(f"guided_{word}")) is not None:
+            forms.append((f"guided_{word}", parse_guided(f"guided_{word}", word, value)))
+    name = "structured_outputs"
+    if (structured := fields.get(name)) is not None:
+        if not isinstance(structured, dict):
+            raise invalid(name, f"{name} must be an object; got {kind(structured)}")
+        given = {word: value for word, value in structured.items() if value is not None}
+        if unknown := given.keys() - GUIDED.keys():
+            message = f"{name} knows json, regex and choice; got {min(unknown)!r:.40}"
+            raise unsupported_parameter(name, message)
+        forms += [(name, parse_guided(name, word, value)) for word, value in given.items()]
+    forms = [(name, setting) for name, setting in forms if setting]
+    if len(forms) > 1:
+        names = " and ".join(dict.fromkeys(name for name, _ in forms))
+        raise invalid(forms[0][0], f"{names} cannot both be kept; send one of them")
+    for name, setting in forms:
         if (size := len(json.dumps(setting))) > MAX_CONSTRAINT_CHARACTERS:
             message = f"{name} has {size} characters; {MAX_CONSTRAINT_CHARACTERS} are the most; shorten it"
             raise invalid(name, message)
-    return next(iter(constraints.values()), {})
+    return forms[0][1] if forms else {}
 
 
-def read_response_format(fields: RequestFields, name: str) -> dict[str, Any]:
+def parse_response_format(value: Any) -> dict[str, Any]:
     """{"type": "text"}, {"type": "json_object"}, or {"type": "json_schema", "json_schema": {"schema": …}}"""
-    value = fields.get(name)
-    kinds = ("text", "json_object", "json_schema")
+    name, kinds = "response_format", ("text", "json_object", "json_schema")
     if not isinstance(value, dict) or value.get("type") not in kinds:
-        raise invalid(
-            name, f"{name} must be an object whose type is one of {', '.join(kinds)}; got {value!r:.60}"
-        )
+        message = f"{name} must be an object whose type is one of {', '.join(kinds)}; got {value!r:.60}"
+        raise invalid(name, message)
     if value["type"] == "text":
         return {}
     if value["type"] == "json_object":
@@ -243,37 +260,13 @@ def read_response_format(fields: RequestFields, name: str) -> dict[str, Any]:
     return {"schema": schema}
 
 
-def read_structured_outputs(fields: RequestFields, name: str) -> dict[str, Any]:
-    """vLLM's object: one of json, regex, choice"""
-    value = fields.get(name)
-    if not isinstance(value, dict):
-        raise invalid(name, f"{name} must be an object; got {kind(value)}")
-    guided = {f"guided_{key}": one for key, one in value.items() if one is not None}
-    if unknown := guided.keys() - CONSTRAINTS.keys():
-        raise unsupported_parameter(
-            name, f"{name} knows json, regex and choice; got {min(unknown)[7:]!r:.40}"
-        )
-    return read_constraint(RequestFields(guided))
-
-
-def read_guided(fields: RequestFields, name: str) -> dict[str, Any]:
-    """vLLM's guided_json, guided_regex and guided_choice"""
-    if name == "guided_regex":
-        return {"regex": fields.text(name)}
-    value = fields.get(name)
-    if name == "guided_json":
-        if not isinstance(value, dict | str):
-            raise invalid(name, f"{name} must be a JSON schema; got {kind(value)}")
-        return {"schema": value}
-    if not isinstance(value, list) or not value or not all(isinstance(v, str) and v for v in value):
-        raise invalid(name, f"{name} must be a list of texts, none of them empty; got {value!r:.60}")
-    return {"choices": value}
-
-
-CONSTRAINTS: dict[str, Callable[[RequestFields, str], dict[str, Any]]] = {
-    "response_format": read_response_format, "guided_json": read_guided, "guided_choice": read_guided,
-    "guided_regex": read_guided, "structured_outputs": read_structured_outputs,
-}  # fmt: skip
+def parse_guided(name: str, word: str, value: Any) -> dict[str, Any]:
+    """Return one of vLLM's forms as the setting that it is."""
+    setting, types, meaning = GUIDED[word]
+    texts = value if isinstance(value, list) else []
+    if not isinstance(value, types) or value in ("", []) or not all(isinstance(t, str) and t for t in texts):
+        raise invalid(name, f"{name} must have {meaning} as {word}; got {value!r:.60}")
+    return {setting: value}
 
 
 def read_token_ids(name: str, value: Any) -> list[int]:

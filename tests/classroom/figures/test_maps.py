@@ -27,7 +27,7 @@ def test_pca_is_the_projection_of_largest_variance() -> None:
     values = np.linalg.eigvalsh(np.cov(rows.T))[::-1]
     np.testing.assert_allclose(found.points.var(0, ddof=1), values[:3])
     np.testing.assert_allclose(found.share, values[:3] / values.sum())
-    assert "% of the variance" in found.axis(0)
+    assert "% of the variance" in found.axes[0]
 
 
 def test_tsne_keeps_neighbours_together_and_repeats_itself() -> None:
@@ -38,7 +38,7 @@ def test_tsne_keeps_neighbours_together_and_repeats_itself() -> None:
     far = np.linalg.norm(found.points[:, None] - found.points[None], axis=-1) + np.eye(24) * 1e9
     assert all(near // 8 == i // 8 for i, near in enumerate(far.argmin(1)))
     assert found.share == []
-    assert found.axis(1) == "t-SNE 2"
+    assert found.axes[1] == "t-SNE 2"
 
 
 def test_a_figure_by_tsne_says_so_and_has_the_neighbours_of_the_full_space() -> None:

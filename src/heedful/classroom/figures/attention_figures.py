@@ -15,7 +15,6 @@ from heedful.classroom.figures.figure import Figure, figure
 from heedful.classroom.figures.panels import matrix
 from heedful.classroom.figures.patterns import SIDES, attention_patterns, figure_entry, marks_of, side
 from heedful.classroom.figures.token_labels import caption_of, labels, readable
-from heedful.core.checks import check_choice
 from heedful.core.errors import InputError, nearest
 from heedful.core.images import ImageProcessor, open_image
 from heedful.interp.inputs import Input, ids_of, is_pair, part_at, reading
@@ -79,8 +78,7 @@ def attention(
     if not given.patterns:
         return states_of(given)
     at, head = choose_head(given.patterns, layer, head)
-    check_choice("scale", scale, SCALES)
-    check_choice("palette", palette, PALETTES)
+    check_look(scale, palette)
     one, sides = given.patterns[at], side(between)
     if sides and one["second"] is None:
         raise InputError(f"between={sides!r} needs two texts: give a pair, or second= with your weights")
@@ -113,8 +111,7 @@ def heads(
     given = collect_patterns(model, text, target, tokens, keys, pattern, tokenizer, only)
     if not given.patterns:
         return states_of(given)
-    check_choice("scale", scale, SCALES)
-    check_choice("palette", palette, PALETTES)
+    check_look(scale, palette)
     scores: list[Entry] = []
     if given.input is not None:
         names = {p["name"] for p in given.patterns}
@@ -133,6 +130,13 @@ def heads(
     }  # fmt: skip
     title = f"{given.title}: {len(given.patterns)} layers, all heads"
     return Figure("heads", title, given.about, data, given.note)
+
+
+def check_look(scale: str, palette: str) -> None:
+    """Raise InputError for a scale or a palette that there is not."""
+    for name, value, allowed in (("scale", scale, SCALES), ("palette", palette, PALETTES)):
+        if value not in allowed:
+            raise InputError(f"{name}={value!r} is unknown", hint=f"choose {', '.join(allowed)}")
 
 
 def choose_head(patterns: list[Entry], layer: int | str, head: int | str) -> tuple[int, int | str]:

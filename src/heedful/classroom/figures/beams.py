@@ -105,27 +105,19 @@ def tree_data(model: Model, candidates: Tree) -> dict[str, Any]:
     tokenizer = model.tokenizer
     decode = lambda ids: tokenizer.decode(ids) if tokenizer is not None else " ".join(map(str, ids))
     branches = [
-        {"name": name, "token": b.token, "parent": b.parent, "step": b.step, "group": b.group, "rank": b.rank,
-         "logprob": b.logprob, "score": b.score, "final": b.final, "fate": b.fate, "lives": i in lives,
-         "best": i in best}
-        for i, (b, name) in enumerate(zip(candidates.branches, names, strict=True))
-    ]  # fmt: skip
+        vars(branch) | {"name": name, "lives": i in lives, "best": i in best}
+        for i, (branch, name) in enumerate(zip(candidates.branches, names, strict=True))
+    ]
     texts = [
         {
-            "at": i,
-            "text": decode(candidates.ids(i)),
+            "at": i, "text": decode(candidates.ids(i)),
             "tokens": " · ".join(names[place] for place in candidates.path(i)),
-            "score": candidates.branches[i].score,
-            "final": candidates.branches[i].final,
+            "score": candidates.branches[i].score, "final": candidates.branches[i].final,
         }
         for i in candidates.found
-    ]
-    return {
-        "width": candidates.settings.beams,
-        "length_penalty": candidates.settings.length_penalty,
-        "branches": branches,
-        "texts": texts,
-    }
+    ]  # fmt: skip
+    widths = {"width": candidates.settings.beams, "length_penalty": candidates.settings.length_penalty}
+    return widths | {"branches": branches, "texts": texts}
 
 
 @figure

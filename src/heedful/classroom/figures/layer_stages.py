@@ -176,6 +176,15 @@ class LayerStages:
         names = {word: f"{path}.{word}" for word in words}
         return [self.vectors(LABELS.get(w, w), name) for w, name in names.items() if name in self.watch]
 
+    def stage(
+        self, kind: str, path: str, part: nn.Module, vectors: list[VectorRows], note: str = "", *,
+        title: str = "", **more: Any,
+    ) -> Stage:  # fmt: skip
+        """Return a stage about a part, which gives its equations and, by default, its title."""
+        return Stage(
+            kind, title or title_of(part), path, self.side, equations_of(part), note, vectors, **more
+        )
+
     def stages(self) -> list[Stage]:
         """Return a stage for every layer, and those of its parts for the chosen one."""
         stages: list[Stage] = []
@@ -199,10 +208,8 @@ class LayerStages:
             PartSize(name, title_of(part), equations_of(part), lengths(f"{name}.output"))
             for name, part in inner.items()
         ]
-        vectors = [self.vectors("output", f"{path}.output")]
-        equations = equations_of(layer)
-        return Stage("layer", f"Layer {number}", path, self.side, equations, "", vectors, parts=parts,
-                     **self.lens_page(path))  # fmt: skip
+        output, title = [self.vectors("output", f"{path}.output")], f"Layer {number}"
+        return self.stage("layer", path, layer, output, title=title, parts=parts, **self.lens_page(path))
 
     def block_stages(self, path: str, block: Part) -> list[Stage]:
         """Return the parts of a block, with their norms and what they add to the residual stream."""
@@ -215,20 +222,17 @@ class LayerStages:
             norm = block.norm_name(name)
             shown = (norm != "norm" or index == 0) and not isinstance(block.get_submodule(norm), nn.Identity)
             if pre and shown:
-                stages.append(self.norm_stage(f"{path}.{norm}", block.get_submodule(norm), first=index == 0))
+                # The page about norms works out the first of a block alone.
+                params = {"topic": "block" if index else "norm", "part": path}
+                rows, module = self.watched_vectors(f"{path}.{norm}", "output"), block.get_submodule(norm)
+                stages.append(self.stage("norm", f"{path}.{norm}", module, rows, page="steps", params=params,
+                                         row_param="q"))  # fmt: skip
             stages += self.part_stages(f"{path}.{name}", block.part(name))
             after = f"{path}.output" if last else f"{path}.after_{name}"
             if after in self.watch:
                 stages.append(self.residual_stage(path, block, name, before, after, pre))
             before = after
         return stages
-
-    def norm_stage(self, path: str, norm: Any, first: bool) -> Stage:
-        """Return a norm with what it gives; its page works out the first of a block alone."""
-        equations, rows = equations_of(norm), self.watched_vectors(path, "output")
-        params = {"topic": "norm" if first else "block", "part": path.rpartition(".")[0]}
-        return Stage("norm", title_of(norm), path, self.side, equations, "", rows, page="steps",
-                     params=params, row_param="q")  # fmt: skip
 
     def lens_page(self, path: str) -> dict[str, Any]:
         """Return the page of what each layer would say, set to that of a path if it is asked for words."""
@@ -275,15 +279,15 @@ class LayerStages:
         note = "" if window is None else f"Each row sees {window} tokens."
         rows = self.watched_vectors(path, "value", "conv", "gate", "up", "hidden", "output")
         page, params = ("states", {"mlp": f"{path}.hidden"}) if kind == "mlp" else ("layers", {})
-        return [Stage(kind, title_of(part), path, self.side, equations_of(part), note, rows, page=page,
-                      params=params)]  # fmt: skip
+        return [self.stage(kind, path, part, rows, note, page=page, params=params)]
 
     def recurrence_stage(self, path: str, cell: Recurrence) -> Stage:
         """Return a recurrent cell, unrolled: its gates and its state after every token."""
         direction = "from the last token to the first" if cell.reverse else "from token to token"
-        note, rows = f"Unrolled {direction}.", self.watched_vectors(path, *cell.shown)
-        return Stage("recurrence", title_of(cell), path, self.side, equations_of(cell), note, rows,
-                     page="states", params={"part": path})  # fmt: skip
+        rows, params = self.watched_vectors(path, *cell.shown), {"part": path}
+        return self.stage(
+            "recurrence", path, cell, rows, f"Unrolled {direction}.", page="states", params=params
+        )
 
     def expert_stage(self, path: str, part: MoE) -> Stage:
         """Return a mixture of experts: how the router likes each, and which it chooses."""
@@ -294,8 +298,7 @@ class LayerStages:
         routing = f"Every token goes to {expert_ids.shape[-1]} of {router.shape[-1]} experts"
         note = f"{routing}{'.' if part.shared is None else ', and to one that all share.'}"
         rows = self.watched_vectors(path, "output")
-        return Stage("experts", title_of(part), path, self.side, equations_of(part), note, rows,
-                     experts=experts, **self.lens_page(path))  # fmt: skip
+        return self.stage("experts", path, part, rows, note, experts=experts, **self.lens_page(path))
 
     def attention_stages(self, path: str, part: Part) -> list[Stage]:
         """Return one head's pattern, and the weighted sum it takes; of a state space, its state between."""

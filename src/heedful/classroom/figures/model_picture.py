@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heedful.classroom.figures.figure import Figure, figure
 from heedful.classroom.figures.layer_stages import LayerStages, Stage, StagePrediction, VectorRows
-from heedful.classroom.figures.part_equations import equations_of, title_of
+from heedful.classroom.figures.part_equations import title_of
 from heedful.classroom.figures.picture_choice import candidate_parts, choose_layer_and_head
 from heedful.classroom.figures.token_labels import caption_of, readable, short, visible_text
 from heedful.core.errors import InputError
@@ -129,13 +129,14 @@ def side_stages(layers: LayerStages) -> list[Stage]:
     page = "positions" if adds_position else "space"
     title = "Vectors + positions" if adds_position else "Vectors"
     note = "" if adds_position else f"No position is added here: order comes from {ORDERS.get(kind, kind)}."
-    first = Stage("embedding", title, table, layers.side, equations_of(embed), note, vectors, page=page)
+    first = layers.stage("embedding", table, embed, vectors, note, title=title, page=page)
     stages = [tokens, first, *layers.stages()]
     stack = stacks_of(model)[name]
     if stack.norm is not None:
         last = [layers.vectors("output", f"{name}.output")]
-        stages.append(Stage("norm", f"Last norm ({title_of(stack.norm)})", f"{name}.norm", layers.side,
-                            equations_of(stack.norm), "", last, page="layers", row_param="pos"))  # fmt: skip
+        title = f"Last norm ({title_of(stack.norm)})"
+        stages.append(layers.stage("norm", f"{name}.norm", stack.norm, last, title=title, page="layers",
+                                   row_param="pos"))  # fmt: skip
     return [*stages, memory_stage(model, layers)] if name == "encoder" else stages
 
 
@@ -171,8 +172,7 @@ def prediction_stage(layers: LayerStages, output: Tensor) -> Stage:
     prediction = read_prediction(model, inputs, output[0], here)
     page = "layers" if isinstance(model.head, NoHead) else "predict"
     head = cast(Head, model.head)
-    return Stage("head", title_of(head), "head", layers.side, equations_of(head), "", vectors,
-                 answer=prediction, page=page, row_param="pos")  # fmt: skip
+    return layers.stage("head", "head", head, vectors, answer=prediction, page=page, row_param="pos")
 
 
 def read_prediction(model: Model, inputs: Input, output: Tensor, row: int) -> StagePrediction:

@@ -172,18 +172,10 @@ WRITE = 24  # tokens an encoder-decoder writes where no target is given
 
 
 def figure_entry(
-    name: str,
-    values: Any,
-    queries: Sequence[str],
-    keys: Sequence[str],
-    *,
-    cross: bool = False,
-    predicted_rows: bool = False,
-    window: int | None = None,
-    kind: str = "",
-    mark: str | None = None,
+    name: str, values: Any, queries: Sequence[str], keys: Sequence[str], *, cross: bool = False,
+    predicted_rows: bool = False, window: int | None = None, kind: str = "", mark: str | None = None,
     second: int | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """One layer's pattern (H, T, S) as a figure holds it.
 
     `predicted_rows` says that rows are the tokens predicted, not those read; `window` is how many positions a
@@ -284,6 +276,12 @@ def attention_patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> li
     both = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     source = token_names(tokenizer, inputs["input_ids"])
     patterns: list[dict[str, Any]] = []
+
+    def add(values: Any, name: str, queries: Sequence[str], keys: Sequence[str], **options: Any) -> None:
+        """Add the patterns of a stack; a layer without attention has None."""
+        layers = [(i, layer) for i, layer in enumerate(values or ()) if layer is not None]
+        patterns.extend(figure_entry(name.format(i), x, queries, keys, **options) for i, x in layers)
+
     with eager(model):
         if both:
             inputs["decoder_input_ids"] = decoder_ids(model, inputs, target, tokenizer)
@@ -294,37 +292,15 @@ def attention_patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> li
         written = [*mine[1:], OPEN]  # each position writes the next word, the last one the most likely
         if isinstance(logits, torch.Tensor) and logits.dim() == 3:
             written = token_names(tokenizer, torch.cat((read[:, 1:], logits[:, -1:].argmax(-1)), 1))
-        patterns += layers(getattr(out, "encoder_attentions", None), "encoder.{}", source, source)
-        patterns += layers(getattr(out, "decoder_attentions", None), "decoder.{}", mine, mine)
-        patterns += layers(
-            getattr(out, "cross_attentions", None), "decoder.{}.cross", written, source, cross=True
-        )
+        add(getattr(out, "encoder_attentions", None), "encoder.{}", source, source)
+        add(getattr(out, "decoder_attentions", None), "decoder.{}", mine, mine)
+        cross = getattr(out, "cross_attentions", None)
+        add(cross, "decoder.{}.cross", written, source, cross=True, predicted_rows=True)
     else:
         second = list(tokenizer(*text).sequence_ids(0)).index(1) if is_pair(text) else None
-        patterns += layers(getattr(out, "attentions", None), "layers.{}", source, source, second=second)
+        add(getattr(out, "attentions", None), "layers.{}", source, source, second=second)
     if not patterns:
-        raise InputError(
-            f"{type(model).__name__} gave no attentions",
-            hint=(
-                "load it with attn_implementation='eager', or draw weights you have: "
-                "view.attention(tokens=…, pattern=…)"
-            ),
-        )
+        hint = "load it with attn_implementation='eager', or draw weights you have"
+        hint += ": view.attention(tokens=…, pattern=…)"
+        raise InputError(f"{type(model).__name__} gave no attentions", hint=hint)
     return patterns
-
-
-def layers(
-    values: Any,
-    name: str,
-    queries: Sequence[str],
-    keys: Sequence[str],
-    *,
-    cross: bool = False,
-    second: int | None = None,
-) -> list[dict[str, Any]]:
-    """The patterns of a stack; a layer without attention has None."""
-    return [
-        figure_entry(name.format(i), layer, queries, keys, cross=cross, predicted_rows=cross, second=second)
-        for i, layer in enumerate(values or ())
-        if layer is not None
-    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -40,31 +40,23 @@ def steps(subject: Any, text: Text = None, target: Text = None, **options: Any) 
     steps(model, "The cat sat", part="blocks.1.attn", head=2, token="cat"); steps("cat-sat").
     """
     worked = explain(subject, text, target, **options)
-    ours = isinstance(subject, Model)
+    ours, named = isinstance(subject, Model), isinstance(subject, str | Path)
     about: dict[str, Any] = {
         "model": subject.family.name if ours else "",
-        "exercise": "" if ours else str(subject) if isinstance(subject, str | Path) else "values",
-    }
-    about |= {
-        "text": cut_label(text) if isinstance(text, str) else "",
-        **{k: str(v) for k, v in options.items()},
-    }
-    data = {
-        "worked": worked.to_dict(),
-        "rows": list(_rows(worked)),
-        "text": worked.text(width=12).splitlines(),
-    }
+        "exercise": "" if ours else str(subject) if named else "values",
+        "text": cut_label(text) if isinstance(text, str) else "", **{k: str(v) for k, v in options.items()},
+    }  # fmt: skip
+    rows, lines = list(_rows(worked)), worked.text(width=12).splitlines()
     title = worked.title.replace("Ġ", "·").replace("▁", "·")
-    return Figure("steps", title, about, data)
+    return Figure("steps", title, about, {"worked": worked.to_dict(), "rows": rows, "text": lines})
 
 
 def _rows(derivation: Derivation) -> Iterator[tuple[str, ...]]:
-    style = Style(6, None)
     for line in derivation.lines:
         if isinstance(line, Derivation):
             yield from _rows(line)
-            continue
-        yield derivation.title, *(cell or "" for cell in style.cells(line))
+        else:
+            yield derivation.title, *(cell or "" for cell in Style(6, None).cells(line))
 
 
 @figure
@@ -150,7 +142,11 @@ def embeddings(
     another map: `perplexity` is about how many neighbours count, and they begin as `seed` says.
     """
     vectors, vocabulary, label = _vectors(subject, names, table)
-    chosen = _words(subject, vocabulary, words, count)
+    if words is None:
+        chosen = frequent_words(vocabulary, count)
+    else:
+        rows = {name: i for i, name in enumerate(vocabulary)}
+        chosen = list(dict.fromkeys(_row(subject, rows, word, len(vocabulary)) for word in words))
     if len(chosen) < 2:
         raise InputError("a map needs at least 2 words", hint=f"there are {len(chosen)}")
     X = vectors[chosen]
@@ -165,7 +161,7 @@ def embeddings(
         raise InputError(f"select={select!r} is not among the words drawn", hint="name it in words=")
     data = {
         "names": shown, "points": made.points.astype(np.float32), "explained": made.share,
-        "axes": [made.axis(0), made.axis(1)],
+        "axes": made.axes,
         "words": [vocabulary[i] for i in used], "cosines": near.values.float().numpy(),
         "near": np.array([[place[i] for i in row] for row in near.indices.tolist()], dtype=np.int32),
         "selected": None if select is None else shown.index(select),
@@ -191,28 +187,17 @@ def _vectors(subject: Any, names: Sequence[str] | None, table: str) -> tuple[Ten
     return vectors, [str(n) for n in names], "vectors"
 
 
-def _words(
-    subject: Any, vocabulary: Sequence[str], words: Sequence[str | int] | None, count: int
-) -> list[int]:
-    """The rows that are drawn."""
-    if words is not None:
-        place = {name: i for i, name in enumerate(vocabulary)}
-        find = lambda w: place[w] if w in place else _find(subject, w, len(vocabulary))
-        return list(dict.fromkeys(find(w) for w in words))
-    return frequent_words(vocabulary, count)
-
-
-def _find(subject: Any, word: str | int, size: int) -> int:
+def _row(subject: Any, rows: Mapping[Any, int], word: str | int, count: int) -> int:
+    """Return the row of a word, by its name or its number, of `count`."""
+    if word in rows:
+        return rows[word]
     if isinstance(subject, Word2Vec):
         return subject.row(word)
-    if isinstance(subject, Model):
-        at = token_id(subject, word)
-    elif isinstance(word, int):
-        at = word
-    else:
+    if not isinstance(subject, Model) and not isinstance(word, int):
         raise InputError(f"{word!r} is not among the names")
-    if not 0 <= at < size:
-        raise InputError(f"word {at} is outside 0 … {size - 1}")
+    at = token_id(subject, word) if isinstance(subject, Model) else int(word)
+    if not 0 <= at < count:
+        raise InputError(f"word {at} is outside 0 … {count - 1}")
     return at
 
 
@@ -267,17 +252,15 @@ NAMES = {"pca": "principal component", "tsne": "t-SNE", "umap": "UMAP"}
 
 @dataclass(frozen=True)
 class Projection:
-    """Where vectors stand on a map: points (N, dims). `share` is each axis' part of the variance, of PCA."""
+    """Where vectors stand on a map: points (N, dims), and what its axes are called.
 
-    method: str
+    `share` is each axis' part of the variance, of PCA.
+    """
+
     points: np.ndarray
-    share: list[float]
-    note: str = ""
-
-    def axis(self, i: int) -> str:
-        """What an axis is called."""
-        name = f"{NAMES[self.method]} {i + 1}"
-        return f"{name} ({100 * self.share[i]:.1f} % of the variance)" if self.share else name
+    axes: list[str]
+    note: str
+    share: list[float] = field(default_factory=list)
 
 
 def project(
@@ -292,7 +275,10 @@ def project(
     if method == "pca":
         points, share = pca(rows, dims)
         note = f"both axes hold {100 * sum(share[:2]):.1f} % of the variance"
-        return Projection(method, points, share, note)
+        axes = [
+            f"{NAMES[method]} {i + 1} ({100 * part:.1f} % of the variance)" for i, part in enumerate(share)
+        ]
+        return Projection(points, axes, note, share)
     if len(rows) < 4:
         raise InputError(f"{NAMES[method]} needs at least 4 vectors", hint=f"there are {len(rows)}: take pca")
     if perplexity <= 0:
@@ -307,7 +293,7 @@ def project(
         made = UMAP(n_components=dims, n_neighbors=max(2, round(near)), random_state=seed)
     points = np.asarray(made.fit_transform(rows), dtype=np.float64)
     note = f"{near:g} neighbours count; how far groups are apart, and how large they are, says little"
-    return Projection(method, points, [], note)
+    return Projection(points, [f"{NAMES[method]} {i + 1}" for i in range(dims)], note)
 
 
 def pca(rows: np.ndarray, dims: int) -> tuple[np.ndarray, list[float]]:

@@ -129,15 +129,13 @@ def of_pass(
     needs += import_lines(reading)
     watch = f"watch = heedful.Watch({', '.join(map(repr, names))})\n" if names else ""
     if edits.any:
-        usual, more = mean_code(trace) if edits.mean is not None else (None, "")
-        needs += import_lines(without) + more
-        options_said = {"heads": dict(edits.heads), "layers": list(edits.layers)} | (
-            {"mean": usual} if usual is not None else {}
-        )
-        keywords = ", ".join(f"{k}={v!r}" for k, v in options_said.items())
-        watch = f"watch = without(model, {keywords})\n" + (
-            f"watch.names = {tuple(names)!r}\n" if names else ""
-        )
+        switched: dict[str, Any] = {"heads": dict(edits.heads), "layers": list(edits.layers)}
+        if edits.mean is not None:
+            switched["mean"], more = mean_code(trace)
+            needs += more
+        _, call = call_text(without, Code("model"), **switched)
+        watch = f"watch = {call}\n" + (f"watch.names = {tuple(names)!r}\n" if names else "")
+        needs += import_lines(without)
     run = f"logits = reading(model, {', '.join(map(repr, given))}).run(model{', watch' if watch else ''})\n"
     last = lines or PASSES[view_name].format(**{"position": -1, "name": ""} | options)
     return script(trace.entry, first + watch + run + last, needs + imports)

@@ -8,7 +8,7 @@ import inspect
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from heedful.classroom import figures as view
 from heedful.classroom.figures.beams import Tree, beam_trees, tree_data
 from heedful.classroom.figures.token_labels import visible_token
 from heedful.classroom.studio import snippets
-from heedful.classroom.studio.jobs import Ticket
+from heedful.classroom.studio.jobs import Report, Ticket
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.tokens import tidy
 from heedful.core.errors import InputError
@@ -91,10 +91,7 @@ def pipeline_options(task: str, parameters: Mapping[str, Any]) -> dict[str, Any]
 
 
 def run_task(
-    loaded_model: LoadedModel,
-    task: str,
-    inputs: Mapping[str, Any],
-    parameters: Mapping[str, Any],
+    loaded_model: LoadedModel, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the result, the warnings on the way, and the Python that gives it."""
     given = form_inputs(task, inputs)
@@ -150,18 +147,16 @@ def _with_vectors(
 
 def generate_text(
     loaded_model: LoadedModel, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any],
-    ticket: Ticket,
-    report: Callable[[dict[str, Any]], None],
+    ticket: Ticket, report: Report,
 ) -> dict[str, Any]:  # fmt: skip
     """Generate token by token in the thread that owns the model and report each; return the last event."""
     if not is_generating(task):
         raise InputError(f"{task} writes nothing that could be streamed", hint="leave stream out")
     pipe, given = open_pipeline(loaded_model, task), form_inputs(task, inputs)
-    settings = {
-        k: parameters.get(k) for k in ("temperature", "top_k", "top_p", "min_p", "seed", "repetition")
-    }
-    if not settings["temperature"]:
-        settings = {"seed": settings["seed"]}
+    names = ("temperature", "top_k", "top_p", "min_p", "seed", "repetition")
+    settings = {name: parameters[name] for name in names if parameters.get(name) is not None}
+    if not settings.get("temperature"):
+        settings = {name: value for name, value in settings.items() if name == "seed"}
     most = int(parameters.get("max_tokens") or 128)
     notes: list[str] = []
     text, count, finish = "", 0, "end"
@@ -169,17 +164,15 @@ def generate_text(
     for ids, gap in prompts:
         ids, cut = cut_prompt(loaded_model.sequence, ids)
         notes += cut
-        for piece in stream(
-            pipe.generator, ids, max_tokens=most, **{k: v for k, v in settings.items() if v is not None}
-        ):
+        for piece in stream(pipe.generator, ids, max_tokens=most, **settings):
             ticket.check()
             count, finish, text = count + 1, piece.finish or finish, text + piece.text
             report({"event": "token", "text": piece.text, "token": piece.token, "logprob": piece.logprob})
         if gap:
             text += gap
             report({"event": "token", "text": gap, "token": None, "logprob": None})
-    options = ", ".join(f"{k}={v!r}" for k, v in settings.items() if v is not None)
-    call = f"heedful.stream(model, {prompts[0][0]!r}, max_tokens={most}{', ' + options if options else ''})"
+    options = "".join(f", {k}={v!r}" for k, v in settings.items())
+    call = f"heedful.stream(model, {prompts[0][0]!r}, max_tokens={most}{options})"
     lines = f"for piece in {call}:\n    print(piece.text, end='', flush=True)"
     return {
         "event": "done", "text": text, "finish": finish, "tokens": count, "warnings": notes,
@@ -262,12 +255,9 @@ class SearchListener(MinLengthStepper):
 
 
 def search_beams(
-    loaded_model: LoadedModel,
-    task: str,
-    inputs: Mapping[str, Any],
-    parameters: Mapping[str, Any],
+    loaded_model: LoadedModel, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any],
     ticket: Ticket,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """The text that was found and one tree for each part of it: a translation goes sentence by sentence."""
     if not is_generating(task):
         tasks = ", ".join(filter(is_generating, TASKS))

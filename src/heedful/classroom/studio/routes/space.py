@@ -92,7 +92,7 @@ def space_map(
         ]  # fmt: skip
         return {
             "points": points, "explained": places.share, "method": method, "methods": methods(),
-            "axes": [places.axis(i) for i in range(dims)], "note": places.note, "normalised": True,
+            "axes": places.axes, "note": places.note, "normalised": True,
         }  # fmt: skip
 
     def make_once() -> dict[str, Any]:

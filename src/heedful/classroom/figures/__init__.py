@@ -15,6 +15,7 @@
     view.patching(activation_patching(model, …))    which values carry an answer, by layer, position and head
     view.logit_attribution(logit_attribution(…))    what every part, head and token adds to a logit
     view.features(model, dictionary, texts)         features of a sparse dictionary, tokens in context
+    view.feature(model, dictionary, texts, 17)      one of them: tokens, density, logits, nearest features
     view.probes(linear_probes(model, sentences))    what linear probes tell, layer by layer
     view.steering(model, "I", name, vector, 4)      what a steered value makes likelier and unlikelier
     view.attribution_graph(attribution_graph(…))    the strongest edges between parts, drawn
@@ -35,6 +36,7 @@ from heedful.classroom.figures.figure import Figure
 from heedful.classroom.figures.interp_figures import (
     attention_flow,
     attribution_graph,
+    feature,
     features,
     find_heads,
     head_catalogue,
@@ -63,6 +65,7 @@ __all__ = [
     "attribution_graph",
     "beams",
     "embeddings",
+    "feature",
     "features",
     "find_heads",
     "head_catalogue",

@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from heedful.classroom.figures.attention_figures import Text, check_pattern
 from heedful.classroom.figures.figure import Figure, figure
 from heedful.classroom.figures.panels import Panel, bars, lines, matrix, table
-from heedful.classroom.figures.token_labels import caption_of, readable, visible_text
+from heedful.classroom.figures.token_labels import brief, caption_of, percent, readable, visible_text
 from heedful.core.errors import InputError
-from heedful.interp.activations import Texts
+from heedful.interp.activations import Activations, Texts
 from heedful.interp.inputs import position_of
 from heedful.interp.intervene.comparison import PatchingResult
 from heedful.interp.intervene.patching import AttributionGraph
 from heedful.interp.intervene.steering import Method, logit_change, steer
 from heedful.interp.learn import head_catalogue as catalogue
-from heedful.interp.learn.dictionary import Dictionary, feature_examples
+from heedful.interp.learn.dictionary import Dictionary, FeatureExample, feature_examples
+from heedful.interp.learn.features import describe_features
 from heedful.interp.learn.probes import ProbeResult
 from heedful.interp.observe import attention as flows
 from heedful.interp.observe import lens as inspect_lens
@@ -155,18 +156,54 @@ def features(
 ) -> Figure:  # fmt: skip
     """The tokens on which features of a sparse dictionary are strongest, in context."""
     strongest = feature_examples(model, dictionary, texts, features, count=count, context=context)
-    show = lambda names: " ".join(visible_text(n) for n in readable(model, names))
-    rows: list[list[float | str]] = []
-    names: list[str] = []
-    for feature, examples in strongest.items():
-        names += [f"feature {feature}"] * len(examples)
-        rows += [[e.activation, show(e.before), show([e.token]), show(e.after)] for e in examples]
-    columns = ["activation", "before", "token", "after"]
-    panel = table("strongest tokens", rows, names, columns, axes=("feature", ""))
+    examples = [example for listed in strongest.values() for example in listed]
+    panel = example_table(model, examples, [f"feature {e.feature}" for e in examples], "feature")
     name = dictionary.config.source
     title = f"Features of a dictionary of {name}: {len(strongest)} of {dictionary.config.width:,}"
     about = {"model": model.family.name, "value": name, "texts": len(texts)}
     return Figure("features", title, about, {"panels": [panel]})
+
+
+def example_table(model: Model, examples: Sequence[FeatureExample], names: Sequence[str], axis: str) -> Panel:
+    """Return the tokens on which features are strong, in context."""
+    show = lambda tokens: " ".join(visible_text(token) for token in readable(model, tokens))
+    rows: list[list[float | str]] = [
+        [e.activation, show(e.before), show([e.token]), show(e.after)] for e in examples
+    ]
+    columns = ["activation", "before", "token", "after"]
+    return table("strongest tokens", rows, names, columns, axes=(axis, ""))
+
+
+@figure
+def feature(
+    model: Model, dictionary: Dictionary, texts: Texts | Activations, feature: int, *, count: int = 10,
+    context: int = 6,
+) -> Figure:  # fmt: skip
+    """One feature of a sparse dictionary: the tokens on which it is strongest, how often it is active, the
+    next tokens that its direction promotes and suppresses, and the features nearest to it.
+    """
+    (seen,) = describe_features(model, dictionary, texts, [feature], count=count, context=context)
+    places = [f"text {e.text}, token {e.position}" for e in seen.examples]
+    panels = [example_table(model, seen.examples, places, "where")] if places else []
+    if seen.counts:
+        spans = [f"to {brief(edge)}" for edge in seen.edges[1:]]
+        note = f"Active on {percent(seen.density)} of {seen.tokens:,} tokens."
+        axes = ("activation", "tokens")
+        panels.append(bars("activations above zero", seen.counts, spans, axes=axes, note=note))
+    for title, pairs in (("promoted", seen.promoted), ("suppressed", seen.suppressed)):
+        if pairs:
+            names = [visible_text(name) for name in readable(model, [name for name, _ in pairs])]
+            logits = [value for _, value in pairs]
+            panels.append(bars(f"next tokens {title}", logits, names, axes=("token", "logit, direct effect")))
+    names = [f"feature {other}" for other, _ in seen.neighbours]
+    cosines = [cosine for _, cosine in seen.neighbours]
+    panels.append(bars("nearest features", cosines, names, axes=("feature", "cosine of directions")))
+    config = dictionary.config
+    title = f"Feature {feature} of {config.width:,} in a dictionary of {config.source}"
+    about = {"model": model.family.name, "value": config.source, "feature": feature, "density": seen.density}
+    note = f"Active on {percent(seen.density)} of {seen.tokens:,} tokens. Logits are the direct effect of the "
+    note += "direction alone, compared with the mean over the vocabulary."
+    return Figure("feature", title, about, {"panels": panels}, note)
 
 
 @figure

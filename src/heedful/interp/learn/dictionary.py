@@ -390,21 +390,22 @@ def replace_value(dictionary: Dictionary) -> Watch:
 
 def ablate_features(dictionary: Dictionary, features: Sequence[int]) -> Watch:
     """Return a watch that takes what these features add out of the target; all else stays as it is."""
-    chosen = _check_features(dictionary, features)
+    chosen = check_features(dictionary, features)
     directions = dictionary.decoder[chosen].detach() * dictionary.target_scale
     return _edit_target(dictionary, lambda y, x, f, size: y - size * (f[..., chosen] @ directions))
 
 
 def set_feature(dictionary: Dictionary, feature: int, value: float) -> Watch:
     """Return a watch that sets a feature to a value at every token: steering by a feature."""
-    (chosen,) = _check_features(dictionary, [feature])
+    (chosen,) = check_features(dictionary, [feature])
     direction = dictionary.direction(chosen)
     return _edit_target(
         dictionary, lambda y, x, f, size: y + size * (value - f[..., chosen, None]) * direction
     )
 
 
-def _check_features(dictionary: Dictionary, features: Sequence[int]) -> list[int]:
+def check_features(dictionary: Dictionary, features: Sequence[int]) -> list[int]:
+    """Return numbers that are features of the dictionary; raise InputError otherwise."""
     width = dictionary.config.width
     bad = [f for f in features if not 0 <= f < width]
     if bad or not features:
@@ -500,15 +501,23 @@ def feature_examples(
     count: int = 8, context: int = 6,
 ) -> dict[int, list[FeatureExample]]:  # fmt: skip
     """Return the tokens on which each feature is strongest, in context; by default of the ten strongest."""
-    features_of = dictionary_activations(model, dictionary, texts)
-    values = torch.where(content_tokens(model, features_of)[:, None], features_of.values, 0.0)
+    activations = dictionary_activations(model, dictionary, texts)
     if features is None:
-        features = values.amax(0).topk(min(10, values.shape[1])).indices.tolist()
-    out: dict[int, list[FeatureExample]] = {}
+        keep = content_tokens(model, activations)
+        strongest = torch.where(keep[:, None], activations.values, 0.0).amax(0)
+        features = strongest.topk(min(10, len(strongest))).indices.tolist()
+    return strongest_examples(model, activations, features, count, context)
+
+
+def strongest_examples(
+    model: Model, activations: Activations, features: Sequence[int], count: int, context: int
+) -> dict[int, list[FeatureExample]]:
+    """Return the tokens on which each feature is strongest, of features (N, M) that were computed before."""
+    keep, out = content_tokens(model, activations), dict[int, list[FeatureExample]]()
     for feature in features:
-        best = values[:, feature].topk(min(count, len(values)))
+        best = torch.where(keep, activations.values[:, feature], 0.0).topk(min(count, len(keep)))
         rows = [(int(i), float(a)) for i, a in zip(best.indices, best.values, strict=True) if float(a) > 0]
-        out[feature] = [_example(model, features_of, feature, i, a, context) for i, a in rows]
+        out[feature] = [_example(model, activations, feature, i, a, context) for i, a in rows]
     return out
 
 

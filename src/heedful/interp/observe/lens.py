@@ -86,7 +86,7 @@ class Lens:
         return {"layers": list(self.layers), "tokens": list(self.tokens), "top": self.top(count)}
 
 
-def _read_out(model: Model, x: Tensor) -> Tensor:
+def read_out(model: Model, x: Tensor) -> Tensor:
     """head(norm(x)): logits of vectors (B, T, D)."""
     pos = torch.arange(x.shape[1], device=x.device)[None]
     return cast(Tensor, word_head(model)(stack_of(model)[1].finish(x), Context(pos, pos, Mask())))
@@ -102,7 +102,7 @@ def logit_lens(model: Model, text: Text | Input, target: Text | None = None) -> 
     watch = given.record(model, *names)
     width = watch[names[-1]].shape[-1]
     names = [name for name in names if watch[name].shape[-1] == width]
-    logits = _read_out(model, torch.cat([watch[name] for name in names]))  # a row for each layer
+    logits = read_out(model, torch.cat([watch[name] for name in names]))  # a row for each layer
     return Lens(model, tuple(n.removesuffix(".output") for n in names), given.names, logits)
 
 
@@ -287,7 +287,7 @@ def train_tuned_lens(
             group["lr"] = learning_rate * (1 - step / steps)
         optimiser.zero_grad()
         for layer, name in enumerate(names):  # one after another: logits of all at once are many
-            mine = _read_out(model, lens.translate(layer, watch[name])).float().log_softmax(-1)
+            mine = read_out(model, lens.translate(layer, watch[name])).float().log_softmax(-1)
             gap = (final.exp() * (final - mine)).sum(-1)[valid].mean()
             gradients = torch.autograd.grad(gap, (lens.weight, lens.bias))  # the model gets none
             for parameter, gradient in zip((lens.weight, lens.bias), gradients, strict=True):
@@ -310,7 +310,7 @@ def tuned_lens(model: Model, text: Text | Input, lens: TunedLens, target: Text |
         )
     inputs, watch = reading(model, text, target), Watch(*names)
     final = inputs.run(model, watch)
-    logits = [_read_out(model, lens.translate(i, watch[name]))[0] for i, name in enumerate(names)]
+    logits = [read_out(model, lens.translate(i, watch[name]))[0] for i, name in enumerate(names)]
     last = layer_names(model, predicting=True)[-1]
     layers = tuple(name.removesuffix(".output") for name in (*names, last))
     return Lens(model, layers, inputs.names, torch.stack([*logits, final[0]]))

@@ -174,6 +174,12 @@ def studio_command(
         "models"
     ),
     runs: Annotated[Path, Option("Show the training runs in this folder.")] = Path("runs"),
+    dictionary: Annotated[
+        Path | None, Option("Show the features of this sparse dictionary: a file, or a folder of SAELens.")
+    ] = None,
+    texts: Annotated[
+        Path | None, Option("Look for these features in the lines of a file; default: the example sentences.")
+    ] = None,
 ) -> None:
     """Show tokens, attention, arithmetic, predictions, layers, states and training in the browser.
 
@@ -184,6 +190,7 @@ def studio_command(
       heed studio
       heed studio ./my-model runs/gpt/checkpoints/step-001000 --port 8080
       heed studio vectors.vec --no-browser
+      heed studio ./my-model --dictionary sae.safetensors --texts corpus.txt
     """
     from heedful.serve.http_connection import LOOPBACK, bind_socket
     from heedful.weights.hub import resolve
@@ -200,7 +207,9 @@ def studio_command(
         raise MissingPackage(f"the studio needs {error.name}", hint="pip install 'heedful[studio]'") from None
     sock = bind_socket(port)
     token = secrets.token_urlsafe(24)
-    app = create_studio_app(models or (), models_folder=folder, runs_folder=runs, token=token)
+    app = create_studio_app(
+        models or (), models_folder=folder, runs_folder=runs, token=token, dictionary=dictionary, texts=texts
+    )
     server, studio = uvicorn.Server(http_config(app, shutdown_seconds=2)), app.state.studio
     studio.stopping = lambda: server.should_exit
     threading.Thread(target=prepare_first_picture, args=(studio,), daemon=True).start()

@@ -34,6 +34,7 @@ from heedful.interp.learn.dictionary import replace_value as replace_value
 from heedful.interp.learn.dictionary import score_dictionary as score_dictionary
 from heedful.interp.learn.dictionary import set_feature as set_feature
 from heedful.interp.learn.dictionary import train_dictionary as train_dictionary
+from heedful.interp.learn.features import describe_features as describe_features
 from heedful.interp.learn.head_catalogue import catalogue_heads as catalogue_heads
 from heedful.interp.learn.head_catalogue import find_heads as find_heads
 from heedful.interp.learn.head_catalogue import read_parsed as read_parsed

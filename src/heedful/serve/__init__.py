@@ -6,7 +6,7 @@
     task_routes        classes, entities, answers, summaries, translations
     openai_server      what all addresses share: models as clients see them, limits, how a body is parsed
     openai_requests    what a request may hold: every field checked by name, type and range
-    openai_responses   what goes back: a completion or an answer, whole or as a stream of events
+    openai_responses   a request as a job of the engine, and what goes back: whole, or as a stream of events
     openai_errors      why a request is refused
     engine             one thread, its bounded queue, and what it computes for several requests at once
     metrics            what is counted, for Prometheus

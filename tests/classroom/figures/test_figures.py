@@ -66,6 +66,7 @@ def figures(tmp: Path) -> dict[str, Figure]:
         "find_heads": view.find_heads(model, IDS, "11", "9"),
         "probes": view.probes(ProbeResult(("a", "b"), torch.eye(2), torch.eye(2), 0.4, ("x", "y"), 9)),
         "features": view.features(model, small_dictionary(), [IDS, IDS[::-1]]),
+        "feature": view.feature(model, small_dictionary(), [IDS, IDS[::-1]], 3),
         "tuned_lens": view.tuned_lens(model, IDS, train_tuned_lens(model, [IDS], steps=1)),
         "steering": view.steering(model, IDS, "blocks.0.output", torch.ones(model.config.dim), 2.0),
         "anything": Figure("anything", "Panels", {}, {"panels": [
@@ -112,6 +113,12 @@ def test_every_kind_is_written_as_valid_svg_csv_json_and_html(tmp_path: Path) ->
         addresses = page.replace("http://www.w3.org/", "").count("http://") + page.count("https://")
         assert addresses == 0, f"{kind} names an address"
         assert "Copyright (c) 2015-present Jason Miller" in page  # whose code the file carries
+
+
+def test_numbers_given_as_lists_are_packed_as_the_page_reads_them() -> None:
+    lists = [panels.lines("a", [[1, 2], [3, 4]], ["x", "y"]), panels.matrix("b", [[1.0, 2.0]])]
+    for panel in Figure("anything", "", {}, {"panels": lists}).to_dict()["data"]["panels"]:
+        assert unpack(panel["values"]).shape in ((2, 2), (1, 2))
 
 
 def test_a_png_is_written(tmp_path: Path) -> None:

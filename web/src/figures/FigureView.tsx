@@ -78,11 +78,12 @@ function Panels({ figure }: { figure: FigureJson }) {
   const [at, setAt] = useState(0);
   const theme = useTheme();
   const { drawn } = figure;
-  const panel = panels[at];
+  const together = figure.data.together === true; // one page of all panels
+  const panel = together ? undefined : panels[at];
   const draw = panel && panel.as !== "table" ? () => drawPanel(panel)! : undefined;
   return (
-    <Frame {...figure} exports={panel && { name: figure.kind, python: figure.python, draw, csv: () => csv([["panel", "row", "column", "value"], ...panels.flatMap(panelRows)]) }}>
-      {panels.length > 1 && (
+    <Frame {...figure} exports={panels.length ? { name: figure.kind, python: figure.python, draw, csv: () => csv([["panel", "row", "column", "value"], ...panels.flatMap(panelRows)]) } : undefined}>
+      {panels.length > 1 && !together && (
         <div class="fig-row">
           <label class="fig-field">
             {say("view")}
@@ -94,6 +95,7 @@ function Panels({ figure }: { figure: FigureJson }) {
       )}
       {drawn && <div class="fig-scroll"><img class={`fig-drawn ${figure.kind}`} alt={figure.title} src={`data:image/svg+xml,${encodeURIComponent(drawn[theme.dark ? "dark" : "light"])}`} /></div>}
       {panel && <Strip key={at} panel={panel} />}
+      {together && <div class="fig-together">{panels.map((p, i) => <div key={i} class={p.as === "table" ? "fig-wide" : undefined}><Strip panel={p} /></div>)}</div>}
     </Frame>
   );
 }

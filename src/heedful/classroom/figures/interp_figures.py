@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from heedful.classroom.figures.attention_figures import Text, check_pattern
 from heedful.classroom.figures.figure import Figure, figure
 from heedful.classroom.figures.panels import Panel, bars, lines, matrix, table
-from heedful.classroom.figures.token_labels import brief, caption_of, percent, readable, visible_text
+from heedful.classroom.figures.token_labels import caption_of, percent, readable, visible_text
 from heedful.core.errors import InputError
 from heedful.interp.activations import Activations, Texts
 from heedful.interp.inputs import position_of
@@ -186,10 +187,9 @@ def feature(
     places = [f"text {e.text}, token {e.position}" for e in seen.examples]
     panels = [example_table(model, seen.examples, places, "where")] if places else []
     if seen.counts:
-        spans = [f"to {brief(edge)}" for edge in seen.edges[1:]]
-        note = f"Active on {percent(seen.density)} of {seen.tokens:,} tokens."
-        axes = ("activation", "tokens")
-        panels.append(bars("activations above zero", seen.counts, spans, axes=axes, note=note))
+        middles = [(low + high) / 2 for low, high in itertools.pairwise(seen.edges)]
+        axes = ("tokens", "activation")
+        panels.append(lines("activations above zero", [seen.counts], ["tokens"], middles, axes=axes))
     for title, pairs in (("promoted", seen.promoted), ("suppressed", seen.suppressed)):
         if pairs:
             names = [visible_text(name) for name in readable(model, [name for name, _ in pairs])]
@@ -200,10 +200,12 @@ def feature(
     panels.append(bars("nearest features", cosines, names, axes=("feature", "cosine of directions")))
     config = dictionary.config
     title = f"Feature {feature} of {config.width:,} in a dictionary of {config.source}"
-    about = {"model": model.family.name, "value": config.source, "feature": feature, "density": seen.density}
-    note = f"Active on {percent(seen.density)} of {seen.tokens:,} tokens. Logits are the direct effect of the "
+    about = {"model": model.family.name, "value": config.source, "feature": feature}
+    note = (
+        f"Active on {percent(seen.density)} of {seen.tokens:,} tokens. Logits are the direct effect of the "
+    )
     note += "direction alone, compared with the mean over the vocabulary."
-    return Figure("feature", title, about, {"panels": panels}, note)
+    return Figure("feature", title, about, {"panels": panels, "together": True}, note)
 
 
 @figure

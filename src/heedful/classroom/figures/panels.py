@@ -84,7 +84,8 @@ def panel(
     """A panel of one of the four drawings, its names checked against the shape of its values."""
     if isinstance(values, torch.Tensor):
         values = values.detach().float().cpu().numpy()
-    values = values if isinstance(values, list) else np.ascontiguousarray(values)
+    if drawing != "table":  # whose cells may be texts
+        values = np.ascontiguousarray(values)
     shape = (len(values), len(values[0]) if len(values) else 0)
     names = [
         list(range(n)) if given is None else list(given)

@@ -4,6 +4,7 @@
     studio_app        the app: routes, the page and what a browser may do with it
     routes/           one module per group of addresses
     model_registry    which models there are; each is loaded when asked for and has its own thread
+    jobs              work in that thread: waiting in line, streamed, ended when nobody waits for it
     trace_builder     one run of a model with its values recorded, described for the page
     traces            the runs that are kept, and what all routes share
     task_runner       the tasks of the page Play: whole, streamed, by beam search, on images
@@ -11,7 +12,7 @@
     capabilities      what a model can show, from its parts
     curated_views     views worth opening, with what each promises
     snippets          the Python that gives what a panel shows
-    responses         errors, figures, tensors and streams as answers
+    responses         errors, figures and tensors as answers
 
 The guard, JSON and sockets are those of `heedful.serve`.
 """

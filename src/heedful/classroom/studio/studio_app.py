@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, HTMLResponse, Response
 
 from heedful.classroom.studio import routes
+from heedful.classroom.studio.features import FeatureSource
 from heedful.classroom.studio.model_registry import ModelRegistry
 from heedful.classroom.studio.responses import error_response
 from heedful.classroom.studio.routes.runs import runs_in
@@ -36,16 +37,23 @@ MISSING = "<!doctype html><title>heed studio</title><p>The page was not built: n
 
 def create_studio_app(
     names: Sequence[str] = (), *, models_folder: str | Path = "models", runs_folder: str | Path = "runs",
-    static: Path = STATIC, token: str | None = None,
+    static: Path = STATIC, token: str | None = None, dictionary: str | Path | None = None,
+    texts: str | Path | None = None,
 ) -> FastAPI:  # fmt: skip
     """The studio on these models; `app.state.studio` is what its routes share.
+
+    With a `dictionary`, models whose values it reads have figures of its features in `texts`, a file.
 
     With a `token`, every request must carry it: the routes read files and run Python that is to be graded.
     """
     root = Path(runs_folder)
     registry = ModelRegistry(names, Path(models_folder), lambda: runs_in(root))
     app = FastAPI(title="heed studio", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.studio = Studio(registry, root)
+    features = None
+    if dictionary is not None:
+        features = FeatureSource(Path(dictionary), None if texts is None else Path(texts))
+        features.dictionary, features.lines  # noqa: B018  a file that cannot be read is an error at once
+    app.state.studio = Studio(registry, root, features)
     for module in pkgutil.iter_modules(routes.__path__, f"{routes.__name__}."):
         app.include_router(importlib.import_module(module.name).router)
     index = static / "index.html"

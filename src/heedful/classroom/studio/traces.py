@@ -21,6 +21,7 @@ from starlette.responses import Response
 from torch import Tensor
 
 from heedful.classroom.studio import snippets
+from heedful.classroom.studio.features import FeatureSource
 from heedful.classroom.studio.jobs import Clients, Ticket, run_while_connected
 from heedful.classroom.studio.model_registry import Entry, LoadedModel, ModelRegistry
 from heedful.core.errors import InputError, nearest
@@ -180,6 +181,7 @@ class Studio:
 
     registry: ModelRegistry
     runs: Path
+    features: FeatureSource | None = None
     traces: Traces = field(default_factory=Traces)
     clients: Clients = field(default_factory=Clients)
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict)

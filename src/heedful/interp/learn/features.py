@@ -89,7 +89,7 @@ def describe_features(
 
 @torch.no_grad()
 def feature_logits(model: Model, dictionary: Dictionary, feature: int) -> Tensor:
-    """head(norm(d)) − head(norm(0)) for the direction d of a feature, less its mean over the vocabulary: (V,).
+    """head(norm(d)) − head(norm(0)) for the direction d of a feature, less its mean over the tokens: (V,).
 
     Empty where the feature writes to something else than the stream that the head reads.
     """

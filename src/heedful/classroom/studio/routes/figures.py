@@ -12,10 +12,11 @@ from starlette.responses import Response
 
 from heedful.classroom import figures as view
 from heedful.classroom.studio import snippets
+from heedful.classroom.studio.features import FeatureSource
 from heedful.classroom.studio.model_registry import Entry, LoadedModel
 from heedful.classroom.studio.responses import FigureFormat, figure_response
 from heedful.classroom.studio.routes.models import DEFAULTS
-from heedful.classroom.studio.traces import Here, Seen, Studio
+from heedful.classroom.studio.traces import Here, Look, Seen, Studio
 from heedful.core.errors import HeedfulError, InputError, nearest
 from heedful.core.images import PREPROCESSOR, draw_text
 from heedful.decode.request import context_length
@@ -26,33 +27,43 @@ from heedful.serve.json_response import Json
 router = APIRouter()
 
 
-def known_figures(entry: Entry) -> dict[str, Callable[..., view.Figure]]:
+def known_figures(studio: Studio, entry: Entry) -> dict[str, Callable[..., view.Figure]]:
     """Return the functions that draw something of a model, by name; word vectors have their map alone, and
-    of a model that reads images comes first where it looks.
+    of a model that reads images comes first where it looks. Those of features come with a dictionary.
     """
     functions = (view.embeddings,) if entry.vectors else view.FIGURES
     if (entry.path / PREPROCESSOR).is_file():  # which says how images become its input
         functions = (view.image_attention, *functions)
+    if studio.features is not None and studio.features.fits(studio.registry.get(entry.id)):
+        functions = (*functions, view.feature, view.features)
     return {function.__name__: function for function in functions}
 
 
 @router.get("/api/models/{id}/figures")
 def list_figures(id: str, studio: Here) -> Response:
-    """The names of the figures, and what each shows: its documentation up to the first empty line."""
-    figures = known_figures(studio.registry.entry(id))
-    docs = {name: (inspect.getdoc(function) or "").split("\n\n")[0] for name, function in figures.items()}
-    plain = str.maketrans({"\n": " ", "`": None})
-    return Json({"figures": [{"name": name, "about": text.translate(plain)} for name, text in docs.items()]})
+    """The figures: name, what each shows (its documentation up to the first empty line), and its numbers."""
+    plain, rows = str.maketrans({"\n": " ", "`": None}), []
+    for name, function in known_figures(studio, studio.registry.entry(id)).items():
+        about = (inspect.getdoc(function) or "").split("\n\n")[0].translate(plain)
+        numbers = {}
+        if name == "feature" and studio.features is not None:
+            numbers["feature"] = [0, studio.features.dictionary.config.width - 1]
+        rows.append({"name": name, "about": about, "numbers": numbers})
+    return Json({"figures": rows})
 
 
 @router.get("/api/trace/{id}/figures/{name}")
-def draw_figure(look: Seen, name: str, format: FigureFormat = "json") -> Response:
+def draw_figure(
+    look: Seen, studio: Here, name: str, format: FigureFormat = "json", feature: int | None = None
+) -> Response:
     """A figure of any kind as JSON, which the page draws; or as a file that Python writes."""
-    trace, figures = look.trace, known_figures(look.trace.entry)
+    trace, figures = look.trace, known_figures(studio, look.trace.entry)
     if name not in figures:
         hint = nearest(name, figures) or f"there are {', '.join(figures)}"
         raise InputError(f"no figure {name[:80]!r} of {trace.entry.id}", hint=hint)
     function = figures[name]
+    if studio.features is not None and "dictionary" in inspect.signature(function).parameters:
+        return draw_features(studio.features, look, name, format, feature)
     takes = inspect.signature(function).parameters
     drawn = trace.given.ids.is_floating_point()  # the text, as an image
     read = trace.given if trace.text is None or drawn else trace.text
@@ -63,6 +74,23 @@ def draw_figure(look: Seen, name: str, format: FigureFormat = "json") -> Respons
     figure = look.run(lambda loaded_model: function(loaded_model.model, *given, **options))
     python = snippets.of_call(trace, function, f".save({name + '.html'!r})", **options)
     return figure_response(figure, name, format, python)
+
+
+def draw_features(
+    source: FeatureSource, look: Look, name: str, format: FigureFormat, feature: int | None
+) -> Response:
+    """Draw one feature over the texts of the studio, or the strongest features of what a trace read."""
+    loaded_model, ids = look.loaded_model, look.trace.given.ids[0].tolist()
+    if name == "features":
+        draw = lambda: view.features(loaded_model.sequence, source.dictionary, [ids])
+        call = f"heedful.view.features(model, dictionary, [{ids}])"
+    else:
+        number = source.strongest(loaded_model) if feature is None else feature
+        values = source.activations(loaded_model)
+        draw = lambda: view.feature(loaded_model.sequence, source.dictionary, values, number)
+        call = f"heedful.view.feature(model, dictionary, texts, {number})"
+    python = source.script(loaded_model, f"{call}.save({name + '.html'!r})")
+    return figure_response(loaded_model.run(draw), name, format, python)
 
 
 # The picture of one text in a model, which the first screen shows: as a figure's JSON, or as a file.

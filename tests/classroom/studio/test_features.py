@@ -1,0 +1,84 @@
+"""Features of a dictionary on the page of figures: each number, from the texts of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from fastapi.testclient import TestClient
+
+import heedful
+from heedful import view
+from heedful.classroom.studio.studio_app import create_studio_app
+from heedful.core.errors import HeedfulError
+from heedful.interp.learn.dictionary import Dictionary, fit_dictionary
+from tests.classroom.studio.conftest import get, traced
+from tests.classroom.studio.made import LINES
+from tests.classroom.studio.test_snippets import ran
+
+
+@pytest.fixture
+def dictionary(models: Path) -> Dictionary:
+    width = heedful.load(models / "decoder").config.dim
+    values = torch.randn(60, width, generator=torch.Generator().manual_seed(0))
+    return fit_dictionary(values, values, "blocks.0.output", "blocks.0.output", width=10, k=3, steps=3)
+
+
+@pytest.fixture
+def page(models: Path, dictionary: Dictionary, tmp_path: Path) -> Iterator[TestClient]:
+    """A studio with a dictionary, and the texts of a file."""
+    (tmp_path / "texts.txt").write_text("\n".join([*LINES, "", " "]), encoding="utf-8")
+    file = dictionary.save(tmp_path / "d.safetensors")
+    app = create_studio_app(models_folder=models, dictionary=file, texts=tmp_path / "texts.txt")
+    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
+        yield client
+
+
+def test_a_feature_of_the_page_is_that_of_python(
+    page: TestClient, models: Path, dictionary: Dictionary, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    id = traced(page, "decoder")["id"]
+    figure = get(page, f"/api/trace/{id}/figures/feature", feature=4)
+    assert "Feature 4 of 10" in figure["title"]
+    model = heedful.load(models / "decoder")
+    texts = [model.tokenizer.encode(line)[:32] for line in LINES]
+    assert figure["data"] == view.feature(model, dictionary, texts, 4).to_dict()["data"]
+    ran(figure["python"])
+    assert "Feature 4 of 10" in (tmp_path / "feature.html").read_text(encoding="utf-8")
+    strongest = get(page, f"/api/trace/{id}/figures/feature")
+    assert strongest["data"]["panels"][0]["title"] == "strongest tokens"
+
+
+def test_the_strongest_features_of_the_text_are_listed(page: TestClient) -> None:
+    trace = traced(page, "decoder")
+    figure = get(page, f"/api/trace/{trace['id']}/figures/features")
+    assert figure["kind"] == "features"
+    assert page.get(f"/api/trace/{trace['id']}/figures/feature?format=svg&feature=2").text.startswith("<?xml")
+
+
+def test_features_are_offered_for_models_that_have_the_values_of_the_dictionary(page: TestClient) -> None:
+    rows = {row["name"]: row for row in get(page, "/api/models/decoder/figures")["figures"]}
+    assert rows["feature"]["numbers"] == {"feature": [0, 9]}
+    assert rows["surprisal"]["numbers"] == {}
+    for other in ("vectors", "encoder-decoder"):
+        names = [row["name"] for row in get(page, f"/api/models/{other}/figures")["figures"]]
+        assert "feature" not in names
+
+
+def test_an_unknown_feature_is_named(page: TestClient) -> None:
+    answer = page.get(f"/api/trace/{traced(page, 'decoder')['id']}/figures/feature?feature=10")
+    assert answer.status_code == 422
+    assert "0 … 9" in answer.json()["error"]["hint"]
+
+
+def test_a_dictionary_or_texts_that_cannot_be_read_are_an_error_at_once(
+    dictionary: Dictionary, tmp_path: Path
+) -> None:
+    file = dictionary.save(tmp_path / "d.safetensors")
+    (tmp_path / "empty.txt").write_text("\n \n")
+    for path, texts in ((tmp_path / "no", None), (file, tmp_path / "no.txt"), (file, tmp_path / "empty.txt")):
+        with pytest.raises(HeedfulError):
+            create_studio_app(dictionary=path, texts=texts)

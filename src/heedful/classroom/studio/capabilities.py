@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.nn.head import NoHead
 from heedful.nn.norm import RMSNorm
-from heedful.tasks.task import Task
 from heedful.word2vec import Word2Vec
 
 MAX_CARD_BYTES = 200_000  # of a model card that is shown
@@ -88,8 +86,7 @@ def tasks_of(model: Model | Word2Vec) -> list[str]:
         return []
     tasks = []
     for task, row in TASKS.items():
-        module, _, name = row.where.partition(":")
-        kind: type[Task] = getattr(importlib.import_module(module), name)
+        kind = row.load()
         # Any model gives vectors; the page offers that of those which are made for it.
         if kind.fits(model) and (kind.heads or model.config.head == "none"):
             tasks.append(task)

@@ -16,7 +16,15 @@ from heedful.data.readers import TABLE_KINDS, Table, parallel_documents, table_d
 from heedful.data.token_cache import tokenize_documents
 from heedful.data.tokenization import find_template
 from heedful.models.base import LM, Model, evaluation_mode
-from heedful.tasks.examples import MESSAGES, ColumnFlags, Examples, check_flags, infer_file_task, list_unused
+from heedful.tasks.examples import (
+    MESSAGES,
+    ColumnFlags,
+    Examples,
+    check_flags,
+    infer_file_task,
+    learnt_columns_named,
+    list_unused,
+)
 from heedful.tasks.finetune.request import EvaluationRequest
 from heedful.tasks.label_kinds import label_kind_of, merge_labels
 from heedful.tasks.metrics.perplexity import perplexity
@@ -179,12 +187,13 @@ def read_one_file(
     check_flags(source, flags)
     if learnt is not None:
         flags = learnt.complete_flags(flags, source.all_columns, task.roles)
-    if issubclass(task, TextClassification):
-        separator = request.separator or (learnt.separator if learnt is not None else None)
-        kind = replace(label_kind_of(model), separator=separator or "")
-        examples = task.read_examples(source, flags, kind)
-    else:
-        examples = task.read_examples(source, flags)
+    with learnt_columns_named(learnt):
+        if issubclass(task, TextClassification):
+            separator = request.separator or (learnt.separator if learnt is not None else None)
+            kind = replace(label_kind_of(model), separator=separator or "")
+            examples = task.read_examples(source, flags, kind)
+        else:
+            examples = task.read_examples(source, flags)
     if learnt is not None:
         learnt.check_columns(path, examples.columns, task.roles)
         examples = merge_labels(examples, learnt.labels) if learnt.merge_labels else examples

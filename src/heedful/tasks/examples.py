@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from heedful.core.errors import ConfigError, InputError, nearest
 from heedful.core.files import stem_path
 from heedful.data.batches import seeded_generator
 from heedful.data.examples.classification import LabelNames
-from heedful.data.input_files import InputFile, cell_text
+from heedful.data.input_files import InputFile, UnusableRow, cell_text
 from heedful.data.readers import column_hint
 from heedful.data.token_cache import RaggedArray, encode_texts
 from heedful.models.base import Model
@@ -87,6 +88,14 @@ def is_numeric(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+def check_numeric(text: str, name: str) -> None:
+    """Raise UnusableRow unless a cell is a number. A comma may stand for a point or mean nothing."""
+    if not is_numeric(text) and is_numeric(text.replace(",", "")):
+        raise UnusableRow(f"whose {name} has a comma (write 0.5 for 0,5 and 1000 for 1,000)")
+    if not is_numeric(text):
+        raise UnusableRow(f"whose {name} is not a number")
 
 
 def check_known(noun: str, values: Iterable[tuple[str, str]], names: Collection[str]) -> None:
@@ -315,9 +324,13 @@ def infer_file_task(
 def guess_task(source: InputFile, column_flags: ColumnFlags) -> tuple[str, str] | None:
     """Return the task that the contents of the named columns tell, and why; None: they leave a choice.
 
-    With one of --text and --label named, the other is the only column that is left.
+    With one of --text and --label named, the other is the only column that is left. A column that is called
+    like labels names itself.
     """
     named = {flag: name for flag, name in column_flags.items() if name is not None}
+    usual = [name for name in source.columns if name.lower() in LABEL]
+    if not named and len(usual) == 1:
+        named = {"--label": usual[0]}
     left = [name for name in source.columns if name not in named.values()]
     only = left[0] if len(left) == 1 and named else None
     text, label = named.get("--text", only), named.get("--label", only)
@@ -361,6 +374,7 @@ def list_columns(source: InputFile) -> str:
 def list_unused(source: InputFile, columns: Mapping[str, str]) -> list[str]:
     """Return the columns of a file that play no role; one role may have several, as a,b,c."""
     used = {part.strip() for name in columns.values() for part in (name, *name.split(","))}
+    used |= {name.partition(".")[0] for name in used & {*source.nested}}  # objects of which a field is read
     return [name for name in source.columns if name not in used]
 
 
@@ -369,6 +383,10 @@ def check_column(source: InputFile, flag: str, column: str) -> None:
     if column not in source.all_columns:
         hint = column_hint(column, source.all_columns)
         raise InputError(f"{source.path} has no column {column!r} for {flag[2:]}=", hint=hint)
+
+
+class UnclearColumn(InputError):
+    """A file of which it cannot be told which column plays a role."""
 
 
 def infer_columns(
@@ -392,7 +410,8 @@ def infer_columns(
         columns[missing[0]] = left[0]
     elif missing:
         which = f"which column of {source.path} is the {missing[0]}? It has {list_columns(source)}"
-        raise InputError(which, hint=f"say {roles[missing[0]].flag[2:]}=NAME{COUNT_HINT}")
+        count = COUNT_HINT if "--label" in by_flag else COUNT_HINT.removesuffix(" label=1")
+        raise UnclearColumn(which, hint=f"say {roles[missing[0]].flag[2:]}=NAME{count}")
     first = next(iter(roles))
     for name, role in roles.items():
         by_name = column_flags.get(roles[first].flag) is None
@@ -420,20 +439,32 @@ def infer_input_columns(
     """
     paired = column_flags.get("--pair") is not None or (learnt is not None and len(learnt.inputs) > 1)
     roles = {name: role for name, role in roles.items() if name != "pair" or not role.optional or paired}
-    flags = (
-        dict(column_flags)
-        if learnt is None
-        else learnt.complete_flags(column_flags, source.all_columns, roles)
-    )
-    columns = infer_columns(source, command, roles, {f: n for f, n in flags.items() if n is not None})
+    flags = dict(column_flags)
+    if learnt is not None:
+        flags = learnt.complete_flags(column_flags, source.all_columns, roles)
     first = next(iter(roles))
-    usual = columns[first].lower() in roles[first].names or flags.get(roles[first].flag) is not None
-    if not usual and stem_path(source.path).suffix.lower() in (
-        ".csv",
-        ".tsv",
-    ):  # perhaps it is the first text
-        which = f"which column of {source.path} is the {first}? It has {list_columns(source)}"
-        raise InputError(which, hint=f"say text=NAME{COUNT_HINT.replace(' label=1', '')}")
+    with learnt_columns_named(learnt):
+        columns = infer_columns(source, command, roles, {f: n for f, n in flags.items() if n is not None})
+        usual = columns[first].lower() in roles[first].names or flags.get(roles[first].flag) is not None
+        if not usual and stem_path(source.path).suffix.lower() in (
+            ".csv",
+            ".tsv",
+        ):  # perhaps it has no header
+            which = f"which column of {source.path} is the {first}? It has {list_columns(source)}"
+            raise UnclearColumn(which, hint=f"say text=NAME{COUNT_HINT.removesuffix(' label=1')}")
     if learnt is not None and command in ("classify", "regress"):  # the query of others is not a column
         learnt.check_columns(str(source.path), columns, roles)
     return columns
+
+
+@contextmanager
+def learnt_columns_named(learnt: TaskSpecification | None) -> Iterator[None]:
+    """Add to an error about the columns of a file from which ones the model learnt."""
+    try:
+        yield
+    except UnclearColumn as error:
+        if learnt is None:
+            raise
+        columns = ", ".join(map(repr, [*learnt.inputs.values(), *filter(None, [learnt.target])]))
+        hint = f"the model learnt from {columns}; say text=NAME for the column that is like the first"
+        raise InputError(error.message, hint=hint) from None

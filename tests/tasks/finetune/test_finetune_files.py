@@ -457,6 +457,46 @@ def test_every_column_that_is_not_used_is_named(heed: Heed, bases: dict[str, Pat
     assert json.loads(out)["unused_columns"] == ["id", "remark"]
 
 
+def test_an_object_of_which_a_field_is_read_is_used(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = [{"id": i, "mail": {"body": s}, "kind": s.split()[1]} for i, s in enumerate(toy.SENTENCES)]
+    file = tmp_path / "nested.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    call = ("--text", "mail.body", "--label", "kind", "--epochs", 1, "-q")
+    code, out, err = heed("finetune", bases["encoder"], file, *call, "--json")
+    assert code == 0, err
+    assert json.loads(out)["data"]["unused_columns"] == ["id"]
+
+
+def test_what_an_evaluation_leaves_out_is_a_note_and_no_cell(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = [(s, s.split()[1]) for s in toy.SENTENCES]
+    file = toy.table(tmp_path / "rows.csv", ("text", "label"), rows)
+    assert heed("finetune", bases["encoder"], file, "--epochs", 1, "-q", "--out", "made")[0] == 0
+    toy.table(file, ("text", "label"), [*rows, ("ann sees", "")])
+    code, out, err = heed("eval", "made", file)
+    assert code == 0
+    assert "left_out" not in out
+    assert f"note: 1 row without a label is left out: line {len(rows) + 2}" in err
+
+
+def test_a_table_without_the_columns_of_training_is_told_which_they_were(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = [(s, s.split()[1]) for s in toy.SENTENCES]
+    file = toy.table(tmp_path / "rows.csv", ("mail body", "label"), rows)
+    code, _, err = heed("finetune", bases["encoder"], file, "--epochs", 1, "-q", "--out", "made")
+    assert code == 0, err
+    other = toy.table(tmp_path / "other.csv", ("first", "second"), rows)
+    for call in (("predict", "made", other, "--out", "out.csv"), ("eval", "made", other)):
+        code, _, err = heed(*call)
+        assert code == 3
+        assert "'mail body'" in err
+        assert "label=" not in err
+
+
 def test_every_kind_of_table_and_a_dotted_field_teach_the_same(tmp_path: Path) -> None:
     pyarrow, openpyxl = pytest.importorskip("pyarrow"), pytest.importorskip("openpyxl")
     parquet = pytest.importorskip("pyarrow.parquet")

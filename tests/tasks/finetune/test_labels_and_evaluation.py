@@ -109,6 +109,8 @@ def test_rows_without_a_number_are_left_out_and_one_number_teaches_nothing(bases
         heedful.finetune(bases["encoder"], [(s, 3) for s in toy.SENTENCES], task="regress", quiet=True)
     with pytest.raises(InputError, match="whose number is not a number"):
         heedful.finetune(bases["encoder"], VERBS, task="regress", quiet=True)
+    with pytest.raises(InputError, match="whose number has a comma"):
+        heedful.finetune(bases["encoder"], [(s, "1,5") for s in toy.SENTENCES], task="regress", quiet=True)
 
 
 def test_a_low_metric_fails_above_its_threshold(costs: Path, heed: Heed, tmp_path: Path) -> None:

@@ -116,6 +116,12 @@ def test_a_wrong_call_is_one_clear_line(
         heedful.finetune(*arguments, **options)
 
 
+def test_an_unknown_option_is_compared_with_those_that_may_be_given() -> None:
+    with pytest.raises(InputError, match="no option 'file'") as caught:
+        heedful.evaluate("x", ROWS, file="rows.csv")
+    assert "'files'" not in str(caught.value)
+
+
 def test_a_model_is_loaded_under_a_new_head(bases: dict[str, Path]) -> None:
     model = heedful.load(bases["encoder"], head="classify", labels=["good", "bad"])
     assert (model.config.head, model.label_names) == ("classify", ["good", "bad"])

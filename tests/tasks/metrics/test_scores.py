@@ -149,6 +149,21 @@ def test_intervals_that_are_widened_stay_within_the_range_of_their_score() -> No
     assert 0 < low < macro_f1(truth, guess) < high < 1
 
 
+def test_a_few_rows_without_a_mistake_leave_doubt() -> None:
+    labels = ["a", "b", "c"] * 6
+    places = [0, 1, 2] * 6
+    intervals = [
+        balanced_scores(labels, labels)["macro_f1_95"],
+        ordinal_scores(places, places)["kappa_95"],
+        multi_label_scores([{label} for label in labels], [{label} for label in labels], "abc")[
+            "micro_f1_95"
+        ],
+    ]
+    assert intervals == [[pytest.approx(interval(1.0, 18)[0]), 1.0]] * 3
+    assert matthews(labels, labels) == 1.0
+    assert matthews([0, 0, 1], [0, 0, 1]) == 1.0
+
+
 def test_a_label_counts_if_it_is_expected_or_predicted() -> None:
     found = multi_label_scores([{"a"}, {"a"}, {"b"}], [{"a"}, {"a"}, {"c"}], "abcd")
     assert found["macro_f1"] == pytest.approx(1 / 3)  # of a, b and c

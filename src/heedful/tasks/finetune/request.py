@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -163,7 +163,8 @@ class PredictionRequest(FileOptions):
 
 def check_options(function: str, request: type, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as the fields of a request have them; raise InputError for one that it does not have."""
-    names = [name for name, _, _ in find_options(request)]
+    required = {f.name for f in fields(request) if f.default is MISSING and f.default_factory is MISSING}
+    names = [name for name, _, _ in find_options(request) if name not in required]  # the others are arguments
     for name in options:
         if name not in names:
             hint = nearest(name, names) or f"it has {', '.join(names)}"

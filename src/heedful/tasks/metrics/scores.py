@@ -53,7 +53,7 @@ def matthews(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
     references, predictions = Counter(truth), Counter(guess)
     both = sum(references[c] * predictions[c] for c in references)
     variance = lambda counts: n * n - sum(v * v for v in counts.values())
-    scale = math.sqrt(variance(references)) * math.sqrt(variance(predictions))
+    scale = math.sqrt(variance(references) * variance(predictions))
     return (right * n - both) / scale if scale else 0.0
 
 
@@ -203,6 +203,19 @@ def resampled_scores(
     return [middle - (middle - low) * wider, middle + (high - middle) * wider]
 
 
+def score_interval(
+    score: Callable[[NDArray[np.intp]], float], count: int, trials: float | None, lowest: float = 0.0
+) -> list[float]:
+    """Return the interval of `resampled_scores` between `lowest` and 1, no narrower than a proportion's.
+
+    A few rows without a mistake give samples without one, and still leave doubt.
+    """
+    low, high = resampled_scores(score, count, trials)
+    share = min(1.0, max(0.0, score(np.arange(count))))
+    least = interval(share, trials or count)
+    return [max(lowest, min(low, least[0])), min(1.0, max(high, least[1]))]
+
+
 def balanced_scores(
     truth: Sequence[Hashable], guess: Sequence[Hashable], trials: float | None = None
 ) -> dict[str, Any]:
@@ -210,7 +223,7 @@ def balanced_scores(
     plain = class_scores(truth, guess, trials)
     pick = lambda values, sample: [values[i] for i in sample]
     macro = lambda sample: macro_f1(pick(truth, sample), pick(guess, sample))
-    between = [min(1.0, max(0.0, end)) for end in resampled_scores(macro, len(truth), trials)]
+    between = score_interval(macro, len(truth), trials)
     total, right = Counter(truth), Counter(t for t, g in zip(truth, guess, strict=True) if t == g)
     recall = sum(right[label] / count for label, count in total.items()) / len(total)
     first = {"macro_f1_95": between, "macro_f1": plain["macro_f1"], "balanced_accuracy": recall}
@@ -229,7 +242,7 @@ def ordinal_scores(truth: Sequence[int], guess: Sequence[int], trials: float | N
     """Return quadratic kappa of places in an order after its 95 % interval, the mean error in steps …"""
     t, g = np.asarray(truth), np.asarray(guess)
     kappa = lambda sample: quadratic_kappa(t[sample].tolist(), g[sample].tolist())
-    between = [min(1.0, max(-1.0, end)) for end in resampled_scores(kappa, len(t), trials)]
+    between = score_interval(kappa, len(t), trials, lowest=-1.0)
     error = float(np.abs(t - g).mean())
     scores = {"kappa_95": between, "kappa": quadratic_kappa(truth, guess), "mean_error": error}
     return scores | class_scores(t.tolist(), g.tolist(), trials)
@@ -249,7 +262,7 @@ def multi_label_scores(
         f1_of(int(right[:, c].sum()), int(wanted[:, c].sum()), int(given[:, c].sum()))
         for c in range(len(labels)) if wanted[:, c].any() or given[:, c].any()
     ]  # fmt: skip
-    between = [min(1.0, max(0.0, end)) for end in resampled_scores(micro, len(truth), trials)]
+    between = score_interval(micro, len(truth), trials)
     exact = sum(t == g for t, g in zip(truth, guess, strict=True)) / len(truth)
     macro = sum(each) / len(each) if each else 0.0
     return {

@@ -15,9 +15,8 @@ from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.examples.classification import pair_batches
-from heedful.data.input_files import UnusableRow
 from heedful.models.base import LM, Model
-from heedful.tasks.examples import FIRST, SCORE, SECOND, Examples, Role, is_numeric
+from heedful.tasks.examples import FIRST, SCORE, SECOND, Examples, Role, check_numeric
 from heedful.tasks.metrics.scores import correlation_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, smallest_limit, truncates, truncation_options
 from heedful.tasks.task import Task, TrainableTask, TrainingDefaults
@@ -170,8 +169,7 @@ class SentenceSimilarity(TrainableTask):
     @classmethod
     def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
         row = super().parse_cells(cells)
-        if not is_numeric(row[-1]):
-            raise UnusableRow("whose score is not a number")
+        check_numeric(row[-1], "score")
         return row
 
     @classmethod

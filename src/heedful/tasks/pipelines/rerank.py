@@ -16,7 +16,7 @@ from heedful.data.batches import Batches
 from heedful.data.examples.classification import text_batches
 from heedful.data.input_files import UnusableRow
 from heedful.models.base import Model
-from heedful.tasks.examples import DOCUMENT, QUERY, RELEVANCE, Examples, Role, is_numeric, split_by_group
+from heedful.tasks.examples import DOCUMENT, QUERY, RELEVANCE, Examples, Role, check_numeric, split_by_group
 from heedful.tasks.metrics.scores import ranking_scores
 from heedful.tasks.model_inputs import (
     BATCH_SIZE,
@@ -118,8 +118,9 @@ class Rerank(TrainableTask):
     @classmethod
     def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
         row = super().parse_cells(cells)
-        if not is_numeric(row[-1]) or float(row[-1]) < 0:
-            raise UnusableRow("whose relevance is not a number from 0 on")
+        check_numeric(row[-1], "relevance")
+        if float(row[-1]) < 0:
+            raise UnusableRow("whose relevance is below 0")
         return row
 
     @classmethod

@@ -19,9 +19,8 @@ from heedful.core.errors import InputError
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.examples.classification import text_batches
-from heedful.data.input_files import UnusableRow
 from heedful.models.base import Model
-from heedful.tasks.examples import INPUT_ROLES, NUMBER, Examples, Role, is_numeric
+from heedful.tasks.examples import INPUT_ROLES, NUMBER, Examples, Role, check_numeric
 from heedful.tasks.metrics.scores import regression_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
 from heedful.tasks.pipelines.text_classification import read_text_pairs, text_pair_inputs
@@ -70,8 +69,7 @@ class TextRegression(TrainableTask):
     @classmethod
     def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
         row = super().parse_cells(cells)
-        if not is_numeric(row[-1]):
-            raise UnusableRow("whose number is not a number")
+        check_numeric(row[-1], "number")
         return row
 
     @classmethod

@@ -175,7 +175,13 @@ def report_error(error: Exception, arguments: Sequence[str], *, as_json: bool) -
         hint = f"{error.ctx.command_path} --help" if error.ctx is not None else "heed --help"
         name, message, code = "UsageError", error.format_message().rstrip("."), error.exit_code
     elif isinstance(error, HeedfulError):
-        message, hint = message_and_hint(error, arguments)
+        from heedful.cli.commands import shell_words
+
+        typed = next((word for word in arguments if word in COMMANDS), "version")
+        command = load_command(typed)
+        for word in arguments:
+            command = getattr(command, "commands", {}).get(word, command)
+        message, hint = shell_words(error, command, typed)
         name, code = getattr(error, "code", name), error.exit_code
     elif is_out_of_memory(error):
         message, hint, code = "out of memory", "use a smaller batch, a shorter text or a smaller model", 4
@@ -198,14 +204,3 @@ def report_error(error: Exception, arguments: Sequence[str], *, as_json: bool) -
         lines.append("hint: HEED_DEBUG=1 shows the traceback")
     print("\n".join(lines), file=sys.stderr)
     return code
-
-
-def message_and_hint(error: HeedfulError, arguments: Sequence[str]) -> tuple[str, str]:
-    """Return the message and the hint of an error in the words of the command that was typed."""
-    from heedful.cli.commands import shell_words
-
-    name = next((word for word in arguments if word in COMMANDS), "version")
-    command = load_command(name)
-    for word in arguments:
-        command = getattr(command, "commands", {}).get(word, command)
-    return shell_words(error, command, name)

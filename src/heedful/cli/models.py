@@ -56,10 +56,19 @@ def show_command(
     root = model_tree(outline)
     root.name = model
     if json:
-        about = {"model": model, "family": outline.family.name, "config": _config(outline)}
-        return as_json(about | {"tree": node_to_dict(root)})
+        values = {f.name: getattr(outline.config, f.name) for f in fields(outline.config)}
+        plain = {k: v if isinstance(v, int | float | str | None) else str(v) for k, v in values.items()}
+        row = {"model": model, "family": outline.family.name, "config": plain}
+        return as_json(row | {"tree": node_to_dict(root)})
+    from rich.text import Text
+
+    shown = ("layers", "dim", "heads", "kv_heads", "hidden", "context", "vocab", "head")
+    sizes = {name: value for name in shown if (value := getattr(outline.config, name, None)) is not None}
+    listed = ", ".join(f"{k} {v:,}" if isinstance(v, int) else f"{k} {v}" for k, v in sizes.items())
+    paper = f"  ·  {outline.family.paper}" if outline.family.paper else ""
+    about = f"{root.parameters:,} parameters  ·  {listed}\n"
     out = console()
-    out.print(_heading(model, outline, root))
+    out.print(Text.assemble((model, "bold"), f"{paper}\n", (about, "dim")))
     for line in _tree_lines(root, "", "", set(), out.width):
         out.print(line, overflow="fold", no_wrap=False)
 
@@ -76,22 +85,6 @@ def _print_names(model: Model) -> None:
     for row, shape in zip(rows, shapes, strict=True):
         line = Text.assemble((f"{row.name:{wide}}  ", "bold cyan"), (f"{shape:{high}}  ", "green"))
         out.print(line.append(row.meaning, "dim"), overflow="fold", no_wrap=True)
-
-
-def _config(model: Model) -> dict[str, object]:
-    values = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
-    return {k: v if isinstance(v, int | float | str | None) else str(v) for k, v in values.items()}
-
-
-def _heading(name: str, model: Model, root: TreeNode) -> Text:
-    from rich.text import Text
-
-    out = Text.assemble((name, "bold"), f"  ·  {model.family.paper}\n" if model.family.paper else "\n")
-    config = _config(model)
-    names = ("layers", "dim", "heads", "kv_heads", "hidden", "context", "vocab", "head")
-    values = {k: config[k] for k in names if config.get(k) is not None}
-    sizes = [f"{k} {v:,}" if isinstance(v, int) else f"{k} {v}" for k, v in values.items()]
-    return out.append(f"{root.parameters:,} parameters  ·  {', '.join(sizes)}\n", "dim")
 
 
 def _tree_lines(node: TreeNode, first: str, indent: str, kinds_shown: set[str], width: int) -> list[Text]:

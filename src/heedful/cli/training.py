@@ -21,7 +21,7 @@ from heedful.cli.output import (
     print_table,
 )
 from heedful.core.checks import Argument, Option, check_choice
-from heedful.core.errors import ConfigError, CorruptFile, HeedfulError, InputError, NotFound, nearest
+from heedful.core.errors import ConfigError, CorruptFile, InputError, NotFound, nearest
 from heedful.core.processes import is_first, launch
 from heedful.core.progress import show_progress
 from heedful.train.recipes.recipes import setting_options
@@ -104,14 +104,16 @@ def train_command(
                 hint=f"use --nproc {resolved.recipe.tensor} or a multiple of it",
             )
         raise typer.Exit(launch(nproc, ["train", *command_words(context, leave_out=("nproc",))]))
-    from heedful.train.recipes.train import run_training
+    from heedful.train.distributed import OtherProcessFailed
+    from heedful.train.fit import DivergedError
+    from heedful.train.recipes.train import TrainingInterrupted, run_training
 
     try:
         result = run_training(resolved, folder, resume=resume, quiet=quiet, tensorboard=tensorboard)
-    except HeedfulError as error:
-        if not reports_error(error):
-            raise typer.Exit(error.exit_code) from None
-        raise
+    except (TrainingInterrupted, DivergedError, OtherProcessFailed) as error:
+        if is_first():  # all processes meet these, and the first one prints them
+            raise
+        raise typer.Exit(error.exit_code) from None
     if is_first():
         print_result(resolved, result, json)
 
@@ -140,15 +142,6 @@ def other_settings(settings: Sequence[str], files: list[str], valid: list[str]) 
             raise ConfigError(f"--set cannot change {one.path}", hint="use --folder and --resume")
     data = {"files": files, "valid": valid}
     return assignments + [Setting(name, value, "command line") for name, value in data.items() if value]
-
-
-def reports_error(error: HeedfulError) -> bool:
-    """Return whether this process prints an error: one that all processes meet is printed by the first."""
-    from heedful.train.distributed import OtherProcessFailed
-    from heedful.train.fit import DivergedError
-    from heedful.train.recipes.train import TrainingInterrupted
-
-    return is_first() or not isinstance(error, TrainingInterrupted | DivergedError | OtherProcessFailed)
 
 
 def print_settings(settings: ResolvedSettings, json: bool) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import numbers
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -19,11 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from heedful.core.checks import check_integer, check_number
 from heedful.core.errors import ConfigError, InputError, MissingPackage, NotFound
 from heedful.core.files import read_json, write_text
 
 PREPROCESSOR = "preprocessor_config.json"
-RESAMPLING = {0: "NEAREST", 1: "LANCZOS", 2: "BILINEAR", 3: "BICUBIC", 4: "BOX", 5: "HAMMING"}  # Pillow's
+LAST_RESAMPLING = 5  # of Pillow's: 0 nearest, 1 Lanczos, 2 bilinear, 3 bicubic, 4 box, 5 Hamming
 MAX_SIDE = 16_384  # pixels; no model reads more
 MAX_LETTERS = 1_000  # of a text that is drawn as one line
 
@@ -134,15 +134,15 @@ def read_image_processor(folder: Path, default: ImageProcessor) -> ImageProcesso
     mean, std = (
         ((0.0,), (1.0,)) if plain else (_numbers(path, values, n) for n in ("image_mean", "image_std"))
     )
-    rescale = 1.0 if values.get("do_rescale") is False else values.get("rescale_factor", default.rescale)
-    resample = values.get("resample", default.resample)
-    if resample not in RESAMPLING or isinstance(resample, bool):
-        raise ConfigError(f"{path}: resample={resample!r:.40} is none of Pillow's", hint="they are 0 … 5")
-    if not isinstance(rescale, numbers.Real) or not math.isfinite(rescale) or 0.0 in std:
-        raise ConfigError(f"{path}: rescale_factor and image_std must be numbers, the latter not 0")
+    factor = 1.0 if values.get("do_rescale") is False else values.get("rescale_factor", default.rescale)
+    rescale = check_number(f"{path}: rescale_factor", factor, error=ConfigError)
+    method = values.get("resample", default.resample)
+    resample = check_integer(f"{path}: resample", method, 0, LAST_RESAMPLING, ConfigError)
+    if 0.0 in std:
+        raise ConfigError("must not be 0", argument=f"{path}: image_std", value=values["image_std"])
     return replace(
         default, height=height, width=width, mean=mean or default.mean, std=std or default.std,
-        rescale=float(rescale), resample=int(resample), crop=crop, published=values,
+        rescale=rescale, resample=resample, crop=crop, published=values,
     )  # fmt: skip
 
 
@@ -163,10 +163,8 @@ def _size(path: Path, config: dict[str, Any], name: str, default: tuple[int, int
 
 def _numbers(path: Path, config: dict[str, Any], name: str) -> tuple[float, ...]:
     value = config.get(name, [])
-    value = value if isinstance(value, list) else [value]
-    if not all(isinstance(v, numbers.Real) and math.isfinite(v) for v in value):
-        raise ConfigError(f"{path}: {name}={value!r:.80} must be numbers, one for each channel")
-    return tuple(float(v) for v in value)
+    listed = value if isinstance(value, list) else [value]
+    return tuple(check_number(f"{path}: {name}", one, error=ConfigError) for one in listed)
 
 
 def write_image_processor(processor: ImageProcessor, folder: Path) -> None:

@@ -87,15 +87,11 @@ class SoundProcessor:
         """Return sounds as a (B, bands, frames) tensor; bands of such a shape stay as they are."""
         if isinstance(sounds, Tensor) and sounds.dim() == 3:
             return sounds
-        several = sounds if isinstance(sounds, list | tuple) and not is_number(sounds[:1]) else [sounds]
+        is_list = isinstance(sounds, list | tuple) and not any(isinstance(x, int | float) for x in sounds[:1])
+        several = sounds if is_list else [sounds]
         if not len(several):
             raise InputError("no sound is given", hint="give at least one")
         return torch.stack([self.features(sound) for sound in several])
-
-
-def is_number(values: Any) -> bool:
-    """Return whether the first of some values is a number: a list of samples, not of sounds."""
-    return len(values) > 0 and isinstance(values[0], int | float)
 
 
 def read_sound_processor(folder: Path, default: SoundProcessor) -> SoundProcessor:

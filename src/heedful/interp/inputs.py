@@ -265,6 +265,13 @@ def position_of(names: Sequence[str], token: int | str) -> int:
     for spelled, name in ((list(names), token), (plain, token), (plain, token.lower())):
         if name in spelled:
             return spelled.index(name)
+    for i in range(len(plain)):
+        for j in range(i + 2, len(plain) + 1):
+            if "".join(plain[i:j]) == token:
+                raise InputError(
+                    f"{token!r} is {j - i} tokens here, {' '.join(names[i:j])}",
+                    hint=f"name one of them, or its position, {i} … {j - 1}",
+                )
     raise InputError(f"no token {token!r} here", hint=nearest(token, plain) or "there are " + " ".join(names))
 
 

@@ -10,7 +10,7 @@ largest scores of `edge_attribution`, which costs a few passes instead of thousa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from heedful.core.checks import check_integer, check_number
 from heedful.core.errors import InputError
 from heedful.interp.inputs import Input, Report, Result, Text, choices, with_progress
 from heedful.interp.intervene.comparison import CounterfactualPair, PatchingResult
@@ -79,12 +80,16 @@ def average_over_pairs(
     return AveragedPatching(first.what, method, first.names, columns, mean, clean, corrupt, low, high, each)
 
 
-def _check_pairs(pairs: Sequence[PromptPair]) -> list[PromptPair]:
-    pairs = list(pairs)
-    if not pairs or not all(isinstance(pair, tuple) and len(pair) in (3, 4) for pair in pairs):
-        hint = "give a list of PromptPair(clean, corrupt, right, wrong)"
+def _check_pairs(pairs: Iterable[PromptPair]) -> list[PromptPair]:
+    """Return the pairs; raise InputError if there are none, or if one is given without a list around it."""
+    listed, hint = list(pairs), "give [PromptPair(clean, corrupt, right, wrong), …]"
+    if not listed:
         raise InputError("no pairs of prompts were given", hint=hint)
-    return [PromptPair(*pair) for pair in pairs]
+    is_pair = lambda pair: isinstance(pair, list | tuple) and len(pair) in (3, 4)
+    if isinstance(pairs, PromptPair) or not all(map(is_pair, listed)):
+        what = "one pair of prompts" if isinstance(pairs, PromptPair) else f"{listed!r:.60}"
+        raise InputError(f"a list of pairs of prompts is needed; got {what}", hint=hint)
+    return [PromptPair(*pair) for pair in listed]
 
 
 class _CircuitRunner:
@@ -149,6 +154,7 @@ def find_circuit(
     `senders` are all parts by default, "heads", or names. A part from which no edge of a sender leads on
     loses its edges without a run. There is one pass for each other edge and pair.
     """
+    check_number("threshold", threshold, minimum=0.0)
     runner = _CircuitRunner(model, pairs, senders)
     removed, current = set[Edge](), 1.0
     curve = [(len(runner.edges), current)]
@@ -173,6 +179,8 @@ def circuit_curve(
     `scores` are those of `edge_attribution` or `path_patching`, also averaged over pairs. By default the
     counts double from 1 to all edges.
     """
+    for count in counts or ():
+        check_integer("counts", count, minimum=0)
     runner = _CircuitRunner(model, pairs, scores.names)
     at = {name: i for i, name in enumerate(scores.columns)}
     value = lambda edge: abs(float(scores.values[scores.names.index(edge[0]), at[edge[1]]].nan_to_num()))

@@ -159,6 +159,7 @@ def function_vector(
     the sum of what the `heads` with the largest effects write. Add it to another prompt with `steer(model,
     "blocks.4.output", result.vector, tokens="last")`.
     """
+    check_integer("heads", heads, minimum=1)
     if not prompts or len(shuffled) != len(answers) or not answers:
         counts = f"{len(prompts)} prompts, {len(shuffled)} shuffled ones and {len(answers)} answers"
         raise InputError(counts, hint="give prompts, and as many answers as shuffled prompts")

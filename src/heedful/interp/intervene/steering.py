@@ -39,6 +39,7 @@ def steering_vector(
     of a causal model do not count, if the text has others. A value of several heads, such as
     "blocks.3.attn.heads", gives one vector for all of them.
     """
+    check_choice("tokens", tokens, ("all", "last"))
     for side, listed in (("positive texts", positive_texts), ("negative texts", negative_texts)):
         _check_texts(listed, side)
     texts = [*positive_texts, *negative_texts]

@@ -97,6 +97,9 @@ def save_activations(
     """
     from safetensors.torch import save
 
+    for what, listed in (("texts", texts), ("names", names)):
+        if isinstance(listed, str | Tensor | Input) or (what == "names" and not names):
+            raise InputError(f"{what} must be a list; got {listed!r:.60}", hint="give several, or [one]")
     folder, texts = Path(folder), iter(texts)
     parameters = sum(p.numel() for p in model.parameters())
     settings = {

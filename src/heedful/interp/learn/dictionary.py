@@ -409,7 +409,8 @@ def check_features(dictionary: Dictionary, features: Sequence[int]) -> list[int]
     width = dictionary.config.width
     bad = [f for f in features if not 0 <= f < width]
     if bad or not features:
-        raise InputError(f"unknown feature {bad[0] if bad else ''}", hint=f"they are 0 … {width - 1}")
+        what = f"unknown feature {bad[0]}" if bad else "no feature was named"
+        raise InputError(what, hint=f"they are 0 … {width - 1}")
     return list(features)
 
 
@@ -501,6 +502,7 @@ def feature_examples(
     count: int = 8, context: int = 6,
 ) -> dict[int, list[FeatureExample]]:  # fmt: skip
     """Return the tokens on which each feature is strongest, in context; by default of the ten strongest."""
+    features = None if features is None else _check_features(dictionary, features)
     activations = dictionary_activations(model, dictionary, texts)
     if features is None:
         keep = content_tokens(model, activations)

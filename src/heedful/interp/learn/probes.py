@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from heedful.core.checks import check_integer
 from heedful.core.errors import InputError
 from heedful.data.batches import seeded_generator
 from heedful.data.examples.tagging import Sentence
@@ -71,7 +72,7 @@ def linear_probes(
     """
     chosen = layer_names(model) if names is None else list(names)
     encoded = [_encode(model, sentence, max_length) for sentence in sentences]
-    if len(encoded) < folds:
+    if len(encoded) < check_integer("folds", folds, minimum=2):
         raise InputError(f"{len(encoded)} sentences cannot be parted into {folds} folds", hint="give more")
     activations = collect_activations(model, [ids for ids, _, _, _ in encoded], chosen)
     words = [w.lower() for _, _, listed, _ in encoded for w in listed]
@@ -126,7 +127,7 @@ def sentence_probes(
     count, kinds = len(vectors[0]), sorted(set(labels))
     if count != len(labels):
         raise InputError(f"there are {count} texts and {len(labels)} labels", hint="give one label per text")
-    if count < folds or len(kinds) < 2:
+    if count < check_integer("folds", folds, minimum=2) or len(kinds) < 2:
         raise InputError(f"{count} texts with {len(kinds)} labels cannot be probed", hint="give more")
     truth = np.array([kinds.index(label) for label in labels])
     control = seeded_generator(seed, CONTROL_SEED).permutation(truth)

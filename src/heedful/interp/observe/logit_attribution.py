@@ -39,6 +39,10 @@ ACTIVATION = "The activation of the head is frozen: a share is multiplied by wha
 CAPPED = "The soft cap of the logits is frozen: a share is multiplied by how much of its logit the cap left."
 
 
+# What is read of a run: what was added, the scales of norms, and what heads said and looked at.
+WATCHED = ("output", "**.output", "**norm.scale", "**.heads", "**.hidden", "**.pattern", "**.v")
+
+
 @dataclass(frozen=True)
 class LogitAttribution(Result):
     """The share of every part in a logit, or in the difference of two.
@@ -119,7 +123,8 @@ def logit_attribution(
     """
     given = reading(model, text, target)
     position = position_of(given.names, position)
-    seen = Watch(*_watched_names(model))
+    where, embed = stack_of(model)[0], "target_embed" if isinstance(model, Seq2Seq) else "embed"
+    seen = Watch(f"{embed}.*", *(f"{where}.{name}" for name in WATCHED))
     with evaluation_mode(model):
         given.run(model, seen if watch is None else watch + seen)
         path = _DirectPath(model, given, seen, position)
@@ -127,31 +132,6 @@ def logit_attribution(
         path.start(answer, wrong)
         path.walk()
     return path.result()
-
-
-def _watched_names(model: Model) -> list[str]:
-    """Return the names of the values that are read."""
-    where, stack = stack_of(model)
-    embed = "target_embed" if isinstance(model, Seq2Seq) else "embed"
-    names = [f"{where}.output", f"{embed}.*"]
-    if isinstance(stack.norm, nn.LayerNorm | RMSNorm):
-        names.append(f"{where}.norm.scale")
-    for i in range(len(stack)):
-        block = stack[i]
-        names.append(f"{where}.{i}.output")
-        if not isinstance(block, Block | ParallelBlock):
-            continue
-        for name in block.names:
-            path, part = f"{where}.{i}.{name}", block.part(name)
-            names.append(f"{path}.output")
-            if isinstance(block, Block) and block.order == "post":
-                names.append(f"{path}_norm.scale")
-            if isinstance(block, SandwichBlock):
-                names.append(f"{path}_post_norm.scale")
-            if _has_heads(part):
-                words = ("hidden",) if part.pattern_leaves_out else ("heads", "pattern", "v")
-                names += [f"{path}.{word}" for word in words]
-    return names
 
 
 def _has_heads(part: Part) -> bool:

@@ -21,9 +21,10 @@ from torch import nn
 from heedful.core.checks import check_choice
 from heedful.core.errors import InputError, NotFound
 from heedful.decode.request import context_length
-from heedful.interp.inputs import Result, layer_names, reading, word_head
+from heedful.interp.activations import collect_activations
+from heedful.interp.inputs import Result, layer_names, word_head
 from heedful.interp.observe.prediction import special_ids
-from heedful.models.base import Model, Seq2Seq
+from heedful.models.base import Model
 from heedful.word2vec import Word2Vec
 
 
@@ -140,9 +141,7 @@ def contextual_vectors(model: Model, word: str, sentences: Sequence[str]) -> dic
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer", hint="choose one that has")
     items: list[dict[str, Any]] = []
-    rows: list[list[np.ndarray]] = []
-    sums, tokens_read = [np.zeros(1)], 0
-    names = layer_names(model)
+    read, rows, first = list[list[int]](), list[int](), 0  # ids with the word; its rows among all tokens read
     special, most = special_ids(model), context_length(model, source=True)
     for s, text in enumerate(sentences):
         encoding = model.tokenizer.encoding(text)
@@ -150,26 +149,20 @@ def contextual_vectors(model: Model, word: str, sentences: Sequence[str]) -> dic
         is_word = lambda i, text=text, ids=ids, spans=spans: (
             ids[i] not in special and text[slice(*spans[i])].strip().lower() == word.strip().lower()
         )
-        places = [i for i in range(len(ids)) if is_word(i)]
-        if not places:
-            continue
-        target = [model.start_token] if isinstance(model, Seq2Seq) else None
-        watch = reading(model, ids, target).record(model, *names)
-        tokens = model.tokenizer.tokens(ids)
-        every = [F.normalize(watch[n][0].double(), dim=-1).cpu().numpy() for n in names]
-        sums = [a + v.sum(0) for a, v in zip(sums * (len(names) // len(sums)), every, strict=True)]
-        tokens_read += len(ids)
-        for at in places:
-            items.append({"sentence": s, "position": at, "token": tokens[at], "context": text})
-            rows.append([v[at] for v in every])
+        if places := [i for i in range(len(ids)) if is_word(i)]:
+            tokens = model.tokenizer.tokens(ids)
+            items += [{"sentence": s, "position": i, "token": tokens[i], "context": text} for i in places]
+            rows += [first + i for i in places]
+            read.append(ids)
+            first += len(ids)
     if not items:
         raise InputError(f"no sentence has the token {word!r}", hint="choose a word that is one token")
-    vectors = [np.stack([row[k] for row in rows]) - sums[k] / tokens_read for k in range(len(names))]
-    unit = [v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in vectors]
+    names = layer_names(model)
+    every = [
+        F.normalize(one.values.double(), dim=-1) for one in collect_activations(model, read, names).values()
+    ]
+    vectors = [values[rows] - values.mean(0) for values in every]
+    unit = [F.normalize(v, dim=-1) for v in vectors]
     layers = [name.removesuffix(".output") for name in names]
-    return {
-        "layers": layers,
-        "items": items,
-        "cosine": [(u @ u.T).tolist() for u in unit],
-        "vectors": vectors,
-    }
+    cosine = [(u @ u.T).tolist() for u in unit]
+    return {"layers": layers, "items": items, "cosine": cosine, "vectors": [v.numpy() for v in vectors]}

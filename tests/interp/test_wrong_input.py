@@ -1,0 +1,86 @@
+"""What a researcher gives by mistake is refused in one line that names it, never taken for something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heedful.core.errors import InputError
+from heedful.interp import (
+    PromptPair,
+    ablate_features,
+    activation_patching,
+    average_over_pairs,
+    circuit_curve,
+    edge_attribution,
+    feature_examples,
+    find_circuit,
+    find_heads,
+    function_vector,
+    linear_probes,
+    save_activations,
+    sentence_probes,
+    steering_vector,
+    train_dictionary,
+)
+from heedful.interp.inputs import position_of
+from tests.properties.tiny import tiny
+
+IDS, NAME = [5, 9, 2, 7], "blocks.0.output"
+PAIR = PromptPair(IDS, [5, 6, 2, 7], 3, 8)
+MODEL = tiny("gpt2")
+
+
+@pytest.fixture(scope="module")
+def dictionary() -> Any:
+    return train_dictionary(MODEL, [IDS] * 8, NAME, width=16, k=2, steps=2)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: average_over_pairs(activation_patching, MODEL, PAIR), "one pair of prompts"),
+        (lambda: find_circuit(MODEL, []), "no pairs of prompts"),
+        (lambda: find_circuit(MODEL, [PAIR], "0.1"), "threshold='0.1' must be a number"),
+        (lambda: circuit_curve(MODEL, [PAIR], edge_attribution(MODEL, *PAIR), [-3]), "counts=-3"),
+        (lambda: function_vector(MODEL, [IDS], [IDS], [3], heads=0), "heads=0"),
+        (lambda: steering_vector(MODEL, [IDS], [IDS], NAME, tokens="first"), "tokens='first' is unknown"),
+        (lambda: linear_probes(MODEL, [(["a"], ["X"])] * 6, folds=1), "folds=1"),
+        (lambda: sentence_probes(MODEL, [IDS] * 6, ["a", "b"] * 3, [NAME], folds=1), "folds=1"),
+        (lambda: find_heads(MODEL, IDS, 99, 0), "position 99"),
+    ],
+)
+def test_a_wrong_argument_is_named(call: Callable[[], Any], said: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr("heedful.interp.learn.probes._encode", lambda *_: ([5, 6], [0], ["a"], ["X"]))
+    with pytest.raises(InputError) as caught:
+        call()
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("features", [[16], [-1], []])
+def test_a_feature_that_is_not_there_is_refused(dictionary: Any, features: list[int]) -> None:
+    for call in (partial(ablate_features, dictionary), partial(feature_examples, MODEL, dictionary, [IDS])):
+        with pytest.raises(InputError, match="feature"):
+            call(features)
+
+
+def test_one_text_or_one_name_is_no_list_of_letters(tmp_path: Path) -> None:
+    for texts, names in (("one text", [NAME]), ([IDS], NAME), ([IDS], [])):
+        with pytest.raises(InputError, match="must be a list"):
+            save_activations(MODEL, texts, names, tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_pairs_may_be_plain_lists() -> None:
+    wanted = average_over_pairs(activation_patching, MODEL, [PAIR], what="heads")
+    found = average_over_pairs(activation_patching, MODEL, [[*PAIR]], what="heads")
+    assert found.values.equal(wanted.values)
+
+
+def test_a_word_of_several_tokens_is_named_with_its_pieces() -> None:
+    with pytest.raises(InputError, match="'tower' is 3 tokens here, Ġto w er.*1 … 3"):
+        position_of(["The", "Ġto", "w", "er", "Ġfell"], "tower")

@@ -116,6 +116,15 @@ class CounterfactualPair:
         """The values called `names` of the clean and of the corrupt input."""
         return self.clean.record(self.model, *names), self.corrupt.record(self.model, *names)
 
+    def measure(
+        self, changes: Sequence[Intervention], rows: int | None = None, report: Report | None = None
+    ) -> Tensor:
+        """Return how much of the clean answer each change of the corrupt run brings back."""
+        other = (self.clean.ids != self.corrupt.ids)[0].nonzero()
+        differ_from = int(other[0]) if len(other) else 0
+        runner = InterventionRunner(self.model, self.corrupt, self.position, rows, differ_from)
+        return runner.run(changes, lambda choices: self.restored_share(self.gap(choices)), report)
+
 
 class Patch(NamedTuple):
     """One value to put in: of one position, of one head, of both, or whole."""
@@ -234,9 +243,9 @@ def collect(
 
 
 # Interventions: one input is run many times, each time with one value changed. The rows of a batch differ
-# only in that value. `run_rows` yields the outputs of any input. `InterventionRunner` measures the corrupt
-# input of a comparison and does not compute again what a change cannot reach: the layers before it and, in a
-# causal model, the tokens before it, whose state is cached.
+# only in that value. `run_rows` yields whole outputs. `InterventionRunner` looks at one position and does not
+# compute again what a change cannot reach: the layers before it and, in a causal model, the tokens before it,
+# whose state is cached.
 
 Edit = Callable[[Tensor], Tensor]
 Write = Callable[[Tensor, int], None]  # changes rows (B, …) of a value that begins with the token `first`
@@ -310,31 +319,36 @@ def run_rows(
 
 
 class InterventionRunner:
-    """Runs the corrupt input of a comparison with one intervention in each row."""
+    """Runs an input with one intervention in each row, and scores what the head says at a position.
 
-    def __init__(self, comparison: CounterfactualPair, rows: int | None = None) -> None:
-        self.comparison, self.model, self.rows = comparison, comparison.model, rows
-        self.where, self.stack = stack_of(self.model)
-        given = comparison.corrupt
-        self.tokens, self.head = given.read.shape[1], cast(Head, self.model.head)
+    No change is made before the token `differ_from`.
+    """
+
+    def __init__(
+        self, model: Model, inputs: Input, position: int, rows: int | None = None, differ_from: int = 0
+    ) -> None:
+        self.model, self.inputs, self.position = model, inputs, position
+        self.rows, self.differ_from = rows, differ_from
+        self.where, self.stack = stack_of(model)
+        self.tokens, self.head = inputs.read.shape[1], cast(Head, model.head)
         self.entries: list[Tensor | None] = [None] * len(self.stack)
-        if isinstance(self.model, LM):  # an encoder-decoder is run whole: its decoder starts from its encoder
-            seen = given.record(self.model, f"{self.where}.*.input")
-            self.entries = [seen.values.get(f"{self.where}.{i}.input") for i in range(len(self.stack))]
-        other = (comparison.clean.ids != given.ids)[0].nonzero()
-        self.differ_from = int(other[0]) if len(other) else 0
+        watch = Watch(f"{self.where}.*.input") if isinstance(model, LM) else None
+        self.plain = choices(model, inputs.run(model, watch), position)  # (1, C), without a change
+        if watch is not None:  # an encoder-decoder is run whole: its decoder starts from its encoder
+            self.entries = [watch.values.get(f"{self.where}.{i}.input") for i in range(len(self.stack))]
         self.continues = False  # whether tokens before a change are left out
         self.prefixes: dict[int, State] = {}
 
-    def run(self, changes: Sequence[Intervention], report: Report | None = None) -> Tensor:
-        """Return how much of the clean answer each change brings back."""
+    def run(
+        self, changes: Sequence[Intervention], score: Callable[[Tensor], Tensor], report: Report | None = None
+    ) -> Tensor:
+        """Return the score of each change; `score` gets what the head chooses from, (B, C) → (B,)."""
         causal = isinstance(self.model, LM) and self.model.causal and self.head.positions is not None
         self.continues = causal and all(change.name.rpartition(".")[2] in ONWARD for change in changes)
-        restored = torch.zeros(len(changes), dtype=torch.float64)
+        scores = torch.zeros(len(changes), dtype=torch.float64)
         for batch in with_progress(self._batches(changes), len(changes), report, len):
-            gap = self._run_batch([changes[i] for i in batch])
-            restored[batch] = self.comparison.restored_share(gap).cpu()
-        return restored
+            scores[batch] = score(self._run_batch([changes[i] for i in batch])).double().cpu()
+        return scores
 
     def _batches(self, changes: Sequence[Intervention]) -> Iterator[list[int]]:
         """Yield numbers of changes that share a first token and stand in layers near each other."""
@@ -360,24 +374,22 @@ class InterventionRunner:
         return 0 if self.entries[layer] is None else layer
 
     def _run_batch(self, batch: Sequence[Intervention]) -> Tensor:
-        """Return d of each row, in which one value is changed."""
-        comparison, first = self.comparison, self._first(batch[0])
-        if first > comparison.position and self.continues:  # nothing there looks ahead
-            return torch.full((len(batch),), comparison.worst)
+        """Return what the head chooses from in each row, in which one value is changed: (B, C)."""
+        first = self._first(batch[0])
+        if first > self.position and self.continues:  # nothing there looks ahead
+            return self.plain.expand(len(batch), -1)
         watch, layer = Watch(edit=row_edits(batch, first)), min(map(self._layer, batch))
         if not layer and not first:
-            logits = comparison.corrupt.run(self.model, watch, repeat=len(batch))
-            return comparison.gap(choices(self.model, logits, comparison.position))
+            logits = self.inputs.run(self.model, watch, repeat=len(batch))
+            return choices(self.model, logits, self.position)
         with evaluation_mode(self.model):
             logits = self._run_from(layer, first, watch, len(batch))
-        return comparison.gap(
-            choices(self.model, logits, 0 if self.head.positions is not None else comparison.position)
-        )
+        return choices(self.model, logits, 0 if self.head.positions is not None else self.position)
 
     def _run_from(self, layer: int, first: int, watch: Watch, rows: int) -> Tensor:
-        """The logits of the corrupt input from a layer and a token on, `rows` times."""
+        """The logits of the input from a layer and a token on, `rows` times."""
         model, state = cast(LM, self.model), None
-        tokens = self.comparison.corrupt.ids.expand(rows, -1)[:, first:]
+        tokens = self.inputs.ids.expand(rows, -1)[:, first:]
         if first:
             state = self._prefix(first)
             state.reorder(torch.zeros(rows, dtype=torch.long, device=tokens.device))
@@ -389,13 +401,13 @@ class InterventionRunner:
         x = model.embed(tokens, ctx.at("embed")) if given is None else given[:, first:].expand(rows, -1, -1)
         hidden = self.stack.run_from(layer, x, ctx.at(self.where), None if state is None else state.parts)
         if self.head.positions is not None:
-            hidden = hidden[:, self.comparison.position - first, None]
+            hidden = hidden[:, self.position - first, None]
         return self.head.predict(hidden, ctx)
 
     def _prefix(self, first: int) -> State:
         """Return the model's memory of the tokens before `first`, as a copy that may be written to."""
         if first not in self.prefixes:
-            model, ids = cast(LM, self.model), self.comparison.corrupt.ids[:, :first]
+            model, ids = cast(LM, self.model), self.inputs.ids[:, :first]
             state = model.new_state(1, self.tokens)
             with evaluation_mode(model):
                 model.decode(ids, advance(ids, state), state.parts)

@@ -23,7 +23,6 @@ from heedful.interp.intervene.comparison import (
     CounterfactualPair,
     Edit,
     Intervention,
-    InterventionRunner,
     Patch,
     PatchingResult,
     Report,
@@ -127,7 +126,7 @@ def activation_patching(
     restored = torch.zeros(len(patches), dtype=torch.float64)
     skipped = len(patches) - len(run)
     counted = None if report is None else lambda done, count: report(done + skipped, count + skipped)
-    restored[run] = InterventionRunner(comparison, rows).run([change(patches[i]) for i in run], counted)
+    restored[run] = comparison.measure([change(patches[i]) for i in run], rows, counted)
     return collect(what, "exact", comparison, patches, restored)
 
 
@@ -192,7 +191,7 @@ def path_patching(
     add = lambda added, rows, first: rows.add_(added[first:])  # a norm reads the stream with the change in it
     interventions = [Intervention(r.value, None, partial(add, change[s.name])) for s, r in direct]
     interventions += _through_projections(comparison, projected, change)
-    restored = InterventionRunner(comparison, rows).run(interventions, report)
+    restored = comparison.measure(interventions, rows, report)
     return edge_result("exact", comparison, sends, receives, direct + projected, restored)
 
 

@@ -40,12 +40,12 @@ from heedful.interp.intervene.comparison import (
     CounterfactualPair,
     Edit,
     Intervention,
+    InterventionRunner,
     PatchingResult,
     all_patches,
     collect,
     edit_rows,
     names_to_patch,
-    run_rows,
 )
 from heedful.interp.intervene.nodes import NodeTable
 from heedful.interp.intervene.patching import patch_writer
@@ -178,16 +178,17 @@ def function_vector(
     def put(mean: Tensor, head: int, rows: Tensor, first: int) -> None:  # (B, H, T, K)
         rows[:, head, -1] = mean
 
-    changes = [Intervention(names[i], None, partial(put, sums[names[i]][h], h)) for i, h in every]
     pairs = list(zip(shuffled, answers, strict=True))
     for prompt, answer in with_progress(pairs, len(pairs), report):
         given = reading(model, prompt)
-        plain = given.run(model)
-        before = choices(model, plain, -1)[0].softmax(-1)
-        right = answer_id(model, answer, len(before))
-        for (i, h), logits in zip(every, run_rows(model, given, changes, plain), strict=True):
-            after = choices(model, logits[None], -1)[0].softmax(-1)
-            effects[i, h] += float(after[right] - before[right]) / len(pairs)
+        last = len(given.names) - 1
+        changes = [Intervention(names[i], last, partial(put, sums[names[i]][h], h)) for i, h in every]
+        runner = InterventionRunner(model, given, last)
+        right = answer_id(model, answer, runner.plain.shape[-1])
+        chance = lambda choices, right=right: choices.softmax(-1)[:, right]
+        rises = runner.run(changes, chance) - float(chance(runner.plain))
+        for at, rise in zip(every, rises.tolist(), strict=True):
+            effects[at] += rise / len(pairs)
     best = sorted(every, key=lambda at: -float(effects[at]))[:heads]
     vector: Any = 0.0
     for i, h in best:

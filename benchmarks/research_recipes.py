@@ -132,32 +132,30 @@ def scope(model: Any) -> tuple[str, Any]:
 
 
 def function(model: Any) -> tuple[str, Any]:
-    """Find the vector of opposites and add it to prompts without examples."""
-    import random
-
+    """Find the vector of opposites, and add it to new prompts whose examples are wrong."""
     from heedful.interp import function_vector, steer
     from heedful.interp.inputs import reading, token_id
 
     show = lambda rows, ask: "".join(f"{a} -> {b}\n" for a, b in rows) + f"{ask} ->"
-    examples = [(OPPOSITES[i], [OPPOSITES[(i + k) % 9] for k in (1, 3, 4, 6)]) for i in range(9)]
-    prompts = [show(rows, word) for (word, _), rows in examples]
-    draw, shuffled = random.Random(SEED), []
-    for (word, _), rows in examples[:4]:
-        wrong = [b for _, b in rows]
-        draw.shuffle(wrong)
-        shuffled.append(show(zip([a for a, _ in rows], wrong, strict=True), word))
-    answers = [f" {answer}" for (_, answer), _ in examples[:4]]
-    result = function_vector(model, prompts, shuffled, answers, heads=10)
-    watch = steer(model, "blocks.11.output", 2 * result.vector, tokens="last")
+    right = lambda i: show([OPPOSITES[(i + k) % 9] for k in (1, 3, 4, 6)], OPPOSITES[i][0])
 
-    def right(change: Any) -> int:
-        rows = [reading(model, f"{word} ->").run(model, change)[0, -1].topk(5).indices for word, _ in UNSEEN]
-        return sum(token_id(model, f" {b}") in row.tolist() for row, (_, b) in zip(rows, UNSEEN, strict=True))
+    def wrong(rows: list[Any], ask: str) -> str:
+        answers = [b for _, b in rows]
+        return show(zip([a for a, _ in rows], answers[1:] + answers[:1], strict=True), ask)
 
-    text = (
-        f"opposite among the 5 likeliest words, of {len(UNSEEN)} new prompts: {right(None)} → {right(watch)}"
-    )
-    return text, None
+    shuffled = [wrong([OPPOSITES[(i + k) % 9] for k in (1, 3, 4, 6)], OPPOSITES[i][0]) for i in range(5)]
+    answers = [f" {answer}" for _, answer in OPPOSITES[:5]]
+    result = function_vector(model, [right(i) for i in range(9)], shuffled, answers, heads=20)
+    watch = steer(model, "blocks.11.output", result.vector, 3.0, tokens="last")
+    new = [(wrong(OPPOSITES[i : i + 4], ask), answer) for i, (ask, answer) in enumerate(UNSEEN)]
+
+    def chance(change: Any) -> float:
+        rows = [reading(model, prompt).run(model, change)[0, -1].softmax(-1) for prompt, _ in new]
+        return sum(
+            float(row[token_id(model, f" {word}")]) for row, (_, word) in zip(rows, new, strict=True)
+        ) / len(new)
+
+    return f"p(opposite) after wrong examples {chance(None):.2f} → {chance(watch):.2f}", None
 
 
 def direction(model: Any) -> tuple[str, Any]:

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from heedful.core.errors import InputError
 from heedful.interp import (
     PromptPair,
     ablate_features,
     activation_patching,
+    attribution,
+    attribution_patching,
     average_over_pairs,
     circuit_curve,
     edge_attribution,
@@ -26,6 +29,7 @@ from heedful.interp import (
     sentence_probes,
     steering_vector,
     train_dictionary,
+    train_tuned_lens,
 )
 from heedful.interp.inputs import position_of
 from tests.properties.tiny import tiny
@@ -84,3 +88,15 @@ def test_pairs_may_be_plain_lists() -> None:
 def test_a_word_of_several_tokens_is_named_with_its_pieces() -> None:
     with pytest.raises(InputError, match="'tower' is 3 tokens here, Ġto w er.*1 … 3"):
         position_of(["The", "Ġto", "w", "er", "Ġfell"], "tower")
+
+
+@torch.no_grad()
+def test_what_is_learnt_is_learnt_also_where_gradients_are_switched_off() -> None:
+    texts = [[5, 9, 2, 7, 4, 8]] * 8
+    made = train_dictionary(MODEL, texts, NAME, width=16, k=2, steps=2)
+    assert made.encoder.weight.isfinite().all()
+    assert train_tuned_lens(MODEL, texts, steps=2).weight.any()
+    kinds = ["a", "b"] * 4
+    assert sentence_probes(MODEL, texts, kinds, [NAME], folds=2).accuracy.shape == (1, 2)
+    assert attribution_patching(MODEL, *PAIR).values.isfinite().all()
+    assert attribution(MODEL, IDS).scores.isfinite().all()

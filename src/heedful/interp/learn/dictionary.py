@@ -289,6 +289,7 @@ class _Trainer:
         dictionary.decoder[features] = F.normalize(noise(self.y[picks]), dim=1)
         dictionary.encoder.bias[features] = 0.0
 
+    @torch.enable_grad()  # whoever calls may have switched gradients off
     def run(self, steps: int, batch: int, rate: float, revive_every: int, report: Report | None) -> None:
         config = self.dictionary.config
         optimiser = torch.optim.Adam(self.dictionary.parameters(), lr=rate)

@@ -261,6 +261,7 @@ def _layer_values(model: Model) -> list[str]:
     return [name for name in names if shapes[name][-1] == shapes[last][-1]]
 
 
+@torch.enable_grad()  # whoever calls may have switched gradients off
 def train_tuned_lens(
     model: Model, texts: Texts, *, steps: int = 200, learning_rate: float = 1e-3, max_length: int = 128,
     max_tokens: int = 512, seed: int = 0, report: Report | None = None,

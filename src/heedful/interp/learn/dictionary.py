@@ -503,7 +503,7 @@ def feature_examples(
     count: int = 8, context: int = 6,
 ) -> dict[int, list[FeatureExample]]:  # fmt: skip
     """Return the tokens on which each feature is strongest, in context; by default of the ten strongest."""
-    features = None if features is None else _check_features(dictionary, features)
+    features = None if features is None else check_features(dictionary, features)
     activations = dictionary_activations(model, dictionary, texts)
     if features is None:
         keep = content_tokens(model, activations)

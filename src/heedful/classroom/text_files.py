@@ -26,6 +26,13 @@ def load_yaml(text: str) -> Any:
     return yaml.load(text, WordLoader)
 
 
+def describe_yaml_error(error: Exception) -> str:
+    """Return in one line what is wrong with a YAML or JSON text, and where."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {error.problem}"
+    return " ".join(str(error).split())[:200]
+
+
 @functools.cache
 def templates() -> jinja2.Environment:
     """Return the templates; what is put into a page of HTML is escaped."""

@@ -456,7 +456,7 @@ def course_command(
         str | None, Option("Write only this chapter, by its number or name.", ("--chapter", "-c"))
     ] = None,
     listing: Annotated[bool, Option("List the chapters.", ("--list",))] = False,
-    force: Annotated[bool, Option("Replace existing notebooks.")] = False,
+    force: Annotated[bool, Option("Replace existing notebooks or slides.")] = False,
     instructor: Annotated[bool, Option("Add the instructor's answers.")] = False,
     slides: Annotated[bool, Option("Write slides instead: HTML, and PDF with Chromium.")] = False,
     start: Annotated[
@@ -483,7 +483,8 @@ def course_command(
         return print_table(("chapter", "name", "about"), rows, right=("chapter",), unbroken=("name",))
     chosen = chapters() if chapter is None else [find_chapter(chapter)]
     if slides:
-        return print("\n".join(map(str, write_slides(folder, chosen))))
+        paths = write_slides(folder, chosen, overwrite=force, instructor=instructor)
+        return print("\n".join(map(str, paths)))
     for path in write_notebooks(folder, chosen, overwrite=force, instructor=instructor):
         print(path)
     installed = [

@@ -111,6 +111,14 @@ def test_the_answers_stay_with_the_instructor(tmp_path: Path) -> None:
     assert "For the instructor" not in student
     assert "For the instructor" in instructor
     assert "For the instructor" not in CHAPTERS[0].to_markdown() + CHAPTERS[0].to_slides()
+    assert CHAPTERS[0].to_slides(instructor=True).endswith(CHAPTERS[0].answers.strip() + "\n")
+
+
+def test_slides_that_are_there_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "01_words.html").write_text("mine")
+    with refused(InputError, "01_words.html", hint="--force"):
+        write_slides(tmp_path, CHAPTERS)
+    assert (tmp_path / "01_words.html").read_text() == "mine"
 
 
 @pytest.mark.slow

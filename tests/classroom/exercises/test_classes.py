@@ -158,7 +158,20 @@ def test_a_sheet_of_another_student_and_a_broken_one_cost_themselves(folder: Pat
     one = result.marks[0]
     assert [mark.points for mark in one.exercises.values()] == [0, 4]
     assert any("was drawn for s01" in note for note in one.notes)
-    assert any("b.yaml" in note for note in one.notes)
+    assert any("b.yaml: cannot be read: line 1" in note for note in one.notes)
+    assert "was drawn for s01" in one.exercises["cat-sat"].lines[0]
+
+
+def test_an_empty_sheet_is_named_once_in_the_report_with_what_to_do(folder: Path) -> None:
+    class_file = write_class(1, {"cat-sat": 5})
+    place = folder / "submissions" / "s00"
+    place.mkdir(parents=True)
+    sheet = new_problem("cat-sat", "s00", owner=class_file.owner())
+    (place / "a.yaml").write_text(FORMATS["yaml"](sheet, False))
+    (mark,) = classes.grade_class(folder / "submissions", class_file, jobs=1).marks[0].exercises.values()
+    assert mark.lines == ["a.yaml: has no answers yet (fill in the numbers, then grade it)"]
+    (note,) = classes.grade_class(folder / "submissions", jobs=1).marks[0].notes
+    assert note.endswith("(its teacher grades it: heed grade FOLDER --class FILE)")
 
 
 def test_without_a_class_everything_that_was_handed_in_counts(folder: Path) -> None:
@@ -190,9 +203,14 @@ def test_a_new_class_file_has_a_secret_of_its_own(capsys: pytest.CaptureFixture[
     assert first.secret != second.secret
 
 
+WEEK = "class: a\nsecret: '12345678'\nstudents: []\nassignments: {week: {%s}}"
+
+
 @pytest.mark.parametrize(("text", "kind"), [
     ("hello", InputError), ("class: a\nsecret: short\nstudents: []\nassignments: {}", InputError),
-    ("class: a\nsecret: '12345678'\nstudents: []\nassignments: {a: {exercises: [cat-sit]}}", NotFound),
+    ("class: a\nsecret: [", InputError), (WEEK % "exercises: [cat-sit]", NotFound),
+    (WEEK % "due: soon, exercises: [dragons]", InputError),
+    (WEEK % "exercises: {dragons: five}", InputError), (WEEK % "late: 0.1", InputError),
 ])  # fmt: skip
 def test_a_wrong_class_file_is_one_clear_line(text: str, kind: type[Exception]) -> None:
     Path("bad.yaml").write_text(text)
@@ -237,6 +255,7 @@ def test_an_autograder_for_gradescope_writes_its_results(
     heed(capsys, "exercise", "--class", "class.yaml", "--export", "gradescope", "--out", "auto.zip")
     with zipfile.ZipFile("auto.zip") as archive:
         assert set(archive.namelist()) == {"setup.sh", "run_autograder", "class.yaml", "students.csv"}
+        assert archive.getinfo("run_autograder").external_attr >> 16 & 0o111, "Gradescope runs it"
         archive.extractall(folder / "autograder" / "source")
     problem = new_problem("temperature", "s01", owner=class_file.owner())
     (folder / "autograder" / "submission").mkdir()

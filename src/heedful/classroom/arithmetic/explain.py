@@ -96,13 +96,13 @@ def read_exercise(name: str | Path) -> dict[str, Any]:
 def _parse_yaml(path: Any, name: str) -> dict[str, Any]:
     import yaml
 
-    from heedful.classroom.text_files import load_yaml
+    from heedful.classroom.text_files import describe_yaml_error, load_yaml
 
     try:
         text = path.read_text(encoding="utf-8")
         values = json.loads(text) if name.endswith(".json") else load_yaml(text)
     except (yaml.YAMLError, ValueError) as error:
-        raise InputError(f"{name} cannot be read: {' '.join(str(error).split())}") from None
+        raise InputError(f"{name} cannot be read: {describe_yaml_error(error)}") from None
     if not isinstance(values, dict):
         raise InputError(f"{name} must hold names and values, such as topic: attention")
     return values

@@ -86,8 +86,11 @@ class Chapter:
                 parts.append(content if "svg" in content_type else f"```text\n{content.rstrip()}\n```")
         return "\n\n".join(parts) + "\n"
 
-    def to_slides(self) -> str:
-        """Return the chapter as Markdown for slides: headings, points, lists, and an output on each."""
+    def to_slides(self, *, instructor: bool = False) -> str:
+        """Return the chapter as Markdown for slides: headings, points, lists, and an output on each.
+
+        For the instructor, the answers are the last slide.
+        """
         parts, heading, full, outputs = [f"% {self.title}"], "", False, self.outputs()
         for at, (_, text) in enumerate(self.cells()):
             for block in re.findall(r"^(?:## .*|(?:(?:> |- |\d\. ).*\n?)+)", text, re.MULTILINE):
@@ -100,7 +103,7 @@ class Chapter:
                 parts += [heading] * full
                 parts.append(content if "svg" in content_type else f"~~~\n{cut}\n~~~")
                 full = True
-        return "\n\n".join(parts) + "\n"
+        return "\n\n".join([*parts, *([self.answers.strip()] if instructor else [])]) + "\n"
 
 
 def chapters() -> list[Chapter]:
@@ -127,13 +130,7 @@ def write_notebooks(
     folder: Path, selection: list[Chapter], *, overwrite: bool = False, instructor: bool = False
 ) -> list[Path]:
     """Write chapters as NN_name.ipynb into a folder, which is made; a file that is there is kept."""
-    paths = [folder / f"{chapter.stem}.ipynb" for chapter in selection]
-    there = [path.name for path in paths if path.exists()]
-    if there and not overwrite:
-        raise InputError(
-            f"{folder} has {', '.join(there)} already", hint="name another folder, or use --force"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
+    paths = new_paths(folder, selection, ".ipynb", overwrite)
     for path, chapter in zip(paths, selection, strict=True):
         write_text(
             path, json.dumps(chapter.to_notebook(instructor=instructor), indent=1, ensure_ascii=False) + "\n"
@@ -141,16 +138,29 @@ def write_notebooks(
     return paths
 
 
-def write_slides(folder: Path, selection: list[Chapter]) -> list[Path]:
+def new_paths(folder: Path, selection: list[Chapter], suffix: str, overwrite: bool) -> list[Path]:
+    """Return the file of each chapter in a folder, which is made; a file that is there may hold edits."""
+    paths = [folder / f"{chapter.stem}{suffix}" for chapter in selection]
+    there = [path.name for path in paths if path.exists()]
+    if there and not overwrite:
+        raise InputError(
+            f"{folder} has {', '.join(there)} already", hint="name another folder, or use --force"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    return paths
+
+
+def write_slides(
+    folder: Path, selection: list[Chapter], *, overwrite: bool = False, instructor: bool = False
+) -> list[Path]:
     """Write the slides of chapters as HTML by pandoc, and as PDF if Chromium is installed."""
     pandoc, browser = find_pandoc(), next(filter(None, map(shutil.which, BROWSERS)), None)
-    folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for chapter in selection:
-        page = folder / f"{chapter.stem}.html"
+    for page, chapter in zip(new_paths(folder, selection, ".html", overwrite), selection, strict=True):
         style = f"--include-in-header={FOLDER / 'slides.html'}"
         command = [pandoc, "-f", "markdown-smart", "-t", "html5", "--standalone", "--section-divs", style]
-        subprocess.run([*command, "-o", page], input=chapter.to_slides(), text=True, check=True)
+        slides = chapter.to_slides(instructor=instructor)
+        subprocess.run([*command, "-o", page], input=slides, text=True, check=True)
         paths.append(page)
         if browser is not None:
             pdf = page.with_suffix(".pdf")

@@ -34,10 +34,12 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from heedful.classroom.exercises.code_exercises import solution_texts, stub_file, stubs
 from heedful.classroom.exercises.number_exercises import EXERCISES, Owner, new_problem
 from heedful.classroom.exercises.sheets import FORMATS, READ, SUFFIXES, read_sheet
-from heedful.classroom.text_files import load_yaml
+from heedful.classroom.text_files import describe_yaml_error, load_yaml
 from heedful.core.checks import check_choice
 from heedful.core.errors import HeedfulError, InputError, NotFound, nearest
 from heedful.core.files import missing_file, write_text
@@ -110,15 +112,19 @@ def read_class(path: Path) -> ClassFile:
         values = load_yaml(path.read_text(encoding="utf-8"))
         name, secret = str(values["class"]), str(values["secret"])
         students = _read_students(values["students"], path.parent)
-        rows = {str(key): row for key, row in values["assignments"].items()}
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        assignments = {str(key): _read_assignment(key, row) for key, row in values["assignments"].items()}
+    except HeedfulError:
+        raise
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
+        missing = isinstance(error, KeyError)
+        problem = f"{error.args[0]} is missing" if missing else describe_yaml_error(error)
         raise InputError(
-            f"{path} is not a class file ({' '.join(str(error).split())[:80]})",
+            f"{path} is not a class file: {problem}",
             hint="it has class, secret, students and assignments: heed exercise --class NEW.yaml writes one",
         ) from None
     if len(secret) < 8:
         raise InputError(f"the secret of {path} has {len(secret)} letters", hint="give it 8 or more")
-    return ClassFile(name, secret, students, {key: _read_assignment(key, row) for key, row in rows.items()})
+    return ClassFile(name, secret, students, assignments)
 
 
 def _read_students(value: Any, folder: Path) -> dict[str, Student]:
@@ -335,7 +341,11 @@ def grade_submission(
             else:
                 marks.exercises |= _grade_sheet(path, student, assignment, owner)
         except HeedfulError as error:
-            marks.notes.append(f"{path.name}: {error.message}")
+            problem = error.message.removeprefix(str(path)).lstrip(": ")
+            problem = f"{path.name}: {problem}" + (f" ({error.hint})" if error.hint else "")
+            marks.notes.append(problem)
+            for name in {*exercises_in(path)} & {*unmarked}:
+                unmarked[name].lines = [problem]
     if by_time and assignment.due is not None:
         when = when or datetime.datetime.fromtimestamp(by_time[-1].stat().st_mtime)
         late = (when.replace(tzinfo=None) - assignment.due) / datetime.timedelta(days=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import secrets
+import time
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -116,8 +117,11 @@ def export_gradescope(class_path: Path, assignment: Assignment, path: Path) -> P
     roster = load_yaml(class_path.read_text(encoding="utf-8"))["students"]
     run = f"from {__name__} import run_gradescope\n\nrun_gradescope({assignment.name!r})\n"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("setup.sh", "#!/usr/bin/env bash\nset -e\npython3 -m pip install heedful\n")
-        archive.writestr("run_autograder", f"#!/usr/bin/env python3\n{run}")
+        setup = "#!/usr/bin/env bash\nset -e\npython3 -m pip install heedful\n"
+        for name, text in (("setup.sh", setup), ("run_autograder", f"#!/usr/bin/env python3\n{run}")):
+            program = zipfile.ZipInfo(name, time.localtime()[:6])
+            program.external_attr = 0o100755 << 16  # a file that everybody may run
+            archive.writestr(program, text)
         archive.write(class_path, "class.yaml")
         if isinstance(roster, str):
             archive.write(class_path.parent / roster, roster)

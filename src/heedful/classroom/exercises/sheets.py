@@ -13,7 +13,7 @@ from typing import Any
 from heedful.classroom.arithmetic.formulas import TEX, formula_latex, formula_mathml, strip_quotes
 from heedful.classroom.arithmetic.render import Style
 from heedful.classroom.exercises.number_exercises import NumberQuestion, Owner, Problem, new_problem
-from heedful.classroom.text_files import fill_template
+from heedful.classroom.text_files import describe_yaml_error, fill_template
 from heedful.core.errors import InputError
 from heedful.core.files import missing_file
 
@@ -213,7 +213,7 @@ def parse_sheet(text: str, suffix: str, name: str) -> dict[str, Any]:
     except InputError:
         raise
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise InputError(f"{name} cannot be read: {' '.join(str(error).split())[:200]}") from None
+        raise InputError(f"{name} cannot be read: {describe_yaml_error(error)}") from None
     if not isinstance(fields, dict):
         raise InputError(f"{name} is not a sheet", hint="it must name its exercise, its seed and its answers")
     return dict(fields)

@@ -7,7 +7,7 @@ recall_tasks.py                       copy, recall, induction, needle: accuracy 
 translation_race.py                   translators on the same pairs, by length (`heed race --translation`)
 translation_data.py                   pairs joined, split, and put into buckets by length; bundled texts
 scale_sweep.py  loss_surface.py       a sweep over size and data, its fit, and its predictions (`heed scale`)
-measurement_store.py                  a comparison is a list of measurements on disk, taken in several processes
+measurement_store.py                  comparisons: lists of measurements, kept on disk, in several processes
 report.py  race_report.py             reports as HTML, Markdown and CSV, written from the numbers alone
 ledger.py  verify.py                  the published figures, and the commands that measure them again
 """

@@ -1,4 +1,7 @@
-"""Every family that transformers has, with every head, built here: it opens there and comes back the same."""
+"""Every family that transformers has, with every head, built here: it opens there and comes back the same.
+
+A family without parts of its own takes one head in the core run.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,16 @@ import heedful
 from heedful.core.errors import ConfigError
 from heedful.models import FAMILIES
 from heedful.models.base import LM, Model
+from tests.properties.tiny import variants
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # DeBERTa there is scripted
 
 UNLIKE = {"umt5"}  # transformers always ties its output; tied models are compared in test_published.py
 EVERY = [
-    (n, head)
+    pytest.param(
+        n, head, marks=pytest.mark.slow if n in variants() and head != next(iter(family.heads)) else ()
+    )
     for n, family in FAMILIES.items()
     if family.model_types and n not in UNLIKE
     for head in family.heads

@@ -1,7 +1,8 @@
 """Checks on every row of the table in tests/parity/cases.py, beside `transformers`.
 
-Each row has equal logits and patterns and is written back. The first row of each class of transformers is
-also padded and built here; further rows of a class, with other values, only under `make test-all`.
+Each row has equal logits and patterns. The first row of each class of transformers is also padded and written
+back; further rows of a class, with other values, only under `make test-all`, as is what is built here by the
+config of a row (test_built_here.py builds every family).
 """
 
 from __future__ import annotations
@@ -32,22 +33,21 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated:Depr
 
 
 FIRST = {case.id for case in {case.architecture: case for case in reversed(CASES)}.values()}
+every_row = pytest.mark.parametrize("published", CASES, ids=str, indirect=True)
+first_of_each_class = pytest.mark.parametrize(
+    "published",
+    [pytest.param(case, id=case.id, marks=() if case.id in FIRST else pytest.mark.slow) for case in CASES],
+    indirect=True,
+)
 
 
-@pytest.fixture
-def of_each_class(published: Published, request: pytest.FixtureRequest) -> Published:
-    """The row, if it is the first of its class or slow tests run."""
-    if published.case.id not in FIRST and not request.config.getoption("--slow"):
-        pytest.skip("slow: runs under `make test-all`")
-    return published
-
-
-@pytest.fixture(scope="module", params=CASES, ids=str)
+@pytest.fixture(scope="module")
 def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Published:
     """One row, made and saved once for its checks."""
     return publish(request.param, tmp_path_factory.mktemp("published"))
 
 
+@every_row
 def test_logits_and_patterns_equal_the_published_implementation(published: Published) -> None:
     case, model = published.case, heedful.load(published.folder)
     inputs = random_inputs(model, case)
@@ -62,8 +62,8 @@ def test_logits_and_patterns_equal_the_published_implementation(published: Publi
             assert (watch[name.replace("*", str(layer))] - attention).abs().max() <= 1e-5, f"{name} {layer}"
 
 
-def test_padding_on_either_side_gives_the_unpadded_answer(of_each_class: Published) -> None:
-    published = of_each_class
+@first_of_each_class
+def test_padding_on_either_side_gives_the_unpadded_answer(published: Published) -> None:
     case, model = published.case, heedful.load(published.folder)
     tokens, types, target = random_inputs(model, case, batch=1)
     expected = run_theirs(published.reference, tokens, types, target)[case.output]
@@ -82,6 +82,7 @@ def test_padding_on_either_side_gives_the_unpadded_answer(of_each_class: Publish
         assert far <= 1e-5, f"{'left' if left else 'right'} {far:.1e}"
 
 
+@first_of_each_class
 def test_load_then_save_gives_back_every_tensor_and_opens_there(published: Published, tmp_path: Path) -> None:
     case, model = published.case, heedful.load(published.folder)
     heedful.save(model, tmp_path)
@@ -100,8 +101,9 @@ def test_load_then_save_gives_back_every_tensor_and_opens_there(published: Publi
     assert (again - expected).abs().max() <= 1e-6
 
 
-def test_what_is_built_here_opens_there(of_each_class: Published, tmp_path: Path) -> None:
-    published = of_each_class
+@pytest.mark.slow
+@every_row
+def test_what_is_built_here_opens_there(published: Published, tmp_path: Path) -> None:
     case, loaded = published.case, heedful.load(published.folder)
     model = assemble(loaded.family, loaded.config)
     initialise(model)

@@ -20,6 +20,7 @@ import heedful
 from tests.classroom.browser.chromium import chromium
 from tests.classroom.studio.made import LINES, made, save_vectors
 
+SCREEN = {"width": 1280, "height": 900}
 PATIENCE = 60_000  # milliseconds; a shared machine may be slow, a broken page waits for ever
 
 # Settled: nothing is being fetched, and it stayed so for a few frames, as one answer may lead to a question.
@@ -191,7 +192,7 @@ class Visitor:
 
 @pytest.fixture
 def visitor(browser: Any, server: Server) -> Iterator[Visitor]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
+    context = browser.new_context(viewport=SCREEN, reduced_motion="reduce")
     yield Visitor(context.new_page(), server.url)
     context.close()
 

@@ -114,7 +114,7 @@ def test_a_zero_beside_wrong_entries_earns_nothing() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_rounds_to_zero_earns_nothing_with_a_wrong_sign(name: str) -> None:
-    for seed in SEEDS:
+    for seed in SEEDS[:4]:
         problem = new_problem(name, seed)
         for question in problem.questions:
             if np.abs(question.line.value).max() > 10.0**-question.digits:

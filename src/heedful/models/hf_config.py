@@ -27,6 +27,25 @@ from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.formats.tensor_files import TensorEntry
 from heedful.weights.hub import bundled_vectors
 
+TRAINED = "original_max_position_embeddings"  # the length that a model was trained on before
+# rope_type → its class, and the fields of that by their keys.
+SCALINGS: dict[str, tuple[type[Scaling], dict[str, str]]] = {
+    "linear": (LinearScaling, {"factor": "factor"}),
+    "dynamic": (NTKScaling, {"factor": "factor"}),
+    "yarn": (YarnScaling, {
+        "factor": "factor", TRAINED: "context", "beta_fast": "fast", "beta_slow": "slow", "mscale": "mscale",
+        "mscale_all_dim": "mscale_all_dim", "attention_factor": "attention_factor", "truncate": "truncate",
+    }),
+    "llama3": (Llama3Scaling, {
+        "factor": "factor", TRAINED: "context", "low_freq_factor": "low", "high_freq_factor": "high",
+    }),
+    "longrope": (LongScaling, {
+        "factor": "factor", TRAINED: "context", "short_factor": "short", "long_factor": "long",
+        "attention_factor": "attention_factor",
+    }),
+}  # fmt: skip
+NEEDED = ("low_freq_factor", "high_freq_factor", "short_factor", "long_factor")
+
 
 def read_rope(hf_config: dict[str, Any], context: int) -> tuple[float, Scaling | None]:
     """Base and scaling of rotary positions: `rope_parameters`, or the older `rope_theta`, `rope_scaling`."""
@@ -48,34 +67,21 @@ def read_rope(hf_config: dict[str, Any], context: int) -> tuple[float, Scaling |
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default" or not rope:
         return base, None
-    factor = float(rope.get("factor") or 1.0)
-    trained = int(rope.get("original_max_position_embeddings") or context)
-    if kind == "linear":
-        return base, LinearScaling(factor)
-    if kind == "dynamic":
-        return base, NTKScaling(factor, context)
-    if kind == "yarn":
-        names = {"beta_fast": "fast", "beta_slow": "slow"} | {
-            n: n for n in ("mscale", "mscale_all_dim", "attention_factor", "truncate")
-        }
-        given = {ours: rope[theirs] for theirs, ours in names.items() if rope.get(theirs) is not None}
-        stretch = factor if rope.get("factor") else context / trained
-        return base, YarnScaling(stretch, trained, **given)
-    if kind == "llama3":
-        return base, Llama3Scaling(
-            factor, trained, float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
+    if kind not in SCALINGS:
+        raise ConfigError(
+            f"rope_type={kind!r:.80} is unknown", hint=f"this version builds default, {', '.join(SCALINGS)}"
         )
-    if kind == "longrope":
-        key = "original_max_position_embeddings"
-        trained = int(rope.get(key, hf_config.get(key)) or context)
-        short, long = (tuple(map(float, rope[f"{which}_factor"])) for which in ("short", "long"))
-        stretch = factor if rope.get("factor") else context / trained
-        gain = rope.get("attention_factor", rope.get("short_mscale"))
-        return base, LongScaling(stretch, trained, short, long, gain)
-    raise ConfigError(
-        f"rope_type={kind!r:.80} is unknown",
-        hint="this version builds default, linear, dynamic, yarn, llama3, longrope",
-    )
+    scaling, keys = SCALINGS[kind]
+    beside = hf_config.get(TRAINED) if kind == "longrope" else None  # Phi-3 has it next to its rope_scaling
+    trained = int(rope.get(TRAINED) or beside or context)
+    values: dict[str, Any] = {"factor": context / trained if kind in ("yarn", "longrope") else 1.0}
+    for theirs, ours in keys.items():
+        value = rope[theirs] if theirs in NEEDED else rope.get(theirs)
+        if value is not None and (value or theirs != "factor"):
+            number = float(value) if ours in ("factor", "low", "high") else value
+            values[ours] = tuple(map(float, value)) if isinstance(value, list) else number
+    lengths = {"context": context if kind == "dynamic" else trained} if kind != "linear" else {}
+    return base, scaling(**values | lengths)
 
 
 def read_rope_fields(family: Family, hf_config: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,32 +256,11 @@ GGUF_ROPE = {
 def write_rope(base: float, scaling: Scaling | None) -> dict[str, Any]:
     """The `rope_parameters` that `read_rope` reads back."""
     out: dict[str, Any] = {"rope_theta": base, "rope_type": "default"}
-    match scaling:
-        case LinearScaling():
-            out |= {"rope_type": "linear", "factor": scaling.factor}
-        case NTKScaling():
-            out |= {"rope_type": "dynamic", "factor": scaling.factor}
-        case YarnScaling():
-            out |= {
-                "rope_type": "yarn", "factor": scaling.factor,
-                "original_max_position_embeddings": scaling.context,
-                "beta_fast": scaling.fast, "beta_slow": scaling.slow,
-            }  # fmt: skip
-            names = ("mscale", "mscale_all_dim", "attention_factor")
-            out |= {n: getattr(scaling, n) for n in names if getattr(scaling, n) is not None}
-            out |= {} if scaling.truncate else {"truncate": False}
-        case Llama3Scaling():
-            out |= {
-                "rope_type": "llama3", "factor": scaling.factor, "low_freq_factor": scaling.low,
-                "high_freq_factor": scaling.high, "original_max_position_embeddings": scaling.context,
-            }  # fmt: skip
-        case LongScaling():
-            out |= {
-                "rope_type": "longrope", "factor": scaling.factor, "short_factor": list(scaling.short),
-                "long_factor": list(scaling.long), "original_max_position_embeddings": scaling.context,
-            }  # fmt: skip
-            gain = scaling.attention_factor
-            out |= {} if gain is None else {"attention_factor": gain}
+    for kind, (made, keys) in SCALINGS.items():
+        if type(scaling) is made:
+            values = {theirs: getattr(scaling, ours) for theirs, ours in keys.items()}
+            stated = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
+            out |= {"rope_type": kind} | {k: v for k, v in stated.items() if k != "truncate" or not v}
     return out
 
 

@@ -38,8 +38,8 @@ from heedful.core.errors import (
 )
 from heedful.core.progress import report_progress
 from heedful.kernels.cpu.block_tensor import BlockTensor, widened
-from heedful.weights.formats.tensor_files import TensorEntry, TensorSource, map_tensor
-from heedful.weights.ops import SAME, Alternating, MatrixTranspose, Op, Stacked
+from heedful.weights.formats.tensor_files import TensorEntry, TensorSource
+from heedful.weights.ops import SAME, Alternating, Op, Stacked, Transposed
 
 Row = tuple[Any, ...]
 OWN_NAMES: list[Row] = [("**", "**")]  # of weights that are kept under our own names
@@ -216,7 +216,7 @@ def fill_model(
     target = dtype or _main_dtype(source.entries[n] for n in names.values())
     for number, link in enumerate(links, 1):
         cut = slices is not None and not slices.keys().isdisjoint(link.ours)
-        values = [map_tensor(source, names[t]) if cut else source.read(names[t]) for t in link.theirs]
+        values = [source.map(names[t]) if cut else source.read(names[t]) for t in link.theirs]
         loaded = _load_slices(link, values, ours, slices or {}) if cut else _load(link, values, ours)
         for name, value in zip(link.ours, loaded, strict=True):
             added = isinstance(model.get_submodule(name.rpartition(".")[0]), nn.Linear)  # to a product
@@ -299,7 +299,8 @@ def _load_slices(
     """
     cuts = [slices.get(name, (0, 0, len(ours[name]))) for name in link.ours]
     axis, start, end = cuts[0]
-    if isinstance(link.op, Alternating | MatrixTranspose | Stacked) and axis == 0:
+    stacks = isinstance(link.op, Alternating | Stacked) or (link.op == Transposed() and values[0].ndim == 3)
+    if stacks and axis == 0:
         chosen = values[start:end] if isinstance(link.op, Stacked) else [v[start:end] for v in values]
         return _load(link, chosen, {name: ours[name][start:end] for name in link.ours})
     shapes, first = [ours[name].shape for name in link.ours], values[0]

@@ -29,13 +29,13 @@ class Op:
 
 @dataclass(frozen=True)
 class Transposed(Op):
-    """Matrices stored (in, out), as GPT-2's Conv1D does; vectors stay."""
+    """Matrices stored (in, out), as GPT-2's Conv1D does, or stacks of them; vectors stay."""
 
     def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        return [t.t() if t.ndim == 2 else t for t in theirs]
+        return [t.mT if t.ndim > 1 else t for t in theirs]
 
     def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        return [t.t().contiguous() if t.ndim == 2 else t for t in ours]
+        return [t.mT.contiguous() if t.ndim > 1 else t for t in ours]
 
 
 @dataclass(frozen=True)
@@ -141,28 +141,6 @@ class Stacked(Op):
 
 
 @dataclass(frozen=True)
-class OneRow(Op):
-    """A matrix of one row stored as a vector."""
-
-    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        return [t.reshape(shape) for t, shape in zip(theirs, shapes, strict=True)]
-
-    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        return [t.flatten() for t in ours]
-
-
-@dataclass(frozen=True)
-class Row1(Op):
-    """A vector stored as a matrix of one row."""
-
-    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        return [t.flatten() for t in theirs]
-
-    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        return [t[None] for t in ours]
-
-
-@dataclass(frozen=True)
 class Reshape(Op):
     """The same numbers in the same order, stored in another shape; one side of it may be −1."""
 
@@ -197,17 +175,6 @@ class MinusOne(Op):
 
     def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
         return [t + 1 for t in ours]
-
-
-@dataclass(frozen=True)
-class MatrixTranspose(Op):
-    """Stacked matrices stored (E, in, out)."""
-
-    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        return [t.mT.contiguous() for t in theirs]
-
-    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        return [t.mT.contiguous() for t in ours]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from heedful.nn.head import ClassifyHead, LMHead, NoHead, Pooler, choose_head
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned, Sinusoidal
 from heedful.weights.names import Row
-from heedful.weights.ops import Row1
+from heedful.weights.ops import Reshape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ STACK_NAMES = [
     ("model.decoder.layers.*.{fc1,fc2}", "decoder.*.ffn.{up,down}"),
     ("model.decoder.layers.*.{self_attn,encoder_attn,final}_layer_norm", "decoder.*.{attn,cross,ffn}_norm"),
     ("model.{encoder,decoder}.layer_norm", "{encoder,decoder}.norm"),
-    ("final_logits_bias", "head.shift", Row1()),
+    ("final_logits_bias", "head.shift", Reshape((1, -1))),
 ]
 
 BART_NAMES: list[Row] = [

@@ -20,7 +20,7 @@ from torch import Tensor
 from heedful.core.errors import CorruptFile, MissingPackage, NotFound, WeightsError
 from heedful.kernels.cpu.block_tensor import BlockTensor, can_keep
 from heedful.weights.formats.gguf_header import MAGIC, Header, TensorInfo, read_header
-from heedful.weights.formats.tensor_files import TensorEntry
+from heedful.weights.formats.tensor_files import TensorEntry, TensorSource
 from heedful.weights.formats.tensor_layout import check_fetched
 
 BLOCKS_IN_A_ROW = 2048  # of quantised values, handed over at once
@@ -30,7 +30,7 @@ PIECE_BYTES = 1 << 25  # that a thread reads at once
 PART = "{}-{:05d}-of-{:05d}.gguf"  # how llama.cpp names the parts of a file that was split
 
 
-class GGUFFile:
+class GGUFFile(TensorSource):
     """A .gguf file and its parts: `architecture`, `metadata`, and the tensors as every other source has them.
 
     Any part of a file that was split stands for all of them; the first has the metadata.
@@ -58,7 +58,7 @@ class GGUFFile:
                 f"the {len(parts)} parts of {path} hold {len(self._tensors)} tensors and should hold {total}",
                 hint="fetch them again",
             )
-        self.entries: Mapping[str, TensorEntry] = {
+        self.entries = {
             name: TensorEntry(torch.float32, tensor.shape) for name, (_, tensor) in self._tensors.items()
         }
 

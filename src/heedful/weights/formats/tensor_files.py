@@ -14,7 +14,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -42,16 +41,21 @@ class TensorEntry:
     start: int = 0
 
 
-class TensorSource(Protocol):
-    """A set of named tensors that can be read one by one."""
+class TensorSource:
+    """Named tensors that can be read one by one."""
 
-    @property
-    def entries(self) -> Mapping[str, TensorEntry]: ...
+    entries: Mapping[str, TensorEntry]
 
-    def read(self, name: str) -> Tensor: ...
+    def read(self, name: str) -> Tensor:
+        """The tensor in new memory."""
+        raise NotImplementedError
+
+    def map(self, name: str) -> Tensor:
+        """The tensor as it lies in its file, if that can be: only what is copied out of it is read."""
+        return self.read(name)
 
 
-class SafeFile:
+class SafeFile(TensorSource):
     """One safetensors file; its tensors are read one by one, each into new memory."""
 
     def __init__(self, path: Path) -> None:
@@ -76,7 +80,6 @@ class SafeFile:
         return tensor
 
     def map(self, name: str) -> Tensor:
-        """The tensor as it lies in the file: only what is copied out of it is read."""
         entry = self.entries[name]
         numbers = torch.Size(entry.shape).numel()
         if not numbers or entry.start % entry.dtype.itemsize:
@@ -86,30 +89,43 @@ class SafeFile:
         return whole[entry.start : end].view(entry.dtype).view(entry.shape)
 
 
-class Shards:
-    """Several files as one."""
+class RenamedTensors(TensorSource):
+    """Tensors of other sources; `places` has the source of each, and its name there."""
 
-    def __init__(self, parts: list[SafeFile]) -> None:
-        self.where: dict[str, SafeFile] = {}
-        for part in parts:
-            for name in part.entries:
-                other = self.where.setdefault(name, part)
-                if other is not part:
-                    raise CorruptFile(
-                        f"{part.path} and {other.path.name} both hold {name!r:.80}; one of them is wrong",
-                        hint="fetch the folder again",
-                    )
-        self.entries = {name: part.entries[name] for name, part in self.where.items()}
+    def __init__(self, places: Mapping[str, tuple[TensorSource, str]]) -> None:
+        self.places = places
+        self.entries = {name: source.entries[inner] for name, (source, inner) in places.items()}
 
     def read(self, name: str) -> Tensor:
-        return self.where[name].read(name)
+        source, inner = self.places[name]
+        return source.read(inner)
 
     def map(self, name: str) -> Tensor:
-        """The tensor as it lies in its file."""
-        return self.where[name].map(name)
+        source, inner = self.places[name]
+        return source.map(inner)
 
 
-class PickleFile:
+def join_shards(paths: list[Path]) -> TensorSource:
+    """Several files as one."""
+    places: dict[str, tuple[SafeFile, str]] = {}
+    for part in map(SafeFile, paths):
+        for name in part.entries:
+            other, _ = places.setdefault(name, (part, name))
+            if other is not part:
+                raise CorruptFile(
+                    f"{part.path} and {other.path.name} both hold {name!r:.80}; one of them is wrong",
+                    hint="fetch the folder again",
+                )
+    return RenamedTensors(places)
+
+
+def without_prefix(source: TensorSource, prefix: str) -> TensorSource:
+    """The tensors whose names begin with a prefix, without it; others are left out."""
+    names = (name for name in source.entries if name.startswith(prefix))
+    return RenamedTensors({name.removeprefix(prefix): (source, name) for name in names})
+
+
+class PickleFile(TensorSource):
     """An old `pytorch_model.bin`, read with `weights_only=True`: data, never code."""
 
     def __init__(self, paths: list[Path]) -> None:
@@ -145,31 +161,6 @@ class PickleFile:
         return self.tensors[name]
 
 
-class UnwrappedSource:
-    """Tensors whose names begin with a prefix, without it; others are left out."""
-
-    def __init__(self, source: TensorSource, prefix: str) -> None:
-        self.source, self.prefix = source, prefix
-        self.entries = {
-            name.removeprefix(prefix): entry
-            for name, entry in source.entries.items()
-            if name.startswith(prefix)
-        }
-
-    def read(self, name: str) -> Tensor:
-        return self.source.read(self.prefix + name)
-
-    def map(self, name: str) -> Tensor:
-        """The tensor as it lies in its file, if the file can be mapped."""
-        return map_tensor(self.source, self.prefix + name)
-
-
-def map_tensor(source: TensorSource, name: str) -> Tensor:
-    """Return a tensor as it lies in its file; read it whole from a source that cannot be mapped."""
-    tensor: Tensor = getattr(source, "map", source.read)(name)
-    return tensor
-
-
 SAFE_INDEX, OLD_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
 WRAPPERS = ("module.", "_orig_mod.")  # of torch's DataParallel and DDP, and of torch.compile
 TEXT_MODELS = ("language_model.", "model.language_model.")  # within models that read images, too
@@ -182,18 +173,18 @@ def open_folder(folder: Path) -> TensorSource:
         shared = [word for word in WRAPPERS if all(name.startswith(word) for name in source.entries)]
         if not shared:
             break
-        source = UnwrappedSource(source, shared[0])
+        source = without_prefix(source, shared[0])
     inner = [word for word in TEXT_MODELS if any(name.startswith(word) for name in source.entries)]
-    return UnwrappedSource(source, inner[0]) if inner else source
+    return without_prefix(source, inner[0]) if inner else source
 
 
 def _open_files(folder: Path) -> TensorSource:
     if (folder / SAFE_INDEX).is_file():
-        return Shards([SafeFile(p) for p in shards_of(folder / SAFE_INDEX)])
+        return join_shards(shards_of(folder / SAFE_INDEX))
     if (folder / "model.safetensors").is_file():
         return SafeFile(folder / "model.safetensors")
     if parts := sorted(folder.glob("model-*-of-*.safetensors")):  # shards whose index is not there
-        return Shards([SafeFile(p) for p in all_shards(parts)])
+        return join_shards(all_shards(parts))
     if (folder / OLD_INDEX).is_file():
         return PickleFile(shards_of(folder / OLD_INDEX))
     if (folder / "pytorch_model.bin").is_file():
@@ -300,7 +291,7 @@ def remove_others(folder: Path, kept_names: set[str]) -> None:
 SHARDS, CHECKSUMS = "shards", "checksums.json"  # within the folder of a checkpoint
 
 
-class ShardedFolder:
+class ShardedFolder(TensorSource):
     """The tensors of a checkpoint's shards whose names begin with `group`, under the rest of their names."""
 
     def __init__(self, folder: Path, group: str) -> None:
@@ -339,7 +330,6 @@ class ShardedFolder:
         return TensorEntry(parts[0][0].dtype, shape)
 
     def read(self, name: str) -> Tensor:
-        """The whole tensor."""
         entry = self.entries[name]
         whole = torch.empty(entry.shape, dtype=entry.dtype)
         for file, start in self.parts[name]:

@@ -18,7 +18,7 @@ from heedful.nn.moe import ClippedExperts, MoE, SoftmaxRouter
 from heedful.nn.position import YarnScaling
 from heedful.weights.formats.gguf import GGUFFile
 from heedful.weights.names import Row
-from heedful.weights.ops import Alternating, MatrixTranspose
+from heedful.weights.ops import Alternating, Transposed
 
 YARN = YarnScaling(32.0, 4096, truncate=False)
 
@@ -55,7 +55,7 @@ OWN_NAMES: list[Row] = [
         (OF_EXPERTS + "gate_bias", OF_EXPERTS + "up_bias"),
         Alternating(),
     ),
-    ("model.layers.*.mlp.experts.down_proj", OF_EXPERTS + "down", MatrixTranspose()),
+    ("model.layers.*.mlp.experts.down_proj", OF_EXPERTS + "down", Transposed()),
     ("model.layers.*.mlp.experts.down_proj_bias", OF_EXPERTS + "down_bias"),
     *NAMES,
 ]

@@ -29,7 +29,7 @@ from heedful.nn.ffn import GatedMLP, activation
 from heedful.nn.moe import Experts, GatedExpert, MoE, SoftmaxRouter
 from heedful.nn.norm import RMSNorm
 from heedful.weights.names import Row
-from heedful.weights.ops import OneRow, Stacked
+from heedful.weights.ops import Reshape, Stacked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,7 @@ MOE_GGUF_NAMES: list[Row] = [
     ("blk.*.ffn_gate_inp", "blocks.*.ffn.router.score"),
     (f"blk.*.ffn_{EACH}_exps.weight", f"blocks.*.ffn.experts.{EACH}"),
     (f"blk.*.ffn_{EACH}_shexp", f"blocks.*.ffn.shared.expert.{EACH}"),
-    ("blk.*.ffn_gate_inp_shexp", "blocks.*.ffn.shared.gate", OneRow()),
+    ("blk.*.ffn_gate_inp_shexp", "blocks.*.ffn.shared.gate", Reshape((-1,))),
     *ROWS,
 ]
 

@@ -9,12 +9,8 @@ a family that got a head of your own is treated alike.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import torch
-from torch import nn
 
 from heedful.core.errors import ConfigError
 from heedful.models.family import Config, Family
@@ -64,10 +60,3 @@ def has_own_parts(model: Model) -> bool:
     """Return whether only your own code can build this model: it has no family, or a head from outside."""
     head = type(getattr(model, "head", None)).__module__
     return model.family is ASSEMBLED or head.partition(".")[0] not in ("heedful", "builtins")
-
-
-def shapes_alone(model: Model) -> Model:
-    """Return a copy of a model without values, on `meta`: nothing is allocated."""
-    empty = lambda t: torch.empty_like(t, device="meta")
-    made: dict[int, Any] = {id(p): nn.Parameter(empty(p), p.requires_grad) for p in model.parameters()}
-    return copy.deepcopy(model, made | {id(b): empty(b) for b in model.buffers()})

@@ -28,7 +28,7 @@ from heedful.models.value_names import Shape, value_names
 from heedful.nn.attention.attentive import Bridge
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, Mask, PartState, Watch
-from heedful.nn.embedding import Embedding
+from heedful.nn.embedding import Embedding, MediaEmbedding
 from heedful.nn.head import Head, NoHead, pool_tokens
 from heedful.nn.position import Rotary
 from heedful.nn.state import keep_all_keys
@@ -194,17 +194,10 @@ class LM(Model):
         ctx.end()
         return hidden
 
-    def read(
-        self,
-        tokens: Tensor,
-        *,
-        valid: Tensor | None = None,
-        types: Tensor | None = None,
-        documents: Tensor | None = None,
-        watch: Watch | None = None,
-        backend: str = "auto",
-    ) -> tuple[Tensor, Context]:
+    def read(self, tokens: Tensor, **how: Unpack[ForwardOptions]) -> tuple[Tensor, Context]:
         """The last hidden states and the context a head is called with: for objectives that use two heads."""
+        valid, types, documents = how.get("valid"), how.get("types"), how.get("documents")
+        watch, backend = how.get("watch"), how.get("backend", "auto")
         self.check(tokens, self.embed, valid)
         type_count = self.embed.types
         check_beside(tokens, types, "types", None if type_count is None else type_count.num_embeddings)
@@ -282,8 +275,7 @@ class LM(Model):
             return torch.cat(
                 [self.step(new, state, valid=mask, watch=watch, backend=backend) for new, mask in steps], 1
             )
-        hidden, ctx = self._advance(tokens, state, **how)
-        return self.head.predict(hidden, ctx)
+        return self.head.predict(*self._advance(tokens, state, **how))
 
     def _advance(self, tokens: Tensor, state: State, **how: Unpack[StepOptions]) -> tuple[Tensor, Context]:
         if state.reread_lengths and state.past:
@@ -318,7 +310,8 @@ class Seq2Seq(Model):
     """encoder → memory → decoder → head.
 
     `bridge` makes the decoder's first state from what the encoder remembers: recurrent models have one,
-    the others look at the memory alone.
+    the others look at the memory alone. `project` makes the memory as wide as the decoder, where that does
+    not read the encoder's own width.
     """
 
     kind = "encoder-decoder"
@@ -332,6 +325,7 @@ class Seq2Seq(Model):
         *,
         target_embed: Embedding | None = None,
         bridge: Bridge | None = None,
+        project: nn.Linear | None = None,
         start_token: int = 0,
     ) -> None:
         super().__init__()
@@ -343,7 +337,7 @@ class Seq2Seq(Model):
             raise ConfigError(
                 f"start_token={start_token} is not a token", hint=f"the vocabulary is 0 … {last}"
             )
-        self.bridge, self.start_token = bridge, start_token
+        self.bridge, self.project, self.start_token = bridge, project, start_token
         self.hf_config, self.generation = {}, {}
         self.tie()
 
@@ -424,6 +418,11 @@ class Seq2Seq(Model):
         x = self.decoder_embed(tokens, ctx.at("target_embed"))
         return self.decoder(x, ctx.at("decoder"), parts)
 
+    def check_source(self, source: Tensor, valid: Tensor | None) -> int:
+        """Raise InputError for a source that cannot be read; return how many vectors it gives the encoder."""
+        self.check(source, self.embed, valid, name="source")
+        return source.shape[1]
+
     def encode(self, source: Tensor, **how: Unpack[StepOptions]) -> Tensor:
         """The memory (B, S, D) the decoder looks at."""
         memory = self._read(source, **how).memory
@@ -442,13 +441,13 @@ class Seq2Seq(Model):
         backend: str = "auto",
     ) -> State:
         """Run the encoder; the state holds the memory and, with a bridge, what the decoder starts from."""
-        self.check(source, self.embed, valid, name="source")
-        pos = positions(valid, source.shape[1], source.device)
+        pos = positions(valid, self.check_source(source, valid), source.device)
         runs: frozenset[int] = frozenset() if watch is None else watch.begin()
         ctx = Context(pos, pos, Mask(valid=valid), valid_new=valid, watch=watch, backend=backend)
         x = self.embed(source, ctx.at("embed"))
         encoder_state = None if self.bridge is None else self.encoder.new_state(len(source), source.shape[1])
         memory = self.encoder(x, ctx.at("encoder"), encoder_state)
+        memory = memory if self.project is None else self.project(memory)
         mask = None if valid is None else Mask(valid=valid)
         state = State(None, memory=memory, memory_mask=mask, runs=runs)
         if self.bridge is not None:
@@ -469,5 +468,36 @@ class Seq2Seq(Model):
 
     def step(self, tokens: Tensor, state: State, **how: Unpack[StepOptions]) -> Tensor:
         """Logits (B, T, V) of the next tokens, given the source and all that was written."""
-        hidden, ctx = self._advance(tokens, state, **how)
-        return self.head.predict(hidden, ctx)
+        return self.head.predict(*self._advance(tokens, state, **how))
+
+
+class MediaSeq2Seq(Seq2Seq):
+    """A Seq2Seq whose source is no text: numbers → pieces → encoder → memory → decoder → head.
+
+    Pieces are the patches of an image, or moments of sound; the memory has a vector for each.
+    """
+
+    embed: MediaEmbedding
+
+    def forward(self, source: Tensor, target: Tensor | None = None, **how: Any) -> Tensor:
+        """Logits (B, T, V) of what is written about the source, given target[:, :t+1]."""
+        if target is None:
+            raise InputError(
+                f"a model that reads {self.embed.media} needs a target", hint="generate writes one"
+            )
+        return super().forward(source, target, **how)
+
+    @property
+    def tables(self) -> dict[str, Embedding]:
+        """Only text has a table: what stands for tokens is the target's."""
+        return {"tokens": self.decoder_embed, "target": self.decoder_embed}
+
+    def check_ids(self, tokens: Tensor, embed: Embedding, name: str = "tokens") -> None:
+        if not tokens.is_floating_point():  # only text has ids
+            super().check_ids(tokens, embed, name)
+
+    def check_source(self, source: Tensor, valid: Tensor | None) -> int:
+        self.embed.check_source(source)
+        if valid is not None:
+            raise InputError(f"{self.embed.media} have no padding", hint="leave valid out")
+        return self.embed.count

@@ -33,8 +33,9 @@ from torch import Tensor, nn
 from heedful.core.checks import check_integer
 from heedful.core.errors import ConfigError, InputError, NotFound, OutOfMemory
 from heedful.models import all_families, find_config
-from heedful.models.assembled import has_own_parts, shapes_alone
+from heedful.models.assembled import has_own_parts
 from heedful.models.base import LM, Config, Family, Model, Seq2Seq
+from heedful.models.value_names import meta_copy
 from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, Mask, Part, PartState
@@ -123,7 +124,7 @@ def count(
     config = config.change(**changes) if changes else config
     with outline():
         own = isinstance(model, Model) and has_own_parts(model)
-        built = shapes_alone(model) if own and isinstance(model, Model) else family.build(config)
+        built = meta_copy(model) if own and isinstance(model, Model) else family.build(config)
         backbone = built if own else _backbone(family, config, built)
     values = {f.name: getattr(config, f.name) for f in fields(config)}
     T = length or values.get("context") or LENGTH

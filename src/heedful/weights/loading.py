@@ -224,8 +224,16 @@ def _load(
         model.pooling = pooling_from_gguf(source.metadata, source.architecture)
         ids = {f"{role}_token_id": getattr(model.tokenizer, role, None) for role in ("bos", "eos", "pad")}
         model.hf_config = {name: value for name, value in ids.items() if value is not None}
-        model = model.to(device).eval()
-        return model if split is None else split.join(model)
+    else:
+        _read_beside(model, where, hf_config)
+    if has_adapter(where):
+        load_adapter(model, where)
+    model = model.to(device).eval()
+    return model if split is None else split.join(model)
+
+
+def _read_beside(model: Model, where: Path, hf_config: dict[str, Any]) -> None:
+    """Read what belongs to a model besides its tensors: settings, tokenizer, pooling."""
     model.hf_config, model.pooling = hf_config, read_pooling(where)
     if model.image_processor is not None:
         model.image_processor = read_image_processor(where, model.image_processor)
@@ -236,11 +244,7 @@ def _load(
         first = hf_config.get("decoder_start_token_id", model.generation.get("decoder_start_token_id"))
         if isinstance(model, Seq2Seq) and isinstance(first, int):
             model.start_token = first
-    model.tokenizer = load_tokenizer(where, hf_config)
-    if has_adapter(where):
-        load_adapter(model, where)
-    model = model.to(device).eval()
-    return model if split is None else split.join(model)
+    model.tokenizer = load_tokenizer(where, hf_config) or model.tokenizer
 
 
 def _load_into(model: Model, path: str | Path, dtype: torch.dtype | None) -> Model:
@@ -249,10 +253,7 @@ def _load_into(model: Model, path: str | Path, dtype: torch.dtype | None) -> Mod
     hf_config = read_config(where)
     fill_model(model, open_folder(where), OWN_NAMES, dtype=dtype, as_stored=dtype is None)
     model.tie()
-    model.hf_config, model.pooling = hf_config, read_pooling(where)
-    if (where / GENERATION).is_file():
-        model.generation = read_config(where, GENERATION)
-    model.tokenizer = load_tokenizer(where, hf_config) or model.tokenizer
+    _read_beside(model, where, hf_config)
     return model
 
 

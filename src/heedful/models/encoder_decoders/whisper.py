@@ -21,10 +21,9 @@ from torch import nn
 
 from heedful.core.errors import NotFound, nearest
 from heedful.core.sound import SoundProcessor
-from heedful.models.base import State, derived
+from heedful.models.base import MediaSeq2Seq, State, derived
 from heedful.models.encoder_decoders.transformer import TransformerConfig
 from heedful.models.family import declare
-from heedful.models.media import MediaSeq2Seq
 from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding, SoundEmbedding

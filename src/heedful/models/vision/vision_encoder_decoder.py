@@ -17,9 +17,8 @@ from torch import nn
 from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError
 from heedful.core.images import ImageProcessor
-from heedful.models.base import derived, from_zero
+from heedful.models.base import MediaSeq2Seq, derived, from_zero
 from heedful.models.family import PlainConfig, declare
-from heedful.models.media import MediaSeq2Seq
 from heedful.nn.attention.multi_head import Attention, CrossAttention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding, PatchEmbedding

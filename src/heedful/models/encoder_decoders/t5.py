@@ -68,11 +68,7 @@ class MT5Config(
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwitchConfig(T5Config):
-    dim: int = 768
-    layers: int = 12
-    heads: int = 12
-    head_dim: int = 64
+class SwitchConfig(T5Config, dim=768, layers=12, heads=12, head_dim=64):
     experts: int = 8
     capacity: int = 64  # tokens of a text that an expert of the encoder takes
     sparse: int = from_zero(6)  # layers of the encoder that have experts

@@ -44,8 +44,7 @@ from heedful.weights.names import Row
 
 
 @dataclass(frozen=True, kw_only=True)
-class LongformerConfig(RobertaConfig):
-    context: int = 4096
+class LongformerConfig(RobertaConfig, context=4096):
     windows: tuple[int, ...] = derived(lambda c: (512,) * c.layers)  # of each layer, to both sides together
     first: int = derived(lambda c: int(c.head == "classify"), minimum=0)  # tokens that see all
 
@@ -101,11 +100,10 @@ LONGFORMER = descend(
 
 
 @dataclass(frozen=True, kw_only=True)
-class BigBirdConfig(BertConfig):
-    vocab: int = 50358
-    context: int = 4096
-    act: str = "gelu_new"
-    pooler: bool = derived(lambda c: c.head not in ("pretrain", "next"))
+class BigBirdConfig(
+    BertConfig, vocab=50358, context=4096, act="gelu_new",
+    pooler=derived(lambda c: c.head not in ("pretrain", "next")),
+):  # fmt: skip
     sparse: bool = True
     block: int = 64  # tokens that see alike
     random: int = from_zero(3)  # blocks that a block sees at random

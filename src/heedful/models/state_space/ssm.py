@@ -127,10 +127,6 @@ def mamba(c: MambaConfig, part: Callable[..., Mamba] = Mamba) -> LM:
     ))  # fmt: skip
 
 
-def falcon_mamba(c: FalconMambaConfig) -> LM:
-    return mamba(c, partial(NormedMamba, eps=c.select_eps))
-
-
 MIXER = "backbone.layers.*.mixer"
 
 # The rows that Mamba and Mamba-2 share.
@@ -222,7 +218,8 @@ MAMBA = declare(
 )  # fmt: skip
 
 FALCON_MAMBA = descend(
-    MAMBA, "falcon-mamba", FalconMambaConfig, build=falcon_mamba, keys={"mixer_rms_eps": "select_eps"},
+    MAMBA, "falcon-mamba", FalconMambaConfig, keys={"mixer_rms_eps": "select_eps"},
+    build=lambda c: mamba(c, partial(NormedMamba, eps=c.select_eps)),
     presets={"falcon-mamba-7b": {}}, heads={"lm": "FalconMambaForCausalLM", "none": "FalconMambaModel"},
     absent={
         "vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 32, "tie_word_embeddings": True

@@ -22,12 +22,7 @@ from heedful.nn.attention.differential import DifferentialAttention
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffLlamaConfig(LlamaConfig):
-    dim: int = 2048
-    layers: int = 16
-    hidden: int = 8192
-    norm_eps: float = 1e-5
-
+class DiffLlamaConfig(LlamaConfig, dim=2048, layers=16, hidden=8192, norm_eps=1e-5):
     def check(self) -> None:
         super().check()
         if self.kv_heads % 2 or self.dropout:

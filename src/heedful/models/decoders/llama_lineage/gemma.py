@@ -61,10 +61,6 @@ class Gemma3Config(
         return window // 2 + 1 if self.bidirectional and window else window
 
 
-def gemma(c: GemmaConfig) -> LM:
-    return llama(c, norm=lambda: OffsetRMSNorm(c.dim, c.norm_eps), embed_scale=c.dim**0.5)
-
-
 def sandwich(norm: MakeNorm, attn: Part, ffn: Part) -> SandwichBlock:
     """A block with the same kind of norm before and after its parts."""
     return SandwichBlock(norm, norm, attn=attn, ffn=ffn)
@@ -114,7 +110,8 @@ def read_gemma_gguf(source: GGUFFile) -> dict[str, Any]:
 
 
 GEMMA = descend(
-    LLAMA, "gemma", GemmaConfig, build=gemma, names=NAMES,
+    LLAMA, "gemma", GemmaConfig, names=NAMES,
+    build=lambda c: llama(c, norm=lambda: OffsetRMSNorm(c.dim, c.norm_eps), embed_scale=c.dim**0.5),
     presets={"gemma-2b": dict(dim=2048, layers=18, heads=8, kv_heads=1, hidden=16384), "gemma-7b": {}},
     tiny=dict(kv_heads=1, head_dim=12), heads=published_heads("Gemma", "span"), read=read_gemma,
     reads={"hidden_activation": "str"}, require={"use_bidirectional_attention": (None, False)},

@@ -171,10 +171,6 @@ class Exaone4Config(
     )
 
 
-def exaone4(c: Exaone4Config) -> LM:
-    return qwen3(c, block=partial(SandwichBlock, nn.Identity))
-
-
 def read_smollm3(hf_config: dict[str, Any]) -> dict[str, Any]:
     """`no_rope_layers` has a 1 for each layer with rotary positions, a 0 for each without."""
     layers, every = hf_config.get("num_hidden_layers", 36), hf_config.get("no_rope_layer_interval", 4)
@@ -193,7 +189,8 @@ SMOLLM3 = descend(
 )  # fmt: skip
 
 EXAONE4 = descend(
-    LLAMA, "exaone4", Exaone4Config, build=exaone4, names=partial(published_names, rows=OLMO2_NAMES),
+    LLAMA, "exaone4", Exaone4Config, build=lambda c: qwen3(c, block=partial(SandwichBlock, nn.Identity)),
+    names=partial(published_names, rows=OLMO2_NAMES),
     without=("unrotated",),
     presets={
         "exaone-4.0-1.2b": dict(

@@ -73,10 +73,6 @@ def phi(c: PhiConfig) -> LM:
     return llama(c, attn=attn, ffn=ffn, norm=norm, block=block, bias=True)
 
 
-def phi3(c: Phi3Config) -> LM:
-    return llama(c, block=partial(Block, dropout=c.dropout))
-
-
 PHI_NAMES: list[Row] = [
     ("model.layers.*.self_attn.dense", "blocks.*.attn.o"),
     ("model.layers.*.mlp.{fc1,fc2}", "blocks.*.ffn.{up,down}"),
@@ -123,7 +119,8 @@ PHI = descend(
 )  # fmt: skip
 
 PHI3 = descend(
-    PHI, "phi3", Phi3Config, build=phi3, names=PHI3_NAMES, keys=dict(rms_norm_eps="norm_eps"),
+    PHI, "phi3", Phi3Config, names=PHI3_NAMES, keys=dict(rms_norm_eps="norm_eps"),
+    build=lambda c: llama(c, block=partial(Block, dropout=c.dropout)),
     presets={
         "phi-3-mini": dict(window=2047),
         "phi-3-medium": dict(dim=5120, layers=40, heads=40, kv_heads=10, hidden=17920, window=2047),
@@ -143,12 +140,7 @@ PHI3 = descend(
 
 
 @dataclass(frozen=True, kw_only=True)
-class PhiMoEConfig(MixtralConfig):
-    vocab: int = 32064
-    hidden: int = 6400
-    context: int = 131072
-    rope_base: float = 10000.0
-    experts: int = 16
+class PhiMoEConfig(MixtralConfig, vocab=32064, hidden=6400, context=131072, rope_base=10000.0, experts=16):
     jitter: float = 0.01  # how far from the best score an expert is still a rival, halved
     bias: bool = False  # of the attention's matrices
     out_bias: bool = derived(lambda c: c.bias)

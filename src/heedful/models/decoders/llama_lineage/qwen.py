@@ -155,10 +155,6 @@ def qwen2_moe(c: Qwen2MoEConfig) -> LM:
     return qwen2(c, ffn=lambda i: qwen_moe(c, i, shared()))
 
 
-def qwen3_moe(c: Qwen3MoEConfig) -> LM:
-    return qwen3(c, ffn=lambda i: qwen_moe(c, i))
-
-
 EACH = "{gate,up,down}"
 MOE_NAMES: list[Row] = [
     QK_NORMS,
@@ -223,7 +219,8 @@ QWEN2_MOE = descend(
 )  # fmt: skip
 
 QWEN3_MOE = descend(
-    QWEN3, "qwen3-moe", Qwen3MoEConfig, build=qwen3_moe, names=partial(published_names, rows=MOE_NAMES),
+    QWEN3, "qwen3-moe", Qwen3MoEConfig, build=lambda c: qwen3(c, ffn=lambda i: qwen_moe(c, i)),
+    names=partial(published_names, rows=MOE_NAMES),
     keys={**MOE_KEYS, "num_local_experts": "experts"},
     presets={
         "qwen3-30b-a3b": {},

@@ -104,10 +104,6 @@ def ungated_mlp(c: DecoderConfig) -> MLP:
     return MLP(c.dim, c.hidden, activation(c.act), bias=vars(c)["ffn_bias"])
 
 
-def arcee(c: ArceeConfig) -> LM:
-    return llama(c, ffn=lambda i: ungated_mlp(c))
-
-
 def nemotron(c: NemotronConfig) -> LM:
     return llama(c, ffn=lambda i: ungated_mlp(c), norm=lambda: OffsetLayerNorm(c.dim, c.norm_eps))
 
@@ -121,7 +117,8 @@ def granite(c: GraniteConfig) -> LM:
 
 
 ARCEE = descend(
-    LLAMA, "arcee", ArceeConfig, build=arcee, presets={"afm-4.5b": dict(kv_heads=4)},
+    LLAMA, "arcee", ArceeConfig, build=lambda c: llama(c, ffn=lambda i: ungated_mlp(c)),
+    presets={"afm-4.5b": dict(kv_heads=4)},
     heads=published_heads("Arcee"),
     absent={
         "vocab_size": 32000, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -382,10 +379,6 @@ class GLM4Config(GLMConfig, context=32768, norm_eps=1e-5):
     """The sizes of GLM-4-9B-0414."""
 
 
-def glm4(c: GLM4Config) -> LM:
-    return llama(c, block=sandwich)
-
-
 def glm_rows(c: GLMConfig, queries: str, gate_up: str, rows: list[Row]) -> list[Row]:
     """Rotary pairs stand side by side at the beginning of each head."""
     turned = paired_rows(c, queries, rotary=c.rope_dim, first=True)
@@ -414,7 +407,7 @@ GLM = descend(
 )  # fmt: skip
 
 GLM4 = descend(
-    GLM, "glm4", GLM4Config, build=glm4,
+    GLM, "glm4", GLM4Config, build=lambda c: llama(c, block=sandwich),
     presets={
         "glm-4-9b-0414": {}, "glm-4-32b-0414": dict(dim=6144, layers=61, heads=48, hidden=23040)
     },

@@ -9,10 +9,10 @@ studio: .venv/.installed   ## install, then open the studio on models that need 
 	$(BIN)/heed studio
 
 test: .venv/.installed     ## the whole core test run
-	$(BIN)/pytest -n auto --maxprocesses 4
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
 
 test-all: .venv/.installed ## everything, slow tests too
-	$(BIN)/pytest -n auto --maxprocesses 4 --slow
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal --slow
 
 browser: .venv/.installed  ## the pages in a real browser (Chromium: apt-get install chromium, or CHROMIUM=path)
 	$(BIN)/pytest -p no:xdist tests/classroom/browser -rs --slow

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
-import torch
 
 import heedful
 from heedful.core.errors import HeedfulError
-from heedful.interp.inputs import reading
-from heedful.interp.intervene.patching import activation_patching, attribution_patching, carry, path_patching
+from heedful.interp.intervene.patching import activation_patching, attribution_patching, path_patching
 from heedful.interp.observe.attention import attention
 from heedful.interp.observe.logit_attribution import logit_attribution
 from heedful.models.base import Model
@@ -48,18 +44,12 @@ def test_one_head_looks_at_the_repeated_name_and_writes_against_it(model: Model)
     assert abs(path.values[0, 0]) < 0.05
 
 
-def test_the_answer_moves_from_the_second_name_to_the_end_five_times_faster_than_alone(model: Model) -> None:
-    start = time.perf_counter()
+def test_the_answer_moves_from_the_second_name_to_the_end_and_patches_share_passes(model: Model) -> None:
+    passes: list[None] = []
+    hook = model.register_forward_hook(lambda *_: passes.append(None))
     found = activation_patching(model, CLEAN, CORRUPT, *ANSWERS)
-    batched = time.perf_counter() - start
+    hook.remove()
     assert (found.values[:18, SUBJECT] > 0.95).all(), "it stands at the name"
     assert found.values[24:, SUBJECT].abs().max() < 0.1
     assert (found.values[24:, -1] > 0.9).all(), "and from layer 23 on at the end"
-    given = reading(model, CORRUPT)
-    start = time.perf_counter()
-    with torch.no_grad():
-        for name, t in zip(found.names[::6], (1, 4, 7, 10, 13), strict=True):
-            watch = carry(model, CLEAN, [name], [t])
-            given.run(model, watch)
-    alone = (time.perf_counter() - start) / 10  # two passes each
-    assert alone * found.values.numel() > 5 * batched
+    assert 0 < 5 * len(passes) < found.values.numel()

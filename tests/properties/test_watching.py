@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import heedful
 from heedful import Watch
@@ -16,6 +13,7 @@ from heedful.nn.attention.disentangled import ConvBlock
 from heedful.nn.attention.multi_head import SinkAttention
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.context import Part
+from tests.counting import operations
 from tests.properties.tiny import (
     ALL,
     GENERATORS,
@@ -258,23 +256,11 @@ def test_unwatched_a_pass_computes_nothing_for_a_watch(family: str) -> None:
     """What only a watch asks for, such as the scale of a norm or an expert's output, is not computed."""
     model = tiny(family)
     tokens = ids(model, 2, 5)
-
-    def operations(watch: Watch | None) -> int:
-        with OperationCounter() as counter:
-            run(model, tokens, watch=watch)
-        return counter.count
-
-    assert operations(None) <= operations(Watch("head.logits")) < operations(Watch("*"))
-
-
-class OperationCounter(TorchDispatchMode):
-    """Counts the operations of torch."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
-        return func(*args, **(kwargs or {}))
+    plain, one, every = (
+        operations(lambda watch=watch: run(model, tokens, watch=watch))
+        for watch in (None, Watch("head.logits"), Watch("*"))
+    )
+    assert plain <= one < every
 
 
 @pytest.mark.parametrize("family", GENERATORS)

@@ -92,7 +92,7 @@ def test_a_client_that_leaves_lets_go_of_the_model(
     runs, run = [], Input.run
 
     def slow(self: Input, *args: Any, **more: Any) -> Any:
-        runs.append(time.perf_counter())
+        runs.append(self)
         time.sleep(0.3)
         return run(self, *args, **more)
 
@@ -108,9 +108,8 @@ def test_a_client_that_leaves_lets_go_of_the_model(
         client.sendall(request)
         while len(runs) < 2:
             time.sleep(0.02)
-    left = time.perf_counter()
-    while held.worker.waiting and time.perf_counter() < left + 10:
+    before = len(runs)
+    while held.worker.waiting:
+        assert len(runs) <= before + 3
         time.sleep(0.02)
     server.stop()
-    assert not held.worker.waiting
-    assert runs[-1] < left + 1.2

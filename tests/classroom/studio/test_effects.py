@@ -122,7 +122,7 @@ def test_a_tab_that_is_closed_lets_go_of_the_model_at_once(
     runs, run = [], Input.run
 
     def slow(self: Input, *args: Any, **more: Any) -> Any:
-        runs.append(time.perf_counter())
+        runs.append(self)
         time.sleep(0.3)
         return run(self, *args, **more)
 
@@ -135,13 +135,12 @@ def test_a_tab_that_is_closed_lets_go_of_the_model_at_once(
         read = b""
         while b"event: progress" not in read:
             read += tab.recv(4096)
-    closed = time.perf_counter()
+    before = len(runs)
     held = server.app.state.studio.registry.get("rotary")
-    while held.worker.waiting and time.perf_counter() < closed + 10:
+    while held.worker.waiting:
+        assert len(runs) <= before + 3
         time.sleep(0.02)
-    assert not held.worker.waiting
     assert len(runs) < 1 + 8  # the plain pass, and not every head
-    assert runs[-1] < closed + 1.2
 
 
 def test_every_family_that_attends_has_effects() -> None:

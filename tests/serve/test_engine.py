@@ -20,7 +20,7 @@ from heedful.decode.request import make_request
 from heedful.decode.settings import GenerationSettings
 from heedful.serve import openai_responses as streams
 from heedful.serve import openai_server as served_model
-from heedful.serve.engine import Engine
+from heedful.serve.engine import Engine, Work
 from heedful.serve.json_response import Json
 from heedful.serve.openai_app import Limits, Server, create_openai_app
 from heedful.serve.openai_errors import OpenAIError
@@ -134,13 +134,13 @@ def test_a_full_queue_counts_only_requests_that_have_to_wait(models: Models) -> 
             assert free.wait(10)
             return rows
 
-        server.engine.submit(rows=[1], compute=block)
+        server.engine.submit(Work(rows=[1], compute=block))
         assert await asyncio.to_thread(begun.wait, 10)
         request = make_request(models.decoder, GenerationSettings(max_tokens=2))
         for _ in range(6):
-            server.engine.submit(batch=batch, task=GenerationTask(request, [[5]]))
+            server.engine.submit(Work(batch=batch, task=GenerationTask(request, [[5]])))
         with pytest.raises(OpenAIError, match="2 requests are waiting already, which is the most"):
-            server.engine.submit(batch=batch, task=GenerationTask(request, [[5]]))
+            server.engine.submit(Work(batch=batch, task=GenerationTask(request, [[5]])))
         free.set()
         await until(lambda: server.engine.is_idle)
         server.engine.close()
@@ -158,7 +158,7 @@ def test_rows_of_several_requests_are_computed_together_and_each_gets_its_own(ma
             sizes.append(len(rows))
             return [2 * row for row in rows]
 
-        jobs = [engine.submit(rows=[10 * n, 10 * n + 1], compute=double) for n in range(20)]
+        jobs = [engine.submit(Work(rows=[10 * n, 10 * n + 1], compute=double)) for n in range(20)]
         gate.set()
         assert [await job.collect() for job in jobs] == [[20 * n, 20 * n + 2] for n in range(20)]
         assert sum(sizes) == 40
@@ -177,7 +177,7 @@ def test_a_row_that_fails_ends_its_own_request_alone(made: Any, caplog: pytest.L
             gate.wait(10)
             return [1 / row for row in rows]
 
-        jobs = [engine.submit(rows=[n], compute=invert) for n in (1, 2, 0, 4)]
+        jobs = [engine.submit(Work(rows=[n], compute=invert)) for n in (1, 2, 0, 4)]
         gate.set()
         assert [await jobs[i].collect() for i in (0, 1, 3)] == [[1.0], [0.5], [0.25]]
         with pytest.raises(OpenAIError, match="ZeroDivisionError"):
@@ -198,7 +198,7 @@ def test_first_come_first_served(made: Any) -> None:
             order.append(number)
             return rows
 
-        jobs = [engine.submit(rows=[number], compute=partial(run, number)) for number in range(5)]
+        jobs = [engine.submit(Work(rows=[number], compute=partial(run, number))) for number in range(5)]
         gate.set()
         for task in jobs:
             assert await task.collect()
@@ -455,10 +455,10 @@ def test_quick_work_is_done_between_the_steps_of_a_slow_function() -> None:
 
     async def scene() -> None:
         engine = Engine()
-        slow = engine.submit(rows=["text"], compute=write, slow=True)
+        slow = engine.submit(Work(rows=["text"], compute=write, slow=True))
         await until(lambda: steps > 3)
-        assert await engine.submit(rows=[1, 2], compute=list).collect() == [1, 2]
-        other = engine.submit(rows=["other"], compute=lambda rows: rows, slow=True)
+        assert await engine.submit(Work(rows=[1, 2], compute=list)).collect() == [1, 2]
+        other = engine.submit(Work(rows=["other"], compute=lambda rows: rows, slow=True))
         answered.set()
         assert await slow.collect() == ["text"]
         assert await other.collect() == ["other"]
@@ -480,7 +480,7 @@ def test_a_slow_function_ends_when_nobody_waits_for_it() -> None:
 
     async def scene() -> None:
         engine = Engine()
-        job = engine.submit(rows=["text"], compute=write, slow=True)
+        job = engine.submit(Work(rows=["text"], compute=write, slow=True))
         await until(lambda: bool(engine.writing))
         job.end()
         await until(lambda: engine.is_idle)

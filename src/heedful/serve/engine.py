@@ -18,6 +18,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from typing import Any
@@ -37,9 +38,7 @@ MAX_UNREAD_ITEMS = 16_384  # that may wait for a client before its work is given
 MANY_STREAMS, MERGE_SECONDS = 8, 0.05
 log = logging.getLogger("heedful.serve")
 
-Compute = Callable[
-    [Sequence[Any]], Sequence[Any]
-]  # one result for each row; equal ones are computed together
+Compute = Callable[[Sequence[Any]], Sequence[Any]]  # one result for each row
 
 
 class Mark(Enum):
@@ -48,27 +47,41 @@ class Mark(Enum):
     END = "end"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What the engine does for a request: compute rows, generate texts, or first the one and then the other.
+
+    `compute` gives one result for each of the `rows`, which must be what it is for that row alone: rows of
+    other requests with an equal `compute` come with them. A `slow` one writes texts, which takes many steps.
+    It reports its progress (core/progress.py), and quick work is done at each report.
+    """
+
+    rows: Sequence[Any] = ()
+    compute: Compute = list
+    rows_at_once: int = ROWS_AT_ONCE
+    slow: bool = False
+    batch: ContinuousBatch | None = None
+    task: GenerationTask | None = None
+
+
 class EngineJob:
-    """One request's work: rows to compute, texts to generate, or first the one and then the other.
+    """One request's work while it is done.
 
     Everything that ends it comes through one queue of items: the last of them, a failure, a client that left,
     a time that is up.
     """
 
-    def __init__(
-        self, engine: Engine, label: str, rows: Sequence[Any], compute: Compute, rows_at_once: int,
-        batch: ContinuousBatch | None, task: GenerationTask | None, slow: bool = False,
-    ) -> None:  # fmt: skip
-        self.engine, self.label, self.batch, self.task, self.slow = engine, label, batch, task, slow
-        self.rows, self.compute, self.rows_at_once = deque(rows), compute, rows_at_once
-        self.cancelled = threading.Event()
+    def __init__(self, engine: Engine, work: Work, label: str) -> None:
+        self.engine, self.label, self.batch, self.task = engine, label, work.batch, work.task
+        self.rows, self.compute, self.rows_at_once = deque(work.rows), work.compute, work.rows_at_once
+        self.slow, self.cancelled = work.slow, threading.Event()
         self.submitted = time.perf_counter()
         self.last_token: float | None = None
         self.loop = asyncio.get_running_loop()
         self.items: deque[Any] = deque()  # filled and emptied in the event loop
         self.ready = asyncio.Event()
-        if task is not None:
-            task.on_piece = self.put_piece
+        if self.task is not None:
+            self.task.on_piece = self.put_piece
 
     @property
     def writes_next(self) -> bool:
@@ -163,18 +176,9 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="heed-engine", daemon=True)
         self._thread.start()
 
-    def submit(
-        self, label: str = "request", *, rows: Sequence[Any] = (), compute: Compute = list,
-        rows_at_once: int = ROWS_AT_ONCE, batch: ContinuousBatch | None = None,
-        task: GenerationTask | None = None, slow: bool = False,
-    ) -> EngineJob:  # fmt: skip
-        """Put a job into the queue, in the event loop; refused if it is full or the server ends.
-
-        `compute` gives one result for each of the `rows`, which must be what it is for that row alone: rows
-        of other requests with an equal `compute` come with them. A `slow` one reports its progress
-        (core/progress.py), and quick work is done at each report.
-        """
-        job = EngineJob(self, label, rows, compute, rows_at_once, batch, task, slow)
+    def submit(self, work: Work, label: str = "request") -> EngineJob:
+        """Put work into the queue, in the event loop; refused if it is full or the server ends."""
+        job = EngineJob(self, work, label)
         with self._turn:
             if self.draining:
                 raise shutting_down()

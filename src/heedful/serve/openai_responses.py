@@ -18,10 +18,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 import heedful
-from heedful.decode.continuous import ContinuousBatch, GenerationTask
 from heedful.decode.rows import Piece
 from heedful.models.base import LM
-from heedful.serve.engine import ROWS_AT_ONCE, Compute, EngineJob, Mark
+from heedful.serve.engine import EngineJob, Mark, Work
 from heedful.serve.json_response import Json, json_bytes
 from heedful.serve.openai_errors import Gone, OpenAIError
 from heedful.serve.openai_requests import CompletionRequest, RequestFields
@@ -31,22 +30,15 @@ FINISH = {"end": "stop", "stop": "stop", "length": "length", "context": "length"
 MIN_LOGPROB = -9999.0  # stands for a log-probability of −∞, which JSON cannot say
 
 
-@dataclass(frozen=True)
-class Job:
-    """A request that was read: what the engine computes for it, and how the results are sent back.
+@dataclass(frozen=True, kw_only=True)
+class Job(Work):
+    """A request that was read: the engine's work for it, and how the results are sent back.
 
-    The engine computes the rows of all requests of a model together, and writes the texts of `task` in
-    `batch`. `text` collects these, and with `stream` they are sent as they come.
+    `text` collects the texts that are generated, and with `stream` they are sent as they come.
     """
 
-    rows: Sequence[Any]  # tokens where possible: long texts are tokenized before the engine sees them
-    compute: Compute
     tokens: int  # of its prompts
     render: Callable[[list[Any], dict[str, int]], Any]  # of the results and the usage
-    rows_at_once: int = ROWS_AT_ONCE
-    slow: bool = False  # whether `compute` writes texts, which takes many steps
-    batch: ContinuousBatch | None = None
-    task: GenerationTask | None = None
     text: TextBuilder | None = None
     stream: bool = False
 
@@ -57,11 +49,7 @@ async def answer_request(
     """Read a request, let the engine do its work, and answer: whole, or as a stream."""
     begun = time.perf_counter()
     job = await parse_request(server, request, read)
-    seconds = server.limits.seconds
-    running = server.engine.submit(
-        request.scope["request_id"], rows=job.rows, compute=job.compute, rows_at_once=job.rows_at_once,
-        batch=job.batch, task=job.task, slow=job.slow,
-    )  # fmt: skip
+    seconds, running = server.limits.seconds, server.engine.submit(job, request.scope["request_id"])
     server.metrics.prompt_tokens.add(job.tokens)
 
     def count(reason: str) -> None:

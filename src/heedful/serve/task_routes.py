@@ -68,7 +68,7 @@ def read_classify(server: Server, fields: RequestFields) -> Job:
         ]  # fmt: skip
         return list_object("classify", served, entries, usage) | {"created": int(time.time())}
 
-    return Job(rows, served.logits, sum(map(len, rows)), render)
+    return Job(rows=rows, compute=served.logits, tokens=sum(map(len, rows)), render=render)
 
 
 def read_predict(server: Server, fields: RequestFields) -> Job:
@@ -88,7 +88,7 @@ def read_predict(server: Server, fields: RequestFields) -> Job:
             answers.append(sorted(({"label": n, "score": s} for n, s in scored), key=lambda r: -r["score"]))
         return answers if several else answers[0]
 
-    return Job(rows, served.logits, sum(map(len, rows)), render)
+    return Job(rows=rows, compute=served.logits, tokens=sum(map(len, rows)), render=render)
 
 
 def classifier(served: ServedModel) -> TextClassification:
@@ -230,7 +230,10 @@ def pipeline_job(
         return list_object(task, served, entries, usage)
 
     slow = task in ("summarization", "translation")
-    return Job(rows, PipelineCall(served, task, given), tokens, render, TEXTS_AT_ONCE, slow)
+    return Job(
+        rows=rows, compute=PipelineCall(served, task, given), rows_at_once=TEXTS_AT_ONCE, slow=slow,
+        tokens=tokens, render=render,
+    )  # fmt: skip
 
 
 def list_object(

@@ -71,7 +71,7 @@ def read_embeddings(server: Server, fields: RequestFields) -> Job:
         entries = [{"object": "embedding", "index": i, "embedding": encode(v)} for i, v in enumerate(vectors)]
         return {"object": "list", "data": entries, "model": served.id, "usage": usage}
 
-    return Job(rows, served.embed, sum(map(len, rows)), render)
+    return Job(rows=rows, compute=served.embed, tokens=sum(map(len, rows)), render=render)
 
 
 def read_rerank(server: Server, fields: RequestFields) -> Job:
@@ -115,7 +115,7 @@ def read_rerank(server: Server, fields: RequestFields) -> Job:
         id = f"rerank-{secrets.token_hex(12)}"
         return {"object": "list", "id": id, "model": served.id, "results": entries, "usage": usage}
 
-    return Job(pairs, served.logits, sum(map(len, pairs)), render)
+    return Job(rows=pairs, compute=served.logits, tokens=sum(map(len, pairs)), render=render)
 
 
 def read_documents(fields: RequestFields) -> list[str]:

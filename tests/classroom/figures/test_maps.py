@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from heedful.classroom import figures as view
-from heedful.classroom.figures.value_figures import methods, project
 from heedful.core.errors import InputError, MissingPackage
+from heedful.interp.observe.projection import methods, project
 
 NAMES = [f"w{i}" for i in range(24)]
 

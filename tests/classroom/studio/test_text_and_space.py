@@ -225,7 +225,7 @@ def test_the_map_is_the_exact_projection(client: TestClient, studio: Studio, kin
 
 def test_a_map_by_tsne_is_that_of_the_library(client: TestClient, studio: Studio) -> None:
     pytest.importorskip("sklearn")
-    from heedful.classroom.figures.value_figures import project
+    from heedful.interp.observe.projection import project
 
     asked = {"method": "tsne", "perplexity": 4, "seed": 2, "count": 14, "dims": 2}
     found = get(client, "/api/models/vectors/space/map", **asked)
@@ -239,8 +239,8 @@ def test_a_map_by_tsne_is_that_of_the_library(client: TestClient, studio: Studio
 
 
 def test_a_slow_map_is_made_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    from heedful.classroom.figures.value_figures import project
     from heedful.classroom.studio.routes import space
+    from heedful.interp.observe.projection import project
 
     made: list[str] = []
 

@@ -13,12 +13,12 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from heedful.classroom.figures.token_labels import visible_token, visible_tokens
-from heedful.classroom.figures.value_figures import methods, pca, project
 from heedful.classroom.studio import snippets
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.tokens import tidy
 from heedful.classroom.studio.traces import Here
 from heedful.core.errors import InputError
+from heedful.interp.observe.projection import methods, pca, project
 from heedful.interp.observe.word_vectors import (
     along_axis,
     analogy_plane,

@@ -187,7 +187,7 @@ def draw_model(data: Data) -> Drawing:
     y = 8.0
     for stage in picture["stages"]:
         title = stage["title"]
-        for i, line in enumerate(title.split(", ") if len(title) > LETTERS else [title]):
+        for i, line in enumerate(re.split("(?<=,) ", title) if len(title) > LETTERS else [title]):
             bold = stage["kind"] != "layer"
             shapes.append(TextLabel(12, y + 7 + 14 * i, short(line, LETTERS), 11.5, bold=bold))
         stage_shapes, height = draw_stage(picture, stage, y)

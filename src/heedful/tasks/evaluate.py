@@ -138,12 +138,9 @@ def take_columns(settings: dict[str, Any], flags: ColumnFlags) -> dict[str, str 
     if both is not None and len(names) != 2:
         raise ConfigError(f"columns={both!r} must be two: the text, and what is expected of it")
     text, label = [str(name).strip() for name in names] or (None, None)
-    label = settings.pop("label", settings.pop("score", settings.pop("column", label)))
-    set_columns = {
-        "--text": settings.pop("text", settings.pop("word", text)), "--label": label,
-        "--pair": settings.pop("pair", None),
-    }  # fmt: skip
-    named = {flag: set_columns[flag] if name is None else name for flag, name in flags.items()}
+    others = {"--text": text, "--label": label, "--pair": None}
+    others = {flag: settings.pop(flag[2:], name) for flag, name in others.items()}
+    named = {flag: others[flag] if name is None else name for flag, name in flags.items()}
     return {flag: None if name is None else str(name) for flag, name in named.items()}
 
 

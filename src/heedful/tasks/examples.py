@@ -106,6 +106,16 @@ def check_known(noun: str, values: Iterable[tuple[str, str]], names: Collection[
             raise InputError(f"validation, {where}: {noun} {value!r} does not occur in training", hint=hint)
 
 
+def check_same_columns(train: Examples, valid: Examples) -> None:
+    """Raise InputError if training and validation do not have the same texts."""
+    if train.columns.keys() != valid.columns.keys():
+        read = [", ".join(map(repr, part.columns.values())) for part in (train, valid)]
+        raise InputError(
+            f"training has the columns {read[0]}, validation {read[1]}: one has a text more",
+            hint="name the columns with text=, pair= and label=",
+        )
+
+
 def check_labels(model: Model, labels: Iterable[tuple[str, str]]) -> None:
     """Raise InputError for a label, given with its line, that the model's head does not have."""
     if not model.hf_config.get("id2label"):

@@ -1,6 +1,6 @@
 """From the inputs of a task to the outputs of its model: tokens that fit, batches of alike lengths.
 
-text ── tokenize_inputs ──▶ TokenizedText ── forward_batches ──▶ one tensor per text ── task ──▶ answer
+text ── Task.tokenize ──▶ TokenizedText ── Task.forward ──▶ one tensor per text ── predict ──▶ answer
 """
 
 from __future__ import annotations

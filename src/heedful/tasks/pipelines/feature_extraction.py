@@ -16,10 +16,10 @@ from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.examples.classification import pair_batches
 from heedful.models.base import LM, Model
-from heedful.tasks.examples import FIRST, SCORE, SECOND, Examples, Role, check_numeric
+from heedful.tasks.examples import FIRST, SCORE, SECOND, Examples, Role
 from heedful.tasks.metrics.scores import correlation_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, smallest_limit, truncates, truncation_options
-from heedful.tasks.task import Task, TrainableTask, TrainingDefaults
+from heedful.tasks.task import NumberTask, Task, TrainingDefaults
 from heedful.train.objectives import Term, promote_float32
 from heedful.weights.loading import with_head
 from heedful.weights.pooling import Pooling, pool
@@ -104,7 +104,7 @@ def cosine_loss(model: Model, batch: Batch) -> dict[str, Term]:
     return {"closeness": Term(F.mse_loss(cosines, batch.extra["score"], reduction="sum"), "row")}
 
 
-class SentenceSimilarity(TrainableTask):
+class SentenceSimilarity(NumberTask):
     """cos(a, b) = a·b / |a||b| of the pooled vectors of two texts, from −1 to 1
 
     A text longer than the encoder was made for is read to there, and the rest reported. Learnt, the cosine
@@ -165,12 +165,6 @@ class SentenceSimilarity(TrainableTask):
             return []
         found = embed([text for pair in pairs for text in pair]).unflatten(0, (len(pairs), 2))
         return (found[:, 0] * found[:, 1]).sum(-1).clamp(-1, 1).tolist()
-
-    @classmethod
-    def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
-        row = super().parse_cells(cells)
-        check_numeric(row[-1], "score")
-        return row
 
     @classmethod
     def check_examples(cls, train: Examples, valid: Examples) -> None:

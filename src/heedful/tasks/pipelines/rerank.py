@@ -16,7 +16,7 @@ from heedful.data.batches import Batches
 from heedful.data.examples.classification import text_batches
 from heedful.data.input_files import UnusableRow
 from heedful.models.base import Model
-from heedful.tasks.examples import DOCUMENT, QUERY, RELEVANCE, Examples, Role, check_numeric, split_by_group
+from heedful.tasks.examples import DOCUMENT, QUERY, RELEVANCE, Examples, Role, split_by_group
 from heedful.tasks.metrics.scores import ranking_scores
 from heedful.tasks.model_inputs import (
     BATCH_SIZE,
@@ -28,8 +28,7 @@ from heedful.tasks.model_inputs import (
 )
 from heedful.tasks.pipelines.feature_extraction import pair_texts, two_lists
 from heedful.tasks.pipelines.text_classification import SCORE_FUNCTIONS
-from heedful.tasks.task import TrainableTask, TrainingDefaults
-from heedful.tasks.task_specification import TaskSpecification
+from heedful.tasks.task import NumberTask, TrainingDefaults
 from heedful.text import Tokenizer
 from heedful.train.objectives import Term, extra_of, promote_float32
 
@@ -43,7 +42,7 @@ def relevance_loss(model: Model, batch: Batch) -> dict[str, Term]:
     return {"relevance": Term(F.binary_cross_entropy_with_logits(logits, truth, reduction="sum"), "row")}
 
 
-class Rerank(TrainableTask):
+class Rerank(NumberTask):
     """p = σ(u), u the one logit of a head that reads query and text together   (Nogueira and Cho 2019)
 
     A text that is too long loses its end; the query is never cut. Learnt, p follows the relevance of a row.
@@ -110,15 +109,8 @@ class Rerank(TrainableTask):
         return score_pairs(pairs) if pairs else []
 
     @classmethod
-    def fits(cls, model: Model) -> bool:
-        learnt = TaskSpecification.of(model)
-        one = super().fits(model) and model.config.labels == 1
-        return one and (learnt is None or learnt.command == cls.command)
-
-    @classmethod
     def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
         row = super().parse_cells(cells)
-        check_numeric(row[-1], "relevance")
         if float(row[-1]) < 0:
             raise UnusableRow("whose relevance is below 0")
         return row

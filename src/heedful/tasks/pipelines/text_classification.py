@@ -27,6 +27,7 @@ from heedful.tasks.examples import (
     Role,
     check_known,
     check_labels,
+    check_same_columns,
     count_values,
     fold_label,
     infer_columns,
@@ -245,12 +246,8 @@ class TextClassification(TrainableTask):
                 if not kind.order and not is_numeric(row[-1]):
                     hint = "name all: order='low,middle,high'"
                     raise InputError(f"{where}: the label {row[-1]!r} is not a number", hint=hint)
-        if not kind.several and train.columns.keys() != valid.columns.keys():
-            read = [", ".join(map(repr, part.columns.values())) for part in (train, valid)]
-            raise InputError(
-                f"training has the columns {read[0]}, validation {read[1]}: one has a text more",
-                hint="name the columns with text=, pair= and label=",
-            )
+        if not kind.several:
+            check_same_columns(train, valid)
         check_classes(train if kind.several else replace(train, items=[*train.items, *valid.items]))
         lines = zip(valid.items, valid.locations, strict=True)
         used = [(label, where) for row, where in lines for label in labels_of(row)]

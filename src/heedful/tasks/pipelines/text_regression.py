@@ -20,17 +20,17 @@ from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.examples.classification import text_batches
 from heedful.models.base import Model
-from heedful.tasks.examples import INPUT_ROLES, NUMBER, Examples, Role, check_numeric
+from heedful.tasks.examples import INPUT_ROLES, NUMBER, Examples, Role, check_same_columns
 from heedful.tasks.metrics.scores import regression_scores
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
 from heedful.tasks.pipelines.text_classification import read_text_pairs, text_pair_inputs
-from heedful.tasks.task import TrainableTask, TrainingDefaults
+from heedful.tasks.task import NumberTask, TrainingDefaults
 from heedful.tasks.task_specification import TaskSpecification
 
 SCALE_KEY = "regression"  # of config.json while a head learns, or if it has no bias: {"mean": …, "scale": …}
 
 
-class TextRegression(TrainableTask):
+class TextRegression(NumberTask):
     """y = mean + scale · u, u the one logit of a head that reads a text or a pair of texts"""
 
     heads = ("classify",)
@@ -61,28 +61,11 @@ class TextRegression(TrainableTask):
         return map_inputs(inputs, predict_batch, batch_size, (str, Mapping))
 
     @classmethod
-    def fits(cls, model: Model) -> bool:
-        learnt = TaskSpecification.of(model)
-        one = super().fits(model) and model.config.labels == 1
-        return one and (learnt is None or learnt.command == cls.command)
-
-    @classmethod
-    def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
-        row = super().parse_cells(cells)
-        check_numeric(row[-1], "number")
-        return row
-
-    @classmethod
     def check_examples(cls, train: Examples, valid: Examples) -> None:
         if len({float(row[-1]) for row in train.items}) < 2:
             only = f"every row has the number {train.items[0][-1]}"
             raise InputError(f"{only}: there is nothing to learn", hint="is it the right column?")
-        if train.columns.keys() != valid.columns.keys():
-            read = [", ".join(map(repr, part.columns.values())) for part in (train, valid)]
-            raise InputError(
-                f"training has the columns {read[0]}, validation {read[1]}: one has a text more",
-                hint="name the columns with text=, pair= and label=",
-            )
+        check_same_columns(train, valid)
 
     @classmethod
     def facts(cls, examples: Examples) -> dict[str, Any]:

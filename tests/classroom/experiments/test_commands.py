@@ -115,6 +115,7 @@ def test_the_command_prints_the_page_and_refuses_an_unknown_system(
     assert "no system is called 'lstn'" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # two races; the next test starts processes and finds the one that failed
 def test_systems_are_measured_in_processes_of_their_own_and_reported_together(
     tmp_path: Path, text: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

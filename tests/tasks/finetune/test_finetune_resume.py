@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -51,32 +54,44 @@ def kill(base: Path, file: Path, out: Path, options: str, after: int) -> None:
     assert not out.exists()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        "lora=True, epochs=6, lr=2e-3",
-        pytest.param("lora=False, epochs=6, lr=2e-3", marks=pytest.mark.slow),
-    ],
-)
+LEARN: dict[str, Any] = {"lora": True, "epochs": 6, "lr": 2e-3}
+
+
+@pytest.fixture(scope="module")
+def killed(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was killed at a late evaluation, with its rows."""
+    where = tmp_path_factory.mktemp("killed")
+    options = ", ".join(f"{name}={value}" for name, value in LEARN.items())
+    kill(base, toy.classes(where / "rows.csv"), where / "out", options, after=20)
+    assert list(run.checkpoint_folder(where / "out").glob("checkpoints/step-*"))
+    return where
+
+
+@pytest.fixture
+def left(killed: Path, tmp_path: Path) -> Iterator[Path]:
+    """The same folder, which is put back afterwards: a checkpoint names the paths of its command."""
+    shutil.copytree(killed, tmp_path / "copy")
+    yield killed
+    shutil.rmtree(killed)
+    shutil.copytree(tmp_path / "copy", killed)
+
+
+def learn(base: Path, where: Path, out: str = "out", **changes: Any) -> FinetuneResult:
+    request = FinetuneRequest(str(base), str(where / "rows.csv"), out=str(where / out), **LEARN | changes)
+    result: FinetuneResult = finetune(request, quiet=True)
+    return result
+
+
 def test_a_killed_run_goes_on_and_ends_with_the_same_weights(
-    base: Path, file: Path, tmp_path: Path, options: str, monkeypatch: pytest.MonkeyPatch
+    base: Path, left: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = eval(f"dict({options})")
-    whole = finetune(
-        FinetuneRequest(str(base), str(file), out=str(tmp_path / "whole"), **settings), quiet=True
-    )
-    out = tmp_path / "out"
-    kill(base, file, out, options, after=4 * len(whole.training.history))
-    left = run.checkpoint_folder(out)
-    assert list(left.glob("checkpoints/step-*"))
+    whole = learn(base, left, "whole")
     monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
-    result: FinetuneResult = finetune(
-        FinetuneRequest(str(base), str(file), out=str(out), **settings), quiet=True
-    )
-    assert not left.exists()
+    result = learn(base, left)
+    assert not run.checkpoint_folder(left / "out").exists()
     assert result.training.history == whole.training.history
     assert result.scores == whole.scores
-    ours, theirs = (heedful.load(tmp_path / name).state_dict() for name in ("out", "whole"))
+    ours, theirs = (heedful.load(left / name).state_dict() for name in ("out", "whole"))
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
@@ -105,19 +120,13 @@ def test_the_best_weights_of_before_come_back(
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
-def test_another_command_or_a_damaged_file_is_refused(base: Path, file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    kill(base, file, out, "lora=False, epochs=6, lr=2e-3", after=12)
+def test_another_command_or_a_damaged_file_is_refused(base: Path, left: Path) -> None:
     with refused(ConfigError, "of another command"):
-        finetune(
-            FinetuneRequest(str(base), str(file), out=str(out), lora=False, epochs=6, lr=1e-3), quiet=True
-        )
-    for best in run.checkpoint_folder(out).glob("best-*"):
+        learn(base, left, lr=1e-3)
+    for best in run.checkpoint_folder(left / "out").glob("best-*"):
         best.write_bytes(b"half")
     with refused(CorruptFile, "damaged"):
-        finetune(
-            FinetuneRequest(str(base), str(file), out=str(out), lora=False, epochs=6, lr=2e-3), quiet=True
-        )
+        learn(base, left)
 
 
 def test_a_short_run_writes_no_checkpoints(base: Path, file: Path, tmp_path: Path) -> None:

@@ -136,10 +136,6 @@ BART_NAMES: list[Row] = [
 ]
 
 
-def bart_names(c: BartConfig) -> list[Row]:
-    return [("model.shared", "embed.token" if c.tied else "head.kept"), *TABLES, *BART_NAMES]
-
-
 def marian_names(c: MarianConfig) -> list[Row]:
     one: Row = ("model.{shared,decoder.embed_tokens}", "embed.token")
     return [*([one] if c.shared else []), *TABLES, *STACK_NAMES]
@@ -163,7 +159,8 @@ def read_vocabularies(hf_config: dict[str, Any]) -> dict[str, Any]:
 
 
 BART = declare(
-    "bart", BartConfig, bart, names=bart_names,
+    "bart", BartConfig, bart,
+    names=lambda c: [("model.shared", "embed.token" if c.tied else "head.kept"), *TABLES, *BART_NAMES],
     keys={"vocab_size": "vocab", "tie_word_embeddings": "tied", **KEYS},
     presets={"bart-base": dict(dim=768, layers=6, heads=12), "bart-large": {}}, tiny=dict(hidden=48),
     objective="denoise", prefix="model",

@@ -9,7 +9,7 @@ DistilBERT:            half the layers, no types, no pooler
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -61,23 +61,30 @@ class DistilBertConfig(BertConfig, layers=6, types=from_zero(0), head="mlm", poo
 
 
 def bert_encoder(
-    c: BertConfig, head: Head, bias: nn.Module | None = None, rotary: Rotary | None = None,
-    attn: Callable[[int], Part] | None = None, embed_scale: float = 1.0,
+    c: Any, head: Head, *, embed: Embedding | None = None, project: nn.Module | None = None,
+    embed_scale: float = 1.0, bias: nn.Module | None = None, rotary: Rotary | None = None,
+    attn: Callable[[int], Part] | None = None, ffn: Callable[[], Part] | None = None,
+    depth: Sequence[int] | None = None,
 ) -> LM:  # fmt: skip
-    """BERT's encoder; `rotary` stands in the place of learned positions, `attn(i)` makes a layer's part."""
-    norm = lambda: LayerNorm(c.dim, c.norm_eps)
-    position = None if rotary else Learned(c.context, c.dim, c.offset)
-    embed = Embedding(
-        c.vocab, c.dim, position=position, types=c.types, norm=norm(), scale=embed_scale, dropout=c.dropout
-    )
+    """BERT's encoder, or that of a descendant from the parts in which it differs.
+
+    `rotary` stands in the place of learned positions. `attn(i)` and `ffn()` make the parts of block i, and
+    `depth` lists the blocks that layers share. Tokens are as wide as the config's `table_dim`, if it has one.
+    """
+    size, norm = vars(c).get("table_dim", c.dim), lambda width=c.dim: LayerNorm(width, c.norm_eps)
+    embed = embed or Embedding(
+        c.vocab, size, position=None if rotary else Learned(c.context, size, vars(c).get("offset", 0)),
+        types=c.types, norm=norm(size), project=project, scale=embed_scale, dropout=c.dropout,
+    )  # fmt: skip
     attn = attn or (lambda i: Attention(c.dim, c.heads, bias=True, rotary=rotary, dropout=c.dropout))
-    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act))
-    blocks = [Block(norm, "post", c.dropout, attn=attn(i), ffn=ffn()) for i in range(c.layers)]
-    head = head.keep(Pooler(c.dim)) if c.pooler else head
-    return LM(embed, Stack(blocks, bias=bias), head, causal=False)
+    ffn = ffn or (lambda: MLP(c.dim, c.hidden, activation(c.act)))
+    count = c.layers if depth is None else max(depth) + 1
+    blocks = [Block(norm, "post", c.dropout, attn=attn(i), ffn=ffn()) for i in range(count)]
+    head = head.keep(Pooler(c.dim)) if vars(c).get("pooler") else head
+    return LM(embed, Stack(blocks, bias=bias, depth=depth), head, causal=False)
 
 
-def mlm_head(c: BertConfig) -> MLMHead:
+def mlm_head(c: Any) -> MLMHead:
     return MLMHead(c.dim, c.vocab, activation(c.act), eps=c.norm_eps, tied=c.tied, spare=not c.tied)
 
 

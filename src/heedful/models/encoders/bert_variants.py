@@ -40,10 +40,7 @@ from heedful.models.encoders.bert import (
     roberta_head_names,
 )
 from heedful.models.family import PlainConfig, declare, descend, published_heads
-from heedful.nn.attention.multi_head import Attention
-from heedful.nn.block import Block, Stack
-from heedful.nn.embedding import Embedding
-from heedful.nn.ffn import MLP, activation
+from heedful.nn.ffn import activation
 from heedful.nn.head import (
     DetectHead,
     Head,
@@ -54,8 +51,7 @@ from heedful.nn.head import (
     choose_head,
     encoder_heads,
 )
-from heedful.nn.norm import LayerNorm
-from heedful.nn.position import BucketBias, Learned
+from heedful.nn.position import BucketBias
 from heedful.weights.names import Row
 
 
@@ -88,18 +84,9 @@ def albert_head(c: AlbertConfig) -> Head:
 
 
 def albert(c: AlbertConfig) -> LM:
-    norm = lambda: LayerNorm(c.dim, c.norm_eps)
-    embed = Embedding(
-        c.vocab, c.table_dim, position=Learned(c.context, c.table_dim), types=c.types,
-        norm=LayerNorm(c.table_dim, c.norm_eps), project=nn.Linear(c.table_dim, c.dim), dropout=c.dropout,
-    )  # fmt: skip
-    attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
-    block = lambda: Block(norm, "post", c.dropout, attn=attn(), ffn=MLP(c.dim, c.hidden, activation(c.act)))
     # Layer i belongs to group i·groups/layers; a layer is all blocks of its group in turn.
     depth = [i * c.groups // c.layers * c.inner + j for i in range(c.layers) for j in range(c.inner)]
-    blocks = Stack([block() for _ in range(c.groups * c.inner)], depth=depth)
-    head = albert_head(c)
-    return LM(embed, blocks, head.keep(Pooler(c.dim)) if c.pooler else head, causal=False)
+    return bert_encoder(c, albert_head(c), project=nn.Linear(c.table_dim, c.dim), depth=depth)
 
 
 def albert_names(c: AlbertConfig) -> list[Row]:
@@ -159,14 +146,6 @@ class ElectraConfig(PlainConfig, vocab=30522, dim=256, heads=4, norm_eps=1e-12, 
 
 
 def electra(c: ElectraConfig) -> LM:
-    norm = lambda: LayerNorm(c.dim, c.norm_eps)
-    embed = Embedding(
-        c.vocab, c.table_dim, position=Learned(c.context, c.table_dim), types=c.types,
-        norm=LayerNorm(c.table_dim, c.norm_eps), dropout=c.dropout,
-        project=nn.Linear(c.table_dim, c.dim) if c.table_dim != c.dim else None,
-    )  # fmt: skip
-    attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
-    block = lambda: Block(norm, "post", c.dropout, attn=attn(), ffn=MLP(c.dim, c.hidden, activation(c.act)))
     pool = lambda: Pooler(c.dim, F.gelu, c.dropout)
     head = choose_head(
         c.head,
@@ -174,7 +153,8 @@ def electra(c: ElectraConfig) -> LM:
         mlm=lambda: MLMHead(c.dim, c.vocab, F.gelu, table_dim=c.table_dim, eps=c.norm_eps, tied=c.tied),
         **encoder_heads(c.dim, c.labels, pool, c.dropout),
     )
-    return LM(embed, Stack([block() for _ in range(c.layers)]), head, causal=False)
+    project = nn.Linear(c.table_dim, c.dim) if c.table_dim != c.dim else None
+    return bert_encoder(c, head, project=project)
 
 
 NAMES = [
@@ -219,7 +199,7 @@ def mpnet_names(c: MPNetConfig) -> list[Row]:
 
 MPNET = descend(
     ROBERTA, "mpnet", MPNetConfig, names=mpnet_names, prefix="mpnet", without=("types",),
-    build=lambda c: bert_encoder(c, roberta_head(c), BucketBias(c.heads, causal=False)),
+    build=lambda c: bert_encoder(c, roberta_head(c), bias=BucketBias(c.heads, causal=False)),
     presets={"mpnet-base": {}, "all-mpnet-base-v2": dict(head="none")},
     heads=published_heads("MPNet", words="mlm"),
     require={"relative_attention_num_buckets": (32,)}, fixed={"relative_attention_num_buckets": 32},

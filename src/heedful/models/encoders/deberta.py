@@ -16,7 +16,7 @@ from torch import nn
 from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived, from_zero
-from heedful.models.encoders.bert import KEYS, backbone_names, out_names
+from heedful.models.encoders.bert import KEYS, backbone_names, bert_encoder, out_names
 from heedful.models.family import PlainConfig, declare, published_heads
 from heedful.nn.attention.disentangled import TERMS, ConvBlock, DisentangledAttention, Distances, Neighbours
 from heedful.nn.block import Block, Stack
@@ -85,13 +85,10 @@ def deberta_head(c: DebertaConfig) -> Head:
 
 def deberta(c: DebertaConfig) -> LM:
     distances = Distances(c.dim, c.far) if c.relative else None
-    norm = lambda: LayerNorm(c.dim, c.norm_eps)
-    attn = lambda: DisentangledAttention(
+    attn = lambda i: DisentangledAttention(
         c.dim, c.heads, distances, c.terms, key_bias=False, dropout=c.dropout
-    )  # fmt: skip
-    mlp = lambda: MLP(c.dim, c.hidden, activation(c.act))
-    block = lambda: Block(norm, "post", c.dropout, attn=attn(), ffn=mlp())
-    return LM(deberta_embedding(c), Stack([block() for _ in range(c.layers)]), deberta_head(c), causal=False)
+    )
+    return bert_encoder(c, deberta_head(c), embed=deberta_embedding(c), attn=attn)
 
 
 def deberta_v2(c: DebertaV2Config) -> LM:

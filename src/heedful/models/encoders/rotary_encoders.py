@@ -131,17 +131,12 @@ class NomicBertConfig(PlainConfig, vocab=30528, act="silu", norm_eps=1e-12, drop
 
 
 def nomic_bert(c: NomicBertConfig) -> LM:
-    norm, rotary = lambda: LayerNorm(c.dim, c.norm_eps), Rotary(c.head_dim, c.rope_base, c.rope_scaling)
-    embed = Embedding(c.vocab, c.dim, types=c.types, norm=norm(), dropout=c.dropout)
-    attn = lambda: Attention(c.dim, c.heads, head_dim=c.head_dim, rotary=rotary, dropout=c.dropout)
+    rotary = Rotary(c.head_dim, c.rope_base, c.rope_scaling)
+    attn = lambda i: Attention(c.dim, c.heads, head_dim=c.head_dim, rotary=rotary, dropout=c.dropout)
+    heads = encoder_heads(c.dim, c.labels, lambda: Pooler(c.dim), c.dropout)
+    head = choose_head(c.head, mlm=lambda: mlm_head(c), **heads)
     ffn = lambda: GatedMLP(c.dim, c.hidden, activation(c.act))
-    blocks = [Block(norm, "post", c.dropout, attn=attn(), ffn=ffn()) for _ in range(c.layers)]
-    head = choose_head(
-        c.head,
-        mlm=lambda: MLMHead(c.dim, c.vocab, activation(c.act), eps=c.norm_eps, tied=c.tied, spare=not c.tied),
-        **encoder_heads(c.dim, c.labels, lambda: Pooler(c.dim), c.dropout),
-    )
-    return LM(embed, Stack(blocks), head, causal=False)
+    return bert_encoder(c, head, rotary=rotary, attn=attn, ffn=ffn)
 
 
 LAYER = "nomic_bert.encoder.layers.*"

@@ -89,7 +89,7 @@ class RequestFields:
         self.read_names.add(name)
         return self.body.get(name)
 
-    def required(self, name: str) -> Any:
+    def require(self, name: str) -> Any:
         """Return the value of a field that must be there."""
         value = self.get(name)
         if value is None:
@@ -98,7 +98,7 @@ class RequestFields:
 
     def entries(self, name: str) -> list[Any]:
         """Return the entries of a field that must be there: those of a list, or its only value."""
-        value = self.required(name)
+        value = self.require(name)
         entries = value if isinstance(value, list) else [value]
         if not 1 <= len(entries) <= MAX_INPUTS:
             raise invalid(name, f"{name} has {len(entries)} entries; send 1 to {MAX_INPUTS}")
@@ -278,7 +278,7 @@ def read_token_ids(name: str, value: Any) -> list[int]:
 
 def read_inputs(fields: RequestFields, name: str, max_inputs: int) -> list[str | list[int]]:
     """Return texts or lists of ids, one or several; never none, and never some of each."""
-    value = fields.required(name)
+    value = fields.require(name)
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
@@ -292,9 +292,9 @@ def read_inputs(fields: RequestFields, name: str, max_inputs: int) -> list[str |
     return [read_token_ids(name, v) for v in value]
 
 
-def check_characters(name: str, text: str, most: int) -> None:
-    if len(text) > most:
-        raise invalid(name, f"{name} has {len(text)} characters; {most} are the most; send it in parts")
+def check_characters(name: str, text: str, limit: int) -> None:
+    if len(text) > limit:
+        raise invalid(name, f"{name} has {len(text)} characters; {limit} are the most; send it in parts")
 
 
 def read_messages(fields: RequestFields) -> list[dict[str, str]]:

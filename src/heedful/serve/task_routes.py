@@ -74,7 +74,7 @@ def read_classify(server: Server, fields: RequestFields) -> Job:
 def read_predict(server: Server, fields: RequestFields) -> Job:
     """Read text-embeddings-inference's request: a text, a pair [a, b], or a list of [a] and [a, b]."""
     served = server.find(fields, "/predict")
-    value = fields.required("inputs")
+    value = fields.require("inputs")
     several = isinstance(value, list) and any(isinstance(one, list) for one in value)
     texts = [parse_text("inputs", one) for one in (fields.entries("inputs") if several else [value])]
     rows = tokenize_texts(served, "inputs", texts, -1 if fields.boolean("truncate") else None)
@@ -157,7 +157,7 @@ def read_answer(server: Server, fields: RequestFields) -> Job:
     """Read a question and its context, or `input`, a list of such objects."""
     served = server.find(fields, "/v1/answer")
     if fields.get("input") is None:
-        rows = [{name: fields.required(name) for name in ("question", "context")}]
+        rows = [{name: fields.require(name) for name in ("question", "context")}]
     else:
         rows = fields.entries("input")
     for row in rows:
@@ -200,9 +200,9 @@ def read_writing(
     server: Server, served: ServedModel, fields: RequestFields, task: str, key: str, options: dict[str, Any]
 ) -> Job:
     """Read texts for a task that writes one for each, which its result has under `key`."""
-    most = fields.integer("max_tokens", 1)
+    wanted = fields.integer("max_tokens", 1)
     options |= {
-        "max_new_tokens": server.limits.tokens if most is None else server.limits.bound(most),
+        "max_new_tokens": server.limits.tokens if wanted is None else server.limits.bound(wanted),
         "min_new_tokens": fields.integer("min_tokens", 0),
         "num_beams": fields.integer("num_beams", 1, MAX_BEAMS),
         "length_penalty": fields.number("length_penalty"),

@@ -120,7 +120,7 @@ def read_rerank(server: Server, fields: RequestFields) -> Job:
 
 def read_documents(fields: RequestFields) -> list[str]:
     name = "texts" if fields.get("documents") is None and fields.get("texts") is not None else "documents"
-    if not isinstance(fields.required(name), list):
+    if not isinstance(fields.require(name), list):
         raise invalid(name, f"{name} must be a list of texts, at least one; got {kind(fields.get(name))}")
     entries = fields.entries(name)
     texts: list[Any] = [one.get("text") if isinstance(one, dict) else one for one in entries]

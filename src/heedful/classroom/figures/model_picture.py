@@ -57,25 +57,6 @@ class ModelPicture(Result):
     stages: list[Stage]
 
 
-class LayerWatch(Watch):
-    """All values of the layers that may be shown; of the others what they and their parts give, and all that
-    is not a layer's.
-    """
-
-    def __init__(self, layers: set[tuple[str, str]]) -> None:
-        super().__init__("*", detach=True)
-        self.layers = layers
-
-    def wants(self, name: str) -> bool:
-        words = name.split(".")
-        if len(words) < 3 or not words[1].isdigit() or (words[0], words[1]) in self.layers:
-            return True
-        return words[-1] == "output" and "experts" not in words
-
-    def record(self, name: str, value: Tensor) -> Tensor:
-        return super().record(name, value) if self.wants(name) else value
-
-
 @torch.no_grad()
 def model_picture(
     model: Model, text: Text | Input, target: Text | None = None, *, layer: int | str | None = None,
@@ -95,7 +76,10 @@ def model_picture(
         )
     candidates = candidate_parts(model, layer)
     stack, number, paths = candidates
-    watch = LayerWatch({(path.split(".")[0], path.split(".")[1]) for path in paths} or {(stack, str(number))})
+    # All values of the layers that may be shown; of the others what they and their parts give.
+    layers = {".".join(path.split(".")[:2]) for path in paths} or {f"{stack}.{number}"}
+    names = ["*.output", "embed.*", "target_embed.*", "head.*", *(f"{layer}.*" for layer in sorted(layers))]
+    watch = Watch(*names, detach=True)
     output = inputs.run(model, watch)
     patterns = patterns_of(model, inputs, watch, output)
     choice = choose_layer_and_head(model, inputs, candidates, patterns, head, row)

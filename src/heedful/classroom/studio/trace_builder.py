@@ -180,11 +180,11 @@ class TraceBuilder:
         usual = inputs if reference is None else reading(self.model, tokens.tidy(reference)[0])
         return Edits(edit.heads, edit.layers, usual, reference)
 
-    def group_words(self, listed: list[Token]) -> list[Token]:
+    def group_words(self, entries: list[Token]) -> list[Token]:
         """Return each token with the word it is a piece of, counted from 0."""
         mark = self.loaded_model.once("mark", lambda: marks_of(self.model))
-        of = group_words(readable(self.model, [t["text"] for t in listed]), mark)
-        return [token | {"word": word} for token, word in zip(listed, of, strict=True)]
+        of = group_words(readable(self.model, [t["text"] for t in entries]), mark)
+        return [token | {"word": word} for token, word in zip(entries, of, strict=True)]
 
     def target_tokens(self, inputs: Input, output: Tensor) -> list[Token]:
         """Return the word that each position of the target writes; its rows over the source carry it."""
@@ -257,19 +257,19 @@ class TraceBuilder:
             self.warnings.append(f"{length}: the last {count - limit:,} were cut")
 
     def replace_tokens(
-        self, listed: list[Token], edits: Mapping[str, int | str], side: str = "tokens"
+        self, entries: list[Token], edits: Mapping[str, int | str], side: str = "tokens"
     ) -> list[Token]:
         """Return the tokens with others in place of some."""
-        listed = list(listed)
+        entries = list(entries)
         for at, new in edits.items():
-            if not at.lstrip("-").isdigit() or not -len(listed) <= int(at) < len(listed):
-                raise InputError(f"unknown token {at!r} to replace", hint=f"they are 0 … {len(listed) - 1}")
+            if not at.lstrip("-").isdigit() or not -len(entries) <= int(at) < len(entries):
+                raise InputError(f"unknown token {at!r} to replace", hint=f"they are 0 … {len(entries) - 1}")
             ids = check_token_ids(self.model, [token_id(self.model, new)], side)
-            old = listed[int(at)]
-            listed[int(at)] = tokens.tokens_of_ids(self.model, ids)[0] | {
+            old = entries[int(at)]
+            entries[int(at)] = tokens.tokens_of_ids(self.model, ids)[0] | {
                 "start": old["start"], "end": old["end"],
             }  # fmt: skip
-        return listed
+        return entries
 
     def target(self, ids: Sequence[int]) -> tuple[list[Token], int]:
         """Return the decoder's input, with its start token, and how much of it was given."""

@@ -219,15 +219,15 @@ class Look:
 
 
 async def run_model(
-    studio: Studio, request: Request, id: str, work: Callable[[LoadedModel, Ticket], T],
+    studio: Studio, request: Request, id: str, function: Callable[[LoadedModel, Ticket], T],
     ticket: Ticket | None = None,
 ) -> T:  # fmt: skip
-    """Load a model, and return what `work` gives in the model's thread, as long as the client waits."""
+    """Load a model, and return what `function` gives in the model's thread, as long as the client waits."""
     ticket = ticket or Ticket()
 
     def job() -> T:
         loaded_model = studio.registry.get(id)
-        return loaded_model.run(lambda: work(loaded_model, ticket), ticket)
+        return loaded_model.run(lambda: function(loaded_model, ticket), ticket)
 
     return await run_while_connected(request, ticket, job)
 

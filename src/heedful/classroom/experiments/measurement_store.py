@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -90,21 +90,29 @@ class Comparison:
         """Yield every measurement; one may depend on the values of those before it."""
         raise NotImplementedError
 
+    def make_report(self, command: str) -> Report:
+        """Return the report of everything that was measured so far."""
+        raise NotImplementedError
+
     @property
     def total(self) -> int:
         """The number of all measurements."""
         return sum(1 for _ in self.measurements())
 
     def measure(self) -> None:
-        """Take every measurement that is not there yet, and report each before it is taken."""
+        """Take every measurement that is not there yet."""
         total = self.total
         for number, one in enumerate(self.measurements(), 1):
+            self.take(one, f"[{number}/{total}] ")
 
-            def measure_now(number: int = number, one: Measurement = one) -> Any:
-                self.report(f"[{number}/{total}] {one.name.replace('-', ' ')}")
-                return one.measure()
+    def take(self, one: Measurement, number: str = "") -> Any:
+        """Return the value of a measurement, which is reported before it is taken."""
 
-            self.store.take(one.name, {**one.settings, **self.common}, measure_now)
+        def measure_now() -> Any:
+            self.report(f"{number}{one.name.replace('-', ' ')}")
+            return one.measure()
+
+        return self.store.take(one.name, {**one.settings, **self.common}, measure_now)
 
     def train(
         self, competitor: SizedSystem, recipe: Recipe, tokenizer: Tokenizer, files: Sequence[str],
@@ -134,18 +142,8 @@ class Comparison:
         return load(of_run(self.folder / competitor.system.family), device=self.device)
 
 
-class Experiment(Protocol):
-    """A comparison that can be continued."""
-
-    def measure(self) -> None:
-        """Take every measurement that is not there yet."""
-
-    def make_report(self, command: str) -> Report:
-        """Return the report of everything that was measured so far."""
-
-
 def finish_experiment(
-    experiment: Experiment, folder: Path, command: str, workers: Mapping[str, Sequence[str]] | None = None,
+    experiment: Comparison, folder: Path, command: str, workers: Mapping[str, Sequence[str]] | None = None,
     jobs: int = 1,
 ) -> Path:  # fmt: skip
     """Measure, write the report and return its page; if interrupted, report what is there and raise.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -25,12 +25,13 @@ from heedful.classroom.experiments.loss_surface import (
     fit_surface,
     prediction_errors,
 )
+from heedful.classroom.experiments.measurement_store import Comparison, Measurement
 from heedful.classroom.experiments.report import Report, Section, machine_name
 from heedful.classroom.experiments.systems import shared_tokenizer
 from heedful.classroom.experiments.translation_data import find_texts
 from heedful.classroom.figures import panels
 from heedful.core.errors import ConfigError, InputError
-from heedful.core.files import make_folder, write_text
+from heedful.core.files import write_text
 from heedful.models import find_config
 from heedful.models.counting import parameter_count
 from heedful.train.config import TrainConfig
@@ -87,16 +88,15 @@ QUICK_SCALE = ScaleSettings(
 )  # fmt: skip
 
 
-class ScaleSweep:
+class ScaleSweep(Comparison):
     """One sweep in a folder: runs below points/ and held-out/, the fit and the predictions next to them."""
 
     def __init__(
         self, folder: Path, files: Sequence[str], settings: ScaleSettings, device: torch.device,
         report: Callable[[str], None] = lambda line: None, budget: float | None = None,
     ) -> None:  # fmt: skip
-        self.folder, self.settings, self.device, self.report = folder, settings, device, report
-        self.budget = budget  # of FLOPs, for which the best size is found too
-        make_folder(folder)
+        super().__init__(folder, device, report, {"family": settings.family, "seed": settings.seed})
+        self.settings, self.budget = settings, budget  # FLOPs, for which the best size is found too
         self.files, self.text_name = find_texts(files, folder)
         self.points: list[ScalePoint] = []
         self.fits: list[SurfaceFit] = []
@@ -124,21 +124,25 @@ class ScaleSweep:
                     hint=f"give it {LEAST_FACTOR} × or more: a wider model or more tokens",
                 )
 
-    def train(self, dim: int, tokens: int, kind: str) -> ScalePoint:
-        """Train one run, or read what it came to; the loss is that of its last step."""
-        s = self.settings
-        where, settings = self.folder / kind / f"d{dim}-t{tokens}", self.run_settings(dim, tokens)
-        steps = settings.recipe.train.steps
-        done = self.read_loss(where, steps)
-        if done is None:
-            self.report(f"training {where.name}: {self.parameters(dim):,} parameters, {steps} steps")
-            run_training(settings, where, resume=True, quiet=True)
-            done = self.read_loss(where, steps)
-            if done is None:
-                raise InputError("the text is too short to hold a part of it out", hint="name a longer one")
-        return ScalePoint(self.parameters(dim), steps * s.batch * s.length, done)
+    def run(self, dim: int, tokens: int, kind: str) -> ScalePoint:
+        """Train one run, unless it is there; the loss is that of its last step."""
+        settings = self.point_settings(dim, tokens)
+        train, folder = settings.recipe.train, self.folder / kind / settings.name
 
-    def run_settings(self, dim: int, tokens: int) -> ResolvedSettings:
+        def measure() -> float:
+            run_training(settings, folder, resume=True, quiet=True)
+            lines = [x for x in read_metrics(folder) if x.get("train/global_step") == train.steps]
+            losses = [x["eval/loss"] for x in lines if "eval/loss" in x]
+            if not losses:
+                raise InputError("the text is too short to hold a part of it out", hint="name a longer one")
+            return float(losses[-1])
+
+        depends_on = {"model": self.settings.model(dim), "steps": train.steps, "lr": train.lr}
+        loss = self.take(Measurement(f"{kind}-{settings.name}", depends_on, measure))
+        s = self.settings
+        return ScalePoint(self.parameters(dim), train.steps * s.batch * s.length, loss)
+
+    def point_settings(self, dim: int, tokens: int) -> ResolvedSettings:
         """Return the settings of a run: the same recipe for all, its schedule as long as the run."""
         s = self.settings
         steps = max(1, tokens // (s.batch * s.length))
@@ -157,23 +161,6 @@ class ScaleSweep:
         )  # fmt: skip
         return ResolvedSettings(f"d{dim}-t{tokens}", recipe, tuple(self.files))
 
-    def read_loss(self, folder: Path, steps: int) -> float | None:
-        """Return the validation loss of a finished run's last step; None if it is not finished."""
-        if not (folder / "metrics.jsonl").is_file():
-            return None
-        losses = [
-            x["eval/loss"]
-            for x in read_metrics(folder)
-            if x.get("train/global_step") == steps and "eval/loss" in x
-        ]
-        return losses[-1] if losses else None
-
-    def sweep(self) -> Iterator[ScalePoint]:
-        """Train every size on every amount of data, the cheapest first."""
-        s = self.settings
-        for dim, tokens in sorted(product(s.dims, s.tokens), key=lambda p: p[0] * p[1]):
-            yield self.train(dim, tokens, "points")
-
     def predict(self, points: Sequence[ScalePoint], fits: Sequence[SurfaceFit]) -> list[dict[str, Any]]:
         """Write down what the fits say of the held-out runs, before these are trained.
 
@@ -187,10 +174,8 @@ class ScaleSweep:
                 return list(saved["predictions"])
         predictions, errors = [], prediction_errors(points)
         for dim, tokens in s.held_out:
-            n, d = (
-                self.parameters(dim),
-                self.run_settings(dim, tokens).recipe.train.steps * s.batch * s.length,
-            )
+            n, steps = self.parameters(dim), self.point_settings(dim, tokens).recipe.train.steps
+            d = steps * s.batch * s.length
             compute = ScalePoint(n, d, 0.0).compute
             predictions.append({
                 "dim": dim, "parameters": n, "tokens": d, "compute": compute,
@@ -207,14 +192,15 @@ class ScaleSweep:
         return list(json.loads(json.dumps(predictions)))
 
     def measure(self) -> None:
-        """Train the sweep, fit it, predict, and train the held-out runs; what is done so far stays here."""
-        for point in self.sweep():
-            self.points.append(point)
+        """Train the sweep, the cheapest run first, fit it, predict, and train the held-out runs."""
+        s = self.settings
+        for dim, tokens in sorted(product(s.dims, s.tokens), key=lambda run: run[0] * run[1]):
+            self.points.append(self.run(dim, tokens, "points"))
         self.report("fitting the loss surface")
         self.fits = [fit_surface(self.points, form) for form in ("chinchilla", "kaplan")]
         self.predictions = self.predict(self.points, self.fits)
-        for dim, tokens in self.settings.held_out:
-            self.held_out.append(self.train(dim, tokens, "held-out"))
+        for dim, tokens in s.held_out:
+            self.held_out.append(self.run(dim, tokens, "held-out"))
 
     def make_report(self, command: str) -> Report:
         """Return the report of everything that was trained so far."""

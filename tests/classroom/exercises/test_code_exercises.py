@@ -174,6 +174,15 @@ def test_adamw_in_its_place_trains_as_fit_does() -> None:
     assert torch.allclose(found.numbers, torch.tensor(losses), atol=1e-4)
 
 
+@pytest.mark.slow  # a process that imports torch
+def test_the_lstm_is_trained_without_the_second_that_an_optimiser_of_torch_takes_to_import() -> None:
+    code = "import sys\nfrom heedful.classroom.exercises import code_models\n"
+    code += "code_models.trained_lstm(); sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    text = code_models.write_greedily(code_models.trained_lstm(), ["the cat"], 24, before="the cat").text
+    assert text.startswith("“the cat sat on the ")
+
+
 def test_a_file_of_stubs_is_python_with_the_chosen_functions(tmp_path: Path) -> None:
     path = write_stubs(tmp_path / "mine.py", ["attention", "bpe_merge"])
     tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -178,7 +178,7 @@ def measure_generation(
     device = torch.device(device)
     room = max(contexts) + 64
     sizes = {"context": room} if "context" in sized_system.model else {}
-    model = build_system(sized_system, vocab=vocab, device=device, **sizes).eval()
+    model = cast(LM, build_system(sized_system, vocab=vocab, device=device, **sizes).eval())
     costs: dict[str, Any] = {"contexts": list(contexts), "step": [], "whole": [], "bytes": []}
     with one_thread():
         for context in contexts:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from heedful.classroom.experiments.report import Report
-from heedful.classroom.experiments.systems import SizedSystem, build_model
+from heedful.classroom.experiments.systems import SizedSystem, build_system
 from heedful.core.errors import HeedfulError
 from heedful.core.files import make_folder, write_text
 from heedful.interp.inputs import to_plain
@@ -122,7 +122,7 @@ class Comparison:
         settings = self.run_settings(competitor, recipe, files, valid)
         start = Path(str(settings.recipe.start))
         if not start.is_dir():
-            model = build_model(competitor, vocab=len(tokenizer), seed=recipe.train.seed, **sizes)
+            model = build_system(competitor, vocab=len(tokenizer), seed=recipe.train.seed, **sizes)
             model.tokenizer = tokenizer
             if valid:  # a translator writes until its end token
                 model.hf_config = config_entries(tokenizer, ())

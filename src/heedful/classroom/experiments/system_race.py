@@ -217,7 +217,7 @@ class Race(Comparison):
             batches = task_batches(task, length=t.length, batch=t.batch, seed=seed)
             for _ in fit(model, "next_token", batches, config):
                 pass
-            scores = score_task(model, task, length=t.length, rows=t.rows)
+            scores = score_task(cast(LM, model), task, length=t.length, rows=t.rows)
             return scores | {"parameters": small.parameters, "table_std": table_std}
 
         def choose_start(task: str) -> dict[str, Any]:

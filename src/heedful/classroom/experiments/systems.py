@@ -146,28 +146,19 @@ def size_system(system: System, parameters: int, *, vocab: int, layers: int, con
 
 def build_system(
     sized_system: SizedSystem, *, vocab: int, seed: int = 0, device: torch.device | str = "cpu", **sizes: Any
-) -> LM:
+) -> Model:
     """Return a model of the system with random weights; `sizes` replace some of the system's.
 
     GPT-2's tables start with a standard deviation of 0.02, which a norm makes up for. A recurrence has none:
     it would see next to nothing of its input, and learn for hundreds of steps to see more.
     """
-    model = build_model(sized_system, vocab=vocab, seed=seed, device=device, **sizes)
-    assert isinstance(model, LM)
-    return model
-
-
-def build_model(
-    sized_system: SizedSystem, *, vocab: int, seed: int = 0, device: torch.device | str = "cpu", **sizes: Any
-) -> Model:
-    """Return a model of any system, an encoder-decoder's too, its tables scaled as `build_system` says."""
-    model = build(
-        sized_system.system.family, vocab=vocab, seed=seed, device=device, **{**sized_system.model, **sizes}
-    )
-    if sized_system.system.table_std is not None:
+    system = sized_system.system
+    sizes = {**sized_system.model, **sizes}
+    model = build(system.family, vocab=vocab, seed=seed, device=device, **sizes)
+    if system.table_std is not None:
         with torch.no_grad():
             for embed in model.tables.values():
-                embed.table.mul_(sized_system.system.table_std / float(embed.table.std()))
+                embed.table.mul_(system.table_std / float(embed.table.std()))
     return model
 
 

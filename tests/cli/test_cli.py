@@ -287,6 +287,13 @@ def test_a_trained_model_by_its_name_is_no_misspelt_exercise(heed: Any) -> None:
     assert 'heed explain sentiment "…"' in said
 
 
+def test_a_text_is_refused_beside_an_exercise(heed: Any) -> None:
+    code, _, said = heed("explain", "cat-sat", "How are you?")
+    assert code == 3
+    assert "cat-sat is an exercise with its own numbers" in said
+    assert "leave the text out" in said
+
+
 @pytest.mark.parametrize("option", ["topic", "part", "head", "token", "target", "temperature"])
 def test_what_asks_a_model_is_refused_beside_an_exercise(option: str, heed: Any) -> None:
     code, out, said = heed("explain", "cat-sat", f"--{option}", "1")

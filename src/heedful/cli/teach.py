@@ -95,13 +95,15 @@ def explain_command(
 
 
 def _derive(source: str, text: str | None, target: str | None, options: dict[str, Any]) -> Derivation:
-    from heedful.classroom.arithmetic.explain import explain
+    from heedful.classroom.arithmetic.explain import examples, explain
 
     if text is None and not _is_model(source):
         if options or target is not None:
             name = next(iter(options), "target")
             raise InputError(f"--{name} is for a model, and {source} is an exercise", hint="leave it out")
         return explain(source)  # its error names the nearest exercise
+    if text is not None and source in examples():
+        raise InputError(f"{source} is an exercise with its own numbers", hint="leave the text out")
     if text is None:
         raise InputError(f"{source} is a model", hint=f'give it a text as well: heed explain {source} "…"')
     defaults: dict[str, Any] = {"topic": "attention", "part": "", "head": 0, "token": -1}

@@ -256,9 +256,9 @@ def test_indices_stand_below_powers_above_and_roots_around() -> None:
     )
     assert "<msup><mi>σ</mi><mn>2</mn></msup>" in formula_mathml("√(σ² + ε)")
     assert formula_mathml("√d_k").count("<msqrt><msub>") == 1
-    assert (
-        formula_mathml("(a")
-        == "<math><mrow><mrow><mo>(</mo><mrow><mi>a</mi></mrow><mo>)</mo></mrow></mrow></math>"
+    left, right = (f'<mo stretchy="false">{sign}</mo>' for sign in "()")
+    assert formula_mathml("(a") == (
+        f"<math><mrow><mrow>{left}<mrow><mi>a</mi></mrow>{right}</mrow></mrow></math>"
     )
     assert "&lt;" in formula_mathml("a < b")
 
@@ -278,6 +278,22 @@ def test_the_page_saves_answers_that_can_be_graded(tmp_path: Path) -> None:
     tab.close()
     assert path.suffix == ".json"
     assert grade_answers(*read_sheet(path)).points == 5
+
+
+@pytest.mark.parametrize("width", [700, 1100])
+def test_no_formula_of_a_page_stands_over_the_next_column(width: int) -> None:
+    from tests.classroom.browser.chromium import chromium
+
+    tab = chromium().new_page(viewport={"width": width, "height": 900})
+    for key in (False, True):
+        tab.set_content(FORMATS["html"](new_problem("norm-gradient", "ada"), key))
+        right = "el => [el.getBoundingClientRect().right, el.closest('td').getBoundingClientRect().right]"
+        boxes = [one.evaluate(right) for one in tab.query_selector_all("td math")]
+        assert len(boxes) == 8
+        assert [box for box in boxes if box[0] > box[1]] == []
+        heights = [one.bounding_box()["height"] for one in tab.query_selector_all("thead th")]
+        assert max(heights) < 50, "no word of the head is broken"
+    tab.close()
 
 
 def asking(*lines: str) -> tuple[list[str], Iterator[str]]:

@@ -54,6 +54,7 @@ FUNCTION_WORDS = (
 TOKEN = re.compile(r'"[^"]*"|log₂|[A-Za-z]+|\d+(?:\.\d+)?|[^\W\d_]|_\{|\S|\s+')
 GAP = "\u2009"  # a thin space
 ABOVE = {"²": "<mn>2</mn>", "ᵀ": "<mo>⊤</mo>", "′": "<mo>′</mo>"}
+PARENTHESES = [f'<mo stretchy="false">{sign}</mo>' for sign in "()"]  # of the height of a letter
 CLOSING = {"(": ")", "_{": "}"}
 
 
@@ -87,7 +88,7 @@ def read_part(tokens: list[str]) -> tuple[str, list[str]]:
         part = f"<msqrt>{under}</msqrt>"
     elif token == "(":
         inside, rest = read_row(rest, CLOSING[token])
-        part = f"<mrow><mo>(</mo>{inside}<mo>)</mo></mrow>"
+        part = f"<mrow>{PARENTHESES[0]}{inside}{PARENTHESES[1]}</mrow>"
     else:
         part = one_token(token)
     if rest[:1] == ["_{"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from heedful.cli.output import format_size
 from heedful.core.errors import ConfigError
 from heedful.models import FAMILIES, presets
 from heedful.models.base import LM, Config
-from heedful.models.counting import Probe, mixing
+from heedful.models.counting import Count, Probe, mixing
 from heedful.nn.attention.multi_head import Attention, join_heads, split_heads
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.init import initialise
@@ -71,12 +72,18 @@ PARAMETERS = {
 FOUND = {name: (count, source) for source, counts in CONFIRMED.items() for name, count in counts.items()}
 
 
+@functools.cache
+def counted(name: str) -> Count:
+    """A preset is built once for the tests of this file."""
+    return heedful.count(name, batch=2, length=16)
+
+
 @pytest.mark.parametrize(
     ("name", "count"),
     [*PARAMETERS.items(), *((name, count) for name, (count, _) in FOUND.items()), *UNCONFIRMED.items()],
 )
 def test_parameters_equal_the_published_figure(name: str, count: int) -> None:
-    found = heedful.count(name)
+    found = counted(name)
     assert found.parameters == count, FOUND.get(name)
     assert sum(found.components.values()) == found.parameters
 
@@ -105,7 +112,7 @@ def test_every_preset_of_a_released_family_has_a_number_and_no_number_has_two_so
 
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_can_be_counted(name: str) -> None:
-    found = heedful.count(name, batch=2, length=16)
+    found = counted(name)
     assert 0 < found.active <= found.parameters
     assert found.flops == 32 * found.flops_per_token > 0
     assert found.weight_bytes == 2 * found.parameters

@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import pickle
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 import heedful
 from heedful.core.errors import (
     ConfigError,
     CorruptFile,
+    HeedfulError,
+    InputError,
     MissingTensor,
     NotFound,
     UnexpectedTensor,
     WeightsError,
+    WrongShape,
 )
 from heedful.weights.formats.tensor_files import SafeFile, open_folder, shards_of, write_safetensors
 from heedful.weights.pooling import Pooling, pool, read_pooling
@@ -56,15 +61,6 @@ def test_a_damaged_index_is_said(tmp_path: Path, text: str) -> None:
     index.write_text(text)
     with pytest.raises(CorruptFile, match="is damaged"):
         shards_of(index)
-
-
-def test_whole_numbers_in_the_place_of_weights_are_refused(folder: Path) -> None:
-    file = folder / "model.safetensors"
-    tensors = load_file(file)
-    name = "bert.embeddings.word_embeddings.weight"
-    save_file(tensors | {name: tensors[name].to(torch.int8)}, file)
-    with pytest.raises(WeightsError, match=f"'{name}' holds int8"):
-        heedful.load(folder)
 
 
 def test_a_tensor_like_no_other_is_named_in_a_whole_sentence(folder: Path) -> None:
@@ -136,11 +132,121 @@ def test_what_is_neither_a_path_nor_a_name_is_refused() -> None:
         heedful.load(3)  # type: ignore[arg-type]
 
 
-def test_a_config_without_a_model_type_is_said(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        ("./no-such-folder", ["'./no-such-folder'", ".gguf"]),
+        ("nobody/nothing-of-this-name", ["nobody/nothing-of-this-name", "local cache"]),
+    ],
+)
+def test_a_path_or_an_id_that_leads_nowhere_is_said(path: str, values: list[str]) -> None:
+    with refused(NotFound, *values):
+        heedful.load(path)
+
+
+def test_an_empty_folder_is_said(tmp_path: Path) -> None:
+    with refused(NotFound, "has no config.json"):
+        heedful.load(tmp_path)
+
+
+def rewrite(folder: Path, **changes: object) -> None:
+    """Change keys of config.json; None leaves one out."""
     path = folder / "config.json"
-    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "model_type"}))
-    with pytest.raises(NotFound, match="no model_type"):
+    config = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "said", "hint"),
+    [
+        ({"model_type": None}, NotFound, "no model_type", ""),
+        ({"model_type": "berrt"}, NotFound, "model_type='berrt'", "bert"),
+        ({"architectures": ["BertForMusic"]}, ConfigError, "BertForMusic", "BertForMaskedLM"),
+        ({"add_cross_attention": True}, ConfigError, "add_cross_attention=True", ""),
+    ],
+)
+def test_a_config_that_is_not_built_here_is_refused(
+    changes: dict[str, object], kind: type[HeedfulError], said: str, hint: str, folder: Path
+) -> None:
+    rewrite(folder, **changes)
+    with refused(kind, said, hint=hint):
         heedful.load(folder)
+
+
+def test_a_damaged_config_is_said(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+    with refused(CorruptFile, "is not JSON"):
+        heedful.load(folder)
+
+
+@pytest.mark.parametrize(
+    "junk", [b"", b"\x00" * 4, b"hello world, this is text", struct.pack("<Q", 20) + b"{not json at all...}"]
+)
+def test_a_file_that_is_no_safetensors_is_said(folder: Path, junk: bytes) -> None:
+    (folder / "model.safetensors").write_bytes(junk)
+    with refused(CorruptFile, "model.safetensors"):
+        heedful.load(folder)
+
+
+def test_a_pickle_in_disguise_is_not_opened(folder: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[object, tuple[Path]]:
+            return (Path.touch, (folder / "opened",))
+
+    (folder / "model.safetensors").write_bytes(pickle.dumps(Trap()))
+    with refused(CorruptFile, "pickle"):
+        heedful.load(folder)
+    (folder / "model.safetensors").unlink()
+    torch.save({"x": Trap()}, folder / "pytorch_model.bin")
+    with refused(CorruptFile, "more than tensors"):
+        heedful.load(folder)
+    assert not (folder / "opened").exists()
+
+
+WORDS, NORM = "bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.output.LayerNorm.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "values", "hint"),
+    [
+        (lambda t: t.update({f"{NORM}s": t.pop(NORM)}), MissingTensor, [f"'{NORM}'"], "weights"),
+        (lambda t: t.update({"bert.extra": torch.zeros(3)}), UnexpectedTensor, ["bert.extra"], ""),
+        (lambda t: t.update({WORDS: torch.zeros(30, 9)}), WrongShape, [WORDS, "(30, 9)", "(30, 8)"], ""),
+        (
+            lambda t: t.update({"cls.predictions.decoder.weight": torch.zeros(30, 8)}),
+            WeightsError,
+            ["should repeat"],
+            "",
+        ),
+        (lambda t: t.update({WORDS: t[WORDS].to(torch.int8)}), WeightsError, [f"'{WORDS}' holds int8"], ""),
+    ],
+    ids=["missing", "extra", "another shape", "an output that should be tied", "whole numbers"],
+)
+def test_a_tensor_that_does_not_fit_is_named(
+    change: Callable[[dict[str, Tensor]], None],
+    kind: type[HeedfulError],
+    values: list[str],
+    hint: str,
+    folder: Path,
+) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    with refused(kind, *values, hint=hint):
+        heedful.load(folder)
+
+
+def test_a_shard_that_is_not_there_is_named(folder: Path) -> None:
+    index = {"weight_map": {WORDS: "model-00001-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with refused(NotFound, "model-00001-of-00002"):
+        heedful.load(folder)
+
+
+def test_saving_into_a_file_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with refused(InputError, "is a file"):
+        heedful.save(heedful.load(folder), tmp_path / "taken")
 
 
 @pytest.mark.parametrize("text", ["{", "{}", "[1]", '[{"type": 3, "path": ""}]', '[{"type": "a.Pooling"}]'])
@@ -271,8 +377,7 @@ def test_weights_of_eight_bits_without_scales_are_computed_in_sixteen(folder: Pa
 
 def test_an_output_matrix_that_config_json_does_not_mention_is_not_called_tied(tmp_path: Path) -> None:
     model = heedful.build("llama", vocab=30, dim=8, layers=1, heads=2, hidden=8, context=8, seed=0)
-    path = heedful.save(model, tmp_path) / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": ["LlamaModel"]}))
+    rewrite(heedful.save(model, tmp_path), architectures=["LlamaModel"])
     with refused(WeightsError, "'lm_head.weight'", hint="architectures"):
         heedful.load(tmp_path)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.parity import llama_descendants, parallel_decoders
+from tests.parity import further_rows, llama_descendants, parallel_decoders
 from tests.parity.case_rows import (
     ATTENTIONS,
     CAUSAL,
@@ -191,6 +191,7 @@ DECODERS = [
     bloom("3-heads", CAUSAL, {"n_head": 3}),
     bloom("1-head", CAUSAL, {"n_head": 1}),
     bloom("untied", CAUSAL, UNTIED),
+    bloom("normed-residual", CAUSAL, {"apply_residual_connection_post_layernorm": True}, patterns=ATTENTIONS),
     bloom("none", "Model"),
     bloom("tag", TAG, {"num_labels": 5}),
     bloom("span", "ForQuestionAnswering"),
@@ -504,4 +505,5 @@ ENCODER_DECODERS = [
     marian("uneven", "MTModel", UNEVEN),
 ]
 
-CASES = [*DECODERS, *parallel_decoders.ROWS, *llama_descendants.ROWS, *ENCODERS, *ENCODER_DECODERS]
+CASES = [*DECODERS, *parallel_decoders.ROWS, *llama_descendants.ROWS, *further_rows.ROWS, *ENCODERS,
+         *ENCODER_DECODERS]  # fmt: skip

@@ -9,20 +9,29 @@ from typing import Any
 from heedful.core.errors import NotFound, nearest
 from heedful.models.base import Config, Family
 from heedful.models.decoders import transformer_xl
-from heedful.models.decoders.gpt_lineage import bloom, gpt, parallel
+from heedful.models.decoders.gpt_lineage import bloom, gpt, gpt_relatives, parallel
 from heedful.models.decoders.llama_lineage import (
     deepseek,
     differential,
     gemma,
     gpt_oss,
     llama,
+    mixtures,
     olmo,
     phi,
     qwen,
     relatives,
 )
 from heedful.models.encoder_decoders import bart, t5, transformer, whisper
-from heedful.models.encoders import baselines, bert, bert_variants, deberta, rotary_encoders, sparse
+from heedful.models.encoders import (
+    baselines,
+    bert,
+    bert_relatives,
+    bert_variants,
+    deberta,
+    rotary_encoders,
+    sparse,
+)
 from heedful.models.recurrent import language_models, seq2seq
 from heedful.models.state_space import delta, linear, ssm
 from heedful.models.vision import vision_encoder_decoder
@@ -30,8 +39,9 @@ from heedful.models.vision import vision_encoder_decoder
 # Files in the order in which their families are listed. A family without a new part stands after its parent.
 MODULES = (
     *(language_models, seq2seq, transformer),
-    *(baselines, bert, bert_variants, deberta, rotary_encoders, sparse),
-    *(gpt, llama, parallel, bloom, deepseek, phi, relatives, qwen, gemma, olmo, gpt_oss, differential),
+    *(baselines, bert, bert_relatives, bert_variants, deberta, rotary_encoders, sparse),
+    *(gpt, gpt_relatives, llama, parallel, bloom, deepseek, phi, relatives, qwen, gemma, olmo, gpt_oss),
+    *(mixtures, differential),
     *(t5, bart, ssm, linear, delta, transformer_xl),
 )
 

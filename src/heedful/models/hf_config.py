@@ -55,6 +55,8 @@ def read_rope(hf_config: dict[str, Any], context: int) -> tuple[float, Scaling |
     for stated in (older, newer):
         if "long_factor" in stated:  # early files call it su, or yarn, with which it shares no equation
             stated["rope_type"] = "longrope"
+        if "short_mscale" in stated:  # Phi-3.5-MoE states the gain under two names, and one number
+            stated["attention_factor"] = stated["short_mscale"]
     kinds = [stated.get("rope_type", stated.get("type")) for stated in (older, newer)]
     if None not in kinds and kinds[0] != kinds[1]:  # as after an edit of a file that a newer program saved
         raise ConfigError(

@@ -89,6 +89,31 @@ class SandwichBlock(Block):
         return here.see("output", F.dropout(normed, self.dropout, self.training))
 
 
+class NormedResidualBlock(NamedParts):
+    """n = norm(x),  x = n + part(n) for each part in turn: the sum begins with what the part reads
+
+    (Shoeybi et al. 2019, `apply_residual_connection_post_layernorm`.) No path leads past the norms, so that
+    what earlier layers added cannot be followed through the sum.
+    """
+
+    def __init__(self, norm: MakeNorm, dropout: float = 0.0, **parts: Part) -> None:
+        super().__init__()
+        self.dropout, self.names = dropout, tuple(parts)
+        for name, part in parts.items():
+            self.add_module(name, part)
+            self.add_module(self.norm_name(name), norm())
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        x = ctx.see("input", x)
+        for name in self.names:
+            x = show_norm(getattr(self, self.norm_name(name)), x, ctx.at(self.norm_name(name)))
+            here = ctx.at(name)
+            added = self.part(name)(x, here, child(state, name))
+            x = x + here.see("output", F.dropout(added, self.dropout, self.training))
+            x = x if name == self.names[-1] else ctx.see(f"after_{name}", x)
+        return ctx.see("output", x)
+
+
 class ParallelBlock(NamedParts):
     """x = x + Σ part(norm_part(x)): all parts read the same x   (Wang and Komatsuzaki 2021; PaLM §2)
 

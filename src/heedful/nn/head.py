@@ -174,6 +174,12 @@ class MLMHead(WordHead):
         return logits
 
 
+class DecoderMLMHead(MLMHead):
+    """The same for the next word: a decoder with an encoder's head   (Rothe et al. 2020, arXiv 1907.12461)"""
+
+    kind = "lm"
+
+
 class Pooler(nn.Module):
     """norm(act(dense x₀)): a vector for the whole sequence, from its first token   (Devlin et al. 2019)
 

@@ -20,7 +20,7 @@ from heedful.nn.attention.latent import LatentAttention
 from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.attention.relative import RelativeAttention
 from heedful.nn.attention.sparse import BlockSparseAttention, WindowedAttention
-from heedful.nn.block import Block, ParallelBlock, SandwichBlock
+from heedful.nn.block import Block, NormedResidualBlock, ParallelBlock, SandwichBlock
 from heedful.nn.embedding import Embedding, SoundEmbedding
 from heedful.nn.ffn import ACTIVATIONS, MLP, GatedMLP
 from heedful.nn.head import (
@@ -104,6 +104,8 @@ def block_equations(part: Any) -> Equations:
         return [f"x′ = x + {' + '.join(f'{name}(norm_{{{name}}}(x))' for name in part.names)}"]
     if isinstance(part, ParallelBlock):
         return ["n = norm(x)", f"x′ = x + {' + '.join(f'{name}(n)' for name in part.names)}"]
+    if isinstance(part, NormedResidualBlock):
+        return [f"n = norm(x), x′ = n + {name}(n)" for name in part.names]
     if isinstance(part, SandwichBlock):
         first = "x" if isinstance(part.get_submodule(f"{part.names[0]}_norm"), nn.Identity) else "norm(x)"
         return [f"x′ = x + norm({name}({first}))" for name in part.names]
@@ -196,7 +198,7 @@ TABLE: tuple[Row, ...] = (
     (ALiBi, "Linear biases", ["s_ij → s_ij - m_h (i - j)"]),
     (BucketBias, "Biases of distances", ["s_ij → s_ij + b_{j-i}"]),
     (Block, "Block", block_equations),
-    (ParallelBlock, "Block", block_equations),
+    (ParallelBlock, "Block", block_equations), (NormedResidualBlock, "Block", block_equations),
     (RMSNorm, "RMSNorm", norm_equations),
     (GroupRMSNorm, "RMSNorm of groups", ["y_g = γ_g x_g / √(mean(x_g²) + ε)"]),
     (nn.LayerNorm, "LayerNorm", norm_equations),

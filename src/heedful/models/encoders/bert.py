@@ -5,6 +5,8 @@ From the Transformer:  the encoder alone   learned positions   token types   GEL
 RoBERTa:               no sentence pairs, one type; the table of positions starts at the padding's index + 1
 XLM-R:                 RoBERTa with the vocabulary of a hundred languages
 DistilBERT:            half the layers, no types, no pooler
+
+With head "lm" BERT, RoBERTa and their relatives are decoders (`is_decoder`): they see what came before.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch.nn.functional as F
 from torch import nn
@@ -25,7 +27,16 @@ from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import Head, MLMHead, NextHead, Pooler, PretrainHead, choose_head, encoder_heads
+from heedful.nn.head import (
+    DecoderMLMHead,
+    Head,
+    MLMHead,
+    NextHead,
+    Pooler,
+    PretrainHead,
+    choose_head,
+    encoder_heads,
+)
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned, Rotary
 from heedful.weights.names import Row
@@ -37,6 +48,7 @@ class BertConfig(PlainConfig, vocab=30522, norm_eps=1e-12, head="pretrain"):
     offset: int = from_zero(0)  # rows of the position table before the first position
     types: int = from_zero(2)
     pooler: bool = derived(lambda c: c.head == "none")  # keep one that the head does not read
+    causal: bool = derived(lambda c: c.head == "lm")  # a decoder
 
     def check(self) -> None:
         if self.offset or not self.types:
@@ -62,42 +74,52 @@ class DistilBertConfig(BertConfig, layers=6, types=from_zero(0), head="mlm", poo
 
 def bert_encoder(
     c: Any, head: Head, *, embed: Embedding | None = None, project: nn.Module | None = None,
-    embed_scale: float = 1.0, bias: nn.Module | None = None, rotary: Rotary | None = None,
-    attn: Callable[[int], Part] | None = None, ffn: Callable[[], Part] | None = None,
-    depth: Sequence[int] | None = None,
+    embed_scale: float = 1.0, embed_norm: bool = True, bias: nn.Module | None = None,
+    rotary: Rotary | None = None, attn: Callable[[int], Part] | None = None,
+    ffn: Callable[[], Part] | None = None, depth: Sequence[int] | None = None,
+    order: Literal["pre", "post"] = "post",
 ) -> LM:  # fmt: skip
     """BERT's encoder, or that of a descendant from the parts in which it differs.
 
     `rotary` stands in the place of learned positions. `attn(i)` and `ffn()` make the parts of block i, and
     `depth` lists the blocks that layers share. Tokens are as wide as the config's `table_dim`, if it has one.
+    With norms before the parts there is one more after the last layer. A `causal` config makes a decoder.
     """
     size, norm = vars(c).get("table_dim", c.dim), lambda width=c.dim: LayerNorm(width, c.norm_eps)
     embed = embed or Embedding(
         c.vocab, size, position=None if rotary else Learned(c.context, size, vars(c).get("offset", 0)),
-        types=c.types, norm=norm(size), project=project, scale=embed_scale, dropout=c.dropout,
+        types=c.types, norm=norm(size) if embed_norm else None, project=project, scale=embed_scale,
+        dropout=c.dropout,
     )  # fmt: skip
     attn = attn or (lambda i: Attention(c.dim, c.heads, bias=True, rotary=rotary, dropout=c.dropout))
     ffn = ffn or (lambda: MLP(c.dim, c.hidden, activation(c.act)))
     count = c.layers if depth is None else max(depth) + 1
-    blocks = [Block(norm, "post", c.dropout, attn=attn(i), ffn=ffn()) for i in range(count)]
+    blocks = [Block(norm, order, c.dropout, attn=attn(i), ffn=ffn()) for i in range(count)]
     head = head.keep(Pooler(c.dim)) if vars(c).get("pooler") else head
-    return LM(embed, Stack(blocks, bias=bias, depth=depth), head, causal=False)
+    stack = Stack(blocks, norm() if order == "pre" else None, bias=bias, depth=depth)
+    return LM(embed, stack, head, causal=vars(c).get("causal", False))
 
 
 def mlm_head(c: Any) -> MLMHead:
     return MLMHead(c.dim, c.vocab, activation(c.act), eps=c.norm_eps, tied=c.tied, spare=not c.tied)
 
 
-def bert(c: BertConfig) -> LM:
+def word_head(c: BertConfig) -> DecoderMLMHead:
+    """The head of masked words, as a decoder has it."""
+    return DecoderMLMHead(c.dim, c.vocab, activation(c.act), eps=c.norm_eps, tied=c.tied, spare=not c.tied)
+
+
+def bert(c: BertConfig, **encoder: Any) -> LM:
     pool = lambda: Pooler(c.dim)
     head = choose_head(
         c.head,
         pretrain=lambda: PretrainHead(mlm_head(c), NextHead(pool(), c.dim)),
         mlm=lambda: mlm_head(c),
+        lm=lambda: word_head(c),
         next=lambda: NextHead(pool(), c.dim),
         **encoder_heads(c.dim, c.labels, pool, c.dropout),
     )
-    return bert_encoder(c, head)
+    return bert_encoder(c, head, **encoder)
 
 
 def roberta_head(c: RobertaConfig) -> Head:
@@ -105,6 +127,7 @@ def roberta_head(c: RobertaConfig) -> Head:
     return choose_head(
         c.head,
         mlm=lambda: MLMHead(c.dim, c.vocab, F.gelu, eps=c.norm_eps, tied=c.tied, spare=not c.tied),
+        lm=lambda: DecoderMLMHead(c.dim, c.vocab, F.gelu, eps=c.norm_eps, tied=c.tied, spare=not c.tied),
         **encoder_heads(c.dim, c.labels, pool, c.dropout),
     )
 
@@ -200,6 +223,8 @@ DISTILBERT_KEYS = {
 }  # fmt: skip
 
 REQUIRE = {"position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False,)}
+DECODER_KEYS = {**KEYS, "is_decoder": "causal"}  # of families that may be decoders
+DECODER_REQUIRE = {key: allowed for key, allowed in REQUIRE.items() if key != "is_decoder"}
 
 
 def infer_bert(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
@@ -226,7 +251,7 @@ LARGE: dict[str, Any] = dict(dim=1024, layers=24, heads=16)
 TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
 
 BERT = declare(
-    "bert", BertConfig, bert, names=bert_names, keys=KEYS,
+    "bert", BertConfig, bert, names=bert_names, keys=DECODER_KEYS,
     presets={
         "bert-base-uncased": {},
         "bert-base-cased": dict(vocab=28996),
@@ -235,10 +260,11 @@ BERT = declare(
         "minilm-l12": dict(dim=384, head="none"),
     },
     objective="masked_and_next", prefix="bert",
-    heads={"pretrain": "BertForPreTraining", "next": "BertForNextSentencePrediction"}
-    | published_heads("Bert", words="mlm"),
-    require=REQUIRE, infer=infer_bert,
-     paper="Devlin et al. 2019, arXiv 1810.04805", gguf="bert",
+    heads={
+        "pretrain": "BertForPreTraining", "next": "BertForNextSentencePrediction", "lm": "BertLMHeadModel",
+        **published_heads("Bert", words="mlm"),
+    },
+    require=DECODER_REQUIRE, infer=infer_bert, paper="Devlin et al. 2019, arXiv 1810.04805", gguf="bert",
     gguf_names=BERT_GGUF_NAMES, gguf_head="none", gguf_read=lambda source: {"pooler": False},
     gguf_write=lambda c: {"bert.attention.causal": False},
     gguf_keys={
@@ -251,16 +277,18 @@ BERT = declare(
 ERNIE = descend(
     BERT, "ernie", BertConfig, names=partial(bert_names, stem="ernie"), prefix="ernie",
     presets={"ernie-2.0-base": dict(head="none"), "ernie-2.0-large": dict(**LARGE, head="none")},
-    heads={kind: name.replace("Bert", "Ernie") for kind, name in BERT.heads.items()},
-    require={**REQUIRE, "use_task_id": (None, False)}, fixed={"use_task_id": False},
+    heads={kind: name.replace("Bert", "Ernie") for kind, name in BERT.heads.items()}
+    | {"lm": "ErnieForCausalLM"},
+    require={**DECODER_REQUIRE, "use_task_id": (None, False)}, fixed={"use_task_id": False},
     paper="Sun et al. 2019, arXiv 1907.12412",
 )  # fmt: skip
 
 ROBERTA = declare(
     "roberta", RobertaConfig, lambda c: bert_encoder(c, roberta_head(c)),
-    names=lambda c: [*backbone_names("roberta"), qkv_names("roberta"), *roberta_head_names(c)], keys=KEYS,
-    presets={"roberta-base": dict(pooler=True)}, objective="masked", prefix="roberta",
-    heads=published_heads("Roberta", words="mlm"), require=REQUIRE, read=read_offset, infer=infer_pooler,
+    names=lambda c: [*backbone_names("roberta"), qkv_names("roberta"), *roberta_head_names(c)],
+    keys=DECODER_KEYS, presets={"roberta-base": dict(pooler=True)}, objective="masked", prefix="roberta",
+    heads={**published_heads("Roberta", words="mlm"), "lm": "RobertaForCausalLM"}, require=DECODER_REQUIRE,
+    read=read_offset, infer=infer_pooler,
     write=lambda c: {"max_position_embeddings": c.context + c.offset, "pad_token_id": c.offset - 1},
     reads={"pad_token_id": "int"},
     absent={"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12},

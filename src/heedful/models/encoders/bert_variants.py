@@ -198,7 +198,7 @@ def mpnet_names(c: MPNetConfig) -> list[Row]:
 
 
 MPNET = descend(
-    ROBERTA, "mpnet", MPNetConfig, names=mpnet_names, prefix="mpnet", without=("types",),
+    ROBERTA, "mpnet", MPNetConfig, names=mpnet_names, prefix="mpnet", without=("types", "causal"),
     build=lambda c: bert_encoder(c, roberta_head(c), bias=BucketBias(c.heads, causal=False)),
     presets={"mpnet-base": {}, "all-mpnet-base-v2": dict(head="none")},
     heads=published_heads("MPNet", words="mlm"),

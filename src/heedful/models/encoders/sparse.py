@@ -86,7 +86,7 @@ def write_longformer(c: LongformerConfig) -> dict[str, Any]:
 
 LONGFORMER = descend(
     ROBERTA, "longformer", LongformerConfig, build=longformer, names=longformer_names, prefix="longformer",
-    without=("windows", "first"),
+    without=("windows", "first", "causal"),
     presets={"longformer-base-4096": {}, "longformer-large-4096": dict(dim=1024, layers=24, heads=16)},
     tiny=dict(windows=(4, 4)), heads=published_heads("Longformer", "span", words="mlm"), require={},
     read=read_longformer, write=write_longformer,
@@ -145,7 +145,7 @@ BIG_BIRD = descend(
         **KEYS, "block_size": "block", "num_random_blocks": "random", "use_bias": "bias",
         "rescale_embeddings": "scale_embed",
     },
-    without=("sparse", "pooler"),
+    without=("sparse", "pooler", "causal"),
     presets={"bigbird-roberta-base": {}, "bigbird-roberta-large": dict(dim=1024, layers=24, heads=16)},
     tiny=dict(block=1, random=1), infer=None, gguf_names=(), gguf_head="lm",
     heads={

@@ -2,6 +2,8 @@
 
 From GPT-2:         ALiBi instead of learned positions   a norm after the embedding
 From BLOOM to MPT:  no biases, in norms neither   no norm after the embedding   queries, keys, values clipped
+
+A BLOOM may also begin every sum with what the part reads (`apply_residual_connection_post_layernorm`).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from heedful.models.decoders.shared import decoder_head
 from heedful.models.family import declare, published_heads
 from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
 from heedful.nn.attention.multi_head import Attention
-from heedful.nn.block import Block, Stack
+from heedful.nn.block import Block, NormedResidualBlock, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, gelu_tanh
 from heedful.nn.norm import LayerNorm
@@ -27,7 +29,7 @@ from heedful.weights.ops import Fused, PerHead
 
 
 @dataclass(frozen=True, kw_only=True)
-class BloomConfig(Config, vocab=250880, dim=1024, layers=24):
+class ALiBiConfig(Config, vocab=250880, dim=1024, layers=24):
     heads: int = 16
     context: int = 2048  # trained on; distances have no end
     norm_eps: float = 1e-5
@@ -36,7 +38,12 @@ class BloomConfig(Config, vocab=250880, dim=1024, layers=24):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MPTConfig(BloomConfig, vocab=50432, dim=4096, layers=32, heads=32):
+class BloomConfig(ALiBiConfig):
+    normed_residual: bool = False  # whether a sum begins with what the part reads, not with its norm's input
+
+
+@dataclass(frozen=True, kw_only=True)
+class MPTConfig(ALiBiConfig, vocab=50432, dim=4096, layers=32, heads=32):
     clip: float | None = None  # of queries, keys and values
     score_scale: float | None = None  # None: 1/√K
 
@@ -44,7 +51,8 @@ class MPTConfig(BloomConfig, vocab=50432, dim=4096, layers=32, heads=32):
 def bloom(c: BloomConfig) -> LM:
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
     attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
-    block = lambda: Block(norm, "pre", c.dropout, attn=attn(), ffn=MLP(c.dim, 4 * c.dim, gelu_tanh))
+    kind = NormedResidualBlock if c.normed_residual else Block
+    block = lambda: kind(norm, dropout=c.dropout, attn=attn(), ffn=MLP(c.dim, 4 * c.dim, gelu_tanh))
     head = decoder_head(c, dropout=c.dropout)
     blocks = Stack([block() for _ in range(c.layers)], norm(), bias=ALiBi(c.heads))
     return LM(Embedding(c.vocab, c.dim, norm=norm()), blocks, head)
@@ -92,6 +100,7 @@ def bloom_names(c: BloomConfig) -> list[Row]:
 
 
 KEYS = {
+    "apply_residual_connection_post_layernorm": "normed_residual",
     "vocab_size": "vocab", "hidden_size": "dim", "n_embed": "dim", "n_layer": "layers",
     "num_hidden_layers": "layers", "n_head": "heads", "num_attention_heads": "heads", "seq_length": "context",
     "layer_norm_epsilon": "norm_eps", "hidden_dropout": "dropout", "attention_dropout": "dropout",
@@ -104,7 +113,7 @@ BLOOM = declare(
     presets={"bloom-560m": {}, "bloom-176b": dict(dim=14336, layers=70, heads=112)},
     tiny=dict(dim=30, heads=6), prefix="transformer", absent={"hidden_size": 64, "n_layer": 2, "n_head": 8},
     heads=published_heads("Bloom"),
-    require={"apply_residual_connection_post_layernorm": (False,), "n_inner": (None,)},
+    require={"n_inner": (None,)},
     gguf="bloom", gguf_names=[("token_embd_norm", "embed.norm"), FUSED_QKV, *ROWS],
     gguf_write=lambda c: {"bloom.feed_forward_length": 4 * c.dim},
     paper="BigScience Workshop 2022, arXiv 2211.05100",

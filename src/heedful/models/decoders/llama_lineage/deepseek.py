@@ -80,7 +80,7 @@ def deepseek_mlp(c: DeepSeekV2Config, hidden: int) -> GatedMLP:
     return GatedMLP(c.dim, hidden, activation(c.act), bias=c.ffn_bias)
 
 
-def moe(c: DeepSeekV2Config, router: type[Router]) -> MoE:
+def moe(c: Any, router: type[Router]) -> MoE:
     return MoE(
         router(
             c.dim, c.experts, c.active, groups=c.groups, groups_kept=c.groups_kept, scale=c.route_scale,

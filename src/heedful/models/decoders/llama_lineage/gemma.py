@@ -4,10 +4,12 @@ From LLaMA:          GELU instead of SiLU   embeddings times √D   norms multip
 From Gemma to 2:     norms after the parts too   every other layer sees a window   scores and logits capped
 From Gemma 2 to 3:   queries and keys normalised instead of scores capped   five windows for each whole layer,
                      whose rotary positions turn more slowly
+From Gemma 2 to VaultGemma:  no norms after the parts   trained with differential privacy
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +18,7 @@ from heedful.models.base import LM, derived
 from heedful.models.decoders.llama_lineage.llama import LLAMA, NAMES, DecoderConfig, llama, llama_attention
 from heedful.models.family import descend, published_heads
 from heedful.models.gguf_config import ROWS
-from heedful.nn.block import MakeNorm, SandwichBlock
+from heedful.nn.block import Block, MakeNorm, SandwichBlock
 from heedful.nn.context import Part
 from heedful.nn.norm import OffsetRMSNorm
 from heedful.nn.position import LinearScaling, Rotary
@@ -66,10 +68,10 @@ def sandwich(norm: MakeNorm, attn: Part, ffn: Part) -> SandwichBlock:
     return SandwichBlock(norm, norm, attn=attn, ffn=ffn)
 
 
-def gemma2(c: Gemma2Config) -> LM:
+def gemma2(c: Gemma2Config, block: Callable[..., Part] = sandwich) -> LM:
     norm, scale = lambda: OffsetRMSNorm(c.dim, c.norm_eps), c.score_dim**-0.5
     attn = lambda rotary, i: llama_attention(c, rotary, i, scale=scale, softcap=c.softcap)
-    return llama(c, attn=attn, norm=norm, block=sandwich, embed_scale=c.dim**0.5, softcap=c.logit_softcap)
+    return llama(c, attn=attn, norm=norm, block=block, embed_scale=c.dim**0.5, softcap=c.logit_softcap)
 
 
 def gemma3(c: Gemma3Config) -> LM:
@@ -82,6 +84,10 @@ def gemma3(c: Gemma3Config) -> LM:
         c, attn=attn, norm=norm, block=sandwich, embed_scale=c.dim**0.5, causal=not c.bidirectional,
         softcap=c.logit_softcap,
     )  # fmt: skip
+
+
+def vault_gemma(c: Gemma2Config) -> LM:
+    return gemma2(c, Block)
 
 
 GEMMA2_NAMES: list[Row] = [
@@ -133,6 +139,14 @@ GEMMA2 = descend(
     },
     tiny=dict(kv_heads=2, window=4, softcap=2.0, logit_softcap=3.0), heads=published_heads("Gemma2", "span"),
     read=None, reads={}, gguf="gemma2", gguf_read=read_gemma_gguf, paper="Gemma Team 2024, arXiv 2408.00118",
+)  # fmt: skip
+
+VAULT_GEMMA = descend(
+    GEMMA2, "vaultgemma", Gemma2Config, build=vault_gemma, gguf_names=(),
+    names=[("model.layers.*.pre_feedforward_layernorm", "blocks.*.ffn_norm"), *NAMES],
+    presets={"vaultgemma-1b": dict(dim=1152, heads=4, hidden=6912, window=512, context=1024)},
+    heads={"lm": "VaultGemmaForCausalLM", "none": "VaultGemmaModel"},
+    paper="Google Research 2025, arXiv 2510.15001",
 )  # fmt: skip
 
 # The text models of those that read images, too.

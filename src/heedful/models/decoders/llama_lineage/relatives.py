@@ -6,6 +6,10 @@ Seed-OSS:   biases on queries, keys and values
 Granite:    embeddings, scores, what a part adds and logits are each multiplied by a constant
 Nemotron:   RMSNorm → LayerNorm that multiplies by 1 + γ   an MLP with squared ReLU   half of each head turned
 
+Helium:     rotary pairs side by side
+CWM:        three of four layers have a window, the first of four sees all
+Persimmon:  an MLP with squared ReLU   LayerNorm, also of queries and keys   half of each head turned   biases
+
 StarCoder2 (Lozhkov et al. 2024, arXiv 2402.19173).
 
 From LLaMA to StarCoder2:  RMSNorm → LayerNorm   SwiGLU → GELU MLP   biases   each position sees a window
@@ -52,13 +56,14 @@ from heedful.models.decoders.llama_lineage.llama import (
 )
 from heedful.models.decoders.llama_lineage.phi import GATE_UP
 from heedful.models.family import descend, gguf_keys, no_token_ids, published_heads
-from heedful.models.gguf_config import ROWS
+from heedful.models.gguf_config import QKV, ROWS
 from heedful.nn.attention.multi_head import head_size
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.norm import HeadLayerNorm, LayerNorm, OffsetLayerNorm, RMSNorm
+from heedful.nn.position import Llama3Scaling, Scaling
 from heedful.weights.names import Row
-from heedful.weights.ops import Fused, MinusOne, Stacked
+from heedful.weights.ops import Fused, MinusOne, PerHead, Stacked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +103,65 @@ class NemotronConfig(
 ):  # fmt: skip
     bias: bool = False
     ffn_bias: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeliumConfig(LlamaConfig):
+    vocab: int = 48000
+    dim: int = 2560
+    layers: int = 24
+    heads: int = 20
+    hidden: int = 7040
+    context: int = 4096
+    rope_base: float = 100000.0
+    norm_eps: float = 1e-8
+    out_bias: bool = False
+
+
+CWM_SCALING = Llama3Scaling(16.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CWMConfig(MistralConfig):
+    vocab: int = 128256
+    dim: int = 6144
+    layers: int = 64
+    heads: int = 48
+    kv_heads: int = 8
+    head_dim: int = 128
+    hidden: int = 21504
+    context: int = 131072
+    window: int = 8192  # how far a position sees in the layers that `local` lists
+    local: tuple[int, ...] = derived(lambda c: tuple(i for i in range(c.layers) if i % 4))
+    rope_base: float = 1000000.0
+    rope_scaling: Scaling | None = CWM_SCALING
+    norm_eps: float = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersimmonConfig(PartialRotaryConfig):
+    vocab: int = 262144
+    layers: int = 36
+    heads: int = 64
+    hidden: int = 16384
+    context: int = 16384
+    act: str = "relu2"
+    rope_base: float = 25000.0
+    norm_eps: float = 1e-5
+    qk_norm: bool = True
+
+    def check(self) -> None:
+        super().check()
+        if self.kv_heads != self.heads or self.head_dim != head_size(self.dim, self.heads):
+            raise ConfigError("every head of a persimmon has its own key, and dim / heads entries")
+
+
+def persimmon(c: PersimmonConfig) -> LM:
+    norm = lambda size: LayerNorm(size, c.norm_eps)
+    of_head = lambda: norm(c.head_dim) if c.qk_norm else None
+    attn = lambda rotary, i: llama_attention(c, rotary, i, bias=True, q_norm=of_head(), k_norm=of_head())
+    ffn = lambda i: MLP(c.dim, c.hidden, activation(c.act))
+    return llama(c, attn=attn, ffn=ffn, norm=lambda: norm(c.dim), block=partial(Block, dropout=c.dropout))
 
 
 def ungated_mlp(c: DecoderConfig) -> MLP:
@@ -186,6 +250,48 @@ NEMOTRON = descend(
     },
     gguf="nemotron", gguf_names=[(*row, MinusOne()) if "norm.weight" in row[1] else row for row in ROWS],
     gguf_tensors=LLAMA.gguf_tensors, paper="Muralidharan et al. 2024, arXiv 2407.14679",
+)  # fmt: skip
+
+
+def persimmon_names(c: PersimmonConfig) -> list[Row]:
+    attn, mlp = "model.layers.*.self_attn", "model.layers.*.mlp"
+    return [
+        (f"{attn}.query_key_value", QKV, PerHead(c.heads)), (f"{attn}.dense", "blocks.*.attn.o"),
+        (f"{attn}.{{q,k}}_layernorm", "blocks.*.attn.{q,k}_norm"),
+        (f"{mlp}.{{dense_h_to_4h,dense_4h_to_h}}", "blocks.*.ffn.{up,down}"),
+        ("model.final_layernorm", "blocks.norm"), *NAMES,
+    ]  # fmt: skip
+
+
+HELIUM = descend(
+    LLAMA, "helium", HeliumConfig, without=("out_bias",),
+    names=lambda c: [*paired_rows(c, "model.layers.*.self_attn.{}_proj"), *NAMES],
+    presets={"helium-1-preview-2b": {}}, heads=published_heads("Helium", "span"), usual=no_token_ids,
+    absent={"head_dim": 128, "num_key_value_heads": 20, "rope_theta": 100000.0}, gguf_names=(),
+    paper="Kyutai 2025, Helium 1",
+)  # fmt: skip
+CWM = descend(
+    MISTRAL, "cwm", CWMConfig, presets={"cwm-32b": {}}, tiny=dict(window=4, local=(1,), rope_scaling=None),
+    heads={"lm": "CwmForCausalLM", "none": "CwmModel"}, gguf_names=(), require={"mlp_bias": (False,)},
+    absent={"rope_parameters": dict(
+        rope_type="llama3", rope_theta=1e6, factor=16.0, high_freq_factor=4.0, low_freq_factor=1.0,
+        original_max_position_embeddings=8192,
+    )},
+    paper="FAIR CodeGen Team 2025, arXiv 2510.02387",
+)  # fmt: skip
+PERSIMMON = descend(
+    LLAMA, "persimmon", PersimmonConfig, build=persimmon, names=persimmon_names,
+    without=("kv_heads", "head_dim"),
+    keys=dict(
+        layer_norm_eps="norm_eps", qk_layernorm="qk_norm", hidden_dropout="dropout",
+        attention_dropout="dropout",
+    ),
+    presets={"persimmon-8b": {}}, tiny=dict(kv_heads=4, hidden=48), gguf_names=(),
+    heads=published_heads("Persimmon", "span"),
+    absent={
+        "hidden_size": 4096, "num_attention_heads": 64, "rope_theta": 10000.0, "partial_rotary_factor": 0.5
+    },
+    paper="Elsen et al. 2023, Persimmon-8B",
 )  # fmt: skip
 
 

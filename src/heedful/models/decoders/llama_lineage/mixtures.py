@@ -1,0 +1,150 @@
+"""Mixtures with Qwen3's attention and DeepSeek-V3's experts: dots.llm1, GLM-4.5.
+
+DeepSeek-V3 showed two things at once: latent attention, and many small experts balanced by a bias that no
+gradient moves. Others kept the experts alone. A sigmoid scores every expert by itself, the bias decides only
+who is chosen, and one or two experts read every token. The first layers have one MLP, because a router there
+would choose by the word alone.
+
+dots.llm1 (rednote-hilab 2025, arXiv 2506.05767), GLM-4.5 (GLM Team 2025, arXiv 2508.06471).
+
+From Qwen3 to dots.llm1:    DeepSeek-V3's experts after the first layer
+From dots.llm1 to GLM-4.5:  rotary in half of each head   biases on queries, keys and values   few key heads
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from heedful.core.checks import check_integer
+from heedful.core.errors import ConfigError
+from heedful.models.base import LM, derived, from_zero
+from heedful.models.decoders.llama_lineage.deepseek import OWN_KEYS, drop, moe
+from heedful.models.decoders.llama_lineage.llama import (
+    LLAMA,
+    NAMES,
+    PartialRotaryConfig,
+    llama,
+    llama_attention,
+    llama_mlp,
+)
+from heedful.models.decoders.llama_lineage.qwen import QK_NORMS
+from heedful.models.family import descend, no_token_ids
+from heedful.nn.attention.multi_head import head_size
+from heedful.nn.moe import SigmoidRouter
+from heedful.nn.norm import RMSNorm
+from heedful.weights.names import Row
+from heedful.weights.ops import Stacked
+
+
+@dataclass(frozen=True, kw_only=True)
+class GLM4MoEConfig(PartialRotaryConfig):
+    vocab: int = 151552
+    dim: int = 5120
+    layers: int = 92
+    heads: int = 96
+    kv_heads: int = 8
+    head_dim: int = 128
+    hidden: int = 12288  # of the layers without experts
+    context: int = 131072
+    rope_base: float = 1000000.0
+    norm_eps: float = 1e-5
+    bias: bool = True  # of queries, keys and values
+    out_bias: bool = False
+    ffn_bias: bool = False
+    qk_norm: bool = True
+    dense_layers: int = from_zero(3)  # how many first layers have no experts
+    experts: int = 160
+    active: int = 8
+    shared: int = from_zero(1)  # experts that every token visits
+    expert_hidden: int = 1536
+    groups: int = 1
+    groups_kept: int = 1
+    route_scale: float = 2.5
+    normalise: bool = True
+    mtp: int = from_zero(0)  # further layers in the published file that predict later tokens; not built
+
+    def check(self) -> None:
+        super().check()
+        check_integer("dense_layers", self.dense_layers, 0, self.layers, ConfigError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dots1Config(GLM4MoEConfig):
+    vocab: int = 152064
+    dim: int = 4096
+    layers: int = 62
+    heads: int = 32
+    kv_heads: int = derived(lambda c: c.heads)
+    head_dim: int = derived(lambda c: head_size(c.dim, c.heads))
+    hidden: int = 10944
+    context: int = 32768
+    rope_base: float = 10000000.0
+    rope_dim: int = derived(lambda c: c.head_dim)
+    bias: bool = False
+    out_bias: bool = derived(lambda c: c.bias)
+    dense_layers: int = from_zero(1)
+    experts: int = 128
+    active: int = 6
+    shared: int = from_zero(2)
+    expert_hidden: int = 1408
+
+
+def mixture(c: GLM4MoEConfig) -> LM:
+    of_head = lambda: RMSNorm(c.head_dim, c.norm_eps) if c.qk_norm else None
+    attn = lambda rotary, i: llama_attention(c, rotary, i, q_norm=of_head(), k_norm=of_head())
+    ffn = lambda i: llama_mlp(c) if i < c.dense_layers else moe(c, SigmoidRouter)
+    return llama(c, attn=attn, ffn=ffn)
+
+
+EACH = "{gate,up,down}"
+MIXTURE_NAMES: list[Row] = [
+    QK_NORMS,
+    ("model.layers.*.mlp.gate.weight", "blocks.*.ffn.router.score.weight"),
+    ("model.layers.*.mlp.gate.e_score_correction_bias", "blocks.*.ffn.router.bias"),
+    (f"model.layers.*.mlp.experts.*.{EACH}_proj.weight", f"blocks.*.ffn.experts.{EACH}", Stacked()),
+    (f"model.layers.*.mlp.shared_experts.{EACH}_proj", f"blocks.*.ffn.shared.{EACH}"),
+    *NAMES,
+]
+SAME_WORDS = ("experts", "active", "shared", "expert_hidden", "route_scale", "normalise")
+SMALL: dict[str, Any] = dict(
+    experts=8, active=2, expert_hidden=16, dense_layers=1, groups=2, groups_kept=1, head_dim=8
+)
+
+GLM4_MOE = descend(
+    LLAMA, "glm4-moe", GLM4MoEConfig, build=mixture, names=MIXTURE_NAMES, without=("out_bias", "ffn_bias"),
+    keys={
+        **{theirs: ours for theirs, ours in OWN_KEYS.items() if ours in SAME_WORDS},
+        "first_k_dense_replace": "dense_layers", "n_group": "groups", "topk_group": "groups_kept",
+        "num_nextn_predict_layers": "mtp", "use_qk_norm": "qk_norm", "attention_bias": "bias",
+    },
+    presets={
+        "glm-4.5": {},
+        "glm-4.5-air": dict(
+            dim=4096, layers=46, hidden=10944, dense_layers=1, experts=128, expert_hidden=1408,
+            route_scale=1.0, qk_norm=False,
+        ),
+    },
+    tiny=SMALL, heads={"lm": "Glm4MoeForCausalLM", "none": "Glm4MoeModel"},
+    absent={
+        "hidden_size": 4096, "num_attention_heads": 96, "head_dim": 128, "num_hidden_layers": 46,
+        "intermediate_size": 10944, "attention_bias": False,
+        "use_qk_norm": False, "first_k_dense_replace": 1, "n_routed_experts": 128,
+        "moe_intermediate_size": 1408, "num_nextn_predict_layers": 1, "partial_rotary_factor": 0.5,
+        "routed_scaling_factor": 1.0, "rope_theta": 10000.0,
+    },
+    # Layers that predict later tokens are not built, nor written.
+    write=lambda c: {"num_nextn_predict_layers": 0}, drop=drop, usual=no_token_ids, gguf_names=(),
+    paper="GLM Team 2025, arXiv 2508.06471",
+)  # fmt: skip
+DOTS1 = descend(
+    GLM4_MOE, "dots1", Dots1Config, without=("out_bias", "ffn_bias", "qk_norm", "mtp"),
+    presets={"dots.llm1": {}}, tiny=dict(kv_heads=4),
+    heads={"lm": "Dots1ForCausalLM", "none": "Dots1Model"}, require={"sliding_window": (None, 4096)},
+    absent={
+        "hidden_size": 4608, "num_attention_heads": 32, "max_position_embeddings": 2048,
+        "first_k_dense_replace": 0, "norm_topk_prob": False, "routed_scaling_factor": 1.0,
+        "rope_theta": 10000.0, "rms_norm_eps": 1e-6,
+    },
+    write=None, drop=("*.rotary_emb.inv_freq",), paper="rednote-hilab 2025, arXiv 2506.05767",
+)  # fmt: skip

@@ -1,0 +1,130 @@
+"""Relatives of BERT that need no new part: Megatron-BERT (Shoeybi et al. 2019, arXiv 1909.08053), RoBERTa
+with norms before the parts (Wettig et al. 2023, arXiv 2202.08005), RemBERT (Chung et al. 2021, 2010.12821).
+
+Norms after the parts make a deep BERT hard to train: the signal passes a norm at every step of the way down.
+Megatron moved them before the parts, so that a straight path leads through the whole stack, and BERTs beyond
+336 million parameters became better instead of worse. RemBERT asks where parameters are well spent. Tables of
+tokens and output matrices need not be one: a small table and a large output matrix, which is thrown away
+after pretraining, give a better encoder of the same size.
+
+From BERT to Megatron-BERT:      norms before the parts   a last norm   none after the embedding
+From RoBERTa to pre-layer-norm:  norms before the parts   a last norm
+From BERT to RemBERT:            narrow token vectors   a wide output matrix of its own   32 layers
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from heedful.models.base import LM, derived
+from heedful.models.encoders.bert import (
+    BERT,
+    LARGE,
+    ROBERTA,
+    BertConfig,
+    RobertaConfig,
+    backbone_names,
+    bert,
+    bert_encoder,
+    bert_names,
+    qkv_names,
+    roberta_head,
+    roberta_head_names,
+)
+from heedful.models.family import descend, published_heads
+from heedful.nn.ffn import activation
+from heedful.nn.head import MLMHead, Pooler, choose_head, encoder_heads
+from heedful.weights.names import Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class MegatronBertConfig(BertConfig):
+    vocab: int = 29056
+    dim: int = 1024
+    layers: int = 24
+    heads: int = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemBertConfig(BertConfig):
+    vocab: int = 250300
+    dim: int = 1152
+    layers: int = 32
+    heads: int = 18
+    table_dim: int = 256  # of token vectors
+    out_dim: int = 1664  # of the rows of the output matrix
+    dropout: float = 0.0
+    tied: bool = False
+    head: str = "mlm"
+    pooler: bool = derived(lambda c: c.head == "none")
+
+
+def rembert(c: RemBertConfig) -> LM:
+    words = lambda: MLMHead(
+        c.dim, c.vocab, activation(c.act), table_dim=c.out_dim, eps=c.norm_eps, tied=False
+    )
+    head = choose_head(c.head, mlm=words, **encoder_heads(c.dim, c.labels, lambda: Pooler(c.dim), c.dropout))
+    return bert_encoder(c, head, project=nn.Linear(c.table_dim, c.dim))
+
+
+def pre_norm_names(c: BertConfig) -> list[Row]:
+    layer = "bert.encoder.layer.*"
+    own: list[Row] = [
+        (f"{layer}.attention.ln", "blocks.*.attn_norm"), (f"{layer}.ln", "blocks.*.ffn_norm"),
+        ("bert.encoder.ln", "blocks.norm"),
+    ]  # fmt: skip
+    return [*own, *bert_names(c)]
+
+
+PRE_NORM_STEM = "roberta_prelayernorm"
+
+
+def pre_norm_roberta_names(c: RobertaConfig) -> list[Row]:
+    layer = f"{PRE_NORM_STEM}.encoder.layer.*"
+    own: list[Row] = [
+        (f"{layer}.{{attention,intermediate}}.LayerNorm", "blocks.*.{attn,ffn}_norm"),
+        (f"{PRE_NORM_STEM}.LayerNorm", "blocks.norm"),
+    ]  # fmt: skip
+    return [*own, *backbone_names(PRE_NORM_STEM), qkv_names(PRE_NORM_STEM), *roberta_head_names(c)]
+
+
+def rembert_names(c: RemBertConfig) -> list[Row]:
+    own: list[Row] = [
+        ("rembert.encoder.embedding_hidden_mapping_in", "embed.project"),
+        ("cls.predictions.{dense,LayerNorm,decoder}", "head.{dense,norm,out}"),
+        ("rembert.pooler.dense", "head.pool.dense"), ("classifier", "head.label"), ("classifier", "head.tag"),
+    ]  # fmt: skip
+    return [*own, *backbone_names("rembert"), qkv_names("rembert")]
+
+
+OWN: dict[str, Any] = dict(gguf_names=(), gguf_head="lm")
+
+MEGATRON_BERT = descend(
+    BERT, "megatron-bert", MegatronBertConfig, build=partial(bert, order="pre", embed_norm=False),
+    names=pre_norm_names, presets={"megatron-bert-cased-345m": {}}, without=("pooler",),
+    model_types=("megatron-bert",),
+    heads={kind: f"Megatron{name}" for kind, name in BERT.heads.items()} | {"lm": "MegatronBertForCausalLM"},
+    paper="Shoeybi et al. 2019, arXiv 1909.08053", **OWN,
+)  # fmt: skip
+
+ROBERTA_PRE_NORM = descend(
+    ROBERTA, "roberta-prelayernorm", RobertaConfig, names=pre_norm_roberta_names, prefix=PRE_NORM_STEM,
+    build=lambda c: bert_encoder(c, roberta_head(c), order="pre"), model_types=("roberta-prelayernorm",),
+    presets={"efficient-mlm-m0.40": LARGE}, absent=ROBERTA.absent,
+    heads={kind: name.replace("Roberta", "RobertaPreLayerNorm") for kind, name in ROBERTA.heads.items()},
+    copies={theirs: ours.replace("roberta.", f"{PRE_NORM_STEM}.") for theirs, ours in ROBERTA.copies.items()},
+    paper="Wettig et al. 2023, arXiv 2202.08005",
+)  # fmt: skip
+
+REMBERT = descend(
+    BERT, "rembert", RemBertConfig, build=rembert, names=rembert_names, prefix="rembert", objective="masked",
+    keys={"input_embedding_size": "table_dim", "output_embedding_size": "out_dim"},
+    without=("pooler", "causal", "tied"), presets={"rembert": {}}, tiny=dict(table_dim=16, out_dim=24),
+    heads=published_heads("RemBert", words="mlm"), infer=None, copies={},
+    require={"is_decoder": (False,), "add_cross_attention": (False,)},
+    paper="Chung et al. 2021, arXiv 2010.12821", **OWN,
+)  # fmt: skip

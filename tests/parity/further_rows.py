@@ -1,0 +1,119 @@
+"""Rows of families that need no new part: mixtures, relatives of BERT, of GPT-2 and of LLaMA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.parity.case_rows import ATTENTIONS, CAUSAL, CLASSIFY, SPAN, TAG, TIED, UNTIED, Rows, rope
+from tests.parity.llama_descendants import SIZES, TURNS, WIDE
+
+BERT: dict[str, Any] = {
+    "vocab_size": 99, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
+    "intermediate_size": 40, "max_position_embeddings": 32, "layer_norm_eps": 1e-6,
+}  # fmt: skip
+EXPERTS = {
+    "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 2, "moe_intermediate_size": 12,
+    "first_k_dense_replace": 1,
+}  # fmt: skip
+DECODER = {"is_decoder": True}
+MLM, PRETRAIN = "ForMaskedLM", "ForPreTraining"
+
+helium = Rows("helium", "Helium", "HeliumConfig", {**SIZES, "head_dim": 8})
+cwm = Rows("cwm", "Cwm", "CwmConfig", {**SIZES, **TURNS, "head_dim": 8})
+persimmon = Rows(
+    "persimmon",
+    "Persimmon",
+    "PersimmonConfig",
+    {k: v for k, v in SIZES.items() if k != "num_key_value_heads"},
+)
+vault = Rows("vaultgemma", "VaultGemma", "VaultGemmaConfig", {**WIDE, **TURNS, "query_pre_attn_scalar": 20})
+dots = Rows("dots1", "Dots1", "Dots1Config", {**SIZES, **EXPERTS})
+glm = Rows("glm4-moe", "Glm4Moe", "Glm4MoeConfig", {**WIDE, **EXPERTS, "num_nextn_predict_layers": 0})
+bert = Rows("bert", "Bert", "BertConfig", {**BERT, **DECODER}, ATTENTIONS)
+roberta = Rows("roberta", "Roberta", "RobertaConfig", {**BERT, **DECODER}, ATTENTIONS)
+megatron = Rows("megatron-bert", "MegatronBert", "MegatronBertConfig", BERT, ATTENTIONS, types=True)
+pre = Rows("roberta-prelayernorm", "RobertaPreLayerNorm", "RobertaPreLayerNormConfig", BERT, ATTENTIONS)
+rembert = Rows(
+    "rembert", "RemBert", "RemBertConfig", {**BERT, "input_embedding_size": 8, "output_embedding_size": 20},
+    ATTENTIONS, types=True,
+)  # fmt: skip
+biogpt = Rows("biogpt", "BioGpt", "BioGptConfig", BERT)
+xglm = Rows(
+    "xglm", "XGLM", "XGLMConfig",
+    {"vocab_size": 99, "d_model": 24, "num_layers": 2, "attention_heads": 3, "ffn_dim": 40,
+     "max_position_embeddings": 32},
+)  # fmt: skip
+ctrl = Rows(
+    "ctrl", "CTRL", "CTRLConfig",
+    {"vocab_size": 99, "n_embd": 24, "n_layer": 2, "n_head": 3, "dff": 40, "n_positions": 32},
+)  # fmt: skip
+
+DECODERS = [
+    helium("", CAUSAL, patterns=ATTENTIONS),
+    helium("biases", CAUSAL, TIED, {"attention_bias": True, "mlp_bias": True}),
+    helium("one-kv", CAUSAL, rope("linear", factor=4.0), {"num_key_value_heads": 1}),
+    helium("none", "Model"),
+    cwm("", CAUSAL, patterns=ATTENTIONS),
+    cwm("stretched", CAUSAL, TIED, {"layer_types": None, "num_hidden_layers": 3, "num_key_value_heads": 6}),
+    cwm("plain", CAUSAL, rope("default"), {"head_dim": 12}),
+    cwm("none", "Model"),
+    persimmon("", CAUSAL, patterns=ATTENTIONS),
+    persimmon("no-norms", CAUSAL, TIED, {"qk_layernorm": False, "hidden_act": "gelu"}),
+    persimmon("quarter", CAUSAL, {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0,
+                                                      "partial_rotary_factor": 0.25}}),
+    persimmon("classify", CLASSIFY, {"num_labels": 3}),
+    persimmon("none", "Model"),
+    vault("", CAUSAL, {"attn_logit_softcapping": 0.5, "final_logit_softcapping": 2.0}, patterns=ATTENTIONS),
+    vault("uncapped", CAUSAL, UNTIED, {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
+    vault("none", "Model"),
+    dots("", CAUSAL, patterns=ATTENTIONS),
+    dots("groups", CAUSAL, TIED, {"n_group": 4, "topk_group": 2, "norm_topk_prob": True,
+                                  "attention_bias": True, "routed_scaling_factor": 2.5}),
+    dots("no-shared", CAUSAL, {"n_shared_experts": 1, "first_k_dense_replace": 0, "head_dim": 12}),
+    dots("none", "Model"),
+    glm("", CAUSAL, patterns=ATTENTIONS),
+    glm("normed-biases", CAUSAL, {"use_qk_norm": True, "attention_bias": True, "norm_topk_prob": False}),
+    glm("groups", CAUSAL, TIED, {"n_group": 2, "topk_group": 1, "n_shared_experts": 1, "head_dim": 8}),
+    glm("none", "Model"),
+    biogpt("", CAUSAL, patterns=ATTENTIONS),
+    biogpt("unscaled", CAUSAL, UNTIED, {"scale_embedding": False, "hidden_act": "relu"}),
+    biogpt("tag", TAG, {"num_labels": 5}),
+    biogpt("classify", CLASSIFY, {"num_labels": 3, "pad_token_id": 1}),
+    biogpt("none", "Model"),
+    xglm("", CAUSAL, patterns=ATTENTIONS),
+    xglm("unscaled", CAUSAL, UNTIED, {"scale_embedding": False, "activation_function": "relu"}),
+    xglm("none", "Model"),
+    ctrl("", "LMHeadModel", patterns=ATTENTIONS),
+    ctrl("untied", "LMHeadModel", UNTIED, {"n_head": 2, "dff": 56}),
+    ctrl("classify", CLASSIFY, {"num_labels": 3, "pad_token_id": 0}),
+    ctrl("none", "Model"),
+    bert("decoder", "LMHeadModel"),
+    bert("decoder-untied", "LMHeadModel", UNTIED, {"hidden_act": "relu", "num_attention_heads": 2}),
+    bert("decoder-none", "Model"),
+    roberta("decoder", CAUSAL),
+]  # fmt: skip
+
+ENCODERS = [
+    megatron("pretrain", PRETRAIN, output="prediction_logits"),
+    megatron("mlm", MLM, {"hidden_act": "relu"}),
+    megatron("next", "ForNextSentencePrediction"),
+    megatron("classify", CLASSIFY, {"num_labels": 3}),
+    megatron("tag", TAG, {"num_labels": 5}),
+    megatron("span", SPAN),
+    megatron("none", "Model"),
+    megatron("decoder", CAUSAL, DECODER, types=False),
+    pre("mlm", MLM),
+    pre("mlm-untied", MLM, UNTIED, {"hidden_act": "relu", "pad_token_id": 0, "type_vocab_size": 1}),
+    pre("classify", CLASSIFY, {"num_labels": 3}),
+    pre("tag", TAG, {"num_labels": 5}),
+    pre("span", SPAN),
+    pre("none", "Model"),
+    rembert("mlm", MLM),
+    rembert("mlm-relu", MLM, {"hidden_act": "relu", "output_embedding_size": 8, "num_attention_heads": 2}),
+    rembert("classify", CLASSIFY, {"num_labels": 3}),
+    rembert("tag", TAG, {"num_labels": 5}),
+    rembert("span", SPAN),
+    rembert("none", "Model"),
+]  # fmt: skip
+
+ROWS = [*DECODERS, *ENCODERS]

@@ -19,7 +19,7 @@ from heedful.core.errors import InputError, NotFound
 from tests.classroom.exercises.number_answers import AGAIN, tensor
 
 NAMES = list(EXERCISES)
-SEEDS = [f"student {n}" for n in range(20)]
+SEEDS = [f"student {n}" for n in range(10)]
 
 
 def key_of(problem: Problem) -> dict[int, Any]:

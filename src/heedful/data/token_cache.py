@@ -200,16 +200,10 @@ def _split_document(document: Iterable[str]) -> Iterator[str]:
     for text in document:
         buffer, at = buffer + text, 0
         while len(buffer) - at > 2 * PIECE_CHARACTERS:
-            cut = _cut(buffer, at)
+            start, end = at + PIECE_CHARACTERS, at + 2 * PIECE_CHARACTERS
+            boundary, space = SAFE.search(buffer, start, end), buffer.rfind(" ", at + 1, end)
+            cut = boundary.start() if boundary else space if space > 0 else start
             yield buffer[at:cut]
             at = cut
         buffer = buffer[at:]
     yield buffer
-
-
-def _cut(text: str, start: int) -> int:
-    boundary = SAFE.search(text, start + PIECE_CHARACTERS, start + 2 * PIECE_CHARACTERS)
-    if boundary:
-        return boundary.start()
-    space = text.rfind(" ", start + 1, start + 2 * PIECE_CHARACTERS)
-    return space if space > 0 else start + PIECE_CHARACTERS

@@ -94,7 +94,6 @@ def log_probability(
             Continuations(source_ids(model, s), [target_ids(model, t)])
             for s, t in zip(sources, texts, strict=True)
         ]
-        scores = [row[0] for row in score_continuations(model, groups)]
     elif source is not None:
         raise InputError(
             "source= is for encoder-decoders", hint="put it before the text and use rank(model, source, …)"
@@ -102,7 +101,7 @@ def log_probability(
     else:
         rows = [text_ids(model, one) for one in texts]
         if is_masked(model):
-            scores = pseudo_log_likelihoods(model, [(ids, range(len(ids))) for ids in rows])
+            groups = [Continuations((), [ids]) for ids in rows]
         else:
             first = list(find_template(model.tokenizer).before) or start_ids(model)
             if not first and any(len(ids) < 2 for ids in rows):
@@ -110,7 +109,7 @@ def log_probability(
                     "this model has no token that begins a text", hint="score one of several tokens"
                 )
             groups = [Continuations(first or ids[:1], [ids if first else ids[1:]]) for ids in rows]
-            scores = [row[0] for row in score_continuations(model, groups)]
+    scores = [row[0] for row in score_continuations(model, groups)]
     return scores[0] if isinstance(text, str) else scores
 
 
@@ -127,16 +126,18 @@ def rank(
     if not isinstance(prompt, str):
         raise InputError(f"the prompt must be a text; got {prompt!r:.60}")
     if isinstance(model, Seq2Seq):
-        group = Continuations(source_ids(model, prompt), [target_ids(model, c) for c in candidates])
-        return rank_candidates(candidates, score_continuations(model, [group])[0], by)
-    whole = [text_ids(model, prompt + c) for c in candidates]
-    before = text_ids(model, prompt) if prompt else []
-    if is_masked(model):
-        same = [min(common_prefix_length([before, ids], keep=0), len(ids) - 1) for ids in whole]
-        rows = [(ids, range(at, len(ids))) for ids, at in zip(whole, same, strict=True)]
-        return rank_candidates(candidates, pseudo_log_likelihoods(model, rows), by)
-    at = common_prefix_length([before, *whole], keep=0)
-    return rank_candidates(candidates, score_continuations(model, [split_texts(model, whole, at)])[0], by)
+        groups = [Continuations(source_ids(model, prompt), [target_ids(model, c) for c in candidates])]
+    else:
+        whole = [text_ids(model, prompt + c) for c in candidates]
+        before = text_ids(model, prompt) if prompt else []
+        if is_masked(model):
+            same = [min(common_prefix_length([before, ids], keep=0), len(ids) - 1) for ids in whole]
+            groups = [Continuations(ids[:at], [ids[at:]]) for ids, at in zip(whole, same, strict=True)]
+        else:
+            at = common_prefix_length([before, *whole], keep=0)
+            groups = [split_texts(model, whole, at)]
+    scores = [score for row in score_continuations(model, groups) for score in row]
+    return rank_candidates(candidates, scores, by)
 
 
 def infill(
@@ -159,13 +160,10 @@ def infill(
             source_ids(model, before + hidden + after), [target_ids(model, write(c, f)) for c, f in
                                                        zip(candidates, filled, strict=True)]
         )  # fmt: skip
-        scores = score_continuations(model, [group])[0]
     else:
         whole = [text_ids(model, one) for one in filled]
-        if is_masked(model):
-            scores = pseudo_log_likelihoods(model, [(ids, range(len(ids))) for ids in whole])
-        else:
-            scores = score_continuations(model, [split_texts(model, whole)])[0]
+        group = Continuations((), whole) if is_masked(model) else split_texts(model, whole)
+    scores = score_continuations(model, [group])[0]
     rows = rank_candidates(candidates, scores, by)
     return [row | {"sequence": filled[row["index"]]} for row in rows]
 
@@ -308,8 +306,17 @@ def check_context(model: Model, length: int) -> None:
 
 @torch.no_grad()
 def score_continuations(model: Model, groups: Sequence[Continuations]) -> list[list[TextScore]]:
-    """Return log p of every ending given its prefix. A prefix of several endings is read once."""
+    """Return log p of every ending given its prefix. A prefix of several endings is read once.
+
+    A masked model reads each text whole; it gets the pseudo-log-likelihood of the ending.
+    """
     assert isinstance(model, (LM, Seq2Seq))
+    if isinstance(model, LM) and not model.causal:
+        rows = [
+            ([*g.prefix, *e], range(len(g.prefix), len(g.prefix) + len(e))) for g in groups for e in g.endings
+        ]
+        scores = iter(pseudo_log_likelihoods(model, rows))
+        return [[next(scores) for _ in group.endings] for group in groups]
     for group in groups:
         source = 1 if isinstance(model, Seq2Seq) else len(group.prefix)
         check_context(model, source + group.longest - 1)

@@ -187,7 +187,12 @@ def build_sentencepiece(
     backend.add_special_tokens([AddedToken(n, normalized=False, special=True) for n in special])
     if not inside:
         backend.add_tokens([AddedToken(n, normalized=not pieces.symbols_as_typed) for n in symbols])
-    _frame(backend, pieces, add_bos, add_eos)
+    if "[CLS]" in pieces.names and "[SEP]" in pieces.names:
+        set_template(backend, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
+    else:
+        before = pieces.names[pieces.bos] if add_bos and pieces.bos >= 0 else None
+        after = pieces.names[pieces.eos] if add_eos and pieces.eos >= 0 else None
+        frame_text(backend, before, after)
     return backend
 
 
@@ -210,11 +215,3 @@ def _prepare(backend: Tokenizer, pieces: SentencePieceModel, symbols: Sequence[s
         backend.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(longest_first)), "isolated")
     after = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     backend.decoder = decoders.Sequence(after + ([decoders.Strip(" ", 1, 0)] if pieces.prefix_space else []))
-
-
-def _frame(backend: Tokenizer, pieces: SentencePieceModel, add_bos: bool, add_eos: bool) -> None:
-    if "[CLS]" in pieces.names and "[SEP]" in pieces.names:
-        return set_template(backend, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
-    before = pieces.names[pieces.bos] if add_bos and pieces.bos >= 0 else None
-    after = pieces.names[pieces.eos] if add_eos and pieces.eos >= 0 else None
-    frame_text(backend, before, after)

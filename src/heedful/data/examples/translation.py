@@ -148,7 +148,11 @@ def parallel(
     target_tokenizer = target_tokenizer or tokenizer
     template, target_template = (find_template(t, end=True) for t in (tokenizer, target_tokenizer))
     first = start_token_id(target_tokenizer, start, ("bos", "pad", "eos"))
-    sources = tokenize_documents(_add_prefix(source, prefix), tokenizer, empty=True, cache=cache)
+    if prefix:
+        plain = source
+        read = lambda: ([prefix, text] if text else [] for text in map("".join, plain))
+        source = Documents(read, plain.files, (*plain.settings, prefix), plain.name)
+    sources = tokenize_documents(source, tokenizer, empty=True, cache=cache)
     targets = tokenize_documents(target, target_tokenizer, empty=True, cache=cache)
     usable = np.flatnonzero((sources.lengths > 0) & (targets.lengths > 0))
     source_lengths = sources.lengths[usable] + template.single_count
@@ -170,13 +174,6 @@ def parallel(
     if multiple > 1:
         rows = FixedShapeRows(rows, options, pad)
     return Batches(rows, options.bucket(lengths, sources.name), data, settings, notes=notes, pad=pad)
-
-
-def _add_prefix(texts: Documents, prefix: str) -> Documents:
-    if not prefix:
-        return texts
-    read = lambda: ([prefix, text] if text else [] for text in map("".join, texts))
-    return Documents(read, texts.files, (*texts.settings, prefix), texts.name)
 
 
 def merge_parts(tokenizer: Any) -> NDArray[np.int64]:

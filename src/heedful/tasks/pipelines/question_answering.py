@@ -122,7 +122,14 @@ class QuestionAnswering(TrainableTask):
         """Return `Question`s; `locations` are the articles, which are never torn apart, or the contexts."""
         columns: dict[str, str] = {}
         if source.kind == "squad":
-            read, articles = list(data.squad(source.path, source.encoding)), _articles(source)
+            read = list(data.squad(source.path, source.encoding))
+            whole: dict[str, Any] = read_json_data(source.path, source.encoding)
+            articles = [
+                f"{number}:{article.get('title', '')}"
+                for number, article in enumerate(whole["data"])
+                for paragraph in article["paragraphs"]
+                for _ in paragraph["qas"]
+            ]
         else:
             columns = infer_columns(source, cls.command, cls.roles, column_flags)
             read = [_table_question(row, columns) for row in source.rows]
@@ -201,17 +208,6 @@ class QuestionAnswering(TrainableTask):
 def _window_settings(length: int) -> tuple[int, int]:
     """Return the tokens that two windows of `length` share, and the most of a question."""
     return max(1, min(128, length // 3)), max(8, min(64, length // 4))
-
-
-def _articles(source: InputFile) -> list[str]:
-    """Return the article of every question, in the order of `squad`."""
-    whole: dict[str, Any] = read_json_data(source.path, source.encoding)
-    return [
-        f"{number}:{article.get('title', '')}"
-        for number, article in enumerate(whole["data"])
-        for paragraph in article["paragraphs"]
-        for _ in paragraph["qas"]
-    ]
 
 
 def _table_question(row: Row, columns: dict[str, str]) -> Question:

@@ -140,20 +140,15 @@ class Summarization(Text2Text, TrainableGeneration):
     ) -> tuple[Model, str]:
         """Return the model as it is; config.json keeps the prompt that a decoder learns with."""
         if isinstance(model, LM):
-            model.hf_config["task_prompt"] = str(
-                model.hf_config.get("task_prompt") or cls.learnt_prompt(model)
-            )
+            tokenizer, prompt = model.tokenizer, cls.plain_prompt
+            if tokenizer.chat_template is not None:  # it converses: a message
+                prompt = tokenizer.chat([{"role": "user", "content": cls.request}])
+                first = tokenizer.tokens(
+                    find_template(tokenizer).before
+                )  # which encoding will put there itself
+                prompt = prompt.removeprefix("".join(first))
+            model.hf_config["task_prompt"] = str(model.hf_config.get("task_prompt") or prompt)
         return super().attach_head(model, train, seed)
-
-    @classmethod
-    def learnt_prompt(cls, model: Model) -> str:
-        """Return a decoder's prompt: a message if it converses, else "TL;DR:" as for GPT-2."""
-        tokenizer = model.tokenizer
-        if tokenizer.chat_template is None:
-            return cls.plain_prompt
-        text: str = tokenizer.chat([{"role": "user", "content": cls.request}])
-        first = tokenizer.tokens(find_template(tokenizer).before)  # which encoding will put there itself
-        return text.removeprefix("".join(first))
 
     @property
     def prompt_template(self) -> str:

@@ -71,26 +71,22 @@ SCORE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def parse_text_pair(example: Any) -> str | tuple[str, str]:
-    """Return a text, or two of them for {"text": …, "text_pair": …}."""
-    if isinstance(example, str):
-        return example
-    if (
-        isinstance(example, list)
-        and len(example) == 1
-        and isinstance(example[0], list)
-        and len(example[0]) == 2
-    ):
-        return example[0][0], example[0][1]  # as transformers once wrote a pair
-    if not isinstance(example, Mapping) or "text" not in example:
-        raise InputError(f'a text is a string, a pair {{"text": …, "text_pair": …}}; got {example!r:.60}')
-    return example["text"] if example.get("text_pair") is None else (example["text"], example["text_pair"])
-
-
 def read_text_pairs(model: Model, inputs: Sequence[Any]) -> list[str | tuple[str, str]]:
-    """Return inputs as texts or pairs; raise InputError for one if the model learnt from the other."""
-    pairs, learnt = [parse_text_pair(one) for one in inputs], TaskSpecification.of(model)
-    if learnt is not None:
+    """Return inputs, each a text or {"text": …, "text_pair": …}, as texts or pairs.
+
+    Raise InputError for one if the model learnt from the other.
+    """
+    pairs: list[str | tuple[str, str]] = []
+    for one in inputs:
+        if isinstance(one, list) and len(one) == 1 and isinstance(one[0], list) and len(one[0]) == 2:
+            pairs.append((one[0][0], one[0][1]))  # as transformers once wrote a pair
+        elif isinstance(one, str):
+            pairs.append(one)
+        elif isinstance(one, Mapping) and "text" in one:
+            pairs.append(one["text"] if one.get("text_pair") is None else (one["text"], one["text_pair"]))
+        else:
+            raise InputError(f'a text is a string, a pair {{"text": …, "text_pair": …}}; got {one!r:.60}')
+    if (learnt := TaskSpecification.of(model)) is not None:
         for number, pair in enumerate(pairs):
             learnt.check_input(1 if isinstance(pair, str) else 2, number)
     return pairs
@@ -473,7 +469,14 @@ class ZeroShot(Task):
         `candidate_labels` is a list, or a string with commas. `hypothesis_template` None is the sentence that
         suits the kind of model, TEMPLATES. A long text loses its end, which is reported.
         """
-        names = parse_labels(candidate_labels)
+        if isinstance(candidate_labels, str):
+            names = [label.strip() for label in candidate_labels.split(",")]
+        else:
+            names = list(candidate_labels) if isinstance(candidate_labels, Iterable) else []
+        if not any(names) or not all(isinstance(label, str) for label in names):
+            what = "candidate_labels must name at least one label, each a text"
+            raise InputError(f"{what}; got {candidate_labels!r:.60}")
+        names = [label for label in names if label]
         template = hypothesis_template or TEMPLATES[self.model.config.head]
         hypotheses = [_fill_template(template, name) for name in names]
         independent = multi_label or len(names) == 1  # each label is judged alone
@@ -522,17 +525,6 @@ def entailment_class(model: Model) -> int | None:
     """Return the number of the class of entailment among a model's labels, or None."""
     named = (i for i, name in enumerate(model.label_names) if name.lower().startswith("entail"))
     return next(named, None)
-
-
-def parse_labels(candidates: str | Sequence[str]) -> list[str]:
-    """Return the labels of a list, or of a string with commas."""
-    if isinstance(candidates, str):
-        names = [label.strip() for label in candidates.split(",")]
-    else:
-        names = list(candidates) if isinstance(candidates, Iterable) else []
-    if any(names) and all(isinstance(label, str) for label in names):
-        return [label for label in names if label]
-    raise InputError(f"candidate_labels must name at least one label, each a text; got {candidates!r:.60}")
 
 
 def _fill_template(template: str, label: str) -> str:

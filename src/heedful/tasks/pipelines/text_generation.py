@@ -343,7 +343,8 @@ class Conversational(ScoredByPerplexity):
             )
 
         def predict_batch(batch: list[Any]) -> list[Any]:
-            talks = [as_conversation(one) for one in batch]
+            starts = [one if isinstance(one, str) else check_chat(one) for one in batch]
+            talks = [one if isinstance(one, Conversation) else Conversation(one) for one in starts]
             for i, talk in enumerate(talks):
                 if talk[-1]["role"] == "assistant":
                     raise InputError(
@@ -410,14 +411,6 @@ class Conversational(ScoredByPerplexity):
 
     def prompt_parts(self, inputs: Any) -> list[tuple[list[int], str]]:
         return [(self.chat_ids(inputs), "")]
-
-
-def as_conversation(chat: Any) -> Conversation:
-    """Return a conversation from itself, from messages, or from the user's first words."""
-    if isinstance(chat, str):
-        return Conversation(chat)
-    messages = check_chat(chat)
-    return chat if isinstance(chat, Conversation) else Conversation(messages)
 
 
 def read_messages(cell: str) -> tuple[dict[str, Any], ...]:

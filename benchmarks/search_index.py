@@ -2,7 +2,7 @@
 
     pip install usearch faiss-cpu hnswlib
     python benchmarks/search_index.py --count 100000
-    python benchmarks/search_index.py --count 1000000 --queries 200 --libraries "usearch bf16,heedful"
+    python benchmarks/search_index.py --count 100000,1000000 --queries 200 --libraries "usearch bf16,heedful"
 
 The vectors lie around 1,000 centers in a space of 48 dimensions, which is embedded in 384 with some noise, so
 that near and far differ about as they do for sentences. All graphs have 16 links for each vector (M), 128
@@ -17,6 +17,7 @@ import json
 import resource
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -44,89 +45,100 @@ def nearest_rows(vectors: np.ndarray, queries: np.ndarray) -> np.ndarray:
     return np.argpartition(-scores.T, TOP, axis=1)[:, :TOP]
 
 
-def build_exact(vectors: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    def search(query: np.ndarray) -> np.ndarray:
-        scores = vectors @ query
+Add = Callable[[int, np.ndarray], object]  # takes the number of the first new vector, and the new vectors
+Find = Callable[[np.ndarray], np.ndarray]  # a query → the numbers of its nearest vectors
+
+
+def open_exact(dim: int, most: int) -> tuple[Add, Find]:
+    parts: list[np.ndarray] = []
+
+    def find(query: np.ndarray) -> np.ndarray:
+        scores = np.concatenate([part @ query for part in parts])
         best = np.argpartition(-scores, TOP)[:TOP]
         return best[np.argsort(-scores[best])]
 
-    return search
+    return lambda first, vectors: parts.append(vectors), find
 
 
-def build_usearch(vectors: np.ndarray, dtype: str = "f32") -> Callable[[np.ndarray], np.ndarray]:
+def open_usearch(dim: int, most: int, dtype: str = "f32") -> tuple[Add, Find]:
     from usearch.index import Index
 
     index = Index(
-        ndim=vectors.shape[1], metric="ip", dtype=dtype, connectivity=LINKS,
-        expansion_add=BUILD_CANDIDATES, expansion_search=SEARCH_CANDIDATES,
+        ndim=dim, metric="ip", dtype=dtype, connectivity=LINKS, expansion_add=BUILD_CANDIDATES,
+        expansion_search=SEARCH_CANDIDATES,
     )  # fmt: skip
-    index.add(np.arange(len(vectors)), vectors)
-    return lambda query: index.search(query, TOP, threads=1).keys
+    add = lambda first, vectors: index.add(np.arange(first, first + len(vectors)), vectors)
+    return add, lambda query: index.search(query, TOP, threads=1).keys
 
 
-def build_faiss(vectors: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+def open_faiss(dim: int, most: int) -> tuple[Add, Find]:
     import faiss
 
-    index = faiss.IndexHNSWFlat(vectors.shape[1], LINKS, faiss.METRIC_INNER_PRODUCT)
+    index = faiss.IndexHNSWFlat(dim, LINKS, faiss.METRIC_INNER_PRODUCT)
     index.hnsw.efConstruction, index.hnsw.efSearch = BUILD_CANDIDATES, SEARCH_CANDIDATES
-    index.add(vectors)
-    faiss.omp_set_num_threads(1)
-    return lambda query: index.search(query[None], TOP)[1][0]
+    return lambda first, vectors: index.add(vectors), lambda query: index.search(query[None], TOP)[1][0]
 
 
-def build_hnswlib(vectors: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+def open_hnswlib(dim: int, most: int) -> tuple[Add, Find]:
     import hnswlib
 
-    index = hnswlib.Index(space="ip", dim=vectors.shape[1])
-    index.init_index(max_elements=len(vectors), ef_construction=BUILD_CANDIDATES, M=LINKS)
-    index.add_items(vectors, np.arange(len(vectors)))
+    index = hnswlib.Index(space="ip", dim=dim)
+    index.init_index(max_elements=most, ef_construction=BUILD_CANDIDATES, M=LINKS)
     index.set_ef(SEARCH_CANDIDATES)
-    return lambda query: index.knn_query(query, TOP, num_threads=1)[0][0]
+    add = lambda first, vectors: index.add_items(vectors, np.arange(first, first + len(vectors)))
+    return add, lambda query: index.knn_query(query, TOP, num_threads=1)[0][0]
 
 
-def build_search(vectors: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    search = Search(list(map(str, range(len(vectors)))), vectors=torch.from_numpy(vectors), approximate=True)
-    search.build_graph()
-    return lambda query: np.array(
-        [i for i, _ in search._find_by_graph(torch.from_numpy(query)[None], TOP)[0]]
+def open_search(dim: int, most: int) -> tuple[Add, Find]:
+    opened: list[Search] = []
+
+    def add(first: int, vectors: np.ndarray) -> None:
+        texts, rows = [str(first + i) for i in range(len(vectors))], torch.from_numpy(vectors)
+        if opened:
+            opened[0].add(texts, vectors=rows)
+        else:
+            opened.append(Search(texts, vectors=rows, approximate=True))
+            opened[0].build_graph()
+
+    return add, lambda query: np.array(
+        [i for i, _ in opened[0]._find_by_graph(torch.from_numpy(query)[None], TOP)[0]]
     )
 
 
-BUILDERS = {
-    "exact": build_exact, "usearch": build_usearch, "usearch bf16": lambda v: build_usearch(v, "bf16"),
-    "heedful": build_search,
-    "faiss": build_faiss, "hnswlib": build_hnswlib,
+LIBRARIES = {
+    "exact": open_exact, "usearch": open_usearch, "usearch bf16": partial(open_usearch, dtype="bf16"),
+    "heedful": open_search, "faiss": open_faiss, "hnswlib": open_hnswlib,
 }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--count", default="100000", help="how many vectors; several, as 100000,1000000")
     parser.add_argument("--dim", type=int, default=384)
     parser.add_argument("--queries", type=int, default=500)
-    parser.add_argument("--libraries", default=",".join(BUILDERS))
+    parser.add_argument("--libraries", default=",".join(LIBRARIES))
     options = parser.parse_args()
-    vectors, queries = (
-        make_vectors(options.count, options.dim, 1),
-        make_vectors(options.queries, options.dim, 2),
-    )
-    truth = [set(row.tolist()) for row in nearest_rows(vectors, queries)]
+    counts = sorted(map(int, options.count.split(",")))
+    vectors = make_vectors(counts[-1], options.dim, 1)
+    queries = make_vectors(options.queries, options.dim, 2)
+    truth = {count: [set(row.tolist()) for row in nearest_rows(vectors[:count], queries)] for count in counts}
     for name in options.libraries.split(","):
-        begun, wall = time.process_time(), time.perf_counter()
-        search = BUILDERS[name](vectors)
-        built, wall = time.process_time() - begun, time.perf_counter() - wall
-        begun = time.process_time()
-        found = [set(map(int, search(query))) for query in queries]
-        seconds = time.process_time() - begun
-        recall = np.mean([len(a & b) / TOP for a, b in zip(found, truth, strict=True)])
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        row = {
-            "library": name, "count": options.count, "build_cpu_s": round(built, 1),
-            "build_s": round(wall, 1),
-            "recall": round(float(recall), 4), "queries_per_cpu_s": round(options.queries / seconds),
-            "peak_mb": round(peak),
-        }  # fmt: skip
-        print(json.dumps(row), flush=True)
+        add, find = LIBRARIES[name](options.dim, counts[-1])
+        done, built, wall = 0, 0.0, 0.0
+        for count in counts:  # the index grows from one count to the next, and times add up
+            begun, clock = time.process_time(), time.perf_counter()
+            add(done, vectors[done:count])
+            done, built, wall = count, built + time.process_time() - begun, wall + time.perf_counter() - clock
+            begun = time.process_time()
+            found = [set(map(int, find(query))) for query in queries]
+            seconds = time.process_time() - begun
+            recall = np.mean([len(a & b) / TOP for a, b in zip(found, truth[count], strict=True)])
+            row = {
+                "library": name, "count": count, "build_cpu_s": round(built, 1), "build_s": round(wall, 1),
+                "recall": round(float(recall), 4), "queries_per_cpu_s": round(options.queries / seconds),
+                "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+            }  # fmt: skip
+            print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

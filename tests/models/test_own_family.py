@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import heedful
 from heedful.models import FAMILIES
 from heedful.models.base import Config, Family, Model
 from heedful.models.decoders.llama_lineage.llama import LLAMA, LlamaConfig
-from heedful.models.family import published_keys
+from heedful.models.family import derived, published_keys
 from tests.properties.tiny import tiny
 
 KNOWN = FAMILIES["gpt2"]
@@ -48,6 +48,22 @@ class DescendantConfig(LlamaConfig):
     local: tuple[int, ...] = (0,)
     unrotated: tuple[int, ...] = (1,)
     rope_dim: int = 4
+
+
+def test_a_config_may_say_itself_that_it_is_a_dataclass() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class WideConfig(DescendantConfig, window=5):
+        wide: int = derived(lambda c: 2 * c.dim)
+
+    config = WideConfig(dim=16, heads=2)
+    assert (config.wide, config.change(dim=8).wide, config.window) == (32, 16, 5)  # type: ignore[attr-defined]
+    with pytest.raises(FrozenInstanceError):
+        config.wide = 3  # type: ignore[misc]
+
+
+def test_new_defaults_are_those_of_inherited_fields() -> None:
+    with pytest.raises(TypeError, match="'widow'"):
+        type("Wrong", (DescendantConfig,), {}, widow=3)
 
 
 def test_a_descendant_of_llama_is_a_config_and_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

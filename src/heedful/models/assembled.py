@@ -9,7 +9,6 @@ a family that got a head of your own is treated alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from heedful.core.errors import ConfigError
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 MODEL_TYPE = "heedful-assembled"
 
 
-@dataclass(frozen=True, kw_only=True)
 class AssembledConfig(Config):
     """The sizes that the parts of a model show."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, dataclass_transform
 
 from heedful.core.errors import ConfigError, nearest
 from heedful.nn.attention.multi_head import head_size
@@ -84,8 +84,36 @@ def check_value(name: str, value: Any, kind: str, minimum: int = 1, maximum: int
             raise ConfigError(f"{name}={number!s:.40} must be at least {minimum}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Config:
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(derived, from_zero))
+class Fields:
+    """Makes a frozen dataclass, whose fields have names, of every class derived from it."""
+
+    def __init_subclass__(cls, **defaults: Any) -> None:
+        """Take the keywords of a class as new defaults of fields that it inherits.
+
+        class GPT3Config(GPT2Config, dim=12288, layers=96, heads=96, context=2048):
+            window: int = 256  # of every other layer
+        """
+        super().__init_subclass__()
+        inherited: dict[str, Any] = {f.name: f.type for f in fields(cls)} if is_dataclass(cls) else {}
+        if unknown := defaults.keys() - inherited.keys():
+            raise TypeError(f"{cls.__name__} inherits no field {min(unknown)!r}")
+        cls.__annotations__ = {name: inherited[name] for name in defaults} | inspect.get_annotations(cls)
+        for name, default in defaults.items():
+            setattr(cls, name, default)
+        dataclass(frozen=True, kw_only=True)(cls)
+        # Whoever writes @dataclass in front of such a class may: all that it looks at is as it was.
+        for name in ("__setattr__", "__delattr__"):
+            delattr(cls, name)
+        for f in fields(cls):  # type: ignore[arg-type]
+            if f.metadata and f.name in cls.__annotations__:
+                setattr(cls, f.name, f)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+class Config(Fields):
     """The fields that families share. One left None is derived; heads divide dim without head_dim."""
 
     vocab: int
@@ -94,21 +122,6 @@ class Config:
     head: str = "lm"
     labels: int = 2  # of a classifying head
     classifier_pooling: str = ""  # of its sentence vector: mean, first, last, max; "": the family's head
-
-    def __init_subclass__(cls, **defaults: Any) -> None:
-        """Take the keywords of a class as new defaults of fields that it inherits.
-
-        @dataclass(frozen=True, kw_only=True)
-        class GPT3Config(GPT2Config, dim=12288, layers=96, heads=96, context=2048):
-            window: int = 256  # of every other layer
-        """
-        super().__init_subclass__()
-        inherited = {f.name: f.type for f in fields(cls)}
-        if unknown := defaults.keys() - inherited.keys():
-            raise TypeError(f"{cls.__name__} inherits no field {min(unknown)!r}")
-        cls.__annotations__ = {name: inherited[name] for name in defaults} | inspect.get_annotations(cls)
-        for name, default in defaults.items():
-            setattr(cls, name, default)
 
     def __post_init__(self) -> None:
         given = {f.name for f in fields(self) if getattr(self, f.name) is not None}
@@ -158,7 +171,6 @@ class Config:
         return self.strict(**{name: getattr(self, name) for name in names} | values)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlainConfig(Config, vocab=50257, dim=768, layers=12):
     """What a stack of attention and feed-forward parts needs to be told; the values are GPT-2's."""
 
@@ -273,7 +285,6 @@ def gguf_keys(architecture: str, config: type[Config], *without: str) -> dict[st
     return {f"{architecture}.{theirs}": ours for theirs, ours in GGUF_KEYS.items() if ours in fields}
 
 
-@dataclass(frozen=True, kw_only=True)
 class TinyConfig(Config):
     """The sizes that most families are tried out in."""
 

@@ -13,8 +13,6 @@ From the Transformer:  the decoder alone   a memory of `window` tokens   distanc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from heedful.models.base import LM, Config, derived
 from heedful.models.decoders.shared import decoder_head
 from heedful.models.family import declare
@@ -26,7 +24,6 @@ from heedful.nn.ffn import MLP, activation
 from heedful.nn.norm import LayerNorm
 
 
-@dataclass(frozen=True, kw_only=True)
 class TransformerXLConfig(Config, dim=512, layers=12):
     vocab: int = 204  # the bytes of enwik8
     heads: int = 8

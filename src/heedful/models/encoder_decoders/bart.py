@@ -10,7 +10,6 @@ From Pegasus to M2M-100: sines whose frequencies fall a little faster   no shift
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -27,7 +26,6 @@ from heedful.weights.names import Row
 from heedful.weights.ops import Reshape
 
 
-@dataclass(frozen=True, kw_only=True)
 class BartConfig(
     TransformerConfig, vocab=50265, dim=1024, layers=12, heads=16, act="gelu", start_token=from_zero(2),
     labels=3,
@@ -37,12 +35,10 @@ class BartConfig(
     tied: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
 class MBartConfig(BartConfig, vocab=250054, norm_first=True, scale_embed=True, labels=2):
     """Norms before the parts."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class MarianConfig(
     BartConfig, vocab=58101, dim=512, layers=6, heads=8, context=512, act="swish", scale_embed=True,
     start_token=derived(lambda c: c.vocab - 1, minimum=0),
@@ -58,7 +54,6 @@ class MarianConfig(
             )
 
 
-@dataclass(frozen=True, kw_only=True)
 class PegasusConfig(
     MarianConfig, vocab=96103, dim=1024, layers=16, heads=16, context=1024, act="relu", norm_first=True,
     start_token=from_zero(0),
@@ -66,7 +61,6 @@ class PegasusConfig(
     """Norms before the parts, and ReLU."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class M2M100Config(PegasusConfig, vocab=128112, layers=12, start_token=from_zero(2)):
     """Norms before the parts, and ReLU."""
 

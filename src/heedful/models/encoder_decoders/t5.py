@@ -18,7 +18,6 @@ later ones, so that its experts take all, as in the published code when it gener
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -38,7 +37,6 @@ from heedful.weights.names import Row
 from heedful.weights.ops import Stacked
 
 
-@dataclass(frozen=True, kw_only=True)
 class T5Config(PlainConfig, vocab=32128, dim=512, heads=8, act="relu", norm_eps=1e-6):
     layers: int = 6  # of the encoder
     decoder_layers: int = derived(lambda c: c.layers)
@@ -59,7 +57,6 @@ class T5Config(PlainConfig, vocab=32128, dim=512, heads=8, act="relu", norm_eps=
             )
 
 
-@dataclass(frozen=True, kw_only=True)
 class MT5Config(
     T5Config, vocab=250112, layers=8, heads=6, head_dim=64, hidden=1024, act="gelu_new", gated=True,
     tied=False, scale_logits=False,
@@ -67,7 +64,6 @@ class MT5Config(
     """The sizes of mT5 small."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SwitchConfig(T5Config, dim=768, layers=12, heads=12, head_dim=64):
     experts: int = 8
     capacity: int = 64  # tokens of a text that an expert of the encoder takes

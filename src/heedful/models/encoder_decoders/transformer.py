@@ -6,7 +6,6 @@ From RNNsearch:  attention alone, in encoder, decoder and between them   no recu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from heedful.models.base import Config, Seq2Seq, derived, from_zero
@@ -20,7 +19,6 @@ from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Sinusoidal
 
 
-@dataclass(frozen=True, kw_only=True)
 class TransformerConfig(Config, vocab=37000, dim=512):
     layers: int = 6  # of the encoder, as are heads and hidden; the decoder's follow
     heads: int = 8

@@ -14,7 +14,6 @@ From the Transformer:  mel bands and two convolutions → tokens   norms before 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -35,7 +34,6 @@ from heedful.weights.names import Row
 from heedful.weights.ops import Reshape
 
 
-@dataclass(frozen=True, kw_only=True)
 class WhisperConfig(
     TransformerConfig, vocab=51865, dim=384, layers=4, heads=derived(lambda c: max(c.dim // 64, 1)),
     act="gelu", dropout=0.0, start_token=derived(lambda c: min(50258, c.vocab - 1), minimum=0),

@@ -8,8 +8,6 @@ From BERT:  a state that passes every word, or a window of them, in place of att
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch.nn.functional as F
 
 from heedful.core.errors import ConfigError
@@ -24,14 +22,12 @@ from heedful.nn.norm import LayerNorm
 from heedful.nn.recurrent import LSTM, Bidirectional
 
 
-@dataclass(frozen=True, kw_only=True)
 class EncoderConfig(Config, vocab=30522, dim=768, layers=6, head="mlm"):
     norm_eps: float = 1e-12
     dropout: float = 0.1
     tied: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
 class BiLSTMConfig(EncoderConfig):
     def check(self) -> None:
         if self.dim % 2:
@@ -40,7 +36,6 @@ class BiLSTMConfig(EncoderConfig):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
 class CNNConfig(EncoderConfig):
     hidden: int = derived(lambda c: 4 * c.dim)
     kernel: int = 5  # how many positions a layer sees, its own in the middle

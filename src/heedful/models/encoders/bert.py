@@ -12,7 +12,6 @@ With head "lm" BERT, RoBERTa and their relatives are decoders (`is_decoder`): th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -42,7 +41,6 @@ from heedful.nn.position import Learned, Rotary
 from heedful.weights.names import Row
 
 
-@dataclass(frozen=True, kw_only=True)
 class BertConfig(PlainConfig, vocab=30522, norm_eps=1e-12, head="pretrain"):
     context: int = 512
     offset: int = from_zero(0)  # rows of the position table before the first position
@@ -57,13 +55,11 @@ class BertConfig(PlainConfig, vocab=30522, norm_eps=1e-12, head="pretrain"):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
 class RobertaConfig(BertConfig, vocab=50265, offset=2, types=1, norm_eps=1e-5, head="mlm"):
     def check(self) -> None:
         """Nothing is fixed: neither the offset nor the types."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DistilBertConfig(BertConfig, layers=6, types=from_zero(0), head="mlm", pooler=False):
     def check(self) -> None:
         if (self.types, self.offset, self.norm_eps, self.pooler) != (0, 0, 1e-12, False):

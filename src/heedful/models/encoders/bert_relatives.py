@@ -14,7 +14,6 @@ From BERT to RemBERT:            narrow token vectors   a wide output matrix of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -41,7 +40,6 @@ from heedful.nn.head import MLMHead, Pooler, choose_head, encoder_heads
 from heedful.weights.names import Row
 
 
-@dataclass(frozen=True, kw_only=True)
 class MegatronBertConfig(BertConfig):
     vocab: int = 29056
     dim: int = 1024
@@ -49,7 +47,6 @@ class MegatronBertConfig(BertConfig):
     heads: int = 16
 
 
-@dataclass(frozen=True, kw_only=True)
 class RemBertConfig(BertConfig):
     vocab: int = 250300
     dim: int = 1152

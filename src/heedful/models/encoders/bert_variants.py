@@ -19,7 +19,6 @@ Its objective, words predicted in a permuted order, is not built here: ours trai
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch.nn.functional as F
@@ -55,7 +54,6 @@ from heedful.nn.position import BucketBias
 from heedful.weights.names import Row
 
 
-@dataclass(frozen=True, kw_only=True)
 class AlbertConfig(PlainConfig, vocab=30000, act="gelu_new", norm_eps=1e-12, dropout=0.0, head="pretrain"):
     table_dim: int = 128  # of the token vectors
     groups: int = 1  # how many sets of weights the layers share
@@ -138,7 +136,6 @@ ALBERT = declare(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class ElectraConfig(PlainConfig, vocab=30522, dim=256, heads=4, norm_eps=1e-12, head="detect"):
     table_dim: int = 128  # of the token vectors
     context: int = 512
@@ -179,7 +176,6 @@ ELECTRA = declare(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class MPNetConfig(RobertaConfig, vocab=30527, types=from_zero(0)):
     def check(self) -> None:
         if (self.types, self.offset) != (0, 2):

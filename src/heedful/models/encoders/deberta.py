@@ -8,7 +8,6 @@ v3:          v2 whose distances use the content's own projections, trained as EL
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -29,7 +28,6 @@ from heedful.weights.names import Row
 from heedful.weights.ops import PerHead
 
 
-@dataclass(frozen=True, kw_only=True)
 class DebertaConfig(PlainConfig, vocab=50265, norm_eps=1e-7, head="mlm"):
     context: int = 512
     table_dim: int = derived(lambda c: c.dim)  # of the token vectors
@@ -48,7 +46,6 @@ class DebertaConfig(PlainConfig, vocab=50265, norm_eps=1e-7, head="mlm"):
             raise ConfigError("tied=False needs legacy=True: the newer head has no separate matrix")
 
 
-@dataclass(frozen=True, kw_only=True)
 class DebertaV2Config(DebertaConfig, vocab=128100):
     buckets: int = from_zero(256)  # 0: every distance has its own vector
     shared: bool = True  # distances use the content's projections

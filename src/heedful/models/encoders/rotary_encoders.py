@@ -23,7 +23,6 @@ From LLaMA to EuroBERT:  every position sees all others   trained on masked word
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -74,7 +73,6 @@ from heedful.weights.names import Row
 from heedful.weights.ops import Fused, Pairs
 
 
-@dataclass(frozen=True, kw_only=True)
 class RoFormerConfig(BertConfig, vocab=50000, context=1536, head="mlm", pooler=False):
     """The sizes of the Chinese base model."""
 
@@ -121,7 +119,6 @@ ROFORMER = descend(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class NomicBertConfig(PlainConfig, vocab=30528, act="silu", norm_eps=1e-12, dropout=0.0, head="mlm"):
     head_dim: int = derived(lambda c: head_size(c.dim, c.heads))
     context: int = 2048
@@ -198,7 +195,6 @@ NOMIC_BERT = declare(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModernBertConfig(
     PlainConfig, vocab=50368, layers=22, hidden=derived(lambda c: 3 * c.dim // 2), dropout=0.0, head="mlm",
 ):  # fmt: skip
@@ -329,7 +325,6 @@ MODERNBERT = declare(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class EuroBertConfig(
     LlamaConfig, vocab=128256, dim=768, layers=12, heads=12, hidden=3072, context=8192, rope_base=250000.0,
     norm_eps=1e-5, head="mlm",

@@ -15,7 +15,6 @@ From BERT to BigBird:        blocks of tokens see few blocks   4096 positions
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from heedful.core.errors import ConfigError
@@ -43,7 +42,6 @@ from heedful.nn.head import ClassifyHead, NextHead, NoHead, Pooler, PretrainHead
 from heedful.weights.names import Row
 
 
-@dataclass(frozen=True, kw_only=True)
 class LongformerConfig(RobertaConfig, context=4096):
     windows: tuple[int, ...] = derived(lambda c: (512,) * c.layers)  # of each layer, to both sides together
     first: int = derived(lambda c: int(c.head == "classify"), minimum=0)  # tokens that see all
@@ -99,7 +97,6 @@ LONGFORMER = descend(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class BigBirdConfig(
     BertConfig, vocab=50358, context=4096, act="gelu_new",
     pooler=derived(lambda c: c.head not in ("pretrain", "next")),

@@ -7,7 +7,6 @@ From LSTM to GRU:  two gates instead of three, no cell
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from heedful.core.errors import ConfigError
@@ -19,7 +18,6 @@ from heedful.nn.head import ClassifyHead, Head, LMHead, NoHead, PooledTokens, Ta
 from heedful.nn.recurrent import GRU, LSTM, RNN, Recurrence
 
 
-@dataclass(frozen=True, kw_only=True)
 class RecurrentConfig(Config, vocab=33278, layers=2):
     dim: int = 650  # of each layer's state
     table_dim: int = derived(lambda c: c.dim)

@@ -10,8 +10,6 @@ From rnnsearch to luong:    look with h_t, not h_{t−1}   deep LSTMs   dot prod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError
 from heedful.models.base import Config, Seq2Seq, derived, from_zero
@@ -24,7 +22,6 @@ from heedful.nn.head import Head, LMHead, NoHead, choose_head
 from heedful.nn.recurrent import LSTM, Bidirectional, GatedUnit
 
 
-@dataclass(frozen=True, kw_only=True)
 class Seq2SeqConfig(Config, layers=4):
     vocab: int = 80000  # of the target
     source_vocab: int = derived(lambda c: c.vocab)
@@ -35,7 +32,6 @@ class Seq2SeqConfig(Config, layers=4):
     start_token: int = from_zero(0)  # what the decoder reads first
 
 
-@dataclass(frozen=True, kw_only=True)
 class RNNSearchConfig(Config, vocab=30000, dim=1000, layers=1):
     source_vocab: int = derived(lambda c: c.vocab)
     table_dim: int = 620
@@ -53,7 +49,6 @@ class RNNSearchConfig(Config, vocab=30000, dim=1000, layers=1):
 SCORES: dict[str, type[Score]] = {"dot": Dot, "general": General, "concat": Concat}
 
 
-@dataclass(frozen=True, kw_only=True)
 class LuongConfig(Seq2SeqConfig, vocab=50000, dropout=0.2):
     score: str = "general"
 

@@ -13,7 +13,6 @@ From Qwen3.5 to Next:  512 experts instead of one MLP, and one that reads all
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -51,7 +50,6 @@ from heedful.weights.names import Row
 from heedful.weights.ops import Concatenation, Fused, PerHead
 
 
-@dataclass(frozen=True, kw_only=True)
 class OlmoHybridConfig(Olmo2Config, dim=3840, heads=30, context=65536):
     attend_at: tuple[int, ...] = derived(lambda c: tuple(range(3, c.layers, 4)) or (c.layers - 1,))
     delta_heads: int = derived(lambda c: c.heads)  # of the layers that remember
@@ -176,7 +174,6 @@ OLMO_HYBRID = descend(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class Qwen35Config(
     PartialRotaryConfig, vocab=248320, heads=16, kv_heads=4, head_dim=256, hidden=12288, context=262144,
     rope_dim=derived(lambda c: c.head_dim // 4), rope_base=1e7,
@@ -194,7 +191,6 @@ class Qwen35Config(
         check_delta(self)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Qwen3NextConfig(Qwen35Config, vocab=151936, dim=2048, layers=48, kv_heads=2):
     hidden: int = 5632  # of layers without experts
     experts: int = 512

@@ -33,8 +33,6 @@ From the Transformer:  attention → decaying sums of keys and values   no posit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, derived
@@ -61,12 +59,10 @@ from heedful.weights.names import Row
 from heedful.weights.ops import Reshape
 
 
-@dataclass(frozen=True, kw_only=True)
 class LinearConfig(PlainConfig):
     """The sizes of GPT-2."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class GLAConfig(Config, vocab=32000, dim=1024, layers=24):
     heads: int = 4
     key_dim: int = derived(lambda c: head_size(c.dim, c.heads) // 2)  # of one head; values have dim / heads
@@ -77,7 +73,6 @@ class GLAConfig(Config, vocab=32000, dim=1024, layers=24):
     tied: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
 class BasedConfig(Config, vocab=50264, dim=1024, layers=27):
     heads: int = 16
     key_dim: int = 16  # of one linear head, before the Taylor series
@@ -159,7 +154,6 @@ BASED = declare(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class RetNetConfig(Config, vocab=50257, dim=2048, layers=24):
     heads: int = derived(lambda c: max(c.dim // 256, 1))
     value_dim: int = derived(lambda c: 2 * c.dim)  # of all heads together
@@ -193,7 +187,6 @@ RETNET = declare(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class RwkvConfig(Config, vocab=50277, dim=4096, layers=32):
     mix_dim: int = derived(lambda c: c.dim)  # channels of the time mixing
     hidden: int = derived(lambda c: 4 * c.dim)

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -50,7 +49,6 @@ def check_steps(step_min: float, step_max: float) -> None:
         raise ConfigError(f"must lie between 0 and step_max={step_max}", argument="step_min", value=step_min)
 
 
-@dataclass(frozen=True, kw_only=True)
 class S4Config(Config, vocab=50257, dim=768, layers=24):
     state: int = 64  # numbers each channel remembers
     step_min: float = 0.001  # Δ before training
@@ -79,7 +77,6 @@ S4_LM = declare(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class StateSpaceConfig(Config, vocab=50280, dim=768, layers=24):
     """What Mamba and Mamba-2 share."""
 
@@ -102,7 +99,6 @@ class StateSpaceConfig(Config, vocab=50280, dim=768, layers=24):
         check_steps(self.step_min, self.step_max)
 
 
-@dataclass(frozen=True, kw_only=True)
 class MambaConfig(StateSpaceConfig):
     rank: int = derived(lambda c: -(-c.dim // 16))  # of the matrix that makes Δ
 
@@ -115,7 +111,6 @@ def stack_state_spaces(c: StateSpaceConfig, ssm: Callable[[], Part]) -> LM:
     return LM(embed, Stack([Block(norm, ssm=ssm()) for _ in range(c.layers)], norm()), head)
 
 
-@dataclass(frozen=True, kw_only=True)
 class FalconMambaConfig(MambaConfig, vocab=65024, dim=4096, layers=64, tied=False):
     select_eps: float = 1e-6  # of the norms of Δ, B and C
 
@@ -228,7 +223,6 @@ FALCON_MAMBA = descend(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class Mamba2Config(StateSpaceConfig, vocab=50288, state=128):
     heads: int = derived(lambda c: max(c.hidden // 64, 1))
     head_dim: int = derived(lambda c: head_size(c.hidden, c.heads))

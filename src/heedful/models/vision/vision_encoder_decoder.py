@@ -9,7 +9,6 @@ GPT-2's decoder:       norms before each part, a cross-attention between the two
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import nn
@@ -33,7 +32,6 @@ from heedful.weights.ops import Fused, Reshape, Transposed
 DECODERS: dict[str, Literal["pre", "post"]] = {"trocr": "post", "gpt2": "pre"}
 
 
-@dataclass(frozen=True, kw_only=True)
 class VisionConfig(PlainConfig, vocab=50265, dim=1024, heads=16):
     """Fields without a prefix are the decoder's, which writes; the encoder's begin with `encoder_`."""
 

@@ -8,7 +8,6 @@ A BLOOM may also begin every sum with what the part reads (`apply_residual_conne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch.nn.functional as F
@@ -28,7 +27,6 @@ from heedful.weights.names import Row
 from heedful.weights.ops import Fused, PerHead
 
 
-@dataclass(frozen=True, kw_only=True)
 class ALiBiConfig(Config, vocab=250880, dim=1024, layers=24):
     heads: int = 16
     context: int = 2048  # trained on; distances have no end
@@ -37,12 +35,10 @@ class ALiBiConfig(Config, vocab=250880, dim=1024, layers=24):
     tied: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
 class BloomConfig(ALiBiConfig):
     normed_residual: bool = False  # whether a sum begins with what the part reads, not with its norm's input
 
 
-@dataclass(frozen=True, kw_only=True)
 class MPTConfig(ALiBiConfig, vocab=50432, dim=4096, layers=32, heads=32):
     clip: float | None = None  # of queries, keys and values
     score_scale: float | None = None  # None: 1/√K

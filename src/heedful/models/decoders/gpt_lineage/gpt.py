@@ -18,7 +18,6 @@ OPT 350m:  norms after each part instead of before   token vectors narrower than
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -38,18 +37,15 @@ from heedful.weights.names import Row
 from heedful.weights.ops import Fused, PerHead, Transposed
 
 
-@dataclass(frozen=True, kw_only=True)
 class GPTConfig(PlainConfig, vocab=40478, act="gelu_new"):
     context: int = 512
 
 
-@dataclass(frozen=True, kw_only=True)
 class GPT2Config(GPTConfig, vocab=50257, context=1024):
     scaled: bool = True  # scores, by 1/√K
     scaled_by_layer: bool = False  # scores of layer i by 1/i, too (Karamcheti et al. 2021, Mistral)
 
 
-@dataclass(frozen=True, kw_only=True)
 class GPT3Config(GPT2Config, dim=12288, layers=96, heads=96, context=2048):
     window: int = 256  # of every other layer; the paper gives no number
 
@@ -173,13 +169,11 @@ GPT3 = declare(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class GPTNeoConfig(GPT2Config, dim=2048, layers=24, heads=16, context=2048, dropout=0.0, scaled=False):
     window: int = 256  # how far a position sees in the layers that `near` lists
     near: tuple[int, ...] = derived(lambda c: tuple(range(1, c.layers, 2)))
 
 
-@dataclass(frozen=True, kw_only=True)
 class BigCodeConfig(
     GPT2Config, vocab=49152, dim=6144, layers=40, heads=48, context=8192, act="gelu_pytorch_tanh",
 ):  # fmt: skip
@@ -260,7 +254,6 @@ BIGCODE = descend(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class OPTConfig(Config, vocab=50272, dim=768, layers=12):
     table_dim: int = derived(lambda c: c.dim)  # of the token vectors
     heads: int = 12

@@ -13,7 +13,6 @@ From XGLM to BioGPT:  learned positions
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from heedful.models.base import LM, Config, derived
@@ -28,7 +27,6 @@ from heedful.nn.position import Learned, Sinusoidal
 from heedful.weights.names import Row
 
 
-@dataclass(frozen=True, kw_only=True)
 class XGLMConfig(Config, vocab=256008, dim=1024, layers=24):
     heads: int = 16
     hidden: int = derived(lambda c: 4 * c.dim)
@@ -39,12 +37,10 @@ class XGLMConfig(Config, vocab=256008, dim=1024, layers=24):
     tied: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
 class BioGPTConfig(XGLMConfig, vocab=42384, context=1024):
     """BioGPT's sizes."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CTRLConfig(Config, vocab=246534, dim=1280, layers=48):
     heads: int = 16
     hidden: int = 8192

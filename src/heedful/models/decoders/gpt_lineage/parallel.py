@@ -25,7 +25,6 @@ From GPT-3 to Falcon:  one key and value head for all, in the larger models for 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from heedful.core.checks import check_divides
@@ -44,7 +43,6 @@ from heedful.weights.names import Row
 from heedful.weights.ops import SAME, Each, Pairs, PerHead
 
 
-@dataclass(frozen=True, kw_only=True)
 class PalmConfig(Config, vocab=256000, dim=4096, layers=32):
     heads: int = 16
     head_dim: int = derived(lambda c: head_size(c.dim, c.heads))
@@ -82,7 +80,6 @@ PALM = declare(
 PARTS = 4  # of CodeGen's matrices
 
 
-@dataclass(frozen=True, kw_only=True)
 class GPTJConfig(
     PlainConfig, vocab=50400, dim=4096, layers=28, heads=16, act="gelu_new", dropout=0.0, tied=False,
 ):  # fmt: skip
@@ -93,7 +90,6 @@ class GPTJConfig(
         check_rope_dim(self.rope_dim, head_size(self.dim, self.heads))
 
 
-@dataclass(frozen=True, kw_only=True)
 class CodeGenConfig(GPTJConfig, vocab=51200, dim=1024, layers=20, rope_dim=32):
     def check(self) -> None:
         super().check()
@@ -160,7 +156,6 @@ CODEGEN = descend(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class NeoXConfig(PlainConfig, vocab=50432, dim=6144, layers=44, heads=64, dropout=0.0, tied=False):
     context: int = 2048
     rope_dim: int = derived(lambda c: head_size(c.dim, c.heads) // 4)  # entries of a head that are turned
@@ -239,7 +234,6 @@ NEOX = declare(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class FalconConfig(PlainConfig, vocab=65024, dim=4544, layers=32, heads=71, dropout=0.0):
     kv_heads: int = 1
     context: int = 2048

@@ -6,7 +6,6 @@ From V2 to V3:  softmax router → sigmoid router, balanced by a bias instead of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,7 +25,6 @@ from heedful.weights.names import Row
 from heedful.weights.ops import SAME, Pairs, Stacked
 
 
-@dataclass(frozen=True, kw_only=True)
 class DeepSeekV2Config(
     PlainConfig, vocab=102400, dim=5120, layers=60, heads=128, act="silu", norm_eps=1e-6, tied=False,
 ):  # fmt: skip
@@ -68,7 +66,6 @@ class DeepSeekV2Config(
         return float((self.head_dim + self.rope_dim) ** -0.5 * gain**2)
 
 
-@dataclass(frozen=True, kw_only=True)
 class DeepSeekV3Config(
     DeepSeekV2Config, vocab=129280, dim=7168, layers=61, hidden=18432, dense=from_zero(3), experts=256,
     active=8, shared=1, expert_hidden=2048, groups_kept=4, route_scale=2.5, normalise=True,

@@ -12,8 +12,6 @@ From LLaMA to DiffLlama:  two softmaxes and their difference in the place of one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM
 from heedful.models.decoders.llama_lineage.llama import LLAMA, NAMES, LlamaConfig, llama, published_names
@@ -21,7 +19,6 @@ from heedful.models.family import descend, published_heads
 from heedful.nn.attention.differential import DifferentialAttention
 
 
-@dataclass(frozen=True, kw_only=True)
 class DiffLlamaConfig(LlamaConfig, dim=2048, layers=16, hidden=8192, norm_eps=1e-5):
     def check(self) -> None:
         super().check()

@@ -10,7 +10,6 @@ From Gemma 2 to VaultGemma:  no norms after the parts   trained with differentia
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from heedful.core.errors import ConfigError
@@ -27,7 +26,6 @@ from heedful.weights.names import Row
 from heedful.weights.ops import MinusOne
 
 
-@dataclass(frozen=True, kw_only=True)
 class GemmaConfig(
     DecoderConfig, vocab=256000, dim=3072, layers=28, heads=16, head_dim=256, hidden=24576, context=8192,
     act="gelu_pytorch_tanh", tied=True,
@@ -35,7 +33,6 @@ class GemmaConfig(
     bias: bool = False  # of the attention's matrices
 
 
-@dataclass(frozen=True, kw_only=True)
 class Gemma2Config(GemmaConfig, dim=2304, layers=26, heads=8, kv_heads=4, hidden=9216):
     score_dim: int = derived(lambda c: c.head_dim)  # scores are divided by its root
     window: int = 4096  # how far a position sees in the layers that `local` lists
@@ -50,7 +47,6 @@ class Gemma2Config(GemmaConfig, dim=2304, layers=26, heads=8, kv_heads=4, hidden
                 raise ConfigError(f"{name}=0 would leave nothing", hint="give a number above 0, or None")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Gemma3Config(
     Gemma2Config, vocab=262144, context=131072, rope_base=1000000.0, softcap=None, logit_softcap=None,
 ):  # fmt: skip

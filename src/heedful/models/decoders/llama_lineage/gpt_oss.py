@@ -6,7 +6,6 @@ From Mixtral:  a sink next to the keys of every head   every other layer sees a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from heedful.models.base import LM, derived
@@ -23,7 +22,6 @@ from heedful.weights.ops import Alternating, Transposed
 YARN = YarnScaling(32.0, 4096, truncate=False)
 
 
-@dataclass(frozen=True, kw_only=True)
 class GPTOSSConfig(
     DecoderConfig, vocab=201088, dim=2880, layers=36, heads=64, kv_heads=8, head_dim=64, context=131072,
     rope_base=150000.0, rope_scaling=YARN, norm_eps=1e-5,

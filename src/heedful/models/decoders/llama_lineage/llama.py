@@ -13,7 +13,6 @@ From Mistral to Mixtral:  eight MLPs in each layer, of which two read each token
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -38,7 +37,6 @@ from heedful.weights.ops import Pairs, Stacked
 LAYER_LISTS = {"local", "unrotated", "dense"}  # fields of descendants that list layers
 
 
-@dataclass(frozen=True, kw_only=True)
 class DecoderConfig(
     PlainConfig, vocab=32000, dim=4096, layers=32, heads=32, act="silu", norm_eps=1e-6, tied=False,
 ):  # fmt: skip
@@ -63,7 +61,6 @@ class DecoderConfig(
         return fields.get("window") if layer in fields.get("local", (layer,)) else None
 
 
-@dataclass(frozen=True, kw_only=True)
 class PartialRotaryConfig(DecoderConfig):
     """A decoder whose heads are turned in part."""
 
@@ -74,13 +71,11 @@ class PartialRotaryConfig(DecoderConfig):
         check_rope_dim(self.rope_dim, self.head_dim)
 
 
-@dataclass(frozen=True, kw_only=True)
 class LlamaConfig(DecoderConfig):
     bias: bool = False  # of the attention's matrices
     ffn_bias: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class MistralConfig(DecoderConfig):
     window: int | None = None  # how far a position sees; None: everything before it
 
@@ -198,7 +193,6 @@ MISTRAL = descend(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class MixtralConfig(
     MistralConfig, kv_heads=8, hidden=14336, context=32768, rope_base=1000000.0, norm_eps=1e-5,
 ):  # fmt: skip

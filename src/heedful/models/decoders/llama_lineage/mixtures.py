@@ -13,7 +13,6 @@ From dots.llm1 to GLM-4.5:  rotary in half of each head   biases on queries, key
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from heedful.core.checks import check_integer
@@ -37,7 +36,6 @@ from heedful.weights.names import Row
 from heedful.weights.ops import Stacked
 
 
-@dataclass(frozen=True, kw_only=True)
 class GLM4MoEConfig(PartialRotaryConfig):
     vocab: int = 151552
     dim: int = 5120
@@ -69,7 +67,6 @@ class GLM4MoEConfig(PartialRotaryConfig):
         check_integer("dense_layers", self.dense_layers, 0, self.layers, ConfigError)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Dots1Config(GLM4MoEConfig):
     vocab: int = 152064
     dim: int = 4096

@@ -13,7 +13,6 @@ From Qwen3 to EXAONE:   norms after the parts   the layers with positions see a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -44,29 +43,24 @@ from heedful.weights.names import Row
 YARN = YarnScaling(8.0, 8192)
 
 
-@dataclass(frozen=True, kw_only=True)
 class OlmoConfig(DecoderConfig, vocab=50304, hidden=11008, norm_eps=1e-5):
     bias: bool = False  # of the attention's matrices
 
 
-@dataclass(frozen=True, kw_only=True)
 class Olmo1Config(OlmoConfig):
     clip: float | None = None  # of queries, keys and values
 
 
-@dataclass(frozen=True, kw_only=True)
 class Olmo2Config(OlmoConfig, vocab=100352, context=4096, rope_base=500000.0, norm_eps=1e-6):
     """The sizes of OLMo 2 7B."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Olmo3Config(Olmo2Config, vocab=100278, context=65536):
     window: int = 4096  # how far a position sees in the layers that `local` lists
     local: tuple[int, ...] = derived(lambda c: tuple(i for i in range(c.layers) if (i + 1) % 4))
     local_rope_base: float = derived(lambda c: c.rope_base)
 
 
-@dataclass(frozen=True, kw_only=True)
 class OlmoeConfig(OlmoConfig, dim=2048, layers=16, heads=16, hidden=1024, context=4096):
     experts: int = 64
     active: int = 8  # experts per token
@@ -149,7 +143,6 @@ OLMOE = descend(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class SmolLM3Config(
     LlamaConfig, vocab=128256, dim=2048, layers=36, heads=16, kv_heads=4, hidden=11008, context=65536,
     rope_base=5000000.0, tied=True,
@@ -157,7 +150,6 @@ class SmolLM3Config(
     unrotated: tuple[int, ...] = derived(lambda c: tuple(range(3, c.layers, 4)))  # no rotary positions
 
 
-@dataclass(frozen=True, kw_only=True)
 class Exaone4Config(
     DecoderConfig, vocab=102400, dim=5120, layers=64, heads=40, kv_heads=8, head_dim=128, hidden=27392,
     context=131072, rope_base=1e6, norm_eps=1e-5,

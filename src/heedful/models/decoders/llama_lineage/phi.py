@@ -13,7 +13,6 @@ expert with its near rivals alone, and why the second weight does not shrink bec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -41,7 +40,6 @@ from heedful.weights.names import Row
 from heedful.weights.ops import Fused
 
 
-@dataclass(frozen=True, kw_only=True)
 class PhiConfig(
     PartialRotaryConfig, vocab=51200, dim=2048, layers=24, hidden=derived(lambda c: 4 * c.dim),
     act="gelu_new", norm_eps=1e-5,
@@ -49,7 +47,6 @@ class PhiConfig(
     """The sizes of Phi-1."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Phi3Config(
     PartialRotaryConfig, vocab=32064, dim=3072, hidden=8192, context=4096,
     rope_dim=derived(lambda c: c.head_dim), norm_eps=1e-5,
@@ -139,7 +136,6 @@ PHI3 = descend(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class PhiMoEConfig(MixtralConfig, vocab=32064, hidden=6400, context=131072, rope_base=10000.0, experts=16):
     jitter: float = 0.01  # how far from the best score an expert is still a rival, halved
     bias: bool = False  # of the attention's matrices

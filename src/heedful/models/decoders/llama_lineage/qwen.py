@@ -7,7 +7,6 @@ From Qwen2 to 3:    no biases   queries and keys normalised, each head alone
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,13 +31,11 @@ from heedful.weights.names import Row
 from heedful.weights.ops import Reshape, Stacked
 
 
-@dataclass(frozen=True, kw_only=True)
 class Qwen2Config(DecoderConfig, vocab=151936, context=32768, rope_base=1000000.0):
     window: int | None = None  # how far a position sees in the layers that `local` lists; None: everywhere
     local: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
 class Qwen3Config(Qwen2Config, head_dim=128, context=40960):
     bias: bool = False  # of the attention's matrices, the output's too
 
@@ -121,7 +118,6 @@ QWEN3 = descend(
 # From Qwen3:      the same, without the one that reads all
 
 
-@dataclass(frozen=True, kw_only=True)
 class Qwen2MoEConfig(Qwen2Config, dim=2048, layers=24, heads=16):
     hidden: int = 5632  # of layers without experts
     bias: bool = True  # of queries, keys and values
@@ -133,7 +129,6 @@ class Qwen2MoEConfig(Qwen2Config, dim=2048, layers=24, heads=16):
     dense: tuple[int, ...] = ()  # layers without experts
 
 
-@dataclass(frozen=True, kw_only=True)
 class Qwen3MoEConfig(Qwen3Config, dim=2048, layers=48, kv_heads=4, hidden=6144):
     experts: int = 128
     active: int = 8

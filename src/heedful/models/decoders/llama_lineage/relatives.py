@@ -35,7 +35,6 @@ From it to GLM-4-0414:  norms after the parts, too
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -66,7 +65,6 @@ from heedful.weights.names import Row
 from heedful.weights.ops import Fused, MinusOne, PerHead, Stacked
 
 
-@dataclass(frozen=True, kw_only=True)
 class ArceeConfig(
     LlamaConfig, dim=2560, layers=36, heads=20, hidden=18432, vocab=128004, context=65536, act="relu2",
     norm_eps=1e-5,
@@ -74,12 +72,10 @@ class ArceeConfig(
     """The sizes of AFM-4.5B, but for its key heads."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class MinistralConfig(MistralConfig):
     local: tuple[int, ...] = derived(lambda c: tuple(range(c.layers)))  # layers with the window
 
 
-@dataclass(frozen=True, kw_only=True)
 class SeedOSSConfig(
     LlamaConfig, vocab=155136, dim=5120, layers=64, heads=80, kv_heads=8, head_dim=128, hidden=27648,
     context=524288, rope_base=1e7,
@@ -88,7 +84,6 @@ class SeedOSSConfig(
     out_bias: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class GraniteConfig(LlamaConfig, vocab=49155, context=4096, norm_eps=1e-5, tied=True):
     embed_scale: float = 12.0
     score_scale: float = 0.0078125
@@ -96,7 +91,6 @@ class GraniteConfig(LlamaConfig, vocab=49155, context=4096, norm_eps=1e-5, tied=
     logit_divisor: float = 16.0
 
 
-@dataclass(frozen=True, kw_only=True)
 class NemotronConfig(
     PartialRotaryConfig, vocab=256000, dim=3072, heads=24, hidden=9216, context=4096, act="relu2",
     norm_eps=1e-5,
@@ -105,7 +99,6 @@ class NemotronConfig(
     ffn_bias: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class HeliumConfig(LlamaConfig):
     vocab: int = 48000
     dim: int = 2560
@@ -121,7 +114,6 @@ class HeliumConfig(LlamaConfig):
 CWM_SCALING = Llama3Scaling(16.0)
 
 
-@dataclass(frozen=True, kw_only=True)
 class CWMConfig(MistralConfig):
     vocab: int = 128256
     dim: int = 6144
@@ -138,7 +130,6 @@ class CWMConfig(MistralConfig):
     norm_eps: float = 1e-5
 
 
-@dataclass(frozen=True, kw_only=True)
 class PersimmonConfig(PartialRotaryConfig):
     vocab: int = 262144
     layers: int = 36
@@ -295,7 +286,6 @@ PERSIMMON = descend(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class StarCoder2Config(
     DecoderConfig, vocab=49152, dim=3072, layers=30, heads=24, kv_heads=2,
     hidden=derived(lambda c: 4 * c.dim), context=16384, act="gelu_pytorch_tanh", rope_base=1e6,
@@ -335,7 +325,6 @@ STARCODER2 = descend(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class StableLMConfig(
     PartialRotaryConfig, vocab=50304, dim=2560, hidden=6912, context=4096,
     rope_dim=derived(lambda c: c.head_dim // 4), norm_eps=1e-5,
@@ -396,7 +385,6 @@ STABLELM = descend(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class CohereConfig(
     DecoderConfig, vocab=256000, dim=8192, layers=40, heads=64, hidden=22528, context=131072, rope_base=8e6,
     norm_eps=1e-5, tied=True,
@@ -406,7 +394,6 @@ class CohereConfig(
     logit_scale: float = 0.0625
 
 
-@dataclass(frozen=True, kw_only=True)
 class Cohere2Config(
     CohereConfig, dim=4096, layers=32, heads=32, hidden=14336, context=8192, rope_base=50000.0,
     logit_scale=0.25,
@@ -471,7 +458,6 @@ COHERE2 = descend(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class GLMConfig(
     PartialRotaryConfig, vocab=151552, layers=40, kv_heads=2, head_dim=128, hidden=13696, context=131072,
     norm_eps=1.5625e-7,
@@ -480,7 +466,6 @@ class GLMConfig(
     out_bias: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class GLM4Config(GLMConfig, context=32768, norm_eps=1e-5):
     """The sizes of GLM-4-9B-0414."""
 

@@ -223,14 +223,19 @@ DECODER_KEYS = {**KEYS, "is_decoder": "causal"}  # of families that may be decod
 DECODER_REQUIRE = {key: allowed for key, allowed in REQUIRE.items() if key != "is_decoder"}
 
 
-def infer_bert(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
-    """Old files hold more than their class reads: a pooler, or also the sentence head."""
+def infer_bert(
+    names: set[str],
+    values: dict[str, Any],
+    order: str = "cls.seq_relationship.",
+    pooler: str = "pooler.dense.",
+) -> dict[str, Any]:
+    """Old files hold more than their class reads: a pooler, or also the head that `order` names."""
     has = lambda word: any(word in name for name in names)
     head = values["head"]
-    if head in ("none", "mlm") and has("cls.predictions."):
-        head = "pretrain" if has("cls.seq_relationship.") else "mlm"
+    if head in ("none", "mlm") and has("predictions."):
+        head = "pretrain" if has(order) else "mlm"
     reads = head in ("pretrain", "next", "classify")
-    return {"head": head, "pooler": has("pooler.dense.") and not reads} if names else {}
+    return {"head": head, "pooler": has(pooler) and not reads} if names else {}
 
 
 def infer_pooler(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
@@ -244,7 +249,6 @@ def read_offset(hf_config: dict[str, Any]) -> dict[str, Any]:
 
 
 LARGE: dict[str, Any] = dict(dim=1024, layers=24, heads=16)
-TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
 
 BERT = declare(
     "bert", BertConfig, bert, names=bert_names, keys=DECODER_KEYS,

@@ -19,7 +19,7 @@ Its objective, words predicted in a permuted order, is not built here: ours trai
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import torch.nn.functional as F
 from torch import nn
@@ -33,6 +33,7 @@ from heedful.models.encoders.bert import (
     RobertaConfig,
     backbone_names,
     bert_encoder,
+    infer_bert,
     out_names,
     qkv_names,
     roberta_head,
@@ -112,16 +113,6 @@ def albert_names(c: AlbertConfig) -> list[Row]:
     return rows
 
 
-def infer_albert(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
-    """Old files hold more than their class reads: a pooler, or the order head next to the masked words'."""
-    has = lambda start: any(name.startswith(start) for name in names)
-    head = values["head"]
-    if head in ("none", "mlm") and has("predictions."):
-        head = "pretrain" if has("sop_classifier.") else "mlm"
-    reads = head in ("pretrain", "classify")
-    return {"head": head, "pooler": (has("albert.pooler.") or has("pooler.")) and not reads} if names else {}
-
-
 ALBERT = declare(
     "albert", AlbertConfig, albert, names=albert_names,
     keys={
@@ -131,7 +122,7 @@ ALBERT = declare(
     tiny=dict(table_dim=16, layers=3, groups=2, inner=2, hidden=48), objective="masked", prefix="albert",
     absent={"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
     heads={"pretrain": "AlbertForPreTraining"} | published_heads("Albert", words="mlm"), require=REQUIRE,
-    infer=infer_albert,
+    infer=partial(infer_bert, order="sop_classifier.", pooler="pooler."),
      paper="Lan et al. 2020, arXiv 1909.11942",
 )  # fmt: skip
 

@@ -185,11 +185,6 @@ def infer_deberta(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
-COPIES = {
-    "cls.predictions.decoder.weight": "deberta.embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-}
 # The released files keep an unused table of positions, and v3's the discriminator that trained it.
 DROP = ("*embeddings.position_embeddings.weight", "mask_predictions.*")
 READS = {

@@ -121,9 +121,6 @@ KEYS = {
     "resid_pdrop": "dropout", "attn_pdrop": "dropout", "embd_pdrop": "dropout",
 }  # fmt: skip
 
-
-TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
-
 GPT = declare(
     "gpt", GPTConfig, gpt, names=GPT_NAMES, keys=KEYS, without=("act", "hidden"), presets={"gpt": {}},
     prefix="transformer", model_types=("openai-gpt",), reads={"afn": "str"}, absent={"afn": "gelu"},

@@ -221,9 +221,18 @@ def test_digits_asked_for_decide_what_is_near_enough() -> None:
 def test_hints_go_from_the_numbers_to_the_answer() -> None:
     question = new_problem("cat-sat", "alice").questions[1]
     asked, numbers, answer = hint_lines(question, new_problem("cat-sat", "alice").questions)
-    assert asked.startswith("Which numbers belong into s / √d_k?")
+    assert asked.startswith("Which numbers go into s / √d_k?")
     assert "√(2)" in numbers
     assert read_numbers(answer) is not None
+
+
+def test_a_hint_to_numbers_side_by_side_says_how_each_is_worked() -> None:
+    question = new_problem("cat-sat", "alice").questions[0]
+    assert hint_lines(question)[1].startswith("These side by side: [0 1]·[1 0], [0 1]·[1 0], [0 1]·[1 1]")
+    for name in NAMES:
+        for question in new_problem(name, "alice").questions:
+            numbers = any(letter.isdigit() for letter in hint_lines(question)[1])
+            assert numbers == (question.line.operands is not None), (name, question.prompt)
 
 
 def test_a_wrong_name_or_seed_is_one_clear_line() -> None:

@@ -202,10 +202,16 @@ def hint_lines(question: NumberQuestion, questions: Sequence[NumberQuestion] = (
     number_of = {other.line: other.number for other in questions}
     before = dict.fromkeys(str(number_of[one]) for one in lines_in(line.operands) if one in number_of)
     use = f"your answer{'s' * (len(before) > 1)} {', '.join(before)}" if before else "the given values"
-    ask = f"Which numbers belong into {strip_quotes(line.formula)}? Look at {use}."
-    if line.operands is None or is_arrangement(line.operands):
-        return [ask, "It is put together from what was worked out or given before.", style.value(line.value)]
-    return [ask, style.tree(line.operands), style.value(line.value)]
+    ask = f"Which numbers go into {strip_quotes(line.formula)}? Look at {use}."
+    if line.operands is None:
+        numbers = "Nothing is computed here: the formula says what it is."
+    elif is_arrangement(line.operands):  # lines side by side: how each of them is worked
+        entries = line.operands.args if isinstance(line.operands, Operation) else (line.operands,)
+        steps = [one.operands for one in entries if isinstance(one, Line) and one.operands is not None]
+        numbers = "These side by side: " + ", ".join(map(style.tree, steps or entries))
+    else:
+        numbers = style.tree(line.operands)
+    return [ask, numbers, style.value(line.value)]
 
 
 def is_passed(grade: SheetGrade) -> bool:

@@ -40,11 +40,11 @@ and compares. It looks for data in the folder that `HEED_DATA` names.
 """
 
 
-def hardware() -> str:
-    """Return the machine in a few words."""
+def hardware(device: str = "cuda") -> str:
+    """Return the machine in a few words: its GPU, or its processor without one or for another device."""
     import torch
 
-    if torch.cuda.is_available():
+    if device.startswith("cuda") and torch.cuda.is_available():
         return torch.cuda.get_device_name()
     about = Path("/proc/cpuinfo")
     processor = re.search(r"model name\s*:\s*(.+)", about.read_text()) if about.is_file() else None
@@ -83,19 +83,16 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def named_rows(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows of a file by name: the file's, with a number where it has several."""
+    rows = read_rows(path)
+    names = [path.stem] if len(rows) == 1 else [f"{path.stem}:{n}" for n in range(1, len(rows) + 1)]
+    return dict(zip(names, rows, strict=True))
+
+
 def rows_by_name(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return every row of a folder by its name: the file's, with a number where there are several."""
-    by_name: dict[str, dict[str, Any]] = {}
-    for path in sorted(folder.glob("*.json")):
-        rows = read_rows(path)
-        for number, one in enumerate(rows, 1):
-            by_name[row_name(path, number, len(rows))] = one
-    return by_name
-
-
-def row_name(path: Path, number: int, count: int) -> str:
-    """Return the name of row `number` of `count` in a file."""
-    return path.stem if count == 1 else f"{path.stem}:{number}"
+    """Return every row of a folder by its name."""
+    return {name: row for path in sorted(folder.glob("*.json")) for name, row in named_rows(path).items()}
 
 
 def page(folder: Path) -> str:
@@ -106,9 +103,9 @@ def page(folder: Path) -> str:
         parts.append(
             "| row | what | here | published | seed | hardware | date |\n|---|---|---|---|---|---|---|"
         )
-        rows = read_rows(path)
-        for number, r in enumerate(rows, 1):
-            mark = f"`{row_name(path, number, len(rows))}`{' ✓' if r.get('check') else ''}"
+        rows = named_rows(path)
+        for name, r in rows.items():
+            mark = f"`{name}`{' ✓' if r.get('check') else ''}"
             source = f" ({r['source']})" if r["source"] else ""
             published = "–" if r["published"] is None else format_figure(r["published"])
             cells = (
@@ -116,8 +113,8 @@ def page(folder: Path) -> str:
                 r["date"],
             )  # fmt: skip
             parts.append("| " + " | ".join(cell(c) for c in cells) + " |")
-        commands = dict.fromkeys(str(r["command"]) for r in rows if r["command"])
-        hashes = dict.fromkeys(str(r["data_sha256"]) for r in rows if r["data_sha256"])
+        commands = dict.fromkeys(str(r["command"]) for r in rows.values() if r["command"])
+        hashes = dict.fromkeys(str(r["data_sha256"]) for r in rows.values() if r["data_sha256"])
         parts.append("\n```\n" + "\n".join(commands) + "\n```\n")
         if hashes:
             parts.append("Data, SHA-256: " + ", ".join(f"`{h[:16]}…`" for h in hashes) + "\n")

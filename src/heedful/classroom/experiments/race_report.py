@@ -51,14 +51,9 @@ def system_table(
     return panels.table(title, rows, list(systems), columns, axes=("system", ""))
 
 
-def slope_text(fit: Values) -> str:
+def slope_text(fit: Values, form: str = ".2f") -> str:
     """Return a slope with its interval: 1.93 [1.89, 1.97]."""
-    return f"{fit['slope']:.2f} [{fit['low']:.2f}, {fit['high']:.2f}]"
-
-
-def rate_text(fit: Values) -> str:
-    """Return a rate with its interval, to three digits."""
-    return f"{fit['slope']:+.3f} [{fit['low']:+.3f}, {fit['high']:+.3f}]"
+    return f"{fit['slope']:{form}} [{fit['low']:{form}}, {fit['high']:{form}}]"
 
 
 def size_section(sizes: Values) -> Section:
@@ -190,6 +185,7 @@ def position_section(measured: Values) -> Section:
 
 def gradient_section(measured: Values, gains: Sequence[Values]) -> Section:
     """Return gradients over distance with their rates, and the RNN whose gradients explode."""
+    rate_text = lambda rate: slope_text(rate, "+.3f")
     rows = [[rate_text(v["trained"]["rate"]), rate_text(v["untrained"]["rate"])] for v in measured.values()]
     distances = list(range(min(len(v["trained"]["norms"]) for v in measured.values())))
     logs = lambda norms: np.log10(np.array([n[: len(distances)] for n in norms]))

@@ -5,14 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from heedful.classroom.figures.figure import Figure
 from heedful.classroom.figures.panels import Panel
@@ -99,13 +95,6 @@ class Report:
             write_text(folder / "report.json", json.dumps(self.to_json(), allow_nan=False))
             write_text(folder / "report.html", self.to_html())
         return folder / "report.html"
-
-
-def machine_name(device: torch.device) -> str:
-    """Return what a comparison ran on: the GPU, or the processor and its cores."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
 
 
 def table_cells(table: Panel) -> tuple[list[str], list[list[str]]]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from heedful.classroom.experiments.ledger import hardware
 from heedful.classroom.experiments.loss_surface import (
     FLOPS_PER_PARAMETER_AND_TOKEN,
     ScalePoint,
@@ -26,7 +27,7 @@ from heedful.classroom.experiments.loss_surface import (
     prediction_errors,
 )
 from heedful.classroom.experiments.measurement_store import Comparison, Measurement
-from heedful.classroom.experiments.report import Report, Section, machine_name
+from heedful.classroom.experiments.report import Report, Section
 from heedful.classroom.experiments.systems import shared_tokenizer
 from heedful.classroom.experiments.translation_data import find_texts
 from heedful.classroom.figures import panels
@@ -207,7 +208,8 @@ class ScaleSweep(Comparison):
         s = self.settings
         about = {
             "text": self.text_name, "family": s.family,
-            "tokenizer": f"{s.tokenizer}, {len(self.tokenizer)} tokens", "machine": machine_name(self.device),
+            "tokenizer": f"{s.tokenizer}, {len(self.tokenizer)} tokens",
+            "machine": hardware(self.device.type),
         }  # fmt: skip
         sections = scale_sections(self.points, self.fits, self.predictions, self.held_out, self.budget)
         return Report("Loss by size, data and compute", command, about, sections if self.points else [])

@@ -13,10 +13,11 @@ import torch
 
 from heedful.classroom.experiments.gradient_flow import exploding_rates, fit_rate, loss_gradient_by_distance
 from heedful.classroom.experiments.layer_times import measure_generation, measure_layer_times, measure_step
+from heedful.classroom.experiments.ledger import hardware
 from heedful.classroom.experiments.measurement_store import Comparison, Measurement
 from heedful.classroom.experiments.race_report import race_sections
 from heedful.classroom.experiments.recall_tasks import VOCAB, score_task, task_batches
-from heedful.classroom.experiments.report import Report, machine_name
+from heedful.classroom.experiments.report import Report
 from heedful.classroom.experiments.systems import (
     SYSTEMS,
     SizedSystem,
@@ -80,7 +81,7 @@ class Race(Comparison):
         about = {
             "text": self.text_name, "tokenizer": f"{s.tokenizer}, {len(self.tokenizer)} tokens",
             "parameters": f"about {s.parameters:,}", "tokens": f"{s.steps * s.batch * s.length:,}",
-            "machine": machine_name(self.device),
+            "machine": hardware(self.device.type),
         }  # fmt: skip
         title = "RNNs, Transformers and what came after, side by side"
         return Report(title, command, about, race_sections(self.store))

@@ -11,9 +11,10 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from heedful.classroom.experiments.ledger import hardware
 from heedful.classroom.experiments.measurement_store import Comparison, Measurement, MeasurementStore
 from heedful.classroom.experiments.race_report import measurements_of
-from heedful.classroom.experiments.report import Report, Section, machine_name
+from heedful.classroom.experiments.report import Report, Section
 from heedful.classroom.experiments.systems import (
     TRANSLATORS,
     SizedSystem,
@@ -168,7 +169,7 @@ class TranslationRace(Comparison):
             "pairs": self.pairs_name, "trained on": f"up to {s.train_words} words",
             "joined": f"1 to {s.max_joined} consecutive pairs, tested on 1 to {s.test_joined}",
             "steps": f"{s.steps:,} of {s.batch} pairs",
-            "machine": machine_name(self.device),
+            "machine": hardware(self.device.type),
         }  # fmt: skip
         return Report("Translators side by side", command, about, translation_sections(self.store))
 

@@ -20,7 +20,14 @@ from heedful.decode.engines.numba_stepper import plain_dtype
 from heedful.kernels.cpu import activations as A
 from heedful.kernels.cpu import rows as R
 from heedful.kernels.cpu.block_tensor import SIZES, BlockTensor
-from heedful.kernels.cpu.blocks import GROUP, dot_kernel, tile_kernel, values_kernel
+from heedful.kernels.cpu.blocks import (
+    GROUP,
+    RECORD,
+    dot_kernel,
+    stripe_kernel,
+    tile_kernel,
+    values_kernel,
+)  # fmt: skip
 from heedful.kernels.cpu.team import SHARED, Team
 from heedful.models.base import LM
 from heedful.nn.adapt import KeptHeads
@@ -67,7 +74,7 @@ class Program:
     copies: bool = False  # whether there are copies of weights, which may change
     slopes: Tensor | None = None  # the distances' weights, a head each
     layers: int = 0  # attentions so far: each has a cache
-    # What ROUND made last in each form: the place it is from, its groups' size, and whether it is in tiles.
+    # What ROUND made last, of floats and rounded: the place it is from, its groups' size, whether in records.
     rounded: dict[bool, tuple[int, int, bool]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,8 +89,10 @@ class Program:
         together = max((len(p.norm_names) for p in parts if type(p) is ParallelBlock), default=1)
         self.normed = [self.reserve(model.config.dim) for _ in range(together)]
         self.hidden = self.reserve(max(hidden, default=0))
-        groups = min((p.group for p in parts if isinstance(p, Int4Linear)), default=GROUP)
-        self.gain = self.reserve(2 * -(-self.widest // min(groups, GROUP)))
+        group = min([GROUP, *(p.group for p in parts if isinstance(p, Int4Linear))])
+        # Of a rounded row: records of groups, or numbers of 16 bits with gains and sums (rows.py:round_row).
+        sizes = RECORD * -(-self.widest // GROUP), 2 * (self.widest + 1) + 8 * -(-self.widest // group)
+        self.rounded_bytes = -(-max(sizes) // 64) * 64
         self.q, self.k, self.v, self.heads = (self.reserve(width) for width in widths)
         x = self.embed(model.embed)
         if type(model.blocks.bias) is ALiBi:
@@ -164,14 +173,15 @@ class Program:
         elif weight.dtype in SHORT_FLOATS:
             kind = SHORT_FLOATS[weight.dtype]
         if stored is not weight or type(part) is nn.Linear or type(part) is nn.Embedding:
-            columns, (block, block_bytes) = weight.shape[1], SIZES[kind]
+            columns, block = weight.shape[1], SIZES[kind][0]
             fields = {"kind": KINDS.get(kind, R.BLOCKS), "weight": self.address(stored, stored.dtype)}
             if columns % block == 0:
-                blocks = columns // block
-                fields |= {"row_bytes": blocks * block_bytes, "row_blocks": blocks}
+                fields |= {"row_bytes": stored.shape[1] * stored.itemsize, "row_blocks": columns // block}
                 fields |= {"group": 0 if kind in KINDS else GROUP}
                 if table and kind != "F32":
                     fields["kernel"] = values_kernel(kind)
+                elif kind not in KINDS:
+                    fields["kernel"] = stripe_kernel(kind)
                 elif not table:
                     fields |= self.kernels(kind)
             elif kind != "F32":
@@ -189,9 +199,9 @@ class Program:
         return fields | {"scale": self.address(part.scale)}
 
     def kernels(self, kind: str) -> dict[str, int]:
-        """Return the addresses of the code that multiplies with a format: one vector, and several or many."""
+        """Return the addresses of the code that multiplies with rows: one vector, and several or many."""
         if self.tiles:
-            return {"kernel": dot_kernel(kind), "tile": tile_kernel(kind)}
+            return {"kernel": dot_kernel(kind), "tile": (stripe_kernel if kind == "I8" else tile_kernel)(kind)}
         return {"kernel": dot_kernel(kind), "several": dot_kernel(kind, R.SEVERAL_VECTORS)}
 
     def linear(self, source: int, *products: Product, scale: float = 1.0) -> None:
@@ -204,15 +214,14 @@ class Program:
             mode, act = how or (R.SET, A.NONE)
             bias = 0 if part.bias is None else self.table(part.bias)
             line = self.matrix(part) | {"in": part.in_features, "out": part.out_features, "from": source}
-            lines.append(line | {"bias": bias, "gain": self.gain, "to": to, "mode": mode, "act": act})
-            lines[-1]["head"] = is_head
+            lines.append(line | {"bias": bias, "to": to, "mode": mode, "act": act, "head": is_head})
             tile += part.weight.blocks.nbytes if isinstance(part.weight, BlockTensor) else part.weight.nbytes
-            group, in_tiles = line.get("group", 0), "tile" in line
+            group, in_tiles, records = line.get("group", 0), "tile" in line, "kernel" in line
             # unless this vector was rounded just before, or is read as it is
-            if (group or in_tiles) and self.rounded.get(group > 0) != (source, group, in_tiles):
-                rounds = {"from": source, "in": part.in_features, "gain": self.gain, "group": group}
+            if (group or in_tiles) and self.rounded.get(group > 0) != (source, group, records):
+                rounds = {"from": source, "in": part.in_features, "group": group, "kernel": records}
                 self.emit(R.ROUND, tile=in_tiles, head=is_head, **rounds)
-                self.rounded[group > 0] = source, group, in_tiles
+                self.rounded[group > 0] = source, group, records
         most = MAX_PIECES if self.tiles else MANY_ROWS_PIECES
         pieces = min(tile // PIECE_BYTES, most, *(line["out"] // MIN_PIECE_ROWS for line in lines))
         for i, line in enumerate(lines):
@@ -319,21 +328,16 @@ class RowProgram:
         listing = self.listing
         self.code, self.reals = np.array(listing.code, np.int64), np.array(listing.reals, np.float32)
         self.workspace = torch.zeros(rows, listing.size)
-        self.shorts = torch.zeros(rows, 3 * -(-listing.widest // 64) * 64, dtype=torch.int16)
+        self.rounded = torch.zeros(rows, listing.rounded_bytes, dtype=torch.uint8)
         self.logits = torch.empty(rows, model.config.vocab)
         lanes = 0 if tiled else -(-rows // R.LANES) * R.LANES
-        self.short_tiles = torch.empty(lanes, listing.widest, dtype=torch.int16)
-        self.gain_tiles, self.float_tiles = (
-            torch.empty(lanes, listing.widest),
-            torch.empty(lanes, listing.widest),
-        )
-        self.now, self.shared = np.zeros(11, np.int64), np.zeros(SHARED, np.int64)
+        self.float_tiles = torch.empty(lanes, listing.widest)
+        self.now, self.shared = np.zeros(9, np.int64), np.zeros(SHARED, np.int64)
         self.rows = np.zeros((rows, 3), np.int64)
         self.caches = np.zeros((listing.layers, rows, 3), np.int64)
-        self.now[[R.STRIDE, R.SHORT_STRIDE]] = listing.size, self.shorts.shape[1]
-        self.now[[R.WORK, R.SHORTS]] = self.workspace.data_ptr(), self.shorts.data_ptr()
-        self.now[[R.LOGITS, R.SHORT_TILES]] = self.logits.data_ptr(), self.short_tiles.data_ptr()
-        self.now[[R.GAIN_TILES, R.FLOAT_TILES]] = self.gain_tiles.data_ptr(), self.float_tiles.data_ptr()
+        self.now[[R.STRIDE, R.ROUNDED_BYTES]] = listing.size, listing.rounded_bytes
+        self.now[[R.WORK, R.ROUNDED]] = self.workspace.data_ptr(), self.rounded.data_ptr()
+        self.now[[R.LOGITS, R.FLOAT_TILES]] = self.logits.data_ptr(), self.float_tiles.data_ptr()
         self.attentions = [line for line in listing.code if line[R.OP] == R.ATTEND]
 
     def bind(self, caches: Sequence[KV | SlidingKV], rows: Sequence[int]) -> None:

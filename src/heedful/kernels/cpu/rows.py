@@ -19,7 +19,18 @@ import numpy as np
 from numba import carray
 
 from heedful.kernels.cpu.activations import activate, exp
-from heedful.kernels.cpu.blocks import PANEL_BYTES, TILE_ROWS, call_kernel
+from heedful.kernels.cpu.block_tensor import STRIPE
+from heedful.kernels.cpu.blocks import (
+    GROUP as BLOCK_GROUP,
+)
+from heedful.kernels.cpu.blocks import (
+    NUMBERS_AT,
+    PANEL_BYTES,
+    RECORD,
+    TILE_ROWS,
+    VNNI,
+    call_kernel,
+)
 from heedful.kernels.cpu.numba_intrinsics import (
     Array,
     Float,
@@ -30,21 +41,22 @@ from heedful.kernels.cpu.numba_intrinsics import (
     floats_at,
     nibbles_at,
     shorts_at,
+    words_at,
 )  # fmt: skip
 
 EMBED, NORM, ROUND, LINEAR, TURN, ATTEND = range(6)
 # Fields of an instruction. Addresses are of memory; places are offsets into a row of the workspace.
-OP, CHUNKS, TO, FROM, IN, OUT, WEIGHT, BIAS, SCALE, KIND, MODE, ACT, GROUP, GAIN, HEAD = range(15)
-# KERNEL, SEVERAL and TILE: addresses of code that reads blocks, for one vector, for several and for many
-JOINED, KERNEL, ROW_BYTES, ROW_BLOCKS, TILE, SEVERAL = range(15, 21)
+OP, CHUNKS, TO, FROM, IN, OUT, WEIGHT, BIAS, SCALE, KIND, MODE, ACT, GROUP, HEAD = range(14)
+# KERNEL, SEVERAL and TILE: addresses of code that reads blocks, for one vector, for several and for many.
+# ROW_BYTES and ROW_BLOCKS are of a row, or of a stripe and of one of its rows.
+JOINED, KERNEL, ROW_BYTES, ROW_BLOCKS, TILE, SEVERAL = range(14, 20)
 Q, KEY, VALUE, HEADS, KV_HEADS, SIZE, LAYER, WINDOW, SLOPES, COS, SIN, TURNED = range(3, 15)
-FIELDS = 21  # JOINED: how many products, from this one on, are shared out together
+FIELDS = 20  # JOINED: how many products, from this one on, are shared out together
 FLOAT32, INT8, INT4, FLOAT16, BLOCKS = range(5)  # KIND of a matrix
 SET, ADD, TIMES = range(3)  # MODE of a product
-# Fields of `now`: only the first ASKED rows need logits, the HEAD's output. With MANY rows, products take
-# them in tiles of LANES, from x in SHORT_TILES with GAIN_TILES, or in FLOAT_TILES.
-ROWS, STRIDE, WORK, SHORTS, SHORT_STRIDE, ASKED, LOGITS = range(7)
-MANY, SHORT_TILES, GAIN_TILES, FLOAT_TILES = range(7, 11)
+# Fields of `now`: only the first ASKED rows need logits, the HEAD's output. With MANY rows, products of
+# floats take them in tiles of LANES, from FLOAT_TILES. ROUNDED is where ROUND puts rows, each of ROUNDED_BYTES.
+ROWS, STRIDE, WORK, ROUNDED, ROUNDED_BYTES, ASKED, LOGITS, MANY, FLOAT_TILES = range(9)
 LANES = 16
 SEVERAL_VECTORS = 4  # that code for several takes
 TOKEN, PAST, FIRST = range(3)  # of a row: what it reads, positions before it, the first that is not padding
@@ -52,7 +64,7 @@ KEYS, VALUES, ROOM = range(3)  # of a row's cache in a layer: two addresses, and
 
 Code = Array  # int64 (n, FIELDS)
 Reals = Array  # float32 (n,): ε, or the scale of scores or embeddings
-Now = Array  # int64 (11,)
+Now = Array  # int64 (9,)
 Rows = Array  # int64 (B, 3)
 Caches = Array  # int64 (layers, B, 3)
 
@@ -63,9 +75,11 @@ def embed_row(line: Code, scale: Float, now: Now, row: Int, token: Int, position
     size, place = line[IN], now[WORK] + 4 * (row * now[STRIDE] + line[TO])
     y = carray(floats_at(place), (size,))
     if line[KIND] >= FLOAT16:
-        call_kernel(line[KERNEL], (line[WEIGHT] + token * line[ROW_BYTES], line[ROW_BLOCKS], place))
+        side = STRIPE if line[KIND] == BLOCKS else 1
+        values, stored = np.empty(side * size, np.float32), line[WEIGHT] + token // side * line[ROW_BYTES]
+        call_kernel(line[KERNEL], (stored, 1, line[ROW_BLOCKS], values.ctypes.data))
         for i in range(size):
-            y[i] *= scale
+            y[i] = scale * values[token % side * size + i]
     elif line[KIND] == INT8:
         small = carray(bytes_at(line[WEIGHT] + token * size), (size,))
         gain = scale * carray(floats_at(line[SCALE] + 4 * token), (1,))[0]
@@ -116,72 +130,65 @@ def round_group(x: Array, y: Array) -> Float:
 
 
 @compile_cached
-def round_row_int16(line: Code, now: Now, row: Int) -> None:
-    """y = round(x / gain) with a gain for each group of x, and its digits: y = 256 hi + lo.
+def round_row(line: Code, now: Now, row: Int) -> None:
+    """y = round(x / gain) with a gain for each group of x. Its last place is far finer than that of weights.
 
-    Its last place is far finer than that of the weights. GAIN in the workspace is where the gains of groups
-    are kept; the sums of gain · y over groups follow them. The digits follow y, for each group first hi and
-    then lo; the largest y is the largest number that has two of them. Then they follow once more for every
-    two groups together: each digit of both first halves, and of both second halves.
+    Kernels read records: the gain of a group, the sums of gain · y over all of it and over its halves, and
+    its y. For VNNI y is two digits, y = 256 hi + lo, first all hi and then all lo; the largest y is the
+    largest number that has two of them. What is no kernel reads all y, and behind them all gains and sums.
     """
-    size, base, group = line[IN], now[WORK] + 4 * row * now[STRIDE], line[GROUP]
+    size, group = line[IN], line[GROUP]
+    base = now[WORK] + 4 * (row * now[STRIDE] + line[FROM])
+    to = now[ROUNDED] + row * now[ROUNDED_BYTES]
+    if line[KERNEL]:
+        y = np.empty(BLOCK_GROUP, np.int16)
+        for g in range(size // BLOCK_GROUP):
+            gain = round_group(carray(floats_at(base + 4 * BLOCK_GROUP * g), (BLOCK_GROUP,)), y)
+            record = to + RECORD * g
+            put_numbers(y, record + NUMBERS_AT)
+            head, low, high = carray(floats_at(record), (4,)), np.int32(0), np.int32(0)
+            for i in range(BLOCK_GROUP // 2):
+                low = np.int32(low + np.int32(y[i]))
+                high = np.int32(high + np.int32(y[BLOCK_GROUP // 2 + i]))
+            head[0], head[1] = gain, gain * np.float32(np.int32(low + high))
+            head[2], head[3] = gain * np.float32(low), gain * np.float32(high)
+        return
     count = -(-size // group)
-    gains = carray(floats_at(base + 4 * line[GAIN]), (2 * count,))
-    shorts = now[SHORTS] + 2 * row * now[SHORT_STRIDE]
+    gains = carray(floats_at(to + 4 * -(-size // 2)), (2 * count,))
     for g in range(count):
-        start, length = g * group, min(group, size - g * group)
-        x = carray(floats_at(base + 4 * (line[FROM] + start)), (length,))
-        y = carray(shorts_at(shorts + 2 * start), (length,))
-        digits = carray(bytes_at(shorts + 2 * size + 2 * start), (2 * length,))
-        total = np.int32(0)
-        gains[g] = round_group(x, y)
+        length, total = min(group, size - g * group), np.int32(0)
+        y = carray(shorts_at(to + 2 * g * group), (length,))
+        gains[g] = round_group(carray(floats_at(base + 4 * g * group), (length,)), y)
         for i in range(length):
-            high = np.int32(np.int32(y[i]) + np.int32(128)) >> np.int32(8)
-            digits[i], digits[length + i] = (
-                np.int8(high),
-                np.int8(np.int32(y[i]) - np.int32(high << np.int32(8))),
-            )
             total = np.int32(total + np.int32(y[i]))
-        if length == 32:
-            pairs = carray(bytes_at(shorts + 4 * size + 128 * (g // 2) + 16 * (g % 2)), (112,))
-            for i in range(16):
-                for part in range(4):
-                    pairs[32 * part + i] = digits[16 * part + i]
         gains[count + g] = np.float32(total) * gains[g]
 
 
 @compile_cached
-def arrange_tile(line: Code, now: Now, tile: Int) -> None:
-    """Put LANES rows of x side by side, so that a vector holds an entry of each: in float32, or rounded.
+def put_numbers(y: Array, to: Int) -> None:
+    """Put a group of rounded numbers to a record, as they are or in two digits."""
+    if VNNI:
+        digits = carray(bytes_at(to), (2 * BLOCK_GROUP,))
+        for i in range(BLOCK_GROUP):
+            high = np.int32(np.int32(y[i]) + np.int32(128)) >> np.int32(8)
+            digits[i] = np.int8(high)
+            digits[BLOCK_GROUP + i] = np.int8(np.int32(y[i]) - np.int32(high << np.int32(8)))
+    else:
+        numbers = carray(shorts_at(to), (BLOCK_GROUP,))
+        for i in range(BLOCK_GROUP):
+            numbers[i] = y[i]
 
-    Rounded, an entry is a pair of 16-bit numbers. The gains of groups are arranged likewise, and behind them
-    the sums of gain · y over groups.
-    """
-    size, group = line[IN], line[GROUP]
-    buffer = np.empty(32, np.int16)
+
+@compile_cached
+def arrange_tile(line: Code, now: Now, tile: Int) -> None:
+    """Put LANES rows of x side by side, so that a vector holds an entry of each."""
+    size = line[IN]
     for lane in range(min(LANES, now[ROWS] - LANES * tile)):
         base = now[WORK] + 4 * ((LANES * tile + lane) * now[STRIDE] + line[FROM])
-        if group == 0:
-            x = carray(floats_at(base), (size,))
-            y = carray(floats_at(now[FLOAT_TILES] + 4 * (LANES * size * tile + lane)), (LANES * size,))
-            for k in range(size):
-                y[LANES * k] = x[k]
-            continue
-        count = size // group
-        gains = carray(
-            floats_at(now[GAIN_TILES] + 4 * (2 * count * LANES * tile + lane)), (2 * count * LANES,)
-        )
-        pairs = carray(shorts_at(now[SHORT_TILES] + 2 * LANES * size * tile + 4 * lane), (LANES * size,))
-        for g in range(count):
-            gain = round_group(carray(floats_at(base + 4 * g * group), (group,)), buffer)
-            total = np.int32(0)
-            for i in range(group):
-                total = np.int32(total + np.int32(buffer[i]))
-            start = 2 * LANES * (g * group // 2)
-            for i in range(group // 2):
-                pairs[start + 2 * LANES * i] = buffer[2 * i]
-                pairs[start + 2 * LANES * i + 1] = buffer[2 * i + 1]
-            gains[LANES * g], gains[LANES * (count + g)] = gain, np.float32(total) * gain
+        x = carray(floats_at(base), (size,))
+        y = carray(floats_at(now[FLOAT_TILES] + 4 * (LANES * size * tile + lane)), (LANES * size,))
+        for k in range(size):
+            y[LANES * k] = x[k]
 
 
 @compile_cached
@@ -238,26 +245,27 @@ def dot_rows_int4(
 def dot_rows(line: Code, now: Now, row: Int, low: Int, out: Array) -> None:
     """Rows of W x from row `low` on, by the kind of W, for some rows of the batch from `row` on."""
     size, group, kind = line[IN], line[GROUP], line[KIND]
-    base, shorts = now[WORK] + 4 * row * now[STRIDE], now[SHORTS] + 2 * row * now[SHORT_STRIDE]
-    x_at, x_bytes, gains_at = shorts, 2 * now[SHORT_STRIDE], base + 4 * line[GAIN]
+    x, x_bytes = now[ROUNDED] + row * now[ROUNDED_BYTES], now[ROUNDED_BYTES]
     if group == 0:
-        x_at, x_bytes = base + 4 * line[FROM], 4 * now[STRIDE]
-    if line[KERNEL]:
+        x, x_bytes = now[WORK] + 4 * (row * now[STRIDE] + line[FROM]), 4 * now[STRIDE]
+    if kind == BLOCKS:
+        weight, stripes = line[WEIGHT] + low // STRIPE * line[ROW_BYTES], out.shape[1] // STRIPE
+        to = out.ctypes.data, 4 * out.shape[1]
+        call_kernel(line[KERNEL], (weight, stripes, line[ROW_BLOCKS], x, x_bytes, len(out), *to))
+    elif line[KERNEL]:
         kernel = line[KERNEL] if len(out) == 1 else line[SEVERAL]
-        weight, last = line[WEIGHT] + low * line[ROW_BYTES], len(out) - 1
-        strides = x_bytes, gains_at, 4 * now[STRIDE]
-        call_kernel(kernel, (weight, out.shape[1], line[ROW_BLOCKS], x_at, *strides, last, out.ctypes.data))
+        weight, to = line[WEIGHT] + low * line[ROW_BYTES], out.ctypes.data
+        call_kernel(kernel, (weight, out.shape[1], line[ROW_BLOCKS], x, x_bytes, len(out) - 1, to))
     elif kind == FLOAT32:
-        x = carray(floats_at(x_at), (size,))
-        dot_rows_float32(line[WEIGHT] + 4 * low * size, x, size, out[0])
+        dot_rows_float32(line[WEIGHT] + 4 * low * size, carray(floats_at(x), (size,)), size, out[0])
     else:
         count = -(-size // group)
-        whole, gains = carray(shorts_at(shorts), (size,)), carray(floats_at(gains_at), (count,))
+        whole, gains = carray(shorts_at(x), (size,)), carray(floats_at(x + 4 * -(-size // 2)), (2 * count,))
         if kind == INT8:
-            dot_rows_int8(line[WEIGHT] + low * size, whole, gains, size, group, out[0])
+            dot_rows_int8(line[WEIGHT] + low * size, whole, gains[:count], size, group, out[0])
         else:
-            sums, scales = carray(floats_at(gains_at + 4 * count), (count,)), line[SCALE] + 8 * low * count
-            dot_rows_int4(line[WEIGHT] + low * (size // 2), scales, whole, gains, sums, group, out[0])
+            weight, scales = line[WEIGHT] + low * (size // 2), line[SCALE] + 8 * low * count
+            dot_rows_int4(weight, scales, whole, gains[:count], gains[count:], group, out[0])
 
 
 @compile_inline
@@ -269,34 +277,55 @@ def in_tiles(line: Code, now: Now) -> Int:
 @compile_cached
 def linear_rows(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
     """Rows low … high of y = act(scale · W x + b), for every row of the batch while the weights are near."""
-    if in_tiles(line, now):
-        linear_tiles(line, scale, now, low, high)
-        return
     rows, most = now[ASKED] if line[HEAD] else now[ROWS], SEVERAL_VECTORS if line[SEVERAL] else 1
-    out = np.empty((most, high - low), np.float32)  # the kernel for several vectors writes to all of it
+    if in_tiles(line, now):
+        out = np.empty((rows, high - low), np.float32)
+        if line[KIND] == INT8:
+            multiply_int8_stripes(line, now, low, out)
+        else:
+            multiply_tiles(line, now, low, out)
+        for row in range(rows):
+            put_row(line, scale, now, row, low, out[row])
+        return
+    count = high - low
+    if line[KIND] == BLOCKS:
+        most, count = rows, -(-count // STRIPE) * STRIPE
+    out = np.empty((most, count), np.float32)  # the kernel for several vectors writes to all of it
     for row in range(0, rows, most):
-        count = min(most, rows - row)
-        dot_rows(line, now, row, low, out[:count])
-        for b in range(count):
-            put_row(line, scale, now, row + b, low, out[b])
+        together = min(most, rows - row)
+        dot_rows(line, now, row, low, out[:together])
+        for b in range(together):
+            put_row(line, scale, now, row + b, low, out[b, : high - low])
 
 
 @compile_cached
-def linear_tiles(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
-    """Rows low … high of y = act(scale · W x + b) for many rows of x, put side by side by `arrange_tile`."""
-    rows, lanes = now[ROWS], -(-now[ROWS] // LANES) * LANES
-    x = now[SHORT_TILES] if line[GROUP] else now[FLOAT_TILES]
-    sums, out = np.empty((TILE_ROWS, lanes), np.float32), np.empty((rows, high - low), np.float32)
-    panel = np.empty(TILE_ROWS * PANEL_BYTES, np.int8)
+def multiply_tiles(line: Code, now: Now, low: Int, out: Array) -> None:
+    """W x for many rows of x, put side by side by `arrange_tile`, with rows of floats from `low` on."""
+    rows, lanes = len(out), -(-len(out) // LANES) * LANES
+    sums, panel = np.empty((TILE_ROWS, lanes), np.float32), np.empty(TILE_ROWS * PANEL_BYTES, np.int8)
     places = panel.ctypes.data, sums.ctypes.data
-    for first in range(low, high, TILE_ROWS):
-        count, weight = min(TILE_ROWS, high - first), line[WEIGHT] + first * line[ROW_BYTES]
-        call_kernel(line[TILE], (weight, count, line[ROW_BLOCKS], x, now[GAIN_TILES], lanes, *places))
+    for first in range(0, out.shape[1], TILE_ROWS):
+        count, weight = min(TILE_ROWS, out.shape[1] - first), line[WEIGHT] + (low + first) * line[ROW_BYTES]
+        call_kernel(line[TILE], (weight, count, line[ROW_BLOCKS], now[FLOAT_TILES], lanes, *places))
         for row in range(rows):
             for r in range(count):
-                out[row, first - low + r] = sums[r, row]
-    for row in range(rows):
-        put_row(line, scale, now, row, low, out[row])
+                out[row, first + r] = sums[r, row]
+
+
+@compile_cached
+def multiply_int8_stripes(line: Code, now: Now, low: Int, out: Array) -> None:
+    """W x for many rows of x: rows of int8 from `low` on are copied to stripes, which have a faster product."""
+    words, last = line[IN] // 4, out.shape[1]
+    stripe, sums = np.empty(STRIPE * words, np.int32), np.empty((len(out), STRIPE), np.float32)
+    for first in range(0, last, STRIPE):
+        count = min(STRIPE, last - first)
+        for r in range(count):
+            row = carray(words_at(line[WEIGHT] + (low + first + r) * line[IN]), (words,))
+            for i in range(words):
+                stripe[STRIPE * i + r] = row[i]
+        x = now[ROUNDED], now[ROUNDED_BYTES], len(out)
+        call_kernel(line[TILE], (stripe.ctypes.data, 1, line[ROW_BLOCKS], *x, sums.ctypes.data, 4 * STRIPE))
+        out[:, first : first + count] = sums[:, :count]
 
 
 @compile_cached

@@ -11,7 +11,7 @@ import weakref
 from queue import SimpleQueue
 from typing import Any
 
-from heedful.kernels.cpu.blocks import TILE_ROWS
+from heedful.kernels.cpu.block_tensor import STRIPE
 from heedful.kernels.cpu.numba_intrinsics import (
     Array,
     Int,
@@ -26,6 +26,7 @@ from heedful.kernels.cpu.numba_intrinsics import (
 from heedful.kernels.cpu.rows import (
     ASKED,
     ATTEND,
+    BLOCKS,
     CHUNKS,
     EMBED,
     FIRST,
@@ -33,6 +34,7 @@ from heedful.kernels.cpu.rows import (
     HEAD,
     HEADS,
     JOINED,
+    KIND,
     LANES,
     LAYER,
     LINEAR,
@@ -56,7 +58,7 @@ from heedful.kernels.cpu.rows import (
     linear_rows,
     norm_row,
     rotate_and_cache,
-    round_row_int16,
+    round_row,
 )  # fmt: skip
 
 TICKET, DONE, PRESENT = 0, 16, 32  # of the words threads share: a cache line each
@@ -76,9 +78,9 @@ def chunk_count(line: Code, now: Now) -> Int:
     if op == ATTEND:
         return line[CHUNKS] * rows
     if op == ROUND:
-        if in_tiles(line, now):
-            return -(-rows // LANES)
-        return rows if line[GROUP] else 0
+        if line[GROUP]:
+            return rows
+        return -(-rows // LANES) if in_tiles(line, now) else 0
     return rows
 
 
@@ -97,7 +99,7 @@ def run_chunk(code: Code, reals: Reals, n: Int, now: Now, rows: Rows, caches: Ca
     """One of the pieces that threads share."""
     line, op = code[n], code[n, OP]
     if op == LINEAR:  # some rows of a product and of those joined to it
-        unit = TILE_ROWS if now[MANY] else 1
+        unit = STRIPE if now[MANY] or line[KIND] == BLOCKS else 1
         for i in range(n, n + line[JOINED]):
             out, units = code[i, OUT], -(-code[i, OUT] // unit)
             low, high = c * units // line[CHUNKS] * unit, (c + 1) * units // line[CHUNKS] * unit
@@ -107,10 +109,10 @@ def run_chunk(code: Code, reals: Reals, n: Int, now: Now, rows: Rows, caches: Ca
         row, h = c // line[HEADS], c % line[HEADS]
         end, first = rows[row, PAST] + 1, rows[row, FIRST]
         attend_head(line, reals[n], now, row, h, end, first, caches[line[LAYER], row])
-    elif op == ROUND and in_tiles(line, now):
-        arrange_tile(line, now, c)
+    elif op == ROUND and line[GROUP]:
+        round_row(line, now, c)
     elif op == ROUND:
-        round_row_int16(line, now, c)
+        arrange_tile(line, now, c)
     elif op == NORM:
         norm_row(line, reals[n], now, c)
     elif op == EMBED:

@@ -79,7 +79,7 @@ class GGUFFile(TensorSource):
         else:
             raw = np.fromfile(path, np.uint8, tensor.size, offset=tensor.start)
         if self.keep_blocks and can_keep(kind.name, tensor.shape):
-            return BlockTensor(torch.from_numpy(raw).view(tensor.shape[0], -1), kind.name)
+            return BlockTensor.from_rows(raw.reshape(tensor.shape[0], -1), kind.name)
         rows = raw.reshape(*tensor.shape[:-1], -1) if tensor.size else raw.reshape(tensor.shape)
         long = GGML_QUANT_SIZES[kind][1] * math.gcd(raw.size // GGML_QUANT_SIZES[kind][1], BLOCKS_IN_A_ROW)
         if tensor.size and long > rows.shape[-1]:  # the library takes 16 rows at a time: long ones are faster

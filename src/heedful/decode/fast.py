@@ -11,13 +11,13 @@ compute, the eager stepper does, with the same logits.
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 from pathlib import Path
 
 import torch
 
 from heedful.core.errors import InputError
-from heedful.decode.engines.fallback import find_fallback_reason
 from heedful.decode.engines.graph_stepper import GraphStepper
 from heedful.decode.engines.numba_stepper import MAX_ROWS, NumbaStepper
 from heedful.decode.stepper import EagerStepper, Stepper, stepper_for
@@ -43,12 +43,12 @@ def choose_stepper(model: Model | Stepper, rows: int, tokens: int) -> Stepper:
         return EagerStepper(model)
     if model.device.type == "cuda":
         return EagerStepper(model) if tokens < MIN_TOKENS_RECORDED else GraphStepper(model)
-    work = tokens * sum(p.numel() for p in model.parameters())
+    work = tokens * sum(math.prod(p.shape) for p in model.parameters())
     pays = rows <= MAX_ROWS and work >= (MIN_WORK_CACHED if is_compiled() else MIN_WORK_COMPILED)
-    numba = importlib.util.find_spec("numba") is not None
-    if model.device.type != "cpu" or not (pays and numba and find_fallback_reason(model) is None):
+    if model.device.type != "cpu" or not pays:
         return EagerStepper(model)
-    return fast(model)
+    stepper = NumbaStepper(model)
+    return stepper if stepper.fallback_reason is None else EagerStepper(model)
 
 
 def is_compiled() -> bool:

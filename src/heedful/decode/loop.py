@@ -34,7 +34,8 @@ from heedful.decode.speculative import speculate
 from heedful.decode.stepper import MAX_BURST, EagerStepper, Stepper, stepper_for
 from heedful.models.base import Model
 
-BURST_SECONDS = 0.016  # of steps that the device takes before the host looks
+# Of steps that are taken before the host looks: on a GPU, and on a CPU, where a step ends when a text does.
+BURST_SECONDS, CPU_BURST_SECONDS = 0.016, 0.05
 
 
 def prepare(
@@ -134,7 +135,8 @@ def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Itera
     length = max(len(row.before) for row in rows) + max(row.limit for row in rows)
     logits = prompts.prefill(stepper, samples, length)
     choose, ahead = TokenChooser(model, request, rows), logits.device.type == "cuda"
-    if ahead and isinstance(stepper, FastStepper) and request.needs_only_logits:
+    greedy = request.settings.greedy
+    if isinstance(stepper, FastStepper) and request.needs_only_logits and (ahead or greedy):
         yield from decode_bursts(stepper, rows, logits, choose)
         return
     while True:
@@ -181,24 +183,27 @@ def decode_bursts(
 ) -> Iterator[Piece]:
     """Yield the tokens that every row gets after `logits` (B, V); rows that are done leave the batch.
 
-    The host launches some steps, and the next before it reads them: as many as take BURST_SECONDS. What a
-    row wrote after its end is dropped; none is stepped beyond its limit.
+    The host launches some steps, as many as take BURST_SECONDS, and on a GPU the next before it reads them.
+    What a row wrote after its end is dropped; none is stepped beyond its limit.
     """
     (tokens,), size, began = choose(logits), 1, time.perf_counter()
+    on_gpu = logits.device.type == "cuda"
+    burst, ahead = (BURST_SECONDS, 2) if on_gpu else (CPU_BURST_SECONDS, 1)
     launched, steps = [copy_to_host((tokens[:, None],))], 1  # what is not read yet; tokens of each row so far
     while True:
         more = min(size, min(row.limit for row in rows) - steps)
-        if more > 0:
+        if more > 0 and len(launched) < ahead:  # after a row left, twice
             written = choose.choose_ahead(stepper, tokens, more)
-            tokens, steps = written[:, -1], steps + more
+            tokens, steps = written[:, -1], steps + written.shape[1]
             launched.append(copy_to_host((written,)))
-        if more > 0 and len(launched) == 1:  # after a row left: launch the next before this one is read
-            continue
+            if len(launched) < ahead:
+                continue
         texts: list[list[int]] = launched.pop(0)()[0]
         for column in zip(*texts, strict=True):
             for row, token in zip(rows, column, strict=True):
                 if row.finish is None:
                     yield row.take(token)
+        report_progress("tokens", len(rows[0].ids), rows[0].limit)
         alive = [i for i, row in enumerate(rows) if row.finish is None]
         if not alive:
             return
@@ -210,7 +215,8 @@ def decode_bursts(
             launched = [select_rows(copied, alive) for copied in launched]
         now = time.perf_counter()
         seconds, began = (now - began) / len(texts[0]), now
-        size = max(1, min(MAX_BURST, int(BURST_SECONDS / max(seconds, 1e-6))))
+        if steps > 1:  # else there was no step yet
+            size = max(1, min(MAX_BURST, int(burst / max(seconds, 1e-6))))
 
 
 def select_rows(

@@ -248,11 +248,11 @@ class TokenChooser:
         return self.u[:, self.t : self.t + count]
 
     def choose_ahead(self, stepper: EagerStepper, tokens: Tensor, count: int) -> Tensor:
-        """Append tokens (B,) and let the stepper choose the next `count` of each row, (B, count)."""
+        """Append tokens (B,) and let the stepper choose the next of each row, (B, at most `count`)."""
         settings = self.request.settings
         numbers = None if settings.greedy else self.uniforms(count, tokens.device)
         self.t += count
-        return stepper.step_ahead(tokens, count, settings, numbers)
+        return stepper.step_ahead(tokens, count, settings, numbers, self.request.eos)
 
     def keep(self, rows: list[GeneratedRow], index: Tensor) -> None:
         """Keep only these rows."""

@@ -20,7 +20,7 @@ import importlib.util
 import math
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -344,10 +344,15 @@ class GraphStepper(FastStepper):
 
     @torch.no_grad()
     def step_ahead(
-        self, tokens: Tensor, count: int, settings: GenerationSettings, uniforms: Tensor | None = None
+        self,
+        tokens: Tensor,
+        count: int,
+        settings: GenerationSettings,
+        uniforms: Tensor | None = None,
+        ends: Collection[int] = (),
     ) -> Tensor:
         if not self.can_step_fast(None) or not self.prepare(len(tokens), count, ahead=True):
-            return super().step_ahead(tokens, count, settings, uniforms)
+            return super().step_ahead(tokens, count, settings, uniforms, ends)
         assert self.recording is not None
         recording = self.recording
         recording.buffer(1)[: self.rows].copy_(tokens[:, None])

@@ -327,8 +327,8 @@ class RowProgram:
         self.limit, self.team, self.tiled = rows, team, tiled
         listing = self.listing
         self.code, self.reals = np.array(listing.code, np.int64), np.array(listing.reals, np.float32)
-        self.workspace = torch.zeros(rows, listing.size)
-        self.rounded = torch.zeros(rows, listing.rounded_bytes, dtype=torch.uint8)
+        self.workspace = torch.empty(rows, listing.size)
+        self.rounded = torch.empty(rows, listing.rounded_bytes, dtype=torch.uint8)
         self.logits = torch.empty(rows, model.config.vocab)
         lanes = 0 if tiled else -(-rows // R.LANES) * R.LANES
         self.float_tiles = torch.empty(lanes, listing.widest)
@@ -380,3 +380,15 @@ class RowProgram:
         self.now[R.MANY] = not self.tiled and count >= MIN_MANY
         self.team.run(self.code, self.reals, self.now, self.rows, self.caches, self.shared)
         return self.logits[:num_logits]
+
+    def write(self, count: int, ends: Sequence[int]) -> Tensor:
+        """Continue the rows of the last step by their most likely tokens, (B, at most `count`).
+
+        It stops after a column with one of `ends`. The model has read all but the last column then.
+        """
+        out = np.empty((int(self.now[R.ROWS]), count), np.int64)
+        ahead = self.logits.numpy(), np.array([*ends], np.int64), out
+        written = self.team.run(
+            self.code, self.reals, self.now, self.rows, self.caches, self.shared, *ahead
+        )
+        return torch.from_numpy(out[:, :written])

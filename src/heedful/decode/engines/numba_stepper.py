@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from heedful.core.errors import InputError
 from heedful.decode.engines.fallback import FastStepper, UnsupportedPart, model_fingerprint, outside_change
+from heedful.decode.settings import GenerationSettings
 from heedful.decode.stepper import MAX_CAPACITY_AHEAD
 from heedful.models.base import LM, Model
 from heedful.models.calls import State, advance
@@ -70,6 +73,30 @@ class NumbaStepper(FastStepper):
             self.convert(plain_dtype(self.model))
             return super().step(tokens, watch)
         return logits[:, 0]
+
+    @torch.no_grad()
+    def step_ahead(
+        self,
+        tokens: Tensor,
+        count: int,
+        settings: GenerationSettings,
+        uniforms: Tensor | None = None,
+        ends: Collection[int] = (),
+    ) -> Tensor:
+        fast = settings.greedy and self.can_step_fast(None)
+        logits = self.read(tokens[:, None], None, self.past + count, 1) if fast else None
+        if logits is None:
+            return super().step_ahead(tokens, count, settings, uniforms, ends)
+        assert self.rows is not None
+        written = self.rows.write(count, ends).flip(0)  # `read` has the last row first
+        more, state = written.shape[1] - 1, self.state
+        state.past += more
+        if state.valid is not None:
+            state.valid = F.pad(state.valid, (0, more), value=True)
+        for kv in self.caches(state) or ():
+            if isinstance(kv, SlidingKV):
+                kv.reached = max(kv.reached, state.past)
+        return written
 
     @torch.no_grad()
     def extend(self, tokens: Tensor) -> Tensor:

@@ -180,6 +180,32 @@ def step(code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, shared:
     atomic_store(shared, TICKET, OVER * PHASE)
 
 
+@compile_cached
+def write_most_likely(
+    code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, shared: Array, logits: Array, ends: Array,
+    out: Array,
+) -> Int:  # fmt: skip
+    """Put the most likely tokens after `logits` (B, V) to `out` (B, N), with a step between two columns.
+
+    It stops after a column with a token that ends a text. Return how many columns there are.
+    """
+    for t in range(out.shape[1]):
+        ended = False
+        for b in range(len(out)):
+            best, top = 0, logits[b, 0]
+            for v in range(1, logits.shape[1]):
+                if logits[b, v] > top:
+                    best, top = v, logits[b, v]
+            out[b, t] = rows[b, TOKEN] = best
+            rows[b, PAST] += 1
+            for end in ends:
+                ended = ended or best == end
+        if ended or t + 1 == out.shape[1]:
+            return t + 1
+        step(code, reals, now, rows, caches, shared)
+    return 0
+
+
 def _help(jobs: SimpleQueue[Any]) -> None:
     while (job := jobs.get()) is not None:
         assist_step(*job)
@@ -202,8 +228,14 @@ class Team:
             threading.Thread(target=_help, args=(self.jobs,), daemon=True, name="heedful-rows").start()
         weakref.finalize(self, _dismiss, self.jobs, self.helpers)
 
-    def run(self, code: Any, reals: Any, now: Any, rows: Any, caches: Any, shared: Any) -> None:
-        """One step, shared; `shared` has SHARED its own words for each list of instructions."""
+    def run(self, code: Any, reals: Any, now: Any, rows: Any, caches: Any, shared: Any, *ahead: Any) -> int:
+        """One step, shared; `shared` has SHARED its own words for each list of instructions.
+
+        With what `write_most_likely` takes beyond that, it writes some tokens and returns how many.
+        """
         for _ in range(invite(shared, self.helpers)):
             self.jobs.put((code, reals, now, rows, caches, shared))
+        if ahead:
+            return int(write_most_likely(code, reals, now, rows, caches, shared, *ahead))
         step(code, reals, now, rows, caches, shared)
+        return 1

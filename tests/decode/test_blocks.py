@@ -58,7 +58,9 @@ def test_values_of_blocks_are_those_of_the_gguf_library(kind: str, rows: int) ->
     assert torch.equal(weight.widen(), values)
     for some in (torch.arange(16, 32), torch.arange(3, 19), torch.tensor([5, 30, 30, 2])):
         assert torch.equal(weight.take_rows(some).widen(), values[some])
-        assert torch.equal(F.embedding(some.view(2, -1), weight.requires_grad_(False)), values[some].view(2, -1, 512))
+        assert torch.equal(
+            F.embedding(some.view(2, -1), weight.requires_grad_(False)), values[some].view(2, -1, 512)
+        )
 
 
 @pytest.mark.parametrize("kind", (*KINDS, "I8"))

@@ -6,7 +6,7 @@ list: the plain step is used. What the instructions mean is in `kernels/cpu/rows
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,7 @@ MANY_ROWS_PIECES = 64  # at most, where weights stay near while many rows are mu
 MIN_PIECE_ROWS = 4
 MIN_MANY = 4  # rows from which on tiles pay
 LOGITS = -1  # the place of logits, which are not in the workspace
+FIELDS = {name.lower(): place for name, place in vars(R).items() if isinstance(place, int)}
 KINDS = {"F32": R.FLOAT32, "F16": R.FLOAT16, "BF16": R.FLOAT16}  # of matrices that are multiplied as floats
 SHORT_FLOATS = {torch.float16: "F16", torch.bfloat16: "BF16"}
 Layer = Any  # nn.Linear, nn.Embedding, or what stands for one with whole numbers
@@ -80,8 +81,7 @@ class Program:
     def __post_init__(self) -> None:
         """Places for what every layer uses in turn, then the instructions in the order of the model."""
         model, parts = self.model, list(self.model.modules())
-        if plain_dtype(model) == torch.float32 and any(p.dtype in SHORT_FLOATS for p in model.parameters()):
-            raise UnsupportedPart("weights of 16 bits with a table of others")
+        self.is_wide = plain_dtype(model) == torch.float32
         attentions = [p for p in parts if isinstance(p, Attention)]
         hidden = [p.up.out_features for p in parts if isinstance(p, (MLP, GatedMLP))]
         widths = [max((getattr(p, name).out_features for p in attentions), default=0) for name in "qkvq"]
@@ -117,11 +117,15 @@ class Program:
         """Return the address of a tensor that a kernel can read; it is kept while instructions use it."""
         if tensor.dtype != dtype or not tensor.is_contiguous() or tensor.device.type != "cpu":
             raise UnsupportedPart(f"a {tensor.dtype} tensor on {tensor.device}")
+        if dtype in SHORT_FLOATS and self.is_wide:
+            raise UnsupportedPart("weights of 16 bits with a table of others")
         self.tensors.append(tensor)
         return tensor.data_ptr()
 
     def table(self, tensor: Tensor) -> int:
         """Return the address of a tensor in float32, which may be a copy."""
+        if tensor.dtype in SHORT_FLOATS and self.is_wide:
+            raise UnsupportedPart("weights of 16 bits with a table of others")
         self.copies = self.copies or (isinstance(tensor, nn.Parameter) and tensor.dtype != torch.float32)
         return self.address(tensor.float().contiguous())
 
@@ -129,7 +133,7 @@ class Program:
         line = [0] * R.FIELDS
         line[R.OP] = op
         for name, value in fields.items():
-            line[getattr(R, name.upper())] = value
+            line[FIELDS[name]] = value
         if op not in (R.LINEAR, R.ROUND):
             self.rounded.clear()
         self.code.append(line)
@@ -201,7 +205,10 @@ class Program:
     def kernels(self, kind: str) -> dict[str, int]:
         """Return the addresses of the code that multiplies with rows: one vector, and several or many."""
         if self.tiles:
-            return {"kernel": dot_kernel(kind), "tile": (stripe_kernel if kind == "I8" else tile_kernel)(kind)}
+            return {
+                "kernel": dot_kernel(kind),
+                "tile": (stripe_kernel if kind == "I8" else tile_kernel)(kind),
+            }
         return {"kernel": dot_kernel(kind), "several": dot_kernel(kind, R.SEVERAL_VECTORS)}
 
     def linear(self, source: int, *products: Product, scale: float = 1.0) -> None:
@@ -381,14 +388,12 @@ class RowProgram:
         self.team.run(self.code, self.reals, self.now, self.rows, self.caches, self.shared)
         return self.logits[:num_logits]
 
-    def write(self, count: int, ends: Sequence[int]) -> Tensor:
+    def write(self, count: int, ends: Collection[int]) -> Tensor:
         """Continue the rows of the last step by their most likely tokens, (B, at most `count`).
 
         It stops after a column with one of `ends`. The model has read all but the last column then.
         """
         out = np.empty((int(self.now[R.ROWS]), count), np.int64)
         ahead = self.logits.numpy(), np.array([*ends], np.int64), out
-        written = self.team.run(
-            self.code, self.reals, self.now, self.rows, self.caches, self.shared, *ahead
-        )
+        written = self.team.run(self.code, self.reals, self.now, self.rows, self.caches, self.shared, *ahead)
         return torch.from_numpy(out[:, :written])

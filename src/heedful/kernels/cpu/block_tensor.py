@@ -25,7 +25,8 @@ from torch.utils._pytree import tree_map
 
 # Numbers and bytes of a block; floats are taken in blocks, too, since kernels read 32 at a time.
 SIZES = {
-    "F32": (32, 128), "F16": (32, 64), "BF16": (32, 64), "I8": (32, 32), "Q8_0": (32, 34), "Q4_0": (32, 18), "Q4_1": (32, 20),
+    "F32": (32, 128), "F16": (32, 64), "BF16": (32, 64), "I8": (32, 32),
+    "Q8_0": (32, 34), "Q4_0": (32, 18), "Q4_1": (32, 20),
     "Q5_0": (32, 22), "Q5_1": (32, 24), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
 }  # fmt: skip
 STRIPE = 16  # rows side by side

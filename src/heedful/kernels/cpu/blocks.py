@@ -11,8 +11,8 @@ processor with VNNI multiplies bytes, four at a time, and x is taken as 256 hi +
 Matrices of blocks are held in stripes of STRIPE rows side by side (`block_tensor.py:interleave`), so a vector
 register holds the same four numbers of each row, times four entries of x that are the same for all. Sums then
 need no exchange between lanes, and scales and offsets are vectors too. Each format is described by one
-`unpack_…` function, which writes the instructions for one block of a stripe; products and values are both made
-from it. The definition of a format is `dequantize` of the `gguf` library, and tests compare the two.
+`unpack_…` function, which writes the instructions for one block of a stripe; products and values are both
+made from it. The definition of a format is `dequantize` of the `gguf` library, and tests compare the two.
 
 Matrices of floats and of int8 stay in rows. Floats of 16 bits are multiplied with x as it is.
 """
@@ -152,7 +152,7 @@ class Emitter:
                 pairs = b.bitcast(self.part(n, STRIPE // 2 * half, STRIPE // 2), BYTES)
                 product = self.multiply_pairs(b.zext(pairs, factors.type), factors)
                 totals[half] = b.add(totals[half], product)
-        even, odd = (self.shuffle(*totals, list(range(i, 2 * STRIPE, 2))) for i in range(2))
+        even, odd = (self.shuffle(totals[0], totals[1], list(range(i, 2 * STRIPE, 2))) for i in range(2))
         return b.add(even, odd)
 
     def dot_row(self, n: Any, x: Any) -> Any:
@@ -210,9 +210,7 @@ if FEATURES.get("avx512bw"):
 # Rows of weights and vectors of x that a tile has: all of its sums stay in registers.
 TILE_ROWS, TILE_LANES = (8, 2 * LANES.count) if FEATURES.get("avx512f") else (4, LANES.count)
 # Sums of four products of bytes that an instruction adds; 0: there is none.
-VNNI = 8 if FEATURES.get("avxvnni") or FEATURES.get("avx512vnni") and FEATURES.get("avx512vl") else 0
-if FEATURES.get("avx512vnni"):
-    VNNI = 16
+VNNI = 16 if FEATURES.get("avx512vnni") and FEATURES.get("avx512vl") else 8 if FEATURES.get("avxvnni") else 0
 
 
 class Group(NamedTuple):
@@ -251,7 +249,9 @@ class Stripe(Emitter):
 def unpack_int8(e: Stripe) -> list[Group]:
     """w = n − 128; the scale of a row is left to the caller"""
     one = e.every(LANES, 1)
-    return [Group([e.builder.xor(n, e.every(WORDS, SIGNS)) for n in e.words(0, 8)], [one], e.scaled(128, one))]
+    return [
+        Group([e.builder.xor(n, e.every(WORDS, SIGNS)) for n in e.words(0, 8)], [one], e.scaled(128, one))
+    ]
 
 
 def unpack_q8_0(e: Stripe) -> list[Group]:
@@ -322,7 +322,9 @@ def unpack_q6_k(e: Stripe) -> list[Group]:
         half, quarter = divmod(i, 4)
         lower, upper = e.words(64 * half + 32 * (quarter % 2), 8), e.words(128 + 32 * half, 8)
         numbers = [
-            b.or_(e.bits(low, quarter // 2 * 4, LOW), b.shl(e.bits(high, 2 * quarter, PAIRS), e.every(WORDS, 4)))
+            b.or_(
+                e.bits(low, quarter // 2 * 4, LOW), b.shl(e.bits(high, 2 * quarter, PAIRS), e.every(WORDS, 4))
+            )
             for low, high in zip(lower, upper, strict=True)
         ]
         (word,) = e.words(192 + i // 2 * 4, 1)
@@ -361,7 +363,9 @@ def emit_dot(e: Emitter, name: str, row: Any, vectors: Sequence[Any], blocks: An
         for x, total in zip(vectors, totals, strict=True):
             if n is None:
                 for part, values_ in enumerate(floats):
-                    e.accumulate(values_, e.load(e.at(x, loop.index, 4 * GROUP), 64 * part, LANES), total[part])
+                    e.accumulate(
+                        values_, e.load(e.at(x, loop.index, 4 * GROUP), 64 * part, LANES), total[part]
+                    )
                 continue
             record = e.at(x, loop.index, RECORD)
             gain = e.splat(e.load(record, 0, FLOAT), kind.count)
@@ -499,6 +503,43 @@ def compile_pointer(function: Callable[..., None], count: int) -> int:
 
 
 KERNELS: list[Any] = []  # that addresses are of
+
+
+@literal_intrinsic
+def round_group(typingctx: Any, x: Any, record: Any) -> tuple[Any, Callable]:
+    """Put 32 floats to a record: y = round(x / gain) in 16 bits, where gain = max |x| / m.
+
+    The record has the gain, the sums of gain · y over the group and over its halves, and then y. For VNNI y
+    is two digits, y = 256 hi + lo, first all hi and then all lo; the largest y, m, is the largest number
+    that has two of them. The last place of y is far finer than that of weights.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        b, e, (x, record) = builder, Emitter(builder), args
+        floats, most = [e.load(x, 64 * half, LANES) for half in range(2)], 127 * 256 + 127
+        sizes = [e.call("llvm.fabs.v16f32", LANES, part) for part in floats]
+        larger = b.select(b.fcmp_ordered(">", *sizes), *sizes)
+        top = e.call("llvm.vector.reduce.fmax.v16f32", FLOAT, larger)
+        top = e.call("llvm.maxnum.f32", FLOAT, top, ir.Constant(FLOAT, 1e-30))
+        factor = e.splat(b.fdiv(ir.Constant(FLOAT, most), top), STRIPE)
+        gain = b.fmul(top, ir.Constant(FLOAT, 1 / most))
+        nearest = [e.call("llvm.rint.v16f32", LANES, e.times(part, factor)) for part in floats]
+        whole = [b.fptosi(part, WORDS) for part in nearest]
+        sums = [b.sitofp(e.call("llvm.vector.reduce.add.v16i32", I32, part), FLOAT) for part in whole]
+        head = [ir.Constant(FLOAT, 1), b.fadd(*sums), *sums]
+        for i, value in enumerate(head):
+            store(b, b.fmul(gain, value), b.add(record, e.number(4 * i)))
+        y = e.join(*whole)
+        to, wide = b.add(record, e.number(NUMBERS_AT)), y.type
+        if VNNI:
+            high = b.ashr(b.add(y, e.every(wide, 128)), e.every(wide, 8))
+            store(b, b.trunc(high, BYTES), to)
+            store(b, b.trunc(b.sub(y, b.shl(high, e.every(wide, 8))), BYTES), b.add(to, e.number(GROUP)))
+        else:
+            store(b, b.trunc(y, vector(I16, GROUP)), to)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
 
 
 @cache

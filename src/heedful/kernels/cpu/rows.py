@@ -20,17 +20,8 @@ from numba import carray
 
 from heedful.kernels.cpu.activations import activate, exp
 from heedful.kernels.cpu.block_tensor import STRIPE
-from heedful.kernels.cpu.blocks import (
-    GROUP as BLOCK_GROUP,
-)
-from heedful.kernels.cpu.blocks import (
-    NUMBERS_AT,
-    PANEL_BYTES,
-    RECORD,
-    TILE_ROWS,
-    VNNI,
-    call_kernel,
-)
+from heedful.kernels.cpu.blocks import GROUP as BLOCK_GROUP
+from heedful.kernels.cpu.blocks import PANEL_BYTES, RECORD, TILE_ROWS, call_kernel, round_group
 from heedful.kernels.cpu.numba_intrinsics import (
     Array,
     Float,
@@ -118,65 +109,31 @@ def norm_row(line: Code, eps: Float, now: Now, row: Int) -> None:
 
 
 @compile_cached
-def round_group(x: Array, y: Array) -> Float:
-    """y = round(x / gain) in 16 bits; return the gain, max |x| / m, where m is the largest y."""
-    top, most = np.float32(1e-30), np.float32(127 * 256 + 127)
-    for i in range(len(x)):
-        top = max(top, abs(x[i]))
-    factor = most / top
-    for i in range(len(x)):
-        y[i] = np.int16(np.floor(x[i] * factor + np.float32(0.5)))
-    return top / most
-
-
-@compile_cached
 def round_row(line: Code, now: Now, row: Int) -> None:
-    """y = round(x / gain) with a gain for each group of x. Its last place is far finer than that of weights.
+    """Round x to 16 bits, with a gain for each group.
 
-    Kernels read records: the gain of a group, the sums of gain · y over all of it and over its halves, and
-    its y. For VNNI y is two digits, y = 256 hi + lo, first all hi and then all lo; the largest y is the
-    largest number that has two of them. What is no kernel reads all y, and behind them all gains and sums.
+    Kernels read records (`blocks.py:round_group`). What is no kernel reads y = round(x / gain), with the gain
+    max |x| / m where m is the largest y, and behind all y all gains, and the sums of gain · y over groups.
     """
     size, group = line[IN], line[GROUP]
     base = now[WORK] + 4 * (row * now[STRIDE] + line[FROM])
     to = now[ROUNDED] + row * now[ROUNDED_BYTES]
     if line[KERNEL]:
-        y = np.empty(BLOCK_GROUP, np.int16)
         for g in range(size // BLOCK_GROUP):
-            gain = round_group(carray(floats_at(base + 4 * BLOCK_GROUP * g), (BLOCK_GROUP,)), y)
-            record = to + RECORD * g
-            put_numbers(y, record + NUMBERS_AT)
-            head, low, high = carray(floats_at(record), (4,)), np.int32(0), np.int32(0)
-            for i in range(BLOCK_GROUP // 2):
-                low = np.int32(low + np.int32(y[i]))
-                high = np.int32(high + np.int32(y[BLOCK_GROUP // 2 + i]))
-            head[0], head[1] = gain, gain * np.float32(np.int32(low + high))
-            head[2], head[3] = gain * np.float32(low), gain * np.float32(high)
+            round_group(base + 4 * BLOCK_GROUP * g, to + RECORD * g)
         return
-    count = -(-size // group)
+    count, most = -(-size // group), np.float32(127 * 256 + 127)
     gains = carray(floats_at(to + 4 * -(-size // 2)), (2 * count,))
     for g in range(count):
-        length, total = min(group, size - g * group), np.int32(0)
+        length, top, total = min(group, size - g * group), np.float32(1e-30), np.int32(0)
+        x = carray(floats_at(base + 4 * g * group), (length,))
         y = carray(shorts_at(to + 2 * g * group), (length,))
-        gains[g] = round_group(carray(floats_at(base + 4 * g * group), (length,)), y)
         for i in range(length):
+            top = max(top, abs(x[i]))
+        for i in range(length):
+            y[i] = np.int16(np.floor(x[i] * (most / top) + np.float32(0.5)))
             total = np.int32(total + np.int32(y[i]))
-        gains[count + g] = np.float32(total) * gains[g]
-
-
-@compile_cached
-def put_numbers(y: Array, to: Int) -> None:
-    """Put a group of rounded numbers to a record, as they are or in two digits."""
-    if VNNI:
-        digits = carray(bytes_at(to), (2 * BLOCK_GROUP,))
-        for i in range(BLOCK_GROUP):
-            high = np.int32(np.int32(y[i]) + np.int32(128)) >> np.int32(8)
-            digits[i] = np.int8(high)
-            digits[BLOCK_GROUP + i] = np.int8(np.int32(y[i]) - np.int32(high << np.int32(8)))
-    else:
-        numbers = carray(shorts_at(to), (BLOCK_GROUP,))
-        for i in range(BLOCK_GROUP):
-            numbers[i] = y[i]
+        gains[g], gains[count + g] = top / most, np.float32(total) * (top / most)
 
 
 @compile_cached

@@ -63,7 +63,7 @@ def test_values_of_blocks_are_those_of_the_gguf_library(kind: str, rows: int) ->
         )
 
 
-@pytest.mark.parametrize("kind", (*KINDS, "I8"))
+@pytest.mark.parametrize("kind", [*KINDS, "I8"])
 @pytest.mark.parametrize("vectors", [1, 5, 40])
 def test_a_product_with_blocks_equals_the_product_with_their_values(kind: str, vectors: int) -> None:
     from heedful.kernels.cpu import rows as R

@@ -46,7 +46,7 @@ FIELDS = 20  # JOINED: how many products, from this one on, are shared out toget
 FLOAT32, INT8, INT4, FLOAT16, BLOCKS = range(5)  # KIND of a matrix
 SET, ADD, TIMES = range(3)  # MODE of a product
 # Fields of `now`: only the first ASKED rows need logits, the HEAD's output. With MANY rows, products of
-# floats take them in tiles of LANES, from FLOAT_TILES. ROUNDED is where ROUND puts rows, each of ROUNDED_BYTES.
+# floats take them in tiles of LANES, from FLOAT_TILES. ROUND puts rows to ROUNDED, each of ROUNDED_BYTES.
 ROWS, STRIDE, WORK, ROUNDED, ROUNDED_BYTES, ASKED, LOGITS, MANY, FLOAT_TILES = range(9)
 LANES = 16
 SEVERAL_VECTORS = 4  # that code for several takes
@@ -271,7 +271,7 @@ def multiply_tiles(line: Code, now: Now, low: Int, out: Array) -> None:
 
 @compile_cached
 def multiply_int8_stripes(line: Code, now: Now, low: Int, out: Array) -> None:
-    """W x for many rows of x: rows of int8 from `low` on are copied to stripes, which have a faster product."""
+    """W x for many rows of x: rows of int8 from `low` on are copied to stripes, whose product is faster."""
     words, last = line[IN] // 4, out.shape[1]
     stripe, sums = np.empty(STRIPE * words, np.int32), np.empty((len(out), STRIPE), np.float32)
     for first in range(0, last, STRIPE):

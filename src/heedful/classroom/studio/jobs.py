@@ -1,7 +1,8 @@
 """Work in the thread that owns a model: requests wait in line, and work ends when nobody waits for it.
 
-A thread cannot be stopped from outside. So each piece of work has a `Ticket`, which it checks between steps.
-The ticket is cancelled when the client leaves, or when the same page asks for something newer.
+A thread cannot be stopped from outside. So each piece of work has a `Ticket`, which is cancelled when the
+client leaves, or when the same page asks for something newer. It is checked whenever the work reports its
+progress (core/progress.py), as generation, searches and pipelines do between two steps.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from heedful.classroom.studio.responses import error_response
+from heedful.core.progress import call_between_steps, report_progress
 from heedful.serve.guard import RequestRefused
 from heedful.serve.json_response import json_bytes
 
@@ -43,6 +45,17 @@ class Ticket:
         """Raise an error if nobody waits any more; called between steps."""
         if self.off:
             raise RequestRefused(409, "cancelled", "a newer run of this page took its place")
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Return what a function gives, or end it between two of its steps when nobody waits any more."""
+        self.check()
+        with call_between_steps(self.check):
+            return function()
+
+
+def check_waiting() -> None:
+    """Raise an error if nobody waits any more for the work of this thread."""
+    report_progress("steps", 0)
 
 
 class Clients:
@@ -88,9 +101,7 @@ class Worker:
 
         def turn() -> T:
             try:
-                if ticket is not None:
-                    ticket.check()
-                return function()
+                return function() if ticket is None else ticket.run(function)
             finally:
                 with self._lock:
                     self.waiting -= 1
@@ -127,8 +138,7 @@ def stream_job(worker: Worker, function: Callable[[Report], Event], ticket: Tick
 
     def work() -> None:
         try:
-            ticket.check()
-            events.put(function(events.put))
+            events.put(ticket.run(lambda: function(events.put)))
         except Exception as error:  # whatever it is, the page must hear of it: the answer has begun
             events.put({"event": "error", **error_response(error)[1]})
 

@@ -8,17 +8,15 @@ import inspect
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
-
-from torch import Tensor
+from typing import Any, cast
 
 from heedful.classroom import figures as view
 from heedful.classroom.figures.beams import Tree, beam_trees, tree_data
 from heedful.classroom.figures.token_labels import visible_token
 from heedful.classroom.studio import snippets
-from heedful.classroom.studio.jobs import Report, Ticket
+from heedful.classroom.studio.jobs import Report
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.tokens import tidy
 from heedful.core.errors import InputError
@@ -147,7 +145,7 @@ def _with_vectors(
 
 def generate_text(
     loaded_model: LoadedModel, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any],
-    ticket: Ticket, report: Report,
+    report: Report,
 ) -> dict[str, Any]:  # fmt: skip
     """Generate token by token in the thread that owns the model and report each; return the last event."""
     if not is_generating(task):
@@ -165,7 +163,6 @@ def generate_text(
         ids, cut = cut_prompt(loaded_model.sequence, ids)
         notes += cut
         for piece in stream(pipe.generator, ids, max_tokens=most, **settings):
-            ticket.check()
             count, finish, text = count + 1, piece.finish or finish, text + piece.text
             report({"event": "token", "text": piece.text, "token": piece.token, "logprob": piece.logprob})
         if gap:
@@ -242,22 +239,9 @@ MAX_BEAMS = 16  # beams, and texts whose tree is shown
 DEFAULT_OPTIONS = {"max_new_tokens": 128}
 
 
-class SearchListener(MinLengthStepper):
-    """It stops where it is as soon as nobody waits for the text any more."""
-
-    def __init__(self, inner: Stepper, ends: Sequence[int], min_interval: int, ticket: Ticket) -> None:
-        super().__init__(inner, ends, min_interval)
-        self.ticket = ticket
-
-    def step(self, tokens: Tensor) -> Tensor:
-        self.ticket.check()
-        return super().step(tokens)
-
-
 def search_beams(
-    loaded_model: LoadedModel, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any],
-    ticket: Ticket,
-) -> dict[str, Any]:  # fmt: skip
+    loaded_model: LoadedModel, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> dict[str, Any]:
     """The text that was found and one tree for each part of it: a translation goes sentence by sentence."""
     if not is_generating(task):
         tasks = ", ".join(filter(is_generating, TASKS))
@@ -270,7 +254,7 @@ def search_beams(
     if len(prompts) > MAX_BEAMS:
         notes.append(f"{len(prompts)} sentences were searched; the trees of the first {MAX_BEAMS} are shown")
     some = [prompts[i : i + GENERATION_BATCH_SIZE] for i in range(0, len(prompts), GENERATION_BATCH_SIZE)]
-    searched = [tree for batch in some for tree in search_trees(pipe.generator, batch, how, ticket)]
+    searched = [tree for batch in some for tree in search_trees(pipe.generator, batch, how)]
     best = [tree.ids(tree.found[0]) for tree in searched]
     ends = eos_ids(pipe.generator, how.settings.eos)
     written = [ids[:-1] if ids[-1] in ends else ids for ids in best]
@@ -310,13 +294,13 @@ def plan_search(
     return plan
 
 
-def search_trees(model: Model, prompts: list[list[int]], plan: GenerationPlan, ticket: Ticket) -> list[Tree]:
-    """The trees of some prompts, side by side; with the limits on tokens that the pipeline takes."""
-    ticket.check()
-    most, least = plan.token_range(
-        1 if isinstance(model, Seq2Seq) else len(prompts[0])
-    )  # a decoder reads one
+def search_trees(model: Model, prompts: list[list[int]], plan: GenerationPlan) -> list[Tree]:
+    """Return the trees of some prompts, side by side; with the limits on tokens that the pipeline takes."""
+    read = 1 if isinstance(model, Seq2Seq) else len(prompts[0])  # a decoder with a source reads one
+    most, least = plan.token_range(read)
     chosen = replace(plan.settings, max_tokens=most, n=None)
-    inner = choose_stepper(model, (chosen.beams or 1) * len(prompts), most)
-    ends = sorted(eos_ids(model, chosen.eos))
-    return beam_trees(SearchListener(inner, ends, max(least, 0), ticket), prompts, **vars(chosen))
+    by: Model | Stepper = model
+    if least > 0:
+        inner = choose_stepper(model, (chosen.beams or 1) * len(prompts), most)
+        by = cast(Stepper, MinLengthStepper(inner, sorted(eos_ids(model, chosen.eos)), least))
+    return beam_trees(by, prompts, **vars(chosen))

@@ -18,7 +18,7 @@ from heedful.classroom.figures.picture_choice import clearest_head, over_source,
 from heedful.classroom.figures.token_labels import readable, visible_tokens
 from heedful.classroom.studio import snippets, tokens
 from heedful.classroom.studio.capabilities import context, describe_group, heads_of
-from heedful.classroom.studio.jobs import Ticket
+from heedful.classroom.studio.jobs import check_waiting
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.traces import Edits, Trace, TraceRecorder
 from heedful.core.errors import InputError
@@ -105,8 +105,8 @@ def trace_words(loaded_model: LoadedModel, request: TraceRequest, id: str) -> Tr
 class TraceBuilder:
     """One request while it is worked on."""
 
-    def __init__(self, loaded_model: LoadedModel, request: TraceRequest, ticket: Ticket) -> None:
-        self.loaded_model, self.request, self.ticket = loaded_model, request, ticket
+    def __init__(self, loaded_model: LoadedModel, request: TraceRequest) -> None:
+        self.loaded_model, self.request = loaded_model, request
         self.edit = request.edit or Edit()
         self.model: Model = loaded_model.sequence
         self.heads = loaded_model.once("heads", lambda: heads_of(self.model))
@@ -140,7 +140,7 @@ class TraceBuilder:
         def keep(name: str, value: Tensor) -> Tensor | None:
             """Keep values while there is room; scores are quickly computed again."""
             nonlocal room
-            self.ticket.check()
+            check_waiting()
             shapes[name] = tuple(value.shape)
             if name.endswith((".scores", ".bias")) or value.nbytes > room:
                 return None
@@ -297,11 +297,8 @@ class TraceBuilder:
             self.warnings.append(f"{count} tokens were asked for and {max(room, 0)} are traced")
         if room < 1:
             return []
-        pieces = []
         prompt = list(ids) if self.pixels is None else self.pixels
-        for piece in stream(model, prompt, max_tokens=min(count, room), **settings):
-            self.ticket.check()
-            pieces.append(piece)
+        pieces = list(stream(model, prompt, max_tokens=min(count, room), **settings))
         finish = pieces[-1].finish
         written = pieces[:-1] if finish == "end" else pieces
         if finish == "context":

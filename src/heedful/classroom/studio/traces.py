@@ -22,7 +22,7 @@ from torch import Tensor
 
 from heedful.classroom.studio import snippets
 from heedful.classroom.studio.features import FeatureSource
-from heedful.classroom.studio.jobs import Clients, Ticket, run_while_connected
+from heedful.classroom.studio.jobs import Clients, run_while_connected
 from heedful.classroom.studio.model_registry import Entry, LoadedModel, ModelRegistry
 from heedful.core.errors import InputError, nearest
 from heedful.interp.inputs import Input
@@ -219,15 +219,14 @@ class Look:
 
 
 async def run_model(
-    studio: Studio, request: Request, id: str, function: Callable[[LoadedModel, Ticket], T],
-    ticket: Ticket | None = None,
-) -> T:  # fmt: skip
+    studio: Studio, request: Request, id: str, function: Callable[[LoadedModel], T], client: str | None = None
+) -> T:
     """Load a model, and return what `function` gives in the model's thread, as long as the client waits."""
-    ticket = ticket or Ticket()
+    ticket = studio.clients.ticket(client)
 
     def job() -> T:
         loaded_model = studio.registry.get(id)
-        return loaded_model.run(lambda: function(loaded_model, ticket), ticket)
+        return loaded_model.run(lambda: function(loaded_model), ticket)
 
     return await run_while_connected(request, ticket, job)
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from heedful.classroom.figures.token_labels import visible_tokens
 from heedful.classroom.studio import snippets, tokens
-from heedful.classroom.studio.jobs import Ticket, run_while_connected
+from heedful.classroom.studio.jobs import Ticket, check_waiting, run_while_connected
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.routes.trace import run_trace
 from heedful.classroom.studio.tokens import tidy
@@ -77,7 +77,7 @@ async def losses(body: Text, request: Request, studio: Here) -> Response:
     return Json(await run_model(studio, request, body.model, partial(_losses, body)))
 
 
-def _losses(body: Text, loaded_model: LoadedModel, ticket: Ticket) -> dict[str, Any]:
+def _losses(body: Text, loaded_model: LoadedModel) -> dict[str, Any]:
     """Mean −log p by place, in nats, over the windows of a text; of an encoder-decoder over its target."""
     model, text = loaded_model.sequence, tidy(body.text)[0]
     if not isinstance(model, Seq2Seq):
@@ -88,7 +88,7 @@ def _losses(body: Text, loaded_model: LoadedModel, ticket: Ticket) -> dict[str, 
         imports = snippets.import_lines(loss_by_position, reading)
     else:
         raise InputError("an encoder-decoder is sure of a target", hint="give one")
-    losses = loss_by_position(model, cut, checkpoint=ticket.check)
+    losses = loss_by_position(model, cut, checkpoint=check_waiting)
     places = [t for t, v in enumerate(losses.loss) if v is not None]
     return {
         "model": loaded_model.id, "position": places, "loss": [losses.loss[t] for t in places],
@@ -102,8 +102,8 @@ def _losses(body: Text, loaded_model: LoadedModel, ticket: Ticket) -> dict[str, 
 async def speed(id: str, request: Request, studio: Here) -> Response:
     """Tokens a second by length, measured now; nothing is remembered."""
 
-    def measure(loaded_model: LoadedModel, ticket: Ticket) -> dict[str, Any]:
-        speeds = measure_speeds(loaded_model.sequence, checkpoint=ticket.check).to_dict()
+    def measure(loaded_model: LoadedModel) -> dict[str, Any]:
+        speeds = measure_speeds(loaded_model.sequence, checkpoint=check_waiting).to_dict()
         return {"model": id} | speeds | {"python": snippets.of_model(loaded_model.entry, measure_speeds)}
 
     return Json(await run_model(studio, request, id, measure))

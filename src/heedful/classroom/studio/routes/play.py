@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from heedful.classroom.studio.jobs import Report, Ticket, run_while_connected, stream_job
+from heedful.classroom.studio.jobs import Report, run_while_connected, stream_job
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.task_runner import (
     IMAGE_TASK,
@@ -37,41 +37,35 @@ class PlayRequest(BaseModel):
 
 @router.post("/api/play")
 async def play(body: PlayRequest, request: Request, studio: Here, client: Client = None) -> Response:
-    ticket = studio.clients.ticket(client)
     if body.stream and body.task == IMAGE_TASK:
         raise InputError("the text in an image is not streamed", hint="leave stream out")
     form_inputs(body.task, body.inputs)  # what is missing is said before anything is streamed
     if body.stream:
+        ticket = studio.clients.ticket(client)
         loaded_model = await run_while_connected(request, ticket, lambda: studio.registry.get(body.model))
         loaded_model.sequence  # noqa: B018
         return stream_job(
-            loaded_model.worker, lambda report: _stream_task(loaded_model, body, ticket, report), ticket
+            loaded_model.worker, lambda report: _stream_task(loaded_model, body, report), ticket
         )
 
-    def run(loaded_model: LoadedModel, ticket: Ticket) -> dict[str, Any]:
+    def run(loaded_model: LoadedModel) -> dict[str, Any]:
         began = time.perf_counter()
         answer = run_task(loaded_model, body.task, body.inputs, body.parameters)
-        ticket.check()
         return {"task": body.task, **answer, "ms": round((time.perf_counter() - began) * 1000, 1)}
 
-    return Json(await run_model(studio, request, body.model, run, ticket))
+    return Json(await run_model(studio, request, body.model, run, client))
 
 
 @router.post("/api/beams")
 async def beams(body: PlayRequest, request: Request, studio: Here, client: Client = None) -> Response:
     """A task written with beams: the text and the search that found it."""
-    ticket = studio.clients.ticket(client)
     if body.task == IMAGE_TASK:
         raise InputError("the search over an image is drawn by heedful.view.beams", hint="leave beams out")
-    search = lambda loaded_model, ticket: search_beams(
-        loaded_model, body.task, body.inputs, body.parameters, ticket
-    )
-    return Json(await run_model(studio, request, body.model, search, ticket))
+    search = lambda loaded_model: search_beams(loaded_model, body.task, body.inputs, body.parameters)
+    return Json(await run_model(studio, request, body.model, search, client))
 
 
-def _stream_task(
-    loaded_model: LoadedModel, body: PlayRequest, ticket: Ticket, report: Report
-) -> dict[str, Any]:
+def _stream_task(loaded_model: LoadedModel, body: PlayRequest, report: Report) -> dict[str, Any]:
     began = time.perf_counter()
-    done = generate_text(loaded_model, body.task, body.inputs, body.parameters, ticket, report)
+    done = generate_text(loaded_model, body.task, body.inputs, body.parameters, report)
     return done | {"seconds": round(time.perf_counter() - began, 3)}

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from torch import Tensor
 
 from heedful.classroom.studio import snippets, tokens
-from heedful.classroom.studio.jobs import Report, Ticket, run_while_connected, stream_job
+from heedful.classroom.studio.jobs import Report, Ticket, check_waiting, run_while_connected, stream_job
 from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.responses import cut_tensor, tensor_response
 from heedful.classroom.studio.trace_builder import TraceBuilder, TraceRequest, trace_words
@@ -51,7 +51,7 @@ def run_trace(studio: Studio, body: TraceRequest, ticket: Ticket) -> Trace:
     if loaded_model.entry.vectors:
         work = lambda: trace_words(loaded_model, body, id)
     else:
-        work = lambda: TraceBuilder(loaded_model, body, ticket).trace(id)
+        work = lambda: TraceBuilder(loaded_model, body).trace(id)
     trace = loaded_model.run(work, ticket)
     ticket.check()
     trace.answer["ms"] = round((time.perf_counter() - began) * 1000, 1)
@@ -149,13 +149,13 @@ def effects(look: Seen, studio: Here, group: str, mean: bool = False, client: Cl
     chosen = trace.group(group)
     return stream_job(
         loaded_model.worker,
-        lambda report: _effects(loaded_model, trace, chosen, mean, ticket, report),
+        lambda report: _effects(loaded_model, trace, chosen, mean, report),
         ticket,
     )
 
 
 def _effects(
-    loaded_model: LoadedModel, trace: Trace, group: AttentionGroup, mean: bool, ticket: Ticket, report: Report
+    loaded_model: LoadedModel, trace: Trace, group: AttentionGroup, mean: bool, report: Report
 ) -> dict[str, Any]:
     key = (group.name, mean)
     if key not in trace.effects:
@@ -163,7 +163,7 @@ def _effects(
         changes: dict[str, list[float]] = {path: [] for path in heads}
         of, usual = sum(heads.values()), trace.given if mean else None
         each = each_head_effect(
-            loaded_model.sequence, trace.given, heads, mean=usual, checkpoint=ticket.check
+            loaded_model.sequence, trace.given, heads, mean=usual, checkpoint=check_waiting
         )
         for done, (path, _, change) in enumerate(each, 1):
             changes[path].append(change)

@@ -55,17 +55,14 @@ class Code(str):
         return str(self)
 
 
-def loading(entry: Entry) -> str:
-    """Return the line that gives `model`, or `vectors`."""
-    if entry.vectors:
-        return f"vectors = heedful.Word2Vec.load({str(entry.path)!r})"
-    loaded_model = f"heedful.load({entry.name!r})"
-    return f"model = heedful.merge({loaded_model})" if entry.needs_merge else f"model = {loaded_model}"
-
-
 def script(entry: Entry, lines: str, imports: str = "") -> str:
-    """Return lines behind those that load the model."""
-    return "\n".join(["import heedful", *imports.splitlines(), "", loading(entry), lines])
+    """Return lines behind those that load the model as `model`, or word vectors as `vectors`."""
+    load = f"model = heedful.load({entry.name!r})"
+    if entry.vectors:
+        load = f"vectors = heedful.Word2Vec.load({str(entry.path)!r})"
+    elif entry.needs_merge:
+        load = f"model = heedful.merge(heedful.load({entry.name!r}))"
+    return "\n".join(["import heedful", *imports.splitlines(), "", load, lines])
 
 
 def import_lines(*objects: Any) -> str:

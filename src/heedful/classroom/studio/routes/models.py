@@ -55,18 +55,9 @@ def models(studio: Here) -> Response:
 def model(id: str, studio: Here) -> Response:
     """The capability record of one."""
     loaded_model = studio.registry.get(id)
-    return Json(
-        loaded_model.once(
-            "record",
-            lambda: capabilities(
-                loaded_model, snippets.script(loaded_model.entry, f"print({_of(loaded_model.model)})")
-            ),
-        )
-    )
-
-
-def _of(model: object) -> str:
-    return "len(vectors), vectors.dim" if isinstance(model, Word2Vec) else "model"
+    shown = "len(vectors), vectors.dim" if loaded_model.entry.vectors else "model"
+    python = snippets.script(loaded_model.entry, f"print({shown})")
+    return Json(loaded_model.once("record", lambda: capabilities(loaded_model, python)))
 
 
 @router.get("/api/models/{id}/vocabulary")
@@ -74,18 +65,11 @@ def vocabulary(id: str, studio: Here) -> Response:
     """Every token by its id, as it is named and as it is shown."""
     loaded_model = studio.registry.get(id)
     if isinstance(loaded_model.model, Word2Vec):
-        return Json(
-            {
-                "tokens": loaded_model.model.words,
-                "shown": [visible_token(w) for w in loaded_model.model.words],
-            }
-        )
+        words = loaded_model.model.words
+        return Json({"tokens": words, "shown": [visible_token(word) for word in words]})
     model = loaded_model.sequence
-    count = model.config.vocab
-    if model.tokenizer is None:
-        names = [str(i) for i in range(count)]
-    else:
-        names = model.tokenizer.tokens(range(count))
+    ids = range(model.config.vocab)
+    names = [str(i) for i in ids] if model.tokenizer is None else model.tokenizer.tokens(ids)
     return Json({"tokens": names, "shown": visible_tokens(model, names)})
 
 
@@ -113,9 +97,8 @@ def model_positions(id: str, studio: Here, length: int = 64) -> Response:
         }  # fmt: skip
         return Json(positions | {"python": snippets.script(loaded_model.entry, "print(vectors.dim)")})
     positions = loaded_model.run(lambda: describe_positions(loaded_model.sequence, length))
-    return Json(
-        positions | {"python": snippets.of_model(loaded_model.entry, position_tensors, positions["length"])}
-    )
+    python = snippets.of_model(loaded_model.entry, position_tensors, positions["length"])
+    return Json(positions | {"python": python})
 
 
 @router.get("/api/models/{id}/positions/tensor")
@@ -161,10 +144,8 @@ def tokenize(body: Cut, studio: Here) -> Response:
     text, warnings = tokens.tidy(body.text)
     tokenizers = [_cut(studio.registry.get(id), text, body.special) for id in (body.model, body.other) if id]
     for tokenized in tokenizers:
-        if tokenized["count"] > SHOWN:
-            warnings.append(
-                f"{tokenized['model']}: {tokenized['count']:,} tokens; the first {SHOWN:,} are listed"
-            )
+        if (count := tokenized["count"]) > SHOWN:
+            warnings.append(f"{tokenized['model']}: {count:,} tokens; the first {SHOWN:,} are listed")
     return Json({"tokenizers": tokenizers, "warnings": warnings})
 
 

@@ -44,9 +44,13 @@ async def play(body: PlayRequest, request: Request, studio: Here, client: Client
         ticket = studio.clients.ticket(client)
         loaded_model = await run_while_connected(request, ticket, lambda: studio.registry.get(body.model))
         loaded_model.sequence  # noqa: B018
-        return stream_job(
-            loaded_model.worker, lambda report: _stream_task(loaded_model, body, report), ticket
-        )
+
+        def write(report: Report) -> dict[str, Any]:
+            began = time.perf_counter()
+            done = generate_text(loaded_model, body.task, body.inputs, body.parameters, report)
+            return done | {"seconds": round(time.perf_counter() - began, 3)}
+
+        return stream_job(loaded_model.worker, write, ticket)
 
     def run(loaded_model: LoadedModel) -> dict[str, Any]:
         began = time.perf_counter()
@@ -63,9 +67,3 @@ async def beams(body: PlayRequest, request: Request, studio: Here, client: Clien
         raise InputError("the search over an image is drawn by heedful.view.beams", hint="leave beams out")
     search = lambda loaded_model: search_beams(loaded_model, body.task, body.inputs, body.parameters)
     return Json(await run_model(studio, request, body.model, search, client))
-
-
-def _stream_task(loaded_model: LoadedModel, body: PlayRequest, report: Report) -> dict[str, Any]:
-    began = time.perf_counter()
-    done = generate_text(loaded_model, body.task, body.inputs, body.parameters, report)
-    return done | {"seconds": round(time.perf_counter() - began, 3)}

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from heedful.classroom.studio import snippets, tokens
 from heedful.classroom.studio.jobs import Report, Ticket, check_waiting, run_while_connected, stream_job
-from heedful.classroom.studio.model_registry import LoadedModel
 from heedful.classroom.studio.responses import cut_tensor, tensor_response
 from heedful.classroom.studio.trace_builder import TraceBuilder, TraceRequest, trace_words
 from heedful.classroom.studio.traces import Client, Here, Look, Seen, Studio, Trace
@@ -26,7 +25,6 @@ from heedful.interp.observe.attention import (
     unscaled_pattern,
     value_effects,
 )
-from heedful.interp.observe.mixing import AttentionGroup
 from heedful.interp.observe.prediction import words_at
 from heedful.serve.json_response import Json
 
@@ -125,11 +123,8 @@ def scores(look: Seen) -> Response:
 @router.get("/api/trace/{id}/find")
 def search_heads(look: Seen, query: str, key: str, count: int = 12) -> Response:
     """Which heads look from one token at another, the strongest first; of the model without edits."""
-    options: dict[str, Any] = {
-        "from_token": query.strip(),
-        "to_token": key.strip(),
-        "count": max(1, min(count, 1000)),
-    }
+    options: dict[str, Any] = {"from_token": query.strip(), "to_token": key.strip()}
+    options["count"] = max(1, min(count, 1000))
     heads = [head.to_dict() for head in look.call(find_heads, **options)]
     return Json({"heads": heads, "python": snippets.of_call(look.trace, find_heads, **options)})
 
@@ -145,32 +140,22 @@ def effects(look: Seen, studio: Here, group: str, mean: bool = False, client: Cl
     """How far the predictions move when each head alone is switched off, or says its mean over this text: a
     stream that tells how many heads are done, and stops within a pass when nobody listens any more.
     """
-    trace, loaded_model, ticket = look.trace, look.loaded_model, studio.clients.ticket(client)
-    chosen = trace.group(group)
-    return stream_job(
-        loaded_model.worker,
-        lambda report: _effects(loaded_model, trace, chosen, mean, report),
-        ticket,
-    )
+    trace, loaded_model, chosen = look.trace, look.loaded_model, look.trace.group(group)
 
+    def measure(report: Report) -> dict[str, Any]:
+        if (group, mean) not in trace.effects:
+            heads = {path: trace.shapes[f"{path}.pattern"][0] for path in chosen.layers}
+            changes: dict[str, list[float]] = {path: [] for path in heads}
+            model, usual = loaded_model.sequence, trace.given if mean else None
+            each = each_head_effect(model, trace.given, heads, mean=usual, checkpoint=check_waiting)
+            for done, (path, _, change) in enumerate(each, 1):
+                changes[path].append(change)
+                report({"event": "progress", "done": done, "of": sum(heads.values())})
+            trace.effects[group, mean] = changes
+        python = snippets.of_trace(trace, "effects", mean=mean)
+        return {"event": "done", "effects": trace.effects[group, mean], "python": python}
 
-def _effects(
-    loaded_model: LoadedModel, trace: Trace, group: AttentionGroup, mean: bool, report: Report
-) -> dict[str, Any]:
-    key = (group.name, mean)
-    if key not in trace.effects:
-        heads = {path: trace.shapes[f"{path}.pattern"][0] for path in group.layers}
-        changes: dict[str, list[float]] = {path: [] for path in heads}
-        of, usual = sum(heads.values()), trace.given if mean else None
-        each = each_head_effect(
-            loaded_model.sequence, trace.given, heads, mean=usual, checkpoint=check_waiting
-        )
-        for done, (path, _, change) in enumerate(each, 1):
-            changes[path].append(change)
-            report({"event": "progress", "done": done, "of": of})
-        trace.effects[key] = changes
-    python = snippets.of_trace(trace, "effects", mean=mean)
-    return {"event": "done", "effects": trace.effects[key], "python": python}
+    return stream_job(loaded_model.worker, measure, studio.clients.ticket(client))
 
 
 @router.get("/api/trace/{id}/logits")

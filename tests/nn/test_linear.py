@@ -3,50 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.nn.context import Context, Mask, Part, Watch
+from heedful.nn.context import Watch
 from heedful.nn.state_space import chunked
 from heedful.nn.state_space.chunked import fast_linear
-from heedful.nn.state_space.delta import GatedDeltaNet
 from heedful.nn.state_space.linear_attention import (
-    GatedConv,
-    GatedLinearAttention,
-    LinearAttention,
-    elu_features,
     taylor_features,
 )
 from heedful.nn.state_space.scan import linear_pattern, linear_scan
 from tests.counting import operations
+from tests.nn.state_parts import context, make
 
 LENGTH = 70
-KINDS = ["linear", "gla", "taylor", "conv", "delta"]
 DECAYS = [4, 1, 0]  # of a head with four channels: its own for each, one for all, none
-
-
-def context(length: int, past: int = 0, **values: object) -> Context:
-    pos = torch.arange(past, past + length)[None]
-    return replace(Context(pos, pos, Mask(causal=True)), **values)  # type: ignore[arg-type]
-
-
-@torch.no_grad()
-def make(kind: str) -> Part:
-    part: Part = {
-        "linear": lambda: LinearAttention(16, 2, features=elu_features),
-        "gla": lambda: GatedLinearAttention(16, 2, 4, rank=3),
-        "taylor": lambda: LinearAttention(16, 2, 4, features=taylor_features),
-        "conv": lambda: GatedConv(16, 32),
-        "delta": lambda: GatedDeltaNet(16, 4, 3, 5, key_heads=2, max_beta=2.0),
-    }[kind]()
-    for parameter in part.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    part.initialise()
-    return part.eval()
 
 
 def inputs(length: int = LENGTH) -> list[Tensor]:
@@ -173,66 +147,3 @@ def test_linear_attention_is_its_formula_written_out() -> None:
         weights = torch.stack([(F.elu(q[t]) + 1) @ (F.elu(k[s]) + 1) for s in range(t + 1)])
         assert torch.allclose(watch["attn.pattern"][0, 1, t, : t + 1], weights / weights.sum(), atol=1e-6)
         assert torch.allclose(watch["attn.heads"][0, 1, t], weights @ v[: t + 1] / weights.sum(), atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@torch.no_grad()
-def test_parallel_reference_and_recurrent_forms_agree(kind: str) -> None:
-    part, x = make(kind), torch.randn(2, LENGTH, 16)
-    whole = part(x, context(LENGTH))
-    assert (whole - part(x, context(LENGTH, backend="reference"))).abs().max() <= 1e-5
-    state, past, pieces = part.new_state(2, 0), 0, []
-    for piece in x.split([20, 7, 1, 1, 3, *[1] * (LENGTH - 32)], 1):
-        pieces.append(part(piece, context(piece.shape[1], past), state))
-        past += piece.shape[1]
-    assert (whole - torch.cat(pieces, 1)).abs().max() <= 1e-5
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@torch.no_grad()
-def test_a_state_has_the_same_size_however_much_it_has_read(kind: str) -> None:
-    part, sizes = make(kind), []
-    for length in (3, 50):
-        state = part.new_state(1, length)
-        part(torch.randn(1, length, 16), context(length), state)
-        sizes.append({name: tensor.shape for name, tensor in state.tensors.items()})  # type: ignore[union-attr]
-    assert sizes[0] == sizes[1]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@torch.no_grad()
-def test_padding_anywhere_is_skipped_and_leaves_the_state_alone(kind: str) -> None:
-    part, x, more = make(kind), torch.randn(1, 9, 16), torch.randn(1, 4, 16)
-    one, other = part.new_state(1, 0), part.new_state(1, 0)
-    past = 0
-    for tokens, mark in ((x, [0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0]), (more, [0, 1, 0, 1, 1, 0, 1])):
-        valid = torch.tensor([mark]).bool()
-        padded = torch.full((1, len(mark), 16), 7.0)
-        padded[valid] = tokens[0]
-        pos = (past + valid.int().cumsum(1) - 1).clamp(min=0)
-        here = Context(pos, pos, Mask(causal=True, valid=valid), valid_new=valid)
-        expected, got = part(tokens, context(tokens.shape[1], past), one), part(padded, here, other)
-        assert (got[valid] - expected[0]).abs().max() <= 1e-5
-        past += tokens.shape[1]
-
-
-@pytest.mark.parametrize("kind", ["linear", "gla", "taylor", "delta"])
-@torch.no_grad()
-def test_the_pattern_weighs_values_into_heads_also_with_padding_and_documents(kind: str) -> None:
-    part, x, watch = make(kind), torch.randn(2, 12, 16), Watch("*")
-    fresh, valid = torch.zeros(2, 12, dtype=torch.bool), torch.ones(2, 12, dtype=torch.bool)
-    fresh[:, [0, 7]], valid[0, :3], valid[1, 9:] = True, False, False
-    part(x, context(12, fresh=fresh, valid_new=valid, watch=watch, path="attn"))
-    pattern, v, heads = (watch[f"attn.{name}"] for name in ("pattern", "v", "heads"))
-    assert (pattern @ v - heads).abs().max() <= 1e-5
-    assert pattern[:, :, 7:, :7].abs().max() == 0
-    assert pattern[0, :, :, :3].abs().max() == 0
-
-
-@pytest.mark.parametrize("kind", ["linear", "gla", "taylor", "delta"])
-def test_half_precision_keeps_its_memory_in_float32(kind: str) -> None:
-    part = make(kind).to(torch.bfloat16)
-    state = part.new_state(1, 0)
-    out = part(torch.randn(1, 9, 16, dtype=torch.bfloat16), context(9), state)
-    assert out.dtype == torch.bfloat16
-    assert state["S"].dtype == torch.float32  # type: ignore[index]

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
-from heedful.nn.context import Context, Mask, Watch
+from heedful.nn.context import Watch
 from heedful.nn.state_space.scan import BLOCK, doubling_scan, scan, selective
 from heedful.nn.state_space.selective import fast_selective, selective_pattern, selective_states
-from heedful.nn.state_space.ssd import Mamba2
-from heedful.nn.state_space.ssm import S4, Mamba, joint_products
+from heedful.nn.state_space.ssm import S4, joint_products
 from tests.counting import operations
+from tests.nn.state_parts import context, make
 
 LENGTH = 2 * BLOCK + 5
-
-
-def context(length: int, **values: object) -> Context:
-    pos = torch.arange(length)[None]
-    return replace(Context(pos, pos, Mask(causal=True)), **values)  # type: ignore[arg-type]
 
 
 def inputs(length: int = LENGTH, dim: int = 6, state: int = 3, batch: int = 2) -> list[Tensor]:
@@ -32,19 +26,6 @@ def inputs(length: int = LENGTH, dim: int = 6, state: int = 3, batch: int = 2) -
     delta, A = torch.rand(batch, length, dim, **wide), -4 * torch.rand(dim, state, **wide)
     keep = (torch.rand(batch, length) > 0.1).double()
     return [u, delta, A, B, C, keep, torch.randn(batch, dim, state, **wide)]
-
-
-@torch.no_grad()
-def make(kind: str) -> Mamba | Mamba2 | S4:
-    part: Mamba | Mamba2 | S4 = {
-        "mamba": lambda: Mamba(16, 32, 4, 2),
-        "mamba2": lambda: Mamba2(16, 32, 4, 3, groups=2),
-        "s4": lambda: S4(16, 8),
-    }[kind]()
-    for parameter in part.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    part.initialise()
-    return part.eval()
 
 
 def test_a_scan_by_doubling_equals_the_loop() -> None:
@@ -90,73 +71,6 @@ def test_the_fast_scan_trains_in_far_fewer_operations_than_the_loop() -> None:
         form(*leaves[:5], None, leaves[6])[0].sum().backward()
 
     assert operations(lambda: train(fast_selective)) * 5 < operations(lambda: train(selective))
-
-
-@pytest.mark.parametrize("kind", ["mamba", "mamba2", "s4"])
-@torch.no_grad()
-def test_parallel_open_and_recurrent_forms_agree(kind: str) -> None:
-    part, x = make(kind), torch.randn(2, LENGTH, 16)
-    whole = part(x, context(LENGTH))
-    assert (whole - part(x, context(LENGTH, backend="reference"))).abs().max() <= 1e-5
-    state = part.new_state(2, 0)
-    lengths = [11, 7, *[1] * (LENGTH - 18)]
-    pieces = [part(piece, context(piece.shape[1]), state) for piece in x.split(lengths, 1)]
-    assert (whole - torch.cat(pieces, 1)).abs().max() <= 1e-5
-
-
-@pytest.mark.parametrize("kind", ["mamba", "mamba2", "s4"])
-@torch.no_grad()
-def test_a_state_has_the_same_size_however_much_it_has_read(kind: str) -> None:
-    part, sizes = make(kind), []
-    for length in (3, 50):
-        state = part.new_state(1, length)
-        part(torch.randn(1, length, 16), context(length), state)
-        sizes.append({name: tensor.shape for name, tensor in state.tensors.items()})
-    assert sizes[0] == sizes[1]
-
-
-@pytest.mark.parametrize("kind", ["mamba", "mamba2", "s4"])
-@torch.no_grad()
-def test_padding_anywhere_is_skipped_and_leaves_the_state_alone(kind: str) -> None:
-    part, x, more = make(kind), torch.randn(1, 9, 16), torch.randn(1, 4, 16)
-    valid = torch.tensor([[0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0]]).bool()
-    padded = torch.full((1, 14, 16), 7.0)
-    padded[valid] = x[0]
-    one, other = part.new_state(1, 0), part.new_state(1, 0)
-    expected, got = part(x, context(9), one), part(padded, context(14, valid_new=valid), other)
-    assert (got[valid] - expected[0]).abs().max() <= 1e-5
-    for name, tensor in one.tensors.items():
-        assert (other[name] - tensor).abs().max() <= 1e-5, name
-    later = torch.tensor([[0, 1, 0, 1, 1, 0, 1]]).bool()
-    wider = torch.full((1, 7, 16), -3.0)
-    wider[later] = more[0]
-    got = part(wider, context(7, valid_new=later), other)
-    assert (got[later] - part(more, context(4), one)[0]).abs().max() <= 1e-5
-
-
-@pytest.mark.parametrize("kind", ["mamba", "mamba2", "s4"])
-@torch.no_grad()
-def test_documents_are_read_alone_also_where_padding_stands_between(kind: str) -> None:
-    part, x = make(kind), torch.randn(1, 12, 16)
-    fresh = torch.zeros(1, 12, dtype=torch.bool)
-    fresh[0, [0, 5]] = True
-    valid = torch.ones(1, 12, dtype=torch.bool)
-    valid[0, [4, 5, 8]] = False  # the second document begins with padding
-    got = part(x, context(12, fresh=fresh, valid_new=valid))
-    alone = [part(x[:, i], context(len(i))) for i in ([0, 1, 2, 3], [6, 7, 9, 10, 11])]
-    assert (got[:, valid[0]] - torch.cat(alone, 1)).abs().max() <= 1e-5
-
-
-@pytest.mark.parametrize("kind", ["mamba", "mamba2", "s4"])
-@torch.no_grad()
-def test_the_pattern_weighs_values_into_heads_also_with_padding_and_documents(kind: str) -> None:
-    part, x, watch = make(kind), torch.randn(2, 12, 16), Watch("*")
-    fresh, valid = torch.zeros(2, 12, dtype=torch.bool), torch.ones(2, 12, dtype=torch.bool)
-    fresh[:, [0, 7]], valid[0, :3], valid[1, 9:] = True, False, False
-    part(x, context(12, fresh=fresh, valid_new=valid, watch=watch, path="ssm"))
-    pattern, v, heads = (watch[f"ssm.{name}"] for name in ("pattern", "v", "heads"))
-    assert pattern.shape == (2, v.shape[1], 12, 12)
-    assert ((pattern @ v - heads).abs().amax((1, 3))[valid]).max() <= 1e-5
 
 
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "s4"])

@@ -88,7 +88,7 @@ class Slow:
                 return super().open(ids, length)
 
             def append_tokens(self, slot: Slot, ids: Any) -> torch.Tensor:
-                assert slow.held.wait(20)
+                assert slow.held.wait(60)
                 time.sleep(slow.pause)
                 if slow.fails is not None:
                     raise slow.fails
@@ -146,7 +146,7 @@ class Caller:
         return b"".join(m.get("body", b"") for m in self.sent).decode()
 
 
-async def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until something holds."""
     async with asyncio.timeout(seconds):
         while not true():

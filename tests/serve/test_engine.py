@@ -131,7 +131,7 @@ def test_a_full_queue_counts_only_requests_that_have_to_wait(models: Models) -> 
 
         def block(rows: Any) -> Any:
             begun.set()
-            assert free.wait(10)
+            assert free.wait(60)
             return rows
 
         server.engine.submit(Work(rows=[1], compute=block))
@@ -154,7 +154,7 @@ def test_rows_of_several_requests_are_computed_together_and_each_gets_its_own(ma
         gate = threading.Event()
 
         def double(rows: Any) -> Any:
-            gate.wait(10)
+            gate.wait(60)
             sizes.append(len(rows))
             return [2 * row for row in rows]
 
@@ -174,7 +174,7 @@ def test_a_row_that_fails_ends_its_own_request_alone(made: Any, caplog: pytest.L
         gate = threading.Event()
 
         def invert(rows: Any) -> Any:
-            gate.wait(10)
+            gate.wait(60)
             return [1 / row for row in rows]
 
         jobs = [engine.submit(Work(rows=[n], compute=invert)) for n in (1, 2, 0, 4)]
@@ -194,7 +194,7 @@ def test_first_come_first_served(made: Any) -> None:
         gate = threading.Event()
 
         def run(number: int, rows: Any) -> Any:
-            gate.wait(10)
+            gate.wait(60)
             order.append(number)
             return rows
 

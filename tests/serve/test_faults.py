@@ -234,8 +234,10 @@ def server_megabytes(process: subprocess.Popen[str]) -> float:
     return pages * resource.getpagesize() / 2**20
 
 
-def ask(port: int, prompt: str, tokens: int, found: dict[Any, Any], key: Any) -> None:
-    """One streamed answer; its body, or what went wrong."""
+def ask(
+    port: int, prompt: str, tokens: int, found: dict[Any, Any], key: Any, begun: threading.Event | None = None
+) -> None:
+    """One streamed answer; its body, or what went wrong. The event is set when an answer begins."""
     try:
         with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as wire:
             body = {
@@ -247,6 +249,8 @@ def ask(port: int, prompt: str, tokens: int, found: dict[Any, Any], key: Any) ->
             }
             wire.request("POST", "/v1/completions", json.dumps(body))
             answer = wire.getresponse()
+            if begun is not None:
+                begun.set()
             found[key] = (answer.status, answer.read().decode())
     except (OSError, http.client.HTTPException) as error:
         found[key] = (0, repr(error))
@@ -254,7 +258,7 @@ def ask(port: int, prompt: str, tokens: int, found: dict[Any, Any], key: Any) ->
 
 def send_huge_body(port: int, *, announced: bool) -> bytes:
     """100 MB, with its length or in chunks; what the server says to it."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as wire:
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as wire:
         how = "Content-Length: 100000000" if announced else "Transfer-Encoding: chunked"
         wire.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n{how}\r\n\r\n".encode())
         piece = b"x" * 1_000_000
@@ -281,16 +285,19 @@ def test_a_signal_under_load_lets_answers_out_and_huge_bodies_never_in() -> None
             assert not said_back or b" 413 " in said_back.splitlines()[0]
         assert server_megabytes(process) - before < 40
         found: dict[int, tuple[int, str]] = {}
-        threads = [threading.Thread(target=ask, args=(port, WORDS[i % 8], 200, found, i)) for i in range(12)]
+        begun = threading.Event()
+        threads = [
+            threading.Thread(target=ask, args=(port, WORDS[i % 8], 200, found, i, begun)) for i in range(12)
+        ]
         for thread in threads:
             thread.start()
-        time.sleep(0.3)
+        assert begun.wait(60)
         process.send_signal(signal.SIGTERM)
         late: dict[str, tuple[int, str]] = {}
         ask(port, "late", 5, late, "late")
         for thread in threads:
             thread.join(60)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
     for status, text in found.values():

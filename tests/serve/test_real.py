@@ -266,7 +266,7 @@ def test_importing_the_command_imports_no_server_and_no_torch() -> None:
     assert said.stdout.strip() == "set()"
 
 
-def wait(true: Any, seconds: float = 10.0) -> None:
+def wait(true: Any, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end

@@ -163,6 +163,25 @@ def test_replaced_tokens_are_marked_and_special_ones_ignored(path: Path, words: 
     assert abs(ones / count - 0.15) < 0.03
 
 
+def test_a_drawn_order_begins_with_special_tokens_and_its_last_sixth_is_predicted(
+    path: Path, words: Words
+) -> None:
+    batches = data.permuted(path, words, length=32, batch=8)
+    for batch in batches.once():
+        chosen, order, kept = batch.labels != IGNORE, batch.extra["order"], valid(batch)
+        assert torch.equal(batch.labels[chosen], batch.tokens[chosen])
+        for tokens, ranks, ok, hidden in zip(batch.tokens, order, kept, chosen, strict=True):
+            count = int(ok.sum())
+            assert ranks[ok].sort().values.tolist() == list(range(count))
+            fixed = ranks[ok & ((tokens == words.cls) | (tokens == words.sep))].sort().values.tolist()
+            assert fixed == list(range(len(fixed)))
+            assert ranks[hidden].min() == count - max(1, round((count - len(fixed)) / 6))
+            assert not (hidden & ~ok).any()
+    assert (
+        batches[0].extra["order"] != data.permuted(path, words, length=32, batch=8, seed=1)[0].extra["order"]
+    ).any()
+
+
 def test_a_generator_gets_masks_the_labels_and_the_original(path: Path, words: Words) -> None:
     for batch in data.replaced(path, words, length=32, batch=8, generated=True).once():
         chosen = batch.labels != IGNORE
@@ -170,7 +189,7 @@ def test_a_generator_gets_masks_the_labels_and_the_original(path: Path, words: W
         assert torch.equal(restored(batch), batch.extra["original"])
 
 
-@pytest.mark.parametrize("objective", ["masked", "masked_and_next", "replaced", "denoise"])
+@pytest.mark.parametrize("objective", ["masked", "permuted", "masked_and_next", "replaced", "denoise"])
 def test_every_objective_of_plain_text_is_deterministic_and_shared_by_rows(
     path: Path, objective: str
 ) -> None:

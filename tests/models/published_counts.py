@@ -105,6 +105,8 @@ STORED = {
 WITH_IMAGES = {"gemma-3-4b": 4_300_079_472, "gemma-3-12b": 12_187_325_040, "gemma-3-27b": 27_432_406_640}
 
 UNCONFIRMED = {
+    "xlnet-base-cased": 116_750_336,
+    "xlnet-large-cased": 360_300_800,
     "megatron-bert-cased-345m": 333_640_704,
     "efficient-mlm-m0.40": 355_361_792,
     "rembert": 575_920_384,

@@ -48,6 +48,11 @@ ctrl = Rows(
     {"vocab_size": 99, "n_embd": 24, "n_layer": 2, "n_head": 3, "dff": 40, "n_positions": 32},
 )  # fmt: skip
 
+xlnet = Rows(
+    "xlnet", "XLNet", "XLNetConfig",
+    {"vocab_size": 99, "d_model": 24, "n_layer": 2, "n_head": 3, "d_inner": 40}, types=True,
+)  # fmt: skip
+
 DECODERS = [
     helium("", CAUSAL, patterns=ATTENTIONS),
     helium("biases", CAUSAL, TIED, {"attention_bias": True, "mlp_bias": True}),
@@ -108,6 +113,13 @@ ENCODERS = [
     pre("tag", TAG, {"num_labels": 5}),
     pre("span", SPAN),
     pre("none", "Model"),
+    xlnet("", "LMHeadModel"),
+    xlnet("untied", "LMHeadModel", UNTIED, {"ff_activation": "relu", "n_head": 2}),
+    xlnet("one-sentence", "LMHeadModel", {"layer_norm_eps": 1e-3}, types=False),
+    xlnet("classify", CLASSIFY, {"num_labels": 3}, types=False),
+    xlnet("tag", TAG, {"num_labels": 5}),
+    xlnet("span", "ForQuestionAnsweringSimple", output="span"),
+    xlnet("none", "Model", output="last_hidden_state"),
     rembert("mlm", MLM),
     rembert("mlm-relu", MLM, {"hidden_act": "relu", "output_embedding_size": 8, "num_attention_heads": 2}),
     rembert("classify", CLASSIFY, {"num_labels": 3}),

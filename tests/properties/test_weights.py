@@ -73,6 +73,8 @@ def test_one_batch_can_be_overfitted(family: str) -> None:
 
 # The value with which a family reads matrices that its tiny config leaves unread.
 ALL_READ: dict[str, dict[str, int]] = {"longformer": {"first": 1}}
+# Weights that only other passes read: with sentences, or in a drawn order (tests/models/test_permuted.py).
+OTHER_PASSES = {"xlnet": ("unknown", "sentence_bias", "sentences")}
 
 
 @pytest.mark.parametrize("family", ALL)
@@ -80,7 +82,7 @@ def test_every_weight_gets_a_gradient(family: str) -> None:
     model = tiny(family, **ALL_READ.get(family, {}))
     loss(model, ids(model, 2, 8)).backward()
     silent = [n for n, p in model.named_parameters() if p.grad is None and not n.startswith("head.")]
-    assert not silent
+    assert not [name for name in silent if not name.endswith(OTHER_PASSES.get(family, ()))]
 
 
 # Parts that could stop the compiler: attention, windows with experts, a scan, two stacks.

@@ -67,6 +67,7 @@ def squad() -> dict[str, Any]:
 BATCHES: dict[str, Callable[..., Batches]] = {
     "next_token": lambda f, **o: data.text(f["text"], LETTERS, length=24, **o),
     "masked": lambda f, **o: data.masked(f["text"], WORDS, length=16, **o),
+    "permuted": lambda f, **o: data.permuted(f["text"], WORDS, length=16, **o),
     "masked_and_next": lambda f, **o: data.pairs(f["pairs"], WORDS, length=32, **o),
     "spans": lambda f, **o: data.spans(f["text"], WORDS, length=24, **o),
     "denoise": lambda f, **o: data.denoise(f["text"], WORDS, length=16, **o),
@@ -84,6 +85,7 @@ BATCHES: dict[str, Callable[..., Batches]] = {
 MODELS: dict[str, dict[str, Any]] = {
     "next_token": {"name": "gpt2"},
     "masked": {"name": "roberta"},
+    "permuted": {"name": "xlnet"},
     "masked_and_next": {"name": "bert"},
     "spans": {"name": "t5"},
     "denoise": {"name": "bart"},

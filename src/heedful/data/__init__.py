@@ -25,7 +25,7 @@ from heedful.data.examples.chats import chats
 from heedful.data.examples.classification import classify, contrast, regress
 from heedful.data.examples.image_text import image_text
 from heedful.data.examples.language_modeling import next_token
-from heedful.data.examples.masking import denoise, masked, pairs, replaced, spans
+from heedful.data.examples.masking import denoise, masked, pairs, permuted, replaced, spans
 from heedful.data.examples.tagging import conll, tag
 from heedful.data.examples.translation import parallel
 from heedful.data.readers import Documents, Source, Table, column, documents, from_hub, texts
@@ -52,6 +52,7 @@ __all__ = [
     "next_token",
     "pairs",
     "parallel",
+    "permuted",
     "regress",
     "replaced",
     "spans",
@@ -65,6 +66,7 @@ __all__ = [
 FROM_TEXT: dict[str, Callable[..., Batches]] = {
     "next_token": next_token,
     "masked": masked,
+    "permuted": permuted,
     "masked_and_next": pairs,
     "spans": spans,
     "denoise": denoise,
@@ -76,7 +78,7 @@ def text(source: Source, tokenizer: Tokenizer, *, objective: str = "next_token",
     """Batches of plain text for an objective: a file, a folder, several, or documents.
 
     `options` are length, batch, seed and those of the objective's own builder: next_token (packed=True,
-    apart=True, unit="file" …), masked, masked_and_next (data.pairs), spans, denoise, replaced.
+    apart=True, unit="file" …), masked, permuted, masked_and_next (data.pairs), spans, denoise, replaced.
     """
     if objective not in FROM_TEXT:
         hint = nearest(objective, FROM_TEXT) or f"one of {', '.join(FROM_TEXT)}"

@@ -31,6 +31,7 @@ from heedful.models.encoders import (
     deberta,
     rotary_encoders,
     sparse,
+    xlnet,
 )
 from heedful.models.recurrent import language_models, seq2seq
 from heedful.models.state_space import delta, linear, ssm
@@ -39,7 +40,7 @@ from heedful.models.vision import vision_encoder_decoder
 # Files in the order in which their families are listed. A family without a new part stands after its parent.
 MODULES = (
     *(language_models, seq2seq, transformer),
-    *(baselines, bert, bert_relatives, bert_variants, deberta, rotary_encoders, sparse),
+    *(baselines, bert, bert_relatives, bert_variants, deberta, rotary_encoders, sparse, xlnet),
     *(gpt, gpt_relatives, llama, parallel, bloom, deepseek, phi, relatives, qwen, gemma, olmo, gpt_oss),
     *(mixtures, differential),
     *(t5, bart, ssm, linear, delta, transformer_xl),

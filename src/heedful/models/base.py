@@ -209,8 +209,9 @@ class LM(Model):
         if watch is not None:
             watch.begin()
         ctx = Context(
-            pos, pos, mask, valid_new=valid, fresh=fresh, text_length=length, watch=watch, backend=backend
-        )
+            pos, pos, mask, valid_new=valid, fresh=fresh, types=types, text_length=length, watch=watch,
+            backend=backend,
+        )  # fmt: skip
         x = self.embed(tokens, ctx.at("embed"), types)
         return self.blocks(x, ctx.at("blocks")), ctx
 

@@ -46,6 +46,7 @@ MEANINGS = {
     "v": "values; of a state space, what it reads",
     "bias": "what is added to the scores of every layer",
     "position_scores": "what distances add to the scores",
+    "sentence_scores": "what belonging to the same sentence, or not, adds to the scores",
     "scores": "scaled products of queries and keys, before the mask and the softmax",
     "pattern": "the weights of attention; of a recurrence, what it amounts to",
     "heads": "what each head gives, pattern @ v, before the output matrix",

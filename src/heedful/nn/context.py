@@ -115,6 +115,7 @@ class Context:
     past: int | Tensor = 0  # how many positions the state holds; (B,) on the device if it is static
     valid_new: Tensor | None = None  # (B, T) False where x itself is padding
     fresh: Tensor | None = None  # (B, T) True where a packed document starts: recurrent parts forget there
+    types: Tensor | None = None  # (B, T) the sentence or segment of each token of x
     # The tokens of each query's prompt or document, (B, 1) or (B, T). None: this pass reads the whole text.
     text_length: int | Tensor | None = None
     bias: Tensor | None = None  # (B or 1, H, T, S) added to scores

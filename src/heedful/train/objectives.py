@@ -20,6 +20,7 @@ from heedful.core.errors import InputError, nearest
 from heedful.data.batch import IGNORE, Batch
 from heedful.kernels.gpu.float8_product import Head8
 from heedful.models.base import LM, Model, Seq2Seq
+from heedful.models.permuted import PermutedLM
 from heedful.nn.context import Watch
 from heedful.nn.head import LMHead, PretrainHead
 from heedful.nn.quantised import Quantised
@@ -146,6 +147,15 @@ def next_token(model: Model, batch: Batch) -> dict[str, Term]:
 def masked(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ log p(w_t | the corrupted text) over the chosen positions   (Devlin et al. 2019 §3.1, task 1)"""
     return {"masked": Term(_words(model, hidden(model, batch), batch_labels(batch)))}
+
+
+def permuted(model: Model, batch: Batch) -> dict[str, Term]:
+    """−Σ log p(w_t | the words before it in a drawn order)   (Yang et al. 2019 eq. 3)"""
+    if not isinstance(model, PermutedLM):
+        raise InputError(f"{model.family.name} predicts in no drawn order", hint="train it by 'masked'")
+    order = extra_of(batch, "order")
+    x = model.in_order(batch.tokens, order, valid=batch.valid, types=batch.types)
+    return {"permuted": Term(_words(model, x, batch_labels(batch)))}
 
 
 def masked_and_next(model: Model, batch: Batch) -> dict[str, Term]:
@@ -326,7 +336,7 @@ def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float) -> 
 OBJECTIVES: dict[str, Objective] = {
     f.__name__: f
     for f in (
-        next_token, masked, masked_and_next, translate, spans, denoise, replaced,
+        next_token, masked, permuted, masked_and_next, translate, spans, denoise, replaced,
         classify, regress, tag, span, contrast,
     )
 }  # fmt: skip

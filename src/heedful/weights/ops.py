@@ -115,6 +115,19 @@ class Pairs(Op):
 
 
 @dataclass(frozen=True)
+class HeadsLast(Op):
+    """A matrix stored as (in, heads, entries of a head), as XLNet's einsums have it."""
+
+    heads: int
+
+    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [t.flatten(1).t() for t in theirs]
+
+    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [t.t().unflatten(1, (self.heads, -1)).contiguous() for t in ours]
+
+
+@dataclass(frozen=True)
 class Each(Op):
     """Split one published tensor by `first`, and change each part by its op in `ops`."""
 

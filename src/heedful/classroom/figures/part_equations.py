@@ -18,7 +18,7 @@ from heedful.nn.attention.differential import DifferentialAttention
 from heedful.nn.attention.disentangled import ConvBlock, DisentangledAttention, Neighbours
 from heedful.nn.attention.latent import LatentAttention
 from heedful.nn.attention.multi_head import Attention, CrossAttention
-from heedful.nn.attention.relative import RelativeAttention
+from heedful.nn.attention.relative import RelativeAttention, SentenceRelativeAttention
 from heedful.nn.attention.sparse import BlockSparseAttention, WindowedAttention
 from heedful.nn.block import Block, NormedResidualBlock, ParallelBlock, SandwichBlock
 from heedful.nn.embedding import Embedding, SoundEmbedding
@@ -131,6 +131,8 @@ TABLE: tuple[Row, ...] = (
         scaled_softmax(part, part.head_dim + part.rope_dim)]),
     (DisentangledAttention, "Disentangled attention",
      ["s_ij = (q_i k_j^T + q_i r_δ^T + k_j l_δ^T) / √(3 K), δ = i - j", "A = softmax(s)"]),
+    (SentenceRelativeAttention, "Attention by distance and sentence",
+     ["s_ij = ((q_i + a) k_j^T + (q_i + b) (W_R r_{i-j})^T + (q_i + c) e_{ij}^T) / √K", "A = softmax(s)"]),
     (RelativeAttention, "Attention by distance",
      ["s_ij = ((q_i + a) k_j^T + (q_i + b) (W_R r_{i-j})^T) / √K", "A = softmax(s)"]),
     (DifferentialAttention, "Differential attention",

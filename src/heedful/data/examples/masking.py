@@ -16,7 +16,7 @@ import numpy as np
 from heedful.core.checks import check_choice
 from heedful.core.errors import InputError
 from heedful.core.files import split_lines
-from heedful.data.batch import Row
+from heedful.data.batch import IGNORE, Row
 from heedful.data.batch_options import BatchKeywords, BatchOptions, TextKeywords, takes_options
 from heedful.data.batches import Batches, seeded_generator
 from heedful.data.examples.corruption import (
@@ -101,6 +101,32 @@ def masked(
     return rows.build(
         "masked", make, apart=apart, rate=rate, keep=keep, random=random, whole=whole, static=static
     )
+
+
+@takes_options(TextKeywords)
+def permuted(
+    source: Source, tokenizer: TokenizerProtocol, *, rate: float = 1 / 6, **keywords: Unpack[TextKeywords]
+) -> Batches:
+    """Words predicted in a drawn order (Yang et al. 2019 §2.3): the last `rate` of it, from all before.
+
+    extra["order"] is the rank of each token, drawn again every epoch. Special tokens come first.
+    """
+    if not 0 < rate <= 1:
+        raise InputError("must lie above 0 and be at most 1", argument="rate", value=rate)
+    options, template = BatchOptions(**keywords), find_template(tokenizer)
+    rows, special = (
+        text_rows(source, tokenizer, options.check_room(template.single_count), options),
+        special_flags(tokenizer),
+    )
+
+    def make(row: int, epoch: int) -> Row:
+        ids, rng = template.wrap(rows.read(row, epoch)[0]), seeded_generator(options.seed, epoch, row)
+        fixed = special[ids]
+        order = (rng.random(len(ids)) - fixed).argsort().argsort()
+        last = len(ids) - max(1, round(rate * int((~fixed).sum())))
+        return {"tokens": ids, "labels": np.where((order >= last) & ~fixed, ids, IGNORE), "order": order}
+
+    return rows.build("permuted", make, rate=rate)
 
 
 @takes_options(TextKeywords)

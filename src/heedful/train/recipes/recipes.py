@@ -257,6 +257,7 @@ FILE_LINE = re.compile(r"\.ya?ml:\d+$")  # the origin of a value that a file set
 # By objective, for a family that has no recipe of its own.
 TOKENIZERS = {
     "masked": "wordpiece", "masked_and_next": "wordpiece", "replaced": "wordpiece", "spans": "unigram",
+    "permuted": "unigram",
 }  # fmt: skip
 SPECIAL_TOKENS = {"translate": ("bos", "eos", "pad"), "denoise": ("cls", "pad", "sep", "mask")}
 RUN_FIELDS = ("folder", "resume", "extended")  # of TrainConfig: which run this is, not what it does

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
 import yaml
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 class WordLoader(yaml.SafeLoader):
@@ -36,6 +38,8 @@ def describe_yaml_error(error: Exception) -> str:
 @functools.cache
 def templates() -> jinja2.Environment:
     """Return the templates; what is put into a page of HTML is escaped."""
+    import jinja2
+
     loader = jinja2.PackageLoader("heedful.classroom", "templates")
     return jinja2.Environment(
         loader=loader, autoescape=jinja2.select_autoescape(), undefined=jinja2.StrictUndefined,

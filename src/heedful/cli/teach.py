@@ -95,7 +95,8 @@ def explain_command(
 
 
 def _derive(source: str, text: str | None, target: str | None, options: dict[str, Any]) -> Derivation:
-    from heedful.classroom.arithmetic.explain import examples, explain
+    from heedful.classroom.arithmetic.example_files import examples
+    from heedful.classroom.arithmetic.explain import explain
 
     if text is None and not _is_model(source):
         if options or target is not None:
@@ -115,7 +116,7 @@ def _derive(source: str, text: str | None, target: str | None, options: dict[str
 
 def _is_model(source: str) -> bool:
     """Return whether this names a folder, a .gguf file or a trained model, and no exercise."""
-    from heedful.classroom.arithmetic.explain import examples
+    from heedful.classroom.arithmetic.example_files import examples
     from heedful.weights.hub import bundled_models, installed_models
 
     if source in examples() or Path(source).suffix in (".yaml", ".yml", ".json"):
@@ -124,7 +125,7 @@ def _is_model(source: str) -> bool:
 
 
 def _print_examples(json: bool) -> None:
-    from heedful.classroom.arithmetic.explain import examples, sentences
+    from heedful.classroom.arithmetic.example_files import examples, sentences
 
     if json:
         return as_json({"exercises": examples(), "sentences": sentences()})
@@ -181,9 +182,10 @@ def exercise_command(
     if names and names[0] == "code":
         return exercise_code(names[1:], list_all, hint, output, force, json)
     if list_all or not names:
-        from heedful.classroom.exercises.number_exercises import EXERCISES
+        from heedful.classroom.arithmetic.example_files import LEARNING_ORDER, read_exercise
 
-        print_progress("task", {name: exercise.task for name, exercise in EXERCISES.items()}, json)
+        tasks = {name: read_exercise(name)["exercise"]["task"] for name in LEARNING_ORDER}
+        print_progress("task", tasks, json)
         return None if json else print("heed exercise code --list names the functions to write.")
     if len(names) > 1:
         raise InputError(f"{names[1]!r} is one exercise too many", hint="write one at a time")

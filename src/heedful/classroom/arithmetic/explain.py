@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-import json
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -14,19 +11,14 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import numpy as np
 
 from heedful.classroom.arithmetic import topics, topics_attention, topics_backward, topics_words
+from heedful.classroom.arithmetic.example_files import read_exercise, sentences
 from heedful.classroom.arithmetic.from_model import explain_model
 from heedful.classroom.arithmetic.worked import Derivation, Numbers
-from heedful.core.errors import InputError, NotFound, nearest
+from heedful.core.errors import InputError, nearest
 from heedful.interp.inputs import Input, Text
 from heedful.models.base import Model
 
 COMMON = ("topic", "title", "note", "about", "exercise")
-LEARNING_ORDER = (  # of the examples: as the course goes
-    "motel", "embedding", "likelihood", "wampimuk", "hello", "hello-lstm", "rnn-gradient", "lstm-gradient",
-    "counselor", "alignment", "additive-dot", "queries-keys", "cat-sat", "dragons", "apple", "two-heads",
-    "order", "positions", "encoding-properties", "add-norm", "block-cost", "temperature", "softmax-gradient",
-    "cross-entropy-gradient", "norm-gradient", "attention-gradient", "distilbert", "gpt3-weights",
-)  # fmt: skip
 
 
 def explain(
@@ -62,50 +54,6 @@ def explain(
     if text is not None or target is not None or options:
         raise InputError("a file or an exercise says itself what to work out", hint="leave out the rest")
     return explain_values(subject if isinstance(subject, Mapping) else read_exercise(subject))
-
-
-@functools.cache
-def examples() -> dict[str, str]:
-    """Return the shipped examples in learning order, and what each is about."""
-    folder = files("heedful.classroom.arithmetic") / "examples"
-    return {name: str(_parse_yaml(folder / f"{name}.yaml", name)["about"]) for name in LEARNING_ORDER}
-
-
-@functools.cache
-def sentences() -> dict[str, dict[str, str]]:
-    """Sentences worth reading with a model, by name: the text, and what to look for."""
-    return _parse_yaml(
-        files("heedful.classroom.arithmetic") / "examples" / "sentences.yaml", "sentences.yaml"
-    )
-
-
-def read_exercise(name: str | Path) -> dict[str, Any]:
-    """An exercise by its name, or a YAML or JSON file."""
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml", ".json"):
-        if not path.is_file():
-            raise NotFound(f"file not found: {path}")
-        return _parse_yaml(path, str(path))
-    bundled = examples()
-    if str(name) not in bundled:
-        close = nearest(str(name), bundled) or f"there are {', '.join(bundled)}"
-        raise NotFound(f"no exercise {str(name)!r}", hint=close)
-    return _parse_yaml(files("heedful.classroom.arithmetic") / "examples" / f"{name}.yaml", str(name))
-
-
-def _parse_yaml(path: Any, name: str) -> dict[str, Any]:
-    import yaml
-
-    from heedful.classroom.text_files import describe_yaml_error, load_yaml
-
-    try:
-        text = path.read_text(encoding="utf-8")
-        values = json.loads(text) if name.endswith(".json") else load_yaml(text)
-    except (yaml.YAMLError, ValueError) as error:
-        raise InputError(f"{name} cannot be read: {describe_yaml_error(error)}") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{name} must hold names and values, such as topic: attention")
-    return values
 
 
 # From a file or a mapping to a calculation: the keys of a topic are the arguments of its function.

@@ -207,8 +207,8 @@ class Leaving(Ticket):
 
 def test_a_search_that_nobody_waits_for_stops_where_it_is(studio: Studio) -> None:
     held, ticket = studio.registry.get("decoder"), Leaving()
+    given = {"text": "the"}, {"max_tokens": 20, "beams": 2}
     with pytest.raises(RequestRefused, match="a newer run"):
-        given = {"text": "the"}, {"max_tokens": 20, "beams": 2}
         held.run(lambda: task_runner.search_beams(held, "text-generation", *given), ticket)
     assert ticket.asked == 3
 

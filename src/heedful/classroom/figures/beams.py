@@ -138,14 +138,10 @@ def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any
     data = tree_data(model, tree)
     caption = caption_of(text, () if isinstance(text, str) else labels(model, text))  # type: ignore[arg-type]
     title = f"Beam search of {model.family.name}: {beams} beams, {len(tree.branches):,} texts weighed"
-    note = (
-        "A score is log P of the text so far; one that ended is ranked by its score divided by its length "
-        f"to the power {tree.settings.length_penalty:g}."
-    )
+    note = "A score is log P of the text so far; one that ended is ranked by its score divided by its length"
+    note += f" to the power {tree.settings.length_penalty:g}."
     if len({row["text"] for row in data["texts"]}) < len(data["texts"]):
-        note += (
-            " Some of the texts found read the same: the search ranks sequences of tokens, and these "
-            "cut one text into tokens in different ways."
-        )
+        note += " Some of the texts found read the same: the search ranks sequences of tokens, and these cut"
+        note += " one text into tokens in different ways."
     about = {"model": model.family.name, "text": caption, "beams": beams}
     return Figure("beams", title, about, data, note)

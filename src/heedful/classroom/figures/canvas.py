@@ -318,9 +318,8 @@ def save_picture(
     import warnings
 
     look = theme_of(theme)
-    scale = (
-        1.0 if width is None else width * 72 / drawing.width
-    )  # of texts and lines, whose size is in points
+    # Of texts and lines, whose size is in points.
+    scale = 1.0 if width is None else width * 72 / drawing.width
     size = (scale * drawing.width / 72, scale * drawing.height / 72)
     figure = Figure(figsize=size, dpi=dpi, facecolor=look.background)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))

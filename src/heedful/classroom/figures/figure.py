@@ -85,11 +85,9 @@ class Figure:
 
     def to_csv(self) -> str:
         """The numbers that are shown, one row each."""
-        head, listed = KINDS.get(self.kind, PANELS)[1](self.data)
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(head)
-        writer.writerows([str(v) if isinstance(v, np.generic) else v for v in row] for row in listed)
+        rows, out = KINDS.get(self.kind, PANELS)[1](self.data), io.StringIO()
+        plain = ([str(v) if isinstance(v, np.generic) else v for v in row] for row in rows)
+        csv.writer(out, lineterminator="\n").writerows(plain)
         return out.getvalue()
 
     def to_svg(self, theme: str = "light", *, width: float | None = None, font: str | None = None) -> str:

@@ -40,7 +40,7 @@ from heedful.classroom.figures.token_labels import brief, percent, short, visibl
 from heedful.interp.observe.attention import pool_pattern
 
 Data = Mapping[str, Any]
-Rows = tuple[list[str], Iterator[list[Any]]]  # names of columns, rows
+Rows = Iterator[list[Any]]  # of a table; the names of the columns stand in the first
 SCORES = ("entropy", "distance", "previous", "first", "induction")
 CHAIN = ("p", "heated", "top_k", "top_p", "final")
 BRANCH = ("step", "rank", "group", "name", "token", "parent", "logprob", "score", "final", "fate")
@@ -59,15 +59,20 @@ def draw_attention(data: Data) -> Drawing:
 
 
 def attention_rows(data: Data) -> Rows:
-    """One row for each query and key."""
-    shown = select_pattern(data)
-    name, head = data["patterns"][data["pattern"]]["name"], data["head"]
-    rows = (
-        [name, head, shown.query_at[t], query, shown.key_at[s], key, shown.values[t, s]]
-        for t, query in enumerate(shown.queries)
-        for s, key in enumerate(shown.keys)
-    )
-    return ["layer", "head", "query_at", "query", "key_at", "key", "weight"], rows
+    """Yield a row for each query and key."""
+    shown, name = select_pattern(data), data["patterns"][data["pattern"]]["name"]
+    yield ["layer", "head", "query_at", "query", "key_at", "key", "weight"]
+    for t, query in enumerate(shown.queries):
+        for s, key in enumerate(shown.keys):
+            at = shown.query_at[t], query, shown.key_at[s], key
+            yield [name, data["head"], *at, shown.values[t, s]]
+
+
+def score_rows(data: Data) -> Rows:
+    """Yield the scores of each head."""
+    yield ["layer", "head", "entropy_bits", *SCORES[1:]]
+    for score in data["scores"]:
+        yield [score["name"], score["head"], *(score.get(name) for name in SCORES)]
 
 
 def draw_heads(data: Data) -> Drawing:
@@ -108,10 +113,8 @@ def draw_steps(data: Data) -> Drawing:
 def draw_next_token(data: Data) -> Drawing:
     """Draw a bar for each of the most likely tokens."""
     shown, chain = data["shown"], data["chain"]
-    captions = [
-        f"{percent(float(p))}   (logit {brief(float(data['logits'][i]))})"
-        for i, p in zip(shown, chain["final"], strict=True)
-    ]
+    caption = lambda i, p: f"{percent(float(p))}   (logit {brief(float(data['logits'][i]))})"
+    captions = [caption(i, p) for i, p in zip(shown, chain["final"], strict=True)]
     return bar_chart(
         [data["names"][i] for i in shown], chain["final"].tolist(), captions, marks=chain["p"].tolist(),
         highlighted_row=shown.index(data["drawn"]),
@@ -120,18 +123,11 @@ def draw_next_token(data: Data) -> Drawing:
 
 
 def next_token_rows(data: Data) -> Rows:
-    """One row per token shown, with its probability after each rule."""
-    rows = (
-        [
-            data["names"][i],
-            i,
-            data["logits"][i],
-            *(data["chain"][k][r] for k in CHAIN),
-            int(i == data["drawn"]),
-        ]
-        for r, i in enumerate(data["shown"])
-    )
-    return ["token", "id", "logit", *CHAIN, "drawn"], rows
+    """Yield a row per token shown, with its probability after each rule."""
+    yield ["token", "id", "logit", *CHAIN, "drawn"]
+    for row, id in enumerate(data["shown"]):
+        chances = (data["chain"][rule][row] for rule in CHAIN)
+        yield [data["names"][id], id, data["logits"][id], *chances, int(id == data["drawn"])]
 
 
 def draw_beams(data: Data) -> Drawing:
@@ -144,7 +140,7 @@ def draw_beams(data: Data) -> Drawing:
     most = 1 + max((b["rank"] for b in listed), default=0)  # groups of a search stand below each other
     rows = [b["group"] * most + b["rank"] for b in listed]
     place = [
-        (16 + (b["step"] - 1) * column, 34 + BRANCH_HEIGHT * row) for b, row in zip(listed, rows, strict=True)
+        (16 + (b["step"] - 1) * column, 34 + BRANCH_HEIGHT * r) for b, r in zip(listed, rows, strict=True)
     ]
     out: list[Shape] = []
     for at, b in enumerate(listed):
@@ -203,13 +199,10 @@ def draw_stage(picture: Data, stage: Data, y: float) -> tuple[list[Shape], float
     if stage["kind"] == "tokens":
         return token_row(tokens, y, None), 32.0
     if stage["kind"] == "layer":
-        lengths = [
-            f"{part['title']} {brief(float(part['lengths'][min(row, len(tokens) - 1)]))}"
-            for part in stage["parts"]
-        ]
-        return [
-            TextLabel(LEFT, y + 7, "length of what it gives:  " + ",  ".join(lengths), 10.5, colour=SOFT)
-        ], 26.0
+        at = min(row, len(tokens) - 1)
+        lengths = [f"{part['title']} {brief(float(part['lengths'][at]))}" for part in stage["parts"]]
+        note = f"length of what it gives:  {',  '.join(lengths)}"
+        return [TextLabel(LEFT, y + 7, note, 10.5, colour=SOFT)], 26.0
     if stage["kind"] == "attention":
         return draw_look(picture, stage["pattern"], y)
     if stage["kind"] == "sum":
@@ -320,8 +313,9 @@ def draw_prediction(picture: Data, prediction: Data, y: float) -> tuple[list[Sha
     return shapes, 19.0 * len(names) + 24
 
 
-def number_rows(data: Data) -> Iterator[list[Any]]:
+def number_rows(data: Data) -> Rows:
     """Yield the numbers of vectors, patterns and answers behind their text, stage, value, token and place."""
+    yield ["text", "stage", "value", "row", "column", "number"]
     for text, picture in enumerate(data["pictures"]):
         for stage in picture["stages"]:
             for rows in stage["vectors"]:
@@ -417,10 +411,8 @@ def _edge(start: tuple[float, float], end: tuple[float, float], value: float, sh
     (x0, y0), (x1, y1) = (start[0], start[1]), (end[0], end[1] + HIGH)
     levels = (start[1] - end[1]) / ROW
     bow = 0.0 if levels < 1.5 else 50.0 + 22.0 * levels
-    points = [
-        (x0 + (x1 - x0) * s + bow * math.sin(math.pi * s), y0 + (y1 - y0) * s)
-        for s in (k / 12 for k in range(13))
-    ]
+    at = lambda s: (x0 + (x1 - x0) * s + bow * math.sin(math.pi * s), y0 + (y1 - y0) * s)
+    points = [at(k / 12) for k in range(13)]
     ink, dash = (BAR, ()) if value > 0 else (ACCENT, (4, 3))
     x, y = points[6 if levels < 1.5 else 4 + int(levels) % 5]
     label = TextLabel(x + 3, y, brief(value), 10, colour=INK if share > 0.25 else SOFT)
@@ -435,48 +427,53 @@ def layer_rows(nodes: Sequence[str]) -> list[list[str]]:
     return list(rows.values())
 
 
-# How each kind is drawn, and the rows of its table with their head. Every other kind is made of panels.
+def branch_rows(data: Data) -> Rows:
+    """Yield every text that a search weighed."""
+    yield ["at", *BRANCH]
+    for i, branch in enumerate(data["branches"]):
+        yield [i, *(branch[name] for name in BRANCH)]
+
+
+def point_rows(data: Data) -> Rows:
+    """Yield the words of a map, with their nearest in the full space."""
+    yield ["word", "x", "y", "nearest"]
+    for name, point, near in zip(data["names"], data["points"], data["near"], strict=True):
+        yield [name, *point, " ".join(data["words"][j] for j in near)]
+
+
+def draw_curves(data: Data) -> Drawing:
+    """Draw the curves of training runs."""
+    curves = [(curve["name"], curve["x"], curve["y"]) for curve in data["curves"]]
+    return line_chart(curves, "step", data["metric"])
+
+
+def curve_rows(data: Data) -> Rows:
+    """Yield the points of training curves."""
+    yield ["curve", "step", data["metric"]]
+    for curve in data["curves"]:
+        for x, y in zip(curve["x"], curve["y"], strict=True):
+            yield [curve["name"], int(x), y]
+
+
+def step_rows(data: Data) -> Rows:
+    """Yield the lines of a worked calculation."""
+    yield ["section", "step", "formula", "numbers", "result"]
+    yield from map(list, data["rows"])
+
+
+# How each kind is drawn, and the rows of its table. Every other kind is made of panels.
 KINDS: dict[str, tuple[Callable[[Data], Drawing], Callable[[Data], Rows]]] = {
     "attention": (draw_attention, attention_rows),
-    "heads": (
-        draw_heads,
-        lambda data: (
-            ["layer", "head", "entropy_bits", *SCORES[1:]],
-            ([s["name"], s["head"], *(s.get(k) for k in SCORES)] for s in data["scores"]),
-        ),
-    ),
-    "steps": (
-        draw_steps,
-        lambda data: (["section", "step", "formula", "numbers", "result"], map(list, data["rows"])),
-    ),
+    "heads": (draw_heads, score_rows),
+    "steps": (draw_steps, step_rows),
     "next_token": (draw_next_token, next_token_rows),
-    "beams": (
-        draw_beams,
-        lambda data: (
-            ["at", *BRANCH], ([i, *(b[k] for k in BRANCH)] for i, b in enumerate(data["branches"])),
-        ),
-    ),
+    "beams": (draw_beams, branch_rows),
     "embeddings": (
-        lambda data: point_map(data["points"].astype(float), data["names"], data["axes"]),
-        lambda data: (
-            ["word", "x", "y", "nearest"],
-            ([name, *point, " ".join(data["words"][j] for j in near)]
-             for name, point, near in zip(data["names"], data["points"], data["near"], strict=True)),
-        ),
+        lambda data: point_map(data["points"].astype(float), data["names"], data["axes"]), point_rows
     ),
-    "training": (
-        lambda data: line_chart(
-            [(c["name"], c["x"], c["y"]) for c in data["curves"]], "step", data["metric"]
-        ),
-        lambda data: (
-            ["curve", "step", data["metric"]],
-            ([c["name"], int(x), y] for c in data["curves"] for x, y in zip(c["x"], c["y"], strict=True)),
-        ),
-    ),
+    "training": (draw_curves, curve_rows),
     "attribution_graph": (draw_graph, panel_rows),
-    "model": (
-        draw_model, lambda data: (["text", "stage", "value", "row", "column", "number"], number_rows(data)),
-    ),
+    "model": (draw_model, number_rows),
     "image_attention": (draw_image_attention, panel_rows),
 }  # fmt: skip
 PANELS = (draw_panels, panel_rows)

@@ -134,15 +134,13 @@ def draw_panels(data: Mapping[str, Any]) -> Drawing:
     return shapes, right, down
 
 
-def panel_rows(data: Mapping[str, Any]) -> tuple[list[str], Iterator[list[Any]]]:
-    """Return the numbers of all panels as rows of a table, and the names of its columns."""
-    rows = (
-        [one["title"], row, column, one["values"][t][s]]
-        for one in data["panels"]
-        for t, row in enumerate(one["rows"])
-        for s, column in enumerate(one["columns"])
-    )
-    return ["panel", "row", "column", "value"], rows
+def panel_rows(data: Mapping[str, Any]) -> Iterator[list[Any]]:
+    """Yield the numbers of all panels as rows of a table; the first names its columns."""
+    yield ["panel", "row", "column", "value"]
+    for one in data["panels"]:
+        for t, row in enumerate(one["rows"]):
+            for s, column in enumerate(one["columns"]):
+                yield [one["title"], row, column, one["values"][t][s]]
 
 
 # The drawings that figures are made of: heat maps, lines, bars, tables and points, each as shapes.
@@ -250,11 +248,8 @@ def legend(x: float, y: float, limit: float, signed: bool, scale: str, palette: 
     shapes: list[Shape] = [Cells(x, y, 220, 12, bar, ramp), Box(x, y, 220, 12, stroke=SOFT)]
     for at in (0.0, 0.25, 0.5, 0.75, 1.0):
         share = shares[0] + at * (shares[-1] - shares[0])
-        value = (
-            math.copysign(back(abs(share)), share) * limit
-            if share or (scale == "log" and not signed)
-            else 0.0
-        )
+        whole = share or (scale == "log" and not signed)
+        value = math.copysign(back(abs(share)), share) * limit if whole else 0.0
         shapes.append(TextLabel(x + at * 220, y + 22, brief(value), 11, "middle"))
     return shapes
 

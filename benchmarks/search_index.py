@@ -89,7 +89,8 @@ def open_hnswlib(dim: int, most: int) -> tuple[Add, Find]:
     return add, lambda query: index.knn_query(query, TOP, num_threads=1)[0][0]
 
 
-def open_search(dim: int, most: int) -> tuple[Add, Find]:
+def open_search(dim: int, most: int) -> tuple[Add, Find, Find]:
+    """Return also a search by the library alone in the same graph."""
     opened: list[Search] = []
 
     def add(first: int, vectors: np.ndarray) -> None:
@@ -100,9 +101,10 @@ def open_search(dim: int, most: int) -> tuple[Add, Find]:
             opened.append(Search(texts, vectors=rows, approximate=True))
             opened[0].build_graph()
 
-    return add, lambda query: np.array(
+    find = lambda query: np.array(
         [i for i, _ in opened[0]._find_by_graph(torch.from_numpy(query)[None], TOP)[0]]
     )
+    return add, find, lambda query: opened[0]._graph.search(query, TOP, threads=1).keys
 
 
 LIBRARIES = {
@@ -123,22 +125,24 @@ def main() -> None:
     queries = make_vectors(options.queries, options.dim, 2)
     truth = {count: [set(row.tolist()) for row in nearest_rows(vectors[:count], queries)] for count in counts}
     for name in options.libraries.split(","):
-        add, find = LIBRARIES[name](options.dim, counts[-1])
+        add, *searches = LIBRARIES[name](options.dim, counts[-1])
         done, built, wall = 0, 0.0, 0.0
         for count in counts:  # the index grows from one count to the next, and times add up
             begun, clock = time.process_time(), time.perf_counter()
             add(done, vectors[done:count])
             done, built, wall = count, built + time.process_time() - begun, wall + time.perf_counter() - clock
-            begun = time.process_time()
-            found = [set(map(int, find(query))) for query in queries]
-            seconds = time.process_time() - begun
-            recall = np.mean([len(a & b) / TOP for a, b in zip(found, truth[count], strict=True)])
-            row = {
-                "library": name, "count": count, "build_cpu_s": round(built, 1), "build_s": round(wall, 1),
-                "recall": round(float(recall), 4), "queries_per_cpu_s": round(options.queries / seconds),
-                "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
-            }  # fmt: skip
-            print(json.dumps(row), flush=True)
+            for find, label in zip(searches, (name, f"{name}: usearch alone"), strict=False):
+                begun = time.process_time()
+                found = [set(map(int, find(query))) for query in queries]
+                seconds = time.process_time() - begun
+                recall = np.mean([len(a & b) / TOP for a, b in zip(found, truth[count], strict=True)])
+                row = {
+                    "library": label, "count": count, "build_cpu_s": round(built, 1),
+                    "build_s": round(wall, 1), "recall": round(float(recall), 4),
+                    "queries_per_cpu_s": round(options.queries / seconds),
+                    "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+                }  # fmt: skip
+                print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +25,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.core.checks import check_integer
@@ -109,6 +110,7 @@ class Search:
         self.vectors = torch.zeros(0, 0)
         self.next_key = 0
         self._graph: Any = None
+        self._keys: NDArray[Any] | None = None  # of all rows, found when the graph is first searched
         if approximate and find_spec("usearch") is None:
             hint = "pip install 'heedful[search]', or leave approximate=True out"
             raise MissingPackage("approximate search needs usearch", hint=hint)
@@ -167,7 +169,7 @@ class Search:
         keys = range(first, first + len(texts))
         self.rows += [SearchRow(*row) for row in zip(keys, names, texts, fields, strict=True)]
         self.vectors = torch.cat((self.vectors, vectors)) if len(self.vectors) else vectors
-        self.next_key += len(texts)
+        self.next_key, self._keys = self.next_key + len(texts), None
         if self._graph is not None:
             self._graph.add(list(keys), vectors.numpy())
 
@@ -186,7 +188,7 @@ class Search:
             self._graph.remove([self.rows[i].key for i in indices])
         stay = torch.ones(len(self), dtype=torch.bool)
         stay[list(indices)] = False
-        self.vectors = self.vectors[stay]
+        self.vectors, self._keys = self.vectors[stay], None
         self.rows = [row for row, stays in zip(self.rows, stay.tolist(), strict=True) if stays]
 
     def find(self, query: str | Sequence[str], top_k: int = 5, where: Mapping[str, Any] | None = None) -> Any:
@@ -248,15 +250,15 @@ class Search:
 
     def _find_by_graph(self, vectors: Tensor, top_k: int) -> list[list[tuple[int, float]]]:
         self.build_graph()
-        # Rows stand in the order of their keys.
-        index = lambda key: bisect_left(self.rows, int(key), key=lambda row: row.key)
+        if self._keys is None:  # rows stand in the order of their keys
+            self._keys = np.array([row.key for row in self.rows])
         compared = self.vectors.numpy()  # torch starts its threads for these few rows, which takes far longer
         results = []
         for vector in vectors.numpy():
             near = self._graph.search(vector, min(2 * top_k, len(self)), threads=1).keys
-            indices = [index(key) for key in near]
+            indices = np.searchsorted(self._keys, near)
             scores = compared[indices] @ vector
-            results.append([(indices[i], float(scores[i])) for i in (-scores).argsort()[:top_k]])
+            results.append([(int(indices[i]), float(scores[i])) for i in (-scores).argsort()[:top_k]])
         return results
 
     def save(self, folder: str | Path) -> Path:

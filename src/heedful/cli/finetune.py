@@ -181,6 +181,8 @@ def eval_command(
         as_json(result)
     else:
         example, confusion = metrics.pop("first", {}), metrics.pop("confusion", {})
+        if unused := metrics.pop("unused_columns", None):
+            print_above(f"columns that are not used: {', '.join(map(repr, unused))}")
         for note in metrics.pop("left_out") if isinstance(metrics.get("left_out"), list) else ():
             print_above(f"note: {note}")
         print_pairs("metric", "value", {n: format_metric(v) for n, v in metrics.items()}, right=True)

@@ -475,10 +475,14 @@ def test_what_an_evaluation_leaves_out_is_a_note_and_no_cell(
     rows = [(s, s.split()[1]) for s in toy.SENTENCES]
     file = toy.table(tmp_path / "rows.csv", ("text", "label"), rows)
     assert heed("finetune", bases["encoder"], file, "--epochs", 1, "-q", "--out", "made")[0] == 0
-    toy.table(file, ("text", "label"), [*rows, ("ann sees", "")])
+    toy.table(
+        file, ("id", "text", "label"), [*((i, *row) for i, row in enumerate(rows)), (0, "ann sees", "")]
+    )
     code, out, err = heed("eval", "made", file)
     assert code == 0
     assert "left_out" not in out
+    assert "unused_columns" not in out
+    assert "columns that are not used: 'id'" in err
     assert f"note: 1 row without a label is left out: line {len(rows) + 2}" in err
 
 

@@ -10,8 +10,8 @@ import pytest
 from heedful.core.errors import InputError, NotFound
 from heedful.tasks import pipeline
 from heedful.tasks.search import OpenDomain, read_passages, split_passages
+from tests.tasks.pipelines.test_question_answering import word_by_word
 from tests.tasks.real import minilm
-from tests.tasks.test_question_answering import word_by_word
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Training on a GPU takes the steps it takes elsewhere: recorded, in float8, over NCCL, resumed, adapted.
 
-    pytest tests/train/test_gpu.py tests/decode/test_gpu.py
+    pytest tests/train/test_gpu.py tests/decode/engines/test_gpu.py
 
 HEED_TEST_DEVICE=cpu rehearses on the CPU what does not need the device.
 """

@@ -13,7 +13,7 @@ from heedful.classroom.figures.kinds import layer_rows
 from heedful.core.errors import InputError
 from heedful.interp.intervene.patching import attribution_graph
 from heedful.interp.observe.attention import attention_flow
-from tests.interp.test_activation_patching import answers, two
+from tests.interp.intervene.test_activation_patching import answers, two
 from tests.properties.tiny import tiny
 
 IDS = [5, 9, 2, 7, 11]

@@ -10,7 +10,7 @@ import pytest
 
 from heedful.tasks.evaluate import evaluate
 from heedful.tasks.finetune.request import EvaluationRequest
-from tests.tasks.test_question_answering import qa, reader
+from tests.tasks.pipelines.test_question_answering import qa, reader
 
 CONTEXTS = [
     "The cats lives in Paris.  A dog sat on the red house in Berlin.",

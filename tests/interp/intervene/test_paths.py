@@ -18,7 +18,7 @@ from heedful.interp.intervene.patching import (
 )
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.block import Block, ParallelBlock
-from tests.interp.test_activation_patching import answers, two
+from tests.interp.intervene.test_activation_patching import answers, two
 from tests.properties.tiny import ALL, ids, tiny
 
 

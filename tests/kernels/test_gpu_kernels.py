@@ -1,6 +1,6 @@
 """Kernels of training say what their definitions say. Without a GPU, Triton's interpreter can run them:
 
-TRITON_INTERPRET=1 pytest tests/nn/test_gpu_kernels.py
+TRITON_INTERPRET=1 pytest tests/kernels/test_gpu_kernels.py
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from heedful.nn.state_space.scan import BLOCK, doubling_scan, scan, selective
 from heedful.nn.state_space.selective import fast_selective, selective_pattern, selective_states
 from heedful.nn.state_space.ssm import S4, joint_products
 from tests.counting import operations
-from tests.nn.state_parts import context, make
+from tests.nn.state_space.state_parts import context, make
 
 LENGTH = 2 * BLOCK + 5
 

@@ -12,7 +12,7 @@ from heedful.nn.context import Watch
 from heedful.nn.state_space import delta
 from heedful.nn.state_space.delta import GatedDeltaNet, delta_pattern, delta_scan, fast_delta
 from tests.counting import operations
-from tests.nn.state_parts import context, make
+from tests.nn.state_space.state_parts import context, make
 
 
 def inputs(length: int, strongest: float = 2.0) -> list[Tensor]:

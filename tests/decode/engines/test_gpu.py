@@ -1,6 +1,6 @@
 """Writing on a GPU gives the tokens that the CPU gives.
 
-    pytest tests/train/test_gpu.py tests/decode/test_gpu.py
+    pytest tests/train/test_gpu.py tests/decode/engines/test_gpu.py
 
 HEED_TEST_DEVICE=cpu rehearses on the CPU what does not need the device.
 """

@@ -7,7 +7,7 @@ import torch
 
 from heedful.nn.context import Context, Mask, Watch
 from heedful.nn.state_space.scan import BLOCK
-from tests.nn.state_parts import PARTS, context, make
+from tests.nn.state_space.state_parts import PARTS, context, make
 
 LENGTH = max(2 * BLOCK + 5, 70)
 every_part = pytest.mark.parametrize("kind", PARTS)

@@ -1,7 +1,7 @@
 """Every kernel of a step computes what its definition in plain torch computes. Without a GPU, Triton's
 interpreter can run them:
 
-TRITON_INTERPRET=1 pytest tests/decode/test_step_kernels.py
+TRITON_INTERPRET=1 pytest tests/kernels/test_step_kernels.py
 
 It multiplies matrices of bfloat16 as if they were whole numbers and rounds to 8 bits wrongly: those tests
 need a GPU.

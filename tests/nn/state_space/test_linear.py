@@ -17,7 +17,7 @@ from heedful.nn.state_space.linear_attention import (
 )
 from heedful.nn.state_space.scan import linear_pattern, linear_scan
 from tests.counting import operations
-from tests.nn.state_parts import context, make
+from tests.nn.state_space.state_parts import context, make
 
 LENGTH = 70
 DECAYS = [4, 1, 0]  # of a head with four channels: its own for each, one for all, none

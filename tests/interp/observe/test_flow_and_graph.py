@@ -14,7 +14,7 @@ from heedful.interp.gradients import attribution
 from heedful.interp.inputs import reading
 from heedful.interp.intervene.patching import attribution_graph
 from heedful.interp.observe.attention import attention_flow, mixed_layers, rollout
-from tests.interp.test_activation_patching import answers, two
+from tests.interp.intervene.test_activation_patching import answers, two
 from tests.properties.tiny import ids, tiny
 
 

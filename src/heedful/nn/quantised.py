@@ -16,8 +16,7 @@ from torch import is_grad_enabled as grads
 
 from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError
-from heedful.nn.attention.additive import Additive
-from heedful.nn.attention.attentive import FromBack, Maxout
+from heedful.nn.attention.attentive import Additive, FromBack, Maxout
 from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, GatedMLP

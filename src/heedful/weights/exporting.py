@@ -23,9 +23,8 @@ from heedful.models.hf_config import config_from_gguf
 from heedful.models.tensor_parallel import check_whole
 from heedful.nn.adapt import adapted_modules
 from heedful.text.gguf import gguf_tokenizer
-from heedful.weights.formats.gguf import GGUFFile
+from heedful.weights.formats.gguf import GGUFFile, write_gguf
 from heedful.weights.formats.gguf_header import check_scheme
-from heedful.weights.formats.gguf_writer import write_gguf
 from heedful.weights.names import model_tensors, published_tensors
 from heedful.weights.pooling import gguf_pooling, pool
 from heedful.weights.saving import dequantised_model

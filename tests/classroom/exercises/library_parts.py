@@ -18,8 +18,8 @@ from torch.func import functional_call
 
 from heedful.decode import sampling
 from heedful.decode.engines.step_operators import Definitions, Norm
-from heedful.nn.attention.additive import Additive
 from heedful.nn.attention.attend import Call, masked_softmax, reference
+from heedful.nn.attention.attentive import Additive
 from heedful.nn.context import Context, Mask
 from heedful.nn.position import Sinusoidal
 from heedful.text.bpe import merge_pair

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from heedful.core.errors import ConfigError
-from heedful.nn.attention.additive import SCORES, Additive, Concat, Dot, General, Score
+from heedful.nn.attention.attentive import SCORES, Additive, Concat, Dot, General, Score
 
 B, S, Q, A = 2, 5, 4, 6
 

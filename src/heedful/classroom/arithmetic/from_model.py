@@ -21,8 +21,7 @@ from heedful.classroom.arithmetic.worked import Derivation, Expression, Line, Nu
 from heedful.core.errors import InputError
 from heedful.interp.inputs import Input, Text, names_of, part_at, reading
 from heedful.models.base import Model
-from heedful.nn.attention.additive import Additive, Concat
-from heedful.nn.attention.attentive import AttentiveUnit, Decoding, InputFeeding
+from heedful.nn.attention.attentive import Additive, AttentiveUnit, Concat, Decoding, InputFeeding
 from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.ffn import ACTIVATIONS, MLP, GatedMLP

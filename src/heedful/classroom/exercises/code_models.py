@@ -36,8 +36,8 @@ from heedful.data.examples.language_modeling import next_token
 from heedful.decode.loop import generate
 from heedful.decode.rows import Generation
 from heedful.models.base import Model, Seq2Seq
-from heedful.nn.attention.additive import Additive
 from heedful.nn.attention.attend import BACKENDS, Call
+from heedful.nn.attention.attentive import Additive
 from heedful.nn.block import NamedParts
 from heedful.nn.context import Context, PartState
 from heedful.nn.norm import LayerNorm

@@ -12,8 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from heedful.nn.attention.additive import Additive, Concat, Dot, General
-from heedful.nn.attention.attentive import AttentiveUnit, InputFeeding, Maxout
+from heedful.nn.attention.attentive import Additive, AttentiveUnit, Concat, Dot, General, InputFeeding, Maxout
 from heedful.nn.attention.differential import DifferentialAttention
 from heedful.nn.attention.disentangled import ConvBlock, DisentangledAttention, Neighbours
 from heedful.nn.attention.latent import LatentAttention

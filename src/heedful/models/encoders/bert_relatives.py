@@ -40,24 +40,16 @@ from heedful.nn.head import MLMHead, Pooler, choose_head, encoder_heads
 from heedful.weights.names import Row
 
 
-class MegatronBertConfig(BertConfig):
-    vocab: int = 29056
-    dim: int = 1024
-    layers: int = 24
-    heads: int = 16
+class MegatronBertConfig(BertConfig, vocab=29056, dim=1024, layers=24, heads=16):
+    """The sizes of Megatron-BERT 345M."""
 
 
-class RemBertConfig(BertConfig):
-    vocab: int = 250300
-    dim: int = 1152
-    layers: int = 32
-    heads: int = 18
+class RemBertConfig(
+    BertConfig, vocab=250300, dim=1152, layers=32, heads=18, dropout=0.0, tied=False, head="mlm",
+    pooler=derived(lambda c: c.head == "none"),
+):  # fmt: skip
     table_dim: int = 256  # of token vectors
     out_dim: int = 1664  # of the rows of the output matrix
-    dropout: float = 0.0
-    tied: bool = False
-    head: str = "mlm"
-    pooler: bool = derived(lambda c: c.head == "none")
 
 
 def rembert(c: RemBertConfig) -> LM:

@@ -14,8 +14,18 @@ from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError
 from heedful.models.base import Config, Seq2Seq, derived, from_zero
 from heedful.models.family import declare
-from heedful.nn.attention.additive import Additive, Concat, Dot, General, Score
-from heedful.nn.attention.attentive import AttentiveUnit, FromBack, InputFeeding, LayerByLayer, Maxout
+from heedful.nn.attention.attentive import (
+    Additive,
+    AttentiveUnit,
+    Concat,
+    Dot,
+    FromBack,
+    General,
+    InputFeeding,
+    LayerByLayer,
+    Maxout,
+    Score,
+)
 from heedful.nn.block import Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import Head, LMHead, NoHead, choose_head

@@ -36,17 +36,11 @@ from heedful.weights.names import Row
 from heedful.weights.ops import Stacked
 
 
-class GLM4MoEConfig(PartialRotaryConfig):
-    vocab: int = 151552
-    dim: int = 5120
-    layers: int = 92
-    heads: int = 96
-    kv_heads: int = 8
-    head_dim: int = 128
+class GLM4MoEConfig(
+    PartialRotaryConfig, vocab=151552, dim=5120, layers=92, heads=96, kv_heads=8, head_dim=128,
+    context=131072, rope_base=1000000.0, norm_eps=1e-5,
+):  # fmt: skip
     hidden: int = 12288  # of the layers without experts
-    context: int = 131072
-    rope_base: float = 1000000.0
-    norm_eps: float = 1e-5
     bias: bool = True  # of queries, keys and values
     out_bias: bool = False
     ffn_bias: bool = False
@@ -67,24 +61,13 @@ class GLM4MoEConfig(PartialRotaryConfig):
         check_integer("dense_layers", self.dense_layers, 0, self.layers, ConfigError)
 
 
-class Dots1Config(GLM4MoEConfig):
-    vocab: int = 152064
-    dim: int = 4096
-    layers: int = 62
-    heads: int = 32
-    kv_heads: int = derived(lambda c: c.heads)
-    head_dim: int = derived(lambda c: head_size(c.dim, c.heads))
-    hidden: int = 10944
-    context: int = 32768
-    rope_base: float = 10000000.0
-    rope_dim: int = derived(lambda c: c.head_dim)
-    bias: bool = False
-    out_bias: bool = derived(lambda c: c.bias)
-    dense_layers: int = from_zero(1)
-    experts: int = 128
-    active: int = 6
-    shared: int = from_zero(2)
-    expert_hidden: int = 1408
+class Dots1Config(
+    GLM4MoEConfig, vocab=152064, dim=4096, layers=62, heads=32, kv_heads=derived(lambda c: c.heads),
+    head_dim=derived(lambda c: head_size(c.dim, c.heads)), hidden=10944, context=32768, rope_base=10000000.0,
+    rope_dim=derived(lambda c: c.head_dim), bias=False, out_bias=derived(lambda c: c.bias),
+    dense_layers=from_zero(1), experts=128, active=6, shared=from_zero(2), expert_hidden=1408,
+):  # fmt: skip
+    """The sizes of dots.llm1."""
 
 
 def mixture(c: GLM4MoEConfig) -> LM:

@@ -60,7 +60,7 @@ from heedful.nn.attention.multi_head import head_size
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.norm import HeadLayerNorm, LayerNorm, OffsetLayerNorm, RMSNorm
-from heedful.nn.position import Llama3Scaling, Scaling
+from heedful.nn.position import Llama3Scaling
 from heedful.weights.names import Row
 from heedful.weights.ops import Fused, MinusOne, PerHead, Stacked
 
@@ -99,46 +99,28 @@ class NemotronConfig(
     ffn_bias: bool = False
 
 
-class HeliumConfig(LlamaConfig):
-    vocab: int = 48000
-    dim: int = 2560
-    layers: int = 24
-    heads: int = 20
-    hidden: int = 7040
-    context: int = 4096
-    rope_base: float = 100000.0
-    norm_eps: float = 1e-8
+class HeliumConfig(
+    LlamaConfig, vocab=48000, dim=2560, layers=24, heads=20, hidden=7040, context=4096, rope_base=100000.0,
+    norm_eps=1e-8,
+):  # fmt: skip
     out_bias: bool = False
 
 
 CWM_SCALING = Llama3Scaling(16.0)
 
 
-class CWMConfig(MistralConfig):
-    vocab: int = 128256
-    dim: int = 6144
-    layers: int = 64
-    heads: int = 48
-    kv_heads: int = 8
-    head_dim: int = 128
-    hidden: int = 21504
-    context: int = 131072
+class CWMConfig(
+    MistralConfig, vocab=128256, dim=6144, layers=64, heads=48, kv_heads=8, head_dim=128, hidden=21504,
+    context=131072, rope_base=1000000.0, rope_scaling=CWM_SCALING, norm_eps=1e-5,
+):  # fmt: skip
     window: int = 8192  # how far a position sees in the layers that `local` lists
     local: tuple[int, ...] = derived(lambda c: tuple(i for i in range(c.layers) if i % 4))
-    rope_base: float = 1000000.0
-    rope_scaling: Scaling | None = CWM_SCALING
-    norm_eps: float = 1e-5
 
 
-class PersimmonConfig(PartialRotaryConfig):
-    vocab: int = 262144
-    layers: int = 36
-    heads: int = 64
-    hidden: int = 16384
-    context: int = 16384
-    act: str = "relu2"
-    rope_base: float = 25000.0
-    norm_eps: float = 1e-5
+class PersimmonConfig(
+    PartialRotaryConfig, vocab=262144, layers=36, heads=64, hidden=16384, context=16384, act="relu2",
+    rope_base=25000.0, norm_eps=1e-5,
+):  # fmt: skip
     qk_norm: bool = True
 
     def check(self) -> None:

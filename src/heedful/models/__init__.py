@@ -53,8 +53,12 @@ def families_in(*modules: ModuleType) -> dict[str, Family]:
     return {value.name: value for value in values if isinstance(value, Family)}
 
 
-FAMILIES = families_in(*MODULES)
-MEDIA_FAMILIES = families_in(vision_encoder_decoder, whisper)  # read images or sounds; FAMILIES read text
+FAMILIES = families_in(*MODULES)  # read text; those of media read images or sounds
+MEDIA_FAMILIES = {
+    name: family
+    for name, family in families_in(vision_encoder_decoder, whisper).items()
+    if name not in FAMILIES
+}
 BUILT_IN = frozenset(FAMILIES | MEDIA_FAMILIES)
 
 

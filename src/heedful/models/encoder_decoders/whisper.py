@@ -21,8 +21,9 @@ from torch import nn
 from heedful.core.errors import NotFound, nearest
 from heedful.core.sound import SoundProcessor
 from heedful.models.base import MediaSeq2Seq, State, derived
+from heedful.models.encoder_decoders.bart import BART, STACK_NAMES
 from heedful.models.encoder_decoders.transformer import TransformerConfig
-from heedful.models.family import declare
+from heedful.models.family import descend
 from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding, SoundEmbedding
@@ -116,43 +117,25 @@ def whisper_names(c: WhisperConfig) -> list[Row]:
         ("model.encoder.{conv1,conv2}.bias", "embed.{token,halve}.bias"),
         ("model.encoder.embed_positions", "embed.position"),
         ("model.decoder.{embed_tokens,embed_positions}", "target_embed.{token,position}"),
-        ("model.{encoder,decoder}.layer_norm", "{encoder,decoder}.norm"),
+        *STACK_NAMES,
         ("proj_out", "head.out"),
-        *(
-            row
-            for side in ("encoder", "decoder")
-            for row in (
-                (f"model.{side}.layers.*.self_attn.{{q,k,v,out}}_proj", f"{side}.*.attn.{{q,k,v,o}}"),
-                (f"model.{side}.layers.*.encoder_attn.{{q,k,v,out}}_proj", f"{side}.*.cross.{{q,k,v,o}}"),
-                (f"model.{side}.layers.*.{{fc1,fc2}}", f"{side}.*.ffn.{{up,down}}"),
-                (
-                    f"model.{side}.layers.*.{{self_attn,encoder_attn,final}}_layer_norm",
-                    f"{side}.*.{{attn,cross,ffn}}_norm",
-                ),
-            )
-        ),
     ]
 
 
 SIZES = {"tiny": (384, 4), "base": (512, 6), "small": (768, 12), "medium": (1024, 24), "large-v2": (1280, 32)}
 LARGE: dict[str, Any] = dict(dim=1280, layers=32, vocab=51866, bands=128)
 
-WHISPER = declare(
-    "whisper", WhisperConfig, whisper, names=whisper_names,
+WHISPER = descend(
+    BART, "whisper", WhisperConfig, build=whisper, names=whisper_names,
     keys={
-        "vocab_size": "vocab", "d_model": "dim", "encoder_layers": "layers",
-        "decoder_layers": "decoder_layers", "encoder_attention_heads": "heads",
-        "decoder_attention_heads": "decoder_heads", "encoder_ffn_dim": "hidden",
-        "decoder_ffn_dim": "decoder_hidden", "activation_function": "act", "dropout": "dropout",
-        "num_mel_bins": "bands", "max_source_positions": "source_context",
-        "max_target_positions": "context", "decoder_start_token_id": "start_token",
+        "num_mel_bins": "bands", "max_source_positions": "source_context", "max_target_positions": "context",
     },
     presets={
         **{f"whisper-{size}": dict(dim=dim, layers=n) for size, (dim, n) in SIZES.items()},
         "whisper-large-v3": LARGE,
         "whisper-large-v3-turbo": dict(**LARGE, decoder_layers=4),
     },
-    tiny=dict(hidden=48, bands=8, source_context=12, start_token=1), objective="translate", prefix="model",
+    tiny=dict(bands=8, source_context=12, start_token=1), objective="translate",
     heads={"lm": "WhisperForConditionalGeneration", "none": "WhisperModel"},
     require={"tie_word_embeddings": (True,), "scale_embedding": (False,)},
     paper="Radford et al. 2022, arXiv 2212.04356",

@@ -17,6 +17,7 @@ from heedful.core.checks import check_choice
 from heedful.core.errors import ConfigError
 from heedful.core.images import ImageProcessor
 from heedful.models.base import MediaSeq2Seq, derived, from_zero
+from heedful.models.encoder_decoders.bart import STACK_NAMES
 from heedful.models.family import PlainConfig, declare
 from heedful.nn.attention.multi_head import Attention, CrossAttention, head_size
 from heedful.nn.block import Block, Stack
@@ -152,16 +153,7 @@ def vision_names(c: VisionConfig) -> list[Row]:
 TROCR_NAMES: list[Row] = [
     ("decoder.model.decoder.embed_{tokens,positions}", "target_embed.{token,position}"),
     ("decoder.model.decoder.layernorm_embedding", "target_embed.norm"),
-    ("decoder.model.decoder.layers.*.self_attn.{q_proj,k_proj,v_proj,out_proj}", "decoder.*.attn.{q,k,v,o}"),
-    (
-        "decoder.model.decoder.layers.*.encoder_attn.{q_proj,k_proj,v_proj,out_proj}",
-        "decoder.*.cross.{q,k,v,o}",
-    ),
-    ("decoder.model.decoder.layers.*.{fc1,fc2}", "decoder.*.ffn.{up,down}"),
-    (
-        "decoder.model.decoder.layers.*.{self_attn,encoder_attn,final}_layer_norm",
-        "decoder.*.{attn,cross,ffn}_norm",
-    ),
+    *((f"decoder.{theirs}", *ours) for theirs, *ours in STACK_NAMES),
     ("decoder.output_projection", "head.out"),
 ]
 

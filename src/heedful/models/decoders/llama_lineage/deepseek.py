@@ -12,15 +12,12 @@ from typing import Any
 from heedful.core.checks import check_integer
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, from_zero
-from heedful.models.decoders.shared import decoder_head
+from heedful.models.decoders.llama_lineage.llama import NAMES, llama
 from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.nn.attention.latent import LatentAttention
-from heedful.nn.block import Block, Stack
-from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
 from heedful.nn.moe import Experts, MoE, Router, SigmoidRouter, SoftmaxRouter
-from heedful.nn.norm import RMSNorm
-from heedful.nn.position import Rotary, Scaling, YarnScaling, yarn_gain
+from heedful.nn.position import Scaling, YarnScaling, yarn_gain
 from heedful.weights.names import Row
 from heedful.weights.ops import SAME, Pairs, Stacked
 
@@ -89,16 +86,11 @@ def moe(c: Any, router: type[Router]) -> MoE:
 
 
 def deepseek(c: DeepSeekV2Config, router: type[Router]) -> LM:
-    rotary = Rotary(c.rope_dim, c.rope_base, c.rope_scaling)
-    norm = lambda: RMSNorm(c.dim, c.norm_eps)
-    attn = lambda: LatentAttention(
+    attn = lambda rotary, i: LatentAttention(
         c.dim, c.heads, rank=c.rank, q_rank=c.q_rank, head_dim=c.head_dim, rope_dim=c.rope_dim,
         value_dim=c.value_dim, rotary=rotary, bias=c.bias, scale=c.scale, dropout=c.dropout,
     )  # fmt: skip
-    ffn = lambda i: deepseek_mlp(c, c.hidden) if i < c.dense else moe(c, router)
-    block = lambda i: Block(norm, attn=attn(), ffn=ffn(i))
-    embed, blocks = Embedding(c.vocab, c.dim), Stack([block(i) for i in range(c.layers)], norm())
-    return LM(embed, blocks, decoder_head(c))
+    return llama(c, attn=attn, ffn=lambda i: deepseek_mlp(c, c.hidden) if i < c.dense else moe(c, router))
 
 
 def deepseek_names(c: DeepSeekV2Config) -> list[Row]:
@@ -107,20 +99,15 @@ def deepseek_names(c: DeepSeekV2Config) -> list[Row]:
     key = Pairs(1, c.rope_dim) if c.interleaved else SAME
     theirs, ours, each = "model.layers.*.self_attn", "blocks.*.attn", "{gate,up,down}"
     return [
-        ("model.embed_tokens", "embed.token"),
         (theirs + ".{q,q_b}_proj", ours + ".{q,q_up}", queries),
         (theirs + ".kv_a_proj_with_mqa", ours + ".kv_down", key),
-        (theirs + ".{q_a,kv_b,o}_proj", ours + ".{q_down,kv_up,o}"),
+        (theirs + ".{q_a,kv_b}_proj", ours + ".{q_down,kv_up}"),
         (theirs + ".{q,kv}_a_layernorm", ours + ".{q,kv}_norm"),
-        (f"model.layers.*.mlp.{each}_proj", f"blocks.*.ffn.{each}"),
         ("model.layers.*.mlp.gate.weight", "blocks.*.ffn.router.score.weight"),
         ("model.layers.*.mlp.gate.e_score_correction_bias", "blocks.*.ffn.router.bias"),
         (f"model.layers.*.mlp.experts.*.{each}_proj.weight", f"blocks.*.ffn.experts.{each}", Stacked()),
         (f"model.layers.*.mlp.shared_experts.{each}_proj", f"blocks.*.ffn.shared.{each}"),
-        ("model.layers.*.{input,post_attention}_layernorm", "blocks.*.{attn,ffn}_norm"),
-        ("model.norm", "blocks.norm"),
-        ("{lm_head,score,qa_outputs}", "head.{out,label,span}"),
-        ("score", "head.tag"),
+        *NAMES,
     ]
 
 

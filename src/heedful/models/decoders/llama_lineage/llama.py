@@ -96,12 +96,12 @@ def llama_mlp(c: DecoderConfig) -> GatedMLP:
 
 
 def llama(
-    c: DecoderConfig, *, attn: Callable[[Rotary, int], Part] | None = None,
+    c: Any, *, attn: Callable[[Rotary, int], Part] | None = None,
     ffn: Callable[[int], Part] | None = None, norm: Callable[[], nn.Module] | None = None,
     block: Callable[..., Part] = Block, embed_scale: float = 1.0, head: Head | None = None,
     causal: bool = True, **words: Any,
 ) -> LM:  # fmt: skip
-    """Build LLaMA, or a descendant from the parts in which it differs.
+    """Build LLaMA of a DecoderConfig, or a descendant from the parts in which it differs.
 
     `attn(rotary, i)` and `ffn(i)` make the parts of layer i, `norm()` makes a norm, and
     `block(norm, attn=…, ffn=…)` puts them together. The embedding is multiplied by

@@ -93,21 +93,27 @@ def deepseek(c: DeepSeekV2Config, router: type[Router]) -> LM:
     return llama(c, attn=attn, ffn=lambda i: deepseek_mlp(c, c.hidden) if i < c.dense else moe(c, router))
 
 
+EACH = "{gate,up,down}"
+MIXTURE_NAMES: list[Row] = [
+    ("model.layers.*.mlp.gate.weight", "blocks.*.ffn.router.score.weight"),
+    ("model.layers.*.mlp.gate.e_score_correction_bias", "blocks.*.ffn.router.bias"),
+    (f"model.layers.*.mlp.experts.*.{EACH}_proj.weight", f"blocks.*.ffn.experts.{EACH}", Stacked()),
+    (f"model.layers.*.mlp.shared_experts.{EACH}_proj", f"blocks.*.ffn.shared.{EACH}"),
+    *NAMES,
+]
+
+
 def deepseek_names(c: DeepSeekV2Config) -> list[Row]:
     """The rotary entries come last in every query head and in the shared key."""
     queries = Pairs(c.heads, c.rope_dim) if c.interleaved else SAME
     key = Pairs(1, c.rope_dim) if c.interleaved else SAME
-    theirs, ours, each = "model.layers.*.self_attn", "blocks.*.attn", "{gate,up,down}"
+    theirs, ours = "model.layers.*.self_attn", "blocks.*.attn"
     return [
         (theirs + ".{q,q_b}_proj", ours + ".{q,q_up}", queries),
         (theirs + ".kv_a_proj_with_mqa", ours + ".kv_down", key),
         (theirs + ".{q_a,kv_b}_proj", ours + ".{q_down,kv_up}"),
         (theirs + ".{q,kv}_a_layernorm", ours + ".{q,kv}_norm"),
-        ("model.layers.*.mlp.gate.weight", "blocks.*.ffn.router.score.weight"),
-        ("model.layers.*.mlp.gate.e_score_correction_bias", "blocks.*.ffn.router.bias"),
-        (f"model.layers.*.mlp.experts.*.{each}_proj.weight", f"blocks.*.ffn.experts.{each}", Stacked()),
-        (f"model.layers.*.mlp.shared_experts.{each}_proj", f"blocks.*.ffn.shared.{each}"),
-        *NAMES,
+        *MIXTURE_NAMES,
     ]
 
 

@@ -18,10 +18,9 @@ from typing import Any
 from heedful.core.checks import check_integer
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived, from_zero
-from heedful.models.decoders.llama_lineage.deepseek import OWN_KEYS, drop, moe
+from heedful.models.decoders.llama_lineage.deepseek import MIXTURE_NAMES, OWN_KEYS, drop, moe
 from heedful.models.decoders.llama_lineage.llama import (
     LLAMA,
-    NAMES,
     PartialRotaryConfig,
     llama,
     llama_attention,
@@ -32,8 +31,6 @@ from heedful.models.family import descend, no_token_ids
 from heedful.nn.attention.multi_head import head_size
 from heedful.nn.moe import SigmoidRouter
 from heedful.nn.norm import RMSNorm
-from heedful.weights.names import Row
-from heedful.weights.ops import Stacked
 
 
 class GLM4MoEConfig(
@@ -77,22 +74,14 @@ def mixture(c: GLM4MoEConfig) -> LM:
     return llama(c, attn=attn, ffn=ffn)
 
 
-EACH = "{gate,up,down}"
-MIXTURE_NAMES: list[Row] = [
-    QK_NORMS,
-    ("model.layers.*.mlp.gate.weight", "blocks.*.ffn.router.score.weight"),
-    ("model.layers.*.mlp.gate.e_score_correction_bias", "blocks.*.ffn.router.bias"),
-    (f"model.layers.*.mlp.experts.*.{EACH}_proj.weight", f"blocks.*.ffn.experts.{EACH}", Stacked()),
-    (f"model.layers.*.mlp.shared_experts.{EACH}_proj", f"blocks.*.ffn.shared.{EACH}"),
-    *NAMES,
-]
 SAME_WORDS = ("experts", "active", "shared", "expert_hidden", "route_scale", "normalise")
 SMALL: dict[str, Any] = dict(
     experts=8, active=2, expert_hidden=16, dense_layers=1, groups=2, groups_kept=1, head_dim=8
 )
 
 GLM4_MOE = descend(
-    LLAMA, "glm4-moe", GLM4MoEConfig, build=mixture, names=MIXTURE_NAMES, without=("out_bias", "ffn_bias"),
+    LLAMA, "glm4-moe", GLM4MoEConfig, build=mixture, names=[QK_NORMS, *MIXTURE_NAMES],
+    without=("out_bias", "ffn_bias"),
     keys={
         **{theirs: ours for theirs, ours in OWN_KEYS.items() if ours in SAME_WORDS},
         "first_k_dense_replace": "dense_layers", "n_group": "groups", "topk_group": "groups_kept",
@@ -126,5 +115,5 @@ DOTS1 = descend(
         "first_k_dense_replace": 0, "norm_topk_prob": False, "routed_scaling_factor": 1.0,
         "rope_theta": 10000.0, "rms_norm_eps": 1e-6,
     },
-    write=None, drop=("*.rotary_emb.inv_freq",), paper="rednote-hilab 2025, arXiv 2506.05767",
+    write=None, drop=(), paper="rednote-hilab 2025, arXiv 2506.05767",
 )  # fmt: skip

@@ -1,11 +1,12 @@
 """Each recipe of docs/research.md on a model that can be installed: its figure and time, and TransformerLens.
 
-python benchmarks/research_recipes.py [--recipes heads noise …] [--alone] [--out figures.json]
+python benchmarks/research_recipes.py [--recipes heads noise …] [--alone] [--figures FOLDER] [--out FILE]
 
 The models are smollm2-135m-instruct in float32 and induction, on one thread. Seconds are those of the
 processor, without loading a model. What TransformerLens (pip install transformer_lens) has a function or a
 few hooks for is computed with it too, in a process of its own, from the same weights and the same noise;
-`difference` is the largest one between the two results. --alone leaves TransformerLens out.
+`difference` is the largest one between the two results. --alone leaves TransformerLens out. --figures saves
+the maps of heads and of noise as SVG.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 CLEAN = "When {1} and {0} went to the store, {0} gave a drink to"
-PEOPLE = [("John", "Mary"), ("Tom", "Anna"), ("Paul", "Lisa"), ("David", "Emma")]
+PEOPLE = [("John", "Mary"), ("Tom", "Anna"), ("Paul", "Lisa")]
 TOWER, PLACE, SUBJECT = "The Eiffel Tower is in the city of", " Paris", ["ĠE", "iffel", "ĠTower"]
-SAMPLES, NOISE, SEED = 5, 3.0, 0
+SAMPLES, NOISE, SEED = 3, 3.0, 0
 OPPOSITES = [
     ("hot", "cold"), ("big", "small"), ("up", "down"), ("fast", "slow"), ("rich", "poor"), ("early", "late"),
     ("strong", "weak"), ("good", "bad"), ("happy", "sad"),
@@ -81,7 +82,7 @@ def heads(model: Any) -> tuple[str, Any]:
     (name, head, value), *_ = result.top(1)
     at = result.names.index(name), int(head)
     text = f"{name} {head} restores {value:.2f} [{result.low[at]:.2f}, {result.high[at]:.2f}] of the answer"
-    return text, result.values
+    return text, result
 
 
 def circuit(model: Any) -> tuple[str, Any]:
@@ -118,7 +119,7 @@ def noise(model: Any) -> tuple[str, Any]:
     result = noise_trace(model, TOWER, SUBJECT, PLACE, noise=NOISE, samples=SAMPLES, seed=SEED)
     best = max(range(len(result.names)), key=lambda i: float(result.values[i, 3]))
     text = f"p(Paris) {result.clean:.2f} → {result.corrupt:.2f}; at the subject's last token "
-    return text + f"{result.names[best]} restores {float(result.values[best, 3]):.2f}", result.values
+    return text + f"{result.names[best]} restores {float(result.values[best, 3]):.2f}", result
 
 
 def scope(model: Any) -> tuple[str, Any]:
@@ -292,7 +293,7 @@ def lens_noise(bridge: Any) -> Any:
 LENS = {"heads": lens_heads, "noise": lens_noise}
 
 
-def work(library: str, folder: Path, names: list[str]) -> None:
+def work(library: str, folder: Path, names: list[str], figures: Path | None) -> None:
     """Compute the recipes with one library in this process and print the figures."""
     import torch
 
@@ -306,16 +307,21 @@ def work(library: str, folder: Path, names: list[str]) -> None:
         key = load if library == "heedful" else library
         models[key] = models.get(key) or load()
         began = time.process_time()
-        text, values = recipe(models[key])
+        text, result = recipe(models[key])
         row: dict[str, Any] = {"figure": text, "seconds": time.process_time() - began}
+        values = result if result is None or isinstance(result, torch.Tensor) else result.values
         row["values"] = None if values is None else values.flatten().tolist()
+        if figures is not None and values is not result:
+            import heedful
+
+            heedful.view.patching(result).save(figures / f"research-{name}.svg")
         print("measured " + json.dumps({name: row}), flush=True)
 
 
-def run_worker(library: str, folder: Path, names: list[str]) -> dict[str, Any]:
+def run_worker(library: str, folder: Path, names: list[str], *more: str) -> dict[str, Any]:
     """Compute recipes with one library in a process of its own."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, __file__, "--worker", library, str(folder), "--recipes", *names]
+    command = [sys.executable, __file__, "--worker", library, str(folder), "--recipes", *names, *more]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise SystemExit(f"{library}: {done.stderr[-2000:]}")
@@ -327,13 +333,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--recipes", nargs="*", choices=RECIPES, default=list(RECIPES))
     parser.add_argument("--alone", action="store_true", help="leave TransformerLens out")
+    parser.add_argument("--figures", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", nargs=2, metavar=("LIBRARY", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        return work(options.worker[0], Path(options.worker[1]), options.recipes)
+        return work(options.worker[0], Path(options.worker[1]), options.recipes, options.figures)
     with tempfile.TemporaryDirectory() as folder:
-        rows = run_worker("heedful", Path(folder), options.recipes)
+        more = [] if options.figures is None else ["--figures", str(options.figures)]
+        rows = run_worker("heedful", Path(folder), options.recipes, *more)
         both = [name for name in options.recipes if name in LENS and not options.alone]
         if both:
             import heedful

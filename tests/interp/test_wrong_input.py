@@ -13,18 +13,24 @@ import torch
 from heedful.core.errors import InputError
 from heedful.interp import (
     PromptPair,
+    ablate,
     ablate_features,
     activation_patching,
     attribution,
     attribution_patching,
     average_over_pairs,
+    carry,
     circuit_curve,
+    collect_activations,
     edge_attribution,
     feature_examples,
     find_circuit,
     find_heads,
     function_vector,
+    gradient_by_distance,
+    head_scores,
     linear_probes,
+    neighbours,
     save_activations,
     sentence_probes,
     steering_vector,
@@ -56,6 +62,12 @@ def dictionary() -> Any:
         (lambda: linear_probes(MODEL, [(["a"], ["X"])] * 6, folds=1), "folds=1"),
         (lambda: sentence_probes(MODEL, [IDS] * 6, ["a", "b"] * 3, [NAME], folds=1), "folds=1"),
         (lambda: find_heads(MODEL, IDS, 99, 0), "position 99"),
+        (lambda: collect_activations(MODEL, [IDS], NAME), "must be a list"),
+        (lambda: carry(MODEL, IDS, NAME), "must be a list"),
+        (lambda: ablate(MODEL, IDS, layers="blocks.0"), "give ['blocks.0']"),
+        (lambda: head_scores(MODEL, IDS, induction=-3), "induction=-3"),
+        (lambda: neighbours(MODEL, IDS, count=0), "count=0"),
+        (lambda: gradient_by_distance(MODEL, samples=0), "samples=0"),
     ],
 )
 def test_a_wrong_argument_is_named(call: Callable[[], Any], said: str, monkeypatch: Any) -> None:
@@ -77,6 +89,10 @@ def test_one_text_or_one_name_is_no_list_of_letters(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="must be a list"):
             save_activations(MODEL, texts, names, tmp_path / "store")
     assert not (tmp_path / "store").exists()
+
+
+def test_no_more_neighbours_are_listed_than_there_are_tokens() -> None:
+    assert len(neighbours(MODEL, IDS, count=10**6).near[0]) == MODEL.config.vocab
 
 
 def test_pairs_may_be_plain_lists() -> None:

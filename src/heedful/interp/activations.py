@@ -19,7 +19,16 @@ from torch import Tensor
 
 from heedful.core.errors import InputError
 from heedful.core.padding import pad_rows, valid_mask
-from heedful.interp.inputs import Input, Report, Text, reading, run_batch, with_progress, word_head
+from heedful.interp.inputs import (
+    Input,
+    Report,
+    Text,
+    check_names,
+    reading,
+    run_batch,
+    with_progress,
+    word_head,
+)
 from heedful.interp.observe.prediction import is_causal, predicts, special_ids
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
@@ -169,6 +178,7 @@ def collect_activations(
     What is not needed for them, layers after the last of them, is not computed. A wildcard is refused: name
     each value, as `model.names()` lists them. The decoder of an encoder-decoder reads what it writes itself.
     """
+    check_names(names)
     for name in names:
         if WILDCARD.search(name):
             raise InputError(f"{name!r} has a wildcard", hint="name one value: model.names() lists them")

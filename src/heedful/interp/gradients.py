@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.core.checks import check_choice
+from heedful.core.checks import check_choice, check_integer
 from heedful.core.errors import InputError
 from heedful.interp.inputs import (
     Input,
@@ -239,6 +239,8 @@ def gradient_by_distance(
     or bursts (Bengio et al. 1994; Pascanu et al. 2013); attention has a path of length one to every token.
     Without a text, it reads random tokens. An encoder-decoder is measured on its encoder.
     """
+    for name, number in (("length", length), ("samples", samples)):
+        check_integer(name, number)
     draw, types = torch.Generator().manual_seed(seed), None
     if text is None:
         ids = torch.randint(0, model.tables["tokens"].vocab, (1, length), generator=draw).to(model.device)

@@ -120,6 +120,13 @@ def probe_input(model: Model) -> Input:
     return Input(ids, names_of(model, ids))
 
 
+def check_names(names: Sequence[str]) -> None:
+    """Raise InputError for one name, whose letters would else be taken for names, and for no name."""
+    if isinstance(names, str) or not len(names):
+        hint = f"give [{names!r}]" if isinstance(names, str) else "model.names() lists them"
+        raise InputError(f"names of values must be a list; got {names!r}", hint=hint)
+
+
 def is_pair(text: Any) -> bool:
     """Whether two texts are given."""
     return isinstance(text, tuple) and len(text) == 2 and all(isinstance(t, str) for t in text)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.core.errors import InputError
-from heedful.interp.inputs import Input, Result, Text, part_at, reading
+from heedful.interp.inputs import Input, Result, Text, check_names, part_at, reading
 from heedful.interp.intervene.comparison import (
     Edit,
     InterruptibleWatch,
@@ -57,6 +57,8 @@ def without(
     later ones.
     """
     heads = _head_lists(heads or {})
+    if layers:
+        check_names(layers)
     for path in (*heads, *layers):
         if part_at(model, path).pattern_kind is None and path not in layers:
             raise InputError(f"{path!r} has no heads", hint=f"switch the layer off with layers=[{path!r}]")

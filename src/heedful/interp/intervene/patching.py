@@ -18,7 +18,7 @@ from torch import Tensor
 
 from heedful.core.checks import check_integer
 from heedful.core.errors import InputError
-from heedful.interp.inputs import Input, Result, Text, choices, reading
+from heedful.interp.inputs import Input, Result, Text, check_names, choices, reading
 from heedful.interp.intervene.comparison import (
     CounterfactualPair,
     Edit,
@@ -48,6 +48,7 @@ def carry(
     `positions` carries over those alone, along the axis that the part declares; a negative one counts from
     the end. By default everything is carried over.
     """
+    check_names(names)
     seen = reading(model, clean, target).record(model, *names)
     for name in names:
         if name not in seen.met:  # a wildcard that matched nothing

@@ -20,7 +20,7 @@ from torch import Tensor
 from heedful.core.errors import ConfigError, CorruptFile, InputError, nearest
 from heedful.core.files import missing_file, open_atomically
 from heedful.interp.activations import MAX_TOKENS, Activations, collect_activations, prepare_inputs
-from heedful.interp.inputs import Input, Text
+from heedful.interp.inputs import Input, Text, check_names
 from heedful.models.base import Model
 
 COLUMNS = ("ids", "text", "position")
@@ -97,9 +97,9 @@ def save_activations(
     """
     from safetensors.torch import save
 
-    for what, listed in (("texts", texts), ("names", names)):
-        if isinstance(listed, str | Tensor | Input) or (what == "names" and not names):
-            raise InputError(f"{what} must be a list; got {listed!r:.60}", hint="give several, or [one]")
+    check_names(names)
+    if isinstance(texts, str | Tensor | Input):
+        raise InputError(f"texts must be a list; got {texts!r:.60}", hint="give several, or [one]")
     folder, texts = Path(folder), iter(texts)
     parameters = sum(p.numel() for p in model.parameters())
     settings = {

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.core.checks import check_integer
 from heedful.core.errors import InputError, nearest
 from heedful.interp.inputs import (
     Input,
@@ -167,6 +168,7 @@ def head_scores(
 
     Induction is measured on random tokens written twice, `induction` of them; 0 leaves it out.
     """
+    check_integer("induction", induction, minimum=0)
     seen = attention(model, text, target)
     repeated = {}
     if induction and isinstance(model, LM):

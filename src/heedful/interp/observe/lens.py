@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.core.checks import check_integer
 from heedful.core.errors import InputError
 from heedful.interp.activations import Texts, check_predicts_next, make_batches, prepare_inputs
 from heedful.interp.inputs import (
@@ -214,7 +215,8 @@ def neighbours(
         raise InputError(
             f"{name} has shape {tuple(x.shape)}", hint=f"token vectors have {table.shape[-1]} entries"
         )
-    near = (F.normalize(x, dim=-1) @ F.normalize(table, dim=-1).T).topk(count, -1)
+    cosines = F.normalize(x, dim=-1) @ F.normalize(table, dim=-1).T
+    near = cosines.topk(min(check_integer("count", count), len(table)), -1)
     rows = zip(near.indices.tolist(), near.values.tolist(), strict=True)
     return NearestTokens(
         name, given.tokens if source else given.names,

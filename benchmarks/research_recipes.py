@@ -117,9 +117,9 @@ def noise(model: Any) -> tuple[str, Any]:
     from heedful.interp import noise_trace
 
     result = noise_trace(model, TOWER, SUBJECT, PLACE, noise=NOISE, samples=SAMPLES, seed=SEED)
-    best = max(range(len(result.names)), key=lambda i: float(result.values[i, 3]))
-    text = f"p(Paris) {result.clean:.2f} → {result.corrupt:.2f}; at the subject's last token "
-    return text + f"{result.names[best]} restores {float(result.values[best, 3]):.2f}", result
+    at = lambda layer, token: f"{float(result.values[layer, token]):.2f}"
+    text = f"p(Paris) {result.clean:.2f} → {result.corrupt:.2f}; layer 20 restores {at(20, 2)} at “iffel”, "
+    return text + f"layer 23 {at(23, -1)} at the end", result
 
 
 def scope(model: Any) -> tuple[str, Any]:

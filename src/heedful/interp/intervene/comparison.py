@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, cast
@@ -123,7 +123,8 @@ class CounterfactualPair:
         other = (self.clean.ids != self.corrupt.ids)[0].nonzero()
         differ_from = int(other[0]) if len(other) else 0
         runner = InterventionRunner(self.model, self.corrupt, self.position, rows, differ_from)
-        return runner.run(changes, lambda choices: self.restored_share(self.gap(choices)), report)
+        score = lambda choices: self.restored_share(self.gap(choices))
+        return runner.run([(change,) for change in changes], score, report)
 
 
 class Patch(NamedTuple):
@@ -278,11 +279,15 @@ def edit_rows(*writes: Write) -> Edit:
     return edit
 
 
-def row_edits(batch: Sequence[Intervention], first: int = 0) -> dict[str, Edit]:
-    """Return an edit for each value that is changed: row b of the batch has change b alone."""
+Changes = Sequence[Intervention]  # those of one row
+
+
+def row_edits(batch: Sequence[Changes], first: int = 0) -> dict[str, Edit]:
+    """Return an edit for each value that is changed: row b of the batch has the changes b alone."""
     rows: dict[str, list[tuple[int, Intervention]]] = {}
-    for row, change in enumerate(batch):
-        rows.setdefault(change.name, []).append((row, change))
+    for row, changes in enumerate(batch):
+        for change in changes:
+            rows.setdefault(change.name, []).append((row, change))
 
     def edit(changes: Sequence[tuple[int, Intervention]], now: Tensor) -> Tensor:
         for row, change in changes:
@@ -314,44 +319,48 @@ def run_rows(
     """
     rows = max(1, min(MAX_ROWS, MAX_BYTES // max(1, plain.numel() * 4)))
     for start in range(0, len(changes), rows):
-        batch = changes[start : start + rows]
+        batch = [(change,) for change in changes[start : start + rows]]
         yield from inputs.run(model, InterruptibleWatch(checkpoint, row_edits(batch)), repeat=len(batch))
 
 
 class InterventionRunner:
-    """Runs an input with one intervention in each row, and scores what the head says at a position.
+    """Runs an input with other changes in each row, and scores what the head says at a position.
 
-    No change is made before the token `differ_from`.
+    No change is made before the token `differ_from`. `start` edits what the embedding gives in every pass,
+    for any number of the first tokens.
     """
 
     def __init__(
-        self, model: Model, inputs: Input, position: int, rows: int | None = None, differ_from: int = 0
-    ) -> None:
+        self, model: Model, inputs: Input, position: int, rows: int | None = None, differ_from: int = 0,
+        start: Mapping[str, Edit] | None = None,
+    ) -> None:  # fmt: skip
         self.model, self.inputs, self.position = model, inputs, position
-        self.rows, self.differ_from = rows, differ_from
+        self.rows, self.differ_from, self.start = rows, differ_from, dict(start or {})
         self.where, self.stack = stack_of(model)
         self.tokens, self.head = inputs.read.shape[1], cast(Head, model.head)
         self.entries: list[Tensor | None] = [None] * len(self.stack)
-        watch = Watch(f"{self.where}.*.input") if isinstance(model, LM) else None
+        names = [f"{self.where}.*.input"] if isinstance(model, LM) else []
+        watch = Watch(*names, edit=self.start)
         self.plain = choices(model, inputs.run(model, watch), position)  # (1, C), without a change
-        if watch is not None:  # an encoder-decoder is run whole: its decoder starts from its encoder
+        if names:  # an encoder-decoder is run whole: its decoder starts from its encoder
             self.entries = [watch.values.get(f"{self.where}.{i}.input") for i in range(len(self.stack))]
         self.continues = False  # whether tokens before a change are left out
         self.prefixes: dict[int, State] = {}
 
     def run(
-        self, changes: Sequence[Intervention], score: Callable[[Tensor], Tensor], report: Report | None = None
+        self, rows: Sequence[Changes], score: Callable[[Tensor], Tensor], report: Report | None = None
     ) -> Tensor:
-        """Return the score of each change; `score` gets what the head chooses from, (B, C) → (B,)."""
+        """Return the score of each row of changes; `score` gets what the head chooses from, (B, C) → (B,)."""
         causal = isinstance(self.model, LM) and self.model.causal and self.head.positions is not None
-        self.continues = causal and all(change.name.rpartition(".")[2] in ONWARD for change in changes)
-        scores = torch.zeros(len(changes), dtype=torch.float64)
-        for batch in with_progress(self._batches(changes), len(changes), report, len):
-            scores[batch] = score(self._run_batch([changes[i] for i in batch])).double().cpu()
+        words = {change.name.rpartition(".")[2] for changes in rows for change in changes}
+        self.continues = causal and words <= {*ONWARD} and all(self._layer(changes) >= 0 for changes in rows)
+        scores = torch.zeros(len(rows), dtype=torch.float64)
+        for batch in with_progress(self._batches(rows), len(rows), report, len):
+            scores[batch] = score(self._run_batch([rows[i] for i in batch])).double().cpu()
         return scores
 
-    def _batches(self, changes: Sequence[Intervention]) -> Iterator[list[int]]:
-        """Yield numbers of changes that share a first token and stand in layers near each other."""
+    def _batches(self, changes: Sequence[Changes]) -> Iterator[list[int]]:
+        """Yield numbers of rows that share a first token and stand in layers near each other."""
         key = lambda i: (self._first(changes[i]), self._layer(changes[i]))
         order = sorted(range(len(changes)), key=key)
         for first, same in itertools.groupby(order, key=lambda i: self._first(changes[i])):
@@ -360,27 +369,29 @@ class InterventionRunner:
             listed = list(same)
             yield from (listed[start : start + rows] for start in range(0, len(listed), rows))
 
-    def _first(self, change: Intervention) -> int:
+    def _first(self, changes: Changes) -> int:
         """The first token that is computed: before the two inputs differ nothing changes."""
         if not self.continues:
             return 0
-        return self.differ_from if change.position is None else change.position
+        return min(self.differ_from if one.position is None else one.position for one in changes)
 
-    def _layer(self, change: Intervention) -> int:
-        """Return the layer to begin with: the one that computes the value, if its input is known."""
-        top, _, rest = change.name.partition(".")
-        word = rest.partition(".")[0]
-        layer = int(word) if top == self.where and word.isdigit() else 0
-        return 0 if self.entries[layer] is None else layer
+    def _layer(self, changes: Changes) -> int:
+        """Return the layer to begin with: the first that computes a changed value, −1 for the embedding."""
+        layers = []
+        for change in changes:
+            top, word, *_ = *change.name.split("."), ""
+            layers.append(int(word) if top == self.where and word.isdigit() else -1)
+        return -1 if self.entries[min(layers)] is None else min(layers)
 
-    def _run_batch(self, batch: Sequence[Intervention]) -> Tensor:
+    def _run_batch(self, batch: Sequence[Changes]) -> Tensor:
         """Return what the head chooses from in each row, in which one value is changed: (B, C)."""
         first = self._first(batch[0])
         if first > self.position and self.continues:  # nothing there looks ahead
             return self.plain.expand(len(batch), -1)
         watch, layer = Watch(edit=row_edits(batch, first)), min(map(self._layer, batch))
-        if not layer and not first:
-            logits = self.inputs.run(self.model, watch, repeat=len(batch))
+        if layer < 0:
+            begun = watch if not self.start else Watch(edit=self.start) + watch
+            logits = self.inputs.run(self.model, begun, repeat=len(batch))
             return choices(self.model, logits, self.position)
         with evaluation_mode(self.model):
             logits = self._run_from(layer, first, watch, len(batch))
@@ -397,8 +408,7 @@ class InterventionRunner:
         else:
             pos = positions(None, tokens.shape[1], tokens.device)
             ctx = Context(pos, pos, Mask(causal=model.causal), watch=watch)
-        given = self.entries[layer] if layer else None
-        x = model.embed(tokens, ctx.at("embed")) if given is None else given[:, first:].expand(rows, -1, -1)
+        x = cast(Tensor, self.entries[layer])[:, first:].expand(rows, -1, -1)
         hidden = self.stack.run_from(layer, x, ctx.at(self.where), None if state is None else state.parts)
         if self.head.positions is not None:
             hidden = hidden[:, self.position - first, None]
@@ -410,6 +420,7 @@ class InterventionRunner:
             model, ids = cast(LM, self.model), self.inputs.ids[:, :first]
             state = model.new_state(1, self.tokens)
             with evaluation_mode(model):
-                model.decode(ids, advance(ids, state), state.parts)
+                watch = Watch(edit=self.start) if self.start else None
+                model.decode(ids, advance(ids, state, watch=watch), state.parts)
             self.prefixes = {first: state}
         return copy.deepcopy(self.prefixes[first])

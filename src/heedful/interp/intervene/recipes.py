@@ -38,13 +38,11 @@ from heedful.interp.inputs import (
 )
 from heedful.interp.intervene.comparison import (
     CounterfactualPair,
-    Edit,
     Intervention,
     InterventionRunner,
     PatchingResult,
     all_patches,
     collect,
-    edit_rows,
     names_to_patch,
 )
 from heedful.interp.intervene.nodes import NodeTable
@@ -86,24 +84,24 @@ def noise_trace(
     added = torch.zeros(samples, len(given.tokens), table.shape[1])
     drawn = torch.randn(samples, len(places), table.shape[1], generator=draw)
     added[:, places] = noise * float(table.std()) * drawn
-    start: dict[str, Edit] = {"embed.token": lambda x: x + added.to(x)}
-
-    def chance(edits: dict[str, Edit]) -> float:
-        logits = given.run(model, Watch(edit=start | edits), repeat=samples)
-        return float(choices(model, logits, at).softmax(-1)[:, chosen].mean())
-
-    best, worst = float(chances[chosen]), chance({})
+    patches, rows = list(all_patches(clean, names, what)), []
+    for one in patches:
+        middle = names.index(one.name)
+        around = names[max(0, middle - (window - 1) // 2) : middle + window // 2 + 1]
+        writers = {name: patch_writer(clean, one._replace(name=name)) for name in around}
+        rows.append([Intervention(name, one.position, write) for name, write in writers.items()])
+    chance = lambda choices: choices.softmax(-1)[:, chosen]
+    best, worst, restored = float(chances[chosen]), 0.0, torch.zeros(len(rows), dtype=torch.float64)
+    for sample in with_progress(added, samples, report):
+        noisy = {"embed.token": lambda x, sample=sample: x + sample[: x.shape[1]].to(x)}
+        runner = InterventionRunner(model, given, at, None, min(places), noisy)
+        worst += float(chance(runner.plain)) / samples
+        restored += runner.run(rows, chance) / samples
     if best == worst:
         raise InputError("the noise does not change the answer", hint="set a larger noise, or other tokens")
     pair = CounterfactualPair(model, given, given, chosen, None, at, best, torch.tensor([worst]))
-    patches, shares = list(all_patches(clean, names, what)), []
-    for one in with_progress(patches, len(patches), report):
-        middle = names.index(one.name)
-        around = names[max(0, middle - (window - 1) // 2) : middle + window // 2 + 1]
-        edits = {name: edit_rows(patch_writer(clean, one._replace(name=name))) for name in around}
-        shares.append((chance(edits) - worst) / (best - worst))
     method = f"noise {noise:g}, {samples} samples, windows of {window}"
-    return collect(what, method, pair, patches, torch.tensor(shares, dtype=torch.float64))
+    return collect(what, method, pair, patches, (restored - worst) / (best - worst))
 
 
 @torch.no_grad()
@@ -182,7 +180,7 @@ def function_vector(
     for prompt, answer in with_progress(pairs, len(pairs), report):
         given = reading(model, prompt)
         last = len(given.names) - 1
-        changes = [Intervention(names[i], last, partial(put, sums[names[i]][h], h)) for i, h in every]
+        changes = [[Intervention(names[i], last, partial(put, sums[names[i]][h], h))] for i, h in every]
         runner = InterventionRunner(model, given, last)
         right = answer_id(model, answer, runner.plain.shape[-1])
         chance = lambda choices, right=right: choices.softmax(-1)[:, right]

@@ -199,7 +199,7 @@ def dictionary(model: Any) -> tuple[str, Any]:
         )
     found = score_dictionary(model, made, texts[400:412], max_length=64)
     text = f"{store.tokens:,} tokens, {found.l0:.0f} of 1,536 features per token, "
-    return text + f"{found.loss_recovered:.0%} of the loss recovered on unseen text", None
+    return text + f"{found.loss_recovered:.3f} of the loss recovered on unseen text", None
 
 
 def induced(model: Any) -> tuple[str, Any]:

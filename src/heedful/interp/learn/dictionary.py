@@ -200,7 +200,8 @@ def train_dictionary(
     def values(listed: dict[str, Activations]) -> tuple[Tensor, Tensor]:
         keep = content_tokens(model, listed[sources[0]])
         join = lambda names: torch.cat([listed[n].values[keep] for n in names], 1).float().to(model.device)
-        return join(sources), join(targets)
+        x = join(sources)
+        return x, x if targets == sources else join(targets)
 
     pools: Iterator[tuple[Tensor, Tensor]]
     if isinstance(texts, ActivationStore):
@@ -252,7 +253,8 @@ def fit_dictionary(
 
     def standardize(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         usual, d = x.norm(dim=1) <= bound, dictionary
-        return (x[usual] - d.mean) / d.scale, (y[usual] - d.target_mean) / d.target_scale
+        inputs = x[usual].sub_(d.mean).div_(d.scale)
+        return inputs, inputs if y is x else y[usual].sub_(d.target_mean).div_(d.target_scale)
 
     every = itertools.starmap(standardize, itertools.chain([(x, y)], pools or itertools.repeat((x, y))))
     trainer = _Trainer(dictionary, every, tuple(prefixes) or (width,), seed)

@@ -206,13 +206,7 @@ class Picture:
 Shape = Cells | TextLabel | Stroke | Box | Point | Picture
 
 
-@dataclass(frozen=True)
-class Scene:
-    """Shapes on a page, in the order they are painted."""
-
-    width: float
-    height: float
-    shapes: tuple[Shape, ...]
+Drawing = tuple[list[Shape], float, float]  # shapes in the order they are painted, how wide and how high
 
 
 def escape_text(text: str) -> str:
@@ -221,20 +215,21 @@ def escape_text(text: str) -> str:
 
 
 def svg(
-    drawing: Scene, title: str, description: str, theme: str = "light", *, width: float | None = None,
+    drawing: Drawing, title: str, description: str, theme: str = "light", *, width: float | None = None,
     font: str | None = None,
 ) -> str:  # fmt: skip
     """The drawing as an SVG file with a title and a description, `width` inches wide."""
-    size = f'width="{_n(drawing.width)}" height="{_n(drawing.height)}"'
+    shapes, across, high = drawing
+    size = f'width="{_n(across)}" height="{_n(high)}"'
     if width is not None:
-        size = f'width="{_n(width)}in" height="{_n(width * drawing.height / drawing.width)}in"'
-    view = f'viewBox="0 0 {_n(drawing.width)} {_n(drawing.height)}"'
+        size = f'width="{_n(width)}in" height="{_n(width * high / across)}in"'
+    view = f'viewBox="0 0 {_n(across)} {_n(high)}"'
     family = FONTS["sans"] if font is None else f"{escape_text(font)}, {FONTS['sans']}"
     start = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view} role="img" font-family="{family}">'
     head = f"<title>{escape_text(title)}</title><desc>{escape_text(description)}</desc>"
     look = theme_of(theme)
     page = f'<rect width="100%" height="100%" fill="{look.background}"/>'
-    body = "\n".join(_svg(shape, look) for shape in drawing.shapes)
+    body = "\n".join(_svg(shape, look) for shape in shapes)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{start}\n{head}\n{page}\n{body}\n</svg>\n'
 
 
@@ -303,7 +298,7 @@ def _svg_cells(cells: Cells, theme: Theme) -> str:
 
 
 def save_picture(
-    drawing: Scene, path: Path, theme: str = "light", *, width: float | None = None, dpi: float = 144.0,
+    drawing: Drawing, path: Path, theme: str = "light", *, width: float | None = None, dpi: float = 144.0,
     font: str | None = None,
 ) -> None:  # fmt: skip
     """Write the drawing as a .png or a .pdf, `width` inches wide; by default a unit is a 72nd of an inch."""
@@ -317,16 +312,16 @@ def save_picture(
         ) from None
     import warnings
 
-    look = theme_of(theme)
+    look, (shapes, across, high) = theme_of(theme), drawing
     # Of texts and lines, whose size is in points.
-    scale = 1.0 if width is None else width * 72 / drawing.width
-    size = (scale * drawing.width / 72, scale * drawing.height / 72)
+    scale = 1.0 if width is None else width * 72 / across
+    size = (scale * across / 72, scale * high / 72)
     figure = Figure(figsize=size, dpi=dpi, facecolor=look.background)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-    axes.set_xlim(0, drawing.width)
-    axes.set_ylim(drawing.height, 0)
+    axes.set_xlim(0, across)
+    axes.set_ylim(high, 0)
     axes.axis("off")
-    for shape in drawing.shapes:
+    for shape in shapes:
         _paint(axes, shape, look, scale, font or "sans-serif")
     FigureCanvasAgg(figure)
     with warnings.catch_warnings(), open_atomically(path) as file:

@@ -19,9 +19,9 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from heedful.classroom.figures.canvas import THEMES, Scene, save_picture, svg, theme_of
+from heedful.classroom.figures.canvas import THEMES, Drawing, save_picture, svg, theme_of
 from heedful.classroom.figures.kinds import KINDS, PANELS
-from heedful.classroom.figures.panels import titled_scene
+from heedful.classroom.figures.panels import draw_title
 from heedful.core.checks import check_number
 from heedful.core.errors import ConfigError, MissingPackage
 from heedful.core.files import open_atomically
@@ -92,10 +92,10 @@ class Figure:
 
     def to_svg(self, theme: str = "light", *, width: float | None = None, font: str | None = None) -> str:
         """Vectors and text, `width` inches wide."""
-        return svg(self._scene(), self.title, self._description(), theme, width=width, font=font)
+        return svg(self._draw(), self.title, self._description(), theme, width=width, font=font)
 
-    def _scene(self) -> Scene:
-        return titled_scene(self.title, KINDS.get(self.kind, PANELS)[0](self.data))
+    def _draw(self) -> Drawing:
+        return draw_title(self.title, KINDS.get(self.kind, PANELS)[0](self.data))
 
     def _description(self) -> str:
         subject = " · ".join(f"{k}: {v}" for k, v in self.about.items() if v not in (None, ""))
@@ -138,7 +138,7 @@ class Figure:
         if not path.parent.is_dir():
             raise ConfigError(f"{path}: folder not found: {path.parent}", hint="make it first")
         if kind in (".png", ".pdf"):
-            save_picture(self._scene(), path, theme or "light", width=width, dpi=dpi, font=font)
+            save_picture(self._draw(), path, theme or "light", width=width, dpi=dpi, font=font)
             return path
         write = {
             ".html": lambda: self.to_html(theme),

@@ -18,6 +18,7 @@ from heedful.classroom.figures.canvas import (
     SOFT,
     Box,
     Cells,
+    Drawing,
     Picture,
     Shape,
     Stroke,
@@ -26,7 +27,6 @@ from heedful.classroom.figures.canvas import (
     greatest,
 )
 from heedful.classroom.figures.panels import (
-    Drawing,
     bar_chart,
     draw_panels,
     heat_map,

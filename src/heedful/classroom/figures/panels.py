@@ -31,8 +31,8 @@ from heedful.classroom.figures.canvas import (
     SOFT,
     Box,
     Cells,
+    Drawing,
     Point,
-    Scene,
     Shape,
     Stroke,
     TextLabel,
@@ -146,17 +146,16 @@ def panel_rows(data: Mapping[str, Any]) -> Iterator[list[Any]]:
 # The drawings that figures are made of: heat maps, lines, bars, tables and points, each as shapes.
 
 
-Drawing = tuple[list[Shape], float, float]  # shapes, and how wide and how high they are
 SIN = math.sqrt(0.5)
 
 
-def titled_scene(title: str, drawing: Drawing) -> Scene:
+def draw_title(title: str, drawing: Drawing) -> Drawing:
     """Return a drawing on a page, under its title if it has one."""
     shapes, right, bottom = drawing
     lines = wrap_text(title, max(right, 420.0) - 24, 14) if title else []
     head = [TextLabel(12, 18 + 19 * i, line, 14, bold=True) for i, line in enumerate(lines)]
     down = 19.0 * len(lines) + 14
-    return Scene(max(right, 420.0), bottom + down, (*head, *(move_shape(s, 0, down) for s in shapes)))
+    return [*head, *(move_shape(s, 0, down) for s in shapes)], max(right, 420.0), bottom + down
 
 
 def move_shape(shape: Shape, right: float, dy: float) -> Shape:

@@ -79,6 +79,7 @@ def test_a_dictionary_or_texts_that_cannot_be_read_are_an_error_at_once(
 ) -> None:
     file = dictionary.save(tmp_path / "d.safetensors")
     (tmp_path / "empty.txt").write_text("\n \n")
-    for path, texts in ((tmp_path / "no", None), (file, tmp_path / "no.txt"), (file, tmp_path / "empty.txt")):
+    missing, empty = tmp_path / "no", tmp_path / "empty.txt"
+    for path, texts in ((missing, None), (file, missing), (file, empty), (None, empty)):
         with pytest.raises(HeedfulError):
             create_studio_app(dictionary=path, texts=texts)

@@ -21,7 +21,7 @@ from heedful.classroom.studio.model_registry import ModelRegistry
 from heedful.classroom.studio.responses import error_response
 from heedful.classroom.studio.routes.runs import runs_in
 from heedful.classroom.studio.traces import Studio
-from heedful.core.errors import HeedfulError
+from heedful.core.errors import HeedfulError, InputError
 from heedful.serve.guard import AccessRules, Guard, RequestRefused
 from heedful.serve.json_response import Json
 
@@ -50,6 +50,10 @@ def create_studio_app(
     registry = ModelRegistry(names, Path(models_folder), lambda: runs_in(root))
     app = FastAPI(title="heed studio", docs_url=None, redoc_url=None, openapi_url=None)
     features = None
+    if dictionary is None and texts is not None:
+        raise InputError(
+            "texts are searched for the features of a dictionary", hint="give dictionary= as well"
+        )
     if dictionary is not None:
         features = FeatureSource(Path(dictionary), None if texts is None else Path(texts))
         features.dictionary, features.lines  # noqa: B018  a file that cannot be read is an error at once

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, TypeVar, get_type_hints
 
-from heedful.core.errors import ConfigError, InputError
+from heedful.core.errors import ConfigError, InputError, nearest
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Class = TypeVar("Class")
@@ -61,6 +61,28 @@ def check_choice(name: str, value: Any, choices: Iterable[str], error: ValueChec
     if value not in allowed:
         raise error("is unknown", argument=name, value=value, allowed=allowed)
     return str(value)
+
+
+def position_of(names: Sequence[str], token: int | str) -> int:
+    """Return where a token stands: a position (negative from the end), or its name, with or without marks
+    and, if there is no other, in lower case.
+    """
+    if isinstance(token, int):
+        if not -len(names) <= token < len(names):
+            raise InputError(f"position {token} is outside 0 … {len(names) - 1}")
+        return token % len(names)
+    plain = [name.lstrip("Ġ▁").removeprefix("##").removesuffix("</w>") for name in names]
+    for spelled, name in ((list(names), token), (plain, token), (plain, token.lower())):
+        if name in spelled:
+            return spelled.index(name)
+    for i in range(len(plain)):
+        for j in range(i + 2, len(plain) + 1):
+            if "".join(plain[i:j]) == token:
+                raise InputError(
+                    f"{token!r} is {j - i} tokens here, {' '.join(names[i:j])}",
+                    hint=f"name one of them, or its position, {i} … {j - 1}",
+                )
+    raise InputError(f"no token {token!r} here", hint=nearest(token, plain) or "there are " + " ".join(names))
 
 
 def check_divides(name: str, value: int, of: str, total: int, error: ValueCheckError = ConfigError) -> int:

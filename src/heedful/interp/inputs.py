@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from heedful.core.checks import position_of as position_of
 from heedful.core.errors import InputError, nearest
 from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
 from heedful.models.calls import ForwardOptions
@@ -258,28 +259,6 @@ def token_vectors(embed: Embedding) -> Tensor:
     if embed.table.is_floating_point():
         return embed.table
     return cast(Tensor, embed.token(torch.arange(embed.vocab, device=embed.table.device)))
-
-
-def position_of(names: Sequence[str], token: int | str) -> int:
-    """Return where a token stands: a position (negative from the end), or its name, with or without marks
-    and, if there is no other, in lower case.
-    """
-    if isinstance(token, int):
-        if not -len(names) <= token < len(names):
-            raise InputError(f"position {token} is outside 0 … {len(names) - 1}")
-        return token % len(names)
-    plain = [name.lstrip("Ġ▁").removeprefix("##").removesuffix("</w>") for name in names]
-    for spelled, name in ((list(names), token), (plain, token), (plain, token.lower())):
-        if name in spelled:
-            return spelled.index(name)
-    for i in range(len(plain)):
-        for j in range(i + 2, len(plain) + 1):
-            if "".join(plain[i:j]) == token:
-                raise InputError(
-                    f"{token!r} is {j - i} tokens here, {' '.join(names[i:j])}",
-                    hint=f"name one of them, or its position, {i} … {j - 1}",
-                )
-    raise InputError(f"no token {token!r} here", hint=nearest(token, plain) or "there are " + " ".join(names))
 
 
 def part_at(model: Model, path: str) -> Part:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from heedful.classroom.arithmetic import topics, topics_attention, topics_backward, topics_words
 from heedful.classroom.arithmetic.example_files import read_exercise, sentences
-from heedful.classroom.arithmetic.from_model import explain_model
-from heedful.classroom.arithmetic.worked import Derivation, Numbers
-from heedful.core.errors import InputError, nearest
-from heedful.interp.inputs import Input, Text
-from heedful.models.base import Model
+from heedful.classroom.arithmetic.from_values import explain_values
+from heedful.classroom.arithmetic.worked import Derivation
+from heedful.core.errors import InputError
 
-COMMON = ("topic", "title", "note", "about", "exercise")
+if TYPE_CHECKING:
+    from heedful.interp.inputs import Input, Text
+    from heedful.models.base import Model
 
 
 def explain(
@@ -45,111 +40,14 @@ def explain(
 
     Print the result, or convert it with `markdown()`, `html()` or `latex()`.
     """
-    if isinstance(subject, Model):
-        if text is None:
-            raise InputError("explain(model, text) needs a text or ids")
-        topics = sentences()
-        text = topics[text]["text"] if isinstance(text, str) and text in topics else text
-        return explain_model(subject, text, target, **options)
-    if text is not None or target is not None or options:
-        raise InputError("a file or an exercise says itself what to work out", hint="leave out the rest")
-    return explain_values(subject if isinstance(subject, Mapping) else read_exercise(subject))
+    if isinstance(subject, str | Path | Mapping):
+        if text is not None or target is not None or options:
+            raise InputError("a file or an exercise says itself what to work out", hint="leave out the rest")
+        return explain_values(subject if isinstance(subject, Mapping) else read_exercise(subject))
+    from heedful.classroom.arithmetic.from_model import explain_model
 
-
-# From a file or a mapping to a calculation: the keys of a topic are the arguments of its function.
-
-TOPICS: dict[str, Callable[..., Derivation]] = {
-    "attention": topics_attention.attention,
-    "positions": topics.sinusoid,
-    "norm": topics.add_norm,
-    "softmax": topics.softmax,
-    "rnn": topics.rnn_steps,
-    "lstm": topics.lstm_step,
-    "alignment": topics.additive_step,
-    "word2vec": topics.sgns,
-    "heads": topics_attention.multi_head,
-    "softmax-gradient": topics_backward.softmax_gradient,
-    "cross-entropy-gradient": topics_backward.cross_entropy_gradient,
-    "norm-gradient": topics_backward.norm_gradient,
-    "attention-gradient": topics_backward.attention_gradient,
-    "rnn-gradient": topics_backward.rnn_gradient,
-    "lstm-gradient": topics_backward.lstm_gradient,
-    "similarity": topics_words.similarity,
-    "embedding": topics_words.embedding,
-    "likelihood": topics_words.likelihood,
-    "order": topics_attention.order,
-    "distance": topics_attention.distance,
-    "encoding-properties": topics_attention.encoding_properties,
-    "scores": topics_attention.score_comparison,
-    "weight-count": topics_words.weight_count,
-    "block-cost": topics_words.block_cost,
-    "distillation": topics_words.distillation,
-}
-
-
-def read_value(value: Any, kind: Any, key: str) -> Any:
-    """Return a value of a file as the type that an argument is annotated with."""
-    if get_origin(kind) in (Union, UnionType):  # or None
-        kind = next(part for part in get_args(kind) if part is not NoneType)
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return check_numbers(value, parts[1], key)
-    if origin is Literal and value not in parts:
-        raise InputError(f"{key}={value!r} is unknown", hint=f"write {' or '.join(parts)}, or leave it out")
-    if origin is Sequence:
-        return [read_value(one, parts[0], key) for one in value]
-    if origin is tuple:
-        return tuple(read_value(one, part, key) for one, part in zip(value, parts, strict=True))
-    if origin is Mapping:
-        return {str(name): read_value(one, parts[1], str(name)) for name, one in value.items()}
-    return kind(value) if kind in (bool, int, float, str) else value
-
-
-def check_numbers(value: Any, depth: int, key: str) -> Numbers:
-    """Return a vector (depth 1) or a matrix (2) of finite numbers."""
-    try:
-        numbers = Numbers(value)
-    except (TypeError, ValueError):
-        raise InputError(f"{key} is not made of numbers in rows of one length") from None
-    if numbers.value.ndim != depth or not numbers.value.size or not np.isfinite(numbers.value).all():
-        kind = ("a vector", "a matrix")[depth - 1]
-        raise InputError(f"{key} must be {kind} of finite numbers, got shape {numbers.value.shape}")
-    return numbers
-
-
-def explain_values(values: Mapping[str, Any]) -> Derivation:
-    """Work out what a file or a mapping asks for; `parts` is a list of several."""
-    note = " ".join(str(values.get("note", "")).split())
-    if "parts" in values:
-        worked = Derivation()
-        for part in values["parts"]:
-            worked.add(explain_values(part))
-    else:
-        worked = work_topic(values)
-    worked.title, worked.note = str(values.get("title", worked.title)), note or worked.note
-    return worked
-
-
-def work_topic(values: Mapping[str, Any]) -> Derivation:
-    """Work out one topic by its function."""
-    topic = str(values.get("topic"))
-    if topic not in TOPICS:
-        raise InputError(f"topic={topic!r} is unknown", hint=f"choose {', '.join(TOPICS)}")
-    function = TOPICS[topic]
-    kinds = get_type_hints(function, include_extras=True)
-    arguments = inspect.signature(function).parameters
-    for key in values:
-        if key not in arguments and key not in COMMON:
-            hint = nearest(key, arguments) or f"it takes {', '.join(arguments)}"
-            raise InputError(f"a {topic} has no {key!r}", hint=hint)
-    for key, argument in arguments.items():
-        if argument.default is argument.empty and key not in values:
-            raise InputError(f"a {topic} needs {key!r} as well")
-    try:
-        return function(**{
-            key: read_value(values[key], kinds[key], key) for key in arguments if values.get(key) is not None
-        })  # fmt: skip
-    except (ValueError, TypeError, IndexError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"the sizes or values of this {topic} do not fit: {error}") from None
+    if text is None:
+        raise InputError("explain(model, text) needs a text or ids")
+    topics = sentences()
+    text = topics[text]["text"] if isinstance(text, str) and text in topics else text
+    return explain_model(subject, text, target, **options)

@@ -16,7 +16,7 @@ from heedful.classroom.arithmetic.from_model_attention import (
     head_row,
     rotation,
 )
-from heedful.classroom.arithmetic.subject import Subject, check_lines, distinct_labels, parameters
+from heedful.classroom.arithmetic.subject import Subject, check_lines, distinct_labels, numbers, parameters
 from heedful.classroom.arithmetic.worked import Derivation, Expression, Line, Numbers, op
 from heedful.core.errors import InputError
 from heedful.interp.inputs import Input, Text, names_of, part_at, reading
@@ -45,14 +45,14 @@ def alignment(subject: Subject) -> Derivation:
     """One step of a recurrent decoder: energies, alignment, context."""
     s = subject.at_part(Decoding)
     part = cast(Decoding, part_at(s.model, s.path))
-    keys, values = Numbers(s.value("k")[0]), Numbers(s.value("v")[0])
+    keys, values = numbers(s.value("k")[0]), numbers(s.value("v")[0])
     names = distinct_labels(s.given.tokens)
     if isinstance(part, AttentiveUnit) and isinstance(part.score, Additive):
-        state = Numbers(s.value("output")[s.at, : part.unit.hidden])
+        state = numbers(s.value("output")[s.at, : part.unit.hidden])
         W, U, v = (parameters(m)[0] for m in (part.score.q, part.score.k, part.score.v))
         worked = topics.additive_step(state, values, W, U, v[0], tokens=names)
     elif isinstance(part, InputFeeding) and not isinstance(part.score, Additive | Concat):
-        state = Numbers(s.value(f"layers.{len(part.layers) - 1}.h")[s.at])
+        state = numbers(s.value(f"layers.{len(part.layers) - 1}.h")[s.at])
         worked = topics.scored_step(state, keys, values, names)
     else:
         raise InputError(f"the steps of a {type(part.score).__name__} score here are not written out yet")
@@ -63,7 +63,7 @@ def alignment(subject: Subject) -> Derivation:
 def norm_of(module: nn.Module) -> dict[str, Any]:
     """Return the values of a norm that `topics.norm_lines` needs."""
     if isinstance(module, nn.LayerNorm | RMSNorm):
-        gamma, beta = (Numbers(t) if isinstance(t, Tensor) else None for t in gain_and_shift(module))
+        gamma, beta = (numbers(t) if isinstance(t, Tensor) else None for t in gain_and_shift(module))
         return {"gamma": gamma, "beta": beta, "eps": module.eps, "rms": isinstance(module, RMSNorm)}
     raise InputError(f"a {type(module).__name__} is not a norm that can be written out")
 
@@ -76,9 +76,9 @@ def norm(subject: Subject) -> Derivation:
     if isinstance(block, ParallelBlock) or block.order == "pre":
         name, added, inside = block.norm_name(first), None, "x"
     else:
-        name, added, inside = f"{first}_norm", _part(Derivation(), s, first, Numbers(x)), "added"
+        name, added, inside = f"{first}_norm", _part(Derivation(), s, first, numbers(x)), "added"
     module = block.get_submodule(name)
-    worked = topics.add_norm(Numbers(x), added and Numbers(added.value), **norm_of(module))
+    worked = topics.add_norm(numbers(x), added and Numbers(added.value), **norm_of(module))
     with torch.no_grad():
         theirs = module(torch.from_numpy(worked[inside]).to(x))
     last = cast(Line, worked.lines[-1])
@@ -94,7 +94,7 @@ def block(subject: Subject) -> Derivation:
         raise InputError(f"{s.path} is a {type(this).__name__}, which is joined in its own way")
     order = "parallel" if isinstance(this, ParallelBlock) else f"{this.order}-norm"
     worked = Derivation(f"{s.path}, {order}: the whole block for “{s.names[s.at]}”")
-    x = worked.given("input", "x", s.value("input")[s.at])
+    x = worked.given("input", "x", numbers(s.value("input")[s.at]))
     if isinstance(this, ParallelBlock):
         normed = {name: _norm_part(worked, name, x, this) for name in this.norm_names}
         outs = [_part(worked, s, name, normed[this.norm_name(name)]) for name in this.names]
@@ -159,14 +159,14 @@ def positions(subject: Subject) -> Derivation:
     if not isinstance(place, Sinusoidal | Learned):
         return rotation(subject.at_part(Attention))
     name, at, vectors = subject.given.names, subject.at, subject.watch[f"{side}.position"][0]
-    token = Numbers(Numbers(subject.watch[f"{side}.token"][0, at]).value * table.scale)
+    token = Numbers(numbers(subject.watch[f"{side}.token"][0, at]).value * table.scale)
     if isinstance(place, Sinusoidal):
         worked = topics.sinusoid(
             [at], place.dim, base=place.base, layout=place.layout, add=token, tokens=[name[at]]
         )
         return check_lines(worked, {f"PE({at})": vectors[at]})
     worked = Derivation("a learned position")
-    row = worked.given(f"row {at} of the table", "p_t", vectors[at])
+    row = worked.given(f"row {at} of the table", "p_t", numbers(vectors[at]))
     both = worked.line(f"{name[at]} + p", "x + p", token + row)
     if table.types is None and table.norm is None and table.project is None:
         worked.compare("sum", both, subject.watch[f"{side}.output"][0, at])
@@ -182,10 +182,10 @@ def lstm(subject: Subject) -> Derivation:
     if not started and s.path.startswith("decoder"):
         raise InputError("the first step starts where the encoder ended", hint="choose a later token")
     zero = torch.zeros(part.hidden)
-    h, c = (Numbers(s.value(word)[before] if started else zero) for word in "hc")
+    h, c = (numbers(s.value(word)[before] if started else zero) for word in "hc")
     (W, b), (U, d) = parameters(part.x), parameters(part.h)
     bias = None if b is None or d is None else Numbers(b.value + d.value)
-    worked = topics.lstm_step(Numbers(s.value("input")[at]), h, c, W, U, bias)
+    worked = topics.lstm_step(numbers(s.value("input")[at]), h, c, W, U, bias)
     theirs = {"new state": s.value("h")[at], "new cell": s.value("c")[at]}
     return check_lines(worked, theirs, f"{s.path}: one LSTM step, reading “{s.names[at]}”")
 
@@ -197,7 +197,7 @@ def prediction(subject: Subject, temperature: float = 1.0, count: int = 8) -> De
         raise InputError("this head gives no logits per token")
     best = logits[0, subject.at].topk(min(count, logits.shape[-1]))
     names = distinct_labels(names_of(subject.model, best.indices))
-    worked = topics.softmax(Numbers(best.values), temperature=temperature, tokens=names)
+    worked = topics.softmax(numbers(best.values), temperature=temperature, tokens=names)
     after = subject.given.names[subject.at]
     note = f"Over the {len(names)} most likely of {logits.shape[-1]:,} tokens after “{after}”."
     theirs = (best.values.double() / temperature).softmax(-1)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.classroom.arithmetic import topics
-from heedful.classroom.arithmetic.subject import Subject, check_lines, distinct_labels, parameters
+from heedful.classroom.arithmetic.subject import Subject, check_lines, distinct_labels, numbers, parameters
 from heedful.classroom.arithmetic.topics import Array, Rows
 from heedful.classroom.arithmetic.topics_backward import loss_lines, row_gradient_lines
 from heedful.classroom.arithmetic.worked import AUTOGRAD, Derivation, Expression, Numbers, op
@@ -42,11 +42,11 @@ def attention_part(s: Subject) -> tuple[Attention, bool, list[str]]:
 def head_row(s: Subject) -> Derivation:
     """The row of `pattern` and `heads` that belong to the token and the head asked for."""
     part, cross, keys = attention_part(s)
-    pattern, scores = s.value("pattern")[s.head, s.at], Numbers(s.value("scores")[s.head, s.at]).value
+    pattern, scores = s.value("pattern")[s.head, s.at], numbers(s.value("scores")[s.head, s.at]).value
     name, what = s.names[s.at], "attention while writing" if cross else "attention of"
     worked = Derivation(f"{s.path}, head {s.head}: {what} “{name}”")
     q, K, V = project_qkv(worked, s, part, keys)
-    seen = Numbers(pattern).value > 0
+    seen = numbers(pattern).value > 0
     if seen.any():  # not hidden are keys with a weight, and those whose weight underflows
         seen |= scores < scores[seen].max() - 80.0
     topics.attention_row(
@@ -64,7 +64,7 @@ def shared_bias(s: Subject, part: Attention) -> Array | None:
         return None
     head = part.kept[s.head] if isinstance(part, KeptHeads) else s.head
     bias = s.watch[name][0]
-    return Numbers(bias[head if len(bias) > 1 else 0, s.at]).value
+    return numbers(bias[head if len(bias) > 1 else 0, s.at]).value
 
 
 def vectors_read(s: Subject, part: Attention | CrossAttention) -> tuple[Tensor, Tensor, str] | None:
@@ -104,8 +104,8 @@ def project_qkv(
     except InputError:  # an adapter next to the matrix: q, k and v are shown from where they are whole
         weights = {}
     if not weights or read is None:
-        return Numbers(theirs["q"]), Numbers(theirs["k"]), Numbers(theirs["v"])
-    name, inputs, memory, size = s.names[s.at], Numbers(read[0]), Numbers(read[1]), q.shape[-1]
+        return numbers(theirs["q"]), numbers(theirs["k"]), numbers(theirs["v"])
+    name, inputs, memory, size = s.names[s.at], numbers(read[0]), numbers(read[1]), q.shape[-1]
     turn = None if isinstance(part, CrossAttention) else rotation_table(s, part)
     with worked.part("where q, k and v come from") as made:
         layers = {}
@@ -143,7 +143,7 @@ def rotation_table(s: Subject, part: Attention) -> tuple[Numbers, Numbers] | Non
     pos = torch.arange(length, device=s.model.device)[None]
     with torch.no_grad():
         cos, sin = part.rotary.table(pos, torch.tensor([[length]], device=s.model.device))
-    return Numbers(cos[0, 0]), Numbers(sin[0, 0])
+    return numbers(cos[0, 0]), numbers(sin[0, 0])
 
 
 def rotate_vector(
@@ -170,7 +170,7 @@ def rotation(s: Subject) -> Derivation:
     table = rotation_table(s, cast(Attention, part_at(s.model, s.path)))
     if table is None:
         raise InputError(f"{s.path} has no positions to write out")
-    q, (cos, sin) = Numbers(s.value("q_unrotated")[s.head, s.at]), (angles[s.at] for angles in table)
+    q, (cos, sin) = numbers(s.value("q_unrotated")[s.head, s.at]), (angles[s.at] for angles in table)
     worked = topics.rotary(q, cos, sin, position=s.at, of=s.names[s.at])
     low, high = s.value("q")[s.head, s.at, : 2 * len(cos)].chunk(2)
     theirs = {"turned first half": low, "turned second half": high}
@@ -201,7 +201,7 @@ def cross_entropy_gradient(s: Subject, count: int = 8) -> Derivation:
     note = f"{len(shown)} of {len(z):,} words are shown; the loss counts all."
     title = f"the loss after “{s.given.names[at]}” and its gradient"
     worked = Derivation(title, note=note, check_source=AUTOGRAD)
-    scores = worked.given(f"logits of {' '.join(names)}", "z", z[shown])
+    scores = worked.given(f"logits of {' '.join(names)}", "z", numbers(z[shown]))
     total = worked.given("all words", f'ln Σ exp(z) "over {len(z):,} tokens"', float(z.logsumexp(0)))
     p = worked.line("probabilities", "p = exp(z − ln Σ exp(z))", op("exp", scores - total))
     loss, dz = loss_lines(worked, p, place, names[place])
@@ -242,11 +242,11 @@ def attention_gradient(subject: Subject) -> Derivation:
     on_target = s.given.target is None or row_side(s.path, part, has_target=True) != "tokens"
     theirs = gradients_of(s, s.at if on_target else len(s.given.names) - 1)
     group = s.head // (part.heads // s.value("k").shape[0])
-    K, V = Numbers(s.value("k")[group]), Numbers(s.value("v")[group])
+    K, V = numbers(s.value("k")[group]), numbers(s.value("v")[group])
     title = f"{s.path}, head {s.head}: the gradient of the attention of “{name}”"
     worked = Derivation(title, forward.lines, check_source=AUTOGRAD)
     w, above = worked.find(f"weights of {name}"), theirs["heads"][s.head, s.at]
-    do = worked.given("from above", 'do "the gradient of the output, by autograd"', above)
+    do = worked.given("from above", 'do "the gradient of the output, by autograd"', numbers(above))
     dw, _, total = row_gradient_lines(worked, w, do, K, V, name, keys)
     dq = worked.line(f"dq of {name}", 'dq = Σ_j ds_j k_j × "scale"', total * part.scale)
     seen = w.value > 0  # what a mask hides has no gradient

@@ -10,11 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from heedful.classroom.arithmetic.worked import Derivation, Numbers
+from heedful.core.checks import position_of
 from heedful.core.errors import InputError
-from heedful.interp.inputs import Input, part_at, position_of, row_side, written_names
+from heedful.interp.inputs import Input, part_at, row_side, written_names
 from heedful.models.base import Model
 from heedful.nn.context import Watch
 from heedful.nn.quantised import Quantised
+
+
+def numbers(value: Tensor) -> Numbers:
+    """A tensor as plain numbers, in float64."""
+    return Numbers(value.detach().cpu().double().numpy())
 
 
 def parameters(layer: nn.Module) -> tuple[Numbers, Numbers | None]:
@@ -24,7 +30,7 @@ def parameters(layer: nn.Module) -> tuple[Numbers, Numbers | None]:
             f"a {type(layer).__name__} has no plain matrix to show", hint="merge or reload the model"
         )
     weight = layer.dequantise(torch.float64) if isinstance(layer, Quantised) else layer.weight
-    return Numbers(weight), None if layer.bias is None else Numbers(layer.bias)
+    return numbers(weight), None if layer.bias is None else numbers(layer.bias)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from heedful.classroom.arithmetic.topics import (
     weighted_sum,
 )
 from heedful.classroom.arithmetic.worked import Derivation, Matrix, Vector, op
+from heedful.core.checks import position_of
 from heedful.core.errors import InputError
-from heedful.interp.inputs import position_of
 
 Mask = Literal["causal"] | None
 Place = Any  # a token by its name or position, or several of them

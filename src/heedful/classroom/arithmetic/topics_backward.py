@@ -31,8 +31,8 @@ from heedful.classroom.arithmetic.worked import (
     Vector,
     op,
 )
+from heedful.core.checks import position_of
 from heedful.core.errors import InputError
-from heedful.interp.inputs import position_of
 
 VANISHED, EXPLODED = 0.1, 10.0  # of the first gradient: what the note calls vanishing and exploding
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from heedful.classroom.arithmetic.example_files import LEARNING_ORDER, read_exercise
-from heedful.classroom.arithmetic.explain import explain_values
+from heedful.classroom.arithmetic.from_values import explain_values
 from heedful.classroom.arithmetic.worked import Derivation, Line
 from heedful.core.errors import InputError, NotFound, nearest
 

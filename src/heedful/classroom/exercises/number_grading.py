@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from heedful.classroom.arithmetic.explain import explain_values
 from heedful.classroom.arithmetic.formulas import strip_quotes
+from heedful.classroom.arithmetic.from_values import explain_values
 from heedful.classroom.arithmetic.render import Style
 from heedful.classroom.arithmetic.worked import Expression, Line, Operation, evaluate_tree, is_arrangement, op
 from heedful.classroom.exercises.number_exercises import NumberQuestion, Problem

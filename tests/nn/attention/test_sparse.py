@@ -10,8 +10,10 @@ from torch import Tensor
 
 from heedful.core.errors import HeedfulError
 from heedful.nn.attention.attend import Call, attend
-from heedful.nn.attention.sparse import BlockSparseAttention, WindowedAttention, attend_window
+from heedful.nn.attention.blocks import attend_window
+from heedful.nn.attention.sparse import BlockSparseAttention, WindowedAttention
 from heedful.nn.context import Context, Mask, Watch
+from tests.properties.tiny import ids, tiny
 
 DIM, HEADS, LENGTH = 12, 3, 23
 
@@ -63,6 +65,24 @@ def test_bigbird_block_by_block_equals_the_matrix(block: int, random: int, valid
     plain, watched = part(x, context(valid)), part(x, context(valid, watch=Watch("*.pattern")))
     keep = torch.ones(4, LENGTH, dtype=torch.bool) if valid is None else valid
     assert (plain - watched)[keep].abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma2", "gpt-oss", "modernbert"])
+@pytest.mark.parametrize("valid", paddings(), ids=["whole", "padded"])
+@torch.no_grad()
+def test_a_model_with_windows_gives_the_same_by_blocks(family: str, valid: Tensor | None) -> None:
+    """Windows of four tokens: grouped heads, capped scores, sinks, both sides."""
+    model = tiny(family, **({"window": 4} if family == "mistral" else {})).double()
+    tokens = ids(model, 4, LENGTH)
+    by_blocks, dense = (model.encode(tokens, valid=valid, backend=name) for name in ("auto", "reference"))
+    keep = torch.ones(4, LENGTH, dtype=torch.bool) if valid is None else valid
+    assert (by_blocks - dense)[keep].abs().max() <= 1e-10
+    if model.causal:
+        state = model.start(tokens, valid=valid)
+        alive = keep.any(1)
+        expected = model.head(by_blocks, context(valid))
+        last = torch.where(keep, torch.arange(LENGTH), -1).amax(1).clamp(min=0)
+        assert (state.logits - expected[torch.arange(4), last])[alive].abs().max() <= 1e-10
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from heedful.core.checks import check_divides
 from heedful.nn.attention.attend import Call, attend
+from heedful.nn.attention.blocks import attend_window
 from heedful.nn.context import Context, Mask, Part, PartState
 from heedful.nn.norm import norm_size, show_norm
 from heedful.nn.position import Rotary
@@ -135,8 +136,8 @@ class Attention(Part):
         return self.output(join_heads(self.attend(call, ctx)), x, ctx)
 
     def attend(self, call: Call, ctx: Context) -> Tensor:
-        """Return what the heads read, (B, H, T, K)."""
-        return attend(call, ctx)
+        """Return what the heads read, (B, H, T, K). On a CPU a window is computed block by block."""
+        return attend(call, ctx) if self.window is None or call.q.is_cuda else attend_window(call, ctx)
 
     def output(self, heads: Tensor, x: Tensor, ctx: Context) -> Tensor:
         """Return o of what the heads read, which stands side by side, (B, T, H·K)."""
@@ -170,7 +171,7 @@ class SinkAttention(Attention):
         self.sinks = nn.Parameter(torch.zeros(self.heads))
 
     def attend(self, call: Call, ctx: Context) -> Tensor:
-        return attend(replace(call, sinks=self.sinks), ctx)
+        return super().attend(replace(call, sinks=self.sinks), ctx)
 
 
 class BiasedAttention(Attention):

@@ -195,6 +195,18 @@ def test_the_table_has_the_columns_of_the_platform(lms: str, head: list[str]) ->
     assert rows[1 + (lms == "canvas")][:4] == ["s00", "Student 0", "s00@example.org", "4"]
 
 
+def test_a_roster_from_canvas_has_its_students_alone() -> None:
+    Path("students.csv").write_text(
+        'Student,ID,SIS Login ID\n    Points Possible,,\n"Doe, Jo",17,jo@example.org\n'
+    )
+    Path("class.yaml").write_text(
+        "class: a\nsecret: '12345678'\nstudents: students.csv\nassignments: {week: {exercises: [dragons]}}"
+    )
+    class_file = read_class(Path("class.yaml"))
+    assert list(class_file.students) == ["Doe, Jo"]
+    assert class_file.ids_by_name["jo@example.org"] == "Doe, Jo"
+
+
 def test_a_new_class_file_has_a_secret_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     heed(capsys, "exercise", "--class", "mine.yaml")
     heed(capsys, "exercise", "--class", "other.yaml")

@@ -134,10 +134,11 @@ def _read_students(value: Any, folder: Path) -> dict[str, Student]:
     path = folder / value
     if not path.is_file():
         raise missing_file(path)
-    rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
-    return {
-        next(iter(row.values())).strip(): {k: (v or "").strip() for k, v in row.items() if k} for row in rows
-    }
+    rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig")))
+    cells = [{column: (cell or "").strip() for column, cell in row.items() if column} for row in rows]
+    students = {next(iter(row.values())): row for row in cells}
+    # The second row of a file from Canvas says what its columns count.
+    return {name: row for name, row in students.items() if name not in ("", "Points Possible")}
 
 
 def _read_assignment(name: str, row: Mapping[str, Any]) -> Assignment:

@@ -84,10 +84,17 @@ def attribution(
     chosen = int(logits.argmax()) if answer is None else answer_id(model, answer, len(logits))
     plain = _vectors(model, given, names)
     ask = _Target(model, given, position, chosen)
+    total = gap = None
     if method == "gradient":
         grads = ask.gradients({n: x[None] for n, x in plain.items()})
-        return _result(method, chosen, given, {n: (plain[n] * g[0]).sum(-1) for n, g in grads.items()})
-    return _integrate(ask, plain, _baseline_vectors(model, given, plain, baseline), steps)
+        shares = {n: (plain[n] * g[0]).sum(-1).detach() for n, g in grads.items()}
+    else:
+        start = _baseline_vectors(model, given, plain, baseline)
+        shares, total, gap = _integrate(ask, plain, start, steps)
+    target_shares = shares.get("target_embed.token")
+    return Attribution(
+        method, chosen, given.tokens, shares["embed.token"], given.target_tokens, target_shares, total, gap
+    )
 
 
 NO_RISE = 0.1  # a rise of the logit below this is as good as none, and a tenth of it no measure
@@ -151,7 +158,8 @@ def _vectors(model: Model, inputs: Input, names: list[str]) -> dict[str, Tensor]
 
 def _integrate(
     target: _Target, vectors: dict[str, Tensor], base: dict[str, Tensor], steps: int
-) -> Attribution:
+) -> tuple[dict[str, Tensor], float, float]:
+    """Return the shares of the tokens, what they should sum to, and what is missing."""
     whole = _piece(target, vectors, base, 0.0, 1.0)
     pieces, used, total = [whole], POINTS, whole.rise
     while (gap := abs(sum(p.gap for p in pieces))) > 1e-3 * max(1.0, abs(total)):
@@ -172,7 +180,7 @@ def _integrate(
             "another text of as many tokens",
         )
     scores = {n: torch.stack([p.scores[n] for p in pieces]).sum(0) for n in vectors}
-    return _result("integrated", target.answer, target.given, scores, total, sum(p.gap for p in pieces))
+    return scores, total, sum(p.gap for p in pieces)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,17 +210,6 @@ def _piece(
     with torch.no_grad():
         low, high = target.value(line(torch.tensor([start, end]))).tolist()
     return _Piece(start, end, {n: (w[:, None] * s).sum(0) for n, s in shares.items()}, high - low)
-
-
-def _result(
-    method: str, answer: int, inputs: Input, scores: dict[str, Tensor], total: float | None = None,
-    gap: float | None = None,
-) -> Attribution:  # fmt: skip
-    other = scores.get("target_embed.token")
-    return Attribution(
-        method, answer, inputs.tokens, scores["embed.token"].detach(), inputs.target_tokens,
-        None if other is None else other.detach(), total, gap,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)

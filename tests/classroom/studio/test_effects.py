@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from heedful.classroom.studio.traces import Studio
 from heedful.interp.inputs import Input, reading
-from heedful.interp.intervene import comparison as effects
+from heedful.interp.intervene import ablation as effects
 from heedful.interp.intervene.ablation import ablate, each_head_effect, head_effects
 from tests.classroom.browser.conftest import Server
 from tests.classroom.studio.conftest import SEQUENCES, TEXT, events, traced

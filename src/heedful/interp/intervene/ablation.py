@@ -20,14 +20,7 @@ from torch import Tensor, nn
 
 from heedful.core.errors import InputError
 from heedful.interp.inputs import Input, Result, Text, check_names, part_at, reading
-from heedful.interp.intervene.comparison import (
-    Edit,
-    InterruptibleWatch,
-    Intervention,
-    Write,
-    edit_rows,
-    run_rows,
-)
+from heedful.interp.intervene.comparison import Edit, Intervention, row_edits
 from heedful.interp.intervene.patching import carry as carry  # also offered here
 from heedful.interp.intervene.patching import causal_trace as causal_trace
 from heedful.interp.intervene.patching import patch as patch
@@ -63,10 +56,7 @@ def without(
         if part_at(model, path).pattern_kind is None and path not in layers:
             raise InputError(f"{path!r} has no heads", hint=f"switch the layer off with layers=[{path!r}]")
     usual = {} if mean is None else means(model, mean, list(heads), layers)
-    edits = {
-        f"{path}.heads": edit_rows(*(_silence(path, head, usual) for head in which))
-        for path, which in heads.items()
-    }
+    edits = {f"{path}.heads": _silence(path, which, usual) for path, which in heads.items()}
     for path in layers:
         edits |= _skip(path, usual.get(path))
     return Watch(edit=edits)
@@ -102,16 +92,18 @@ def means(
     return out
 
 
-def _silence(path: str, head: int, means: Mapping[str, Tensor]) -> Write:
-    """Return what takes a head out: it gives zero, or its mean."""
+def _silence(path: str, which: Sequence[int], means: Mapping[str, Tensor]) -> Edit:
+    """Return the edit that takes heads out: they give zero, or their mean."""
     mean = means.get(f"{path}.heads")
 
-    def write(heads: Tensor, first: int) -> None:  # (B, H, T, K)
-        if not 0 <= head < heads.shape[1]:
-            raise InputError(f"{path} has heads 0 … {heads.shape[1] - 1}", hint=f"unknown head {head}")
-        heads[:, head] = 0.0 if mean is None else mean[head]
+    def edit(heads: Tensor) -> Tensor:  # (B, H, T, K)
+        for head in which:
+            if not 0 <= head < heads.shape[1]:
+                raise InputError(f"{path} has heads 0 … {heads.shape[1] - 1}", hint=f"unknown head {head}")
+            heads[:, head] = 0.0 if mean is None else mean[head]
+        return heads
 
-    return write
+    return edit
 
 
 def _skip(path: str, mean: Tensor | None) -> dict[str, Edit]:
@@ -278,6 +270,21 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 # How much each head matters: each is switched off alone. Row b of a batch is the same text without head b.
 
+MAX_ROWS = 16  # heads in one batch
+MAX_BYTES = 64 * 2**20  # of one batch's logits
+
+
+class _InterruptibleWatch(Watch):
+    """A watch that calls `checkpoint` at every value; it may raise to stop in the middle of a pass."""
+
+    def __init__(self, checkpoint: Callable[[], None], edit: Mapping[str, Edit] | None = None) -> None:
+        super().__init__(edit=edit)
+        self.checkpoint = checkpoint
+
+    def visit(self, name: str, value: Tensor) -> Tensor:
+        self.checkpoint()
+        return super().visit(name, value)
+
 
 @torch.no_grad()
 def each_head_effect(
@@ -291,12 +298,16 @@ def each_head_effect(
     called all the time and may raise.
     """
     usual = {} if mean is None else means(model, mean, list(heads))
-    plain = inputs.run(model, InterruptibleWatch(checkpoint))
+    plain = inputs.run(model, _InterruptibleWatch(checkpoint))
+    rows = max(1, min(MAX_ROWS, MAX_BYTES // max(1, plain.numel() * 4)))
     every = [(path, head) for path, count in heads.items() for head in range(count)]
-    off = [Intervention(f"{path}.heads", None, _silence(path, head, usual)) for path, head in every]
-    outputs = run_rows(model, inputs, off, plain, checkpoint)
-    for (path, head), logits in zip(every, outputs, strict=True):
-        yield path, head, float(divergence(plain[0], logits).mean())
+    silence = lambda path, head: lambda rows, first: _silence(path, [head], usual)(rows)
+    for start in range(0, len(every), rows):
+        batch = every[start : start + rows]
+        edits = row_edits([[Intervention(f"{path}.heads", None, silence(path, h))] for path, h in batch])
+        outputs = inputs.run(model, _InterruptibleWatch(checkpoint, edits), repeat=len(batch))
+        for (path, head), logits in zip(batch, outputs, strict=True):
+            yield path, head, float(divergence(plain[0], logits).mean())
 
 
 def head_effects(

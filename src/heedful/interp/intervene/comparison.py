@@ -224,8 +224,9 @@ def all_patches(
 
 
 def collect(
-    kind: str, method: str, comparison: CounterfactualPair, patches: Sequence[Patch], scores: Tensor
-) -> PatchingResult:
+    kind: str, method: str, inputs: Input, patches: Sequence[Patch], scores: Tensor, clean: float,
+    corrupt: float,
+) -> PatchingResult:  # fmt: skip
     """Return numbers, one for each patch, as a matrix with the names of its rows and columns."""
     by_head = patches[0].head is not None and patches[0].position is None
     row = lambda p: p.name if p.head is None or by_head else f"{p.name} {p.head}"
@@ -236,23 +237,20 @@ def collect(
     at = {name: i for i, name in enumerate(names)}
     for one, value in zip(patches, scores.tolist(), strict=True):
         values[at[row(one)], column(one)] = value
-    read = comparison.clean.names if len(comparison.clean.names) == wide else comparison.clean.tokens
+    read = inputs.names if len(inputs.names) == wide else inputs.tokens
     columns = tuple(map(str, range(wide))) if by_head or len(read) != wide else read
     if patches[0].position is None and not by_head:
         columns = ("all positions",)
-    return PatchingResult(kind, method, tuple(names), columns, values, comparison.best, comparison.worst)
+    return PatchingResult(kind, method, tuple(names), columns, values, clean, corrupt)
 
 
 # Interventions: one input is run many times, each time with one value changed. The rows of a batch differ
-# only in that value. `run_rows` yields whole outputs. `InterventionRunner` looks at one position and does not
-# compute again what a change cannot reach: the layers before it and, in a causal model, the tokens before it,
-# whose state is cached.
+# only in that value. What a change cannot reach is not computed again: the layers before it and, in a causal
+# model, the tokens before it, whose state is cached.
 
 Edit = Callable[[Tensor], Tensor]
-Write = Callable[[Tensor, int], None]  # changes rows (B, …) of a value that begins with the token `first`
+Write = Callable[[Tensor, int], object]  # changes rows (B, …) of a value that begins with the token `first`
 
-MAX_ROWS = 16  # of one batch of `run_rows`
-MAX_BYTES = 64 * 2**20  # of its logits
 MAX_TOKENS = {"cpu": 96, "cuda": 4096}  # of all rows of one batch: more would begin too far below its changes
 ONWARD = ("input", "output", "heads", "hidden", "q")  # what a cached step shows of its own tokens alone
 
@@ -266,17 +264,6 @@ class Intervention(NamedTuple):
     name: str
     position: int | None
     write: Write
-
-
-def edit_rows(*writes: Write) -> Edit:
-    """Return the edit that makes these changes in all rows."""
-
-    def edit(value: Tensor) -> Tensor:
-        for write in writes:
-            write(value, 0)
-        return value
-
-    return edit
 
 
 Changes = Sequence[Intervention]  # those of one row
@@ -295,32 +282,6 @@ def row_edits(batch: Sequence[Changes], first: int = 0) -> dict[str, Edit]:
         return now
 
     return {name: partial(edit, changes) for name, changes in rows.items()}
-
-
-class InterruptibleWatch(Watch):
-    """A watch that calls `checkpoint` at every value; it may raise to stop in the middle of a pass."""
-
-    def __init__(self, checkpoint: Callable[[], None], edit: dict[str, Edit] | None = None) -> None:
-        super().__init__(edit=edit)
-        self.checkpoint = checkpoint
-
-    def visit(self, name: str, value: Tensor) -> Tensor:
-        self.checkpoint()
-        return super().visit(name, value)
-
-
-def run_rows(
-    model: Model, inputs: Input, changes: Sequence[Intervention], plain: Tensor,
-    checkpoint: Callable[[], None] = lambda: None,
-) -> Iterator[Tensor]:  # fmt: skip
-    """Yield the output of an input with each change alone, without the batch axis.
-
-    `plain` is its output without a change, whose size says how many rows fit into a batch.
-    """
-    rows = max(1, min(MAX_ROWS, MAX_BYTES // max(1, plain.numel() * 4)))
-    for start in range(0, len(changes), rows):
-        batch = [(change,) for change in changes[start : start + rows]]
-        yield from inputs.run(model, InterruptibleWatch(checkpoint, row_edits(batch)), repeat=len(batch))
 
 
 class InterventionRunner:

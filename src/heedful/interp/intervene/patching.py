@@ -128,7 +128,8 @@ def activation_patching(
     skipped = len(patches) - len(run)
     counted = None if report is None else lambda done, count: report(done + skipped, count + skipped)
     restored[run] = comparison.measure([change(patches[i]) for i in run], rows, counted)
-    return collect(what, "exact", comparison, patches, restored)
+    ends = comparison.best, comparison.worst
+    return collect(what, "exact", comparison.clean, patches, restored, *ends)
 
 
 def patch_writer(clean: Watch, patch: Patch) -> Write:
@@ -262,7 +263,8 @@ def attribution_patching(
     moved = {name: ((first[name] - second[name]) * slopes[name]).double() for name in names}
     shares = [float(select_entries(moved[p.name], p, first.positions[p.name]).sum()) for p in patches]
     restored = torch.tensor(shares, dtype=torch.float64) / (comparison.best - comparison.worst)
-    return collect(what, _method(steps), comparison, patches, restored)
+    ends = comparison.best, comparison.worst
+    return collect(what, _method(steps), comparison.clean, patches, restored, *ends)
 
 
 def edge_attribution(

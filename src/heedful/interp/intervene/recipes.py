@@ -37,7 +37,6 @@ from heedful.interp.inputs import (
     with_progress,
 )
 from heedful.interp.intervene.comparison import (
-    CounterfactualPair,
     Intervention,
     InterventionRunner,
     PatchingResult,
@@ -99,9 +98,8 @@ def noise_trace(
         restored += runner.run(rows, chance) / samples
     if best == worst:
         raise InputError("the noise does not change the answer", hint="set a larger noise, or other tokens")
-    pair = CounterfactualPair(model, given, given, chosen, None, at, best, torch.tensor([worst]))
     method = f"noise {noise:g}, {samples} samples, windows of {window}"
-    return collect(what, method, pair, patches, (restored - worst) / (best - worst))
+    return collect(what, method, given, patches, (restored - worst) / (best - worst), best, worst)
 
 
 @torch.no_grad()

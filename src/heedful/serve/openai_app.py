@@ -26,7 +26,7 @@ from heedful.serve.http_connection import http_config
 from heedful.serve.json_response import Json
 from heedful.serve.openai_errors import Gone, OpenAIError, as_openai_error, unknown_model
 from heedful.serve.openai_responses import answer_request
-from heedful.serve.openai_server import Limits, ServedModel, Server
+from heedful.serve.openai_server import Limits, ServedModel, Server, parse_request
 from heedful.serve.task_routes import (
     read_answer,
     read_classify,
@@ -65,7 +65,8 @@ def create_openai_app(models: Sequence[ServedModel], *, queue: int = 64, limits:
         ("GET", "/health", health), ("GET", "/v1/health", health), ("GET", "/version", version),
         ("GET", "/v1/models", list_models), ("GET", "/v1/models/{id:path}", one_model),
         *(("POST", path, partial(answer_request, read=read)) for path, read in readers.items()),
-        ("POST", "/tokenize", tokenize), ("POST", "/detokenize", detokenize),
+        ("POST", "/tokenize", partial(parse_request, parse=tokenize)),
+        ("POST", "/detokenize", partial(parse_request, parse=detokenize)),
         ("GET", "/tokenizer_info", tokenizer_info), ("GET", "/metrics", metrics),
     ]  # fmt: skip
     routes = [

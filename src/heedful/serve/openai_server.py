@@ -26,6 +26,7 @@ from heedful.tasks.model_inputs import TokenizedText
 from heedful.tasks.pipelines.rerank import Rerank
 from heedful.tasks.registry import find_task, infer_task, pipeline
 from heedful.tasks.task_specification import TaskSpecification
+from heedful.text import Tokenizer
 from heedful.text.bpe import is_byte_level, token_bytes
 from heedful.text.chat_templates import render_chat
 from heedful.weights.pooling import Pooling, embed_ids
@@ -53,6 +54,14 @@ class ServedModel:
     template: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     names: dict[int, tuple[str, list[int] | None]] = field(default_factory=dict)  # memo of `token_text`
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer; one that has none is refused."""
+        if self.model.tokenizer is None:
+            raise model_cannot(self.id, "has no tokenizer", self.can)
+        tokenizer: Tokenizer = self.model.tokenizer
+        return tokenizer
 
     @property
     def embeds(self) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heedful.core.errors import InputError
 from heedful.serve.json_response import Json
-from heedful.serve.openai_errors import invalid, model_cannot, too_long, unsupported_parameter
+from heedful.serve.openai_errors import invalid, too_long, unsupported_parameter
 from heedful.serve.openai_requests import (
     MAX_INPUTS,
     RequestFields,
@@ -26,7 +26,7 @@ from heedful.serve.openai_requests import (
     read_token_ids,
 )
 from heedful.serve.openai_responses import Job
-from heedful.serve.openai_server import Server, parse_request
+from heedful.serve.openai_server import Server
 from heedful.tasks.model_inputs import tokenize as tokenize_pair
 from heedful.tasks.model_inputs import truncate_text
 from heedful.tasks.pipelines.rerank import check_query
@@ -130,42 +130,30 @@ def read_documents(fields: RequestFields) -> list[str]:
     return texts
 
 
-async def tokenize(server: Server, request: Request) -> Response:
-    def encode_prompt(server: Server, fields: RequestFields) -> Response:
-        served, text = server.find(fields), fields.get("prompt")
-        if not isinstance(text, str):
-            raise invalid("prompt", "prompt must be a string")
-        check_characters("prompt", text, MAX_CHARACTERS)
-        tokenizer = served.model.tokenizer
-        if tokenizer is None:
-            raise model_cannot(served.id, "has no tokenizer", served.can)
-        ids = tokenizer.encode(text, special=fields.boolean("add_special_tokens", True))
-        names = tokenizer.tokens(ids)
-        return Json({"count": len(ids), "max_model_len": served.context, "tokens": ids, "token_strs": names})
-
-    return await parse_request(server, request, encode_prompt)
+def tokenize(server: Server, fields: RequestFields) -> Response:
+    served, text = server.find(fields), fields.get("prompt")
+    if not isinstance(text, str):
+        raise invalid("prompt", "prompt must be a string")
+    check_characters("prompt", text, MAX_CHARACTERS)
+    ids = served.tokenizer.encode(text, special=fields.boolean("add_special_tokens", True))
+    names = served.tokenizer.tokens(ids)
+    return Json({"count": len(ids), "max_model_len": served.context, "tokens": ids, "token_strs": names})
 
 
-async def detokenize(server: Server, request: Request) -> Response:
-    def decode_tokens(server: Server, fields: RequestFields) -> Response:
-        served = server.find(fields)
-        if served.model.tokenizer is None:
-            raise model_cannot(served.id, "has no tokenizer", served.can)
-        ids = read_token_ids("tokens", fields.get("tokens"))
-        if len(ids) > MAX_TOKENS:
-            message = f"tokens has {len(ids)} entries; {MAX_TOKENS} are the most; send them in parts"
-            raise invalid("tokens", message)
-        return Json({"prompt": served.text(ids)})
-
-    return await parse_request(server, request, decode_tokens)
+def detokenize(server: Server, fields: RequestFields) -> Response:
+    served = server.find(fields)
+    served.tokenizer  # noqa: B018  a model without one is refused before its request is read
+    ids = read_token_ids("tokens", fields.get("tokens"))
+    if len(ids) > MAX_TOKENS:
+        message = f"tokens has {len(ids)} entries; {MAX_TOKENS} are the most; send them in parts"
+        raise invalid("tokens", message)
+    return Json({"prompt": served.text(ids)})
 
 
 async def tokenizer_info(server: Server, request: Request) -> Response:
     """What evaluation harnesses ask for: the special tokens, the chat template, the context."""
     served = server.find(RequestFields(dict(request.query_params)))
-    tokenizer = served.model.tokenizer
-    if tokenizer is None:
-        raise model_cannot(served.id, "has no tokenizer", served.can)
+    tokenizer = served.tokenizer
     special = {f"{role}_token": tokenizer.roles.get(role) for role in ("bos", "eos", "unk", "pad")}
     return Json({
         "tokenizer_class": type(tokenizer).__name__, "model": served.id, **special,

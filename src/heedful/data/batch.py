@@ -146,8 +146,15 @@ def pad_batch(batch: Batch, rows: int, multiple: int, pad: int) -> Batch:
     masks = {
         VALID[name]: torch.ones_like(t, dtype=torch.bool) for name, t in tensors.items() if name in VALID
     }
-    grow = lambda name, t: _pad_tensor(t, rows, multiple, FILL.get(name, pad))
-    return _as_batch({name: grow(name, t) for name, t in (masks | tensors).items()})
+    grown = {}
+    for name, t in (masks | tensors).items():
+        columns = [round_up(t.shape[1], multiple)] if t.dim() > 1 else []
+        # A number of a row is −1 where there is no row.
+        value = False if t.dtype == torch.bool else FILL.get(name, pad) if columns else -1
+        out = t.new_full((max(rows, len(t)), *columns, *t.shape[2:]), value)
+        out[: len(t), *([slice(t.shape[1])] if columns else [])] = t
+        grown[name] = out
+    return _as_batch(grown)
 
 
 def as_batch(value: object) -> Batch:
@@ -185,12 +192,3 @@ def as_batch(value: object) -> Batch:
 def _as_batch(tensors: Mapping[str, Tensor]) -> Batch:
     extra = {name: t for name, t in tensors.items() if name not in FIELDS}
     return Batch(**{name: t for name, t in tensors.items() if name in FIELDS}, extra=extra)
-
-
-def _pad_tensor(t: Tensor, rows: int, multiple: int, fill: int) -> Tensor:
-    """Return more rows, and columns up to a multiple; a number of a row is −1 where there is none."""
-    columns = [round_up(t.shape[1], multiple)] if t.dim() > 1 else []
-    value = False if t.dtype == torch.bool else fill if columns else -1
-    out = t.new_full((max(rows, len(t)), *columns, *t.shape[2:]), value)
-    out[: len(t), *([slice(t.shape[1])] if columns else [])] = t
-    return out

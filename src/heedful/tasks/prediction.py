@@ -307,20 +307,18 @@ def format_row(row: Mapping[str, Any], header: Sequence[str], form: str) -> byte
     """Return a row as a line of JSON, or of cells with this delimiter."""
     if form == "json":
         return (json.dumps(row, ensure_ascii=False, default=str) + "\n").encode()
-    cells = [format_cell(row.get(name)) for name in header]
+    cells = []
+    for value in (row.get(name) for name in header):
+        if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+            cells.append("|".join(value))  # several labels
+        else:
+            cells.append("" if value is None or value == [] else cell_text(value))  # other lists are JSON
     if form == "\t":  # quotes are text in such a file, and a cell has one line
         escape = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
         return ("\t".join(cell.translate(escape) for cell in cells) + "\n").encode()
     line = io.StringIO()
     csv.writer(line, delimiter=form, lineterminator="\n").writerow(cells)
     return line.getvalue().encode()
-
-
-def format_cell(value: Any) -> str:
-    """Return a value as the text of a cell; several labels are parted by |, other lists are JSON."""
-    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
-        return "|".join(value)
-    return "" if value is None or value == [] else cell_text(value)
 
 
 def import_pyarrow() -> Any:

@@ -21,7 +21,7 @@ from heedful.core.errors import InputError
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.examples.answer_spans import Question, locate_answer
-from heedful.data.input_files import InputFile, Row, UnusableRow, cell_text, parse_rows
+from heedful.data.input_files import InputFile, UnusableRow, cell_text, parse_rows
 from heedful.data.readers import read_json_data
 from heedful.tasks.examples import (
     ANSWER,
@@ -132,11 +132,26 @@ class QuestionAnswering(TrainableTask):
             ]
         else:
             columns = infer_columns(source, cls.command, cls.roles, column_flags)
-            read = [_table_question(row, columns) for row in source.rows]
+            read = []
+            for row in source.rows:
+                context, question = (cell_text(row.get(columns[role])) for role in ("context", "question"))
+                answers = [
+                    pair for one in _as_list(row.get(columns["answer"])) for pair in _answers(one, context)
+                ]
+                read.append(Question(row.where, question, context, tuple(answers)))
             articles = [one.context for one in read]
+
+        def check_usable(row: tuple[Question, str]) -> tuple[Question, str]:
+            for name, text in (("question", row[0].question), ("text", row[0].context)):
+                if not text.strip():
+                    raise UnusableRow(f"without a {name}")
+            if row[0].answers and locate_answer(row[0]) is None:
+                raise UnusableRow("whose answer is not in the text")
+            return row
+
         rows = [(one.id, (one, article)) for one, article in zip(read, articles, strict=True)]
         hint = "a question has a text, and its answer stands there"
-        examples = parse_rows(source.path, rows, _check_usable, hint, cls.unit)
+        examples = parse_rows(source.path, rows, check_usable, hint, cls.unit)
         return Examples(
             [one for one, _ in examples.items],
             [article for _, article in examples.items],
@@ -210,19 +225,15 @@ def _window_settings(length: int) -> tuple[int, int]:
     return max(1, min(128, length // 3)), max(8, min(64, length // 4))
 
 
-def _table_question(row: Row, columns: dict[str, str]) -> Question:
-    """Return the question of a row: answers are texts, {"text": …, "answer_start": …}, or a list of such."""
-    context, question = (cell_text(row.get(columns[role])) for role in ("context", "question"))
-    pairs = [pair for one in _as_list(row.get(columns["answer"])) for pair in _answers(one, context)]
-    return Question(row.where, question, context, tuple(pairs))
-
-
 def _as_list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else [value]
 
 
 def _answers(value: Any, context: str) -> list[tuple[str, int]]:
-    """Return answers with their first characters; an unknown one is that of the text's first occurrence."""
+    """Return answers with their first characters; an unknown one is that of the text's first occurrence.
+
+    `value` is a text, {"text": …, "answer_start": …}, or a list in one of these.
+    """
     starts: Sequence[Any] = ()
     if isinstance(value, dict):
         value, starts = value.get("text"), _as_list(value.get("answer_start"))
@@ -231,17 +242,6 @@ def _answers(value: Any, context: str) -> list[tuple[str, int]]:
         (text, start if isinstance(start, int) else context.find(text))
         for text, start in zip(texts, [*starts, *[None] * len(texts)], strict=False)
     ]
-
-
-def _check_usable(row: tuple[Question, str]) -> tuple[Question, str]:
-    """Return a question with its article; raise UnusableRow if something of it is missing."""
-    one, _ = row
-    for name, text in (("question", one.question), ("text", one.context)):
-        if not text.strip():
-            raise UnusableRow(f"without a {name}")
-    if one.answers and locate_answer(one) is None:
-        raise UnusableRow("whose answer is not in the text")
-    return row
 
 
 def parse_questions(inputs: Sequence[Any], question: Any, context: Any) -> Any:

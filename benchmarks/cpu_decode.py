@@ -11,9 +11,10 @@
 
 GPT-2's weights are random, and both programs read the same folder, which `heedful.save` writes. llama.cpp and
 heedful read the same .gguf files: those you name, or SmolLM2-135M in each of the kinds (it is installed as
-q4_1). A turn reads 64 tokens and writes 128 greedily. Its rate is the written tokens per second of the whole
-turn. `reading` is the rate of a prompt of 512 tokens, and `load` the seconds until a file is open.
-`--threads 1` counts processor time, which other work on the machine hardly changes.
+q4_1). A turn reads 64 tokens and writes 128 greedily; with a .gguf file it is one call of `heedful.generate`.
+Its rate is the written tokens per second of the whole turn. `reading` is the rate of a prompt of 512 tokens,
+and `load` the seconds until a file is open. `--threads 1` counts processor time, which other work on the
+machine hardly changes.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def compare_files(path: Path, a: argparse.Namespace) -> dict[str, Any]:
     began = time.perf_counter()
     runs = {"llama.cpp": llama_cpp(path, prompt, a.count, a.threads)}
     load["llama.cpp"] = time.perf_counter() - began
-    runs["heedful"] = ours(fast(model), prompt, a.count)
+    runs["heedful"] = lambda: heedful.generate(model, prompt, max_tokens=a.count, eos=())
     readers = {"llama.cpp": llama_cpp(path, long, 1, a.threads), "heedful": ours(fast(model), long, 1)}
     read = {name: 512 * max(rates) for name, rates in in_turns(readers, 1, a.turns).items()}
     found = {"file": path.name, "megabytes": round(path.stat().st_size / 1e6)}

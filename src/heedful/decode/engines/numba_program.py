@@ -19,13 +19,12 @@ from heedful.decode.engines.fallback import UnsupportedPart
 from heedful.decode.engines.numba_stepper import plain_dtype
 from heedful.kernels.cpu import activations as A
 from heedful.kernels.cpu import rows as R
-from heedful.kernels.cpu.block_tensor import SIZES, BlockTensor
+from heedful.kernels.cpu.block_tensor import SIZES, STRIPE, BlockTensor
 from heedful.kernels.cpu.blocks import (
     GROUP,
     RECORD,
     dot_kernel,
     stripe_kernel,
-    tile_kernel,
     values_kernel,
 )  # fmt: skip
 from heedful.kernels.cpu.team import SHARED, Team
@@ -50,8 +49,6 @@ ACTS: dict[Activation, int] = {
 
 PIECE_BYTES, MAX_PIECES = 1 << 15, 256  # of weights that a thread takes at once
 MANY_ROWS_PIECES = 64  # at most, where weights stay near while many rows are multiplied
-MIN_PIECE_ROWS = 4
-MIN_MANY = 4  # rows from which on tiles pay
 LOGITS = -1  # the place of logits, which are not in the workspace
 FIELDS = {name.lower(): place for name, place in vars(R).items() if isinstance(place, int)}
 KINDS = {"F32": R.FLOAT32, "F16": R.FLOAT16, "BF16": R.FLOAT16}  # of matrices that are multiplied as floats
@@ -66,7 +63,7 @@ class Program:
 
     model: LM
     capacity: int  # positions that tables reach
-    tiles: bool = True  # whether products with many rows may take them in tiles
+    stripes: bool = True  # whether rows of floats and of int8 may be copied to stripes for many vectors
     code: list[list[int]] = field(default_factory=list)
     reals: list[float] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)  # what instructions point to
@@ -75,8 +72,8 @@ class Program:
     copies: bool = False  # whether there are copies of weights, which may change
     slopes: Tensor | None = None  # the distances' weights, a head each
     layers: int = 0  # attentions so far: each has a cache
-    # What ROUND made last, of floats and rounded: the place it is from, its groups' size, whether in records.
-    rounded: dict[bool, tuple[int, int, bool]] = field(default_factory=dict)
+    # What ROUND made last: the place it is from, the size of its groups, and whether they are records.
+    rounded: tuple[int, int, bool] | None = None
 
     def __post_init__(self) -> None:
         """Places for what every layer uses in turn, then the instructions in the order of the model."""
@@ -135,7 +132,7 @@ class Program:
         for name, value in fields.items():
             line[FIELDS[name]] = value
         if op not in (R.LINEAR, R.ROUND):
-            self.rounded.clear()
+            self.rounded = None
         self.code.append(line)
         self.reals.append(real)
 
@@ -185,7 +182,7 @@ class Program:
                 if table and kind != "F32":
                     fields["kernel"] = values_kernel(kind)
                 elif kind not in KINDS:
-                    fields["kernel"] = stripe_kernel(kind)
+                    fields["stripes"] = stripe_kernel(kind)
                 elif not table:
                     fields |= self.kernels(kind)
             elif kind != "F32":
@@ -204,11 +201,8 @@ class Program:
 
     def kernels(self, kind: str) -> dict[str, int]:
         """Return the addresses of the code that multiplies with rows: one vector, and several or many."""
-        if self.tiles:
-            return {
-                "kernel": dot_kernel(kind),
-                "tile": (stripe_kernel if kind == "I8" else tile_kernel)(kind),
-            }
+        if self.stripes:
+            return {"kernel": dot_kernel(kind), "stripes": stripe_kernel(kind)}
         return {"kernel": dot_kernel(kind), "several": dot_kernel(kind, R.SEVERAL_VECTORS)}
 
     def linear(self, source: int, *products: Product, scale: float = 1.0) -> None:
@@ -216,24 +210,25 @@ class Program:
 
         Threads share several products of one x together; a piece of one follows that of the product before.
         """
-        lines, tile, is_head = [], 0, products[0][1] == LOGITS
+        lines, size, is_head = [], 0, products[0][1] == LOGITS
         for part, to, *how in products:
             mode, act = how or (R.SET, A.NONE)
             bias = 0 if part.bias is None else self.table(part.bias)
             line = self.matrix(part) | {"in": part.in_features, "out": part.out_features, "from": source}
             lines.append(line | {"bias": bias, "to": to, "mode": mode, "act": act, "head": is_head})
-            tile += part.weight.blocks.nbytes if isinstance(part.weight, BlockTensor) else part.weight.nbytes
-            group, in_tiles, records = line.get("group", 0), "tile" in line, "kernel" in line
+            size += part.weight.blocks.nbytes if isinstance(part.weight, BlockTensor) else part.weight.nbytes
+            group, records = line.get("group", 0), "row_blocks" in line
             # unless this vector was rounded just before, or is read as it is
-            if (group or in_tiles) and self.rounded.get(group > 0) != (source, group, records):
+            if group and self.rounded != (source, group, records):
                 rounds = {"from": source, "in": part.in_features, "group": group, "kernel": records}
-                self.emit(R.ROUND, tile=in_tiles, head=is_head, **rounds)
-                self.rounded[group > 0] = source, group, records
-        most = MAX_PIECES if self.tiles else MANY_ROWS_PIECES
-        pieces = min(tile // PIECE_BYTES, most, *(line["out"] // MIN_PIECE_ROWS for line in lines))
+                self.emit(R.ROUND, head=is_head, **rounds)
+                self.rounded = source, group, records
+        most = MAX_PIECES if self.stripes else MANY_ROWS_PIECES
+        pieces = min(size // PIECE_BYTES, most, *(line["out"] // STRIPE for line in lines))
         for i, line in enumerate(lines):
             self.emit(R.LINEAR, scale, chunks=max(1, pieces), joined=len(lines) - i, **line)
-            self.rounded = {kind: was for kind, was in self.rounded.items() if was[0] != line["to"]}
+            if self.rounded and self.rounded[0] == line["to"]:
+                self.rounded = None
 
     def attend(self, part: Attention, source: int, x: int) -> None:
         """x += o(softmax(q kᵀ · scale + bias) v)"""
@@ -324,27 +319,25 @@ def act_code(act: Activation) -> int:
 class RowProgram:
     """A listing at work: the workspace, what changes with every step, the threads.
 
-    It steps up to `rows` rows, each at its own position with its own caches. `tiled` makes the
+    It steps up to `rows` rows, each at its own position with its own caches. `exact` makes the
     products of a row the same to the bit next to any other rows, also where one row alone would be
     faster.
     """
 
-    def __init__(self, model: LM, rows: int, capacity: int, team: Team, *, tiled: bool = False) -> None:
-        self.listing = Program(model, capacity, tiles=not tiled)
-        self.limit, self.team, self.tiled = rows, team, tiled
+    def __init__(self, model: LM, rows: int, capacity: int, team: Team, *, exact: bool = False) -> None:
+        self.listing = Program(model, capacity, stripes=not exact)
+        self.limit, self.team = rows, team
         listing = self.listing
         self.code, self.reals = np.array(listing.code, np.int64), np.array(listing.reals, np.float32)
         self.workspace = torch.empty(rows, listing.size)
         self.rounded = torch.empty(rows, listing.rounded_bytes, dtype=torch.uint8)
         self.logits = torch.empty(rows, model.config.vocab)
-        lanes = 0 if tiled else -(-rows // R.LANES) * R.LANES
-        self.float_tiles = torch.empty(lanes, listing.widest)
-        self.now, self.shared = np.zeros(9, np.int64), np.zeros(SHARED, np.int64)
+        self.now, self.shared = np.zeros(7, np.int64), np.zeros(SHARED, np.int64)
         self.rows = np.zeros((rows, 3), np.int64)
         self.caches = np.zeros((listing.layers, rows, 3), np.int64)
         self.now[[R.STRIDE, R.ROUNDED_BYTES]] = listing.size, listing.rounded_bytes
         self.now[[R.WORK, R.ROUNDED]] = self.workspace.data_ptr(), self.rounded.data_ptr()
-        self.now[[R.LOGITS, R.FLOAT_TILES]] = self.logits.data_ptr(), self.float_tiles.data_ptr()
+        self.now[R.LOGITS] = self.logits.data_ptr()
         self.attentions = [line for line in listing.code if line[R.OP] == R.ATTEND]
 
     def bind(self, caches: Sequence[KV | SlidingKV], rows: Sequence[int]) -> None:
@@ -384,7 +377,6 @@ class RowProgram:
         count = len(rows)
         num_logits = count if num_logits is None else num_logits
         self.rows[:count], self.now[[R.ROWS, R.ASKED]] = rows, (count, num_logits)
-        self.now[R.MANY] = not self.tiled and count >= MIN_MANY
         self.team.run(self.code, self.reals, self.now, self.rows, self.caches, self.shared)
         return self.logits[:num_logits]
 

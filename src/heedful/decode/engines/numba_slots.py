@@ -42,7 +42,7 @@ class NumbaSlots(EagerSlots):
         spare = [kv.spare for kv in caches if isinstance(kv, SlidingKV)]
         self.prompt_rows = min([PROMPT_ROWS, *spare])  # what is overwritten must be out of every window
         team = Team(torch.get_num_threads())
-        self.program = RowProgram(model, max_rows + PROMPT_ROWS, self.context, team, tiled=True)
+        self.program = RowProgram(model, max_rows + PROMPT_ROWS, self.context, team, exact=True)
         self.program.allocate(caches, 1, 1)
         self.program.cache_table(caches)  # refuses what no kernel reads
         self.tables: dict[Slot, np.ndarray] = {}

@@ -14,7 +14,8 @@ need no exchange between lanes, and scales and offsets are vectors too. Each for
 `unpack_…` function, which writes the instructions for one block of a stripe; products and values are both
 made from it. The definition of a format is `dequantize` of the `gguf` library, and tests compare the two.
 
-Matrices of floats and of int8 stay in rows. Floats of 16 bits are multiplied with x as it is.
+Matrices of floats and of int8 stay in rows, since others read them, too. For many vectors, 16 rows at a time
+are copied to a stripe. Floats are multiplied with x as it is.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any, NamedTuple
 import llvmlite.binding  # type: ignore[import-untyped]
 import numpy as np
 from llvmlite import ir
-from numba import carray, types
+from numba import types
 from numba.core import cgutils
 from numba.core.ccallback import CFunc
 
@@ -37,7 +38,6 @@ from heedful.kernels.cpu.numba_intrinsics import (
     SOURCE_STAMP,
     Int,
     compile_cached,
-    floats_at,
     intrinsic,
     literal_intrinsic,
     load_at,
@@ -46,14 +46,13 @@ from heedful.kernels.cpu.numba_intrinsics import (
 GROUP = 32
 RECORD = 80  # bytes of a group of x: gain, its sums (whole, first and second half), then 32 whole numbers
 NUMBERS_AT = 16
-VECTORS = 4  # of x that a stripe is multiplied with at once
+VECTORS, FLOAT_VECTORS = 4, 8  # of x that a stripe is multiplied with at once
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 HALF, FLOAT = ir.HalfType(), ir.FloatType()
 BYTES, WORDS, LANES = ir.VectorType(I8, GROUP), ir.VectorType(I32, STRIPE), ir.VectorType(FLOAT, STRIPE)
 FAST = ("nnan", "nsz", "contract", "reassoc")
 # Where the order of factors is kept: a compiler that may change it computes other bits for several vectors.
 ORDERED = ("nnan", "nsz", "contract")
-TILE_VALUES = 256  # of a row of floats that are widened at once
 
 
 def vector(element: Any, count: int) -> Any:
@@ -207,8 +206,6 @@ FEATURES = llvmlite.binding.get_host_cpu_features() if PAUSE else {}
 MULTIPLY_ADD = (16, "llvm.x86.avx2.pmadd.wd") if FEATURES.get("avx2") else (0, "")
 if FEATURES.get("avx512bw"):
     MULTIPLY_ADD = (32, "llvm.x86.avx512.pmaddw.d.512")
-# Rows of weights and vectors of x that a tile has: all of its sums stay in registers.
-TILE_ROWS, TILE_LANES = (8, 2 * LANES.count) if FEATURES.get("avx512f") else (4, LANES.count)
 # Sums of four products of bytes that an instruction adds; 0: there is none.
 VNNI = 16 if FEATURES.get("avx512vnni") and FEATURES.get("avx512vl") else 8 if FEATURES.get("avxvnni") else 0
 
@@ -341,6 +338,9 @@ UNPACK: dict[str, Unpack] = {
 }  # fmt: skip
 
 
+ROWS = ("F32", "F16", "BF16", "I8")  # what is stored in rows
+
+
 def sixteen_floats(e: Emitter, name: str, block: Any, part: int) -> Any:
     """16 floats, in 32 bits."""
     if name == "F32":
@@ -407,39 +407,89 @@ def store(builder: Any, value: Any, address: Any) -> None:
 
 @literal_intrinsic
 def multiply_stripe(
-    typingctx: Any, name: Any, count: Any, weight: Any, blocks: Any, x: Any, x_bytes: Any, out: Any,
-    out_bytes: Any,
+    typingctx: Any, name: Any, count: Any, weight: Any, blocks: Any, x: Any, x_bytes: Any, last: Any,
+    out: Any, out_bytes: Any,
 ) -> tuple[Any, Callable]:  # fmt: skip
-    """out_br = w_r · x_b for the rows r of a stripe and a constant number of vectors b, which are records.
+    """out_br = w_r · x_b for the rows r of a stripe and vectors b = 0 … last; the first two are constants.
 
-    What a vector gets is the same to the bit next to any others.
+    `count` vectors, records or floats, are computed: the last stands in for those that are missing. What a
+    vector gets is the same to the bit next to any others.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, _, weight, blocks, x, x_bytes, out, out_bytes = args
+        _, _, weight, blocks, x, x_bytes, last, out, out_bytes = args
         b, (size, stored) = builder, SIZES[name.literal_value]
-        e, vectors = Emitter(b), range(count.literal_value)
-        totals = [zeroed(b, LANES) for _ in vectors]
-        starts = [b.add(x, b.mul(x_bytes, e.number(i))) for i in vectors]
+        e, totals, starts, outs = Emitter(b), [], [], []
+        for i in range(count.literal_value):
+            which = b.select(b.icmp_signed("<", last, e.number(i)), last, e.number(i))
+            starts.append(b.add(x, b.mul(which, x_bytes)))
+            outs.append(b.add(out, b.mul(which, out_bytes)))
+            totals.append(zeroed(b, LANES))
         with cgutils.for_range(b, blocks) as loop:
             stripe = Stripe(b, e.at(weight, loop.index, STRIPE * stored))
-            for i, (numbers, scales, offsets) in enumerate(UNPACK[name.literal_value](stripe)):
-                for start, total in zip(starts, totals, strict=True):
-                    record = e.at(start, loop.index, RECORD * size // GROUP, RECORD * i)
-                    gain = e.splat(e.load(record, 0, FLOAT), STRIPE)
-                    # With two scales, each goes with half of the numbers and with the sum of half of x.
-                    for j, (scale, offset) in enumerate(zip(scales, offsets, strict=True)):
-                        part, width = len(numbers) // len(scales), GROUP // len(scales)
-                        at = e.at(record, e.number(j), width * (1 if VNNI else 2), NUMBERS_AT)
-                        whole = e.dot_words(numbers[part * j : part * (j + 1)], at)
-                        e.accumulate(e.to_float(whole), e.times(scale, gain), total)
-                        sum_at = 4 if len(scales) == 1 else 8 + 4 * j
-                        e.accumulate(offset, e.splat(e.load(record, sum_at, FLOAT), STRIPE), total)
-        for i, total in zip(vectors, totals, strict=True):
-            store(b, b.load(total), b.add(out, b.mul(out_bytes, e.number(i))))
+            if name.literal_value == "F32":
+                entries = [e.at(start, loop.index, 4 * GROUP) for start in starts]
+                for k in range(GROUP):
+                    w = e.load(stripe.block, 4 * STRIPE * k, LANES)
+                    for entry, total in zip(entries, totals, strict=True):
+                        e.accumulate(w, e.splat(e.load(entry, 4 * k, FLOAT), STRIPE), total)
+            else:
+                for i, group in enumerate(UNPACK[name.literal_value](stripe)):
+                    for start, total in zip(starts, totals, strict=True):
+                        record = e.at(start, loop.index, RECORD * size // GROUP, RECORD * i)
+                        emit_group(e, group, record, total)
+        for total, place in zip(totals, outs, strict=True):
+            store(b, b.load(total), place)
         return context.get_dummy_value()
 
-    return types.void(name, count, *[types.int64] * 6), codegen
+    return types.void(name, count, *[types.int64] * 7), codegen
+
+
+def emit_group(e: Emitter, group: Group, record: Any, total: Any) -> None:
+    """Write total += w · x of 32 columns. With two scales, each goes with half of the numbers and of x."""
+    gain = e.splat(e.load(record, 0, FLOAT), STRIPE)
+    halves = len(group.scales)
+    for j, (scale, offset) in enumerate(zip(group.scales, group.offsets, strict=True)):
+        count, width = len(group.numbers) // halves, GROUP // halves * (1 if VNNI else 2)
+        at = e.builder.add(record, e.number(NUMBERS_AT + width * j))
+        whole = e.dot_words(group.numbers[count * j : count * (j + 1)], at)
+        e.accumulate(e.to_float(whole), e.times(scale, gain), total)
+        x_sum = e.load(record, 4 if halves == 1 else 8 + 4 * j, FLOAT)
+        e.accumulate(offset, e.splat(x_sum, STRIPE), total)
+
+
+@literal_intrinsic
+def find_stripe(
+    typingctx: Any, name: Any, weight: Any, blocks: Any, last: Any, room: Any
+) -> tuple[Any, Callable]:
+    """Return the address of a stripe. Rows 0 … last of floats or int8 are copied to one in `room`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, weight, blocks, last, room = args
+        if name.literal_value not in ROWS:
+            return weight
+        b, e, stored = builder, Emitter(builder), SIZES[name.literal_value][1]
+        length, starts = b.mul(blocks, e.number(stored)), []
+        for r in range(STRIPE):
+            which = b.select(b.icmp_signed("<", last, e.number(r)), last, e.number(r))
+            starts.append(b.add(weight, b.mul(which, length)))
+        with cgutils.for_range(b, blocks) as loop:
+            rows = [e.at(start, loop.index, stored) for start in starts]
+            for row in rows:  # the rows after these are needed next
+                place = b.inttoptr(b.add(row, b.mul(length, e.number(STRIPE))), I8.as_pointer())
+                e.call("llvm.prefetch.p0i8", ir.VoidType(), place, *(ir.Constant(I32, i) for i in (0, 2, 1)))
+            if name.literal_value == "I8":  # words of four numbers, of which a block has eight
+                words = [e.load(row, 0, vector(I32, GROUP // 4)) for row in rows]
+                columns = e.transpose([e.join(word, word) for word in words])[: GROUP // 4]
+            else:
+                columns = []
+                for part in range(2):
+                    columns += e.transpose([sixteen_floats(e, name.literal_value, row, part) for row in rows])
+            for i, column in enumerate(columns):
+                store(b, column, e.at(room, loop.index, 64 * len(columns), 64 * i))
+        return room
+
+    return types.int64(name, *[types.int64] * 4), codegen
 
 
 @literal_intrinsic
@@ -554,28 +604,28 @@ def dot_kernel(name: str, most: int = 1) -> int:
 
 @cache
 def stripe_kernel(name: str) -> int:
-    """Return the address of a format's product with any number of vectors.
+    """Return the address of the product of stripes, or of rows as stripes, with any number of vectors.
 
-    (weight, stripes, blocks of a row, x, bytes from a vector to the next, vectors, out, bytes of a row of it)
+    (weight, rows, blocks of a row, x, bytes from a vector to the next, vectors, out, bytes of a row of it):
+    all rows of the last stripe are written.
     """
-    stored, most = STRIPE * SIZES[name][1], VECTORS
+    stored, is_float = SIZES[name][1], name in ROWS and name != "I8"
+    form, most = ("F32", FLOAT_VECTORS) if is_float else (name, VECTORS)
+    room_bytes = STRIPE * SIZES[form][1] if name in ROWS else 0
 
     def kernel(
-        weight: int, stripes: int, blocks: int, x: int, x_bytes: int, count: int, out: int, out_bytes: int
+        weight: int, rows: int, blocks: int, x: int, x_bytes: int, count: int, out: int, out_bytes: int
     ) -> None:
-        t = 0
-        while t < count:
-            x_at, out_at = x + t * x_bytes, out + t * out_bytes
-            if count - t >= most:
-                for i in range(stripes):
-                    at, to = weight + i * blocks * stored, out_at + 4 * STRIPE * i
-                    multiply_stripe(name, most, at, blocks, x_at, x_bytes, to, out_bytes)
-                t += most
-            else:
-                for i in range(stripes):
-                    at, to = weight + i * blocks * stored, out_at + 4 * STRIPE * i
-                    multiply_stripe(name, 1, at, blocks, x_at, x_bytes, to, out_bytes)
-                t += 1
+        room = np.empty(room_bytes * blocks, np.int8)
+        for first in range(0, rows, STRIPE):
+            start, last_row = weight + first * blocks * stored, min(STRIPE, rows - first) - 1
+            stripe = find_stripe(name, start, blocks, last_row, room.ctypes.data)
+            for t in range(0, count, most):
+                x_at, to, last = x + t * x_bytes, out + 4 * first + t * out_bytes, min(most, count - t) - 1
+                if last == 0:
+                    multiply_stripe(form, 1, stripe, blocks, x_at, x_bytes, last, to, out_bytes)
+                else:
+                    multiply_stripe(form, most, stripe, blocks, x_at, x_bytes, last, to, out_bytes)
 
     return compile_pointer(kernel, 8)
 
@@ -610,69 +660,3 @@ def call_kernel(typingctx: Any, address: Any, numbers: Any) -> tuple[Any, Callab
 def widen_blocks(kernel: Int, weight: Int, count: Int, blocks: Int, out: Int) -> None:
     """Put the values of rows or stripes to `out`, in float32, without the interpreter's lock."""
     call_kernel(kernel, (weight, count, blocks, out))
-
-
-PANEL_BYTES = 4 * TILE_VALUES + 64  # of a row of a panel of floats: the cache would mix up powers of two
-
-
-@literal_intrinsic
-def multiply_panel(
-    typingctx: Any, lanes: Any, panel: Any, size: Any, x: Any, length: Any, out: Any, stride: Any
-) -> tuple[Any, Callable]:
-    """out_rt += Σ_k w_rk x_kt for TILE_ROWS rows of a panel, `size` long, and a constant number of lanes t.
-
-    x is arranged by `arrange_tile` for vectors of `length`. Each row of `out` begins `stride` bytes after the
-    one before.
-    """
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, panel, size, x, length, out, stride = args
-        b, e = builder, Emitter(builder)
-        rows, parts = range(TILE_ROWS), range(lanes.literal_value // LANES.count)
-        vectors = [e.at(x, length, 64 * p) for p in parts]
-        totals = [[zeroed(b, LANES) for _ in parts] for _ in rows]
-        with cgutils.for_range(b, size) as loop:
-            factors = [e.load(e.at(at, loop.index, 64), 0, LANES) for at in vectors]
-            for r in rows:
-                w = e.splat(e.load(e.at(panel, loop.index, 4, PANEL_BYTES * r), 0, FLOAT), LANES.count)
-                for p in parts:
-                    e.accumulate(w, factors[p], totals[r][p])
-        for r in rows:
-            for p in parts:
-                place = e.at(out, stride, r, 64 * p)
-                store(b, b.fadd(b.load(totals[r][p]), e.load(place, 0, LANES), flags=ORDERED), place)
-        return context.get_dummy_value()
-
-    return types.void(lanes, *[types.int64] * 6), codegen
-
-
-@cache
-def tile_kernel(name: str) -> int:
-    """Return the address of the product of floats with many vectors, up to TILE_ROWS rows at a time.
-
-    (weight, rows, blocks of a row, x, vectors, panel, out): out (TILE_ROWS, vectors) = W x. A piece of
-    each row is widened to `panel` and stays in the nearest cache for all vectors, a multiple of 16.
-    """
-    (block, stored), most = SIZES[name], TILE_LANES
-
-    def kernel(weight: int, rows: int, blocks: int, x: int, vectors: int, panel: int, out: int) -> None:
-        length, stride = blocks * block, 4 * vectors
-        sums = carray(floats_at(out), (TILE_ROWS * vectors,))
-        for i in range(len(sums)):
-            sums[i] = np.float32(0.0)
-        for start in range(0, length, TILE_VALUES):
-            size = min(TILE_VALUES, length - start)
-            for r in range(rows):
-                source = weight + (r * blocks + start // block) * stored
-                values(name, source, size // block, panel + PANEL_BYTES * r)
-            t = 0
-            while t < vectors:
-                x_at = x + (t // 16 * length + start) * 64
-                if vectors - t >= most:
-                    multiply_panel(most, panel, size, x_at, length, out + 4 * t, stride)
-                    t += most
-                else:
-                    multiply_panel(16, panel, size, x_at, length, out + 4 * t, stride)
-                    t += 16
-
-    return compile_pointer(kernel, 7)

@@ -75,7 +75,6 @@ floats_at = _pointer(ir.FloatType(), types.float32)  # give these to numba.carra
 bytes_at = _pointer(ir.IntType(8), types.int8)
 nibbles_at = _pointer(ir.IntType(8), types.uint8)
 shorts_at = _pointer(ir.IntType(16), types.int16)
-words_at = _pointer(ir.IntType(32), types.int32)
 
 
 @intrinsic

@@ -21,41 +21,40 @@ from numba import carray
 from heedful.kernels.cpu.activations import activate, exp
 from heedful.kernels.cpu.block_tensor import STRIPE
 from heedful.kernels.cpu.blocks import GROUP as BLOCK_GROUP
-from heedful.kernels.cpu.blocks import PANEL_BYTES, RECORD, TILE_ROWS, call_kernel, round_group
+from heedful.kernels.cpu.blocks import RECORD, call_kernel, round_group
 from heedful.kernels.cpu.numba_intrinsics import (
     Array,
     Float,
     Int,
     bytes_at,
     compile_cached,
-    compile_inline,
     floats_at,
     nibbles_at,
     shorts_at,
-    words_at,
 )  # fmt: skip
 
 EMBED, NORM, ROUND, LINEAR, TURN, ATTEND = range(6)
 # Fields of an instruction. Addresses are of memory; places are offsets into a row of the workspace.
 OP, CHUNKS, TO, FROM, IN, OUT, WEIGHT, BIAS, SCALE, KIND, MODE, ACT, GROUP, HEAD = range(14)
-# KERNEL, SEVERAL and TILE: addresses of code that reads blocks, for one vector, for several and for many.
+# KERNEL and SEVERAL: addresses of code that reads rows, for one vector and for several. STRIPES: of code that
+# reads stripes, or rows as stripes, for any number of vectors.
 # ROW_BYTES and ROW_BLOCKS are of a row, or of a stripe and of one of its rows.
-JOINED, KERNEL, ROW_BYTES, ROW_BLOCKS, TILE, SEVERAL = range(14, 20)
+JOINED, KERNEL, ROW_BYTES, ROW_BLOCKS, STRIPES, SEVERAL = range(14, 20)
 Q, KEY, VALUE, HEADS, KV_HEADS, SIZE, LAYER, WINDOW, SLOPES, COS, SIN, TURNED = range(3, 15)
 FIELDS = 20  # JOINED: how many products, from this one on, are shared out together
 FLOAT32, INT8, INT4, FLOAT16, BLOCKS = range(5)  # KIND of a matrix
 SET, ADD, TIMES = range(3)  # MODE of a product
-# Fields of `now`: only the first ASKED rows need logits, the HEAD's output. With MANY rows, products of
-# floats take them in tiles of LANES, from FLOAT_TILES. ROUND puts rows to ROUNDED, each of ROUNDED_BYTES.
-ROWS, STRIDE, WORK, ROUNDED, ROUNDED_BYTES, ASKED, LOGITS, MANY, FLOAT_TILES = range(9)
-LANES = 16
+# Fields of `now`: only the first ASKED rows need logits, the HEAD's output. ROUND puts rows to ROUNDED, each
+# of ROUNDED_BYTES.
+ROWS, STRIDE, WORK, ROUNDED, ROUNDED_BYTES, ASKED, LOGITS = range(7)
+MIN_MANY = 4  # rows from which on it pays to copy rows of weights to stripes
 SEVERAL_VECTORS = 4  # that code for several takes
 TOKEN, PAST, FIRST = range(3)  # of a row: what it reads, positions before it, the first that is not padding
 KEYS, VALUES, ROOM = range(3)  # of a row's cache in a layer: two addresses, and how many positions fit
 
 Code = Array  # int64 (n, FIELDS)
 Reals = Array  # float32 (n,): ε, or the scale of scores or embeddings
-Now = Array  # int64 (9,)
+Now = Array  # int64 (7,)
 Rows = Array  # int64 (B, 3)
 Caches = Array  # int64 (layers, B, 3)
 
@@ -137,18 +136,6 @@ def round_row(line: Code, now: Now, row: Int) -> None:
 
 
 @compile_cached
-def arrange_tile(line: Code, now: Now, tile: Int) -> None:
-    """Put LANES rows of x side by side, so that a vector holds an entry of each."""
-    size = line[IN]
-    for lane in range(min(LANES, now[ROWS] - LANES * tile)):
-        base = now[WORK] + 4 * ((LANES * tile + lane) * now[STRIDE] + line[FROM])
-        x = carray(floats_at(base), (size,))
-        y = carray(floats_at(now[FLOAT_TILES] + 4 * (LANES * size * tile + lane)), (LANES * size,))
-        for k in range(size):
-            y[LANES * k] = x[k]
-
-
-@compile_cached
 def dot_float32(weight: Int, x: Array, size: Int) -> Float:
     w, total = carray(floats_at(weight), (size,)), np.float32(0.0)
     for i in range(size):
@@ -205,11 +192,7 @@ def dot_rows(line: Code, now: Now, row: Int, low: Int, out: Array) -> None:
     x, x_bytes = now[ROUNDED] + row * now[ROUNDED_BYTES], now[ROUNDED_BYTES]
     if group == 0:
         x, x_bytes = now[WORK] + 4 * (row * now[STRIDE] + line[FROM]), 4 * now[STRIDE]
-    if kind == BLOCKS:
-        weight, stripes = line[WEIGHT] + low // STRIPE * line[ROW_BYTES], out.shape[1] // STRIPE
-        to = out.ctypes.data, 4 * out.shape[1]
-        call_kernel(line[KERNEL], (weight, stripes, line[ROW_BLOCKS], x, x_bytes, len(out), *to))
-    elif line[KERNEL]:
+    if line[KERNEL]:
         kernel = line[KERNEL] if len(out) == 1 else line[SEVERAL]
         weight, to = line[WEIGHT] + low * line[ROW_BYTES], out.ctypes.data
         call_kernel(kernel, (weight, out.shape[1], line[ROW_BLOCKS], x, x_bytes, len(out) - 1, to))
@@ -225,64 +208,27 @@ def dot_rows(line: Code, now: Now, row: Int, low: Int, out: Array) -> None:
             dot_rows_int4(weight, scales, whole, gains[:count], gains[count:], group, out[0])
 
 
-@compile_inline
-def in_tiles(line: Code, now: Now) -> Int:
-    """Whether a product, or what rounds its x, takes rows in tiles; a HEAD only if all rows need logits."""
-    return now[MANY] and line[TILE] and (not line[HEAD] or now[ASKED] == now[ROWS])
-
-
 @compile_cached
 def linear_rows(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
     """Rows low … high of y = act(scale · W x + b), for every row of the batch while the weights are near."""
     rows, most = now[ASKED] if line[HEAD] else now[ROWS], SEVERAL_VECTORS if line[SEVERAL] else 1
-    if in_tiles(line, now):
-        out = np.empty((rows, high - low), np.float32)
-        if line[KIND] == INT8:
-            multiply_int8_stripes(line, now, low, out)
-        else:
-            multiply_tiles(line, now, low, out)
+    if line[STRIPES] and (line[KIND] == BLOCKS or rows >= MIN_MANY):
+        out = np.empty((rows, -(-(high - low) // STRIPE) * STRIPE), np.float32)
+        x, x_bytes = now[WORK] + 4 * line[FROM], 4 * now[STRIDE]
+        if line[GROUP]:
+            x, x_bytes = now[ROUNDED], now[ROUNDED_BYTES]
+        weight = line[WEIGHT] + low // (STRIPE if line[KIND] == BLOCKS else 1) * line[ROW_BYTES]
+        to = out.ctypes.data, 4 * out.shape[1]
+        call_kernel(line[STRIPES], (weight, high - low, line[ROW_BLOCKS], x, x_bytes, rows, *to))
         for row in range(rows):
-            put_row(line, scale, now, row, low, out[row])
+            put_row(line, scale, now, row, low, out[row, : high - low])
         return
-    count = high - low
-    if line[KIND] == BLOCKS:
-        most, count = rows, -(-count // STRIPE) * STRIPE
-    out = np.empty((most, count), np.float32)  # the kernel for several vectors writes to all of it
+    out = np.empty((most, high - low), np.float32)  # the kernel for several vectors writes to all of it
     for row in range(0, rows, most):
         together = min(most, rows - row)
         dot_rows(line, now, row, low, out[:together])
         for b in range(together):
-            put_row(line, scale, now, row + b, low, out[b, : high - low])
-
-
-@compile_cached
-def multiply_tiles(line: Code, now: Now, low: Int, out: Array) -> None:
-    """W x for many rows of x, put side by side by `arrange_tile`, with rows of floats from `low` on."""
-    rows, lanes = len(out), -(-len(out) // LANES) * LANES
-    sums, panel = np.empty((TILE_ROWS, lanes), np.float32), np.empty(TILE_ROWS * PANEL_BYTES, np.int8)
-    places = panel.ctypes.data, sums.ctypes.data
-    for first in range(0, out.shape[1], TILE_ROWS):
-        count, weight = min(TILE_ROWS, out.shape[1] - first), line[WEIGHT] + (low + first) * line[ROW_BYTES]
-        call_kernel(line[TILE], (weight, count, line[ROW_BLOCKS], now[FLOAT_TILES], lanes, *places))
-        for row in range(rows):
-            for r in range(count):
-                out[row, first + r] = sums[r, row]
-
-
-@compile_cached
-def multiply_int8_stripes(line: Code, now: Now, low: Int, out: Array) -> None:
-    """W x for many rows of x: rows of int8 from `low` on are copied to stripes, whose product is faster."""
-    words, last = line[IN] // 4, out.shape[1]
-    stripe, sums = np.empty(STRIPE * words, np.int32), np.empty((len(out), STRIPE), np.float32)
-    for first in range(0, last, STRIPE):
-        count = min(STRIPE, last - first)
-        for r in range(count):
-            row = carray(words_at(line[WEIGHT] + (low + first + r) * line[IN]), (words,))
-            for i in range(words):
-                stripe[STRIPE * i + r] = row[i]
-        x = now[ROUNDED], now[ROUNDED_BYTES], len(out)
-        call_kernel(line[TILE], (stripe.ctypes.data, 1, line[ROW_BLOCKS], *x, sums.ctypes.data, 4 * STRIPE))
-        out[:, first : first + count] = sums[:, :count]
+            put_row(line, scale, now, row + b, low, out[b])
 
 
 @compile_cached

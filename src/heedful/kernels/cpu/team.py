@@ -26,19 +26,14 @@ from heedful.kernels.cpu.numba_intrinsics import (
 from heedful.kernels.cpu.rows import (
     ASKED,
     ATTEND,
-    BLOCKS,
     CHUNKS,
     EMBED,
     FIRST,
-    GROUP,
     HEAD,
     HEADS,
     JOINED,
-    KIND,
-    LANES,
     LAYER,
     LINEAR,
-    MANY,
     NORM,
     OP,
     OUT,
@@ -51,10 +46,8 @@ from heedful.kernels.cpu.rows import (
     Now,
     Reals,
     Rows,
-    arrange_tile,
     attend_head,
     embed_row,
-    in_tiles,
     linear_rows,
     norm_row,
     rotate_and_cache,
@@ -71,16 +64,12 @@ BEGIN = 1 << 31  # a chunk that no instruction has: nothing to do yet
 
 @compile_inline
 def chunk_count(line: Code, now: Now) -> Int:
-    """How many pieces an instruction has: of weights, of heads and rows, of tiles of rows, or rows."""
+    """How many pieces an instruction has: of weights, of heads and rows, or rows."""
     op, rows = line[OP], now[ASKED] if line[HEAD] and line[OP] == ROUND else now[ROWS]
     if op == LINEAR:
         return line[CHUNKS]
     if op == ATTEND:
         return line[CHUNKS] * rows
-    if op == ROUND:
-        if line[GROUP]:
-            return rows
-        return -(-rows // LANES) if in_tiles(line, now) else 0
     return rows
 
 
@@ -99,20 +88,17 @@ def run_chunk(code: Code, reals: Reals, n: Int, now: Now, rows: Rows, caches: Ca
     """One of the pieces that threads share."""
     line, op = code[n], code[n, OP]
     if op == LINEAR:  # some rows of a product and of those joined to it
-        unit = STRIPE if now[MANY] or line[KIND] == BLOCKS else 1
         for i in range(n, n + line[JOINED]):
-            out, units = code[i, OUT], -(-code[i, OUT] // unit)
-            low, high = c * units // line[CHUNKS] * unit, (c + 1) * units // line[CHUNKS] * unit
+            out, units = code[i, OUT], -(-code[i, OUT] // STRIPE)
+            low, high = c * units // line[CHUNKS] * STRIPE, (c + 1) * units // line[CHUNKS] * STRIPE
             if low < high:
                 linear_rows(code[i], reals[i], now, low, min(high, out))
     elif op == ATTEND:
         row, h = c // line[HEADS], c % line[HEADS]
         end, first = rows[row, PAST] + 1, rows[row, FIRST]
         attend_head(line, reals[n], now, row, h, end, first, caches[line[LAYER], row])
-    elif op == ROUND and line[GROUP]:
-        round_row(line, now, c)
     elif op == ROUND:
-        arrange_tile(line, now, c)
+        round_row(line, now, c)
     elif op == NORM:
         norm_row(line, reals[n], now, c)
     elif op == EMBED:

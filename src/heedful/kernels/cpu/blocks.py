@@ -47,6 +47,7 @@ GROUP = 32
 RECORD = 80  # bytes of a group of x: gain, its sums (whole, first and second half), then 32 whole numbers
 NUMBERS_AT = 16
 VECTORS, FLOAT_VECTORS = 4, 8  # of x that a stripe is multiplied with at once
+AHEAD = 8192  # bytes of weights that are asked for before they are needed: memory answers late
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 HALF, FLOAT = ir.HalfType(), ir.FloatType()
 BYTES, WORDS, LANES = ir.VectorType(I8, GROUP), ir.VectorType(I32, STRIPE), ir.VectorType(FLOAT, STRIPE)
@@ -105,6 +106,15 @@ class Emitter:
 
     def times(self, a: Any, b: Any) -> Any:
         return self.builder.fmul(a, b, flags=ORDERED)
+
+    def prefetch(self, address: Any, count: int, ahead: int = AHEAD) -> None:
+        """Ask for `count` bytes that lie some bytes after an address."""
+        constants = [ir.Constant(I32, value) for value in (0, 3, 1)]
+        for start in range(0, count, 64):
+            place = self.builder.inttoptr(
+                self.builder.add(address, self.number(ahead + start)), I8.as_pointer()
+            )
+            self.call("llvm.prefetch.p0i8", ir.VoidType(), place, *constants)
 
     def call(self, name: str, result: Any, *args: Any) -> Any:
         kind = ir.FunctionType(result, [a.type for a in args])
@@ -358,6 +368,8 @@ def emit_dot(e: Emitter, name: str, row: Any, vectors: Sequence[Any], blocks: An
     totals = [[zeroed(b, kind) for kind in (kind, kind, vector(FLOAT, 1))] for _ in vectors]
     with cgutils.for_range(b, blocks) as loop:
         stored = e.at(row, loop.index, SIZES[name][1])
+        if len(vectors) == 1:
+            e.prefetch(stored, SIZES[name][1])
         n = e.load(stored, 0, BYTES) if whole else None
         floats = [] if whole else [sixteen_floats(e, name, stored, part) for part in range(2)]
         for x, total in zip(vectors, totals, strict=True):
@@ -427,6 +439,8 @@ def multiply_stripe(
             totals.append(zeroed(b, LANES))
         with cgutils.for_range(b, blocks) as loop:
             stripe = Stripe(b, e.at(weight, loop.index, STRIPE * stored))
+            if count.literal_value == 1:
+                e.prefetch(stripe.block, STRIPE * stored)
             if name.literal_value == "F32":
                 entries = [e.at(start, loop.index, 4 * GROUP) for start in starts]
                 for k in range(GROUP):
@@ -476,8 +490,7 @@ def find_stripe(
         with cgutils.for_range(b, blocks) as loop:
             rows = [e.at(start, loop.index, stored) for start in starts]
             for row in rows:  # the rows after these are needed next
-                place = b.inttoptr(b.add(row, b.mul(length, e.number(STRIPE))), I8.as_pointer())
-                e.call("llvm.prefetch.p0i8", ir.VoidType(), place, *(ir.Constant(I32, i) for i in (0, 2, 1)))
+                e.prefetch(b.add(row, b.mul(length, e.number(STRIPE))), 1, ahead=0)
             if name.literal_value == "I8":  # words of four numbers, of which a block has eight
                 words = [e.load(row, 0, vector(I32, GROUP // 4)) for row in rows]
                 columns = e.transpose([e.join(word, word) for word in words])[: GROUP // 4]

@@ -220,7 +220,7 @@ RECIPES: dict[str, tuple[Callable[[], Any], Callable[[Any], tuple[str, Any]]]] =
 }  # fmt: skip
 
 
-# TransformerLens: a function for heads, hooks for noise. It has none of the others.
+# TransformerLens: a function for heads, hooks for noise. Its detector of induction scores other tokens.
 
 
 def boot(folder: Path) -> Any:

@@ -8,7 +8,7 @@ values that a `Watch` can record or change, in the order in which a pass compute
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -148,6 +148,5 @@ def label(numbers: Sequence[int]) -> str:
 
 def node_to_dict(node: TreeNode) -> dict[str, Any]:
     """The tree as a table of plain values, for JSON; what is empty is left out."""
-    children = [node_to_dict(child) for child in node.children]
-    values = {k: v for k, v in asdict(node).items() if k != "children" and v not in ("", {}, None)}
-    return values | ({"children": children} if children else {})
+    values = {name: value for name, value in vars(node).items() if value not in ("", {}, [])}
+    return values | ({"children": [node_to_dict(one) for one in node.children]} if node.children else {})

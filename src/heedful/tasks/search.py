@@ -251,7 +251,8 @@ class Search:
     def _find_by_graph(self, vectors: Tensor, top_k: int) -> list[list[tuple[int, float]]]:
         self.build_graph()
         if self._keys is None:  # rows stand in the order of their keys
-            self._keys = np.array([row.key for row in self.rows])
+            # In the type of usearch's keys; NumPy would turn all of them into floats for each query.
+            self._keys = np.array([row.key for row in self.rows], np.uint64)
         compared = self.vectors.numpy()  # torch starts its threads for these few rows, which takes far longer
         results = []
         for vector in vectors.numpy():

@@ -16,7 +16,8 @@ from heedful.models.hf_config import config_from
 TURNED = sorted(
     kind
     for family in FAMILIES.values()
-    if {"rope_base", "rope_scaling"} <= set(family.config.field_names()) and family.name != "phi3"
+    if {"rope_base", "rope_scaling"} <= set(family.config.field_names())
+    and family.name not in ("phi3", "phimoe")
     for kind in family.model_types
     if kind in CONFIG_MAPPING  # not kimi_k2, whose files bring their code
 )
@@ -32,8 +33,9 @@ SCALINGS: list[dict[str, Any]] = [
     {"rope_scaling": {"rope_type": "llama3", **LLAMA3}},
     {"rope_scaling": {"type": "linear", "factor": 2.0}},
 ]
-# GPT-NeoX calls its base otherwise; Phi-3 has long rope only (test_configs_in_the_wild.py). Theirs does not
-# stretch Gemma 3, OLMo 3 and ModernBERT where only `type` says so.
+# GPT-NeoX calls its base otherwise; Phi-3, and Phi with experts, have long rope only
+# (test_configs_in_the_wild.py). Theirs does not stretch Gemma 3, OLMo 3 and ModernBERT where only `type` says
+# so.
 BASES = {"gpt_neox": "rotary_emb_base"}
 ONLY_ROPE_TYPE = {"gemma3_text", "modernbert", "olmo3"}
 

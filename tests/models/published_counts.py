@@ -105,6 +105,8 @@ STORED = {
 WITH_IMAGES = {"gemma-3-4b": 4_300_079_472, "gemma-3-12b": 12_187_325_040, "gemma-3-27b": 27_432_406_640}
 
 UNCONFIRMED = {
+    "led-base-16384": 161_844_480,
+    "led-large-16384": 459_801_600,
     "xlnet-base-cased": 116_750_336,
     "xlnet-large-cased": 360_300_800,
     "megatron-bert-cased-345m": 333_640_704,

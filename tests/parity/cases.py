@@ -456,6 +456,13 @@ marian = Rows("marian", "Marian", "MarianConfig", MARIAN, prepare=sines)
 SEQ = "ForConditionalGeneration"
 SINES = tuple(f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder"))
 umt5 = Rows("umt5", "UMT5", "UMT5Config", T5)
+led = Rows(
+    "led", "LED", "LEDConfig",
+    {**{k: v for k, v in BART.items() if k != "max_position_embeddings"}, "attention_window": 4,
+     "max_encoder_position_embeddings": 40, "max_decoder_position_embeddings": 32},
+)  # fmt: skip
+UNEVEN_LED = {k: v for k, v in UNEVEN.items() if k != "scale_embedding"}
+DECODES = {ours: theirs for ours, theirs in SEQ2SEQ.items() if not ours.startswith("encoder.")}
 mbart = Rows("mbart", "MBart", "MBartConfig", BART)
 pegasus = Rows("pegasus", "Pegasus", "PegasusConfig", BART, prepare=sines, dropped=SINES)
 m2m = Rows("m2m100", "M2M100", "M2M100Config", BART)
@@ -481,6 +488,10 @@ ENCODER_DECODERS = [
     bart("uneven", SEQ, UNEVEN, prepare=shift),
     bart("untied", SEQ, UNTIED, prepare=shift),
     bart("none", "Model", output="encoder_last_hidden_state"),
+    led("", SEQ, patterns=DECODES, prepare=shift),
+    led("uneven", SEQ, UNEVEN_LED, prepare=shift),
+    led("wider", SEQ, {"attention_window": [4, 8], "activation_function": "relu"}, prepare=shift),
+    led("none", "Model", output="encoder_last_hidden_state"),
     mbart("", SEQ, patterns=SEQ2SEQ, prepare=shift),
     mbart("uneven", SEQ, UNEVEN, prepare=shift),
     mbart("untied", SEQ, UNTIED, {"activation_function": "relu"}, prepare=shift),

@@ -3,6 +3,7 @@
 
 From the Transformer:    learned positions   a norm after the embedding   GELU
 From BART to Marian:     sinusoidal positions again, sines before cosines   no norm there   SiLU
+From BART to LED:        Longformer's windows in the encoder, so that it reads 16,384 tokens
 From BART to mBART:      norms before the parts
 From Marian to Pegasus:  norms before the parts   ReLU
 From Pegasus to M2M-100: sines whose frequencies fall a little faster   no shift of logits
@@ -10,6 +11,7 @@ From Pegasus to M2M-100: sines whose frequencies fall a little faster   no shift
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -17,7 +19,10 @@ from torch import nn
 from heedful.core.errors import ConfigError
 from heedful.models.base import Seq2Seq, derived, from_zero
 from heedful.models.encoder_decoders.transformer import TransformerConfig, transformer_stacks
+from heedful.models.encoders.sparse import layer_windows, read_windows
 from heedful.models.family import declare, descend
+from heedful.nn.attention.sparse import WindowedAttention
+from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import ClassifyHead, LMHead, NoHead, Pooler, choose_head
 from heedful.nn.norm import LayerNorm
@@ -65,14 +70,28 @@ class M2M100Config(PegasusConfig, vocab=128112, layers=12, start_token=from_zero
     """Norms before the parts, and ReLU."""
 
 
-def bart(c: BartConfig) -> Seq2Seq:
+class LEDConfig(BartConfig, labels=2):
+    source_context: int = 16384
+    windows: tuple[int, ...] = derived(lambda c: (512,) * c.layers)  # of the encoder, to both sides together
+    first: int = from_zero(0)  # tokens of the source that see all
+
+    def check(self) -> None:
+        super().check()
+        object.__setattr__(self, "windows", layer_windows(self.windows, self.layers))
+
+
+def bart(
+    c: BartConfig, positions: tuple[Learned, Learned] | None = None,
+    reader: Callable[[int], Part] | None = None,
+) -> Seq2Seq:  # fmt: skip
+    """BART, or a descendant with other positions of source and target, or another attention to the source."""
+    source, other = positions or (Learned(c.context, c.dim, offset=2) for _ in range(2))
     embed, target = (
         Embedding(
-            c.vocab, c.dim, position=Learned(c.context, c.dim, offset=2), norm=LayerNorm(c.dim),
-            scale=embed_scale(c), dropout=c.dropout,
+            c.vocab, c.dim, position=position, norm=LayerNorm(c.dim), scale=embed_scale(c), dropout=c.dropout
         )
-        for _ in ("source", "target")
-    )  # fmt: skip
+        for position in (source, other)
+    )
     head = choose_head(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, shift=True),
@@ -83,7 +102,15 @@ def bart(c: BartConfig) -> Seq2Seq:
         target.token = embed.token  # one table for both; only positions and norms are their own
     else:
         head.keep(nn.Embedding(c.vocab, c.dim))  # the table for both, which the file has and nothing reads
-    return Seq2Seq(embed, *transformer_stacks(c), head, target_embed=target, start_token=c.start_token)
+    stacks = transformer_stacks(c, reader)
+    return Seq2Seq(embed, *stacks, head, target_embed=target, start_token=c.start_token)
+
+
+def led(c: LEDConfig) -> Seq2Seq:
+    reader = lambda i: WindowedAttention(
+        c.dim, c.heads, reach=c.windows[i] // 2, first=c.first, dropout=c.dropout
+    )
+    return bart(c, (Learned(c.source_context, c.dim), Learned(c.context, c.dim)), reader)
 
 
 def marian(c: MarianConfig, positions: Sinusoidal | None = None, shift: bool = True) -> Seq2Seq:
@@ -167,6 +194,34 @@ BART = declare(
         "static_position_embeddings": (False,), "add_final_layer_norm": (False,),
     },
     drop=("*encoder.version", "*decoder.version"), paper="Lewis et al. 2020, arXiv 1910.13461",
+)  # fmt: skip
+
+LED_ATTENTION = "led.encoder.layers.*.self_attn"
+LED = descend(
+    BART, "led", LEDConfig, build=led, prefix="led", without=("windows", "first", "tied", "scale_embed"),
+    names=lambda c: [
+        (f"{LED_ATTENTION}.longformer_self_attn.{{query,key,value}}", "encoder.*.attn.{q,k,v}"),
+        (
+            f"{LED_ATTENTION}.longformer_self_attn.{{query,key,value}}_global",
+            "encoder.*.attn.{first_q,first_k,first_v}",
+        ),
+        (f"{LED_ATTENTION}.output", "encoder.*.attn.o"), ("led.shared", "embed.token"),
+        *((theirs.replace("model.", "led."), *row) for theirs, *row in BART_NAMES),
+    ],
+    keys={
+        "max_encoder_position_embeddings": "source_context", "max_decoder_position_embeddings": "context",
+    },
+    presets={"led-base-16384": dict(dim=768, layers=6, heads=12), "led-large-16384": {}},
+    tiny=dict(windows=(4, 4), source_context=64),
+    heads={"lm": "LEDForConditionalGeneration", "none": "LEDModel"},
+    require={"tie_word_embeddings": (True,)},
+    absent={"attention_window": 512, "encoder_layers": 12},
+    read=lambda hf: read_windows(hf, "encoder_layers"),
+    write=lambda c: {
+        "attention_window": list(c.windows), **({"first_tokens": c.first} if c.first else {}),
+    },
+    reads={"attention_window": "int | tuple[int, ...]", "first_tokens": "int"},
+    paper="Beltagy et al. 2020, arXiv 2004.05150",
 )  # fmt: skip
 
 MBART = descend(

@@ -6,12 +6,14 @@ From RNNsearch:  attention alone, in encoder, decoder and between them   no recu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from heedful.models.base import Config, Seq2Seq, derived, from_zero
 from heedful.models.family import declare
 from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.block import Block, Stack
+from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import LMHead, NoHead, choose_head
@@ -38,17 +40,23 @@ def transformer(c: TransformerConfig) -> Seq2Seq:
     return Seq2Seq(embed, *transformer_stacks(c), head, start_token=c.start_token)
 
 
-def transformer_stacks(c: TransformerConfig) -> tuple[Stack, Stack]:
-    """The encoder and the decoder, which attends to the encoder's output as well."""
+def transformer_stacks(
+    c: TransformerConfig, reader: Callable[[int], Part] | None = None
+) -> tuple[Stack, Stack]:
+    """The encoder and the decoder, which attends to the encoder's output as well.
+
+    `reader(i)` makes the attention of layer i of the encoder.
+    """
     norm = lambda: LayerNorm(c.dim)
     order: Literal["pre", "post"] = "pre" if c.norm_first else "post"
     stack = lambda layers, parts: Stack(
-        [Block(norm, order, c.dropout, **parts()) for _ in range(layers)], norm() if c.norm_first else None
+        [Block(norm, order, c.dropout, **parts(i)) for i in range(layers)], norm() if c.norm_first else None
     )
     attn = lambda kind, heads: kind(c.dim, heads, bias=True, dropout=c.dropout)
     ffn = lambda hidden: MLP(c.dim, hidden, activation(c.act))
-    reads = lambda: {"attn": attn(Attention, c.heads), "ffn": ffn(c.hidden)}
-    writes = lambda: {
+    reader = reader or (lambda i: attn(Attention, c.heads))
+    reads = lambda i: {"attn": reader(i), "ffn": ffn(c.hidden)}
+    writes = lambda i: {
         "attn": attn(Attention, c.decoder_heads), "cross": attn(CrossAttention, c.decoder_heads),
         "ffn": ffn(c.decoder_hidden),
     }  # fmt: skip

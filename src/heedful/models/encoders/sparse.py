@@ -42,15 +42,27 @@ from heedful.nn.head import ClassifyHead, NextHead, NoHead, Pooler, PretrainHead
 from heedful.weights.names import Row
 
 
+def layer_windows(windows: tuple[int, ...], layers: int) -> tuple[int, ...]:
+    """One even window for each layer; the last stands for those that are not listed."""
+    if any(window % 2 or window < 2 for window in windows):
+        raise ConfigError(f"windows={windows} should be even: half of each lies on either side")
+    return windows[:layers] + windows[-1:] * (layers - len(windows))
+
+
+def read_windows(hf_config: dict[str, Any], layers: str) -> dict[str, Any]:
+    """The windows, one number or a list, and how many tokens see all, if it is not said by the head."""
+    windows = hf_config["attention_window"]
+    every = (windows,) * hf_config[layers] if isinstance(windows, int) else tuple(windows)
+    first = {"first": hf_config["first_tokens"]} if "first_tokens" in hf_config else {}
+    return {"windows": every} | first
+
+
 class LongformerConfig(RobertaConfig, context=4096):
     windows: tuple[int, ...] = derived(lambda c: (512,) * c.layers)  # of each layer, to both sides together
     first: int = derived(lambda c: int(c.head == "classify"), minimum=0)  # tokens that see all
 
     def check(self) -> None:
-        if any(window % 2 or window < 2 for window in self.windows):
-            raise ConfigError(f"windows={self.windows} should be even: half of each lies on either side")
-        windows = self.windows[: self.layers] + self.windows[-1:] * (self.layers - len(self.windows))
-        object.__setattr__(self, "windows", windows)
+        object.__setattr__(self, "windows", layer_windows(self.windows, self.layers))
 
 
 def longformer(c: LongformerConfig) -> LM:
@@ -67,10 +79,7 @@ def longformer_names(c: LongformerConfig) -> list[Row]:
 
 
 def read_longformer(hf_config: dict[str, Any]) -> dict[str, Any]:
-    windows, layers = hf_config["attention_window"], hf_config["num_hidden_layers"]
-    every = (windows,) * layers if isinstance(windows, int) else tuple(windows)
-    first = {"first": hf_config["first_tokens"]} if "first_tokens" in hf_config else {}
-    return read_offset(hf_config) | {"windows": every} | first
+    return read_offset(hf_config) | read_windows(hf_config, "num_hidden_layers")
 
 
 def write_longformer(c: LongformerConfig) -> dict[str, Any]:

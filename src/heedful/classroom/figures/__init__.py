@@ -17,7 +17,7 @@
     view.features(model, dictionary, texts)         features of a sparse dictionary, tokens in context
     view.feature(model, dictionary, texts, 17)      one of them: tokens, density, logits, nearest features
     view.probes(linear_probes(model, sentences))    what linear probes tell, layer by layer
-    view.steering(model, "I", name, vector, 4)      what a steered value makes likelier and unlikelier
+    view.steering(model, "I", name, vector, 4)      what a steered value makes more or less likely
     view.attribution_graph(attribution_graph(…))    the strongest edges between parts, drawn
     view.attention_flow(model, "The cat sat")       what can flow through attention, next to rollout
     view.tuned_lens(model, "The cat sat", lens)     what each layer would predict, by a trained lens

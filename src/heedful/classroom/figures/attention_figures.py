@@ -60,19 +60,20 @@ def attention(
     head: int | str = 0, scale: str = "linear", hide_first: bool = False, palette: str = "blue",
     words: bool = False, between: str = "", second: int | None = None, only: Sequence[str] = ("*",),
 ) -> Figure:  # fmt: skip
-    """Attention of a model on a text; an encoder-decoder without a target writes its own. A pair of texts,
-    ("How old are you?", "I am six."), is read by an encoder as it was trained to.
+    """Draw the attention of a model on a text.
 
-    `layer` is a name ("blocks.3.attn") or its place, `head` a number, "mean" or "max" over heads: what is
-    drawn first, and by .svg, .png and .csv. `scale` is linear, sqrt or log. `hide_first` leaves the first
-    token out and makes the rows what they were. `words` draws words in place of pieces: weights to a
-    word are summed over its pieces, and weights from a word are their mean. `between` shows one of two texts
-    on the other: "A→A", "A→B", "B→A", "B→B", weights as they are. A model that attends to nothing gives a
-    figure of its states.
+    An encoder reads a pair of texts, such as ("How old are you?", "I am six."), as it was trained to. An
+    encoder-decoder without a target writes its own. A model without attention gives a figure of its states.
 
-    `tokens` and `pattern` draw weights you have: (T, S), (H, T, S), (L, H, T, S) or a list of layers, such as
-    `outputs.attentions`; `keys` names the columns where they are another sequence, `second` is where a second
-    text begins. A live model of `transformers` works with its tokenizer.
+    `layer` is a name ("blocks.3.attn") or a number, and `head` a number, "mean" or "max" over heads. The
+    figure opens on them, and .svg, .png and .csv contain them. `scale` is linear, sqrt or log. `hide_first`
+    leaves out the first token and rescales the rows to sum to 1. `words` draws words instead of pieces:
+    weights to a word are summed over its pieces, and weights from a word are averaged. `between` shows how
+    one of two texts looks at the other ("A→A", "A→B", "B→A" or "B→B") without rescaling.
+
+    `tokens` and `pattern` draw your own weights: (T, S), (H, T, S), (L, H, T, S) or a list of layers, such as
+    `outputs.attentions`. `keys` names the columns if they are another sequence, and `second` is where a
+    second text begins. A model of `transformers` works as well, with its tokenizer.
     """
     given = collect_patterns(model, text, target, tokens, keys, pattern, tokenizer, only, second)
     if not given.patterns:
@@ -103,10 +104,10 @@ def heads(
     keys: Sequence[str] | None = None, pattern: Any = None, tokenizer: Any = None, scale: str = "sqrt",
     palette: str = "blue", only: Sequence[str] = ("*",),
 ) -> Figure:  # fmt: skip
-    """Every head as a small picture, with its scores: entropy in bits, distance, share of the previous and of
-    the first token, induction.
+    """Draw every head as a small picture, with its scores.
 
-    It takes what `attention` takes.
+    The scores are the entropy in bits, the mean distance, the share of the previous and of the first token,
+    and induction. The arguments are those of `attention`.
     """
     given = collect_patterns(model, text, target, tokens, keys, pattern, tokenizer, only)
     if not given.patterns:
@@ -270,10 +271,11 @@ def image_attention(
     model: Model, image: Any, target: Any = None, *, layer: int | str = "mean", head: int | str = "mean",
     name: str = "",
 ) -> Figure:  # fmt: skip
-    """Where in an image the model looks while it writes each token: cross-attention over the patches.
+    """Draw where in an image the model looks while it writes each token.
 
-    `image` is a path, an array of pixels or one of Pillow's. Without a target the model writes its own.
-    `layer` and `head` are numbers, or "mean" over all of them. `name` is what the title calls the model.
+    These are the weights of its cross-attention over the patches. `image` is a path, an array of pixels or an
+    image of Pillow. Without a target, the model writes its own. `layer` and `head` are numbers, or "mean"
+    over all of them. `name` is the name of the model in the title.
     """
     embed = model.embed if isinstance(model, Seq2Seq) else None
     if not isinstance(embed, PatchEmbedding):

@@ -122,9 +122,11 @@ def tree_data(model: Model, candidates: Tree) -> dict[str, Any]:
 
 @figure
 def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any) -> Figure:
-    """Beam search as a tree: steps across, what each weighed down, best first; pruned texts are grey.
+    """Draw a beam search as a tree.
 
-    It takes what `heedful.generate` takes with beams=…: max_tokens, length_penalty, groups and diversity …
+    Each column is a step, and its rows are the candidates of that step, the best first. Pruned texts are
+    grey. The settings are those of `heedful.generate` with beams=…, such as max_tokens, length_penalty,
+    groups and diversity.
     """
     if isinstance(text, Input):  # its ids, or the pixels of its image
         text = text.ids[0] if text.ids.is_floating_point() else text.ids[0].tolist()

@@ -41,10 +41,10 @@ MAX_POSITIONS = 2048  # a map of all pairs has four million cells then
 @figure
 @torch.no_grad()
 def positions(model: Model, length: int = 64) -> Figure:
-    """Sinusoids, learned vectors, rotations, slopes or buckets: those of the model, for `length` positions.
+    """Draw how a model knows positions, for `length` of them.
 
-    A vector for each position is drawn with the cosine between any two; a rotation with what it leaves of a
-    dot product at each distance; a bias by head and distance.
+    Vectors of positions are drawn with the cosine between any two. A rotation is drawn with what it leaves of
+    a dot product at each distance, and a bias by head and distance.
     """
     if not isinstance(model, Model):
         raise InputError(f"positions are a model's; got a {type(model).__name__}")
@@ -114,10 +114,12 @@ def steering(
     model: Model, text: Text, name: str, vector: Tensor | Sequence[float], strength: float = 1.0,
     method: Method = "add", *, value: float | None = None, count: int = 12,
 ) -> Figure:  # fmt: skip
-    """The tokens that a steered value makes likelier and unlikelier after a text, in nats of log p."""
+    """Draw the tokens that a steered value makes more or less likely after a text, in nats of log p."""
     change = logit_change(model, text, steer(model, name, vector, strength, method, value=value))
     panels = []
-    for title, listed in zip(("likelier", "unlikelier"), change.largest_changes(model, count), strict=True):
+    for title, listed in zip(
+        ("more likely", "less likely"), change.largest_changes(model, count), strict=True
+    ):
         names = [visible_text(n) for n in readable(model, [token for token, _ in listed])]
         panels.append(bars(title, [change for _, change in listed], names, axes=("token", "change of log p")))
     caption = caption_of(text, readable(model, change.tokens))
@@ -131,7 +133,7 @@ def steering(
 
 @figure
 def probes(result: ProbeResult) -> Figure:
-    """What linear probes tell of words, layer by layer, next to the control task; of a `ProbeResult`."""
+    """Draw the accuracy of linear probes at each layer, next to the control task, from a `ProbeResult`."""
     layers = range(len(result.names))
     curves = [result.accuracy.mean(1).tolist(), result.control.mean(1).tolist(), result.selectivity.tolist()]
     names = ["the task", "the control task", "selectivity"]
@@ -155,7 +157,7 @@ def features(
     model: Model, dictionary: Dictionary, texts: Texts, features: Sequence[int] | None = None, *,
     count: int = 6, context: int = 6,
 ) -> Figure:  # fmt: skip
-    """The tokens on which features of a sparse dictionary are strongest, in context."""
+    """Draw the tokens on which features of a sparse dictionary are strongest, in context."""
     strongest = feature_examples(model, dictionary, texts, features, count=count, context=context)
     examples = [example for listed in strongest.values() for example in listed]
     panel = example_table(model, examples, [f"feature {e.feature}" for e in examples], "feature")
@@ -180,8 +182,10 @@ def feature(
     model: Model, dictionary: Dictionary, texts: Texts | Activations, feature: int, *, count: int = 10,
     context: int = 6,
 ) -> Figure:  # fmt: skip
-    """One feature of a sparse dictionary: the tokens on which it is strongest, how often it is active, the
-    next tokens that its direction promotes and suppresses, and the features nearest to it.
+    """Draw one feature of a sparse dictionary.
+
+    The figure shows the tokens on which it is strongest, how often it is active, the next tokens that its
+    direction promotes and suppresses, and the nearest features.
     """
     (seen,) = describe_features(model, dictionary, texts, [feature], count=count, context=context)
     places = [f"text {e.text}, token {e.position}" for e in seen.examples]
@@ -210,7 +214,7 @@ def feature(
 
 @figure
 def tuned_lens(model: Model, text: Text, lens: TunedLens, target: Text = None) -> Figure:
-    """What each layer would predict through a tuned lens; how far it and the logit lens are from the last."""
+    """Draw what each layer would predict through a tuned lens, and its distance from the model's prediction."""
     tuned = inspect_lens.tuned_lens(model, text, lens, target)
     plain = logit_lens(model, text, target)
     tokens = [visible_text(name) for name in readable(model, tuned.tokens)]
@@ -231,10 +235,10 @@ def tuned_lens(model: Model, text: Text, lens: TunedLens, target: Text = None) -
 
 @figure
 def patching(*results: PatchingResult) -> Figure:
-    """How much of an answer each patch brings back, 0 nothing, 1 all; several results stand below each other.
+    """Draw how much of an answer each patch restores: 0 is nothing and 1 is all of it.
 
-    For the result of `activation_patching`, `attribution_patching`, `path_patching` or `edge_attribution`
-    gave.
+    It takes one or several results of `activation_patching`, `attribution_patching`, `path_patching` or
+    `edge_attribution`.
     """
     if not results or not all(isinstance(result, PatchingResult) for result in results):
         raise InputError("give results of activation_patching, or of another way to patch")
@@ -253,7 +257,7 @@ def patching(*results: PatchingResult) -> Figure:
 
 @figure
 def logit_attribution(result: LogitAttribution) -> Figure:
-    """What every part, head and token adds to a logit by itself: shares that sum to it."""
+    """Draw what every part, head and token adds to a logit by itself. The shares sum to the logit."""
     names, rows = [str(h) for h in range(max(map(len, result.heads.values()), default=0))], []
     for name, share in zip(result.names, result.values.tolist(), strict=True):
         heads = result.heads.get(name, result.values.new_zeros(0)).tolist()
@@ -278,7 +282,7 @@ def logit_attribution(result: LogitAttribution) -> Figure:
 def head_catalogue(
     model: Model, texts: Texts, *, max_length: int = 128, repeats: int = 16, count: int = 5
 ) -> Figure:
-    """What every head looks at, over many texts: a map of each score, and the heads with the highest ones."""
+    """Draw what every head looks at over many texts: a map of each score, and the heads with the highest."""
     heads = catalogue.catalogue_heads(model, texts, max_length=max_length, repeats=repeats)
     panels: list[Panel] = []
     rows: list[list[float | str]] = []
@@ -303,7 +307,7 @@ def find_heads(
     model: Model, text: Text, from_token: int | str, to_token: int | str, target: Text = None, *,
     count: int = 15,
 ) -> Figure:  # fmt: skip
-    """The heads that look from one token at another, the strongest first."""
+    """Draw the heads that look from one token at another, the strongest first."""
     looks = catalogue.find_heads(model, text, from_token, to_token, target, count=count)
     names = [f"{look.name} head {look.head}" for look in looks]
     panel = bars("weight", [look.weight for look in looks], names, axes=("head", "weight"))
@@ -319,7 +323,7 @@ def find_heads(
 
 @figure
 def attribution_graph(graph: AttributionGraph) -> Figure:
-    """The strongest edges between parts that lead to an answer, from the embedding up to the logits."""
+    """Draw the strongest edges between parts that lead to an answer, from the embedding up to the logits."""
     if not isinstance(graph, AttributionGraph):
         raise InputError("give what heedful.interp.intervene.patching.attribution_graph returned")
     rows, columns = [sender for sender, _, _ in graph.edges], ["receiver", "value"]
@@ -343,7 +347,7 @@ def attribution_graph(graph: AttributionGraph) -> Figure:
 def attention_flow(
     model: Model, text: Text, target: Text = None, *, side: str = "", position: int | str = -1
 ) -> Figure:
-    """How much can flow from each token to a position through all attention layers, next to rollout."""
+    """Draw how much can flow from each token to a position through all attention layers, next to rollout."""
     given = check_pattern(model, text, target)
     flowed = flows.attention_flow(model, given, side=side, position=position)
     names = given.names if len(given.names) == len(flowed) else given.tokens

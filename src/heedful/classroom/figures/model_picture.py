@@ -197,12 +197,12 @@ def model(
     model: Model, text: Text, target: Text = None, *, layer: int | str | None = None, head: int | None = None,
     row: int | str | None = None, beside: Text = None, name: str = "",
 ) -> Figure:  # fmt: skip
-    """One text on its way through a model: tokens, vectors and positions, each layer, one head, the answer.
+    """Draw one text on its way through a model: tokens, vectors, layers, one head and the prediction.
 
-    `layer` and `head` are unfolded. `row` is the token whose path is shown, by its name or position; if the
-    model looks at a source, it is a written word. By default the figure shows the strongest look at another
-    word (see picture_choice.py). A second text, `beside`, can be shown in its place, such as one with another
-    last word. `name` is the name of the model in the title.
+    The figure opens `layer` and `head`. `row` is the token whose path it shows, by its name or position. If
+    the model looks at a source, this is a word that it writes. By default, the figure chooses the place where
+    a word looks most at another word (see picture_choice.py). `beside` is a second text that can be shown
+    instead, such as one with another last word. `name` is the name of the model in the title.
     """
     picture = model_picture(model, text, target, layer=layer, head=head, row=row)
     pictures = [picture]

@@ -33,7 +33,7 @@ from heedful.word2vec.vectors import Word2Vec
 
 @figure
 def steps(subject: Any, text: Text = None, target: Text = None, **options: Any) -> Figure:
-    """The worked arithmetic as a figure: takes what `heedful.explain` takes.
+    """Draw worked arithmetic. The arguments are those of `heedful.explain`.
 
     steps(model, "The cat sat", part="blocks.1.attn", head=2, token="cat"); steps("cat-sat").
     """
@@ -59,7 +59,7 @@ def _rows(derivation: Derivation) -> Iterator[tuple[str, ...]]:
 
 @figure
 def surprisal(model: Model, text: Text, target: Text = None) -> Figure:
-    """How surprised the model is by each token it reads, −log₂ p in bits; a bar for each one predicted."""
+    """Draw how surprised the model is by each token, −log₂ p in bits."""
     surprise = lens.surprisal(model, text, target)
     names = readable(model, surprise.tokens)
     predicted = [i for i, bits in enumerate(surprise.bits) if bits is not None]
@@ -78,10 +78,11 @@ def next_token(
     temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None,
     min_p: float | None = None, seed: int = 0, count: int = 20,
 ) -> Figure:  # fmt: skip
-    """From logits to the token: after temperature, top-k, top-p and min-p, and the one `seed` draws.
+    """Draw how logits become a token: with temperature, top-k, top-p, min-p and the draw of `seed`.
 
-    The rules and the random number are those of `heedful.generate`. For an encoder it is the word at
-    `position`, by default the first masked one; of an encoder-decoder without a target the first word.
+    The rules and the random number are those of `heedful.generate`. For an encoder, this is the word at
+    `position`, by default the first masked one. For an encoder-decoder without a target, it is the first
+    word.
     """
     settings = GenerationSettings(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     word_head(model)
@@ -132,12 +133,14 @@ def embeddings(
     table: str = "tokens", count: int = 300, neighbours: int = 10, select: str | None = None,
     method: str = "pca", perplexity: float = 30.0, seed: int = 0,
 ) -> Figure:  # fmt: skip
-    """A map of vectors by their first two principal components, and the nearest of each in the full space.
+    """Draw a map of vectors by their first two principal components, with the nearest words in the full
+    space.
 
     `subject` is a model (its `table` of tokens, or "target"), a `Word2Vec`, or vectors (V, D) with their
-    `names`. Without `words` the first `count` whole words of the vocabulary are drawn. Nearness is the cosine
-    among all V vectors, never what the map shows. `method` "tsne" (scikit-learn) or "umap" (umap-learn) draws
-    another map: `perplexity` is about how many neighbours count, and they begin as `seed` says.
+    `names`. Without `words`, the figure shows the first `count` whole words of the vocabulary. Neighbours are
+    found by the cosine among all V vectors, not by the map. `method` "tsne" (scikit-learn) or "umap"
+    (umap-learn) draws another map. `perplexity` is roughly the number of neighbours that count, and `seed`
+    sets where the points start.
     """
     vectors, vocabulary, label = _vectors(subject, names, table)
     if words is None:
@@ -201,7 +204,7 @@ def _row(subject: Any, rows: Mapping[Any, int], word: str | int, count: int) -> 
 
 @figure
 def training(run: str | Path | Sequence[str | Path], metric: str = "loss") -> Figure:
-    """The curves of one run folder, or of several drawn together: training and validation."""
+    """Draw the training and validation curves of one run folder, or of several together."""
     from heedful.train.recipes.folder import read_curves
 
     runs = [Path(r) for r in ([run] if isinstance(run, str | Path) else run)]
@@ -223,7 +226,7 @@ def matrix(
     values: Any, rows: Sequence[Any] | None = None, columns: Sequence[Any] | None = None, *, title: str = "",
     axes: Axes = ("", ""),
 ) -> Figure:  # fmt: skip
-    """A heat map of any numbers (R, C); NaN is hatched. `axes` say what rows and columns are."""
+    """Draw a heat map of any numbers (R, C). NaN is hatched. `axes` are the names of rows and columns."""
     numbers = torch.as_tensor(values).detach().float().cpu()
     if numbers.dim() != 2:
         raise InputError(
@@ -235,7 +238,7 @@ def matrix(
 
 @figure
 def lines(values: Any, x: Sequence[float] | None = None, *, title: str = "", axes: Axes = ("", "")) -> Figure:
-    """A line over x, or one for each name of a mapping; `axes` are the titles of y and x."""
+    """Draw a line over x, or one line for each name of a mapping. `axes` are the titles of y and x."""
     curves = values if isinstance(values, Mapping) else {"": values}
     numbers = torch.stack([torch.as_tensor(curve).detach().float().cpu() for curve in curves.values()])
     drawn = panels.lines("", numbers, list(curves), x, axes=axes)

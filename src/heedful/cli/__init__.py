@@ -65,7 +65,7 @@ COMMANDS = {
     "translate": Command("tasks", "Translate English to German or French.", "Tasks"),
     "summarize": Command("tasks", "Summarize a text.", "Tasks"),
     "read": Command("tasks", "Read the text in images.", "Tasks"),
-    "fill": Command("tasks", "Fill in the word behind [MASK].", "Tasks"),
+    "fill": Command("tasks", "Fill in masked words.", "Tasks"),
     "embed": Command("similar", "Turn sentences into vectors.", "Tasks"),
     "similar": Command("similar", "Find the sentences nearest in meaning.", "Tasks"),
     "index": Command("similar", "Index files, to search them by meaning.", "Tasks"),

@@ -274,7 +274,7 @@ def complete_command(
     ] = None,
     top_k: Annotated[int | None, Option("Sample from the K most likely tokens.", minimum=1)] = None,
     top_p: Annotated[
-        float | None, Option("Sample from the most likely tokens that hold this probability.")
+        float | None, Option("Sample from the most likely tokens that together have this probability.")
     ] = None,
     n: Annotated[int, Option("Generate N continuations.", minimum=1)] = 1,
     seed: Annotated[int | None, Option("Draw with this seed; the same one gives the same text.")] = None,

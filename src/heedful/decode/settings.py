@@ -40,7 +40,7 @@ class GenerationSettings:
     top_k: Annotated[int | None, Option("Sample from the K most likely tokens.", minimum=1)] = None
     top_p: Annotated[
         float | None,
-        Option("Sample from the most likely tokens that hold this probability.", above=0, maximum=1),
+        Option("Sample from the most likely tokens that together have this probability.", above=0, maximum=1),
     ] = None
     min_p: Annotated[
         float | None,
@@ -48,7 +48,9 @@ class GenerationSettings:
     ] = None
     typical: Annotated[
         float | None,
-        Option("Sample from the most typical tokens that hold this probability.", above=0, maximum=1),
+        Option(
+            "Sample from the most typical tokens that together have this probability.", above=0, maximum=1
+        ),
     ] = None
     repetition: Annotated[float, Option("Divide the logits of tokens that occurred by this.", above=0)] = 1.0
     presence: Annotated[float, Option("Subtract this once from the logits of tokens that were written.")] = (
@@ -67,7 +69,7 @@ class GenerationSettings:
     ] = ()
     eos: Annotated[
         int | Sequence[int] | None,
-        Option("Stop after these tokens: by default the model's own, with () never."),
+        Option("Stop after these tokens; the default is the model's own, and () never stops."),
     ] = None
     seed: Annotated[int | None, Option("Draw with this seed; the same one gives the same text.")] = None
     logprobs: Annotated[
@@ -101,7 +103,11 @@ class GenerationSettings:
     coverage: Annotated[float, Option("Weight of attending to every token of the source.", minimum=0)] = 0.0
     contrastive: Annotated[
         float | None,
-        Option("Search for a text that does not repeat itself: 0 likely, 1 unlike.", minimum=0, maximum=1),
+        Option(
+            "Search for a text that does not repeat itself; 0 prefers likely tokens, 1 new ones.",
+            minimum=0,
+            maximum=1,
+        ),
     ] = None
 
     def __post_init__(self) -> None:

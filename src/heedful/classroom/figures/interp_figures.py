@@ -214,7 +214,7 @@ def feature(
 
 @figure
 def tuned_lens(model: Model, text: Text, lens: TunedLens, target: Text = None) -> Figure:
-    """Draw what each layer would predict through a tuned lens, and its distance from the model's prediction."""
+    """Draw what each layer would predict through a tuned lens, and its distance from the last layer."""
     tuned = inspect_lens.tuned_lens(model, text, lens, target)
     plain = logit_lens(model, text, target)
     tokens = [visible_text(name) for name in readable(model, tuned.tokens)]

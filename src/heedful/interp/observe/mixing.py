@@ -189,12 +189,11 @@ def state_note(model: Model) -> str:
     kinds = {row["by"] for row in rows}
     matrix = [by for by in ("linear attention", "gated linear attention") if by in kinds]
     if matrix:
-        reason = (
-            f"carries one matrix per head from token to token ({matrix[0]}), which this page does not show"
-        )
+        reason = f"carries one matrix per head from token to token ({matrix[0]}), which is not shown here"
         return f"{name} {reason}. The Attention page shows its effect as weights."
     if kinds == {"convolution"}:
-        return f"{name} carries no state: a layer sees {rows[0]['window']} tokens. Below are its layers and neurons."
+        seen = rows[0]["window"]
+        return f"{name} carries no state: a layer sees {seen} tokens. Below are its layers and neurons."
     reason = "carries no state from token to token, because attention reads the other tokens directly"
     return f"{name} {reason}. Below are its layers and neurons."
 

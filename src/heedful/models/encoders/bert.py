@@ -97,7 +97,10 @@ def bert_encoder(
 
 
 def mlm_head(c: Any) -> MLMHead:
-    return MLMHead(c.dim, c.vocab, activation(c.act), eps=c.norm_eps, tied=c.tied, spare=not c.tied)
+    return MLMHead(
+        c.dim, c.vocab, activation(c.act), table_dim=vars(c).get("table_dim"), eps=c.norm_eps, tied=c.tied,
+        spare=not c.tied,
+    )  # fmt: skip
 
 
 def word_head(c: BertConfig) -> DecoderMLMHead:

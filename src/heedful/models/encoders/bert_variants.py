@@ -34,6 +34,7 @@ from heedful.models.encoders.bert import (
     backbone_names,
     bert_encoder,
     infer_bert,
+    mlm_head,
     out_names,
     qkv_names,
     roberta_head,
@@ -43,7 +44,6 @@ from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.nn.ffn import activation
 from heedful.nn.head import (
     DetectHead,
-    Head,
     MLMHead,
     NextHead,
     Pooler,
@@ -68,24 +68,17 @@ class AlbertConfig(PlainConfig, vocab=30000, act="gelu_new", norm_eps=1e-12, dro
             raise ConfigError(f"groups={self.groups} of inner={self.inner} cannot make layers={self.layers}")
 
 
-def albert_head(c: AlbertConfig) -> Head:
+def albert(c: AlbertConfig) -> LM:
     pool = lambda: Pooler(c.dim)
-    act, tied = activation(c.act), c.tied
-    mlm = lambda: MLMHead(
-        c.dim, c.vocab, act, table_dim=c.table_dim, eps=c.norm_eps, tied=tied, spare=not tied
-    )  # fmt: skip
-    return choose_head(
+    head = choose_head(
         c.head,
-        pretrain=lambda: PretrainHead(mlm(), NextHead(pool(), c.dim)),
-        mlm=mlm,
+        pretrain=lambda: PretrainHead(mlm_head(c), NextHead(pool(), c.dim)),
+        mlm=lambda: mlm_head(c),
         **encoder_heads(c.dim, c.labels, pool, c.dropout),
     )
-
-
-def albert(c: AlbertConfig) -> LM:
     # Layer i belongs to group i·groups/layers; a layer is all blocks of its group in turn.
     depth = [i * c.groups // c.layers * c.inner + j for i in range(c.layers) for j in range(c.inner)]
-    return bert_encoder(c, albert_head(c), project=nn.Linear(c.table_dim, c.dim), depth=depth)
+    return bert_encoder(c, head, project=nn.Linear(c.table_dim, c.dim), depth=depth)
 
 
 def albert_names(c: AlbertConfig) -> list[Row]:

@@ -15,13 +15,13 @@ from torch import nn
 from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, derived, from_zero
-from heedful.models.encoders.bert import KEYS, backbone_names, bert_encoder, out_names
+from heedful.models.encoders.bert import KEYS, backbone_names, bert_encoder, mlm_head, out_names
 from heedful.models.family import PlainConfig, declare, published_heads
 from heedful.nn.attention.disentangled import TERMS, ConvBlock, DisentangledAttention, Distances, Neighbours
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import Head, MLMHead, Pooler, choose_head, encoder_heads
+from heedful.nn.head import Head, Pooler, choose_head, encoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
 from heedful.weights.names import Row
@@ -71,13 +71,9 @@ def deberta_embedding(c: DebertaConfig) -> Embedding:
 
 
 def deberta_head(c: DebertaConfig) -> Head:
-    mlm = dict(table_dim=c.table_dim, eps=c.norm_eps, tied=c.tied, spare=not c.tied)
     pool = lambda: Pooler(c.dim, activation(c.pool_act))
-    return choose_head(
-        c.head,
-        mlm=lambda: MLMHead(c.dim, c.vocab, activation(c.act), **mlm),  # type: ignore[arg-type]
-        **encoder_heads(c.dim, c.labels, pool, c.dropout),
-    )
+    heads = encoder_heads(c.dim, c.labels, pool, c.dropout)
+    return choose_head(c.head, mlm=lambda: mlm_head(c), **heads)
 
 
 def deberta(c: DebertaConfig) -> LM:

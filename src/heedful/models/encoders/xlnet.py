@@ -12,8 +12,6 @@ From Transformer-XL to XLNet:  both sides seen   words predicted in a drawn orde
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from heedful.models.base import Model
 from heedful.models.family import PlainConfig, declare
 from heedful.models.permuted import PermutedLM
@@ -27,7 +25,6 @@ from heedful.weights.names import Row
 from heedful.weights.ops import HeadsLast, Reshape
 
 
-@dataclass(frozen=True, kw_only=True)
 class XLNetConfig(PlainConfig, vocab=32000, dim=1024, layers=24, heads=16, norm_eps=1e-12, head="mlm"):
     """The sizes of the large model."""
 

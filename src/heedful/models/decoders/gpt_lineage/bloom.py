@@ -8,17 +8,18 @@ A BLOOM may also begin every sum with what the part reads (`apply_residual_conne
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
 
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config
-from heedful.models.decoders.shared import decoder_head
+from heedful.models.decoders.gpt_lineage.gpt import gpt_decoder
 from heedful.models.family import declare, published_heads
 from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
 from heedful.nn.attention.multi_head import Attention
-from heedful.nn.block import Block, NormedResidualBlock, Stack
+from heedful.nn.block import Block, NormedResidualBlock
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, gelu_tanh
 from heedful.nn.norm import LayerNorm
@@ -46,21 +47,18 @@ class MPTConfig(ALiBiConfig, vocab=50432, dim=4096, layers=32, heads=32):
 
 def bloom(c: BloomConfig) -> LM:
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
-    attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
-    kind = NormedResidualBlock if c.normed_residual else Block
-    block = lambda: kind(norm, dropout=c.dropout, attn=attn(), ffn=MLP(c.dim, 4 * c.dim, gelu_tanh))
-    head = decoder_head(c, dropout=c.dropout)
-    blocks = Stack([block() for _ in range(c.layers)], norm(), bias=ALiBi(c.heads))
-    return LM(Embedding(c.vocab, c.dim, norm=norm()), blocks, head)
+    block = partial(NormedResidualBlock if c.normed_residual else Block, dropout=c.dropout)
+    ffn = lambda: MLP(c.dim, 4 * c.dim, gelu_tanh)
+    embed = Embedding(c.vocab, c.dim, norm=norm())
+    return gpt_decoder(c, ffn=ffn, norm=norm, block=block, embed=embed, score_bias=ALiBi(c.heads))
 
 
 def mpt(c: MPTConfig) -> LM:
     norm = lambda: LayerNorm(c.dim, c.norm_eps, bias=False)
-    attn = lambda: Attention(c.dim, c.heads, scale=c.score_scale, clip=c.clip, dropout=c.dropout)
+    attn = lambda i: Attention(c.dim, c.heads, scale=c.score_scale, clip=c.clip, dropout=c.dropout)
     ffn = lambda: MLP(c.dim, 4 * c.dim, F.gelu, bias=False)
-    blocks = [Block(norm, "pre", c.dropout, attn=attn(), ffn=ffn()) for _ in range(c.layers)]
-    stack = Stack(blocks, norm(), bias=ALiBi(c.heads))
-    return LM(Embedding(c.vocab, c.dim), stack, decoder_head(c, dropout=c.dropout))
+    embed = Embedding(c.vocab, c.dim)
+    return gpt_decoder(c, attn=attn, ffn=ffn, norm=norm, embed=embed, score_bias=ALiBi(c.heads))
 
 
 MPT_NAMES: list[Row] = [

@@ -18,6 +18,7 @@ OPT 350m:  norms after each part instead of before   token vectors narrower than
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -29,6 +30,7 @@ from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
 from heedful.nn.attention.multi_head import Attention, head_size
 from heedful.nn.block import Block, Stack
+from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.norm import LayerNorm
@@ -54,16 +56,32 @@ def gpt_embedding(c: GPTConfig) -> Embedding:
     return Embedding(c.vocab, c.dim, position=Learned(c.context, c.dim), dropout=c.dropout)
 
 
-def gpt_attention(c: GPTConfig, **more: Any) -> Attention:
+def gpt_attention(c: Any, **more: Any) -> Attention:
     return Attention(c.dim, c.heads, **{"bias": True, "dropout": c.dropout} | more)
 
 
-def gpt_mlp(c: GPTConfig) -> MLP:
+def gpt_mlp(c: Any) -> MLP:
     return MLP(c.dim, c.hidden, activation(c.act))
 
 
-def gpt_norm(c: GPTConfig) -> Callable[[], nn.Module]:
-    return lambda: LayerNorm(c.dim, c.norm_eps)
+def gpt_decoder(
+    c: Any, *, attn: Callable[[int], Part] | None = None, ffn: Callable[[], Part] | None = None,
+    norm: Callable[[], nn.Module] | None = None, block: Callable[..., Part] | None = None,
+    embed: Embedding | None = None, score_bias: nn.Module | None = None, **words: Any,
+) -> LM:  # fmt: skip
+    """Build a decoder with GPT-2's parts, or with those in which a descendant differs.
+
+    `attn(i)` and `ffn()` make the parts of layer i, `norm()` makes a norm, and `block(norm, attn=…, ffn=…)`
+    puts them together. `score_bias` is added to the scores of all layers. `words` are options of the head
+    that predicts words.
+    """
+    norm = norm or (lambda: LayerNorm(c.dim, c.norm_eps))
+    attn = attn or (lambda i: gpt_attention(c))
+    ffn = ffn or (lambda: gpt_mlp(c))
+    block = block or partial(Block, dropout=c.dropout)
+    blocks = [block(norm, attn=attn(i), ffn=ffn()) for i in range(c.layers)]
+    stack = Stack(blocks, norm(), bias=score_bias)
+    return LM(embed or gpt_embedding(c), stack, decoder_head(c, dropout=c.dropout, **words))
 
 
 # GPT's name → ours: what it calls gelu is the approximation by tanh that others call gelu_new.
@@ -77,7 +95,8 @@ def gpt(c: GPTConfig) -> LM:
         )
     if c.hidden != 4 * c.dim:
         raise ConfigError(f"hidden={c.hidden} is fixed in a gpt, 4 dim = {4 * c.dim}", hint="build a gpt2")
-    block = lambda: Block(gpt_norm(c), "post", c.dropout, attn=gpt_attention(c), ffn=gpt_mlp(c))
+    norm = lambda: LayerNorm(c.dim, c.norm_eps)
+    block = lambda: Block(norm, "post", c.dropout, attn=gpt_attention(c), ffn=gpt_mlp(c))
     return LM(gpt_embedding(c), Stack([block() for _ in range(c.layers)]), decoder_head(c, dropout=c.dropout))
 
 
@@ -85,9 +104,7 @@ def gpt2(c: GPT2Config, attn: Callable[[int], Attention] | None = None) -> LM:
     """GPT-2, or a descendant whose layer i has the attention `attn(i)`."""
     scale = head_size(c.dim, c.heads) ** -0.5 if c.scaled else 1.0
     attn = attn or (lambda i: gpt_attention(c, scale=scale / (i + 1 if c.scaled_by_layer else 1)))
-    block = lambda i: Block(gpt_norm(c), "pre", c.dropout, attn=attn(i), ffn=gpt_mlp(c))
-    blocks = Stack([block(i) for i in range(c.layers)], gpt_norm(c)())
-    return LM(gpt_embedding(c), blocks, decoder_head(c, dropout=c.dropout))
+    return gpt_decoder(c, attn=attn)
 
 
 def gpt3(c: GPT3Config) -> LM:

@@ -16,10 +16,8 @@ from __future__ import annotations
 from typing import Any
 
 from heedful.models.base import LM, Config, derived
-from heedful.models.decoders.shared import decoder_head
+from heedful.models.decoders.gpt_lineage.gpt import gpt_decoder
 from heedful.models.family import declare, descend, published_heads, published_keys
-from heedful.nn.attention.multi_head import Attention
-from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.norm import LayerNorm
@@ -53,14 +51,11 @@ def scaled_decoder(
     c: Any, position: Learned | Sinusoidal, *, act: str, scale: bool = True, eps: float = 1e-5, **words: Any
 ) -> LM:
     """GPT-2 with other positions, whose embeddings are multiplied by √D."""
-    norm = lambda: LayerNorm(c.dim, eps)
-    attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
     ffn = lambda: MLP(c.dim, c.hidden, activation(act))
-    blocks = [Block(norm, "pre", c.dropout, attn=attn(), ffn=ffn()) for _ in range(c.layers)]
     embed = Embedding(
         c.vocab, c.dim, position=position, scale=c.dim**0.5 if scale else 1.0, dropout=c.dropout
     )
-    return LM(embed, Stack(blocks, norm()), decoder_head(c, dropout=c.dropout, **words))
+    return gpt_decoder(c, ffn=ffn, norm=lambda: LayerNorm(c.dim, eps), embed=embed, **words)
 
 
 def xglm(c: XGLMConfig) -> LM:

@@ -25,11 +25,13 @@ From GPT-3 to Falcon:  one key and value head for all, in the larger models for 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from heedful.core.checks import check_divides
 from heedful.core.errors import ConfigError
 from heedful.models.base import LM, Config, derived
+from heedful.models.decoders.gpt_lineage.gpt import gpt_decoder
 from heedful.models.decoders.shared import check_rope_dim, decoder_head
 from heedful.models.family import PlainConfig, declare, descend, published_heads
 from heedful.models.gguf_config import FUSED_QKV, QKV, ROWS
@@ -97,14 +99,9 @@ class CodeGenConfig(GPTJConfig, vocab=51200, dim=1024, layers=20, rope_dim=32):
 
 
 def gptj(c: GPTJConfig) -> LM:
-    rotary = Rotary(c.rope_dim)
-    norm = lambda: LayerNorm(c.dim, c.norm_eps)
-    attn = lambda: Attention(c.dim, c.heads, rotary=rotary, dropout=c.dropout)
-    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act))
-    block = lambda: ParallelBlock(norm, c.dropout, attn=attn(), ffn=ffn())
-    head = decoder_head(c, bias=True)
-    embed = Embedding(c.vocab, c.dim, dropout=c.dropout)
-    return LM(embed, Stack([block() for _ in range(c.layers)], norm()), head)
+    rotary, embed = Rotary(c.rope_dim), Embedding(c.vocab, c.dim, dropout=c.dropout)
+    attn = lambda i: Attention(c.dim, c.heads, rotary=rotary, dropout=c.dropout)
+    return gpt_decoder(c, attn=attn, block=partial(ParallelBlock, dropout=c.dropout), embed=embed, bias=True)
 
 
 def gptj_names(c: GPTJConfig) -> list[Row]:
@@ -174,17 +171,10 @@ class NeoXConfig(PlainConfig, vocab=50432, dim=6144, layers=44, heads=64, dropou
 
 def neox(c: NeoXConfig) -> LM:
     rotary = Rotary(c.rope_dim, c.rope_base, c.rope_scaling)
-    norm = lambda: LayerNorm(c.dim, c.norm_eps)
-    attn = lambda: Attention(c.dim, c.heads, bias=c.bias, rotary=rotary, dropout=c.dropout)
-    parts = lambda: {"attn": attn(), "ffn": MLP(c.dim, c.hidden, activation(c.act))}
-    block = lambda: (
-        ParallelBlock(norm, c.dropout, separate=True, **parts())
-        if c.parallel
-        else Block(norm, "pre", c.dropout, **parts())
-    )
-    head = decoder_head(c, dropout=c.dropout)
+    attn = lambda i: Attention(c.dim, c.heads, bias=c.bias, rotary=rotary, dropout=c.dropout)
+    block = partial(ParallelBlock, separate=True) if c.parallel else Block
     embed = Embedding(c.vocab, c.dim, dropout=c.dropout)
-    return LM(embed, Stack([block() for _ in range(c.layers)], norm()), head)
+    return gpt_decoder(c, attn=attn, block=partial(block, dropout=c.dropout), embed=embed)
 
 
 def neox_names(c: NeoXConfig) -> list[Row]:
@@ -262,17 +252,13 @@ class FalconConfig(PlainConfig, vocab=65024, dim=4544, layers=32, heads=71, drop
 def falcon(c: FalconConfig) -> LM:
     size = head_size(c.dim, c.heads)
     rotary = None if c.alibi else Rotary(size, c.rope_base, c.rope_scaling)
-    norm = lambda: LayerNorm(c.dim, c.norm_eps)
-    attn = lambda: Attention(c.dim, c.heads, c.kv_heads, bias=c.bias, rotary=rotary, dropout=c.dropout)
-    parts = lambda: {"attn": attn(), "ffn": MLP(c.dim, c.hidden, activation(c.act), bias=c.bias)}
-    block = lambda: (
-        ParallelBlock(norm, c.dropout, separate=c.norms == 2, **parts())
-        if c.parallel
-        else Block(norm, "pre", c.dropout, **parts())
-    )
-    head = decoder_head(c, dropout=c.dropout)
-    bias = RoundedALiBi(c.heads, size) if c.alibi else None
-    return LM(Embedding(c.vocab, c.dim), Stack([block() for _ in range(c.layers)], norm(), bias=bias), head)
+    attn = lambda i: Attention(c.dim, c.heads, c.kv_heads, bias=c.bias, rotary=rotary, dropout=c.dropout)
+    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act), bias=c.bias)
+    block = partial(ParallelBlock, separate=c.norms == 2) if c.parallel else Block
+    return gpt_decoder(
+        c, attn=attn, ffn=ffn, block=partial(block, dropout=c.dropout), embed=Embedding(c.vocab, c.dim),
+        score_bias=RoundedALiBi(c.heads, size) if c.alibi else None,
+    )  # fmt: skip
 
 
 def falcon_names(c: FalconConfig) -> list[Row]:

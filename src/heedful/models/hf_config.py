@@ -267,7 +267,7 @@ def write_rope(base: float, scaling: Scaling | None) -> dict[str, Any]:
 
 
 def read_absent(family: Family, hf_config: dict[str, Any]) -> dict[str, Any]:
-    """What the keys mean that a config leaves out. A stated `rope_scaling` leaves only the base to be meant."""
+    """What keys mean that a config leaves out. A stated `rope_scaling` leaves only the base to be meant."""
     absent = dict(family.absent)
     if "rope_parameters" in absent and hf_config.get("rope_scaling"):
         absent["rope_theta"] = absent.pop("rope_parameters").get("rope_theta")

@@ -13,7 +13,7 @@ from heedful.core.errors import HeedfulError
 from tests.fuzz.bounds import SECONDS, bounded
 from tests.fuzz.targets import TARGETS
 
-CORE, LONG = 300, 5000
+CORE, LONG = 200, 5000
 
 
 def fuzz(name: str, folder: Path, count: int) -> Counter[str]:

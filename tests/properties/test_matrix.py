@@ -113,7 +113,7 @@ def falls(found: list[float]) -> bool:
     return all(map(math.isfinite, found)) and found[-1] < found[0]
 
 
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize("family", by_parts(ALL))
 def test_bfloat16_products_let_a_loss_fall(family: str, files: Files) -> None:
     found = losses(learner(family), files, dtype="bfloat16")
     assert falls(found), found
@@ -184,7 +184,7 @@ def test_a_folder_in_fewer_bits_gives_the_same_logits(
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("family", by_parts(ALL))
+@pytest.mark.parametrize("family", by_kinds(ALL))
 def test_every_mode_writes_alike_in_fewer_bits(family: str, dtype: torch.dtype) -> None:
     model = tiny(family, dtype)
     report = check(model, tokens=6, fast=None if family in ENCODERS else heedful.fast(model))
@@ -201,7 +201,7 @@ def test_beams_search_in_fewer_bits(family: str, dtype: torch.dtype) -> None:
     assert [len(text) for text in found] == [5, 5]
 
 
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize("family", by_parts(ALL))
 @torch.no_grad()
 def test_adapters_come_back_from_a_folder_of_their_own_beside_the_weights_and_merged(
     family: str, tmp_path: Path

@@ -98,9 +98,7 @@ def by_kinds(families: Iterable[str]) -> list[Any]:
 
 def loops(family: str) -> bool:
     """Whether a part walks over time in Python, which a compiler would unroll."""
-    return any(
-        type(m).__module__.endswith(("nn.recurrent", "nn.additive")) for m in outline(family).modules()
-    )
+    return any(type(m).__module__.endswith("nn.recurrent") for m in outline(family).modules())
 
 
 TRANSFORMERS = [f for f in ALL if not loops(f)]

@@ -523,3 +523,9 @@ def test_every_kind_of_table_and_a_dotted_field_teach_the_same(tmp_path: Path) -
         )
         read.append(read_and_split(request, ProgressReporter()).train.items)
     assert read[0] == read[1] == read[2] == read[3] != []
+
+
+def test_a_single_row_is_called_a_row(tmp_path: Path) -> None:
+    file = toy.table(tmp_path / "few.csv", ("text", "number"), [("a b", 1), ("c d", 2), ("e f", 3)])
+    asked = FinetuneRequest("x", str(file), task="regress", text="text", label="number")
+    assert read_and_split(asked, ProgressReporter()).split_method.startswith("1 row held out")

@@ -77,14 +77,14 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
         method = f"{method} (seed {request.seed})"
         if source.kind != "text":
             train, valid, repeated = keep_repeated_together(task, train, valid)
-            method = f"{len(valid):,} {task.unit} held out, {method}{repeated}"
+            method = f"{count_units(task, len(valid))} held out, {method}{repeated}"
     else:
         other = open_file(request.valid)
         infer_file_task(other, tasks, task.command)
         train, valid = examples, read(other, examples)
         same = repeated_examples(task, train, valid) if source.kind != "text" else set()
         shared = [f"{len(same):,} of them are in the training file too"] if same else []
-        method = "; ".join([f"{len(valid):,} {task.unit} of {request.valid}", *shared, *valid.notes])
+        method = "; ".join([f"{count_units(task, len(valid))} of {request.valid}", *shared, *valid.notes])
     task.check_examples(train, valid)
     facts, unused = task.facts(examples), list_unused(source, examples.columns)
     for line in describe_file(task, source, examples, facts, unused):
@@ -95,6 +95,11 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
     file |= {"columns": list(source.columns), "read_as": examples.columns, "unused_columns": unused}
     file |= {"left_out": list(examples.notes)} | facts | ({"label_notes": list(notes)} if notes else {})
     return SplitExamples(task, examples, train, valid, file, method)
+
+
+def count_units(task: type[TrainableTask], count: int) -> str:
+    """1 row, 2 rows"""
+    return f"{count:,} {task.unit.removesuffix('s') if count == 1 else task.unit}"
 
 
 def keep_repeated_together(
@@ -129,7 +134,7 @@ def describe_file(
     unused: Sequence[str],
 ) -> list[str]:  # fmt: skip
     """Return what was found in a file, line by line."""
-    what = "plain text" if source.kind == "text" else f"{len(examples):,} {task.unit}"
+    what = "plain text" if source.kind == "text" else count_units(task, len(examples))
     lines = [f"file: {source.path}, {what}; task: {task.command}"]
     if source.columns:
         read = ", ".join(f"{role} = {name!r}" for role, name in examples.columns.items())

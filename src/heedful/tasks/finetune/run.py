@@ -39,7 +39,7 @@ from heedful.models import all_families, presets
 from heedful.models.base import Model
 from heedful.nn.adapt import adapted_modules
 from heedful.tasks.examples import Examples, limit_characters
-from heedful.tasks.finetune.data import SplitExamples, read_and_split
+from heedful.tasks.finetune.data import SplitExamples, count_units, read_and_split
 from heedful.tasks.finetune.outlook import TrainingSetup, describe_base, predict_duration, score_quietly
 from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.tasks.finetune.result import (
@@ -144,7 +144,7 @@ def finetune_weights(
     remove_checkpoints(out)
     interval = scores.get(f"{task.metric}_95")
     if interval and len(split.valid) < MIN_CHOOSING_ROWS:
-        few = f"the score is of {len(split.valid):,} {task.unit} only"
+        few = f"the score is of {count_units(split.task, len(split.valid))} only"
         low, high = (f"{end:.4g}" for end in interval)
         reporter.report(f"note: {few}: on others {task.metric} may be anywhere between {low} and {high}")
     if training.interrupted:

@@ -11,6 +11,7 @@ import weakref
 from queue import SimpleQueue
 from typing import Any
 
+from heedful.kernels.cpu import rows as R
 from heedful.kernels.cpu.block_tensor import STRIPE
 from heedful.kernels.cpu.numba_intrinsics import (
     Array,
@@ -23,36 +24,7 @@ from heedful.kernels.cpu.numba_intrinsics import (
     pause,
     sched_yield,
 )  # fmt: skip
-from heedful.kernels.cpu.rows import (
-    ASKED,
-    ATTEND,
-    CHUNKS,
-    EMBED,
-    FIRST,
-    HEAD,
-    HEADS,
-    JOINED,
-    LAYER,
-    LINEAR,
-    NORM,
-    OP,
-    OUT,
-    PAST,
-    ROUND,
-    ROWS,
-    TOKEN,
-    Caches,
-    Code,
-    Now,
-    Reals,
-    Rows,
-    attend_head,
-    embed_row,
-    linear_rows,
-    norm_row,
-    rotate_and_cache,
-    round_row,
-)  # fmt: skip
+from heedful.kernels.cpu.rows import Caches, Code, Now, Reals, Rows
 
 TICKET, DONE, PRESENT = 0, 16, 32  # of the words threads share: a cache line each
 SHARED = 48  # how many there are
@@ -65,11 +37,11 @@ BEGIN = 1 << 31  # a chunk that no instruction has: nothing to do yet
 @compile_inline
 def chunk_count(line: Code, now: Now) -> Int:
     """How many pieces an instruction has: of weights, of heads and rows, or rows."""
-    op, rows = line[OP], now[ASKED] if line[HEAD] and line[OP] == ROUND else now[ROWS]
-    if op == LINEAR:
-        return line[CHUNKS]
-    if op == ATTEND:
-        return line[CHUNKS] * rows
+    op, rows = line[R.OP], now[R.ASKED] if line[R.HEAD] and line[R.OP] == R.ROUND else now[R.ROWS]
+    if op == R.LINEAR:
+        return line[R.CHUNKS]
+    if op == R.ATTEND:
+        return line[R.CHUNKS] * rows
     return rows
 
 
@@ -86,26 +58,26 @@ def spin(spins: Int) -> Int:
 @compile_cached
 def run_chunk(code: Code, reals: Reals, n: Int, now: Now, rows: Rows, caches: Caches, c: Int) -> None:
     """One of the pieces that threads share."""
-    line, op = code[n], code[n, OP]
-    if op == LINEAR:  # some rows of a product and of those joined to it
-        for i in range(n, n + line[JOINED]):
-            out, units = code[i, OUT], -(-code[i, OUT] // STRIPE)
-            low, high = c * units // line[CHUNKS] * STRIPE, (c + 1) * units // line[CHUNKS] * STRIPE
+    line, op = code[n], code[n, R.OP]
+    if op == R.LINEAR:  # some rows of a product and of those joined to it
+        for i in range(n, n + line[R.JOINED]):
+            out, units = code[i, R.OUT], -(-code[i, R.OUT] // STRIPE)
+            low, high = c * units // line[R.CHUNKS] * STRIPE, (c + 1) * units // line[R.CHUNKS] * STRIPE
             if low < high:
-                linear_rows(code[i], reals[i], now, low, min(high, out))
-    elif op == ATTEND:
-        row, h = c // line[HEADS], c % line[HEADS]
-        end, first = rows[row, PAST] + 1, rows[row, FIRST]
-        attend_head(line, reals[n], now, row, h, end, first, caches[line[LAYER], row])
-    elif op == ROUND:
-        round_row(line, now, c)
-    elif op == NORM:
-        norm_row(line, reals[n], now, c)
-    elif op == EMBED:
-        embed_row(line, reals[n], now, c, rows[c, TOKEN], rows[c, PAST] - rows[c, FIRST])
+                R.linear_rows(code[i], reals[i], now, low, min(high, out))
+    elif op == R.ATTEND:
+        row, h = c // line[R.HEADS], c % line[R.HEADS]
+        end, first = rows[row, R.PAST] + 1, rows[row, R.FIRST]
+        R.attend_head(line, reals[n], now, row, h, end, first, caches[line[R.LAYER], row])
+    elif op == R.ROUND:
+        R.round_row(line, now, c)
+    elif op == R.NORM:
+        R.norm_row(line, reals[n], now, c)
+    elif op == R.EMBED:
+        R.embed_row(line, reals[n], now, c, rows[c, R.TOKEN], rows[c, R.PAST] - rows[c, R.FIRST])
     else:
-        past = rows[c, PAST]
-        rotate_and_cache(line, now, c, past, past - rows[c, FIRST], caches[line[LAYER], c])
+        past = rows[c, R.PAST]
+        R.rotate_and_cache(line, now, c, past, past - rows[c, R.FIRST], caches[line[R.LAYER], c])
 
 
 @compile_cached
@@ -146,7 +118,7 @@ def step(code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, shared:
     next_line = 0
     while next_line < len(code):
         n = next_line
-        next_line += code[n, JOINED] if code[n, OP] == LINEAR else 1
+        next_line += code[n, R.JOINED] if code[n, R.OP] == R.LINEAR else 1
         count = chunk_count(code[n], now)
         if count < 2:  # nothing to share
             for c in range(count):
@@ -182,8 +154,8 @@ def write_most_likely(
             for v in range(1, logits.shape[1]):
                 if logits[b, v] > top:
                     best, top = v, logits[b, v]
-            out[b, t] = rows[b, TOKEN] = best
-            rows[b, PAST] += 1
+            out[b, t] = rows[b, R.TOKEN] = best
+            rows[b, R.PAST] += 1
             for end in ends:
                 ended = ended or best == end
         if ended or t + 1 == out.shape[1]:

@@ -229,7 +229,7 @@ def test_matrices_that_another_program_quantised_are_refused_by_their_names(
     ends: tuple[str, ...], kind: str
 ) -> None:
     names = [f"model.layers.0.self_attn.q_proj.{end}" for end in ends]
-    with refused(ConfigError, kind, "not read here", hint="bfloat16"):
+    with refused(ConfigError, kind, "not supported", hint="bfloat16"):
         config_from(FAMILIES["qwen3"], RELEASED["qwen3-0.6b"], names)
 
 

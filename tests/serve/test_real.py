@@ -243,7 +243,7 @@ def test_the_command_says_what_it_serves_answers_and_ends_on_a_signal(models: Mo
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--host", "0.0.0.0"], "0.0.0.0 can be reached by others; give --api-key"),
+        (["--host", "0.0.0.0"], "0.0.0.0 can be reached from other machines; give --api-key"),
         (["--api-key", ""], "the key is empty"),
         (["--chat-template", "nowhere.jinja"], "no file or folder nowhere.jinja"),
     ],

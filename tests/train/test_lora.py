@@ -212,7 +212,7 @@ def test_bad_adapters_are_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="adapted already"):
         lora(model)
     save_adapter(model, tmp_path)
-    with pytest.raises(InputError, match="which this model has not"):
+    with pytest.raises(InputError, match="which this model does not have"):
         load_adapter(toys.tiny("mamba"), tmp_path)
     with pytest.raises(WrongShape):
         load_adapter(toys.tiny("llama", dim=64), tmp_path)
@@ -231,7 +231,7 @@ def test_a_size_that_cannot_be_is_named(settings: dict[str, Any], said: str) -> 
 
 
 def test_a_quantised_model_has_nothing_to_adapt() -> None:
-    with pytest.raises(ConfigError, match="load it unquantised"):
+    with pytest.raises(ConfigError, match="load it without quantization"):
         lora(quantize(toys.tiny("gpt2"), "int8"))
 
 

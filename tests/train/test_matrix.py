@@ -98,7 +98,7 @@ def test_batches_of_another_objective_are_refused(name: str, files: Files) -> No
 
 
 def test_a_model_none_of_whose_weights_may_learn_is_refused(files: Files) -> None:
-    with pytest.raises(ConfigError, match="no weight of this model may learn"):
+    with pytest.raises(ConfigError, match="no weight of this model is trainable"):
         losses(toys.tiny("gpt2").requires_grad_(False), "next_token", toys.batches_of("next_token", files))
 
 

@@ -92,7 +92,7 @@ def open_race(
         )
 
         if "parts" in changes:
-            raise InputError("--parts is of a race of language models", hint="leave it or --translation out")
+            raise InputError("--parts is for a race of language models", hint="leave it or --translation out")
         settings = replace(QUICK_TRANSLATION if quick else FULL_TRANSLATION, **changes)
         return TranslationRace(folder, files, settings, device, report)
     from heedful.classroom.experiments.system_race import FULL, QUICK, Race
@@ -184,7 +184,7 @@ def verify_command(
     if list_all:
         return _print_results(results, json)
     if row is None:
-        raise InputError("no result was named", hint="heed verify --list names them all")
+        raise InputError("name a result", hint="heed verify --list names them all")
     from heedful.classroom.experiments.verify import verify_row
 
     with show_progress(f"measuring {row}"):

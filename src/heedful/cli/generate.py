@@ -192,9 +192,7 @@ def chat_command(
     stepper = load_stepper(model, device, dtype, tokens=10 * settings.max_tokens)  # a few answers
     tokenizer = stepper.model.tokenizer
     if tokenizer is None or tokenizer.chat_template is None:
-        raise InputError(
-            f"{model} has no chat template", hint="use heed generate, or a model made for conversation"
-        )
+        raise InputError(f"{model} has no chat template", hint="use heed generate, or a chat model")
     session = ChatSession(stepper, settings, system)
     if sys.stdin.isatty():
         print("/help lists the commands", file=sys.stderr)

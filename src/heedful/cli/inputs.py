@@ -160,14 +160,14 @@ def read_stdin(wait: bool, hint: str = "write it after the command, or pipe it i
         return sys.stdin.read().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"stdin is no {error.encoding} text (byte {error.start})", hint="convert it to UTF-8 first"
+            f"stdin is not {error.encoding} text (byte {error.start})", hint="convert it to UTF-8 first"
         ) from None
 
 
 def check_texts(texts: list[str]) -> list[str]:
     """Return the texts; raise InputError if there are none or one is empty."""
     if not texts or not all(text.strip() for text in texts):
-        raise InputError("a text is empty", hint="give one that has words, as an argument or through a pipe")
+        raise InputError("a text is empty", hint="give a text with words, as an argument or through a pipe")
     return texts
 
 

@@ -62,10 +62,10 @@ class ServerSettings:
     def check_access(self) -> None:
         """Raise InputError for a key that is empty, and for a server that others reach without one."""
         if self.api_key == "":
-            raise InputError("the key is empty", hint="give one, or leave it out")
+            raise InputError("the key is empty", hint="give a key, or leave the option out")
         if not self.local and self.api_key is None and not self.insecure:
             raise InputError(
-                f"{self.host} can be reached by others",
+                f"{self.host} can be reached from other machines",
                 hint="give --api-key, or --insecure to serve everyone",
             )
 
@@ -130,7 +130,7 @@ def lead_processes(served: Sequence[ServedModel]) -> AbstractContextManager[bool
     for one in served:
         if one.batch is None:
             raise InputError(
-                f"{one.id} writes no text, and several processes only generate", hint="leave --nproc out"
+                f"{one.id} generates no text, and --nproc only speeds up generation", hint="leave --nproc out"
             )
     if not is_first():  # the first one ends when a signal comes, and then these do
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -47,7 +47,7 @@ def embed_command(
     """
     texts = read_texts(text, common.columns("embed"))
     if out is not None and out.suffix not in FORMATS:
-        raise InputError(f"{out} has no suffix of {' or '.join(FORMATS)}", hint="name a file that has")
+        raise InputError(f"{out} does not end in {' or '.join(FORMATS)}", hint="use one of these endings")
     from heedful.tasks.pipelines.feature_extraction import sentence_vectors
 
     with print_warnings(), show_progress("embedding"), few_threads(texts):
@@ -121,9 +121,11 @@ def index_command(
 
     exists = (out / MANIFEST).is_file()
     if exists and not update and not delete:
-        raise InputError(f"{out} is an index already", hint="give --update to add to it, or another --out")
+        raise InputError(
+            f"{out} is an index already", hint="add to it with --update, or choose another --out"
+        )
     if not exists and (update or delete):
-        raise InputError(f"{out} is not an index", hint="leave --update and --delete out to make one")
+        raise InputError(f"{out} is not an index", hint="leave out --update and --delete to make one")
     if not files and not delete:
         raise InputError("no files to index", hint="name at least one")
     rows = [row for path in files or () for row in read_search_rows(path, column, id_column)]

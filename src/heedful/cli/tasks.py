@@ -130,7 +130,7 @@ def classify_command(
     )  # zero-shot reads one text, whatever the model learnt from
     texts = read_inputs(text, TableColumns("classify", common.column, pair, own))
     if labels is None and (template is not None or several):
-        raise InputError("--template and --several are about your own labels", hint="give --labels a,b,c")
+        raise InputError("--template and --several need your own labels", hint="give --labels a,b,c")
     if labels is not None and not split_commas(labels):
         raise InputError("--labels names no label", hint="separate them by commas: --labels a,b,c")
     task = "text-classification" if labels is None else "zero-shot-classification"
@@ -326,7 +326,7 @@ def answer_command(
     """
     if sum(x is not None for x in (second, context, file, folder)) > 1:
         sources = "the text comes from an argument, --context, --file or --folder"
-        raise InputError(sources, hint="give one of them; a question of several words stands in quotes")
+        raise InputError(sources, hint="give one of them; put a question of several words into quotes")
     if folder is not None:
         question = text_or_file(first)
         with print_warnings(), show_progress("looking for the answer"):
@@ -443,7 +443,7 @@ def read_command(
         raise InputError("an image and --draw were given", hint="give one of them")
     if figure is not None and len(image or ()) > 1:
         raise InputError(
-            f"--figure is of one image, and {len(image or ())} are given", hint="give one of them"
+            f"--figure shows one image, and {len(image or ())} are given", hint="give one of them"
         )
     task, options = "image-to-text", given_options(num_beams=beams, max_new_tokens=max_tokens)
     with print_warnings(), show_progress("reading"):

@@ -188,7 +188,7 @@ def exercise_command(
         print_progress("task", tasks, json)
         return None if json else print("heed exercise code --list names the functions to write.")
     if len(names) > 1:
-        raise InputError(f"{names[1]!r} is one exercise too many", hint="write one at a time")
+        raise InputError(f"{names[1]!r} is a second exercise", hint="write one at a time")
     if hint:
         raise InputError("--hint is for code", hint="a number exercise gives hints while it asks: type ?")
     owner = None
@@ -204,7 +204,9 @@ def exercise_command(
     if format is None and output is not None:
         format = SUFFIXES.get(output.suffix.lower())
         if format is None:
-            raise InputError(f"{output} does not say its format", hint=f"end it in {', '.join(SUFFIXES)}")
+            raise InputError(
+                f"{output} has no ending that says its format", hint=f"end it in {', '.join(SUFFIXES)}"
+            )
     if format is None and not key and not json and sys.stdin.isatty() and sys.stdout.isatty():
         return ask_in_terminal(problem)
     format = "json" if json else format or "text"
@@ -213,7 +215,7 @@ def exercise_command(
     if output is None:
         return print(text, end="")
     if output.exists() and not force:
-        raise InputError(f"{output} is there already", hint="give another name, or --force")
+        raise InputError(f"{output} already exists", hint="give another name, or --force")
     from heedful.core.files import write_text
 
     write_text(output, text)
@@ -374,7 +376,7 @@ def grade_command(
         return grade_code(path, names or [], json=json)
     if names:
         raise InputError(
-            f"{names[0]!r}: a sheet is marked as a whole", hint="functions are named for a .py file"
+            f"{names[0]!r}: a sheet is graded as a whole", hint="functions are named for a .py file"
         )
     from heedful.classroom.exercises.number_grading import grade_answers, is_passed
     from heedful.classroom.exercises.sheets import read_sheet

@@ -51,7 +51,7 @@ def export_command(
     name = Path(model).name.removesuffix(".gguf")
     where = out or Path(f"{name}{endings[format]}")
     if out is None and format == "hf":
-        raise InputError("a folder to write in is missing", hint=f"heed export {model} FOLDER --format hf")
+        raise InputError("the folder to write to is missing", hint=f"heed export {model} FOLDER --format hf")
     loaded = load_model(model, "cpu", None)
     with show_progress(f"writing {where}"):
         from heedful.weights.adapters import merge
@@ -147,7 +147,8 @@ def bench_command(
     fits = free_context(stepper.model, prompt)
     if fits is not None and tokens > fits:
         raise InputError(
-            f"--prompt {prompt} and --tokens {tokens} exceed its context", hint="use fewer tokens"
+            f"--prompt {prompt} and --tokens {tokens} together exceed the model's context",
+            hint="use fewer tokens",
         )
     with show_progress("measuring"):
         runs = [measure(stepper, prompt, tokens, batch) for _ in range(repeats + 1)][1:]  # the first warms up
@@ -245,7 +246,7 @@ def _load_tokenizer(name: str) -> Tokenizer:
 
     if name in presets():
         raise InputError(
-            f"{name!r} is a preset: sizes without a vocabulary", hint="give a trained model's folder"
+            f"{name!r} is a preset and has no vocabulary", hint="give the folder of a trained model"
         )
     where = resolve(str(of_run(name)))
     if where.is_file():

@@ -33,7 +33,7 @@ def resolve_device(
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     lacks_gpu = device.type == "cuda" and (device.index or 0) >= count
     if lacks_gpu or (device.type == "mps" and not torch.backends.mps.is_available()):
-        raise error("asks for a GPU and torch sees none there", "use cpu", argument="device", value=name)
+        raise error("is not available: torch finds no such GPU", "use cpu", argument="device", value=name)
     return device
 
 

@@ -87,7 +87,7 @@ def open_bytes(path: Path, error: type[InputError] | type[CorruptFile] = InputEr
         if isinstance(damage, OSError) and damage.errno is not None:  # an error of the system has a number
             raise
         raise error(
-            f"{path} is damaged or not what its name says ({damage})", hint="fetch it again"
+            f"{path} is damaged, or not the kind of file that its name says ({damage})", hint="fetch it again"
         ) from None
 
 
@@ -217,7 +217,7 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be made ({error.strerror})", hint="--folder names another place"
+            f"{path} cannot be created ({error.strerror})", hint="--folder names another place"
         ) from None
 
 

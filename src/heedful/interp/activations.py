@@ -133,7 +133,7 @@ def make_batches(inputs: Sequence[Input], max_tokens: int = MAX_TOKENS) -> Itera
 def token_rows(value: Tensor, axis: int | None, name: str = "this value") -> Tensor:
     """Return a value as (B, T, W): one vector per token, of all heads if there are several."""
     if axis is None:
-        raise InputError(f"{name} is of the whole text", hint="choose a value that each token has")
+        raise InputError(f"{name} belongs to the whole text", hint="choose a value that each token has")
     return value.movedim(axis, 1).flatten(2)
 
 
@@ -183,7 +183,10 @@ def collect_activations(
         if WILDCARD.search(name):
             raise InputError(f"{name!r} has a wildcard", hint="name one value: model.names() lists them")
         if name.endswith((".pattern", ".scores")):
-            raise InputError(f"{name} has a row for each key, whose number differs", hint="choose a vector")
+            raise InputError(
+                f"{name} has one row per key, and the number of keys differs between texts",
+                hint="choose a vector",
+            )
     source_only = all(name.startswith(SOURCE_SIDE) for name in names)
     inputs = prepare_inputs(model, texts, max_length=max_length, source_only=source_only)
     by_text: dict[str, dict[int, tuple[Tensor, ...]]] = {name: {} for name in names}

@@ -170,7 +170,7 @@ def ids_of(model: Model, text: Text) -> Tensor:
 def _write(model: Seq2Seq, ids: Tensor, length: int) -> Tensor:
     """The most likely token at each step, until the end token, `length` or the end of the context."""
     if isinstance(model.head, NoHead):
-        raise InputError("a model without a head writes nothing", hint="give a target")
+        raise InputError("a model without a head generates no text", hint="give a target")
     end, context = getattr(model.tokenizer, "eos", None), model.decoder_embed.context
     length = length if context is None else min(length, context - 1)  # the start token is read too
     written = [ids.new_full((1, 1), model.start_token, dtype=torch.long)]
@@ -247,7 +247,7 @@ def choices(model: Model, logits: Tensor, position: int) -> Tensor:
     """Return what a head chooses from, (B, C): at a position, or for the whole text if it has one answer."""
     head = cast(Head, model.head)
     if isinstance(head, NoHead):
-        raise InputError("this model has no head, so that it gives no answer", hint="load one with a head")
+        raise InputError("this model has no head, so it has no answer", hint="load one with a head")
     if head.positions is None:
         return logits
     scores = logits if head.positions == -2 else logits[..., None]  # one score per token

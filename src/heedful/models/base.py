@@ -240,7 +240,8 @@ class LM(Model):
         """
         if not self.causal:
             raise InputError(
-                "an encoder reads both ways and cannot generate", hint="load a decoder or an encoder-decoder"
+                "an encoder reads in both directions and cannot generate",
+                hint="load a decoder or an encoder-decoder",
             )
         self.check(prompt, self.embed, valid)
         if state is None:

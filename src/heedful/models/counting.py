@@ -120,7 +120,7 @@ def count(
             check_integer(argument, value)
     name, family, config = _identify(model)
     if changes and isinstance(model, Model):
-        raise ConfigError(f"a model that is built has its own {next(iter(changes))}", hint="give its preset")
+        raise ConfigError(f"a built model already has its own {next(iter(changes))}", hint="give its preset")
     config = config.change(**changes) if changes else config
     with outline():
         own = isinstance(model, Model) and has_own_parts(model)
@@ -180,7 +180,7 @@ class Probe:
             except (RuntimeError, NotImplementedError, TypeError) as error:
                 reason = str(error).partition("\n")[0]
                 raise InputError(
-                    f"what a {type(part).__name__} remembers cannot be counted ({reason:.160})",
+                    f"the state of a {type(part).__name__} cannot be counted ({reason:.160})",
                     hint="its forward must run with its new_state on tensors of device='meta'",
                 ) from error
         return self.seen[key]

@@ -69,7 +69,7 @@ def check_value(name: str, value: Any, kind: str, minimum: int = 1, maximum: int
     """
     if not is_of_kind(value, kind):
         expected = " or ".join(KIND_WORDS.get(one, one) for one in kind.split(" | "))
-        raise ConfigError(f"is not what it should be: {expected}", argument=name, value=value)
+        raise ConfigError(f"is not valid: {expected}", argument=name, value=value)
     for number in value if isinstance(value, tuple | list) else (value,):
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue
@@ -144,7 +144,9 @@ class Config(Fields):
         most = MAX_LAYERS if name.endswith("layers") else MAX_WHOLE
         check_value(label or name, value, kind, least, most)
         if name == "dropout" and value >= 1:
-            raise ConfigError(f"{label or name}={value} would leave nothing", hint="it is a share: below 1")
+            raise ConfigError(
+                f"{label or name}={value} would set everything to 0", hint="it is a share: below 1"
+            )
 
     def check(self) -> None:
         """Raise ConfigError for values that do not go together."""

@@ -311,7 +311,9 @@ def config_from(family: Family, hf_config: dict[str, Any], names: Iterable[str] 
     field_names = set(family.config.field_names())
     wrong = {n: v for n, v in values.items() if n not in field_names}
     if wrong:
-        raise ConfigError(f"{family.name} has no field for {wrong}", hint="its table of keys is at fault")
+        raise ConfigError(
+            f"{family.name} has no field for {wrong}", hint="the family's table of keys is wrong"
+        )
     if family.infer is not None:
         values |= family.infer(set(names), values)
     return family.config.strict(**values | _quantised_fields(hf_config))
@@ -480,7 +482,7 @@ def check_unquantised(names: Iterable[str]) -> None:
         matches = [name for name in listed if name.endswith(end)]
         if matches:
             raise ConfigError(
-                f"the file holds {kind} weights ({matches[0]!r} is one of {len(matches)}), not read here",
+                f"the file holds {kind} weights ({matches[0]!r} is one of {len(matches)}), not supported",
                 hint=hint,
             )
 

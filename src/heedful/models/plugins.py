@@ -160,7 +160,7 @@ def check_family(family: Family) -> None:
 def check_names(family: Family) -> None:
     """Raise ConfigError for a name that is not free or cannot be written in a command."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", family.name):
-        raise ConfigError("has letters that a command cannot take", argument="name", value=family.name,
+        raise ConfigError("has characters that a command cannot use", argument="name", value=family.name,
                           hint="use a-z, 0-9, '-', '_' and '.'")  # fmt: skip
     if family.name in BUILT_IN:
         raise ConfigError("is the name of a family of heedful", argument="name", value=family.name)

@@ -120,15 +120,15 @@ def check_splits(model: Model, count: int) -> None:
     family = model.family.name
     if "quantization" in model.hf_config or any(isinstance(m, Quantised) for m in model.modules()):
         raise ConfigError(
-            f"this {family} is quantized, and quantized matrices are not split",
+            f"this {family} is quantized, and quantized matrices cannot be split",
             hint="split the model it was made from, or use one process",
         )
     if "pruned" in model.hf_config:
-        raise ConfigError("heads were taken out of this model, so it is not split", hint="use one process")
+        raise ConfigError("heads were pruned from this model, so it cannot be split", hint="use one process")
     parts = [module for module in model.modules() if type(module) in PLAN]
     if not parts:
         hint = "use one process, or torch's FSDP to train it: --set parallel=fsdp"
-        raise ConfigError(f"{family} has no attention or feed-forward part, so it is not split", hint=hint)
+        raise ConfigError(f"{family} has no attention or feed-forward part, so it cannot be split", hint=hint)
     heads = {(int(p.heads), int(getattr(p, "kv_heads", p.heads))) for p in parts if hasattr(p, "heads")}  # type: ignore[arg-type]
     fits = lambda n: all(h % n == 0 and (g % n == 0 or n % g == 0) for h, g in heads)
     if not fits(count):

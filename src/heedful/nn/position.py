@@ -84,7 +84,9 @@ class Rotary(nn.Module):
                 f"a head of {dim} entries has no rotary pairs", hint=f"choose {dim + 1} or {dim - 1}"
             )
         if base <= 0:
-            raise ConfigError(f"rope_base={base:g} makes no angles", hint="it must be above 0, usually 10000")
+            raise ConfigError(
+                f"rope_base={base:g} is not a valid base", hint="it must be above 0, usually 10000"
+            )
         self.dim, self.base, self.scaling = dim, base, scaling
 
     @property

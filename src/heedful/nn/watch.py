@@ -60,7 +60,7 @@ def apply_edit(name: str, value: Tensor, fn: Edit) -> Tensor:
         return new
     describe = lambda t: f"{tuple(t.shape)} of {t.dtype} on {t.device}"
     gave = describe(new) if isinstance(new, Tensor) else f"a {type(new).__name__}"
-    raise InputError(f"the edit of {name!r} gave {gave}", hint=f"it must give back {describe(value)}")
+    raise InputError(f"the edit of {name!r} gave {gave}", hint=f"it must return {describe(value)}")
 
 
 class Axes(NamedTuple):
@@ -268,7 +268,7 @@ class Watch:
         if name not in self.values:
             if not self.values and not self.seen:
                 raise InputError(
-                    f"nothing was watched under {name!r}", hint="pass this watch to a model first"
+                    f"no value was recorded under {name!r}", hint="pass this watch to a model first"
                 )
             names = self.values or self.seen
             raise InputError(

@@ -1,7 +1,7 @@
 """What a request may hold. Every field is asked for by name, type and range; null is as good as absent.
 
 A field that nobody asks for is ignored and logged: clients send what other servers know. One that is known
-and would change the answer, but is not built here, is refused by its name.
+and would change the answer, but is not supported, is refused by its name.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def read_constraint(fields: RequestFields) -> dict[str, Any]:
     forms = [(name, setting) for name, setting in forms if setting]
     if len(forms) > 1:
         names = " and ".join(dict.fromkeys(name for name, _ in forms))
-        raise invalid(forms[0][0], f"{names} cannot both be kept; send one of them")
+        raise invalid(forms[0][0], f"{names} exclude each other; send one of them")
     for name, setting in forms:
         if (size := len(json.dumps(setting))) > MAX_CONSTRAINT_CHARACTERS:
             message = f"{name} has {size} characters; {MAX_CONSTRAINT_CHARACTERS} are the most; shorten it"

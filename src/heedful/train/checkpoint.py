@@ -203,7 +203,7 @@ def make_room(folder: Path) -> None:
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"folder={str(folder)!r} cannot be made ({error.strerror})", hint="name another"
+            f"folder={str(folder)!r} cannot be created ({error.strerror})", hint="name another"
         ) from None
 
 

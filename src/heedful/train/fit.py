@@ -104,7 +104,7 @@ class Step:
     def ema_weights(self) -> contextlib.AbstractContextManager[Model]:
         """The model with its averaged weights while a `with` lasts: to evaluate what `ema` keeps."""
         if self.run.ema is None:
-            raise ConfigError("this run keeps no average of its weights", hint="set ema=0.999 in TrainConfig")
+            raise ConfigError("this run does not average its weights", hint="set ema=0.999 in TrainConfig")
         return self.run.ema.in_model()
 
 
@@ -173,7 +173,7 @@ class TrainingRun:
     ) -> None:  # fmt: skip
         if config.folder is not None and any(map(is_parametrized, model.modules())):
             raise ConfigError(
-                "a table learnt by spelling is not a plain model yet and cannot be saved",
+                "a model whose table is learned by spelling cannot be saved yet",
                 hint="use TrainConfig(folder=None), and heedful.save after `with spell_embedding(…)`",
             )
         processes.split(model)
@@ -309,8 +309,8 @@ class TrainingRun:
             raise ConfigError("nothing can be saved: TrainConfig has no folder")
         if step.number != self.number:
             raise HeedfulError(
-                f"step {step.number} is past: the weights are those of step {self.number}",
-                hint="save it when it comes",
+                f"step {step.number} is over: the weights are now those of step {self.number}",
+                hint="save a step before the next one begins",
             )
         folder = Path(self.config.folder)
         path = store.checkpoint_path(folder, step.number)
@@ -375,7 +375,7 @@ class TrainingRun:
             return
         if not self.config.resume:
             raise ConfigError(
-                f"{self.config.folder} holds a run already ({path.name})", hint="resume=True goes on with it"
+                f"{self.config.folder} holds a run already ({path.name})", hint="resume=True continues it"
             )
         share = self.processes.rank, self.processes.world
         self.processes.run_on_all(lambda: store.verify_checksums(path, share))
@@ -423,7 +423,7 @@ def extend_schedule(config: TrainConfig, training: dict[str, Any]) -> tuple[Trai
     if (step > config.steps) if config.minutes is None else (seconds >= 60 * config.minutes):
         done = length(step, None if config.minutes is None else round(seconds / 60, 1))
         raise ConfigError(
-            f"the run has trained for {done} already and cannot end after {after}", hint="give more"
+            f"the run has already trained for {done} and cannot end after {after}", hint="give more"
         )
     line = f"the run is extended from {before} to {after}"
     by_steps = old.get("minutes") is None and config.minutes is None

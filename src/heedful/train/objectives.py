@@ -138,7 +138,7 @@ def next_token(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ log p(w_{t+1} | w_≤t)   (Bengio et al. 2003; GPT eq. 1)"""
     if isinstance(model, LM) and not model.causal:
         raise InputError(
-            f"{model.family.name} reads both ways: it sees the word it is to predict",
+            f"{model.family.name} reads both ways: it sees the word that it should predict",
             hint="train it by 'masked'",
         )
     return {"next_token": Term(_words(model, hidden(model, batch), batch_labels(batch)))}
@@ -207,12 +207,14 @@ def adversarial(size: float = 1.0) -> Objective:
     (Miyato et al. 2017, arXiv 1605.07725, eq. 5). When a model is not training, the first sum alone.
     """
     if not 0 < size < math.inf:
-        raise InputError(f"size={size} must be above 0: how far the vectors of a text are pushed")
+        raise InputError(
+            f"size={size} must be above 0: it is the distance by which the vectors of a text are moved"
+        )
 
     def objective(model: Model, batch: Batch) -> dict[str, Term]:
         if not isinstance(model, LM):
             raise InputError(
-                "adversarial pushes the vectors of one text", hint=f"{model.family.name} reads two"
+                "adversarial training moves the vectors of one text", hint=f"{model.family.name} reads two"
             )
 
         def loss(watch: Watch) -> Tensor:

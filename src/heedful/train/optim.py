@@ -65,7 +65,7 @@ def make_optimisers(model: nn.Module, c: TrainConfig) -> list[Optimizer]:
     """The optimisers of a run: one, or Muon for the blocks' matrices with AdamW for all the rest."""
     if not any(p.requires_grad for p in model.parameters()):
         raise ConfigError(
-            "no weight of this model may learn",
+            "no weight of this model is trainable",
             hint="unfreeze some with requires_grad_; weights in 8 or 4 bits cannot learn, so begin with the "
             "model they were made from",
         )

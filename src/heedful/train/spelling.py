@@ -57,10 +57,10 @@ def check_spelling(model: Model, token: nn.Embedding, buckets: int) -> None:
     if model.tokenizer is None:
         raise ConfigError("this model has no tokenizer, so its tokens have no spelling", hint="give it one")
     if parametrize.is_parametrized(token):
-        raise ConfigError("this table is learnt by its spelling already", hint="leave the inner `with` out")
+        raise ConfigError("this table is already learned by spelling", hint="leave the inner `with` out")
     if any(p is token.weight for m in model.modules() if m is not token for p in m._parameters.values()):
         raise ConfigError(
-            "the head of this model shares its table and would go on with W alone", hint="untie it"
+            "the head of this model shares its table and would continue with W alone", hint="untie it"
         )
     if len(model.tokenizer) > token.num_embeddings:
         raise ConfigError(

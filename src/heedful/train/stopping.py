@@ -115,13 +115,16 @@ def soup(folders: Sequence[str | Path]) -> Model:
     best checkpoint, or its last. What adapters learned is added to the weights first.
     """
     if isinstance(folders, str | Path) or not folders:
-        raise ConfigError(f"a soup is made of a list of folders, at least one; got {folders!r}")
+        raise ConfigError(f"give a list of at least one folder; got {folders!r}")
     paths = [store.of_run(folder) for folder in folders]
     models = [_check_whole(path) for path in paths]
     first = models[0]
     for path, other in zip(paths, models, strict=True):
         if other.family is not first.family or other.config != first.config:
-            raise ConfigError(f"{path} is another model than {paths[0]}", hint="a soup is made of equal ones")
+            raise ConfigError(
+                f"{path} is another model than {paths[0]}",
+                hint="only checkpoints of the same model can be averaged",
+            )
         if other.hf_config.get("id2label") != first.hf_config.get("id2label"):
             raise ConfigError(
                 f"{path} has its labels in another order than {paths[0]}", hint="train them alike"

@@ -56,16 +56,18 @@ def lora(
     if alpha is not None:
         check_number("alpha", alpha, error=ConfigError)
     if next(adapted_modules(model), None) is not None:
-        raise ConfigError("this model is adapted already", hint="call heedful.merge(model) first")
+        raise ConfigError("this model already has an adapter", hint="call heedful.merge(model) first")
     alpha = 2.0 * rank if alpha is None else float(alpha)
     names = swap(model, lambda name, m: LoRA(m, rank, alpha) if _is_target(name, m, targets) else None)  # type: ignore[arg-type]
     if not names:
         linear = [n for n, m in model.named_modules() if type(m) is nn.Linear]
         if not linear:
-            raise ConfigError("this model has no linear layer in floats to adapt", hint="load it unquantised")
+            raise ConfigError(
+                "this model has no linear layer in floats to adapt", hint="load it without quantization"
+            )
         hint = nearest(targets[0], {n.rpartition(".")[2] for n in linear}) if targets else ""
         hint = hint or f"it has {', '.join(linear[:6])}"
-        raise ConfigError(f"no linear layer is meant by targets={targets!r}", hint=hint)
+        raise ConfigError(f"no linear layer matches targets={targets!r}", hint=hint)
     for name, parameter in model.named_parameters():
         ours = name.endswith((".down", ".up")) and name.rpartition(".")[0] in names
         parameter.requires_grad_(ours or any(fnmatch.fnmatchcase(name, pattern) for pattern in train))
@@ -154,7 +156,7 @@ def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
     for name in settings["layers"]:
         if name not in linears:
             hint = nearest(name, linears) or "it was trained on another model"
-            raise InputError(f"{folder} adapts {name!r}, which this model has not", hint=hint)
+            raise InputError(f"{folder} adapts {name!r}, which this model does not have", hint=hint)
     if settings["layers"]:
         lora(model, settings["rank"], settings["alpha"], settings["layers"], settings["whole"])
     parameters = dict(model.named_parameters())

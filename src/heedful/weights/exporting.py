@@ -43,7 +43,7 @@ def write_whole(path: Path, ending: str) -> Iterator[Path]:
     if path.suffix != ending:
         raise InputError(f"{path} does not end in {ending}", hint=f"call it {path}{ending}")
     if path.exists() and not path.is_file():
-        raise InputError(f"{path} is not a file that could be replaced", hint="give the name of a new file")
+        raise InputError(f"{path} is not a file that can be replaced", hint="give the name of a new file")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.stem}.part{ending}")
     try:
@@ -60,7 +60,9 @@ def write_whole(path: Path, ending: str) -> Iterator[Path]:
 def dense_model(model: Model) -> Model:
     """The model itself, or a copy of one that was quantised with its matrices in float32 again."""
     if model.device.type == "meta":
-        raise InputError("this model has shapes and no weights", hint="build it on a device, or load it")
+        raise InputError(
+            "this model is on device 'meta' and has no weights", hint="build it on a device, or load it"
+        )
     if next(adapted_modules(model), None) is not None:
         raise ConfigError("this model has an adapter", hint="call heedful.merge(model) first")
     return dequantised_model(model)
@@ -117,7 +119,7 @@ def config_for_gguf(model: Model, head: str) -> Config:
     if config.head != head and not (head == "none" and config.head in ENCODER_HEADS):
         raise ConfigError(f"GGUF has no place for a {config.head!r} head", hint=HF)
     if "pruned" in model.hf_config:
-        raise ConfigError("heads were taken out of it, which no GGUF file can say", hint="export it unpruned")
+        raise ConfigError("heads were pruned from it, which GGUF cannot express", hint="export it unpruned")
     tied = getattr(config, "tied", True)
     if family.gguf in ALWAYS_TIED and not tied:
         raise ConfigError(
@@ -170,7 +172,7 @@ def export_onnx(model: Model, path: str | Path) -> Path:
     if not isinstance(model, LM) or model.kind != "encoder":
         raise ConfigError(
             f"a {model.family.name} is not an encoder",
-            hint="ONNX is written of encoders; decoders go to GGUF",
+            hint="only encoders are exported to ONNX; export decoders to GGUF",
         )
     if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxscript")):
         raise MissingPackage(

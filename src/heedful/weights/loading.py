@@ -266,7 +266,8 @@ def _make_outline(family: Family, config: Config) -> Model:
         sizes = ", ".join(f"{f.name}={getattr(config, f.name)}" for f in fields(config) if f.type == "int")
         reason = str(error).partition("\n")[0]
         raise ConfigError(
-            f"no {family.name} can be made of {sizes:.200} ({reason:.100})", hint="fetch config.json again"
+            f"a {family.name} cannot be built with {sizes:.200} ({reason:.100})",
+            hint="fetch config.json again",
         ) from None
 
 

@@ -284,7 +284,7 @@ def _load(link: Link, values: list[Tensor], ours: Mapping[str, Tensor]) -> list[
             given, wanted = (str(t.dtype).removeprefix("torch.") for t in (value, ours[name]))
             raise WeightsError(
                 f"{link.theirs[0]!r} holds {given}, which cannot be {name!r}, {wanted}",
-                hint="is it quantised by a program that is not read here?",
+                hint="was it quantized by a program that heedful does not support?",
             )
     return loaded
 

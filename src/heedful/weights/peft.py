@@ -48,7 +48,7 @@ class PeftAdapter:
         for key, allowed in PLAIN.items():
             if self.settings.get(key) not in allowed:
                 raise ConfigError(
-                    f"{folder / SETTINGS} has {key}={self.settings.get(key)!r:.80}, which is not read here",
+                    f"{folder / SETTINGS} has {key}={self.settings.get(key)!r:.80}, which is not supported",
                     hint="merge it into its model with peft (merge_and_unload), and load that",
                 )
         self.base = self.settings.get("base_model_name_or_path") or ""

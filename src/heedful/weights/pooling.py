@@ -135,9 +135,9 @@ def read_pooling(folder: Path) -> Pooling | None:
     unknown = sorted(kinds.keys() - {"Transformer", "Pooling", "Normalize", "Dropout"})
     if unknown:
         raise ConfigError(
-            f"{folder / 'modules.json'} lists {unknown[0]}, which is not built here, so its sentence "
+            f"{folder / 'modules.json'} lists {unknown[0]}, which is not supported, so its sentence "
             "vectors would be others",
-            hint="take that file away to load the encoder alone",
+            hint="remove that file to load the encoder alone",
         )
     mode = "mean"
     if "Pooling" in kinds:

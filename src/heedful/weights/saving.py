@@ -56,10 +56,12 @@ def save(model: Model, folder: str | Path, *, quantized: bool = False) -> Path:
     if folder.is_file():
         raise InputError(f"{folder} is a file", hint="give a folder to save in")
     if model.device.type == "meta":
-        raise InputError("this model has shapes and no weights", hint="build it on a device, or load it")
+        raise InputError(
+            "this model is on device 'meta' and has no weights", hint="build it on a device, or load it"
+        )
     if "pruned" in model.hf_config:
         raise InputError(
-            "heads were taken out of it, or its table was untied, which no config.json can say",
+            "heads were pruned from it, or its table was untied, which config.json cannot express",
             hint="keep it with torch.save",
         )
     if any(map(is_shared, model.parameters())):

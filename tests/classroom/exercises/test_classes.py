@@ -171,7 +171,7 @@ def test_an_empty_sheet_is_named_once_in_the_report_with_what_to_do(folder: Path
     (mark,) = classes.grade_class(folder / "submissions", class_file, jobs=1).marks[0].exercises.values()
     assert mark.lines == ["a.yaml: has no answers yet (fill in the numbers, then grade it)"]
     (note,) = classes.grade_class(folder / "submissions", jobs=1).marks[0].notes
-    assert note.endswith("(its teacher grades it: heed grade FOLDER --class FILE)")
+    assert note.endswith("(the teacher grades it with heed grade FOLDER --class FILE)")
 
 
 def test_without_a_class_everything_that_was_handed_in_counts(folder: Path) -> None:

@@ -150,7 +150,7 @@ def adamw_step(p, g, m, v, t, lr, beta1, beta2, eps, weight_decay):
 def test_hostile_functions_get_one_clear_line_each_and_the_last_one_is_graded() -> None:
     found = grade(HOSTILE, seconds=3)
     expected = {
-        "softmax": "did not end within 3 seconds",
+        "softmax": "did not finish within 3 seconds",
         "attention": "more than 1.0 GiB of memory",
         "layer_norm": "printed or wrote more than 1.0 MB",
         "positional_encoding": "tried to start a program",
@@ -236,7 +236,7 @@ def test_a_file_that_stops_half_way_is_graded_up_to_there() -> None:
 
 @pytest.mark.slow
 def test_a_file_that_never_ends_is_one_error() -> None:
-    with pytest.raises(SolutionError, match="the file did not end within 1 seconds"):
+    with pytest.raises(SolutionError, match="the file did not finish within 1 seconds"):
         grade_source("while True:\n    pass\n", limits=SandboxLimits(seconds=1))
 
 
@@ -244,7 +244,7 @@ def test_messages_that_a_solution_forges_are_no_answer() -> None:
     forged = "import os\ndef softmax(x, dim=-1):\n    for f in range(3, 12):\n"
     forged += "        try:\n            os.write(f, b'x' * 64)\n"
     found = grade(forged + "        except OSError:\n            pass\n    return x\n", "softmax")["softmax"]
-    assert "gave nothing that can be read" in found.message
+    assert "returned something that cannot be read" in found.message
 
 
 @pytest.mark.slow

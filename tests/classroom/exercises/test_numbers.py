@@ -241,5 +241,5 @@ def test_a_wrong_name_or_seed_is_one_clear_line() -> None:
     for seed in ("", " a", "x" * 101, "a\nb"):
         with pytest.raises(InputError, match="not a name of a student"):
             new_problem("cat-sat", seed)
-    with pytest.raises(InputError, match="cannot be asked for"):
+    with pytest.raises(InputError, match="is out of range"):
         new_problem("cat-sat", "1", 0)

@@ -87,7 +87,7 @@ def test_a_sheet_goes_from_command_to_command(tmp_path: Path, capsys: pytest.Cap
     assert (code, out.strip()) == (0, str(path))
     code, _, err = heed(capsys, "exercise", "cat-sat", "--seed", "alice", "--out", path)
     assert code
-    assert "is there already" in err
+    assert "already exists" in err
     path.write_text(fill(path.read_text(encoding="utf-8")), encoding="utf-8")
     code, out, _ = heed(capsys, "grade", path)
     assert code == 1
@@ -131,7 +131,7 @@ def test_examples_and_exercises_are_printed_without_torch(words: tuple[str, ...]
         (("exercise", "cat-sat", "--seed", ""), "not a name of a student"),
         (("exercise", "cat-sat", "--digits", "0"), "choose 1"),
         (("exercise", "cat-sat", "--format", "word"), "choose one of text, yaml"),
-        (("exercise", "cat-sat", "--out", "sheet.doc"), "does not say its format"),
+        (("exercise", "cat-sat", "--out", "sheet.doc"), "has no ending that says its format"),
         (("exercise", "cat-sat", "--hint"), "type ?"),
         (("grade", "missing.yaml"), "missing.yaml"),
         (("grade", "sheet.pdf"), "sheet.pdf"),

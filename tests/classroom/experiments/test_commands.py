@@ -133,7 +133,7 @@ def test_systems_are_measured_in_processes_of_their_own_and_reported_together(
 
 
 def test_a_worker_that_fails_is_named(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(HeedfulError, match="broken: not measured to the end"):
+    with pytest.raises(HeedfulError, match="broken: not all measurements were finished"):
         run_workers({"broken": ["version", "--no-such-option"], "fine": ["version"]}, 2)
 
 
@@ -141,7 +141,7 @@ def test_parts_of_a_race_of_translators_are_refused(text: str, capsys: pytest.Ca
     with pytest.raises(SystemExit) as done:
         main(["race", "--quick", "--translation", "--parts", "loss", text])
     assert done.value.code != 0
-    assert "--parts is of a race of language models" in capsys.readouterr().err
+    assert "--parts is for a race of language models" in capsys.readouterr().err
 
 
 def test_an_unknown_part_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:

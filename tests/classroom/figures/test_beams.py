@@ -90,5 +90,5 @@ def test_the_figure_marks_what_leads_to_the_texts_found() -> None:
     assert figure.to_svg().count("stroke-dasharray") == sum(
         not b["lives"] for b in branches if b["parent"] >= 0
     )
-    with pytest.raises(InputError, match="prompts have a tree each"):
+    with pytest.raises(InputError, match="prompts have one tree each"):
         view.beams(tiny("gpt2"), [[5, 9], [2, 7]], beams=2)

@@ -229,4 +229,4 @@ def test_a_tree_needs_a_search(client: TestClient) -> None:
     warm = client.post("/api/beams", json=body | {"parameters": {"beams": 4, "temperature": 0.5}})
     assert "temperature of 0.5 draws" in warm.json()["error"]["message"]
     body = {"model": "classifier", "task": "text-classification", "inputs": {"text": "the"}}
-    assert "searches for no text" in client.post("/api/beams", json=body).json()["error"]["message"]
+    assert "does not search for texts" in client.post("/api/beams", json=body).json()["error"]["message"]

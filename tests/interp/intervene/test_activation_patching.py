@@ -164,7 +164,7 @@ def test_what_cannot_be_patched_is_said_in_one_line() -> None:
     given = two(model)
     with pytest.raises(InputError, match="nothing here is called 'head'; did you mean 'heads'"):
         activation_patching(model, *given, 7, 8, "head")
-    with pytest.raises(InputError, match="both inputs answer alike"):
+    with pytest.raises(InputError, match="both inputs have the same answer"):
         activation_patching(model, given[0], given[0], 7, 8)
     lstm = tiny("lstm")
     with pytest.raises(InputError, match="this model has no heads to patch"):

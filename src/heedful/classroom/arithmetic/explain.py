@@ -42,7 +42,7 @@ def explain(
     """
     if isinstance(subject, str | Path | Mapping):
         if text is not None or target is not None or options:
-            raise InputError("a file or an exercise says itself what to work out", hint="leave out the rest")
+            raise InputError("a file or an exercise already says what to work out", hint="leave out the rest")
         return explain_values(subject if isinstance(subject, Mapping) else read_exercise(subject))
     from heedful.classroom.arithmetic.from_model import explain_model
 

@@ -65,7 +65,7 @@ def norm_of(module: nn.Module) -> dict[str, Any]:
     if isinstance(module, nn.LayerNorm | RMSNorm):
         gamma, beta = (numbers(t) if isinstance(t, Tensor) else None for t in gain_and_shift(module))
         return {"gamma": gamma, "beta": beta, "eps": module.eps, "rms": isinstance(module, RMSNorm)}
-    raise InputError(f"a {type(module).__name__} is not a norm that can be written out")
+    raise InputError(f"a {type(module).__name__} is not a norm that can be worked out")
 
 
 def norm(subject: Subject) -> Derivation:
@@ -127,7 +127,7 @@ def _part(worked: Derivation, s: Subject, name: str, x: Expression) -> Line:
             return _feed_forward(part, module, x)
         if not isinstance(module, Attention | CrossAttention):
             raise InputError(
-                f"{path} is a {type(module).__name__}", hint="only plain attention and MLPs are written out"
+                f"{path} is a {type(module).__name__}", hint="only plain attention and MLPs can be worked out"
             )
         heads = [s.within(path, h, s.at) for h in range(module.heads)]
         rows, label = [head_row(h) for h in heads], f"output of {heads[0].names[s.at]}"
@@ -141,7 +141,7 @@ def _part(worked: Derivation, s: Subject, name: str, x: Expression) -> Line:
 def _feed_forward(worked: Derivation, part: MLP | GatedMLP, x: Expression) -> Line:
     act = ACT_NAMES.get(id(part.act))
     if act is None:
-        raise InputError("this activation has no name", hint="it cannot be written out")
+        raise InputError("this activation has no name", hint="it cannot be worked out")
     up = topics.linear_line(worked, "up", "W_up x", x, *parameters(part.up))
     if isinstance(part, GatedMLP):
         gate = topics.linear_line(worked, "gate", "W_gate x", x, *parameters(part.gate))
@@ -180,7 +180,9 @@ def lstm(subject: Subject) -> Derivation:
     before = at + 1 if part.reverse else at - 1
     started = 0 <= before < len(s.names)
     if not started and s.path.startswith("decoder"):
-        raise InputError("the first step starts where the encoder ended", hint="choose a later token")
+        raise InputError(
+            "the first step starts from the last state of the encoder", hint="choose a later token"
+        )
     zero = torch.zeros(part.hidden)
     h, c = (numbers(s.value(word)[before] if started else zero) for word in "hc")
     (W, b), (U, d) = parameters(part.x), parameters(part.h)

@@ -169,7 +169,7 @@ def rotation(s: Subject) -> Derivation:
     """The query of one head before and after its rotation."""
     table = rotation_table(s, cast(Attention, part_at(s.model, s.path)))
     if table is None:
-        raise InputError(f"{s.path} has no positions to write out")
+        raise InputError(f"{s.path} has no positions to work out")
     q, (cos, sin) = numbers(s.value("q_unrotated")[s.head, s.at]), (angles[s.at] for angles in table)
     worked = topics.rotary(q, cos, sin, position=s.at, of=s.names[s.at])
     low, high = s.value("q")[s.head, s.at, : 2 * len(cos)].chunk(2)
@@ -237,7 +237,8 @@ def attention_gradient(subject: Subject) -> Derivation:
     forward, (part, cross, keys), name = head_row(s), attention_part(s), s.names[s.at]
     if not cross and part.softcap is not None:
         raise InputError(
-            f"{s.path} caps its scores, whose gradient is not written out", hint="choose another model"
+            f"{s.path} caps its scores, and the gradient of that cannot be worked out",
+            hint="choose another model",
         )
     on_target = s.given.target is None or row_side(s.path, part, has_target=True) != "tokens"
     theirs = gradients_of(s, s.at if on_target else len(s.given.names) - 1)

@@ -67,7 +67,7 @@ def check_numbers(value: Any, depth: int, key: str) -> Numbers:
     try:
         numbers = Numbers(value)
     except (TypeError, ValueError):
-        raise InputError(f"{key} is not made of numbers in rows of one length") from None
+        raise InputError(f"{key} must be rows of numbers, all of the same length") from None
     if numbers.value.ndim != depth or not numbers.value.size or not np.isfinite(numbers.value).all():
         kind = ("a vector", "a matrix")[depth - 1]
         raise InputError(f"{key} must be {kind} of finite numbers, got shape {numbers.value.shape}")

@@ -76,7 +76,10 @@ def attention_row(
 def softmax(logits: Vector, *, temperature: float = 1.0, tokens: Sequence[str] = ()) -> Derivation:
     """p = softmax(z / T): T below 1 sharpens, above 1 flattens"""
     if temperature <= 0:
-        raise InputError(f"temperature={temperature} must be above 0", hint="near 0 the largest takes all")
+        raise InputError(
+            f"temperature={temperature} must be above 0",
+            hint="a value near 0 gives nearly all weight to the largest",
+        )
     worked = Derivation(f"softmax at temperature {temperature:g}")
     z = worked.given("logits" + (f" of {' '.join(tokens)}" if tokens else ""), "z", logits)
     if temperature != 1.0:

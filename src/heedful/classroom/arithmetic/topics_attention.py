@@ -66,7 +66,7 @@ def attention(
     count = len(all_keys)
     if len(names) != len(queries) or len(keys) != count or (values is not None and len(values) != count):
         sizes = f"{len(names)} tokens, {len(queries)} queries, {count} keys"
-        raise InputError(f"{sizes}: each query needs a name, each key a name and a value")
+        raise InputError(f"{sizes}: each query needs a name, and each key needs a name and a value")
     worked = Derivation("attention")
     if made.lines:
         worked.add(made)

@@ -50,7 +50,7 @@ def likelihood(
     words = list(outside)
     if missing := [word for word in text if word not in centre or word not in outside]:
         raise InputError(
-            f"{missing[0]!r} has no vector", hint="every word needs one as centre and one outside"
+            f"{missing[0]!r} has no vector", hint="every word needs a vector as centre and one as context"
         )
     worked, chances, losses = Derivation(f"the likelihood of “{' '.join(text)}”, window {window}"), {}, []
     for c in dict.fromkeys(text):
@@ -111,7 +111,9 @@ def block_cost(n: int, d: int) -> Derivation:
 def distillation(scores: Vector, sizes: Vector, times: Vector) -> Derivation:
     """The share of the score kept, of weights saved, and how much faster; pairs of (teacher, student)"""
     if any(len(pair) != 2 for pair in (scores, sizes, times)):
-        raise InputError("scores, sizes and times each have two numbers: of the teacher and of the student")
+        raise InputError(
+            "scores, sizes and times each have two numbers: one for the teacher and one for the student"
+        )
     worked = Derivation("what distillation kept")
     given = {"score": scores, "weights in millions": sizes, "time in seconds": times}
     teacher, student = {}, {}

@@ -123,7 +123,7 @@ def read_class(path: Path) -> ClassFile:
             hint="it has class, secret, students and assignments: heed exercise --class NEW.yaml writes one",
         ) from None
     if len(secret) < 8:
-        raise InputError(f"the secret of {path} has {len(secret)} letters", hint="give it 8 or more")
+        raise InputError(f"the secret of {path} has {len(secret)} letters", hint="use 8 or more")
     return ClassFile(name, secret, students, assignments)
 
 
@@ -176,7 +176,7 @@ def write_sheets(
 
 def write_new(path: Path, text: str) -> None:
     if path.exists():
-        raise InputError(f"{path} is there already", hint="name another folder with --out")
+        raise InputError(f"{path} already exists", hint="name another folder with --out")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
 

@@ -194,7 +194,7 @@ def stub_file(names: Sequence[str] | None = None, name: str = "solution.py") -> 
 
 
 def write_stubs(path: str | Path, names: Sequence[str] | None = None, *, force: bool = False) -> Path:
-    """Write a file of stubs; one that is there already stays, unless `force`."""
+    """Write a file of stubs; one that already exists stays, unless `force`."""
     path = Path(path)
     text = stub_file(names, path.name)
     if path.is_dir():

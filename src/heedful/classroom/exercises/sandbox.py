@@ -197,12 +197,14 @@ def run_process(job: dict[str, Any], limits: SandboxLimits, result: SubmissionRe
         raise HeedfulError("the process that grades a file did not start", hint=hint)
     allowed = limits.inside_seconds if is_inside else limits.seconds
     if unreadable is not None:
-        ending = SolutionError(f"{subject} gave nothing that can be read ({unreadable})", "MessageError")
+        ending = SolutionError(
+            f"{subject} returned something that cannot be read ({unreadable})", "MessageError"
+        )
     elif is_late or "Timeout (" in trace:
         line = re.search(rf'File "{re.escape(job["name"])}", line (\d+)', trace)
         where = f", in line {line[1]}" if line else ""
         ending = SolutionError(
-            f"{subject} did not end within {allowed:g} seconds{where}", "Timeout",
+            f"{subject} did not finish within {allowed:g} seconds{where}", "Timeout",
             hint="does one of its loops never end?",
         )  # fmt: skip
     else:

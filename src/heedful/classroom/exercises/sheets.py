@@ -190,7 +190,7 @@ def read_sheet(path: Path, owner: Owner | None = None) -> tuple[Problem, dict[in
     class_name = str(fields.get("class") or "").strip()
     if class_name != (owner.name if owner else ""):
         whose = f"belongs to the class {class_name!r}" if class_name else "belongs to no class"
-        raise InputError(f"{path} {whose}", hint="its teacher grades it: heed grade FOLDER --class FILE")
+        raise InputError(f"{path} {whose}", hint="the teacher grades it with heed grade FOLDER --class FILE")
     problem = new_problem(
         str(fields["exercise"]).strip(), str(fields["seed"]).strip(), None if digits is None else int(digits),
         owner,
@@ -208,7 +208,7 @@ def parse_sheet(text: str, suffix: str, name: str) -> dict[str, Any]:
 
     try:
         if suffix != ".json" and any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise InputError(f"{name} has a YAML alias", hint="write every answer out")  # they may multiply
+            raise InputError(f"{name} has a YAML alias", hint="write out every answer")  # they may multiply
         fields = json.loads(text) if suffix == ".json" else yaml.safe_load(text)
     except InputError:
         raise
@@ -246,7 +246,7 @@ def parse_csv(text: str) -> dict[str, Any]:
 def check_answers(problem: Problem, answers: Any, name: str) -> dict[int, Any]:
     """Answers by number, all of them to questions that there are."""
     if answers is not None and not isinstance(answers, Mapping):
-        raise InputError(f"{name}: answers must name the question of each, as 1: [0.5, 0.25]")
+        raise InputError(f"{name}: answers need the number of their question, as in 1: [0.5, 0.25]")
     by_number: dict[int, Any] = {}
     count = len(problem.questions)
     for key, answer in (answers or {}).items():

@@ -199,5 +199,6 @@ def run_workers(commands: Mapping[str, Sequence[str]], jobs: int) -> None:
         raise
     if failed:
         raise HeedfulError(
-            f"{', '.join(failed)}: not measured to the end", hint="the same command measures what is missing"
+            f"{', '.join(failed)}: not all measurements were finished",
+            hint="run the same command again to measure what is missing",
         )

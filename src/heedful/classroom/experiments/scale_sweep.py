@@ -135,7 +135,7 @@ class ScaleSweep(Comparison):
             lines = [x for x in read_metrics(folder) if x.get("train/global_step") == train.steps]
             losses = [x["eval/loss"] for x in lines if "eval/loss" in x]
             if not losses:
-                raise InputError("the text is too short to hold a part of it out", hint="name a longer one")
+                raise InputError("the text is too short to hold out a part of it", hint="name a longer one")
             return float(losses[-1])
 
         depends_on = {"model": self.settings.model(dim), "steps": train.steps, "lr": train.lr}

@@ -167,7 +167,7 @@ class Race(Comparison):
         settings = self.run_settings(competitor, self.recipe(competitor), self.files)
         valid = prepare_run(settings, torch.device("cpu"), self.folder / settings.name).valid
         if valid is None:
-            raise InputError("the text is too short to hold a part of it out", hint="name a longer one")
+            raise InputError("the text is too short to hold out a part of it", hint="name a longer one")
         return valid
 
     def positions(self, competitor: SizedSystem) -> Iterator[Measurement]:

@@ -31,7 +31,9 @@ def read_pairs(files: Sequence[str]) -> Pairs:
     sides = [[line.strip() for line in read_lines(path)] for path in paths]
     if len(sides[0]) != len(sides[1]):
         counts = f"{len(sides[0]):,} and {len(sides[1]):,}"
-        raise InputError(f"{paths[0]} and {paths[1]} have {counts} lines", hint="give as many")
+        raise InputError(
+            f"{paths[0]} and {paths[1]} have {counts} lines", hint="give the same number of both"
+        )
     return [pair for pair in zip(*sides, strict=True) if all(pair)]
 
 
@@ -89,7 +91,7 @@ def prepare_pairs(
     valid = [p for p in unseen if words(p[0]) <= train_words]
     if not train or not valid or not test:
         raise InputError(
-            f"{len(pairs):,} pairs are too few to train, validate and test on",
+            f"{len(pairs):,} pairs are too few for training, validation and test",
             hint=f"give more, of at most {train_words} words",
         )
     return TranslationData(train, valid, test)

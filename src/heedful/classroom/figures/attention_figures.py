@@ -169,7 +169,7 @@ def collect_patterns(
     """Return weights that were given, or those of a pass of a model."""
     if pattern is not None or tokens is not None:
         if pattern is None or tokens is None or model is not None:
-            raise InputError("weights you have take both tokens= and pattern=, and no model")
+            raise InputError("your own weights need both tokens= and pattern=, and no model")
         return CollectedPatterns(given_patterns(tokens, keys, pattern, second))
     if model is None or text is None:
         raise InputError(
@@ -191,7 +191,7 @@ def given_patterns(
         try:
             whole = torch.as_tensor(pattern)
         except (TypeError, ValueError) as error:
-            raise InputError(f"pattern is not made of numbers in rows of one length: {error}") from None
+            raise InputError(f"pattern must be rows of numbers, all of the same length: {error}") from None
         if not 2 <= whole.dim() <= 4:
             raise InputError(
                 f"pattern has shape {tuple(whole.shape)}",
@@ -256,7 +256,7 @@ def states_of(inputs: CollectedPatterns) -> Figure:
     for name, state in sorted(inputs.states.items(), key=lambda item: item[0].startswith("embed")):
         columns = inputs.tokens if len(inputs.tokens) == len(state) else None
         panels.append(matrix(name, state.T, columns=columns, axes=("unit", "token")))
-    note = f"{inputs.name} attends to nothing, so it has no pattern to draw; these are its states."
+    note = f"{inputs.name} has no attention, so there is no pattern to draw; these are its states."
     return Figure("states", f"States of {inputs.name}", inputs.about, {"panels": panels}, note)
 
 
@@ -279,7 +279,9 @@ def image_attention(
     """
     embed = model.embed if isinstance(model, Seq2Seq) else None
     if not isinstance(embed, PatchEmbedding):
-        raise InputError(f"a {model.family.name} reads text, no image", hint="load a vision-encoder-decoder")
+        raise InputError(
+            f"a {model.family.name} reads text, not images", hint="load a vision-encoder-decoder"
+        )
     given = reading(model, image, target)
     seen = attended(model, given, only=("decoder.*.cross",))
     every = torch.stack([pattern.values for pattern in seen.patterns.values()])  # (L, H, T, S)

@@ -131,7 +131,7 @@ def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any
     if isinstance(text, Input):  # its ids, or the pixels of its image
         text = text.ids[0] if text.ids.is_floating_point() else text.ids[0].tolist()
     if (count := len(encode_prompts(model, text).ids)) != 1:
-        raise InputError(f"{count} prompts have a tree each", hint="give one")
+        raise InputError(f"{count} prompts have one tree each", hint="give one")
     (tree,) = beam_trees(model, text, beams=beams, **settings)
     if len(tree.branches) > SHOWN:
         raise InputError(

@@ -106,7 +106,9 @@ class Figure:
         data = dict(self.data)
         if axes is not None:
             if "panels" not in data:
-                raise ConfigError(f"axes= names the rows and columns of panels, which {self.kind} has not")
+                raise ConfigError(
+                    f"axes= names the rows and columns of panels, and {self.kind} has no panels"
+                )
             names = dict(zip(("rowTitle", "columnTitle"), axes, strict=True))
             data["panels"] = [{**panel, **names} for panel in data["panels"]]
         return replace(self, title=self.title if title is None else title, data=data)

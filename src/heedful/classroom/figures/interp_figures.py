@@ -47,7 +47,7 @@ def positions(model: Model, length: int = 64) -> Figure:
     a dot product at each distance, and a bias by head and distance.
     """
     if not isinstance(model, Model):
-        raise InputError(f"positions are a model's; got a {type(model).__name__}")
+        raise InputError(f"positions belong to a model; got a {type(model).__name__}")
     if not 2 <= length <= MAX_POSITIONS:
         raise InputError(f"length={length}: 2 to {MAX_POSITIONS} positions can be drawn")
     name, parts = model.family.name, position_parts(model)
@@ -55,7 +55,7 @@ def positions(model: Model, length: int = 64) -> Figure:
     if not panels:
         raise InputError(
             f"{name} has no positions: {order_note(model)}",
-            hint="view.attention(model, text) shows what it carries along",
+            hint="view.attention(model, text) shows what it carries from token to token",
         )
     drawn = min([length, *(part.context for part in parts.values() if isinstance(part, Learned))])
     return Figure(
@@ -241,7 +241,7 @@ def patching(*results: PatchingResult) -> Figure:
     `edge_attribution`.
     """
     if not results or not all(isinstance(result, PatchingResult) for result in results):
-        raise InputError("give results of activation_patching, or of another way to patch")
+        raise InputError("give the result of activation_patching or another patching function")
     drawn, first = [], results[0]
     for result in results:
         by_head = result.columns == tuple(map(str, range(len(result.columns))))

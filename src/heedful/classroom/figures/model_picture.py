@@ -72,7 +72,7 @@ def model_picture(
     length = max(inputs.ids.shape[1], inputs.read.shape[1])
     if length > LONGEST:
         raise InputError(
-            f"the text is {length} tokens", hint=f"a picture takes {LONGEST} at most: shorten it"
+            f"the text has {length} tokens", hint=f"a picture shows at most {LONGEST}: shorten the text"
         )
     candidates = candidate_parts(model, layer)
     stack, number, paths = candidates

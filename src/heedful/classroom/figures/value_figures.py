@@ -122,7 +122,7 @@ def _position(model: Model, inputs: Input, position: int | str | None) -> int:
     mask = getattr(model.tokenizer, "mask", None)
     if not is_causal(model) and (mask is None or mask not in inputs.read[0].tolist()):
         name = "the mask" if mask is None else model.tokenizer.tokens([mask])[0]
-        raise InputError(f"an encoder predicts hidden words: write {name} in the text, or give position=")
+        raise InputError(f"an encoder predicts masked words: write {name} in the text, or give position=")
     return default_position(model, inputs)
 
 

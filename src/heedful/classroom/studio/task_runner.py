@@ -149,7 +149,7 @@ def generate_text(
 ) -> dict[str, Any]:  # fmt: skip
     """Generate token by token in the thread that owns the model and report each; return the last event."""
     if not is_generating(task):
-        raise InputError(f"{task} writes nothing that could be streamed", hint="leave stream out")
+        raise InputError(f"{task} generates no text to stream", hint="leave stream out")
     pipe, given = open_pipeline(loaded_model, task), form_inputs(task, inputs)
     names = ("temperature", "top_k", "top_p", "min_p", "seed", "repetition")
     settings = {name: parameters[name] for name in names if parameters.get(name) is not None}
@@ -245,7 +245,7 @@ def search_beams(
     """The text that was found and one tree for each part of it: a translation goes sentence by sentence."""
     if not is_generating(task):
         tasks = ", ".join(filter(is_generating, TASKS))
-        raise InputError(f"{task} searches for no text", hint=f"choose one of {tasks}")
+        raise InputError(f"{task} does not search for texts", hint=f"choose one of {tasks}")
     began, pipe, given = time.perf_counter(), open_pipeline(loaded_model, task), form_inputs(task, inputs)
     options = {k: v for k, v in pipeline_options(task, parameters).items() if k != "truncation"}
     how = plan_search(task, pipe.generator, options, parameters.get("temperature"))
@@ -285,12 +285,12 @@ def plan_search(
     """Return the settings of a search, or raise InputError for those that draw or keep one text only."""
     if temperature:
         raise InputError(
-            f"beams search for the most likely text, a temperature of {temperature} draws",
+            f"beams search for the most likely text, and temperature {temperature} samples",
             hint="set it to 0, or beams to 1",
         )
     plan = plan_generation(merge_options(task, model, options, DEFAULT_OPTIONS))
     if not 2 <= (plan.settings.beams or 1) <= MAX_BEAMS:
-        raise InputError(f"a search keeps 2 to {MAX_BEAMS} texts", hint="give beams")
+        raise InputError(f"the number of beams must be from 2 to {MAX_BEAMS}", hint="give beams")
     return plan
 
 

@@ -164,7 +164,7 @@ class TraceBuilder:
             "second": given.second, "prompt": prompt, "warnings": self.warnings, "cut": self.cut,
             "groups": self.describe_groups(trace),
             "shapes": {name: list(shape) for name, shape in shapes.items()},
-            "note": "" if groups else f"{model.family.name} attends to nothing: look at its states",
+            "note": "" if groups else f"{model.family.name} has no attention: look at its states",
             "prediction": tokens.prediction_at(model, output, default_position(model, given), TOP),
             "generated": self.generated, "causal": isinstance(model, LM) and model.causal,
             "look": self.clear_look(trace), "python": self.snippet(trace), "change": change,
@@ -222,11 +222,12 @@ class TraceBuilder:
         """Draw the text as an image for a model that reads images; what it reads are patches."""
         if self.request.ids is not None or self.edit.tokens or self.request.pair:
             raise InputError(
-                "a patch of an image is not a token", hint="change the text: it is drawn, and read"
+                "a patch of an image cannot be replaced like a token",
+                hint="change the text: it is drawn, and read",
             )
         text, changes = tokens.tidy(self.request.text or "")
         if not text.strip():
-            raise InputError("the text is empty", hint="give at least one letter, which is drawn as an image")
+            raise InputError("the text is empty", hint="give at least one letter to draw as an image")
         processor = self.model.image_processor
         image, notes = draw_for_model(text, processor, self.model.tokenizer)
         self.warnings += [*changes, "this model reads images: the text was drawn as one", *notes]
@@ -243,7 +244,7 @@ class TraceBuilder:
         if not self.request.pair:
             return tokens.token_positions(self.model, text, max_tokens=limit)
         if not isinstance(self.model, LM) or self.model.causal:
-            raise InputError("two texts at once are read by an encoder", hint="put both into one text")
+            raise InputError("only an encoder reads two texts at once", hint="put both into one text")
         pair, changes = tokens.tidy(self.request.pair)
         self.warnings += changes
         return tokens.token_positions(self.model, text, max_tokens=limit, pair=pair)

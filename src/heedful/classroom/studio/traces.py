@@ -100,7 +100,7 @@ class Trace:
             if group.name == name:
                 return group
         names = [g.name for g in self.groups]
-        close = nearest(name, names) or f"there are {', '.join(names)}" if names else "it attends to nothing"
+        close = nearest(name, names) or f"there are {', '.join(names)}" if names else "it has no attention"
         raise InputError(f"no group {name!r} in this trace", hint=close)
 
     def value(self, loaded_model: LoadedModel, name: str) -> Tensor:

@@ -115,9 +115,7 @@ def _skip(path: str, mean: Tensor | None) -> dict[str, Edit]:
 
     def put_back(x: Tensor) -> Tensor:
         if not given or given[0].shape != x.shape:
-            raise InputError(
-                f"{path} turns vectors of one size into another", hint="such a layer cannot be skipped"
-            )
+            raise InputError(f"{path} changes the size of the vectors", hint="such a layer cannot be skipped")
         return given[0] if mean is None else given[0] + mean
 
     return {f"{path}.input": remember, f"{path}.output": put_back}
@@ -179,7 +177,7 @@ def _same_for_twins(model: Model, path: str, todo: Mapping[str, list[int]]) -> N
     missing = [twin for twin in twins if todo.get(twin) != todo[path]]
     if missing:
         raise InputError(
-            f"{path} is one part with {', '.join(missing)}", hint="take the same heads out of each"
+            f"{path} is one part with {', '.join(missing)}", hint="remove the same heads from each"
         )
 
 
@@ -209,7 +207,9 @@ def _shrunk(part: nn.Module, path: str, which: Sequence[int]) -> nn.Module:
         raise InputError(f"{path} has heads 0 … {part.heads - 1}, got {list(which)}")
     left = [h for h in range(part.heads) if h not in which]
     if not left:
-        raise InputError(f"{path} would keep no head", hint="leave one, or switch the layer off with ablate")
+        raise InputError(
+            f"{path} would have no heads left", hint="leave one, or switch the layer off with ablate"
+        )
     cross = isinstance(part, CrossAttention)
     groups = _groups(left, part.heads, part.heads if cross else part.kv_heads, path)
     new = _without_matrices(part)
@@ -248,7 +248,7 @@ def _groups(left: Sequence[int], heads: int, kv_heads: int, path: str) -> list[i
     if len({n for n in counts if n}) > 1:
         raise InputError(
             f"{path}: {size} query heads share each key head, and {counts} would be left",
-            hint="take out whole groups or equally many of each",
+            hint="remove whole groups, or the same number from each",
         )
     return [g for g, n in enumerate(counts) if n]
 

@@ -101,7 +101,9 @@ class CounterfactualPair:
         both = cls(model, first, second, cast(int, ids[0]), ids[1], position, 0.0, other[:, 0])
         both = replace(both, best=float(both.gap(plain)[0]), corrupt_gap=both.gap(other))
         if both.best == both.worst:
-            raise InputError("both inputs answer alike", hint="choose two that differ in what they predict")
+            raise InputError(
+                "both inputs have the same answer", hint="choose two that differ in what they predict"
+            )
         return both
 
     def gap(self, choices: Tensor) -> Tensor:

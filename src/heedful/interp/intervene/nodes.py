@@ -56,7 +56,7 @@ class NodeTable:
                 raise InputError(
                     f"{path} adds to no stream that later parts read: its norm stands after the sum, or it "
                     "adds nothing",
-                    hint="edges and paths are of pre-norm models; use activation_patching",
+                    hint="edges and paths need a pre-norm model; use activation_patching",
                 )
             shared = isinstance(block, ParallelBlock) and not block.separate
             if shared:  # all parts read one norm

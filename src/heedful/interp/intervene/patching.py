@@ -60,7 +60,9 @@ def _replace_positions(name: str, watch: Watch, positions: Sequence[int] | None)
     value, axis, where = watch[name], watch.positions[name], None
     if positions is not None:
         if axis is None:
-            raise InputError(f"{name} has no positions: it is of the whole text", hint="leave positions out")
+            raise InputError(
+                f"{name} has no positions: it belongs to the whole text", hint="leave positions out"
+            )
         length = value.shape[axis]
         bad = [t for t in positions if not -length <= t < length]
         if bad:

@@ -117,7 +117,7 @@ def save_activations(
             )
         number, text_count, token_count = len(store), store.texts, store.tokens
         if sum(1 for _ in islice(texts, text_count)) < text_count:
-            raise InputError(f"{folder} has {text_count} texts, which is more than were given")
+            raise InputError(f"{folder} has {text_count} texts, more than you passed")
     for chunk in _chunks(model, texts, max_length, shard_tokens):
         values = collect_activations(model, chunk, names, max_length=max_length, max_tokens=max_tokens)
         first = values[names[0]]
@@ -129,7 +129,7 @@ def save_activations(
             file.write(save(tensors, {"heedful.activations": metadata}))
         number += 1
     if not number:
-        raise InputError("no text was given to run", hint="give a list, or a generator that was not used yet")
+        raise InputError("no text was given to run", hint="give a list, or a fresh generator")
     return ActivationStore(folder)
 
 

@@ -238,7 +238,7 @@ def fit_dictionary(
         hint = f"end with {width}, as in [{width // 4}, {width}]"
         raise InputError(f"prefixes={[*prefixes]} do not grow to the width", hint=hint)
     if len(x) < 2 or len(x) != len(y):
-        raise InputError(f"{len(x)} values cannot be learnt from", hint="give longer texts")
+        raise InputError(f"{len(x)} values are too few to learn from", hint="give longer texts")
     bound = OUTLIER * float(x.norm(dim=1).median())
     config = DictionaryConfig(source, target, width, x.shape[1], y.shape[1], kind, k, l1)
     dictionary = Dictionary(config).to(x.device)

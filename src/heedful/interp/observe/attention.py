@@ -117,7 +117,7 @@ def attention(
         )
     every = given.record(model, "*")
     states = {name: every[name][0] for name in every if STATES.search(name)}
-    note = f"{model.family.name} attends to nothing: it has no pattern; its states are {', '.join(states)}"
+    note = f"{model.family.name} has no attention, so it has no pattern; its states are {', '.join(states)}"
     return AttentionResult(given, {}, states, note)
 
 

@@ -14,7 +14,7 @@ The discriminator (head "detect") and the generator (head "mlm") are two models 
 MPNet (Song et al. 2020, arXiv 2004.09297).
 
 From RoBERTa to MPNet:  distances in the scores too, in T5's buckets   no segments   WordPiece
-Its objective, words predicted in a permuted order, is not built here: ours trains it on masked words.
+Its objective, words predicted in a permuted order, is not supported: ours trains it on masked words.
 """
 
 from __future__ import annotations

@@ -53,7 +53,9 @@ class RNNSearchConfig(Config, vocab=30000, dim=1000, layers=1):
 
     def check(self) -> None:
         if self.layers != 1:
-            raise ConfigError(f"layers={self.layers}, but this decoder has one", hint="for more take luong")
+            raise ConfigError(
+                f"layers={self.layers}, but this decoder has only one layer", hint="use luong for more layers"
+            )
 
 
 SCORES: dict[str, type[Score]] = {"dot": Dot, "general": General, "concat": Concat}

@@ -226,7 +226,7 @@ def read_parts(hf_config: dict[str, Any]) -> dict[str, Any]:
             continue
         wrong = [key for key, value in GPT2_REQUIRED.items() if part.get(key, value) != value]
         if kind == "gpt2" and wrong:
-            raise ConfigError(f"config.json: decoder {wrong[0]}={part[wrong[0]]!r:.80} is not built here")
+            raise ConfigError(f"config.json: decoder {wrong[0]}={part[wrong[0]]!r:.80} is not supported")
         own = (hf_config.get("decoder_start_token_id"), part.get("decoder_start_token_id"))
         first = next((i for i in (*own, part.get("bos_token_id")) if i is not None), 0)
         values |= {"decoder": kind, "start_token": first}

@@ -83,7 +83,7 @@ def _teacher(settings: ResolvedSettings, device: torch.device) -> Model | None:
     if settings.recipe.objective != "distil":
         return None
     if settings.recipe.teacher is None:
-        raise ConfigError("distil needs a teacher", hint="name a trained model: --set teacher=FOLDER")
+        raise ConfigError("distillation needs a teacher", hint="name a trained model: --set teacher=FOLDER")
     teacher = load(of_run(settings.recipe.teacher), device=device)
     if teacher.tokenizer is None:
         raise InputError(f"{settings.recipe.teacher} has no tokenizer, which its student needs too")

@@ -510,7 +510,7 @@ def read_settings_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise ConfigError(f"{where}: no YAML ({getattr(error, 'problem', None) or error})") from None
+        raise ConfigError(f"{where}: not valid YAML ({getattr(error, 'problem', None) or error})") from None
     if not isinstance(loaded, dict):
         raise ConfigError(f"{path} holds no settings", hint=f"heed recipe cp NAME {path} writes some")
     lines = {key: f"{path}:{line}" for key, line in line_numbers(tree)}

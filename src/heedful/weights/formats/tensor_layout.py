@@ -76,7 +76,7 @@ def _spans(path: Path, entries: dict[str, tuple[str, tuple[int, ...]]]) -> dict[
         if kind not in ITEM_BYTES:
             types = ", ".join(ITEM_BYTES)
             raise WeightsError(
-                f"{path} holds {name!r:.80} as {kind}, which is not read here", hint=f"convert it to {types}"
+                f"{path} holds {name!r:.80} as {kind}, which is not supported", hint=f"convert it to {types}"
             )
     unplaced = {name: TensorSpan(*of, 0) for name, of in entries.items()}
     start = path.stat().st_size - sum(span.size for span in unplaced.values())

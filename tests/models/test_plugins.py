@@ -180,7 +180,7 @@ ROWS: Any = GPT2.names
     ("changes", "message", "hint"),
     [
         ({"name": "gpt2"}, "family of heedful", None),
-        ({"name": "My Family"}, "letters", "a-z"),
+        ({"name": "My Family"}, "characters", "a-z"),
         ({"presets": {"gpt2": GPT2.config()}}, "'gpt2' exists", None),
         ({"presets": {"a": FAMILIES["llama"].tiny}}, "LlamaConfig", "GPT2Config"),
         ({"objective": "next-token"}, "unknown", "next_token"),

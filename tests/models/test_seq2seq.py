@@ -216,7 +216,7 @@ def test_every_layer_of_a_feeding_decoder_shows_its_gates() -> None:
 def test_an_unknown_score_is_an_error_that_lists_the_others() -> None:
     with pytest.raises(ConfigError, match="dot, general, concat"):
         make("luong", score="cosine")
-    with pytest.raises(ConfigError, match="take luong"):
+    with pytest.raises(ConfigError, match="use luong"):
         make("rnnsearch", layers=2)
 
 

@@ -70,7 +70,7 @@ def has_heads_apart(part: Attention) -> bool:
 
 
 def prune_heads(model: Model) -> None:
-    """Take heads out of the first layer, equally many of each group, and put the new stack in place."""
+    """Take heads out of the first layer, the same number of each group, and put the new stack in place."""
     path = attention_path(model)
     assert path is not None
     attention = cast(Attention, model.get_submodule(path))

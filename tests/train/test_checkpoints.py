@@ -202,7 +202,7 @@ def test_a_flat_schedule_is_extended_before_it_falls(tmp_path: Path, files: File
 
 def test_a_run_cannot_end_before_where_it_is(tmp_path: Path, files: Files) -> None:
     run(tmp_path, files, steps=4)
-    with pytest.raises(ConfigError, match="trained for 4 steps already and cannot end after 2 steps"):
+    with pytest.raises(ConfigError, match="already trained for 4 steps and cannot end after 2 steps"):
         run(tmp_path, files, steps=2, resume=True)
 
 
@@ -234,7 +234,7 @@ def test_a_resumed_run_of_minutes_has_the_rest_of_its_time(tmp_path: Path, files
     rest = run(tmp_path / "parts", files, minutes=2, resume=True)
     assert rest[0].number == 6  # the checkpoint of step 5 is the last that was written
     assert abs(rest[-1].number - whole) <= 2
-    with pytest.raises(ConfigError, match="minutes already and cannot end after 1 minutes"):
+    with pytest.raises(ConfigError, match="minutes and cannot end after 1 minutes"):
         run(tmp_path / "parts", files, minutes=1, resume=True)
 
 
@@ -289,7 +289,7 @@ def test_a_damaged_file_is_named_and_so_is_the_checkpoint_before(
 
 def test_a_folder_that_cannot_be_made_is_said_before_the_first_step(tmp_path: Path, files: Files) -> None:
     (tmp_path / "taken").write_text("a file")
-    with pytest.raises(ConfigError, match="taken' cannot be made"):
+    with pytest.raises(ConfigError, match="taken' cannot be created"):
         next(steps(tmp_path / "taken", files))
 
 
@@ -363,7 +363,7 @@ def test_a_step_that_is_past_cannot_be_saved(tmp_path: Path, files: Files) -> No
     taken = steps(tmp_path, files)
     first = next(taken)
     next(taken)
-    with pytest.raises(HeedfulError, match="step 1 is past"):
+    with pytest.raises(HeedfulError, match="step 1 is over"):
         first.save()
 
 

@@ -192,8 +192,8 @@ def test_an_adapted_model_is_traced_in_one_piece() -> None:
     ("arguments", "text"),
     [
         ({"rank": 0}, "rank=0 must be at least 1"),
-        ({"targets": ["quer"]}, "no linear layer is meant"),
-        ({"targets": ["ffm.up"]}, "no linear layer is meant"),
+        ({"targets": ["quer"]}, "no linear layer matches"),
+        ({"targets": ["ffm.up"]}, "no linear layer matches"),
     ],
     ids=str,
 )
@@ -209,7 +209,7 @@ def test_bad_adapters_are_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no adapter.json"):
         load_adapter(model, tmp_path)
     lora(model)
-    with pytest.raises(ConfigError, match="adapted already"):
+    with pytest.raises(ConfigError, match="already has an adapter"):
         lora(model)
     save_adapter(model, tmp_path)
     with pytest.raises(InputError, match="which this model does not have"):

@@ -118,7 +118,7 @@ def test_a_soup_has_the_mean_weights_of_its_models_and_takes_equal_ones_only(tmp
         torch.testing.assert_close(parameter, (first[name] + second[name]) / 2, rtol=1e-6, atol=1e-8)
     with pytest.raises(ConfigError, match="deep is another model"):
         soup([tmp_path / "0", tmp_path / "deep"])
-    with pytest.raises(ConfigError, match="a list of folders, at least one"):
+    with pytest.raises(ConfigError, match="a list of at least one folder"):
         soup([])
 
 
@@ -169,5 +169,5 @@ def test_whole_numbers_make_no_soup(tmp_path: Path) -> None:
 
 
 def test_one_name_is_no_list_of_folders(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="a list of folders"):
+    with pytest.raises(ConfigError, match="a list of at least one folder"):
         soup(str(tmp_path))

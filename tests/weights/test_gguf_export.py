@@ -162,7 +162,7 @@ def test_what_a_file_would_say_falsely_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     with refused(ConfigError, "output matrix", "gemma", hint="tie"):
         export_gguf(tiny_model("gemma", tied=False), path)
-    with refused(ConfigError, "heads were taken out"):
+    with refused(ConfigError, "heads were pruned"):
         export_gguf(prune(tiny_model("gpt2"), {"blocks.0.attn": [1]}), path)
     with refused(InputError, "no weights"):
         export_gguf(heedful.build("llama", layers=1, dim=32, heads=4, vocab=64, device="meta"), path)
@@ -179,7 +179,7 @@ def test_only_a_file_of_that_ending_is_replaced(tmp_path: Path) -> None:
     with refused(InputError, "does not end in .gguf", hint="m.gguf"):
         export_gguf(model, tmp_path / "m")
     (tmp_path / "m.gguf").mkdir()
-    with refused(InputError, "not a file that could be replaced"):
+    with refused(InputError, "not a file that can be replaced"):
         export_gguf(model, tmp_path / "m.gguf")
 
 

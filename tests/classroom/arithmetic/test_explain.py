@@ -241,8 +241,8 @@ def test_files_are_read_and_their_faults_are_named(tmp_path: Path) -> None:
         ({"topic": "normm", "x": [1]}, "unknown"),
         ({"topic": "norm"}, "needs 'x'"),
         ({"topic": "norm", "x": [1], "epps": 1}, "did you mean 'eps'"),
-        ({"topic": "norm", "x": [[1], [2, 3]]}, "rows of one length"),
-        ({"topic": "norm", "x": ["a"]}, "not made of numbers"),
+        ({"topic": "norm", "x": [[1], [2, 3]]}, "rows of numbers"),
+        ({"topic": "norm", "x": ["a"]}, "rows of numbers"),
         ({"topic": "attention", "Q": [[1, 2]], "K": [[1, 2, 3]]}, "do not fit"),
         ({"topic": "softmax", "logits": [1], "temperature": 0}, "above 0"),
         (

@@ -239,7 +239,7 @@ def test_a_wrong_name_or_seed_is_one_clear_line() -> None:
     with pytest.raises(NotFound, match="did you mean 'cat-sat'"):
         new_problem("cat-sit", "1")
     for seed in ("", " a", "x" * 101, "a\nb"):
-        with pytest.raises(InputError, match="not a name of a student"):
+        with pytest.raises(InputError, match="not a student's name"):
             new_problem("cat-sat", seed)
     with pytest.raises(InputError, match="is out of range"):
         new_problem("cat-sat", "1", 0)

@@ -83,7 +83,7 @@ def test_every_family_gives_a_figure_of_its_own_numbers(family: str) -> None:
     figure, seen = view.attention(model, IDS), attended(model, IDS)
     if not seen.patterns:
         assert figure.kind == "states"
-        assert "attends to nothing" in figure.note
+        assert "has no attention" in figure.note
         first = figure.data["panels"][0]
         torch.testing.assert_close(
             torch.from_numpy(first["values"].T), seen.states[first["title"]].flatten(1)
@@ -264,7 +264,7 @@ def test_temperature_zero_takes_the_likeliest_and_an_encoder_fills_its_mask() ->
     assert greedy.data["drawn"] == int(greedy.data["logits"].argmax()) == greedy.data["shown"][0]
     assert view.next_token(tiny("bert"), IDS, position=2).about["position"] == 2
     assert view.next_token(tiny("t5"), IDS).data["logits"].size
-    with pytest.raises(InputError, match="an encoder predicts hidden words"):
+    with pytest.raises(InputError, match="an encoder predicts masked words"):
         view.next_token(tiny("bert"), IDS)
 
 
@@ -392,7 +392,7 @@ BAD = [
     (lambda m: view.attention(tokens="ab", pattern=torch.eye(2)), "tokens is one string"),
     (lambda m: view.attention(tokens=["a"], pattern=[[float("nan")]]), "not finite numbers"),
     (lambda m: view.attention(tokens=["a"], pattern=[1.0]), r"has shape \(1,\)"),
-    (lambda m: view.attention(tokens=["a"], pattern=[[1.0], [1.0, 2.0]]), "not made of numbers"),
+    (lambda m: view.attention(tokens=["a"], pattern=[[1.0], [1.0, 2.0]]), "rows of numbers"),
     (lambda m: view.attention(7, "text"), "a int is not a model"),
     (lambda m: view.attention(lambda **k: None, "text"), "needs the model's tokenizer"),
     (lambda m: view.attention(lambda **k: None, IDS), "gave no attentions"),
@@ -413,7 +413,7 @@ def test_a_bad_input_is_named(call: object, line: str) -> None:
 
 
 def test_panels_whose_names_do_not_fit_are_refused() -> None:
-    with pytest.raises(InputError, match=r"2 rows and 1 columns are named, and the values are \(3, 1\)"):
+    with pytest.raises(InputError, match=r"2 rows and 1 columns have names, the values are \(3, 1\)"):
         panels.bars("three", [1.0, 2.0, 3.0], ["a", "b"])
 
 

@@ -71,7 +71,7 @@ def test_the_first_picture_knows_the_text_that_was_drawn(client: TestClient) -> 
 def test_a_patch_is_neither_replaced_nor_shuffled(client: TestClient) -> None:
     answer = client.post("/api/trace", json={"model": "reader", "text": "1", "edit": {"tokens": {"0": "2"}}})
     assert answer.status_code == 422
-    assert "not a token" in answer.text
+    assert "cannot be replaced like a token" in answer.text
     found = traced(client, "reader", text="305")
     answer = client.get(f"/api/trace/{found['id']}/order")
     assert answer.status_code == 422

@@ -227,6 +227,6 @@ def test_a_tree_needs_a_search(client: TestClient) -> None:
     assert answer.status_code == 422
     assert "2 to 16" in answer.json()["error"]["message"]
     warm = client.post("/api/beams", json=body | {"parameters": {"beams": 4, "temperature": 0.5}})
-    assert "temperature of 0.5 draws" in warm.json()["error"]["message"]
+    assert "temperature 0.5 samples" in warm.json()["error"]["message"]
     body = {"model": "classifier", "task": "text-classification", "inputs": {"text": "the"}}
     assert "does not search for texts" in client.post("/api/beams", json=body).json()["error"]["message"]

@@ -233,7 +233,7 @@ def test_the_end_of_a_stack_is_told_only_where_it_differs_from_its_last_layer(cl
 def test_a_model_without_attention_says_so_and_shows_states(client: TestClient) -> None:
     found = traced(client, "lstm")
     assert found["groups"] == []
-    assert "attends to nothing" in found["note"]
+    assert "has no attention" in found["note"]
     assert client.get(f"/api/trace/{found['id']}/thumbs", params={"group": "blocks.attn"}).status_code == 422
 
 
@@ -387,7 +387,7 @@ def test_two_texts_are_read_as_a_pair(client: TestClient, models: Path) -> None:
     seen = attention(model, ("the cat sat", "on the mat"))["blocks.1.attn"].values[1]
     np.testing.assert_allclose(got, seen.numpy(), atol=1e-6)
     refused = client.post("/api/trace", json={"model": "decoder", "text": "a", "pair": "b"})
-    assert "read by an encoder" in refused.json()["error"]["message"]
+    assert "only an encoder reads" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("edit", [None, {"tokens": {"1": 5}}, {"heads": {"blocks.0.attn": [0]}}])

@@ -41,7 +41,7 @@ def test_where_nothing_looks_ahead_only_words_before_count() -> None:
     assert {(s.direction, s.offset) for s in found} == {("to dependent", -1)}
     lstm = tiny("lstm", vocab=300)
     lstm.tokenizer = letters()
-    with pytest.raises(InputError, match="attends to nothing"):
+    with pytest.raises(InputError, match="has no attention"):
         syntax_heads(lstm, SENTENCES)
 
 

@@ -43,7 +43,7 @@ def test_flow_is_what_scipy_finds_with_whole_numbers(family: str) -> None:
 def test_flow_says_what_it_cannot_follow_and_reports() -> None:
     with pytest.raises(InputError, match="signed"):
         attention_flow(tiny("gla"), [5, 6, 7])
-    with pytest.raises(InputError, match="attends to nothing"):
+    with pytest.raises(InputError, match="has no attention"):
         attention_flow(tiny("lstm"), [5, 6, 7])
     calls: list[tuple[int, int]] = []
     model = tiny("t5")

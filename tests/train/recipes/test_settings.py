@@ -120,7 +120,7 @@ def test_errors_in_a_file_name_its_line(tmp_path: Path, heed: Heed) -> None:
     assert code == 3
     assert err.startswith(f"error: {path}:4: heads=5")
     path.write_text("family: gpt2\ntrain:\n  lr: [\n")
-    assert heed("train", path, "x.txt")[2].startswith(f"error: {path}:4: no YAML")
+    assert heed("train", path, "x.txt")[2].startswith(f"error: {path}:4: not valid YAML")
     path.write_text("family: gpt2\ntrian:\n  lr: 1\n")
     assert f"{path}:3: unknown setting 'trian.lr'" in heed("train", path, "x.txt")[2]
 

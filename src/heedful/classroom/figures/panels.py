@@ -93,7 +93,7 @@ def panel(
     ]
     if (len(names[0]), len(names[1])) != shape:
         raise InputError(
-            f"{title}: {len(names[0])} rows and {len(names[1])} columns have names, but the values are {shape}"
+            f"{title}: {len(names[0])} rows and {len(names[1])} columns have names, the values are {shape}"
         )
     signed = isinstance(values, np.ndarray) and bool((values < 0).any())
     return {

@@ -266,19 +266,14 @@ def write_rope(base: float, scaling: Scaling | None) -> dict[str, Any]:
     return out
 
 
-def read_absent(family: Family, hf_config: dict[str, Any]) -> dict[str, Any]:
-    """What keys mean that a config leaves out. A stated `rope_scaling` leaves only the base to be meant."""
-    absent = dict(family.absent)
-    if "rope_parameters" in absent and hf_config.get("rope_scaling"):
-        absent["rope_theta"] = absent.pop("rope_parameters").get("rope_theta")
-    return absent
-
-
 def config_from(family: Family, hf_config: dict[str, Any], names: Iterable[str] = ()) -> Config:
     """Our config from a published one; `names` are those of the file's tensors, for what only they tell."""
     check_hf_config(family, hf_config)
     check_unquantised(names)
-    hf_config = {**read_absent(family, hf_config), **hf_config}
+    absent = dict(family.absent)
+    if "rope_parameters" in absent and hf_config.get("rope_scaling"):  # then only the base is left out
+        absent["rope_theta"] = absent.pop("rope_parameters").get("rope_theta")
+    hf_config = absent | hf_config
     values: dict[str, Any] = {}
     optional = {f.name for f in fields(family.config) if "None" in str(f.type)}
     for theirs, ours in family.keys.items():

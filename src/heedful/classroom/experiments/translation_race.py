@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from heedful.classroom.experiments.ledger import hardware
-from heedful.classroom.experiments.measurement_store import Comparison, Measurement, MeasurementStore
+from heedful.classroom.experiments.measurement_store import Comparison, Measurement
 from heedful.classroom.experiments.race_report import measurements_of
 from heedful.classroom.experiments.report import Report, Section
 from heedful.classroom.experiments.systems import (
@@ -171,19 +171,15 @@ class TranslationRace(Comparison):
             "steps": f"{s.steps:,} of {s.batch} pairs",
             "machine": hardware(self.device.type),
         }  # fmt: skip
-        return Report("Translators side by side", command, about, translation_sections(self.store))
+        training, scores, alignments = (
+            measurements_of(self.store, kind, TRANSLATORS) for kind in ("training", "bleu", "alignment")
+        )
+        sections = [bleu_section(scores, training)] if scores else []
+        sections += [alignment_section(alignments), score_section(alignments)] if alignments else []
+        return Report("Translators side by side", command, about, sections)
 
 
 # The report of a race of translators: BLEU by length, alignments, additive scores next to dot products.
-
-
-def translation_sections(store: MeasurementStore) -> list[Section]:
-    """Return a section for everything that was measured so far."""
-    training, scores, alignments = (
-        measurements_of(store, kind, TRANSLATORS) for kind in ("training", "bleu", "alignment")
-    )
-    sections = [bleu_section(scores, training)] if scores else []
-    return sections + ([alignment_section(alignments), score_section(alignments)] if alignments else [])
 
 
 def bleu_section(results: dict[str, Any], training: dict[str, Any]) -> Section:

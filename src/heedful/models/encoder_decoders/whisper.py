@@ -81,8 +81,10 @@ def whisper(c: WhisperConfig) -> Whisper:
     embed = SoundEmbedding(c.bands, c.source_context, c.dim, dropout=c.dropout)
     target = Embedding(c.vocab, c.dim, position=Learned(c.context, c.dim), dropout=c.dropout)
     head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=True), none=NoHead)
-    stacks = whisper_stack(c, c.layers, c.heads, c.hidden), whisper_decoder(c)
-    model = Whisper(embed, *stacks, head, target_embed=target, start_token=c.start_token)
+    cross = lambda: without_key_bias(CrossAttention(c.dim, c.decoder_heads, bias=True, dropout=c.dropout))
+    encoder = whisper_stack(c, c.layers, c.heads, c.hidden)
+    decoder = whisper_stack(c, c.decoder_layers, c.decoder_heads, c.decoder_hidden, cross)
+    model = Whisper(embed, encoder, decoder, head, target_embed=target, start_token=c.start_token)
     model.sound_processor = SoundProcessor(c.bands, 2 * c.source_context)
     return model
 
@@ -91,11 +93,6 @@ def without_key_bias(part: Any) -> Any:
     """The part whose keys have no bias: it would add the same to all scores of a row."""
     part.k = nn.Linear(part.k.in_features, part.k.out_features, bias=False)
     return part
-
-
-def whisper_decoder(c: WhisperConfig) -> Stack:
-    cross = lambda: without_key_bias(CrossAttention(c.dim, c.decoder_heads, bias=True, dropout=c.dropout))
-    return whisper_stack(c, c.decoder_layers, c.decoder_heads, c.decoder_hidden, cross)
 
 
 def whisper_stack(c: WhisperConfig, layers: int, heads: int, hidden: int, cross: Any = None) -> Stack:

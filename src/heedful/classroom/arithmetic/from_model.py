@@ -50,14 +50,14 @@ def alignment(subject: Subject) -> Derivation:
     if isinstance(part, AttentiveUnit) and isinstance(part.score, Additive):
         state = numbers(s.value("output")[s.at, : part.unit.hidden])
         W, U, v = (parameters(m)[0] for m in (part.score.q, part.score.k, part.score.v))
-        worked = topics.additive_step(state, values, W, U, v[0], tokens=names)
+        derivation = topics.additive_step(state, values, W, U, v[0], tokens=names)
     elif isinstance(part, InputFeeding) and not isinstance(part.score, Additive | Concat):
         state = numbers(s.value(f"layers.{len(part.layers) - 1}.h")[s.at])
-        worked = topics.scored_step(state, keys, values, names)
+        derivation = topics.scored_step(state, keys, values, names)
     else:
         raise InputError(f"the steps of a {type(part.score).__name__} score here are not written out yet")
     theirs = {"weights of the state": s.value("pattern")[0, s.at], "context": s.value("heads")[0, s.at]}
-    return check_lines(worked, theirs, title=f"{s.path}: {worked.title}, writing “{s.names[s.at]}”")
+    return check_lines(derivation, theirs, title=f"{s.path}: {derivation.title}, writing “{s.names[s.at]}”")
 
 
 def norm_of(module: nn.Module) -> dict[str, Any]:
@@ -78,12 +78,12 @@ def norm(subject: Subject) -> Derivation:
     else:
         name, added, inside = f"{first}_norm", _part(Derivation(), s, first, numbers(x)), "added"
     module = block.get_submodule(name)
-    worked = topics.add_norm(numbers(x), added and Numbers(added.value), **norm_of(module))
+    derivation = topics.add_norm(numbers(x), added and Numbers(added.value), **norm_of(module))
     with torch.no_grad():
-        theirs = module(torch.from_numpy(worked[inside]).to(x))
-    last = cast(Line, worked.lines[-1])
+        theirs = module(torch.from_numpy(derivation[inside]).to(x))
+    last = cast(Line, derivation.lines[-1])
     title = f"{s.path}: {'add & ' if added else ''}norm of “{s.names[s.at]}”"
-    return check_lines(worked, {last.label: theirs}, title)
+    return check_lines(derivation, {last.label: theirs}, title)
 
 
 def block(subject: Subject) -> Derivation:
@@ -93,36 +93,36 @@ def block(subject: Subject) -> Derivation:
     if type(this) not in (Block, ParallelBlock):
         raise InputError(f"{s.path} is a {type(this).__name__}, which is joined in its own way")
     order = "parallel" if isinstance(this, ParallelBlock) else f"{this.order}-norm"
-    worked = Derivation(f"{s.path}, {order}: the whole block for “{s.names[s.at]}”")
-    x = worked.given("input", "x", numbers(s.value("input")[s.at]))
+    derivation = Derivation(f"{s.path}, {order}: the whole block for “{s.names[s.at]}”")
+    x = derivation.given("input", "x", numbers(s.value("input")[s.at]))
     if isinstance(this, ParallelBlock):
-        normed = {name: _norm_part(worked, name, x, this) for name in this.norm_names}
-        outs = [_part(worked, s, name, normed[this.norm_name(name)]) for name in this.names]
+        normed = {name: _norm_part(derivation, name, x, this) for name in this.norm_names}
+        outs = [_part(derivation, s, name, normed[this.norm_name(name)]) for name in this.names]
         read = "norm_{}(x)" if this.separate else "n"
         terms = " + ".join(f"{name}({read.format(name)})" for name in this.names)
-        x = worked.line("output", f"x + {terms}", op("+", x, *outs))
+        x = derivation.line("output", f"x + {terms}", op("+", x, *outs))
     else:
         for name in this.names:
             if this.order == "pre":
-                out = _part(worked, s, name, _norm_part(worked, f"{name}_norm", x, this))
-                x = worked.line(f"after {name}", f"x + {name}(norm(x))", x + out)
+                out = _part(derivation, s, name, _norm_part(derivation, f"{name}_norm", x, this))
+                x = derivation.line(f"after {name}", f"x + {name}(norm(x))", x + out)
             else:
-                added = worked.line(f"{name} added", f"x + {name}(x)", x + _part(worked, s, name, x))
-                x = _norm_part(worked, f"{name}_norm", added, this)
-    worked.compare("block", x, s.value("output")[s.at])
-    return worked
+                added = derivation.line(f"{name} added", f"x + {name}(x)", x + _part(derivation, s, name, x))
+                x = _norm_part(derivation, f"{name}_norm", added, this)
+    derivation.compare("block", x, s.value("output")[s.at])
+    return derivation
 
 
-def _norm_part(worked: Derivation, name: str, x: Line, block: nn.Module) -> Line:
-    with worked.part(name) as part:
+def _norm_part(derivation: Derivation, name: str, x: Line, block: nn.Module) -> Line:
+    with derivation.part(name) as part:
         return topics.norm_lines(part, x, **norm_of(block.get_submodule(name)))
 
 
-def _part(worked: Derivation, s: Subject, name: str, x: Expression) -> Line:
+def _part(derivation: Derivation, s: Subject, name: str, x: Expression) -> Line:
     """One part of a block, all its lines; x is what it reads at this position."""
     path = f"{s.path}.{name}"
     module = part_at(s.model, path)
-    with worked.part(path) as part:
+    with derivation.part(path) as part:
         if isinstance(module, MLP | GatedMLP):
             return _feed_forward(part, module, x)
         if not isinstance(module, Attention | CrossAttention):
@@ -138,17 +138,17 @@ def _part(worked: Derivation, s: Subject, name: str, x: Expression) -> Line:
         return topics.linear_line(part, "o", 'W_O "heads"', joined, *parameters(module.o))
 
 
-def _feed_forward(worked: Derivation, part: MLP | GatedMLP, x: Expression) -> Line:
+def _feed_forward(derivation: Derivation, part: MLP | GatedMLP, x: Expression) -> Line:
     act = ACT_NAMES.get(id(part.act))
     if act is None:
         raise InputError("this activation has no name", hint="it cannot be worked out")
-    up = topics.linear_line(worked, "up", "W_up x", x, *parameters(part.up))
+    up = topics.linear_line(derivation, "up", "W_up x", x, *parameters(part.up))
     if isinstance(part, GatedMLP):
-        gate = topics.linear_line(worked, "gate", "W_gate x", x, *parameters(part.gate))
-        hidden = worked.line("hidden", f'{act.replace("_", " ")}("gate") ⊙ "up"', op(act, gate) * up)
+        gate = topics.linear_line(derivation, "gate", "W_gate x", x, *parameters(part.gate))
+        hidden = derivation.line("hidden", f'{act.replace("_", " ")}("gate") ⊙ "up"', op(act, gate) * up)
     else:
-        hidden = worked.line("hidden", f'{act.replace("_", " ")}("up")', op(act, up))
-    return topics.linear_line(worked, "down", 'W_down "hidden"', hidden, *parameters(part.down))
+        hidden = derivation.line("hidden", f'{act.replace("_", " ")}("up")', op(act, up))
+    return topics.linear_line(derivation, "down", 'W_down "hidden"', hidden, *parameters(part.down))
 
 
 def positions(subject: Subject) -> Derivation:
@@ -161,16 +161,16 @@ def positions(subject: Subject) -> Derivation:
     name, at, vectors = subject.given.names, subject.at, subject.watch[f"{side}.position"][0]
     token = Numbers(numbers(subject.watch[f"{side}.token"][0, at]).value * table.scale)
     if isinstance(place, Sinusoidal):
-        worked = topics.sinusoid(
+        derivation = topics.sinusoid(
             [at], place.dim, base=place.base, layout=place.layout, add=token, tokens=[name[at]]
         )
-        return check_lines(worked, {f"PE({at})": vectors[at]})
-    worked = Derivation("a learned position")
-    row = worked.given(f"row {at} of the table", "p_t", numbers(vectors[at]))
-    both = worked.line(f"{name[at]} + p", "x + p", token + row)
+        return check_lines(derivation, {f"PE({at})": vectors[at]})
+    derivation = Derivation("a learned position")
+    row = derivation.given(f"row {at} of the table", "p_t", numbers(vectors[at]))
+    both = derivation.line(f"{name[at]} + p", "x + p", token + row)
     if table.types is None and table.norm is None and table.project is None:
-        worked.compare("sum", both, subject.watch[f"{side}.output"][0, at])
-    return worked
+        derivation.compare("sum", both, subject.watch[f"{side}.output"][0, at])
+    return derivation
 
 
 def lstm(subject: Subject) -> Derivation:
@@ -187,9 +187,9 @@ def lstm(subject: Subject) -> Derivation:
     h, c = (numbers(s.value(word)[before] if started else zero) for word in "hc")
     (W, b), (U, d) = parameters(part.x), parameters(part.h)
     bias = None if b is None or d is None else Numbers(b.value + d.value)
-    worked = topics.lstm_step(numbers(s.value("input")[at]), h, c, W, U, bias)
+    derivation = topics.lstm_step(numbers(s.value("input")[at]), h, c, W, U, bias)
     theirs = {"new state": s.value("h")[at], "new cell": s.value("c")[at]}
-    return check_lines(worked, theirs, f"{s.path}: one LSTM step, reading “{s.names[at]}”")
+    return check_lines(derivation, theirs, f"{s.path}: one LSTM step, reading “{s.names[at]}”")
 
 
 def prediction(subject: Subject, temperature: float = 1.0, count: int = 8) -> Derivation:
@@ -199,11 +199,11 @@ def prediction(subject: Subject, temperature: float = 1.0, count: int = 8) -> De
         raise InputError("this head gives no logits per token")
     best = logits[0, subject.at].topk(min(count, logits.shape[-1]))
     names = distinct_labels(names_of(subject.model, best.indices))
-    worked = topics.softmax(numbers(best.values), temperature=temperature, tokens=names)
+    derivation = topics.softmax(numbers(best.values), temperature=temperature, tokens=names)
     after = subject.given.names[subject.at]
     note = f"Over the {len(names)} most likely of {logits.shape[-1]:,} tokens after “{after}”."
     theirs = (best.values.double() / temperature).softmax(-1)
-    return check_lines(worked, {"weights of all": theirs}, note=note)
+    return check_lines(derivation, {"weights of all": theirs}, note=note)
 
 
 TOPICS: dict[str, Callable[..., Derivation]] = {

@@ -44,17 +44,17 @@ def head_row(s: Subject) -> Derivation:
     part, cross, keys = attention_part(s)
     pattern, scores = s.value("pattern")[s.head, s.at], numbers(s.value("scores")[s.head, s.at]).value
     name, what = s.names[s.at], "attention while writing" if cross else "attention of"
-    worked = Derivation(f"{s.path}, head {s.head}: {what} “{name}”")
-    q, K, V = project_qkv(worked, s, part, keys)
+    derivation = Derivation(f"{s.path}, head {s.head}: {what} “{name}”")
+    q, K, V = project_qkv(derivation, s, part, keys)
     seen = numbers(pattern).value > 0
     if seen.any():  # not hidden are keys with a weight, and those whose weight underflows
         seen |= scores < scores[seen].max() - 80.0
     topics.attention_row(
-        worked, q, K, V, query=name, keys=keys, scale=part.scale, softcap=None if cross else part.softcap,
+        derivation, q, K, V, query=name, keys=keys, scale=part.scale, softcap=None if cross else part.softcap,
         bias=None if cross else shared_bias(s, part), keep=seen,
     )  # fmt: skip
     output = s.value("heads")[s.head, s.at]
-    return check_lines(worked, {f"weights of {name}": pattern, f"output of {name}": output})
+    return check_lines(derivation, {f"weights of {name}": pattern, f"output of {name}": output})
 
 
 def shared_bias(s: Subject, part: Attention) -> Array | None:
@@ -92,7 +92,7 @@ def vectors_read(s: Subject, part: Attention | CrossAttention) -> tuple[Tensor, 
 
 
 def project_qkv(
-    worked: Derivation, s: Subject, part: Attention | CrossAttention, keys: list[str]
+    derivation: Derivation, s: Subject, part: Attention | CrossAttention, keys: list[str]
 ) -> tuple[Expression, Rows, Rows]:
     """Return query, keys and values, by the lines that make them of x; or as the model has them."""
     q, k, v = (s.value(word) for word in "qkv")
@@ -107,7 +107,7 @@ def project_qkv(
         return numbers(theirs["q"]), numbers(theirs["k"]), numbers(theirs["v"])
     name, inputs, memory, size = s.names[s.at], numbers(read[0]), numbers(read[1]), q.shape[-1]
     turn = None if isinstance(part, CrossAttention) else rotation_table(s, part)
-    with worked.part("where q, k and v come from") as made:
+    with derivation.part("where q, k and v come from") as made:
         layers = {}
         for letter, (weight, bias) in weights.items():
             first, capital = size * (s.head if letter == "q" else group), letter.upper()
@@ -147,7 +147,7 @@ def rotation_table(s: Subject, part: Attention) -> tuple[Numbers, Numbers] | Non
 
 
 def rotate_vector(
-    worked: Derivation, letter: str, name: str, x: Expression, table: tuple[Numbers, Numbers], at: int
+    derivation: Derivation, letter: str, name: str, x: Expression, table: tuple[Numbers, Numbers], at: int
 ) -> Expression:
     """R_t x: the pairs (a, b) of the two halves, each turned by its angle   (Su et al. 2021)"""
     cos, sin = table[0][at], table[1][at]
@@ -155,12 +155,14 @@ def rotate_vector(
     a, b = x[:half], x[half : 2 * half]
     parts: list[Expression] = [a * cos - b * sin, b * cos + a * sin]
     if letter == "q":
-        low = worked.line(f"first half of q, turned by position {at}", "a ⊙ cos − b ⊙ sin", a * cos - b * sin)
-        high = worked.line("second half", "b ⊙ cos + a ⊙ sin", b * cos + a * sin)
+        low = derivation.line(
+            f"first half of q, turned by position {at}", "a ⊙ cos − b ⊙ sin", a * cos - b * sin
+        )
+        high = derivation.line("second half", "b ⊙ cos + a ⊙ sin", b * cos + a * sin)
         parts = [low[:half], high[:half]]
     if 2 * half < len(x):
         parts.append(x[2 * half :])
-    return worked.line(
+    return derivation.line(
         f"{letter} of {name}, turned by position {at}", f"R_{at} {letter}", op("concat", *parts)
     )
 
@@ -171,10 +173,10 @@ def rotation(s: Subject) -> Derivation:
     if table is None:
         raise InputError(f"{s.path} has no positions to work out")
     q, (cos, sin) = numbers(s.value("q_unrotated")[s.head, s.at]), (angles[s.at] for angles in table)
-    worked = topics.rotary(q, cos, sin, position=s.at, of=s.names[s.at])
+    derivation = topics.rotary(q, cos, sin, position=s.at, of=s.names[s.at])
     low, high = s.value("q")[s.head, s.at, : 2 * len(cos)].chunk(2)
     theirs = {"turned first half": low, "turned second half": high}
-    return check_lines(worked, theirs, title=f"{s.path}, head {s.head}: {worked.title}")
+    return check_lines(derivation, theirs, title=f"{s.path}, head {s.head}: {derivation.title}")
 
 
 def target_word(s: Subject, at: int, logits: Tensor) -> int:
@@ -200,17 +202,17 @@ def cross_entropy_gradient(s: Subject, count: int = 8) -> Derivation:
     place = shown.index(right)
     note = f"{len(shown)} of {len(z):,} words are shown; the loss counts all."
     title = f"the loss after “{s.given.names[at]}” and its gradient"
-    worked = Derivation(title, note=note, check_source=AUTOGRAD)
-    scores = worked.given(f"logits of {' '.join(names)}", "z", numbers(z[shown]))
-    total = worked.given("all words", f'ln Σ exp(z) "over {len(z):,} tokens"', float(z.logsumexp(0)))
-    p = worked.line("probabilities", "p = exp(z − ln Σ exp(z))", op("exp", scores - total))
-    loss, dz = loss_lines(worked, p, place, names[place])
+    derivation = Derivation(title, note=note, check_source=AUTOGRAD)
+    scores = derivation.given(f"logits of {' '.join(names)}", "z", numbers(z[shown]))
+    total = derivation.given("all words", f'ln Σ exp(z) "over {len(z):,} tokens"', float(z.logsumexp(0)))
+    p = derivation.line("probabilities", "p = exp(z − ln Σ exp(z))", op("exp", scores - total))
+    loss, dz = loss_lines(derivation, p, place, names[place])
     leaf = z.clone().requires_grad_()
     value = F.cross_entropy(leaf[None], torch.tensor([right], device=leaf.device))
     (theirs,) = torch.autograd.grad(value, leaf)
-    worked.compare("loss", loss, value)
-    worked.compare("gradient", dz, theirs[shown])
-    return worked
+    derivation.compare("loss", loss, value)
+    derivation.compare("gradient", dz, theirs[shown])
+    return derivation
 
 
 def gradients_of(s: Subject, at: int) -> dict[str, Tensor]:
@@ -245,13 +247,13 @@ def attention_gradient(subject: Subject) -> Derivation:
     group = s.head // (part.heads // s.value("k").shape[0])
     K, V = numbers(s.value("k")[group]), numbers(s.value("v")[group])
     title = f"{s.path}, head {s.head}: the gradient of the attention of “{name}”"
-    worked = Derivation(title, forward.lines, check_source=AUTOGRAD)
-    w, above = worked.find(f"weights of {name}"), theirs["heads"][s.head, s.at]
-    do = worked.given("from above", 'do "the gradient of the output, by autograd"', numbers(above))
-    dw, _, total = row_gradient_lines(worked, w, do, K, V, name, keys)
-    dq = worked.line(f"dq of {name}", 'dq = Σ_j ds_j k_j × "scale"', total * part.scale)
+    derivation = Derivation(title, forward.lines, check_source=AUTOGRAD)
+    w, above = derivation.find(f"weights of {name}"), theirs["heads"][s.head, s.at]
+    do = derivation.given("from above", 'do "the gradient of the output, by autograd"', numbers(above))
+    dw, _, total = row_gradient_lines(derivation, w, do, K, V, name, keys)
+    dq = derivation.line(f"dq of {name}", 'dq = Σ_j ds_j k_j × "scale"', total * part.scale)
     seen = w.value > 0  # what a mask hides has no gradient
     their_dw = theirs["pattern"][s.head, s.at].cpu()[torch.tensor(seen)]
-    worked.compare("gradient of the weights", dw.value[seen], their_dw)
-    worked.compare("gradient of the query", dq, theirs["q"][s.head, s.at])
-    return worked
+    derivation.compare("gradient of the weights", dw.value[seen], their_dw)
+    derivation.compare("gradient of the query", dq, theirs["q"][s.head, s.at])
+    return derivation

@@ -78,13 +78,13 @@ def explain_values(values: Mapping[str, Any]) -> Derivation:
     """Work out what a file or a mapping asks for; `parts` is a list of several."""
     note = " ".join(str(values.get("note", "")).split())
     if "parts" in values:
-        worked = Derivation()
+        derivation = Derivation()
         for part in values["parts"]:
-            worked.add(explain_values(part))
+            derivation.add(explain_values(part))
     else:
-        worked = work_topic(values)
-    worked.title, worked.note = str(values.get("title", worked.title)), note or worked.note
-    return worked
+        derivation = work_topic(values)
+    derivation.title, derivation.note = str(values.get("title", derivation.title)), note or derivation.note
+    return derivation
 
 
 def work_topic(values: Mapping[str, Any]) -> Derivation:
@@ -104,10 +104,10 @@ def work_topic(values: Mapping[str, Any]) -> Derivation:
         if argument.default is argument.empty and key not in values:
             raise InputError(f"a {topic} needs {key!r} as well")
     try:
-        worked: Derivation = function(**{
+        derivation: Derivation = function(**{
             key: read_value(values[key], kinds[key], key) for key in arguments if values.get(key) is not None
         })  # fmt: skip
-        return worked
+        return derivation
     except (ValueError, TypeError, IndexError) as error:
         if isinstance(error, InputError):
             raise

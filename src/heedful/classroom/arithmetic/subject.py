@@ -102,12 +102,14 @@ class Subject:
         return other
 
 
-def check_lines(worked: Derivation, theirs: dict[str, Tensor], title: str = "", note: str = "") -> Derivation:
+def check_lines(
+    derivation: Derivation, theirs: dict[str, Tensor], title: str = "", note: str = ""
+) -> Derivation:
     """Compare lines of a calculation, by their labels, with what the model computed; give it a title."""
     for label, value in theirs.items():
-        worked.compare(label, worked[label], value)
-    worked.title, worked.note = title or worked.title, note or worked.note
-    return worked
+        derivation.compare(label, derivation[label], value)
+    derivation.title, derivation.note = title or derivation.title, note or derivation.note
+    return derivation
 
 
 def distinct_labels(names: tuple[str, ...]) -> list[str]:

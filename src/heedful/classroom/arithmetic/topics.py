@@ -26,17 +26,17 @@ def name_rows(tokens: Sequence[str] | None, count: int, key: str = "tokens") -> 
     return names
 
 
-def softmax_lines(worked: Derivation, scores: Line, of: str) -> Line:
+def softmax_lines(derivation: Derivation, scores: Line, of: str) -> Line:
     """w_j = exp(s_j) / Σ exp(s); with the largest taken off first where exponentials would be huge."""
     if not np.isfinite(scores.value).any():
         none = np.zeros(len(scores))
-        return worked.given(f"weights of {of}", '"every key is hidden: no weights"', none)
+        return derivation.given(f"weights of {of}", '"every key is hidden: no weights"', none)
     top = scores.value.max()
     if top > LARGE:
-        scores = worked.line("shifted", 's - max(s) "(changes no weight)"', scores - top)
-    powers = worked.line("exponentials", "exp(s)", op("exp", scores))
-    total = worked.line("their sum", "Σ exp(s)", op("sum", powers))
-    return worked.line(f"weights of {of}", "w = exp(s) / Σ exp(s)", powers / total)
+        scores = derivation.line("shifted", 's - max(s) "(changes no weight)"', scores - top)
+    powers = derivation.line("exponentials", "exp(s)", op("exp", scores))
+    total = derivation.line("their sum", "Σ exp(s)", op("sum", powers))
+    return derivation.line(f"weights of {of}", "w = exp(s) / Σ exp(s)", powers / total)
 
 
 def weighted_sum(weights: Line, values: Rows) -> Operation:
@@ -46,7 +46,7 @@ def weighted_sum(weights: Line, values: Rows) -> Operation:
 
 
 def attention_row(
-    worked: Derivation, q: Expression, K: Rows, V: Rows | None, *, query: str, keys: Sequence[str],
+    derivation: Derivation, q: Expression, K: Rows, V: Rows | None, *, query: str, keys: Sequence[str],
     scale: float | None = None, softcap: float | None = None, bias: Array | None = None,
     keep: Array | None = None,
 ) -> Line:  # fmt: skip
@@ -54,22 +54,22 @@ def attention_row(
 
     Returns the weights; the output is the line “output of QUERY”.
     """
-    dots = [worked.line(f"{query} · {key}", "q·k", q @ k) for key, k in zip(keys, K, strict=True)]
-    scores = worked.line(f"scores of {query}", 's = q·k "for every key"', op("row", *dots))
+    dots = [derivation.line(f"{query} · {key}", "q·k", q @ k) for key, k in zip(keys, K, strict=True)]
+    scores = derivation.line(f"scores of {query}", 's = q·k "for every key"', op("row", *dots))
     if scale is None or np.isclose(scale, len(q) ** -0.5, rtol=1e-12):
-        scores = worked.line(f"scaled scores of {query}", "s / √d_k", scores / op("√", len(q)))
+        scores = derivation.line(f"scaled scores of {query}", "s / √d_k", scores / op("√", len(q)))
     elif scale != 1.0:
-        scores = worked.line(f"scaled scores of {query}", 's × "scale"', op("×", scale, scores))
+        scores = derivation.line(f"scaled scores of {query}", 's × "scale"', op("×", scale, scores))
     if softcap is not None:
         bent = op("×", softcap, op("tanh", scores / softcap))
-        scores = worked.line(f"capped scores of {query}", f"{softcap:g} tanh(s / {softcap:g})", bent)
+        scores = derivation.line(f"capped scores of {query}", f"{softcap:g} tanh(s / {softcap:g})", bent)
     if bias is not None and np.any(bias):
-        scores = worked.line("with the bias of positions", "s + b", scores + bias)
+        scores = derivation.line("with the bias of positions", "s + b", scores + bias)
     if keep is not None and not keep.all():
-        scores = worked.line("masked", "s + m", scores + np.where(keep, 0.0, -np.inf))
-    weights = softmax_lines(worked, scores, query)
+        scores = derivation.line("masked", "s + m", scores + np.where(keep, 0.0, -np.inf))
+    weights = softmax_lines(derivation, scores, query)
     if V is not None:
-        worked.line(f"output of {query}", "Σ w v", weighted_sum(weights, V))
+        derivation.line(f"output of {query}", "Σ w v", weighted_sum(weights, V))
     return weights
 
 
@@ -80,13 +80,13 @@ def softmax(logits: Vector, *, temperature: float = 1.0, tokens: Sequence[str] =
             f"temperature={temperature} must be above 0",
             hint="a value near 0 gives nearly all weight to the largest",
         )
-    worked = Derivation(f"softmax at temperature {temperature:g}")
-    z = worked.given("logits" + (f" of {' '.join(tokens)}" if tokens else ""), "z", logits)
+    derivation = Derivation(f"softmax at temperature {temperature:g}")
+    z = derivation.given("logits" + (f" of {' '.join(tokens)}" if tokens else ""), "z", logits)
     if temperature != 1.0:
-        z = worked.line("cooled" if temperature < 1 else "heated", "z / T", z / temperature)
-    weights = softmax_lines(worked, z, "all")
-    worked.line("entropy", "-Σ w log₂ w", 0.0 - weights @ op("log₂", weights), "bits")
-    return worked
+        z = derivation.line("cooled" if temperature < 1 else "heated", "z / T", z / temperature)
+    weights = softmax_lines(derivation, z, "all")
+    derivation.line("entropy", "-Σ w log₂ w", 0.0 - weights @ op("log₂", weights), "bits")
+    return derivation
 
 
 def encodings(positions: Array, dim: int, base: float = 10000.0) -> Array:
@@ -100,9 +100,9 @@ def sinusoid(
     add: Vector | None = None, tokens: Sequence[str] = (),
 ) -> Derivation:  # fmt: skip
     """p(t, 2i) = sin(t / base^(2i/d)), p(t, 2i+1) = cos of the same   (Vaswani et al. 2017 §3.5)"""
-    worked = Derivation(f"positional encoding, d = {dim}, base {base:g}")
+    derivation = Derivation(f"positional encoding, d = {dim}, base {base:g}")
     for n, t in enumerate(positions):
-        with worked.part(f"position {t}") as part:
+        with derivation.part(f"position {t}") as part:
             entries = []
             for k in range(dim):
                 i, cosine = (k // 2, k % 2) if layout == "pairs" else (k % (dim // 2), k // (dim // 2))
@@ -112,26 +112,26 @@ def sinusoid(
             vector = part.line(f"PE({t})", f'"position {t}"', op("row", *entries))
             if add is not None:
                 part.line(f"{tokens[n] if n < len(tokens) else 'x'} + PE({t})", "x + PE", add + vector)
-    return worked
+    return derivation
 
 
 def norm_lines(
-    worked: Derivation, x: Expression, *, gamma: Vector | None = None, beta: Vector | None = None,
+    derivation: Derivation, x: Expression, *, gamma: Vector | None = None, beta: Vector | None = None,
     eps: float = 0.0, rms: bool = False,
 ) -> Line:  # fmt: skip
     """γ (x − mean x) / √(var x + ε) + β   (Ba et al. 2016); γ x / √(mean x² + ε) if `rms`"""
     if rms:
-        square = worked.line("mean square", "mean(x²)", op("mean", x * x))
-        out = worked.line("normalised", "x / √(mean(x²) + ε)", x / op("√", square + eps))
+        square = derivation.line("mean square", "mean(x²)", op("mean", x * x))
+        out = derivation.line("normalised", "x / √(mean(x²) + ε)", x / op("√", square + eps))
     else:
-        mean = worked.line("mean", "μ = mean(x)", op("mean", x))
-        gap = worked.line("centred", "x − μ", x - mean)
-        var = worked.line("variance", "σ² = mean((x − μ)²)", op("mean", gap * gap))
+        mean = derivation.line("mean", "μ = mean(x)", op("mean", x))
+        gap = derivation.line("centred", "x − μ", x - mean)
+        var = derivation.line("variance", "σ² = mean((x − μ)²)", op("mean", gap * gap))
         formula = "(x − μ) / √(σ² + ε)" if eps else "(x − μ) / √(σ²)"
-        out = worked.line("normalised", formula, gap / op("√", var + eps if eps else var))
+        out = derivation.line("normalised", formula, gap / op("√", var + eps if eps else var))
     if gamma is not None and beta is not None:
-        return worked.line("scaled and shifted", "γ ⊙ x + β", gamma * out + beta)
-    return out if gamma is None else worked.line("scaled", "γ ⊙ x", gamma * out)
+        return derivation.line("scaled and shifted", "γ ⊙ x + β", gamma * out + beta)
+    return out if gamma is None else derivation.line("scaled", "γ ⊙ x", gamma * out)
 
 
 def add_norm(
@@ -139,23 +139,30 @@ def add_norm(
     eps: float = 0.0, rms: bool = False,
 ) -> Derivation:  # fmt: skip
     """norm(x + sublayer(x))   (Vaswani et al. 2017 §3.1)"""
-    worked = Derivation("layer norm" if add is None else "add & norm")
-    x = worked.given("x", "x", x)
+    derivation = Derivation("layer norm" if add is None else "add & norm")
+    x = derivation.given("x", "x", x)
     if add is not None:
-        x = worked.line("added", "x + f(x)", x + worked.given("sub-layer", "f(x)", add))
-    norm_lines(worked, x, gamma=gamma, beta=beta, eps=eps, rms=rms)
-    return worked
+        x = derivation.line("added", "x + f(x)", x + derivation.given("sub-layer", "f(x)", add))
+    norm_lines(derivation, x, gamma=gamma, beta=beta, eps=eps, rms=rms)
+    return derivation
 
 
 def linear_line(
-    worked: Derivation, label: str, formula: str, x: Expression, weight: Expression, bias: Expression | None
+    derivation: Derivation,
+    label: str,
+    formula: str,
+    x: Expression,
+    weight: Expression,
+    bias: Expression | None,
 ) -> Line:
     """W x + b; a matrix too large for a page is not written out, only what comes of it."""
     product = weight @ x if bias is None else weight @ x + bias
     if weight.value.size <= HUGE:
-        return worked.line(label, formula, product)
+        return derivation.line(label, formula, product)
     rows, columns = weight.value.shape
-    return worked.given(label, f'{formula} "({rows} × {columns} numbers, not written out)"', product.value)
+    return derivation.given(
+        label, f'{formula} "({rows} × {columns} numbers, not written out)"', product.value
+    )
 
 
 def rnn_steps(text: str, letters: Sequence[str], W: Matrix, U: Matrix, V: Matrix) -> Derivation:
@@ -171,10 +178,10 @@ def rnn_steps(text: str, letters: Sequence[str], W: Matrix, U: Matrix, V: Matrix
     H, C = len(U), len(letters)
     if (W.value.shape, U.value.shape, V.value.shape) != ((H, C), (H, H), (C, H)):
         raise InputError(f"W must be {H} × {C}, U {H} × {H} and V {C} × {H}: a state of {H}, {C} letters")
-    worked = Derivation(f"an RNN reads “{text}”")
+    derivation = Derivation(f"an RNN reads “{text}”")
     h: Expression | Array = np.zeros(H)
     for now, following in pairwise(text):
-        with worked.part(f"“{now}”") as step:
+        with derivation.part(f"“{now}”") as step:
             x = step.given(f"letter {now}", 'x_t "one-hot"', np.eye(C)[letters.index(now)])
             before = step.line("before tanh", "U h_{t−1} + W x_t", U @ h + W @ x)
             h = step.line("state", "h_t = tanh(U h_{t−1} + W x_t)", op("tanh", before))
@@ -182,7 +189,7 @@ def rnn_steps(text: str, letters: Sequence[str], W: Matrix, U: Matrix, V: Matrix
             weights = softmax_lines(step, scores, f"{', '.join(letters)} after {now}")
             chance = weights.value[letters.index(following)]
             step.note = f"“{following}” follows, with a probability of {chance:.3f}."
-    return worked
+    return derivation
 
 
 def lstm_step(x: Vector, h: Vector, c: Vector, W: Matrix, U: Matrix, b: Vector | None = None) -> Derivation:
@@ -195,9 +202,9 @@ def lstm_step(x: Vector, h: Vector, c: Vector, W: Matrix, U: Matrix, b: Vector |
         sizes = f"W must be {4 * H} × {len(x)} and U {4 * H} × {H}"
         raise InputError(f"{sizes}: the rows of i, f, g, o in turn")
     note = "g is the candidate (C with a tilde in many figures), not the cell state: c_t is."
-    worked = Derivation("one LSTM step", note=note)
-    x, h = worked.given("input", "x_t", x), worked.given("state", "h_{t−1}", h)
-    c = worked.given("cell", "c_{t−1}", c)
+    derivation = Derivation("one LSTM step", note=note)
+    x, h = derivation.given("input", "x_t", x), derivation.given("state", "h_{t−1}", h)
+    c = derivation.given("cell", "c_{t−1}", c)
     gates = {}
     kinds = {"i": "input gate", "f": "forget gate", "g": "candidate", "o": "output gate"}
     for n, (name, kind) in enumerate(kinds.items()):
@@ -206,40 +213,40 @@ def lstm_step(x: Vector, h: Vector, c: Vector, W: Matrix, U: Matrix, b: Vector |
         formula = f"a_{name} = W_{name} x_t + U_{name} h_{{t−1}}"
         if b is not None:
             total, formula = total + b[rows], f"{formula} + b_{name}"
-        before, squash = worked.line(f"{name} before", formula, total), "tanh" if name == "g" else "σ"
-        gates[name] = worked.line(name, f'{name} = {squash}(a_{name}) "{kind}"', op(squash, before))
+        before, squash = derivation.line(f"{name} before", formula, total), "tanh" if name == "g" else "σ"
+        gates[name] = derivation.line(name, f'{name} = {squash}(a_{name}) "{kind}"', op(squash, before))
     i, f, g, o = gates.values()
-    cell = worked.line("new cell", "c_t = f ⊙ c_{t−1} + i ⊙ g", f * c + i * g)
-    worked.line("new state", "h_t = o ⊙ tanh(c_t)", o * op("tanh", cell))
-    return worked
+    cell = derivation.line("new cell", "c_t = f ⊙ c_{t−1} + i ⊙ g", f * c + i * g)
+    derivation.line("new state", "h_t = o ⊙ tanh(c_t)", o * op("tanh", cell))
+    return derivation
 
 
-def align(worked: Derivation, energies: Sequence[Line], memory: Rows) -> Derivation:
+def align(derivation: Derivation, energies: Sequence[Line], memory: Rows) -> Derivation:
     """α = softmax(e), c = Σ α_j m_j: the end of a step of either kind"""
-    scores = worked.line("energies", 's = e_j "for every word"', op("row", *energies))
-    worked.line("context", "Σ α m", weighted_sum(softmax_lines(worked, scores, "the state"), memory))
-    return worked
+    scores = derivation.line("energies", 's = e_j "for every word"', op("row", *energies))
+    derivation.line("context", "Σ α m", weighted_sum(softmax_lines(derivation, scores, "the state"), memory))
+    return derivation
 
 
 def additive_step(
     s: Vector, memory: Matrix, W: Matrix, U: Matrix, v: Vector, *, tokens: Sequence[str] = ()
 ) -> Derivation:
     """e_j = vᵀ tanh(W s + U m_j), α = softmax(e), c = Σ α_j m_j   (Bahdanau et al. 2015, A.1.2)"""
-    worked, energies = Derivation("one Bahdanau step"), []
-    query = worked.line("query", "W s", W @ worked.given("decoder state", "s_{i−1}", s))
+    derivation, energies = Derivation("one Bahdanau step"), []
+    query = derivation.line("query", "W s", W @ derivation.given("decoder state", "s_{i−1}", s))
     for name, m in zip(tokens or name_rows(None, len(memory)), memory, strict=True):
-        key = worked.line(f"key of {name}", "U m", U @ m)
+        key = derivation.line(f"key of {name}", "U m", U @ m)
         energy = v @ op("tanh", query + key)
-        energies.append(worked.line(f"energy of {name}", "v·tanh(W s + U m)", energy))
-    return align(worked, energies, memory)
+        energies.append(derivation.line(f"energy of {name}", "v·tanh(W s + U m)", energy))
+    return align(derivation, energies, memory)
 
 
 def scored_step(s: Vector, keys: Rows, memory: Rows, names: Sequence[str]) -> Derivation:
     """e_j = s·k_j, k_j = m_j (dot) or W m_j (general)   (Luong et al. 2015, eq. 8)"""
-    worked = Derivation("one Luong step")
-    s = worked.given("decoder state", "s_i", s)
-    energies = [worked.line(f"energy of {n}", "s·k", s @ k) for n, k in zip(names, keys, strict=True)]
-    return align(worked, energies, memory)
+    derivation = Derivation("one Luong step")
+    s = derivation.given("decoder state", "s_i", s)
+    energies = [derivation.line(f"energy of {n}", "s·k", s @ k) for n, k in zip(names, keys, strict=True)]
+    return align(derivation, energies, memory)
 
 
 def sgns(
@@ -250,12 +257,12 @@ def sgns(
 
     (Mikolov et al. 2013 §2.2; gradients: Goldberg and Levy 2014.) One step of size `rate` on all of them.
     """
-    worked = Derivation(f"one step of skip-gram with negative sampling: “{centre}”")
-    v = worked.given(centre, "v", vector)
+    derivation = Derivation(f"one step of skip-gram with negative sampling: “{centre}”")
+    v = derivation.given(centre, "v", vector)
     losses, terms = [], []
     outside = [(word, label, u) for label, words in ((1, observed), (0, drawn)) for word, u in words.items()]
     for word, label, given in outside:
-        with worked.part(word) as part:
+        with derivation.part(word) as part:
             u = part.given(word, 'u "observed:" y = 1' if label else 'u "drawn as noise:" y = 0', given)
             x = part.line(f"{word} · {centre}", "u·v", u @ v)
             p = part.line(f"σ of {word}", "σ(u·v)", op("σ", x))
@@ -265,19 +272,19 @@ def sgns(
             slope = part.line(f"gradient of {word}", "∂L/∂u = (σ − y) v", error * v)
             part.line(f"new {word}", "u − η (∂L/∂u)", u - rate * slope)
             terms.append(error * u)
-    worked.line("loss", 'L "summed over all words"', op("sum", op("row", *losses)), "nats")
-    slope = worked.line(f"gradient of {centre}", "∂L/∂v = Σ (σ − y) u", op("+", *terms))
-    worked.line(f"new {centre}", "v − η (∂L/∂v)", v - rate * slope)
-    return worked
+    derivation.line("loss", 'L "summed over all words"', op("sum", op("row", *losses)), "nats")
+    slope = derivation.line(f"gradient of {centre}", "∂L/∂v = Σ (σ − y) u", op("+", *terms))
+    derivation.line(f"new {centre}", "v − η (∂L/∂v)", v - rate * slope)
+    return derivation
 
 
 def rotary(x: Vector, cos: Vector, sin: Vector, *, position: int, of: str) -> Derivation:
     """(a, b) → (a cos − b sin, b cos + a sin); a, b the two halves of what is turned   (Su et al. 2021)"""
-    worked, half = Derivation(f"rotary position {position} of {of}"), len(cos)
-    a = worked.given("first half", "a", x[:half])
-    b = worked.given("second half", "b", x[half : 2 * half])
-    cos = worked.given("cosines", f'cos(t ω) "at" t = {position}', cos)
-    sin = worked.given("sines", "sin(t ω)", sin)
-    worked.line("turned first half", "a ⊙ cos − b ⊙ sin", a * cos - b * sin)
-    worked.line("turned second half", "b ⊙ cos + a ⊙ sin", b * cos + a * sin)
-    return worked
+    derivation, half = Derivation(f"rotary position {position} of {of}"), len(cos)
+    a = derivation.given("first half", "a", x[:half])
+    b = derivation.given("second half", "b", x[half : 2 * half])
+    cos = derivation.given("cosines", f'cos(t ω) "at" t = {position}', cos)
+    sin = derivation.given("sines", "sin(t ω)", sin)
+    derivation.line("turned first half", "a ⊙ cos − b ⊙ sin", a * cos - b * sin)
+    derivation.line("turned second half", "b ⊙ cos + a ⊙ sin", b * cos + a * sin)
+    return derivation

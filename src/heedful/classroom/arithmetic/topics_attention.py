@@ -30,16 +30,16 @@ def visible(mask: Mask, at: int, count: int) -> Array | None:
 
 
 def project_rows(
-    worked: Derivation, X: Matrix, names: Sequence[str], letter: str, W: Matrix | None,
+    derivation: Derivation, X: Matrix, names: Sequence[str], letter: str, W: Matrix | None,
     shown: int | None = None,
 ) -> Rows:  # fmt: skip
     """x W of every token, each on its line; if one is `shown`, the others without a line."""
     if W is None:
         return X
-    matrix = worked.given(f"W_{letter}", f"W_{letter}", W)
+    matrix = derivation.given(f"W_{letter}", f"W_{letter}", W)
     formula, lower = f"{letter.lower()} = x W_{letter}", letter.lower()
     return [
-        worked.line(f"{lower} of {name}", formula, x @ matrix) if shown in (None, i) else x @ W
+        derivation.line(f"{lower} of {name}", formula, x @ matrix) if shown in (None, i) else x @ W
         for i, (name, x) in enumerate(zip(names, X, strict=True))
     ]
 
@@ -67,15 +67,15 @@ def attention(
     if len(names) != len(queries) or len(keys) != count or (values is not None and len(values) != count):
         sizes = f"{len(names)} tokens, {len(queries)} queries, {count} keys"
         raise InputError(f"{sizes}: each query needs a name, and each key needs a name and a value")
-    worked = Derivation("attention")
+    derivation = Derivation("attention")
     if made.lines:
-        worked.add(made)
+        derivation.add(made)
     chosen = names if query is None else [query] if isinstance(query, str | int) else query
     for at in (position_of(names, word) for word in chosen):
-        with worked.part(f"attention of “{names[at]}”") as part:
+        with derivation.part(f"attention of “{names[at]}”") as part:
             q, keep = queries[at], visible(mask, at, count)
             attention_row(part, q, all_keys, values, query=names[at], keys=keys, scale=scale, keep=keep)
-    return worked
+    return derivation
 
 
 def multi_head(
@@ -85,18 +85,20 @@ def multi_head(
     """concat(head_1, …, head_H) W_O; every head sees the whole sequence   (Vaswani et al. 2017 §3.2.2)"""
     names, outputs = name_rows(tokens, len(X)), []
     at = position_of(names, query)
-    worked = Derivation(f"{len(heads)} heads, “{names[at]}”")
+    derivation = Derivation(f"{len(heads)} heads, “{names[at]}”")
     for n, matrices in enumerate(heads, 1):
-        with worked.part(f"head {n}") as head:  # q of the query, k and v of all, and the row of attention
+        with derivation.part(f"head {n}") as head:  # q of the query, k and v of all, and the row of attention
             q = project_rows(head, X, names, "Q", matrices.get("W_Q"), at)[at]
             K, V = (project_rows(head, X, names, letter, matrices.get(f"W_{letter}")) for letter in "KV")
             keep = visible(mask, at, len(X))
             attention_row(head, q, K, V, query=names[at], keys=names, scale=scale, keep=keep)
             outputs.append(head.find(f"output of {names[at]}"))
-    joined = worked.line("heads side by side", "concat(head_1, …, head_H)", op("concat", *outputs))
+    joined = derivation.line("heads side by side", "concat(head_1, …, head_H)", op("concat", *outputs))
     if W_O is not None:
-        worked.line(f"new vector of {names[at]}", "concat W_O", joined @ worked.given("W_O", "W_O", W_O))
-    return worked
+        derivation.line(
+            f"new vector of {names[at]}", "concat W_O", joined @ derivation.given("W_O", "W_O", W_O)
+        )
+    return derivation
 
 
 def order(
@@ -111,24 +113,24 @@ def order(
     asked, other = position_of(names, query), [position_of(names, word) for word in order]
     if sorted(other) != list(range(len(X))):
         raise InputError("order must name every token once")
-    worked = Derivation(f"“{names[asked]}” in two orders")
+    derivation = Derivation(f"“{names[asked]}” in two orders")
     encoded = encodings(np.arange(len(X)), X.value.shape[1])
     for order_name, index in (("as written", list(range(len(X)))), ("in another order", other)):
         words, at = [names[i] for i in index], index.index(asked)
         rows = [X[i] for i in index]
-        with worked.part(f"{order_name}: {' '.join(words)}") as part:
+        with derivation.part(f"{order_name}: {' '.join(words)}") as part:
             if positions:
                 places = enumerate(zip(words, rows, strict=True))
                 rows = [part.line(f"{w} at {t}", f"x + PE({t})", x + encoded[t]) for t, (w, x) in places]
             keep = visible(mask, at, len(X))
             attention_row(part, rows[at], rows, rows, query=words[at], keys=words, keep=keep)
             outputs.append(part.find(f"output of {words[at]}"))
-    gap = worked.line("difference", "y′ − y", outputs[1] - outputs[0])
+    gap = derivation.line("difference", "y′ − y", outputs[1] - outputs[0])
     same = np.abs(gap.value).max() < 1e-12
-    worked.note = (
+    derivation.note = (
         "The same vector: order makes no difference." if same else "Another vector: order makes a difference."
     )
-    return worked
+    return derivation
 
 
 def distance(tokens: Sequence[str], first: Place, second: Place, kernel: int = 3) -> Derivation:
@@ -138,41 +140,41 @@ def distance(tokens: Sequence[str], first: Place, second: Place, kernel: int = 3
     reaches ⌊k/2⌋ words to each side.
     """
     start, end = sorted(position_of(tokens, word) for word in (first, second))
-    worked = Derivation(f"from “{tokens[start]}” to “{tokens[end]}”")
-    i = worked.given(f"position of {tokens[start]}", "i", start)
-    j = worked.given(f"position of {tokens[end]}", "j", end)
-    n = worked.given("length of the sentence", "n", len(tokens))
-    gap = worked.line("steps of a recurrent network", "j − i", j - i, "steps")
-    k = worked.given("width of a convolution", "k", kernel)
+    derivation = Derivation(f"from “{tokens[start]}” to “{tokens[end]}”")
+    i = derivation.given(f"position of {tokens[start]}", "i", start)
+    j = derivation.given(f"position of {tokens[end]}", "j", end)
+    n = derivation.given("length of the sentence", "n", len(tokens))
+    gap = derivation.line("steps of a recurrent network", "j − i", j - i, "steps")
+    k = derivation.given("width of a convolution", "k", kernel)
     layers = op("ceil", gap / (k - 1.0))
-    worked.line("layers of a one-sided convolution", "⌈(j − i) / (k − 1)⌉", layers, "steps")
+    derivation.line("layers of a one-sided convolution", "⌈(j − i) / (k − 1)⌉", layers, "steps")
     layers = op("ceil", gap / op("floor", k / 2.0))
-    worked.line("layers of a centred convolution", "⌈(j − i) / ⌊k/2⌋⌉", layers, "steps")
-    worked.given("steps of self-attention", '"every word sees every word at once"', 1.0)
+    derivation.line("layers of a centred convolution", "⌈(j − i) / ⌊k/2⌋⌉", layers, "steps")
+    derivation.given("steps of self-attention", '"every word sees every word at once"', 1.0)
     formula = 'n "because step t waits for step" t − 1'
-    worked.line("one after another, recurrent", formula, n * 1.0, "steps")
-    worked.given("one after another, attention", '"all positions at once"', 1.0)
-    return worked
+    derivation.line("one after another, recurrent", formula, n * 1.0, "steps")
+    derivation.given("one after another, attention", '"all positions at once"', 1.0)
+    return derivation
 
 
 def encoding_properties(
     dim: int, *, count: int = 50, shift: int = 2, far: int = 10_000, base: float = 10000.0
 ) -> Derivation:
     """Range, uniqueness, any length, and PE(t + k) = R_k PE(t) with the same R_k for every t"""
-    worked, at = Derivation(f"four properties of sinusoidal positions, d = {dim}"), np.arange(count)
+    derivation, at = Derivation(f"four properties of sinusoidal positions, d = {dim}"), np.arange(count)
     table, shifted = encodings(at, dim, base), encodings(at + shift, dim, base)
-    with worked.part("1 range: every entry lies between −1 and 1") as part:
+    with derivation.part("1 range: every entry lies between −1 and 1") as part:
         part.line("smallest entry", "min PE", op("min", table))
         part.line("largest entry", "max PE", op("max", table))
         part.line("length of PE(1)", "‖PE‖ = √(d/2)", op("norm", table[1]))
     gaps = np.linalg.norm(table[:, None] - table[None], axis=-1)
     np.fill_diagonal(gaps, np.inf)
     a, b = (int(n) for n in np.unravel_index(np.argmin(gaps), gaps.shape))
-    with worked.part(f"2 unique: no two of {count} positions share a vector") as part:
+    with derivation.part(f"2 unique: no two of {count} positions share a vector") as part:
         first, second = (part.given(f"PE({t})", "PE", table[t]) for t in (a, b))
         part.line("the closest pair is apart by", "‖PE(s) − PE(t)‖", op("norm", first - second))
     title = "3 any length: nothing ends at a longest text (to be defined is not to generalise)"
-    with worked.part(title) as part:
+    with derivation.part(title) as part:
         distant = encodings(np.array([far]), dim, base)[0]
         part.given(f"PE({far})", f'"position {far:,}, by the same formula"', distant)
         part.line("its largest entry", "max PE", op("max", op("row", *distant)))
@@ -180,13 +182,13 @@ def encoding_properties(
     for n, angle in enumerate(shift / base ** (2 * np.arange(dim // 2) / dim)):
         cos, sin = np.cos(angle), np.sin(angle)
         R[2 * n : 2 * n + 2, 2 * n : 2 * n + 2] = [[cos, sin], [-sin, cos]]
-    with worked.part("4 a shift is linear") as part:
+    with derivation.part("4 a shift is linear") as part:
         matrix = part.given(f"R_{shift}", f'"turns every pair by {shift} steps; the same for all" t', R)
         for t in (0, 1, count - 1):
             turned = part.line(f"R_{shift} PE({t})", f"R_{shift} PE({t})", matrix @ table[t])
             there = part.given(f"PE({t + shift})", f"PE({t} + {shift})", shifted[t])
             part.line(f"difference at {t}", f"R_{shift} PE({t}) − PE({t + shift})", turned - there)
-    return worked
+    return derivation
 
 
 def score_comparison(
@@ -194,9 +196,9 @@ def score_comparison(
     tokens: Sequence[str] | None = None,
 ) -> Derivation:  # fmt: skip
     """v·tanh(W q + U k) next to q·k / √d_k: what differs, row by row, and what scaling does as d_k grows"""
-    worked = Derivation("additive against scaled dot-product attention")
+    derivation = Derivation("additive against scaled dot-product attention")
     d, n, names = float(len(q)), float(len(K)), name_rows(tokens, len(K))
-    with worked.part("1 the score") as part:
+    with derivation.part("1 the score") as part:
         scores = {
             "additive": [
                 part.line(f"additive, {name}", "v·tanh(W q + U k)", v @ op("tanh", W @ q + U @ k))
@@ -208,34 +210,34 @@ def score_comparison(
             ],
         }
     weights = {}
-    with worked.part("2 the alignment: a softmax over all keys in both") as part:
+    with derivation.part("2 the alignment: a softmax over all keys in both") as part:
         for kind, lines in scores.items():
             row = part.line(f"{kind} scores", "s", op("row", *lines))
             weights[kind] = softmax_lines(part, row, kind)
-    with worked.part("3 efficiency") as part:
+    with derivation.part("3 efficiency") as part:
         size = float(len(v))
         part.line("products per pair, additive", "2 d_k d_a + d_a", op("×", 2.0, d, size) + size)
         part.line("products per pair, dot", "d_k", op("×", 1.0, d))
         part.given("steps one after another, additive in an RNN", '"one per word written"', n)
         part.given("steps one after another, self-attention", '"one product of matrices"', 1.0)
-    with worked.part("4 the context: a weighted sum in both") as part:
+    with derivation.part("4 the context: a weighted sum in both") as part:
         for kind, w in weights.items():
             part.line(f"context, {kind}", "Σ w v", weighted_sum(w, V))
     title = "5 self-attention: the Transformer also asks every word about every other"
-    with worked.part(title) as part:
+    with derivation.part(title) as part:
         part.given("pairs, decoder over encoder", "n", n)
         part.line("pairs, self-attention", "n²", op("×", n, n))
-    worked.add(scaling_measurement(sizes))
-    return worked
+    derivation.add(scaling_measurement(sizes))
+    return derivation
 
 
 def scaling_measurement(sizes: Sequence[int], draws: int = 400, keys: int = 8) -> Derivation:
     """Var(q·k) = d_k for entries of variance 1: measured, and the largest weight with and without 1/√d_k"""
-    worked, rng = Derivation("what scaling does, measured"), np.random.default_rng(0)
+    derivation, rng = Derivation("what scaling does, measured"), np.random.default_rng(0)
     for d in sizes:
         q, K = rng.standard_normal((draws, 1, d)), rng.standard_normal((draws, keys, d))
         dots = (q * K).sum(-1)
-        with worked.part(f"d_k = {d}, {draws} random queries over {keys} keys") as part:
+        with derivation.part(f"d_k = {d}, {draws} random queries over {keys} keys") as part:
             part.given("variance of q·k", "Var(q·k) ≈ d_k", dots.var())
             for kind, scores in (("without scaling", dots), ("with 1/√d_k", dots / np.sqrt(d))):
                 weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -243,7 +245,7 @@ def scaling_measurement(sizes: Sequence[int], draws: int = 400, keys: int = 8) -
                 part.given(f"largest weight, {kind}", "mean(max(w))", weights.max(-1).mean())
                 slope = (weights * (1 - weights)).sum(-1).mean()
                 part.given(f"slope of the softmax, {kind}", "mean(Σ w (1 − w))", slope)
-    worked.note = (
+    derivation.note = (
         "Unscaled, one weight nears 1 as d_k grows and the slope of the softmax nears 0; scaled, both stay."
     )
-    return worked
+    return derivation

@@ -97,7 +97,7 @@ def test_a_number_outside_its_range_is_wrong_usage(words: str, allowed: str, hee
     ("command", "python", "shell"),
     [
         ("classify", "hypothesis_template='no {place' is bad", "--template no {place is bad"),
-        ("complete", "max_new_tokens=0 lets nothing be written", "--max-tokens 0 lets nothing be written"),
+        ("complete", "max_new_tokens=0 allows no output", "--max-tokens 0 allows no output"),
         ("answer", "give handle_impossible_answer=True", "give --or-nothing"),
         ("train", "resume=True goes on", "--resume goes on"),
         ("train", "use graph=False", "use --set train.graph=false"),

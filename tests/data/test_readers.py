@@ -103,7 +103,7 @@ def test_empty_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
         data.text([], Letters())
     with refused(InputError, "unit='word'", hint="'paragraph'"):
         data.text(tmp_path / "corpus.txt", Letters(), unit="word")
-    with pytest.raises(InputError, match="holds nothing to train on"):
+    with pytest.raises(InputError, match="contains nothing to train on"):
         data.text(data.texts(["x"]), without_end(), length=4)
 
 

@@ -299,7 +299,7 @@ def test_what_cannot_be_answered_about_is_refused(tmp_path: Path, words: Words) 
     with pytest.raises(InputError, match=r"s\.json, line 1: this is not JSON"):
         data.answer(write(tmp_path / "s.json", "{"), words)
     file = squad_file(tmp_path / "s.json", [], is_impossible=True)
-    with refused(InputError, "does not locate its tokens"):
+    with refused(InputError, "does not report the offsets"):
         data.answer(file, Letters())
     with pytest.raises(InputError, match="must exceed stride=128"):
         data.answer(file, words, length=100)

@@ -190,7 +190,7 @@ def test_bad_input_is_one_line(
     pairs = toy.table(tmp_path / "pairs.csv", ("sentence1", "sentence2"), [("x", "y")])
     for call, message, code in (
         ((classifier, rows), "--out", 2),
-        ((classifier, rows, "--out", there), "is there already", 3),
+        ((classifier, rows, "--out", there), "already exists", 3),
         ((classifier, rows, "--out", tmp_path / "out.xyz"), ".parquet", 3),
         ((classifier, rows, "--out", tmp_path / "no" / "out.csv"), "folder not found", 3),
         ((classifier, wrong, "--out", tmp_path / "o.csv"), "which column", 3),

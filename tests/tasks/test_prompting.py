@@ -67,7 +67,7 @@ def test_a_real_model_learns_capitals_from_examples() -> None:
         (lambda: few_shot(None, "x"), "examples must be a list of pairs"),  # type: ignore[arg-type]
         (lambda: few_shot(EXAMPLES, "x", names=("Text",)), "names must be two texts"),  # type: ignore[arg-type]
         (lambda: FewShot(scribbler(), EXAMPLES, labels=["good"]), "two different"),
-        (lambda: FewShot(scribbler(), EXAMPLES, labels=["good", "poor"]), "'bad', which is none of"),
+        (lambda: FewShot(scribbler(), EXAMPLES, labels=["good", "poor"]), "'bad', which is not one of"),
     ],
 )
 def test_what_cannot_be_prompted_is_said_in_a_line(ask: object, says: str) -> None:

@@ -164,5 +164,5 @@ def test_endings_and_paths_are_checked(tmp_path, vectors):
         vectors.save(tmp_path / "v.xyz")
     with pytest.raises(NotFound, match="no file"):
         Word2Vec.load(tmp_path / "none.bin")
-    with pytest.raises(InputError, match="cannot go on"):
+    with pytest.raises(InputError, match="cannot continue"):
         vectors.update([["a", "b"]])

@@ -109,5 +109,5 @@ def test_a_device_that_is_not_there_is_named(corpus):
     with pytest.raises(ConfigError, match="is unknown"):
         Word2Vec.train(corpus, **SMALL, device="abacus")
     if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="torch sees none there"):
+        with pytest.raises(ConfigError, match="torch finds no such GPU"):
             Word2Vec.train(corpus, **SMALL, device="cuda")

@@ -72,12 +72,12 @@ class BatchOptions:
         """Raise an error if a file gave no rows."""
         if count < 1:
             hint = "a row takes two tokens at least; is it the right file?"
-            raise InputError(f"{name} holds nothing to train on", hint=hint)
+            raise InputError(f"{name} contains nothing to train on", hint=hint)
 
     def check_room(self, special: int, minimum: int = 1) -> int:
         """Return how many tokens of a row are left for text; raise an error below `minimum`."""
         if self.length - special < minimum:
-            raise InputError(f"length={self.length} leaves no room besides {special} special tokens")
+            raise InputError(f"length={self.length} leaves no room for text next to {special} special tokens")
         return self.length - special
 
     def check_lengths(

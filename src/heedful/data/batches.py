@@ -307,7 +307,7 @@ class IterableBatches:
 
     def shard(self, rank: int, world: int) -> StepBatches:
         raise InputError(
-            f"{world} processes cannot share out an iterable: its rows are not known before they are read",
+            f"{world} processes cannot share an iterable whose rows are not known before they are read",
             hint="build the batches with a function of heedful.data, or train in one process",
         )
 

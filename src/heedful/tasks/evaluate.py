@@ -231,7 +231,7 @@ def measure_perplexity(model: Model, request: EvaluationRequest) -> dict[str, An
         kind = f"this is a {model.family.name} with a {model.config.head!r} head"
         way = default_task(model)
         way_out = "which none of its tasks measures" if way == "perplexity" else f"try task={way}"
-        raise InputError("perplexity is of models that predict the next token", hint=f"{kind}, {way_out}")
+        raise InputError("perplexity needs a model that predicts the next token", hint=f"{kind}, {way_out}")
     result = perplexity(model, stream, length=request.length, stride=request.stride, batch=request.batch)
     scores = {"perplexity": result.perplexity, "loss": result.loss, "tokens": result.tokens}
     if request.limit is not None and request.limit < len(tokens.flat):

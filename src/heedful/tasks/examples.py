@@ -167,7 +167,7 @@ def split_by_label(examples: Examples, labels: Sequence[Hashable], seed: int) ->
             valid_rows.add(i)
     if not valid_rows:
         raise InputError(
-            "every class has one row only, so that none can be held out to measure by",
+            "every class has only one row, so no row can be held out for validation",
             hint="give two rows of a class or more, or valid=FILE",
         )
     return examples.select(sorted(set(range(len(labels))) - valid_rows)), examples.select(sorted(valid_rows))
@@ -407,7 +407,7 @@ def infer_columns(
     by_flag = {role.flag: name for name, role in roles.items()}
     for flag, column in column_flags.items():
         if column is not None and flag not in by_flag:
-            raise ConfigError(f"{flag[2:]}={column}: task={task} has no use for it")
+            raise ConfigError(f"{flag[2:]}={column}: task={task} does not use it")
         if column is not None:
             check_column(source, flag, column)
             columns[by_flag[flag]] = column

@@ -105,9 +105,7 @@ class GenerationPlan:
         """Return the most and the fewest new tokens behind a prompt of that length."""
         most = self.max_tokens - prompt * self.max_counts_prompt
         if self.max_tokens < 1 and not self.max_counts_prompt:
-            raise InputError(
-                f"max_new_tokens={self.max_tokens} lets nothing be written", hint="give at least 1"
-            )
+            raise InputError(f"max_new_tokens={self.max_tokens} allows no output", hint="give at least 1")
         if most < 1:
             raise InputError(
                 f"max_length={self.max_tokens} counts the {prompt} tokens of the prompt and leaves none",
@@ -129,7 +127,7 @@ def plan_generation(options: Mapping[str, Any]) -> GenerationPlan:
     elif options["do_sample"]:
         if beams > 1:
             raise InputError(
-                f"num_beams={beams} searches and do_sample=True draws", hint="leave one of them out"
+                f"num_beams={beams} searches and do_sample=True samples", hint="leave one of them out"
             )
         unused = [*BEAM_SETTINGS, "contrastive"]
         chosen.setdefault("temperature", 1.0)

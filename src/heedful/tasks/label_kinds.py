@@ -106,7 +106,9 @@ def choose_label_kind(examples: Examples, order: str | None, balance: bool | Non
     """
     if order is not None:
         if kind_of(examples).several:
-            raise ConfigError("order= is of rows with one label; here several may hold", hint="leave it out")
+            raise ConfigError(
+                "order= needs one label per row, and these rows have several", hint="leave it out"
+            )
         names = () if order.strip() == "numbers" else tuple(filter(None, map(str.strip, order.split(","))))
         if order.strip() != "numbers" and (len(names) < 3 or len(set(names)) < len(names)):
             what = f"order={order!r} must name three labels or more, each once"

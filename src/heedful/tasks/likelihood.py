@@ -193,7 +193,7 @@ def check_candidates(candidates: Iterable[str], by: str) -> list[str]:
     if not checked or not all(checked):
         raise InputError(f"candidates must be a list of texts, none of them empty; got {checked!r}")
     if by not in ("total", "mean"):
-        raise InputError(f"by={by!r} is no way to compare", hint="choose 'total' or 'mean'")
+        raise InputError(f"by={by!r} is unknown", hint="choose 'total' or 'mean'")
     return checked
 
 
@@ -371,7 +371,9 @@ def pseudo_log_likelihoods(model: Model, texts: Sequence[tuple[Sequence[int], ra
     assert isinstance(model, LM)
     mask, around = model.tokenizer.mask, find_template(model.tokenizer)
     if mask is None:
-        raise InputError("this model reads both ways but its tokenizer has no mask token to hide a word with")
+        raise InputError(
+            "this model reads in both directions but its tokenizer has no mask token to hide a word with"
+        )
     lead = len(around.before)
     whole = [around.wrap(ids).tolist() for ids, _ in texts]
     check_context(model, max(map(len, whole)))
@@ -468,7 +470,7 @@ class FewShot:
             if isinstance(labels, str) or len(set(labels)) < 2:
                 raise InputError(f"labels must be at least two different texts; got {labels!r}")
             if unknown := [a for a in answers if a not in labels]:
-                raise InputError(f"an example is answered {unknown[0]!r}, which is none of {list(labels)}")
+                raise InputError(f"an example is answered {unknown[0]!r}, which is not one of {list(labels)}")
         self.model = open_model(model)
 
     def prompt(self, query: str) -> str:

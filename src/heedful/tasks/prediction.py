@@ -215,7 +215,7 @@ def predict_files(request: PredictionRequest) -> tuple[Path, int]:
     if out.suffix.lower() == ".parquet":
         import_pyarrow()
     if out.exists():
-        raise ConfigError(f"out={out} is there already", hint="take another name, or delete it")
+        raise ConfigError(f"out={out} already exists", hint="choose another name, or delete it")
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"out={out}: folder not found: {out.absolute().parent}", hint="make it first")
     part, state_file = out.with_name(out.name + ".part"), out.with_name(out.name + ".part.json")
@@ -230,7 +230,7 @@ def predict_files(request: PredictionRequest) -> tuple[Path, int]:
         if state_file.is_file():
             state = read_json(state_file)
             if state.pop("job", None) != json.loads(json.dumps(job)):
-                hint = f"repeat that command, delete {part} and {state_file}, or take another name"
+                hint = f"repeat that command, delete {part} and {state_file}, or choose another name"
                 raise ConfigError(f"{part} was left by another command, or of other files", hint=hint)
             print_above(f"resuming: {state['rows']:,} rows are in {part}")
         predictor = RowPredictor.of(request)
@@ -407,7 +407,7 @@ def predict_on_ray(
     check_options("predict", PredictionRequest, options)
     folder = Path(out).absolute()
     if folder.exists() and any(folder.iterdir()):
-        raise InputError(f"out={out} is there already", hint="take another name, or delete it")
+        raise InputError(f"out={out} already exists", hint="choose another name, or delete it")
     paths = [{"path": str(path.absolute())} for path in expand_paths(files)]
     ray.data.DataContext.get_current().execution_options.preserve_order = True
     # A model takes a core. Reading and writing take none, or with as many workers as cores they would wait.

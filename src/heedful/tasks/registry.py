@@ -190,7 +190,7 @@ def infer_task(model: Model) -> str:
         return "translation" if "languages" in model.hf_config else "text2text-generation"
     if model.config.head not in TASK_BY_HEAD:
         raise InputError(
-            f"a {model.config.head!r} head belongs to no task", hint=f"name one of {', '.join(TASKS)}"
+            f"a {model.config.head!r} head does not belong to a task", hint=f"name one of {', '.join(TASKS)}"
         )
     pooled = model.config.head == "none" and model.pooling is not None
     return "sentence-similarity" if pooled else TASK_BY_HEAD[model.config.head]
@@ -212,7 +212,7 @@ def _load_model(
             pairs = f"they do translation_{', translation_'.join(TRANSLATORS)}: give model="
             kind = row.load()
             hint = pairs if kind.__name__ == "Translation" else f"give model=, {kind.needs}"
-            raise InputError(f"no bundled model does {task}", hint=hint)
+            raise InputError(f"no bundled model supports {task}", hint=hint)
     source = model
     if source is None:
         assert row is not None

@@ -155,7 +155,7 @@ def gguf_tokenizer(tokenizer: Tokenizer | None, vocab: int) -> Table:
     elif kind == "WordPiece":
         fields = _write_wordpiece(filled, kinds, rules["normalizer"])
     else:
-        raise InputError(f"GGUF has no words for a {kind} tokenizer like this one", hint=INSTEAD)
+        raise InputError(f"GGUF cannot express a {kind} tokenizer like this one", hint=INSTEAD)
     table = {"tokens": filled, "token_type": kinds} | fields | _special_ids(tokenizer)
     out = {f"{PREFIX}{name}": value for name, value in table.items()}
     if tokenizer.chat_template is not None:

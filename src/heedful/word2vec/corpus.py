@@ -57,7 +57,7 @@ class Corpus:
             )
         if isinstance(self.source, Iterator):
             raise InputError(
-                "a corpus is read more than once and an iterator only once",
+                "a corpus is read more than once, and an iterator can be read only once",
                 hint="pass a path, or list(sentences)",
             )
 

@@ -213,7 +213,7 @@ class Trainer:
         for name, value in (settings or first).to_dict().items():
             if value != getattr(first, name):
                 raise ConfigError(
-                    f"{path} began with {name}={getattr(first, name)} and cannot continue with {value}",
+                    f"{path} was started with {name}={getattr(first, name)} and cannot continue with {value}",
                     hint="give the same settings, or start from scratch",
                 )
         state = TrainingState(losses=tensors["losses"], examples=tensors["examples"], **saved["cursor"])

@@ -233,7 +233,9 @@ class Word2Vec:
     def odd_one_out(self, words: Sequence[Word]) -> str:
         """Return the word farthest from the mean direction of all."""
         if len(words) < 3:
-            raise InputError(f"{len(words)} words have no odd one", hint="give three or more")
+            raise InputError(
+                f"{len(words)} words are too few to find the odd one out", hint="give three or more"
+            )
         units = np.stack([self.unit(word) for word in words])
         return self.words[self.row(words[int((units @ units.mean(axis=0)).argmin())])]
 
@@ -264,13 +266,14 @@ class Word2Vec:
         """
         if self.settings is None or self.output is None or self.counts is None:
             raise InputError(
-                "these vectors have no output table or counts, so training cannot go on",
+                "these vectors have no output table or counts, so training cannot continue",
                 hint="load the .safetensors that training saved",
             )
         settings = Settings.from_dict(self.settings.to_dict() | {"epochs": epochs} | more)
         if settings.dim != self.dim or settings.loss != self.settings.loss:
             raise ConfigError(
-                f"dim={self.dim} and loss={self.settings.loss} are built into the tables", hint="leave them"
+                f"dim={self.dim} and loss={self.settings.loss} are built into the tables",
+                hint="leave them out",
             )
         text = Corpus(corpus, lowercase, phrases=tuple(phrases))
         counts, total = count_words(text)
@@ -320,7 +323,7 @@ class Word2Vec:
         if (format or path.suffix.lstrip(".")) != "safetensors":
             if mmap:
                 raise ConfigError(
-                    f"{path} mixes words and numbers and cannot be mapped",
+                    f"{path} mixes words and numbers, so it cannot be memory-mapped",
                     hint=f"convert it once: heed word2vec convert {path} {path.with_suffix('.safetensors')}",
                 )
             words, table = read_vector_file(path, format, limit)

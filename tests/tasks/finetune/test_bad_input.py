@@ -116,7 +116,7 @@ def test_going_on_with_other_data(heed: Heed, text: Path, tmp_path: Path) -> Non
 
 
 def test_a_run_cannot_go_where_a_file_is(heed: Heed, text: Path) -> None:
-    assert "x.txt cannot be made" in refused(heed, *GPT, "x.txt", *SMALL, "--folder", "x.txt")
+    assert "x.txt cannot be created" in refused(heed, *GPT, "x.txt", *SMALL, "--folder", "x.txt")
 
 
 def test_a_folder_that_holds_a_run(heed: Heed, text: Path) -> None:

@@ -340,7 +340,7 @@ def test_a_class_of_one_row_is_learnt_but_not_measured(
     )
     code, _, err = heed("finetune", bases["encoder"], single, "--out", "none", "-q")
     assert code == 3
-    assert "every class has one row only" in err
+    assert "every class has only one row" in err
 
 
 def test_a_head_alone_can_be_kept_beside_the_name_of_its_model(

@@ -121,7 +121,7 @@ def test_another_encoding_is_read_if_it_is_named(heed: Heed, bases: dict[str, Pa
 
 def test_one_class_is_nothing_to_learn(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
     file = toy.table(tmp_path / "one.csv", ("text", "label"), [(s, "good") for s, _ in ROWS])
-    assert "every row has the label 'good': there is nothing to tell apart" in refused(
+    assert "every row has the label 'good': there is nothing to distinguish" in refused(
         heed, bases["encoder"], file
     )
 
@@ -187,7 +187,7 @@ def test_a_damaged_compressed_file_is_one_clear_line(
     suffix: str, heed: Heed, bases: dict[str, Path], tmp_path: Path
 ) -> None:
     (tmp_path / f"rows.csv.{suffix}").write_text("text,label\nno such format,1\n")
-    assert "is damaged or not what its name says" in refused(heed, bases["encoder"], f"rows.csv.{suffix}")
+    assert "is damaged, or not the kind of file that its name says" in refused(heed, bases["encoder"], f"rows.csv.{suffix}")
 
 
 def test_a_label_that_only_validation_has_is_named(
@@ -245,7 +245,7 @@ def test_a_folder_that_is_there_is_never_written_over(
     (tmp_path / "kept" / "mine.txt").write_text("mine")
     code, _, err = heed("finetune", bases["encoder"], toy.classes(tmp_path / "v.csv"), "--out", "kept", "-q")
     assert code == 3
-    assert "is there already" in err
+    assert "already exists" in err
     for _ in range(2):
         heed("finetune", bases["encoder"], "v.csv", "--epochs", 1, "-q")
     assert Path("v-encoder").is_dir()
@@ -391,7 +391,7 @@ def test_numbers_and_spreadsheets_are_told_what_to_do(
     assert "save it as .csv" in refused(heed, bases["encoder"], tmp_path / "rows.xls")
     classes = toy.classes(tmp_path / "c.csv")
     code, _, err = heed("finetune", bases["encoder"], classes, "--epochs", 0, "--out", "made", "-q")
-    assert (code, "teaches nothing" in err) == (3, True)
+    assert (code, "trains nothing" in err) == (3, True)
 
 
 def test_a_document_is_told_how_to_become_text(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_column_for_each_label_is_the_same_as_lists(heed: Heed, base: Path, tm
         ([("a b", 1, 2)] * 5, ("--label", "x,y"), "'y' is '2', neither 1 nor 0"),
         ([("a b", 1, 0)] * 5, ("--label", "x,z"), "no column 'z'"),
         ([("a b", 0, 0)] * 5, ("--label", "x,y"), "no row has a label"),
-        ([("a b", 1, 1)] * 5, ("--label", "x,y"), "nothing to tell apart"),
+        ([("a b", 1, 1)] * 5, ("--label", "x,y"), "nothing to distinguish"),
         ([("a b", 1, 0)] * 5, ("--label", "x,y", "--order", "numbers"), "--order"),
     ],
 )

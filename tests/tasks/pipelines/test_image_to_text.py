@@ -81,7 +81,7 @@ def test_a_table_of_images_is_learnt_by_heart_measured_and_read(
 def test_the_command_says_in_one_line_what_is_wrong(folder: Path, heed: Heed) -> None:
     for arguments, said in (
         ((), "no image is given"), (("missing.png",), "image not found: 'missing.png'"),
-        (("a.png", "b.png", "--figure", "x.html"), "--figure is of one image"),
+        (("a.png", "b.png", "--figure", "x.html"), "--figure shows one image"),
     ):  # fmt: skip
         code, out, told = heed("read", *arguments, "--model", folder)
         assert (code, out) == (3, "")

@@ -92,7 +92,7 @@ def test_a_query_that_leaves_no_room_for_a_text_is_refused_as_such(cross: Model)
         (("q", ["a", " "]), {}, "text 1"),
         (("", ["a"]), {}, "takes a query"),
         (("q",), {}, "takes a query"),
-        ((["q"], ["a", "b"]), {}, "as many"),
+        ((["q"], ["a", "b"]), {}, "the same number"),
         (("q", ["a"]), {"top_n": 0}, "top_n"),
         (("q", ["a"]), {"function_to_apply": "softmax"}, "function_to_apply"),
     ],

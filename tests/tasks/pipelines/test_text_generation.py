@@ -199,7 +199,7 @@ def test_a_real_model_knows_the_capital_of_france() -> None:
         (lambda: writer()("a", return_tensors=True, return_full_text=True), "exclude each other"),
         (lambda: writer()("a", return_tensors=True, return_text=True), "exclude each other"),
         (lambda: writer()("a", num_return_sequences=2, do_sample=False), "the same text each time"),
-        (lambda: writer()("a", max_new_tokens=0), "max_new_tokens=0 lets nothing be written"),
+        (lambda: writer()("a", max_new_tokens=0), "max_new_tokens=0 allows no output"),
         (lambda: writer()(), "takes text_inputs, .*missing"),
         (lambda: writer()(["a", 3]), "list of messages"),
         (lambda: writer()("a", handle_long_generation="no"), "'hole'"),

@@ -90,7 +90,7 @@ def test_a_text_of_one_letter_is_told_what_it_lacks(heed: Heed) -> None:
     Path("one.txt").write_text("h")
     code, _, err = heed(*CHARS, "one.txt", *TINY, "--steps", 2)
     assert code == 3
-    assert "one.txt holds nothing to train on\nhint: a row takes two tokens at least" in err
+    assert "one.txt contains nothing to train on\nhint: a row takes two tokens at least" in err
 
 
 def test_metrics_have_the_names_that_others_read(heed: Heed, files: dict[str, Path]) -> None:

@@ -96,7 +96,7 @@ class EncodedQuestions:
 def _encode_questions(questions: Sequence[Question], tokenizer: TokenizerProtocol) -> EncodedQuestions:
     if not isinstance(tokenizer, LocatesTokens):
         raise InputError(
-            "answers are found by their characters and this tokenizer does not locate its tokens"
+            "answers are located by characters, and this tokenizer does not report the offsets of its tokens"
         )
     numbers: dict[str, int] = {}
     context_of = [numbers.setdefault(q.context, len(numbers)) for q in questions]

@@ -51,7 +51,7 @@ def row_generators(seed: int, static: int) -> Callable[[int, int], np.random.Gen
     """Return the generator of each row and epoch: new every epoch, or one of `static` that take turns."""
     if static < 0:
         raise InputError(
-            f"static={static}: how many fixed maskings a row has", hint="0 draws again every epoch"
+            f"static={static}: it is the number of fixed maskings per row", hint="0 masks anew in every epoch"
         )
     if static:
         return lambda row, epoch: seeded_generator(seed, epoch % static, row, FIXED)
@@ -182,7 +182,7 @@ def pairs(
     lines, documents = _tokenize_sentences(source, tokenizer, options)
     if (documents.lengths > 0).sum() < 2:
         raise InputError(
-            f"{lines.name} has one document and pairs need two", hint="put blank lines between them"
+            f"{lines.name} has one document, but sentence pairs need two", hint="put blank lines between them"
         )
     pieces = split_into_pieces(documents, width)
     rows = np.flatnonzero(pieces.lengths > 1)

@@ -335,7 +335,7 @@ def schedule(
     epochs = min(max(defaults.epochs, math.ceil(defaults.steps / an_epoch)), defaults.max_epochs)
     steps = min(epochs * an_epoch, max(MAX_STEPS, an_epoch))
     if request.epochs == 0:
-        raise ConfigError("epochs=0 teaches nothing", hint="give 1, or a part of it such as 0.5")
+        raise ConfigError("epochs=0 trains nothing", hint="give 1, or a fraction such as 0.5")
     if request.epochs is not None and request.minutes is not None:
         raise ConfigError("--epochs and --minutes both say how long to train", hint="give one of them")
     if request.epochs is not None:
@@ -401,7 +401,7 @@ def keep_checkpoints(
         written = (folder / COMMAND).read_text(encoding="utf-8").splitlines()[0]
         raise ConfigError(
             f"{folder} holds a run that was killed, of another command or file: {written}",
-            hint="repeat that one to go on with it, delete the folder, or take another out=",
+            hint="repeat that one to continue it, delete the folder, or choose another out=",
         )
     else:
         reporter.report(f"resuming: a run that was killed is in {folder}; this one goes on from {at.name}")

@@ -54,7 +54,7 @@ def perplexity(
     is new: every token but the first is predicted once, with at least length − stride tokens before it.
     """
     if not isinstance(model, LM) or not model.causal or model.config.head != "lm":
-        raise InputError("perplexity is of language models that read from left to right")
+        raise InputError("perplexity needs a language model that reads from left to right")
     stream = np.asarray(ids, np.int64)
     if len(stream) < 2:
         raise InputError("perplexity needs at least two tokens")

@@ -80,7 +80,7 @@ def pair_texts(first: Sequence[Any], second: Any) -> list[tuple[Any, Any]]:
     if isinstance(second, str) or not isinstance(second, Collection) or len(first) != len(second):
         size = f"{len(second)}" if isinstance(second, (list, tuple)) else f"{second!r:.40}"
         raise InputError(
-            f"the first texts are {len(first)} and the second {size}", hint="give as many of both"
+            f"the first texts are {len(first)} and the second {size}", hint="give the same number of both"
         )
     return list(zip(first, second, strict=True))
 
@@ -171,7 +171,7 @@ class SentenceSimilarity(NumberTask):
         scores = {float(row[-1]) for row in train.items}
         if len(scores) == 1:
             only = f"every row has the score {scores.pop():g}"
-            raise InputError(f"{only}: there is nothing to tell apart", hint="is it the right column?")
+            raise InputError(f"{only}: there is nothing to distinguish", hint="is it the right column?")
 
     @classmethod
     def texts(cls, examples: Examples) -> list[str]:

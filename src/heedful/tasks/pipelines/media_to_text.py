@@ -80,7 +80,7 @@ class ImageToText(TrainableGeneration):
             if not path.is_file():
                 raise InputError(
                     f"{source.path}, {where}: image not found: {name!r:.200}",
-                    hint=f"paths count from the table's own folder, {path.parent}",
+                    hint=f"paths are relative to the folder of the table, {path.parent}",
                 )
             items.append((str(path), text))
         return replace(examples, items=items)

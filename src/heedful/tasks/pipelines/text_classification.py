@@ -396,17 +396,17 @@ def check_classes(examples: Examples) -> None:
     several, hint = kind_of(examples).several, "is it the right column?"
     names = count_values([label for row in examples.items for label in labels_of(row)])
     if several and not names:
-        raise InputError("no row has a label: there is nothing to tell apart", hint=hint)
+        raise InputError("no row has a label: there is nothing to distinguish", hint=hint)
     if several and all(count == len(examples) for count in names.values()):
         same = f"every row has {', '.join(map(repr, list(names)[:3]))}"
-        raise InputError(f"{same}: there is nothing to tell apart", hint=hint)
+        raise InputError(f"{same}: there is nothing to distinguish", hint=hint)
     if several and len(names) > MAX_CLASSES:
         raise InputError(f"the rows have {len(names):,} different labels", hint=hint)
     if several:
         return
     if len(names) < 2:
         only = f"every row has the label {next(iter(names))!r}"
-        raise InputError(f"{only}: there is nothing to tell apart", hint=hint)
+        raise InputError(f"{only}: there is nothing to distinguish", hint=hint)
     if len(names) > MAX_CLASSES or len(names) * 2 > len(examples) > 20:
         many = f"{len(names):,} different labels in {len(examples):,} rows"
         if all(map(is_numeric, names)):

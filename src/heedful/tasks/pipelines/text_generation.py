@@ -339,7 +339,7 @@ class Conversational(ScoredByPerplexity):
         """
         if self.tokenizer.chat_template is None:
             raise InputError(
-                "this model has no chat template", hint="use text-generation, or one made to converse"
+                "this model has no chat template", hint="use text-generation, or use a chat model"
             )
 
         def predict_batch(batch: list[Any]) -> list[Any]:
@@ -379,8 +379,8 @@ class Conversational(ScoredByPerplexity):
         super().check_model(model)
         if model.tokenizer is None or model.tokenizer.chat_template is None:
             raise InputError(
-                "this model has no chat template: it does not know how a conversation is written",
-                hint="take one made to converse, or task=complete with prompts and completions",
+                "this model has no chat template: it does not define how to write a conversation",
+                hint="use a chat model, or task=complete with prompts and completions",
             )
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:

@@ -233,7 +233,7 @@ class TokenClassification(TrainableTask):
         names = count_values([tag for one in train.items for tag in one.tags])
         if len(names) < 2:
             only = f"every word has the tag {next(iter(names))!r}"
-            raise InputError(f"{only}: there is nothing to tell apart", hint="is it the right column?")
+            raise InputError(f"{only}: there is nothing to distinguish", hint="is it the right column?")
         check_known("tag", [(tag, one.where) for one in valid.items for tag in one.tags], names)
 
     @classmethod

@@ -187,7 +187,8 @@ def test_a_damaged_compressed_file_is_one_clear_line(
     suffix: str, heed: Heed, bases: dict[str, Path], tmp_path: Path
 ) -> None:
     (tmp_path / f"rows.csv.{suffix}").write_text("text,label\nno such format,1\n")
-    assert "is damaged, or not the kind of file that its name says" in refused(heed, bases["encoder"], f"rows.csv.{suffix}")
+    message = refused(heed, bases["encoder"], f"rows.csv.{suffix}")
+    assert "is damaged, or not the kind of file that its name says" in message
 
 
 def test_a_label_that_only_validation_has_is_named(

@@ -142,15 +142,15 @@ class ServedModel:
         return self.prompt("".join([*lines, "assistant:"]))  # without a template: a line for each message
 
     def max_new_tokens(
-        self, prompts: Sequence[list[int]], wanted: int | None, default: int | None, strict: bool
+        self, prompts: Sequence[list[int]], limit: int | None, default: int | None, strict: bool
     ) -> int:
         """How many tokens may be written: what was asked for, or what fits behind the shortest prompt."""
         read = 0 if isinstance(self.model, Seq2Seq) else min(map(len, prompts))
-        wanted = default if wanted is None else wanted
+        limit = default if limit is None else limit
         fits = max(0, self.context - read)
-        if strict and wanted is not None and wanted > self.context - read:
-            raise too_long(self.context, read, wanted)
-        return fits if wanted is None else min(wanted, fits)
+        if strict and limit is not None and limit > self.context - read:
+            raise too_long(self.context, read, limit)
+        return fits if limit is None else min(limit, fits)
 
     def embed(self, rows: Sequence[list[int]]) -> list[Tensor]:
         """Return the vector (D,) of each row of ids."""

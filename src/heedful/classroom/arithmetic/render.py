@@ -60,9 +60,9 @@ class Style:
         """Operands with a sign between them."""
         return (sign if sign in "·^" else f" {sign} ").join(parts)
 
-    def scalar(self, shown: str) -> str:
+    def scalar(self, text: str) -> str:
         """One number."""
-        return shown
+        return text
 
     def words(self, text: str) -> str:
         """Words behind a number."""
@@ -220,8 +220,8 @@ class LatexStyle(Style):
             return rf"\frac{{{parts[0]}}}{{{parts[1]}}}"
         return f"{{{parts[0]}}}^{{{parts[1]}}}" if sign == "^" else TEX_SIGN[sign].join(parts)
 
-    def scalar(self, shown: str) -> str:
-        mantissa, _, power = shown.replace("∞", r"\infty").partition("e")
+    def scalar(self, text: str) -> str:
+        mantissa, _, power = text.replace("∞", r"\infty").partition("e")
         return rf"{mantissa} \cdot 10^{{{power}}}" if power else mantissa
 
     def words(self, text: str) -> str:

@@ -368,15 +368,15 @@ def wrong_results(
 
 
 def name_mistake(
-    problem: Problem, question: NumberQuestion, own: np.ndarray, results: Results, tolerance: np.ndarray
+    problem: Problem, question: NumberQuestion, numbers: np.ndarray, results: Results, tolerance: np.ndarray
 ) -> str:
     """Return the known mistake with which exactly these numbers come out, or an empty text."""
     right = question.line.value
-    near = lambda wrong, size=1.0: bool((np.abs(wrong - own) <= 2 * size * tolerance).all())
+    near = lambda wrong, size=1.0: bool((np.abs(wrong - numbers) <= 2 * size * tolerance).all())
     for name, wrong in wrong_results(problem, question, results):
         if wrong.shape == right.shape and np.isfinite(wrong).all() and near(wrong):
             return name
-    if right.size > 1 and np.abs(np.sort(right, None) - np.sort(own, None)).max() <= tolerance.max():
+    if right.size > 1 and np.abs(np.sort(right, None) - np.sort(numbers, None)).max() <= tolerance.max():
         return "the numbers are right, their order is not"
     shifted = (near(right * power, max(1.0, power)) for power in (10, 100, 0.1, 0.01))
     return "the decimal point is in the wrong place" if np.abs(right).max() > 0 and any(shifted) else ""

@@ -21,15 +21,15 @@ Values = Mapping[str, Any]
 
 def race_sections(store: MeasurementStore) -> list[Section]:
     """Return a section for everything that was measured so far."""
-    measured = {
+    measurements = {
         kind: measurements_of(store, kind) for kind in ("size", "training", "speed", "gradient", *SECTIONS)
     }
-    sections = [size_section(measured["size"])] if measured["size"] else []
-    if losses := {name: v for name, v in measured["training"].items() if name in measured["speed"]}:
-        sections.append(loss_section(losses, measured["speed"]))
-    sections += [make(measured[kind]) for kind, make in SECTIONS.items() if measured[kind]]
-    if measured["gradient"] and (gains := store.values("gains").get("rnn")) is not None:
-        sections.append(gradient_section(measured["gradient"], gains))
+    sections = [size_section(measurements["size"])] if measurements["size"] else []
+    if losses := {name: v for name, v in measurements["training"].items() if name in measurements["speed"]}:
+        sections.append(loss_section(losses, measurements["speed"]))
+    sections += [make(measurements[kind]) for kind, make in SECTIONS.items() if measurements[kind]]
+    if measurements["gradient"] and (gains := store.values("gains").get("rnn")) is not None:
+        sections.append(gradient_section(measurements["gradient"], gains))
     values = store.values("task")
     return sections + [
         task_section(task, values) for task in TASKS if any(name.startswith(f"{task}-") for name in values)
@@ -106,14 +106,14 @@ def loss_section(losses: Values, steps: Values) -> Section:
     return Section("loss", "Loss against tokens and seconds", text, drawn, [table])
 
 
-def layer_section(measured: Values) -> Section:
+def layer_section(measurements: Values) -> Section:
     """Return the time of a layer over length and width, with the exponents."""
-    first = next(iter(measured.values()))
-    table = [[slope_text(v["length_exponent"]), slope_text(v["dim_exponent"])] for v in measured.values()]
-    lengths = sorted({n for v in measured.values() for n in v["lengths"]})
-    seconds = [dict(zip(v["lengths"], v["by_length"], strict=True)) for v in measured.values()]
+    first = next(iter(measurements.values()))
+    table = [[slope_text(v["length_exponent"]), slope_text(v["dim_exponent"])] for v in measurements.values()]
+    lengths = sorted({n for v in measurements.values() for n in v["lengths"]})
+    seconds = [dict(zip(v["lengths"], v["by_length"], strict=True)) for v in measurements.values()]
     by_length = np.log10(np.array([[one.get(n, np.nan) for n in lengths] for one in seconds]))
-    by_dim = np.log10(np.array([v["by_dim"] for v in measured.values()]))
+    by_dim = np.log10(np.array([v["by_dim"] for v in measurements.values()]))
     logs = lambda values: [f"{np.log10(v):.4f}" for v in values]
     text = [
         f"One layer's mixing part, forward, width {first['dim']} for the lengths and length "
@@ -125,25 +125,25 @@ def layer_section(measured: Values) -> Section:
     ]
     length_axes, dim_axes = ("log₁₀ seconds", "log₁₀ tokens"), ("log₁₀ seconds", "log₁₀ width")
     drawn = [
-        panels.lines("time over length", by_length, list(measured), logs(lengths), axes=length_axes),
-        panels.lines("time over width", by_dim, list(measured), logs(first["dims"]), axes=dim_axes),
+        panels.lines("time over length", by_length, list(measurements), logs(lengths), axes=length_axes),
+        panels.lines("time over width", by_dim, list(measurements), logs(first["dims"]), axes=dim_axes),
     ]
-    exponents = system_table("exponents", table, measured, ["of the length n", "of the width d"])
+    exponents = system_table("exponents", table, measurements, ["of the length n", "of the width d"])
     return Section("layers", "Time of one layer", text, drawn, [exponents])
 
 
-def generation_section(measured: Values) -> Section:
+def generation_section(measurements: Values) -> Section:
     """Return time and memory of one more token over the length of the context."""
-    contexts = next(iter(measured.values()))["contexts"]
+    contexts = next(iter(measurements.values()))["contexts"]
     x = [f"{np.log10(n):.4f}" for n in contexts]
-    grows = {n: v["bytes"][-1] / max(v["bytes"][0], 1) for n, v in measured.items()}
+    grows = {n: v["bytes"][-1] / max(v["bytes"][0], 1) for n, v in measurements.items()}
     fixed = [n for n, g in grows.items() if g < 1.01]
     table = [
         [
             f"{1e3 * v['step'][0]:.2f}", f"{1e3 * v['step'][-1]:.2f}", f"{1e3 * v['whole'][-1]:.2f}",
             f"{v['bytes'][0]:,}", f"{v['bytes'][-1]:,}",
         ]
-        for v in measured.values()
+        for v in measurements.values()
     ]  # fmt: skip
     short, long = f"{contexts[0]:,}", f"{contexts[-1]:,}"
     text = [
@@ -152,66 +152,73 @@ def generation_section(measured: Values) -> Section:
     ]
     columns = [f"ms, {short} tokens", f"ms, {long} tokens", f"ms, {long}, no cache"]
     columns += [f"bytes, {short}", f"bytes, {long}"]
-    seconds = np.array([v["step"] for v in measured.values()])
-    kilobytes = np.array([v["bytes"] for v in measured.values()]) / 1e3
+    seconds = np.array([v["step"] for v in measurements.values()])
+    kilobytes = np.array([v["bytes"] for v in measurements.values()]) / 1e3
     axis = "log₁₀ tokens before it"
     drawn = [
-        panels.lines("time with a cache", seconds * 1e3, list(measured), x, axes=("milliseconds", axis)),
-        panels.lines("memory", kilobytes, list(measured), x, axes=("kilobytes", axis)),
+        panels.lines("time with a cache", seconds * 1e3, list(measurements), x, axes=("milliseconds", axis)),
+        panels.lines("memory", kilobytes, list(measurements), x, axes=("kilobytes", axis)),
     ]
-    tables = [system_table("one token", table, measured, columns)]
+    tables = [system_table("one token", table, measurements, columns)]
     return Section("generation", "One more token", text, drawn, tables)
 
 
-def position_section(measured: Values) -> Section:
+def position_section(measurements: Values) -> Section:
     """Return the loss by position in the context."""
-    length = min(len(v["loss"]) for v in measured.values())
-    values = np.array([v["loss"][:length] for v in measured.values()])
+    length = min(len(v["loss"]) for v in measurements.values())
+    values = np.array([v["loss"][:length] for v in measurements.values()])
     width = max(1, length // 8)
     parts = values[:, : length // width * width].reshape(len(values), -1, width).mean(2)
-    gains = {n: float(p[0] - p[-1]) for n, p in zip(measured, parts, strict=True)}
+    gains = {n: float(p[0] - p[-1]) for n, p in zip(measurements, parts, strict=True)}
     most = max(gains, key=lambda n: gains[n])
     text = [
         f"A model that uses its context gets surer along it. From the first {width} positions to the last "
         f"{width} the loss of {most} falls most, by {gains[most]:.2f} nats."
     ]
     middle = [f"{(i + 0.5) * width:.1f}" for i in range(parts.shape[1])]
-    panel = panels.lines("loss by position", parts, list(measured), middle, axes=("loss", "position"))
-    rows = [[f"{p[0]:.3f}", f"{p[-1]:.3f}", f"{gains[n]:+.3f}"] for n, p in zip(measured, parts, strict=True)]
+    panel = panels.lines("loss by position", parts, list(measurements), middle, axes=("loss", "position"))
+    rows = [
+        [f"{p[0]:.3f}", f"{p[-1]:.3f}", f"{gains[n]:+.3f}"] for n, p in zip(measurements, parts, strict=True)
+    ]
     columns = [f"first {width}", f"last {width}", "gain"]
-    table = system_table("loss", rows, measured, columns)
+    table = system_table("loss", rows, measurements, columns)
     return Section("positions", "Loss by position", text, [panel], [table])
 
 
-def gradient_section(measured: Values, gains: Sequence[Values]) -> Section:
+def gradient_section(measurements: Values, gains: Sequence[Values]) -> Section:
     """Return gradients over distance with their rates, and the RNN whose gradients explode."""
     rate_text = lambda rate: slope_text(rate, "+.3f")
-    rows = [[rate_text(v["trained"]["rate"]), rate_text(v["untrained"]["rate"])] for v in measured.values()]
-    distances = list(range(min(len(v["trained"]["norms"]) for v in measured.values())))
+    rows = [
+        [rate_text(v["trained"]["rate"]), rate_text(v["untrained"]["rate"])] for v in measurements.values()
+    ]
+    distances = list(range(min(len(v["trained"]["norms"]) for v in measurements.values())))
     logs = lambda norms: np.log10(np.array([n[: len(distances)] for n in norms]))
     sign = lambda rate: "explodes" if rate["low"] > 0 else "vanishes" if rate["high"] < 0 else "neither"
     scaled = [[rate_text(g["rate"]), sign(g["rate"])] for g in gains]
-    steepest = min(measured, key=lambda n: measured[n]["trained"]["rate"]["slope"])
+    steepest = min(measurements, key=lambda n: measurements[n]["trained"]["rate"]["slope"])
     text = [
         "ln ‖∂L/∂x‖ of the loss at the last position with respect to the input k steps back is fitted by a "
         "line: its slope is the rate per step. 0 is flat, below 0 the gradient vanishes exponentially, above "
         "0 it explodes.",
         f"Among the trained models {steepest} forgets fastest: by a factor of "
-        f"{np.exp(-measured[steepest]['trained']['rate']['slope']):.2f} with every step.",
+        f"{np.exp(-measurements[steepest]['trained']['rate']['slope']):.2f} with every step.",
         "An RNN whose recurrent matrix is an orthogonal one times a gain shows both: its gradient vanishes "
         "below 1 and explodes above.",
     ]
-    trained, by_gain = logs([v["trained"]["norms"] for v in measured.values()]), [g["norms"] for g in gains]
+    trained, by_gain = (
+        logs([v["trained"]["norms"] for v in measurements.values()]),
+        [g["norms"] for g in gains],
+    )
     names, axes = [f"{g['gain']:g}" for g in gains], ("log₁₀ of the gradient's norm", "steps back")
     drawn = [
-        panels.lines("trained", trained, list(measured), distances, axes=axes),
+        panels.lines("trained", trained, list(measurements), distances, axes=axes),
         panels.lines(
             "RNNs of different gains, untrained", np.log10(np.array(by_gain)), [f"gain {n}" for n in names],
             list(range(len(by_gain[0]))), axes=axes,
         ),
     ]  # fmt: skip
     tables = [
-        system_table("rates", rows, measured, ["trained", "untrained"]),
+        system_table("rates", rows, measurements, ["trained", "untrained"]),
         panels.table("gains", scaled, names, ["rate", "its gradient"], axes=("gain of the RNN", "")),
     ]
     return Section("gradients", "How far back the loss reaches", text, drawn, tables)

@@ -197,9 +197,11 @@ def train_dictionary(
     sources = [source] if isinstance(source, str) else list(source)
     targets = sources if target is None else [target] if isinstance(target, str) else list(target)
 
-    def values(listed: dict[str, Activations]) -> tuple[Tensor, Tensor]:
-        keep = content_tokens(model, listed[sources[0]])
-        join = lambda names: torch.cat([listed[n].values[keep] for n in names], 1).float().to(model.device)
+    def values(activations: dict[str, Activations]) -> tuple[Tensor, Tensor]:
+        keep = content_tokens(model, activations[sources[0]])
+        join = lambda names: (
+            torch.cat([activations[n].values[keep] for n in names], 1).float().to(model.device)
+        )
         x = join(sources)
         return x, x if targets == sources else join(targets)
 
@@ -420,11 +422,11 @@ def check_features(dictionary: Dictionary, features: Sequence[int]) -> list[int]
 def dictionary_activations(model: Model, dictionary: Dictionary, texts: Texts) -> Activations:
     """Return the features (N, M) of every token of texts, and where each stands."""
     sources, device = dictionary.config.sources, dictionary.decoder.device
-    listed = collect_activations(model, texts, sources)
+    activations = collect_activations(model, texts, sources)
     with torch.no_grad():
-        x = torch.cat([listed[name].values for name in sources], 1)
+        x = torch.cat([activations[name].values for name in sources], 1)
         parts = [dictionary.encode(rows.to(device)).cpu() for rows in x.split(4096)]
-    return replace(listed[sources[0]], values=torch.cat(parts))
+    return replace(activations[sources[0]], values=torch.cat(parts))
 
 
 # How good a dictionary is, and what its features stand for: the tokens, in context, where each is strongest.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from heedful.core.checks import position_of as position_of
 from heedful.core.errors import InputError, nearest
-from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
+from heedful.models.base import LM, MediaLM, Model, Seq2Seq, evaluation_mode
 from heedful.models.calls import ForwardOptions
 from heedful.nn.attention.attentive import Decoding
 from heedful.nn.attention.multi_head import CrossAttention
@@ -95,7 +95,7 @@ def reading(model: Model, text: Text | Input, target: Text | None = None, *, wri
         return text
     if is_pair(text):
         return pair(model, *cast(tuple[str, str], text))
-    processor = model.processor if isinstance(model, Seq2Seq) else None
+    processor = model.processor
     ids = ids_of(model, text) if processor is None else processor(text).to(model.device)
     if not isinstance(model, Seq2Seq):
         if target is not None:
@@ -112,6 +112,8 @@ def reading(model: Model, text: Text | Input, target: Text | None = None, *, wri
 
 def probe_input(model: Model) -> Input:
     """Return two or three tokens that any model reads, to see what comes out."""
+    if isinstance(model, MediaLM):
+        return reading(model, model.embed.blank(1, 1))
     vocab = min(table.vocab for table in model.tables.values())
     if isinstance(model, Seq2Seq) and isinstance(model.embed, MediaEmbedding):
         return reading(model, model.embed.blank(1, 1), [min(i, vocab - 1) for i in (5, 6)])
@@ -191,7 +193,7 @@ def names_of(model: Model, ids: Tensor | Sequence[int]) -> tuple[str, ...]:
     patches.
     """
     if isinstance(ids, Tensor) and ids.is_floating_point():
-        return cast(MediaEmbedding, cast(Seq2Seq, model).embed).piece_names()
+        return cast(MediaEmbedding, model.embed).piece_names()
     listed = [int(i) for i in (ids.flatten() if isinstance(ids, Tensor) else ids)]
     if model.tokenizer is None:
         return tuple(map(str, listed))

@@ -34,8 +34,8 @@ from heedful.nn.position import Rotary
 from heedful.nn.state import keep_all_keys
 
 __all__ = [
-    "LM", "Config", "Family", "Model", "Seq2Seq", "State", "Tokenizer", "derived", "evaluation_mode",
-    "from_zero",
+    "LM", "Config", "Family", "MediaLM", "MediaSeq2Seq", "Model", "Seq2Seq", "State", "Tokenizer", "derived",
+    "evaluation_mode", "from_zero",
 ]  # fmt: skip
 
 
@@ -188,6 +188,11 @@ class LM(Model):
         )
         return self.head.predict(hidden, ctx)
 
+    def check_tokens(self, tokens: Tensor, valid: Tensor | None) -> int:
+        """Raise InputError for what cannot be read; return how many vectors the blocks get."""
+        self.check(tokens, self.embed, valid)
+        return tokens.shape[1]
+
     def encode(self, tokens: Tensor, **how: Unpack[ForwardOptions]) -> Tensor:
         """The last hidden states (B, T, D), before any head."""
         hidden, ctx = self.read(tokens, **how)
@@ -198,11 +203,11 @@ class LM(Model):
         """The last hidden states and the context a head is called with: for objectives that use two heads."""
         valid, types, documents = how.get("valid"), how.get("types"), how.get("documents")
         watch, backend = how.get("watch"), how.get("backend", "auto")
-        self.check(tokens, self.embed, valid)
+        count = self.check_tokens(tokens, valid)
         type_count = self.embed.types
         check_beside(tokens, types, "types", None if type_count is None else type_count.num_embeddings)
         check_beside(tokens, documents, "documents")
-        pos, fresh, length = positions(valid, tokens.shape[1], tokens.device), None, None
+        pos, fresh, length = positions(valid, count, tokens.device), None, None
         if documents is not None:
             pos, fresh, length = document_positions(documents, valid)
         mask = Mask(causal=self.causal, valid=valid, q_documents=documents, k_documents=documents)
@@ -499,7 +504,13 @@ class MediaSeq2Seq(Seq2Seq):
             super().check_ids(tokens, embed, name)
 
     def check_source(self, source: Tensor, valid: Tensor | None) -> int:
-        self.embed.check_source(source)
-        if valid is not None:
-            raise InputError(f"{self.embed.media} have no padding", hint="leave valid out")
-        return self.embed.count
+        return self.embed.check_unpadded(source, valid)
+
+
+class MediaLM(LM):
+    """An LM that reads no text: numbers → pieces → blocks → head."""
+
+    embed: MediaEmbedding
+
+    def check_tokens(self, tokens: Tensor, valid: Tensor | None) -> int:
+        return self.embed.check_unpadded(tokens, valid)

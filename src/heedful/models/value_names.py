@@ -132,7 +132,8 @@ def run_pass(model: Model, tokens: Tensor, source: int, watch: Watch) -> None:
     if isinstance(model, Seq2Seq):
         (model.hidden if bare else model)(model.embed.blank(len(tokens), source), tokens, watch=watch)
     else:
-        (model.encode if bare else model)(tokens, watch=watch)  # type: ignore[operator]
+        reads = tokens if model.processor is None else model.embed.blank(len(tokens), 1)  # type: ignore
+        (model.encode if bare else model)(reads, watch=watch)  # type: ignore[operator]
 
 
 def meta_copy(model: Model) -> Model:

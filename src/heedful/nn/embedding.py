@@ -102,6 +102,13 @@ class MediaEmbedding(Embedding):
         """Raise InputError for anything but a batch of numbers in the size of the positions."""
         raise NotImplementedError
 
+    def check_unpadded(self, source: Tensor, valid: Tensor | None) -> int:
+        """Check the source, which has no padding; return `count`."""
+        self.check_source(source)
+        if valid is not None:
+            raise InputError(f"{self.media} have no padding", hint="leave valid out")
+        return self.count
+
     def piece_names(self) -> tuple[str, ...]:
         """Return a name for every vector."""
         raise NotImplementedError

@@ -17,7 +17,7 @@ import torch
 
 from heedful.core.devices import resolve_device
 from heedful.core.errors import ConfigError, InputError, NotFound, nearest
-from heedful.models.base import LM, Model
+from heedful.models.base import LM, MediaLM, Model
 from heedful.tasks.model_inputs import with_special_tokens
 from heedful.tasks.task import Task, TrainableTask
 from heedful.tasks.task_specification import TaskSpecification
@@ -180,6 +180,8 @@ def infer_task(model: Model) -> str:
     """Return the task that a model was fine-tuned for, or else the one that its head tells."""
     if (specification := TaskSpecification.of(model)) is not None:
         return specification.task
+    if isinstance(model, MediaLM):
+        raise InputError(f"no task reads {model.embed.media} without writing", hint="call it: model(pixels)")
     if model.config.head == "lm":
         if isinstance(model, LM):
             return "summarization" if "task_prompt" in model.hf_config else "text-generation"

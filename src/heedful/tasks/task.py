@@ -28,7 +28,7 @@ from heedful.data.batch_options import BatchOptions, TaskKeywords
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile, UnusableRow, cell_text, parse_rows
 from heedful.data.tokenization import pad_id
-from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
+from heedful.models.base import LM, MediaLM, Model, Seq2Seq, evaluation_mode
 from heedful.tasks.examples import ColumnFlags, Examples, Role, check_numeric, infer_columns, split_randomly
 from heedful.tasks.model_inputs import (
     BATCH_SIZE,
@@ -165,7 +165,7 @@ class Task:
     @classmethod
     def fits(cls, model: Model) -> bool:
         """Return whether a model can do this task."""
-        return not cls.heads or model.config.head in cls.heads
+        return not isinstance(model, MediaLM) and (not cls.heads or model.config.head in cls.heads)
 
     @property
     def labels(self) -> list[str]:

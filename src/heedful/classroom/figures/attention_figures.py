@@ -279,9 +279,8 @@ def image_attention(
     """
     embed = model.embed if isinstance(model, Seq2Seq) else None
     if not isinstance(embed, PatchEmbedding):
-        raise InputError(
-            f"a {model.family.name} reads text, not images", hint="load a vision-encoder-decoder"
-        )
+        what = "reads text, not images" if model.image_processor is None else "writes nothing about an image"
+        raise InputError(f"a {model.family.name} {what}", hint="load a vision-encoder-decoder")
     given = reading(model, image, target)
     seen = attended(model, given, only=("decoder.*.cross",))
     every = torch.stack([pattern.values for pattern in seen.patterns.values()])  # (L, H, T, S)

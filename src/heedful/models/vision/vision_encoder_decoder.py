@@ -1,8 +1,7 @@
 """ViT (Dosovitskiy et al. 2021, arXiv 2010.11929) before a decoder: TrOCR (Li et al. 2023, arXiv 2109.10282),
 and captions by GPT-2.
 
-From the Transformer:  the source is an image cut into patches   a class token   norms before each part
-From ViT to DeiT:      a second learned token, for distillation (Touvron et al. 2021)
+From the Transformer:  the encoder is ViT or DeiT (vit.py)
 TrOCR's decoder:       BART's, with its own output matrix; keys and values read ViT's own width
 GPT-2's decoder:       norms before each part, a cross-attention between the two
 """
@@ -19,15 +18,16 @@ from heedful.core.images import ImageProcessor
 from heedful.models.base import MediaSeq2Seq, derived, from_zero
 from heedful.models.encoder_decoders.bart import STACK_NAMES
 from heedful.models.family import PlainConfig, declare
-from heedful.nn.attention.multi_head import Attention, CrossAttention, head_size
+from heedful.models.vision.vit import ViTConfig, patch_embedding, vit_encoder, vit_names
+from heedful.nn.attention.multi_head import Attention, CrossAttention
 from heedful.nn.block import Block, Stack
-from heedful.nn.embedding import Embedding, PatchEmbedding
+from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import LMHead, Pooler, choose_head
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned, Sinusoidal
 from heedful.weights.names import Row
-from heedful.weights.ops import Fused, Reshape, Transposed
+from heedful.weights.ops import Fused, Transposed
 
 # Where the norms of each decoder stand: after its parts, as in BART, or before them.
 DECODERS: dict[str, Literal["pre", "post"]] = {"trocr": "post", "gpt2": "pre"}
@@ -59,10 +59,14 @@ class VisionConfig(PlainConfig, vocab=50265, dim=1024, heads=16):
     memory_dim: int = derived(lambda c: c.encoder_dim if c.decoder == "trocr" else c.dim)  # of keys' input
     pooler: bool = False  # keep one that the file has and nothing reads
 
+    @property
+    def vit(self) -> ViTConfig:
+        """The encoder alone."""
+        own = {name.removeprefix("encoder_"): getattr(self, name) for name in ENCODER_KEYS.values()}
+        return ViTConfig(height=self.height, width=self.width, first=self.first, **own)
+
     def check(self) -> None:
         check_choice("decoder", self.decoder, DECODERS, ConfigError)
-        if self.first not in (1, 2):
-            raise ConfigError(f"first={self.first} is neither ViT's class token nor DeiT's two tokens")
         if self.decoder == "gpt2" and (self.embed_norm or self.scale_embed or not self.learned_positions):
             raise ConfigError(
                 "a gpt2 decoder has learned positions, no norm there and no scale",
@@ -77,14 +81,10 @@ class VisionConfig(PlainConfig, vocab=50265, dim=1024, heads=16):
             )
         if self.decoder == "trocr" and self.norm_eps != 1e-5:
             raise ConfigError(f"norm_eps={self.norm_eps} is 1e-5 in every trocr decoder", hint="leave it out")
-        head_size(self.encoder_dim, self.encoder_heads)
+        self.vit.check()
 
 
 def vision(c: VisionConfig) -> MediaSeq2Seq:
-    image = (c.height, c.width)
-    embed = PatchEmbedding(
-        image, c.patch, c.channels, c.encoder_dim, first=c.first, dropout=c.encoder_dropout
-    )
     project = None if c.memory_dim == c.encoder_dim else nn.Linear(c.encoder_dim, c.dim)
     target = Embedding(
         c.vocab, c.dim, position=text_positions(c), norm=text_norm(c) if c.embed_norm else None,
@@ -93,21 +93,11 @@ def vision(c: VisionConfig) -> MediaSeq2Seq:
     head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied))
     head = head.keep(Pooler(c.encoder_dim)) if c.pooler else head
     model = MediaSeq2Seq(
-        embed, vit_encoder(c), text_decoder(c), head,
+        patch_embedding(c.vit), vit_encoder(c.vit), text_decoder(c), head,
         target_embed=target, project=project, start_token=c.start_token,
     )  # fmt: skip
     model.image_processor = ImageProcessor(c.height, c.width, c.channels)
     return model
-
-
-def vit_encoder(c: VisionConfig) -> Stack:
-    norm = lambda: LayerNorm(c.encoder_dim, c.encoder_norm_eps)
-    attn = lambda: Attention(
-        c.encoder_dim, c.encoder_heads, bias=c.encoder_bias, out_bias=True, dropout=c.encoder_dropout
-    )
-    ffn = lambda: MLP(c.encoder_dim, c.encoder_hidden, activation(c.encoder_act))
-    block = lambda: Block(norm, "pre", c.encoder_dropout, attn=attn(), ffn=ffn())
-    return Stack([block() for _ in range(c.encoder_layers)], norm())
 
 
 def text_norm(c: VisionConfig) -> LayerNorm:
@@ -132,19 +122,8 @@ def text_decoder(c: VisionConfig) -> Stack:
 
 
 def vision_names(c: VisionConfig) -> list[Row]:
-    layer, patches = "encoder.encoder.layer.*", "encoder.embeddings.patch_embeddings.projection"
     return [
-        ("encoder.embeddings.cls_token", "embed.first.0", Reshape((1, 1, -1))),
-        ("encoder.embeddings.distillation_token", "embed.first.1", Reshape((1, 1, -1))),
-        ("encoder.embeddings.position_embeddings", "embed.position.weight", Reshape((1, -1, c.encoder_dim))),
-        (f"{patches}.weight", "embed.token.weight", Reshape((-1, c.channels, c.patch, c.patch))),
-        (f"{patches}.bias", "embed.token.bias"),
-        (f"{layer}.attention.attention.{{query,key,value}}", "encoder.*.attn.{q,k,v}"),
-        (f"{layer}.attention.output.dense", "encoder.*.attn.o"),
-        (f"{layer}.{{intermediate,output}}.dense", "encoder.*.ffn.{up,down}"),
-        (f"{layer}.{{layernorm_before,layernorm_after}}", "encoder.*.{attn_norm,ffn_norm}"),
-        ("encoder.layernorm", "encoder.norm"),
-        ("encoder.pooler.dense", "head.kept.dense"),
+        *vit_names(c.vit, "encoder", "encoder"),
         ("enc_to_dec_proj", "project"),
         *(GPT2_NAMES if c.decoder == "gpt2" else TROCR_NAMES),
     ]

@@ -10,6 +10,9 @@ import torch
 
 import heedful
 from heedful.core.errors import ConfigError, InputError
+from heedful.interp.gradients import gradient_by_distance
+from heedful.interp.inputs import reading
+from heedful.interp.observe.attention import head_scores
 from heedful.models import MEDIA_FAMILIES
 from heedful.nn.init import initialise
 from heedful.weights.loading import assemble
@@ -122,6 +125,20 @@ def test_watching_changes_nothing_and_every_name_has_a_shape() -> None:
     assert set(shapes) == set(watch)
     assert shapes["blocks.1.attn.pattern"] == ("B", 3, 9, 9)  # eight patches and the class token
     assert shapes["head.logits"] == ("B", 5)
+
+
+def test_attention_to_an_image_is_drawn_and_its_heads_are_scored() -> None:
+    model = heedful.build("vit", height=8, width=16, patch=4, dim=24, heads=3, layers=2, labels=5)
+    image = pixels(model)[:1]
+    assert heedful.view.attention(model, image).kind
+    scores = head_scores(model, image)
+    assert len(scores) == 6
+    assert all(score.induction is None and score.entropy > 0 for score in scores)
+    with refused(InputError, "writes nothing about an image"):
+        heedful.view.image_attention(model, image)
+    with refused(InputError, "random tokens", hint="image"):
+        gradient_by_distance(model)
+    assert len(gradient_by_distance(model, reading(model, image)).norms) == 9
 
 
 def test_what_cannot_be_read_is_refused() -> None:

@@ -127,7 +127,11 @@ def catalogue_heads(
     inputs = [given for given in inputs if given.read.shape[1] > 1]
     if not inputs:
         raise InputError("no text has two tokens", hint="give longer texts")
-    twice = repeated_tokens(model, repeats, repeat_length, seed) if repeats and isinstance(model, LM) else []
+    twice = (
+        repeated_tokens(model, repeats, repeat_length, seed)
+        if repeats and isinstance(model, LM) and model.processor is None
+        else []
+    )
     rows: dict[str, list[list[Tensor]]] = {score: [] for score in SCORES}
     chances: dict[str, list[float]] = {score: [] for score in SCORES}
     heads: tuple[tuple[str, int], ...] = ()

@@ -166,12 +166,13 @@ def head_scores(
 ) -> list[HeadScore]:
     """Scores of every head on `text`. A signed pattern is scored by the sizes of its entries.
 
-    Induction is measured on random tokens written twice, `induction` of them; 0 leaves it out.
+    Induction is measured on random tokens written twice, `induction` of them; 0 leaves it out,
+    and so does a model that reads no tokens.
     """
     check_integer("induction", induction, minimum=0)
     seen = attention(model, text, target)
     repeated = {}
-    if induction and isinstance(model, LM):
+    if induction and isinstance(model, LM) and model.processor is None:
         twice = repeated_tokens(model, 1, induction, seed)[0]
         length = twice.ids.shape[1] // 2
         # The share that each token of the second half gives to the one after its twin in the first.

@@ -13,7 +13,7 @@ from heedful.core.errors import ConfigError, InputError, nearest
 from heedful.core.files import stem_path
 from heedful.data.batches import seeded_generator
 from heedful.data.examples.classification import LabelNames
-from heedful.data.input_files import InputFile, UnusableRow, cell_text
+from heedful.data.input_files import InputFile, cell_text
 from heedful.data.readers import column_hint
 from heedful.data.token_cache import RaggedArray, encode_texts
 from heedful.models.base import Model
@@ -88,14 +88,6 @@ def is_numeric(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
-
-
-def check_numeric(text: str, name: str) -> None:
-    """Raise UnusableRow unless a cell is a number. A comma may stand for a point or mean nothing."""
-    if not is_numeric(text) and is_numeric(text.replace(",", "")):
-        raise UnusableRow(f"whose {name} has a comma (write 0.5 for 0,5 and 1000 for 1,000)")
-    if not is_numeric(text):
-        raise UnusableRow(f"whose {name} is not a number")
 
 
 def check_known(noun: str, values: Iterable[tuple[str, str]], names: Collection[str]) -> None:

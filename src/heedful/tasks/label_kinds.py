@@ -189,11 +189,11 @@ def class_weights(examples: Examples) -> list[float] | None:
 # Several labels in a table: a column of lists, or a column for each label.
 
 
-def label_columns(source: InputFile, named: str) -> list[str]:
+def label_columns(source: InputFile, label: str) -> list[str]:
     """Return the columns of --label a,b,c, each of which is a label; none if that names one column."""
-    if "," not in named or named in source.columns:
+    if "," not in label or label in source.columns:
         return []
-    columns = [name.strip() for name in named.split(",")]
+    columns = [name.strip() for name in label.split(",")]
     for name in columns:
         if name not in source.columns:
             hint = column_hint(name, source.columns)

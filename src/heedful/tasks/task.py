@@ -29,7 +29,7 @@ from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile, UnusableRow, cell_text, parse_rows
 from heedful.data.tokenization import pad_id
 from heedful.models.base import LM, MediaLM, Model, Seq2Seq, evaluation_mode
-from heedful.tasks.examples import ColumnFlags, Examples, Role, check_numeric, infer_columns, split_randomly
+from heedful.tasks.examples import ColumnFlags, Examples, Role, infer_columns, is_numeric, split_randomly
 from heedful.tasks.model_inputs import (
     BATCH_SIZE,
     IGNORED_OPTIONS,
@@ -377,8 +377,12 @@ class NumberTask(TrainableTask):
     @classmethod
     def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
         row = super().parse_cells(cells)
-        check_numeric(row[-1], list(cells)[-1])
-        return row
+        number, column = row[-1], list(cells)[-1]
+        if is_numeric(number):
+            return row
+        if is_numeric(number.replace(",", "")):  # a comma may stand for a point or mean nothing
+            raise UnusableRow(f"whose {column} has a comma (write 0.5 for 0,5 and 1000 for 1,000)")
+        raise UnusableRow(f"whose {column} is not a number")
 
     @classmethod
     def fits(cls, model: Model) -> bool:

@@ -198,18 +198,20 @@ def describe_base(setup: TrainingSetup, split: SplitExamples, body: Model, outlo
     a_row = outlook.evaluation_seconds / max(len(split.valid), 1)
     seconds = max(BASE_SHARE * outlook.seconds, MIN_BASE_SECONDS)
     rows = min(MAX_BASE_ROWS, int(seconds / max(a_row, 1e-6) / 2))  # as many to learn and to be scored
-    valid = split.valid.select(spread(len(split.valid), rows))
+    valid = split.valid.select(spread_indices(len(split.valid), rows))
     of_some = "" if len(valid) == len(split.valid) else f" on {len(valid):,} of them"
     if isinstance(body, LM):
         if classes and rows >= MIN_BASE_ROWS * len(label_names(split.train)):
-            some = split.train.select(spread(len(split.train), rows))
+            some = split.train.select(spread_indices(len(split.train), rows))
             score = score_linear_head(setup, split, body, some, valid)
             scores.append(
                 f"{score:.4f}{of_some} by a linear head on the model's own vectors ({len(some):,} rows)"
             )
         elif issubclass(task, Rerank):
             queries = list(dict.fromkeys(row[0] for row in split.valid.items))
-            chosen = {queries[i] for i in spread(len(queries), rows * len(queries) // len(split.valid))}
+            chosen = {
+                queries[i] for i in spread_indices(len(queries), rows * len(queries) // len(split.valid))
+            }
             whole = [i for i, row in enumerate(split.valid.items) if row[0] in chosen]
             if whole:
                 valid = split.valid.select(whole)
@@ -224,9 +226,9 @@ def describe_base(setup: TrainingSetup, split: SplitExamples, body: Model, outlo
     return f"without training: {metric} {', '.join(scores)}" if scores else None
 
 
-def spread(count: int, wanted: int) -> list[int]:
-    """Return at most this many indices, evenly spread."""
-    return list(range(count)) if count <= wanted else [i * count // wanted for i in range(wanted)]
+def spread_indices(count: int, limit: int) -> list[int]:
+    """Return at most `limit` indices below `count`, evenly spread."""
+    return list(range(count)) if count <= limit else [i * count // limit for i in range(limit)]
 
 
 def score_linear_head(

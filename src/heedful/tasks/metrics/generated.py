@@ -30,10 +30,10 @@ def exact_match(truths: Sequence[str], guess: str) -> float:
 def answer_f1(truths: Sequence[str], guess: str) -> float:
     """Return the best F1 of the words that the answer shares with a true one."""
 
-    def word_f1(truth: list[str], given: list[str]) -> float:
-        if not truth or not given:
-            return float(truth == given)
-        return f1_of((Counter(truth) & Counter(given)).total(), len(truth), len(given))
+    def word_f1(truth: list[str], words: list[str]) -> float:
+        if not truth or not words:
+            return float(truth == words)
+        return f1_of((Counter(truth) & Counter(words)).total(), len(truth), len(words))
 
     return max(word_f1(normalize_answer(t).split(), normalize_answer(guess).split()) for t in truths or ("",))
 

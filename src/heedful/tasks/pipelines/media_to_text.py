@@ -58,8 +58,8 @@ class ImageToText(TrainableGeneration):
         """
         options = {name: value for name, value in generation.items() if value is not None}
 
-        def predict_batch(some: list[Any]) -> list[Any]:
-            opened = [open_image(image) for image in some]
+        def predict_batch(batch: list[Any]) -> list[Any]:
+            opened = [open_image(image) for image in batch]
             rows = self.generate_texts(opened, options, self.default_generation, batch_size)
             clean = lambda text: clean_text(text, clean_up_tokenization_spaces)
             return [[{"generated_text": clean(one.text)} for one in row] for row in rows]
@@ -137,8 +137,8 @@ class SpeechRecognition(GeneratingTask):
         options = {name: value for name, value in generation.items() if value is not None}
         self.generator.instruct(language, "translate" if translate else "transcribe")  # type: ignore[operator]
 
-        def predict_batch(some: list[Any]) -> list[dict[str, str]]:
-            pieces = [self.cut(sound) for sound in some]
+        def predict_batch(batch: list[Any]) -> list[dict[str, str]]:
+            pieces = [self.cut(sound) for sound in batch]
             rows = iter(
                 self.generate_texts(
                     [piece for sound in pieces for piece in sound],

@@ -479,7 +479,7 @@ class Seq2Seq(Model):
 
 
 class MediaSeq2Seq(Seq2Seq):
-    """A Seq2Seq whose source is no text: numbers → pieces → encoder → memory → decoder → head.
+    """A Seq2Seq whose source is not text: numbers → pieces → encoder → memory → decoder → head.
 
     Pieces are the patches of an image, or moments of sound; the memory has a vector for each.
     """

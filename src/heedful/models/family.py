@@ -174,7 +174,7 @@ class Config(Fields):
 
 
 class PlainConfig(Config, vocab=50257, dim=768, layers=12):
-    """What a stack of attention and feed-forward parts needs to be told; the values are GPT-2's."""
+    """The fields of a stack of attention and feed-forward parts, with the values of GPT-2."""
 
     heads: int = 12
     hidden: int = derived(lambda c: 4 * c.dim)

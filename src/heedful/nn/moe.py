@@ -118,7 +118,7 @@ class SparseMixerRouter(Router):
 class TopOneRouter(Router):
     """s = softmax(x Eᵀ);  a token goes to its best expert alone, whose weight is its s   (Fedus et al. 2022)
 
-    With a `capacity` an expert takes so many tokens of a text; what comes later keeps only its residual.
+    An expert takes at most `capacity` tokens of a text. Later tokens keep only their residual.
     """
 
     def __init__(self, dim: int, experts: int, *, capacity: int | None = None, bias: bool = False) -> None:

@@ -388,7 +388,7 @@ def check_column(source: InputFile, flag: str, column: str) -> None:
 
 
 class UnclearColumn(InputError):
-    """A file of which it cannot be told which column plays a role."""
+    """A file whose columns do not show which one plays a role."""
 
 
 def infer_columns(

@@ -58,8 +58,8 @@ class Edits:
 class TraceRecorder(Watch):
     """One pass. `keep` says what of each value is recorded: nothing, all of it, or less.
 
-    A value is given without its batch axis. All values are watched, whatever is kept: what is watched is
-    computed openly, so that every pass gives the same numbers to the bit.
+    A value is given without its batch axis. All values are watched, even those that are not kept: what is
+    watched is computed openly, so that every pass gives the same numbers to the bit.
     """
 
     def __init__(self, edits: Watch, keep: Callable[[str, Tensor], Tensor | None]) -> None:

@@ -111,7 +111,7 @@ def norm_row(line: Code, eps: Float, now: Now, row: Int) -> None:
 def round_row(line: Code, now: Now, row: Int) -> None:
     """Round x to 16 bits, with a gain for each group.
 
-    Kernels read records (`blocks.py:round_group`). What is no kernel reads y = round(x / gain), with the gain
+    Kernels read records (`blocks.py:round_group`). Other code reads y = round(x / gain), with the gain
     max |x| / m where m is the largest y, and behind all y all gains, and the sums of gain · y over groups.
     """
     size, group = line[IN], line[GROUP]

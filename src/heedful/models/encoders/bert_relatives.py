@@ -9,7 +9,7 @@ after pretraining, give a better encoder of the same size.
 
 From BERT to Megatron-BERT:      norms before the parts   a last norm   none after the embedding
 From RoBERTa to pre-layer-norm:  norms before the parts   a last norm
-From BERT to RemBERT:            narrow token vectors   a wide output matrix of its own   32 layers
+From BERT to RemBERT:            narrow token vectors   a separate, wide output matrix   32 layers
 """
 
 from __future__ import annotations

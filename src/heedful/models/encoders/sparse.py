@@ -7,7 +7,7 @@ such as the one that a class is read off. These have query, key and value matric
 
 BigBird counts in blocks: each sees its neighbours, the first and the last block, and some drawn at random.
 Random links make every two blocks near neighbours in a few steps, as in a small world, and the paper proves
-that such a pattern can compute whatever full attention can. Both start from RoBERTa's weights.
+that such a pattern can compute everything that full attention can. Both start from RoBERTa's weights.
 
 From RoBERTa to Longformer:  a window of tokens   own matrices for the tokens that see all   4096 positions
 From BERT to BigBird:        blocks of tokens see few blocks   4096 positions

@@ -43,7 +43,7 @@ class WindowedAttention(Attention):
         return self.output(join_heads(heads), x, ctx)
 
     def attend_first(self, call: Call, x: Tensor, ctx: Context) -> Tensor:
-        """What the heads read where the first tokens have matrices of their own."""
+        """What the heads read where the first tokens have separate matrices."""
         layers = (self.first_q, self.first_k, self.first_v)
         q, k, v = (split_heads(layer(x), self.heads) for layer in layers)
         is_first = (call.q_pos < self.first)[:, None, :, None]  # (B or 1, 1, T, 1)

@@ -42,7 +42,7 @@ async def run(body: TraceRequest, request: Request, studio: Here, client: Client
 def run_trace(studio: Studio, body: TraceRequest, ticket: Ticket) -> Trace:
     """Run a model once and keep what it computed."""
     if body.text is None and body.ids is None:
-        raise InputError("there is no text to read", hint="give a text, or ids")
+        raise InputError("the text is empty", hint="give a text, or ids")
     loaded_model = studio.registry.get(body.model)
     began = time.perf_counter()
     id = studio.traces.new_id()

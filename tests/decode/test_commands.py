@@ -90,7 +90,7 @@ def test_a_gpu_that_is_not_there_is_no_fault_of_ours(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     code, _, err = heed("generate", talker, "abc", "--device", "cuda")
     assert code == 3
-    assert "--device cuda asks for a GPU and torch sees none there" in err
+    assert "--device cuda is not available: torch finds no such GPU" in err
 
 
 def test_a_bench_longer_than_the_context_names_its_flags(heed: Heed, talker: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from dataclasses import fields
 from typing import Any
@@ -13,9 +14,10 @@ import heedful
 from heedful.core.errors import ConfigError, HeedfulError, NotFound
 from heedful.models import FAMILIES
 from heedful.models.base import Config
-from heedful.models.hf_config import config_from, read_rope
+from heedful.models.hf_config import config_from, config_to, read_rope
 from heedful.nn.position import YarnScaling
 from heedful.weights.loading import assemble
+from heedful.weights.names import connect, model_tensors
 from tests.refusal import refused
 
 
@@ -115,3 +117,12 @@ def test_yarn_without_a_factor_stretches_to_the_context() -> None:
 def test_a_changed_config_keeps_what_was_set_to_none() -> None:
     config = FAMILIES["gpt-oss"].tiny.change(rope_scaling=None)
     assert config.change(context=32).rope_scaling is None  # type: ignore[attr-defined]
+
+
+def test_the_tiny_config_of_every_family_is_written_and_read_back() -> None:
+    for family in FAMILIES.values():
+        with torch.device("meta"):
+            tensors = model_tensors(assemble(family, family.tiny))
+        names = {name for link in connect(family.rows(family.tiny), tensors) for name in link.theirs}
+        written = json.loads(json.dumps(config_to(family, family.tiny, {})))
+        assert config_from(family, written, names) == family.tiny, family.name

@@ -46,7 +46,7 @@ class MBartConfig(BartConfig, vocab=250054, norm_first=True, scale_embed=True, l
 
 class MarianConfig(
     BartConfig, vocab=58101, dim=512, layers=6, heads=8, context=512, act="swish", scale_embed=True,
-    start_token=derived(lambda c: c.vocab - 1, minimum=0),
+    start_token=derived(lambda c: c.vocab - 1, minimum=0), labels=2,
 ):  # fmt: skip
     source_vocab: int = derived(lambda c: c.vocab)
     shared: bool = derived(lambda c: c.source_vocab == c.vocab)  # one table for source and target
@@ -243,7 +243,6 @@ MARIAN = descend(
         "d_model": 1024, "encoder_layers": 12, "encoder_attention_heads": 16,
         "encoder_ffn_dim": 4096, "decoder_layers": 12, "decoder_attention_heads": 16, "decoder_ffn_dim": 4096,
         "max_position_embeddings": 1024, "activation_function": "gelu", "scale_embedding": False,
-        "num_labels": 2,
     },
     read=read_vocabularies, write=lambda c: {
         "vocab_size": c.source_vocab, "decoder_vocab_size": c.vocab,
@@ -262,7 +261,7 @@ PEGASUS = descend(
     heads={"lm": "PegasusForConditionalGeneration", "none": "PegasusModel"}, read=None, write=None, reads={},
     absent={
         "vocab_size": 50265, "encoder_layers": 12, "decoder_layers": 12, "activation_function": "gelu",
-        "scale_embedding": False, "num_labels": 2,
+        "scale_embedding": False,
     },
     usual=lambda c: {"pad_token_id": 0}, paper="Zhang et al. 2020, arXiv 1912.08777",
 )  # fmt: skip
@@ -275,7 +274,7 @@ M2M_100 = descend(
         "nllb-200-3.3b": dict(vocab=256206, dim=2048, layers=24, hidden=8192),
     },
     heads={"lm": "M2M100ForConditionalGeneration", "none": "M2M100Model"},
-    require={"tie_word_embeddings": (True,), "pad_token_id": (1,)}, absent={"num_labels": 2},
+    require={"tie_word_embeddings": (True,), "pad_token_id": (1,)},
     usual=lambda c: {"pad_token_id": 1},
     paper="Fan et al. 2021, arXiv 2010.11125",
 )  # fmt: skip

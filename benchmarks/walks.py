@@ -152,7 +152,7 @@ def walks(folder: Path) -> dict[str, tuple[str, Callable[[], object]]]:
         "generate": (embedding, lambda: heedful.generate(model, "Once", max_tokens=2)),
         "heed explain": ("topics.py:softmax_lines", heed("explain", "cat-sat")),
         "heed serve": (embedding, complete),
-        "heed word2vec train": ("cpu.py:train_jobs", heed(*vectors)),
+        "heed word2vec train": ("trainer.py:train_jobs", heed(*vectors)),
         "heed exercise": ("topics.py:softmax_lines", heed("exercise", "cat-sat", "--seed", "ada")),
         "heed race": ("fit.py:fit", heed(*race)),
         "heed finetune": ("fit.py:fit", heed(*tune)),

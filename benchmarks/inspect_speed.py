@@ -21,7 +21,7 @@ import torch
 
 import heedful
 from heedful.interp.inputs import choices
-from heedful.interp.intervene.comparison import Comparison
+from heedful.interp.intervene.comparison import CounterfactualPair
 from heedful.interp.intervene.patching import activation_patching, attribution_patching, carry, path_patching
 from heedful.interp.observe.logit_attribution import logit_attribution
 
@@ -41,7 +41,7 @@ def measure(run: Callable[[], Any]) -> tuple[float, float, Any]:
 
 def measure_here(model: Any) -> dict[str, Any]:
     """Measure our own functions; a single patch is timed too, as it was before they shared batches."""
-    asked = Comparison.of(model, CLEAN, CORRUPT, *ANSWERS)
+    asked = CounterfactualPair.of(model, CLEAN, CORRUPT, *ANSWERS)
     path = f"blocks.{len(model.blocks) * 3 // 4}.attn.q head 0"
     questions = {
         "logit attribution": lambda: logit_attribution(model, CLEAN, *ANSWERS),

@@ -35,7 +35,7 @@ export function Tour({ figure, caps }: { figure: Drawn; caps: Caps }) {
     const timer = window.setTimeout(() => (at === steps.length - 1 ? setPlaying(false) : move(at + 1)), (2500 + 45 * step.text.length) * SPEED[pace]);
     return () => window.clearTimeout(timer);
   }, [playing, at, pace, steps]);
-  // before the step is painted: a key that is pressed at once must not start from the step before
+  // Listen before the step is painted: a key that is pressed at once must not start from the previous step.
   useLayoutEffect(() => {
     const keys = (e: KeyboardEvent) => {
       const on = e.target as HTMLElement;

@@ -155,8 +155,8 @@ def test_what_cannot_be_read_is_refused() -> None:
 
 
 def test_published_sizes_have_the_parameters_that_are_said_of_them() -> None:
-    # With the classifier of ImageNet's thousand classes. The first two are in the tables of torchvision; the third
-    # follows from the first by its longer table of positions.
+    # With the classifier of ImageNet's thousand classes. The first two are in the tables of torchvision.
+    # The third follows from the first by its longer table of positions.
     for name, size in (
         ("vit-base-patch16-224", 86_567_656), ("vit-large-patch16-224", 304_326_632),
         ("vit-base-patch16-384", 86_859_496),

@@ -31,9 +31,7 @@ def read_pairs(files: Sequence[str]) -> Pairs:
     sides = [[line.strip() for line in read_lines(path)] for path in paths]
     if len(sides[0]) != len(sides[1]):
         counts = f"{len(sides[0]):,} and {len(sides[1]):,}"
-        raise InputError(
-            f"{paths[0]} and {paths[1]} have {counts} lines", hint="give as many lines in both"
-        )
+        raise InputError(f"{paths[0]} and {paths[1]} have {counts} lines", hint="give as many lines in both")
     return [pair for pair in zip(*sides, strict=True) if all(pair)]
 
 

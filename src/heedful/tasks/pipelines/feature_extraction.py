@@ -80,7 +80,8 @@ def pair_texts(first: Sequence[Any], second: Any) -> list[tuple[Any, Any]]:
     if isinstance(second, str) or not isinstance(second, Collection) or len(first) != len(second):
         size = f"{len(second)}" if isinstance(second, (list, tuple)) else f"{second!r:.40}"
         raise InputError(
-            f"the first texts are {len(first)} and the second {size}", hint="give the same number of first and second texts"
+            f"the first texts are {len(first)} and the second {size}",
+            hint="give the same number of first and second texts",
         )
     return list(zip(first, second, strict=True))
 

@@ -146,9 +146,9 @@ def other_settings(settings: Sequence[str], files: list[str], valid: list[str]) 
 
 def print_settings(settings: ResolvedSettings, json: bool) -> None:
     """Print every setting and where it came from."""
-    from heedful.train.recipes.recipes import flatten, recipe_values
+    from heedful.train.recipes.recipes import recipe_values
 
-    values = flatten(recipe_values(settings.recipe)) | {
+    values = recipe_values(settings.recipe) | {
         k: list(getattr(settings, k)) for k in ("files", "valid") if getattr(settings, k)
     }
     origin = lambda path: settings.origins.get(path, "default")
@@ -201,16 +201,14 @@ def recipes_command(json: Json = False) -> None:
       heed recipes
       heed recipe cp gpt2 mine.yaml
     """
-    from heedful.train.recipes.recipes import RECIPES
+    from heedful.train.recipes.recipes import load_recipes
 
+    recipes = load_recipes().items()
     if json:
-        rows = [
-            {"name": n, "family": r.family, "objective": r.objective, "what": r.what}
-            for n, r in RECIPES.items()
-        ]
+        rows = [{"name": n, "family": r.family, "objective": r.objective, "what": r.what} for n, r in recipes]
         return as_json({"recipes": rows})
     columns = ("recipe", "family", "objective", "steps", "what for")
-    cells = [(name, r.family, r.objective, f"{r.train.steps:,}", r.what) for name, r in RECIPES.items()]
+    cells = [(name, r.family, r.objective, f"{r.train.steps:,}", r.what) for name, r in recipes]
     print_table(columns, cells, right=("steps",), unbroken=("recipe", "family"))
 
 
@@ -227,17 +225,18 @@ def copy_recipe(
     Examples:
       heed recipe cp gpt2 mine.yaml
     """
-    from heedful.train.recipes.recipes import RECIPES, ResolvedSettings, settings_yaml
+    from heedful.train.recipes.recipes import ResolvedSettings, load_recipes, settings_yaml
 
-    if name not in RECIPES:
+    recipes = load_recipes()
+    if name not in recipes:
         raise NotFound(
-            f"no recipe is called {name!r}", hint=nearest(name, RECIPES) or "list them with: heed recipes"
+            f"no recipe is called {name!r}", hint=nearest(name, recipes) or "list them with: heed recipes"
         )
     path = path or Path(f"{name}.yaml")
     if path.exists():
         raise InputError(f"{path} exists already", hint="choose another name")
-    settings = ResolvedSettings(name, RECIPES[name])
-    path.write_text(f"# {RECIPES[name].what}\n{settings_yaml(settings)}", encoding="utf-8")  # makes no folder
+    settings = ResolvedSettings(name, recipes[name])
+    path.write_text(f"# {recipes[name].what}\n{settings_yaml(settings)}", encoding="utf-8")  # makes no folder
     print(path)
 
 

@@ -9,10 +9,10 @@ import yaml
 
 from heedful.core.errors import ConfigError, NotFound
 from heedful.train.recipes.recipes import (
-    RECIPES,
     ResolvedSettings,
     Setting,
     flatten,
+    load_recipes,
     parse_assignment,
     parse_value,
     recipe_values,
@@ -43,22 +43,22 @@ def test_flags_win_over_the_environment_a_file_and_the_recipe(
     assert said["train.eps"] == ["1e-08", "default"]
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", load_recipes())
 def test_a_recipe_survives_yaml_and_its_model_can_be_built(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.yaml"
-    path.write_text(settings_yaml(ResolvedSettings(name, RECIPES[name])))
+    path.write_text(settings_yaml(ResolvedSettings(name, load_recipes()[name])))
     again = resolve_settings(str(path))
     assert again.name == name
-    assert recipe_values(again.recipe) == recipe_values(RECIPES[name])
-    model = build(RECIPES[name].family, device="meta", vocab=1000, **RECIPES[name].model)
+    assert recipe_values(again.recipe) == recipe_values(load_recipes()[name])
+    model = build(load_recipes()[name].family, device="meta", vocab=1000, **load_recipes()[name].model)
     reach = getattr(model.config, "context", None)
-    assert reach is None or RECIPES[name].data["length"] <= reach
+    assert reach is None or load_recipes()[name].data["length"] <= reach
 
 
 def test_the_two_models_of_wikitext_are_of_equal_size() -> None:
     sizes = []
     for name in ("lstm-wikitext2", "transformer-wikitext2"):
-        recipe = RECIPES[name]
+        recipe = load_recipes()[name]
         model = build(recipe.family, device="meta", vocab=recipe.tokenizer.vocab, **recipe.model)
         sizes.append(sum(p.numel() for p in model.parameters()))
     assert sizes[0] == pytest.approx(sizes[1], rel=0.02)
@@ -74,7 +74,7 @@ def test_recipe_cp_writes_what_train_reads(heed: Heed, tmp_path: Path) -> None:
 def test_recipes_are_listed(heed: Heed) -> None:
     code, out, _ = heed("recipes")
     assert code == 0
-    assert all(name in out for name in RECIPES)
+    assert all(name in out for name in load_recipes())
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,10 @@ def test_a_short_run_gets_a_short_warmup_unless_it_was_set() -> None:
         )
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", load_recipes())
 def test_a_copied_recipe_can_be_made_short(name: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text(settings_yaml(ResolvedSettings(name, RECIPES[name])))
+    path.write_text(settings_yaml(ResolvedSettings(name, load_recipes()[name])))
     assert resolve_settings(str(path), [Setting("train.steps", 6, "--steps")]).recipe.train.warmup <= 1
     assert resolve_settings(str(path), [Setting("train.steps", 6, "HEED_STEPS")]).recipe.train.steps == 6
 
@@ -170,3 +170,13 @@ def test_a_decay_is_shortened_with_the_run(tmp_path: Path) -> None:
 
 def test_paths_of_nested_values() -> None:
     assert flatten({"a": {"b": 1}, "c": 2}) == {"a.b": 1, "c": 2}
+
+
+def test_files_in_a_settings_file_are_a_list(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("recipe: gpt2\nfiles: corpus.txt\n")
+    with pytest.raises(ConfigError, match=r"mine.yaml:2: files = 'corpus.txt' must be a list"):
+        resolve_settings(str(path))
+    (tmp_path / "corpus.txt").write_text("some text")
+    path.write_text("recipe: gpt2\nfiles: [corpus.txt]\n")
+    assert resolve_settings(str(path)).files == (str(tmp_path / "corpus.txt"),)

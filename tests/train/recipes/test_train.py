@@ -25,7 +25,7 @@ from heedful.train.distributed import Processes
 from heedful.train.fit import Step
 from heedful.train.recipes.folder import read_metrics
 from heedful.train.recipes.prepare import mark_line_ends, split_train_validation
-from heedful.train.recipes.recipes import RECIPES, Evaluation, Recipe, ResolvedSettings
+from heedful.train.recipes.recipes import Evaluation, Recipe, ResolvedSettings, load_recipes
 from heedful.train.recipes.train import limit_threads, run_training
 from tests.tasks.finetune.conftest import Heed
 from tests.train import toys
@@ -71,7 +71,7 @@ def test_the_word_hello_alone_can_be_trained(recipe: str, heed: Heed) -> None:
 def test_a_translator_reports_bleu_and_writes_what_it_translates(
     heed: Heed, files: dict[str, Path], tmp_path: Path
 ) -> None:
-    assert RECIPES["transformer-multi30k"].evaluate.patience is not None  # it stops early by default
+    assert load_recipes()["transformer-multi30k"].evaluate.patience is not None  # it stops early by default
     sets = ("model.dim=16", "model.layers=1", "model.heads=2", "tokenizer.vocab=300", "evaluate.every=2")
     changes = [word for one in sets for word in ("--set", one)]
     pairs = (files["source"], files["target"])
@@ -269,28 +269,32 @@ def small(recipe: Recipe, files: dict[str, Path]) -> ResolvedSettings:
     )
 
 
-@pytest.mark.parametrize("name", [n for n in RECIPES if n != "distil"])
+@pytest.mark.parametrize("name", [n for n in load_recipes() if n != "distil"])
 def test_every_recipe_trains(name: str, files: dict[str, Path], tmp_path: Path) -> None:
-    result = run_training(small(RECIPES[name], files), tmp_path / "r", quiet=True)
+    result = run_training(small(load_recipes()[name], files), tmp_path / "r", quiet=True)
     assert result.steps == 2
     assert result.scores["loss"] > 0
     model = heedful.load(result.checkpoint)
-    assert model.family.name == find_config(RECIPES[name].family)[0].name
+    assert model.family.name == find_config(load_recipes()[name].family)[0].name
     assert model.tokenizer is not None
 
 
 def test_a_student_learns_from_a_teacher(files: dict[str, Path], tmp_path: Path) -> None:
-    bert = replace(RECIPES["bert"], objective="masked", model=dict(RECIPES["bert"].model, head="mlm"))
+    bert = replace(
+        load_recipes()["bert"], objective="masked", model=dict(load_recipes()["bert"].model, head="mlm")
+    )
     chosen = small(bert, files)
     run_training(chosen, tmp_path / "teacher", quiet=True)
-    student = small(replace(RECIPES["distil"], teacher=str(tmp_path / "teacher")), files)  # a run's folder
+    student = small(
+        replace(load_recipes()["distil"], teacher=str(tmp_path / "teacher")), files
+    )  # a run's folder
     result = run_training(student, tmp_path / "student", quiet=True)
     assert heedful.load(result.checkpoint).family.name == "distilbert"
     assert {"soft", "hard", "cosine"} <= set(result.scores)
 
 
 def test_a_run_begins_with_the_model_of_another(files: dict[str, Path], tmp_path: Path) -> None:
-    chosen = small(RECIPES["gpt2"], files)
+    chosen = small(load_recipes()["gpt2"], files)
     run_training(chosen, tmp_path / "first", quiet=True)
     going_on = replace(chosen, recipe=replace(chosen.recipe, start=str(tmp_path / "first")))
     assert run_training(going_on, tmp_path / "second", quiet=True).steps == 2
@@ -308,7 +312,7 @@ def test_a_task_is_trained_and_measured(
     objective: str, file: str, metric: str, files: dict[str, Path], tmp_path: Path, heed: Heed
 ) -> None:
     recipe = replace(
-        small(RECIPES["bert"], files).recipe,
+        small(load_recipes()["bert"], files).recipe,
         objective=objective,
         data={"length": 32, "batch": 4, "holdout": 0.25},
     )

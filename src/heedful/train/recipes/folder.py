@@ -35,8 +35,7 @@ from heedful.train.checkpoint import newest, run_lock
 from heedful.train.recipes.recipes import (
     ResolvedSettings,
     check_same_settings,
-    read_settings_file,
-    recipe_values,
+    resolve_settings,
     settings_yaml,
 )
 
@@ -113,8 +112,8 @@ class RunFolder(MetricsFiles):
                 f"{self.path} holds a run already", hint="--resume continues it, --folder names another place"
             )
         if resume and (self.path / "config.yaml").is_file():
-            old = read_settings_file(self.path / "config.yaml")[1]
-            check_same_settings(self.path, old, recipe_values(self.settings.recipe))
+            old = resolve_settings(str(self.path / "config.yaml")).recipe
+            check_same_settings(self.path, old, self.settings.recipe)
 
     def begin(self) -> None:
         """Write the settings and the environment; a resumed run does so once its first step succeeded."""

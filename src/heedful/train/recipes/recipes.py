@@ -1,17 +1,18 @@
 """Recipes for training runs. `heed recipes` lists them, `heed recipe cp` copies one.
 
-A recipe is small enough for one machine; the sizes of the papers are presets of the families (`heed ls`).
-`resolve_settings` combines a recipe with a YAML file, the environment and flags, in this order, and remembers
-where each value came from. A setting has a path: train.lr, model.dim, data.length, tokenizer.vocab, device …
+The recipes are in recipes.yaml; the sizes of the papers are presets of the families (`heed ls`). A setting
+has a path: train.lr, model.dim, data.length, tokenizer.vocab, device … The settings of every source map paths
+to values. `resolve_settings` combines a recipe with a YAML file, the environment and flags, in this order. It
+also keeps where each value came from.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -83,7 +84,9 @@ class Recipe:
     tensor: int = 1  # so many processes compute one copy of the model together, each with slices of matrices
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "data", asdict(DataSettings()) | dict(self.data))
+        shared = asdict(DataSettings())
+        DataSettings(**{name: self.data.get(name, value) for name, value in shared.items()})  # checks them
+        object.__setattr__(self, "data", shared | dict(self.data))
         check_choice("parallel", self.parallel, ("ddp", "fsdp"), ConfigError)
         check_integer("tensor", self.tensor, 1, error=ConfigError)
 
@@ -92,167 +95,9 @@ class Recipe:
 SECTIONS: dict[str, type] = {
     "tokenizer": TokenizerOptions, "data": DataSettings, "train": TrainConfig, "evaluate": Evaluation,
 }  # fmt: skip
-
-
-def setting_options() -> Iterator[tuple[str, str, Any, Option]]:
-    """Yield the path, the name, the type and the option of every setting that has a flag."""
-    for section, kind in {"": Recipe, **SECTIONS}.items():
-        for name, hint, option in find_options(kind):
-            yield f"{section}.{name}".lstrip("."), name, hint, option
-
-
-CHARS = TokenizerOptions("char", 256)
-WORDPIECES = TokenizerOptions("wordpiece", 8000)
-ROBERTA = TokenizerOptions("bpe", 8000, ("cls", "pad", "sep", "mask"))
-PAIRS = TokenizerOptions("bpe", 8000, ("bos", "eos", "pad"))
-WIKITEXT = TokenizerOptions("word", 33278)  # every word of the training text, <unk> and <eos>
-
-SMALL = dict(dim=256, layers=6, heads=8)
-READER = dict(SMALL, context=128)
-LM = dict(length=256, batch=32)
-TRANSLATION = dict(length=128, batch=128, max_tokens=4096, truncate=True)
-
-
-def train_config(count: int, lr: float, **more: Any) -> TrainConfig:
-    """Return a training config with a short warm-up."""
-    return TrainConfig(**{"steps": count, "lr": lr, "warmup": min(200, count // 10), **more})
-
-
-def decoder_recipe(
-    family: str, purpose: str, lr: float = 1e-3, sizes: Mapping[str, Any] = SMALL, **model: Any
-) -> Recipe:
-    """Return the recipe of a small language model over subwords."""
-    return Recipe(family, purpose, model={**sizes, **model}, data=LM, train=train_config(5000, lr))
-
-
-def encoder_recipe(
-    family: str, purpose: str, tokenizer: TokenizerOptions = WORDPIECES, **changes: Any
-) -> Recipe:
-    """Return the recipe of a small encoder with a masked-language-model objective."""
-    defaults: dict[str, Any] = dict(
-        objective="masked", data=dict(length=128, batch=64), train=train_config(5000, 5e-4)
-    )
-    return Recipe(family, purpose, tokenizer=tokenizer, **defaults | changes)
-
-
-def translator_recipe(family: str, purpose: str, lr: float, count: int = 6000, **model: Any) -> Recipe:
-    """Return the recipe of a translation model with one vocabulary for both languages."""
-    train = train_config(count, lr, warmup=400)
-    evaluate = Evaluation(every=500, patience=5)
-    return Recipe(family, purpose, "translate", PAIRS, model, TRANSLATION, train, evaluate)
-
-
-def wikitext_recipe(family: str, purpose: str, lr: float, model: dict[str, Any], **train: Any) -> Recipe:
-    """Return a word-level WikiText-2 recipe: one stream, <eos> at each line's end, as in 2017's tables."""
-    data = dict(length=128, batch=64, apart=False, line_end="<eos>", holdout=0.0)
-    evaluate = Evaluation(every=500, sample=0)
-    schedule = train_config(8000, lr, **train)
-    return Recipe(family, purpose, "next_token", WIKITEXT, model, data, schedule, evaluate)
-
-
-RECURRENT = dict(dim=512, table_dim=256)
-NANO: dict[str, Any] = dict(weight_decay=0.1, betas=(0.9, 0.99), warmup=100)
-EXPERTS = dict(
-    dim=256, layers=6, heads=8, rank=64, q_rank=96, head_dim=32, rope_dim=16, value_dim=32, hidden=704,
-    dense=1, experts=8, active=2, shared=1, expert_hidden=256, groups=2, groups_kept=1, route_scale=1.0,
-    context=256, tied=True,
-)  # fmt: skip
-LINEAR = dict(dim=256, layers=6)
-
-RECIPES: dict[str, Recipe] = {
-    "char-rnn": Recipe(
-        "rnn", "a recurrent network that writes character by character", tokenizer=CHARS,
-        model=dict(dim=256, layers=1, dropout=0.0), data=dict(length=64, batch=32),
-        train=train_config(3000, 2e-3),
-    ),
-    "lstm-wikitext2": wikitext_recipe(
-        "lstm", "an LSTM language model on WikiText-2, by words", 2e-3,
-        dict(dim=650, layers=2, dropout=0.5, tied=True), weight_decay=0.01, dtype="float32",
-    ),
-    "transformer-wikitext2": wikitext_recipe(
-        "gpt2", "a Transformer as large as that LSTM, on the same text", 1e-3,
-        dict(dim=512, layers=4, heads=8, hidden=1664, context=128, dropout=0.4),
-        weight_decay=0.1, dtype="bfloat16",
-    ),
-    "seq2seq": translator_recipe(
-        "seq2seq", "an LSTM reads a sentence, another writes its translation", 1e-3,
-        layers=2, dropout=0.2, **RECURRENT,
-    ),
-    "rnnsearch": translator_recipe(
-        "rnnsearch", "the first attention: translation that looks back at the source", 1e-3,
-        dropout=0.2, **RECURRENT,
-    ),
-    "luong": translator_recipe(
-        "luong", "attention by a product, at the current step", 1e-3, layers=2, **RECURRENT
-    ),
-    "transformer-multi30k": translator_recipe(
-        "transformer", "the Transformer with its paper's recipe, on Multi30k", 1e-3,
-        dim=256, layers=3, heads=8, dropout=0.2,
-    ),
-    "bert": encoder_recipe(
-        "bert", "masked words and next sentences (one sentence a line, blank lines between documents)",
-        objective="masked_and_next", model=dict(READER, head="pretrain"),
-    ),
-    "roberta": encoder_recipe("roberta", "masked words alone, new ones every epoch", ROBERTA, model=READER),
-    "electra": encoder_recipe(
-        "electra", "tell replaced words from true ones", objective="replaced",
-        model=dict(READER, table_dim=128),
-    ),
-    "deberta": encoder_recipe("deberta", "content and distance attend apart", model=READER),
-    "bilstm": encoder_recipe(
-        "bilstm", "masked words by LSTMs in both directions: a baseline for BERT",
-        model=dict(dim=256, layers=3),
-    ),
-    "cnn": encoder_recipe(
-        "cnn", "masked words by convolutions: a baseline for BERT", model=dict(dim=256, layers=6)
-    ),
-    "distil": encoder_recipe(
-        "distilbert", "half the layers, taught by a trained BERT: --set teacher=FOLDER",
-        objective="distil", model=dict(READER, layers=3),
-    ),
-    "gpt": decoder_recipe("gpt", "the first GPT, small: norms after each part", 5e-4, context=256),
-    "gpt2": decoder_recipe("gpt2", "GPT-2, small", context=256),
-    "gpt3-small-banded": decoder_recipe(
-        "gpt3", "GPT-3's alternation of full and banded attention, small", context=256, window=64
-    ),
-    "llama-small": decoder_recipe(
-        "llama", "rotary positions, gated MLPs, grouped heads, small", kv_heads=4, context=256, tied=True
-    ),
-    "palm-small": decoder_recipe("palm", "attention and MLP side by side, one key head, small", context=256),
-    "bloom-small": decoder_recipe(
-        "bloom", "distances as a penalty on the scores (ALiBi), small", context=256
-    ),
-    "deepseek-small": decoder_recipe("deepseek-v2", "latent attention and experts, small", sizes=EXPERTS),
-    "t5": Recipe(
-        "t5", "write the spans that were cut out", "spans", TokenizerOptions("unigram", 8000, sentinels=100),
-        dict(dim=256, layers=4, heads=8), LM, train_config(5000, 1e-3),
-    ),
-    "bart": Recipe(
-        "bart", "write the text again from its noised form", "denoise", ROBERTA,
-        dict(dim=256, layers=3, heads=8, context=256), LM, train_config(5000, 5e-4),
-    ),
-    "s4": decoder_recipe("s4", "a long convolution instead of attention", sizes=LINEAR),
-    "mamba": decoder_recipe("mamba", "a state space that chooses what to remember", sizes=LINEAR),
-    "linear": decoder_recipe("linear", "attention without a softmax: a state of fixed size"),
-    "gla": decoder_recipe("gla", "linear attention that forgets by gates", heads=4),
-    "based": decoder_recipe(
-        "based", "linear attention by a Taylor series, with small windows", window=64, key_dim=16
-    ),
-    "shakespeare-char": Recipe(
-        "gpt2", "Shakespeare by character on a GPU, in seconds", tokenizer=CHARS,
-        model=dict(dim=384, layers=6, heads=6, context=256, dropout=0.2), data=dict(length=256, batch=64),
-        train=TrainConfig(steps=1500, lr=1.5e-3, dtype="bfloat16", **NANO),
-        evaluate=Evaluation(every=250, log=50),
-    ),
-    "shakespeare-char-cpu": Recipe(
-        "gpt2", "Shakespeare by character on a laptop, in minutes", tokenizer=CHARS,
-        model=dict(dim=128, layers=4, heads=4, context=256, dropout=0.0), data=dict(length=256, batch=4),
-        train=TrainConfig(steps=2000, lr=3e-3, **NANO), evaluate=Evaluation(every=250),
-    ),
-}  # fmt: skip
-
-
 OPEN_SECTIONS = ("model", "data")  # their names are checked by the family and by the builder of the data
+RUN_FIELDS = ("folder", "resume", "extended")  # of TrainConfig: which run this is, not what it does
+PATH_SETTINGS = ("files", "valid", "start", "teacher", "tokenizer.kind")  # those that may name files
 FILE_LINE = re.compile(r"\.ya?ml:\d+$")  # the origin of a value that a file set
 # By objective, for a family that has no recipe of its own.
 TOKENIZERS = {
@@ -260,7 +105,17 @@ TOKENIZERS = {
     "permuted": "unigram",
 }  # fmt: skip
 SPECIAL_TOKENS = {"translate": ("bos", "eos", "pad"), "denoise": ("cls", "pad", "sep", "mask")}
-RUN_FIELDS = ("folder", "resume", "extended")  # of TrainConfig: which run this is, not what it does
+TYPE_NAMES = {
+    int: "a whole number", float: "a number", bool: "true or false", str: "text", tuple: "a list",
+    type(None): "null",
+}  # fmt: skip
+
+
+def setting_options() -> Iterator[tuple[str, str, Any, Option]]:
+    """Yield the path, the name, the type and the option of every setting that has a flag."""
+    for section, kind in {"": Recipe, **SECTIONS}.items():
+        for name, hint, option in find_options(kind):
+            yield f"{section}.{name}".lstrip("."), name, hint, option
 
 
 @dataclass(frozen=True)
@@ -283,51 +138,73 @@ class ResolvedSettings:
     origins: Mapping[str, str] = field(default_factory=dict)
 
 
+@cache
+def load_recipes() -> Mapping[str, Recipe]:
+    """Return the recipes of recipes.yaml by their names."""
+    import yaml  # in functions only: `heed train --help` needs none
+
+    text = Path(__file__).with_name("recipes.yaml").read_text(encoding="utf-8")
+    recipes = yaml.safe_load(text)["recipes"]
+    return {name: build_recipe(flatten(values)) for name, values in recipes.items()}
+
+
 def resolve_settings(source: str, changes: Sequence[Setting] = ()) -> ResolvedSettings:
     """Return the settings of a recipe, YAML file, preset or family with `changes`; the last change wins."""
     path = Path(source)
-    origins: dict[str, str] = {}
-    if source in RECIPES:
-        name, values = source, recipe_values(RECIPES[source])
-    elif path.suffix in (".yaml", ".yml"):
-        name, values, origins = read_settings_file(path)
+    if path.suffix in (".yaml", ".yml"):
+        name, start, lines = read_settings_file(path)
     else:
-        name, values = source, recipe_values(family_recipe(source))
-    base = flatten(recipe_values(Recipe(values["family"], "")))
-    for key, value in flatten(values).items():
-        origins.setdefault(key, f"recipe {name}" if base.get(key, ...) != value else "default")
-    for one in changes:
-        set_value(values, one)
-        origins[one.path] = one.origin
-    fit_length(values, origins)
+        name, start, lines = source, load_recipes().get(source) or family_recipe(source), []
+    default = recipe_values(Recipe(start.family, ""))
+    settings = {
+        path: Setting(path, value, "default" if default.get(path, ...) == value else f"recipe {name}")
+        for path, value in recipe_values(start).items()
+    }
+    for one in (*lines, *changes):
+        check_path(one, settings)
+        settings[one.path] = one
+    fit_length(settings)
+    origins = {path: one.origin for path, one in settings.items()}
     try:
-        files, valid = (tuple(values.get(k) or ()) for k in ("files", "valid"))
-        return ResolvedSettings(name, build_recipe(values), files, valid, origins)
+        values = {path: one.value for path, one in settings.items()}
+        files, valid = (convert_value(k, values.pop(k, ()), setting_types()[k]) for k in ("files", "valid"))
+        return ResolvedSettings(name, build_recipe(values), files or (), valid or (), origins)
     except ConfigError as error:
         raise with_file_line(error, origins) from None
 
 
-def fit_length(values: dict[str, Any], origins: dict[str, str]) -> None:
+def check_path(one: Setting, settings: Mapping[str, Setting]) -> None:
+    """Raise ConfigError for a setting whose path is unknown."""
+    section, _, name = one.path.partition(".")
+    if one.path not in setting_types() and not (section in OPEN_SECTIONS and name):
+        sections = ", ".join(dict.fromkeys([*SECTIONS, *OPEN_SECTIONS]))
+        hint = nearest(one.path, [*setting_types(), *settings]) or f"sections are {sections}"
+        raise ConfigError(f"{one.origin}: unknown setting {one.path!r}", hint=hint)
+
+
+def fit_length(settings: dict[str, Setting]) -> None:
     """Let the later of `steps` and `minutes` count; shorten a warm-up or decay that steps set later cut off.
 
     Defaults come before recipes, files, the environment and flags. Setting both to a conflict is an error.
     """
 
     def rank(name: str) -> int:
-        origin = origins.get(f"train.{name}", "default")
+        origin = settings[f"train.{name}"].origin
         return 0 if origin.startswith(("recipe", "default")) else 1 if FILE_LINE.search(origin) else 2
 
-    train = values["train"]
-    if train.get("minutes") is not None and rank("steps") >= rank("minutes"):
+    minutes: Any = settings["train.minutes"].value
+    if minutes is not None and rank("steps") >= rank("minutes"):
         if rank("steps") == rank("minutes") > 0:
             raise ConfigError("steps and minutes both say how long to train", hint="give one of them")
-        train["minutes"] = None
-    steps: Any = train.get("steps") if train.get("minutes") is None else None
+        settings["train.minutes"] = replace(settings["train.minutes"], value=None)
+        minutes = None
+    steps: Any = settings["train.steps"].value if minutes is None else None
     for name in ("warmup", "decay"):
-        value = train.get(name)
+        value = settings[f"train.{name}"].value
         fits = not (isinstance(steps, int) and isinstance(value, int) and value > steps > 0)
         if not fits and rank(name) < rank("steps"):
-            train[name], origins[f"train.{name}"] = max(1, steps // 10), "a tenth of train.steps"
+            path = f"train.{name}"
+            settings[path] = Setting(path, max(1, steps // 10), "a tenth of train.steps")
 
 
 def with_file_line(error: ConfigError, origins: Mapping[str, str]) -> ConfigError:
@@ -359,7 +236,7 @@ def family_recipe(name: str) -> Recipe:
         family = sizes_of[name][0]
         return Recipe(name, f"{name} in its published size", family.objective)
     if name not in families:
-        hint = nearest(name, [*RECIPES, *sizes_of, *families]) or "list recipes with: heed recipes"
+        hint = nearest(name, [*load_recipes(), *sizes_of, *families]) or "list recipes with: heed recipes"
         raise NotFound(f"no recipe, preset or family is called {name!r}", hint=hint)
     family = families[name]
     tiny_fields: set[str] = family.tiny.__dict__["given"]
@@ -377,23 +254,16 @@ def family_recipe(name: str) -> Recipe:
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
-    """Return a recipe as nested values for YAML."""
-    values: dict[str, Any] = {}
-    for f in dataclasses.fields(recipe):
-        value = getattr(recipe, f.name)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            value = {n: v for n, v in dataclasses.asdict(value).items() if n not in RUN_FIELDS}
-        values[f.name] = value
-    plain: dict[str, Any] = to_yaml_values(values)
-    return plain
+    """Return the settings of a recipe by their paths, with the values that YAML and JSON can hold."""
+    values = flatten(asdict(recipe))
+    hidden = [f"train.{name}" for name in RUN_FIELDS]
+    return {path: to_yaml_value(value) for path, value in values.items() if path not in hidden}
 
 
-def to_yaml_values(value: Any) -> Any:
+def to_yaml_value(value: Any) -> Any:
     """Return a value with tuples as lists and paths as text, which YAML and JSON can hold."""
-    if isinstance(value, Mapping):
-        return {str(k): to_yaml_values(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [to_yaml_values(v) for v in value]
+        return [to_yaml_value(v) for v in value]
     return str(value) if isinstance(value, Path) else value
 
 
@@ -408,48 +278,37 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def set_value(values: dict[str, Any], one: Setting) -> None:
-    """Set one value by its path; raise ConfigError for an unknown path."""
-    section, _, name = one.path.partition(".")
-    top = [f.name for f in dataclasses.fields(Recipe) if f.name not in (*SECTIONS, *OPEN_SECTIONS)]
-    names = [*top, "files", "valid"]
-    for prefix, kind in SECTIONS.items():
-        names += [f"{prefix}.{f.name}" for f in dataclasses.fields(kind) if f.name not in RUN_FIELDS]
-    if one.path not in names and not (section in OPEN_SECTIONS and name):
-        sections = ", ".join(dict.fromkeys([*SECTIONS, *OPEN_SECTIONS]))
-        hint = nearest(one.path, [*names, *flatten(values)]) or f"sections are {sections}"
-        raise ConfigError(f"{one.origin}: unknown setting {one.path!r}", hint=hint)
-    if name:
-        values[section][name] = one.value
-    else:
-        values[section] = one.value
+def nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of paths as a mapping of sections."""
+    nested: dict[str, Any] = {}
+    for path, value in values.items():
+        section, _, name = path.partition(".")
+        if name:
+            nested.setdefault(section, {})[name] = value
+        else:
+            nested[section] = value
+    return nested
+
+
+@cache
+def setting_types() -> Mapping[str, Any]:
+    """Map the path of every setting to its type; open sections have further ones, of any type."""
+    sections = {*SECTIONS, *OPEN_SECTIONS}
+    types = {name: hint for name, hint in get_type_hints(Recipe).items() if name not in sections}
+    types |= dict.fromkeys(("files", "valid"), tuple | None)
+    for section, kind in SECTIONS.items():
+        hints = get_type_hints(kind).items()
+        types |= {f"{section}.{name}": hint for name, hint in hints if name not in RUN_FIELDS}
+    return types
 
 
 def build_recipe(values: Mapping[str, Any]) -> Recipe:
-    """Build the recipe that nested values describe, converting each to its type."""
-    given: dict[str, Any] = {}
-    for name, hint in get_type_hints(Recipe).items():
-        value = values.get(name)
-        if name in (*SECTIONS, *OPEN_SECTIONS):
-            kind = SECTIONS.get(name)
-            hints = get_type_hints(kind) if kind is not None else {}
-            fields = {n: convert_value(f"{name}.{n}", v, hints.get(n, Any)) for n, v in (value or {}).items()}
-            if kind is not None:
-                made = kind(**{n: v for n, v in fields.items() if n in hints})
-            given[name] = fields if name in OPEN_SECTIONS else made
-        else:
-            given[name] = convert_value(name, value, hint)
-    return Recipe(**given)
-
-
-TYPE_NAMES = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "text",
-    tuple: "a list",
-    type(None): "null",
-}
+    """Build the recipe that the values of paths describe, converting each to its type."""
+    fields = nest(
+        {path: convert_value(path, v, setting_types().get(path, Any)) for path, v in values.items()}
+    )
+    closed = {name: kind for name, kind in SECTIONS.items() if name not in OPEN_SECTIONS and name in fields}
+    return Recipe(**fields | {name: kind(**fields[name]) for name, kind in closed.items()})
 
 
 def convert_value(path: str, value: Any, hint: Any) -> Any:
@@ -498,8 +357,12 @@ def parse_assignment(text: str) -> Setting:
     return Setting(path.strip(), parse_value(value.strip()), "--set")
 
 
-def read_settings_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
-    """Return a YAML file's name, values and their lines; `recipe: NAME` in it starts from that recipe."""
+def read_settings_file(path: Path) -> tuple[str, Recipe, list[Setting]]:
+    """Return a YAML file's name, the recipe it starts from, and its settings with their lines.
+
+    `recipe: NAME` in the file starts from that recipe. A path that is not found from here is looked for next
+    to the file.
+    """
     import yaml
 
     if not path.is_file():
@@ -514,31 +377,29 @@ def read_settings_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]
     if not isinstance(loaded, dict):
         raise ConfigError(f"{path} holds no settings", hint=f"heed recipe cp NAME {path} writes some")
     lines = {key: f"{path}:{line}" for key, line in line_numbers(tree)}
-    start = loaded.pop("recipe", None)
-    if start is not None and start not in RECIPES:
-        raise NotFound(f"{lines['recipe']}: no recipe is called {start!r}", hint=nearest(str(start), RECIPES))
+    start, recipes = loaded.pop("recipe", None), load_recipes()
+    if start is not None and start not in recipes:
+        raise NotFound(f"{lines['recipe']}: no recipe is called {start!r}", hint=nearest(str(start), recipes))
     if start is None and not isinstance(loaded.get("family"), str):
         raise ConfigError(f"{path} names neither a family nor a recipe", hint="write family: gpt2")
-    values = recipe_values(RECIPES[start] if start is not None else Recipe(loaded["family"], ""))
-    for key, value in flatten(loaded).items():
-        if key != "name":
-            set_value(values, Setting(key, value, lines.get(key, str(path))))
-    # A path that is not found from here is looked for next to the file.
-    beside = lambda text: str(path.parent / text)
-    replace_paths(
-        values, lambda text: text if Path(text).exists() or not Path(beside(text)).exists() else beside(text)
-    )
-    return str(loaded.get("name", start or path.stem)), values, lines
+
+    def find_file(text: str) -> str:
+        beside = path.parent / text
+        return str(beside) if beside.exists() and not Path(text).exists() else text
+
+    name = str(loaded.pop("name", start or path.stem))
+    settings = [
+        Setting(key, change_paths(key, value, find_file), lines.get(key, str(path)))
+        for key, value in flatten(loaded).items()
+    ]
+    return name, recipes[start] if start is not None else Recipe(loaded["family"], ""), settings
 
 
-def replace_paths(values: dict[str, Any], change: Callable[[str], str]) -> None:
-    """Change every setting that may name a file or a folder, in place."""
-    for name in ("files", "valid"):
-        if name in values:
-            values[name] = [change(text) for text in values[name] or ()]
-    for place, name in ((values, "start"), (values, "teacher"), (values["tokenizer"], "kind")):
-        if isinstance(place.get(name), str):
-            place[name] = change(place[name])
+def change_paths(path: str, value: Any, change: Callable[[str], str]) -> Any:
+    """Return the value of a setting, changed if it may name a file or several."""
+    if path not in PATH_SETTINGS or not value:
+        return value
+    return change(value) if isinstance(value, str) else [change(text) for text in value]
 
 
 def line_numbers(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
@@ -556,8 +417,8 @@ def settings_yaml(settings: ResolvedSettings) -> str:
 
     values = {"name": settings.name} | recipe_values(settings.recipe)
     values |= {k: list(v) for k, v in (("files", settings.files), ("valid", settings.valid)) if v}
-    replace_paths(values, absolute_path)
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
+    nested = nest({path: change_paths(path, value, absolute_path) for path, value in values.items()})
+    return yaml.safe_dump(nested, sort_keys=False, allow_unicode=True, width=110)
 
 
 def absolute_path(text: str) -> str:
@@ -565,10 +426,10 @@ def absolute_path(text: str) -> str:
     return str(Path(text).absolute()) if Path(text).exists() else text
 
 
-def check_same_settings(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def check_same_settings(folder: Path, old: Recipe, new: Recipe) -> None:
     """Raise ConfigError for the first setting of a run that resuming it would change; `fit` checks train.*"""
-    free = ("name", "what", "device", "parallel", "tensor", "evaluate.", "train.", "files", "valid")
-    before, after = flatten(old), flatten(new)
+    free = ("name", "what", "device", "parallel", "tensor", "evaluate.", "train.")
+    before, after = recipe_values(old), recipe_values(new)
     place = lambda value: absolute_path(value) if isinstance(value, str) else value
     for path in sorted(set(before) | set(after)):
         if not path.startswith(free) and place(before.get(path)) != place(after.get(path)):

@@ -28,8 +28,7 @@ from heedful.kernels.gpu.float8_product import BACKWARD, FORWARD, GELU, PLAIN, S
 from heedful.train import float8 as swapping
 from heedful.train.crossentropy import linear_cross_entropy
 from heedful.train.float8 import fused_classes
-from heedful.train.loss import LossModule, attention_kernels
-from heedful.train.objectives import objective
+from heedful.train.objectives import LossModule, attention_kernels, objective
 from heedful.weights.loading import build
 from train_parts import attempt
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from heedful.data.batch import IGNORE
 from heedful.kernels.gpu import crossentropy as crossentropy
-from heedful.train.loss import attention_kernels
+from heedful.train.objectives import attention_kernels
 
 VOCAB, WIDE, DIM, HEADS, ROWS, LENGTH, LAYERS = 50257, 50304, 768, 12, 65536, 1024, 12
 

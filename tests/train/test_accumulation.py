@@ -12,8 +12,7 @@ from torch import Tensor
 from heedful import TrainConfig, data, fit
 from heedful.data import IGNORE, Batch
 from heedful.models.base import Model
-from heedful.train.loss import LossModule
-from heedful.train.objectives import Objective, counts, distil
+from heedful.train.objectives import LossModule, Objective, counts, distil
 from tests.train import toys
 
 

@@ -24,8 +24,7 @@ from heedful.nn.state_space.ssd import Mamba2
 from heedful.nn.state_space.ssm import S4, Mamba
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
-from heedful.train.loss import LossModule
-from heedful.train.objectives import counts, objective
+from heedful.train.objectives import LossModule, counts, objective
 from tests.train import toys
 
 Files = dict[str, Path]

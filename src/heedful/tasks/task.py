@@ -45,8 +45,7 @@ from heedful.tasks.model_inputs import (
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.text import Tokenizer
 from heedful.train.checkpoint import of_run
-from heedful.train.loss import LossModule, mean_losses
-from heedful.train.objectives import Objective, objective
+from heedful.train.objectives import LossModule, Objective, mean_losses, objective
 from heedful.weights.adapters import adapter_base
 from heedful.weights.hub import resolve
 from heedful.weights.loading import load, with_head

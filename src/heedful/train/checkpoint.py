@@ -19,7 +19,7 @@ import copy
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,21 +175,17 @@ def verify_checksums(checkpoint: Path, share: tuple[int, int] = (0, 1)) -> None:
     table = checkpoint / CHECKSUMS
     if not table.is_file():
         return
-    try:
+    names = {p.name for p in checkpoint.iterdir() if p.suffix in (".json", ".safetensors")} - {CHECKSUMS}
+    with name_earlier(checkpoint):
         sums = read_json(table)
-    except CorruptFile as error:
-        raise CorruptFile(error.message, hint=instead(checkpoint)) from None
-    written = {p.name for p in checkpoint.iterdir() if p.suffix in (".json", ".safetensors")} - {CHECKSUMS}
-    if unlisted := sorted(written - sums.keys()):
-        raise CorruptFile(f"{table} has no checksum of {unlisted[0]!r:.80}", hint=instead(checkpoint))
-    for name, expected in list(sums.items())[share[0] :: share[1]]:
-        path = checkpoint / name
-        if "\0" in name or not path.is_file():
-            raise CorruptFile(f"{table} names {name!r:.80}, which is not there", hint=instead(checkpoint))
-        if sha256([path]) != expected:
-            raise CorruptFile(
-                f"{path} is damaged: its checksum is not the one in {CHECKSUMS}", hint=instead(checkpoint)
-            )
+        if unlisted := sorted(names - sums.keys()):
+            raise CorruptFile(f"{table} has no checksum of {unlisted[0]!r:.80}")
+        for name, expected in list(sums.items())[share[0] :: share[1]]:
+            path = checkpoint / name
+            if "\0" in name or not path.is_file():
+                raise CorruptFile(f"{table} names {name!r:.80}, which is not there")
+            if sha256([path]) != expected:
+                raise CorruptFile(f"{path} is damaged: its checksum is not the one in {CHECKSUMS}")
 
 
 def run_lock(folder: Path) -> FileLock:
@@ -269,16 +265,17 @@ def read_training(checkpoint: Path) -> dict[str, Any]:
 
     `lr` is the learning rate of the step and `seconds` the time since the first, as far as they were written.
     """
-    try:
-        training: dict[str, Any] = json.loads((checkpoint / "training.json").read_text(encoding="utf-8"))
-        values = {key: training[key] for key in ("loss", "config", "data")}
-        later = {"lr": training.get("lr", 0.0), "seconds": float(training.get("seconds", 0.0))}
-        return {"step": int(training["step"]), **values, **later}
-    except FileNotFoundError:
-        raise NotFound(f"{checkpoint} has no training.json", hint=instead(checkpoint)) from None
-    except (ValueError, KeyError, TypeError) as error:
-        path = checkpoint / "training.json"
-        raise CorruptFile(f"{path} is damaged ({error})", hint=instead(checkpoint)) from None
+    path = checkpoint / "training.json"
+    with name_earlier(checkpoint):
+        try:
+            training: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            values = {key: training[key] for key in ("loss", "config", "data")}
+            later = {"lr": training.get("lr", 0.0), "seconds": float(training.get("seconds", 0.0))}
+            return {"step": int(training["step"]), **values, **later}
+        except FileNotFoundError:
+            raise NotFound(f"{checkpoint} has no training.json") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptFile(f"{path} is damaged ({error})") from None
 
 
 def config_values(config: Any) -> dict[str, Any]:
@@ -302,25 +299,25 @@ def check_resumable(path: Path, training: Mapping[str, Any], config: Any, finger
         raise ConfigError(f"{path} was trained on other data (fingerprint {mark}…)", hint="use a new folder")
 
 
-def instead(checkpoint: Path) -> str:
-    """Return the hint for a checkpoint that cannot be read: earlier ones are taken once it is gone."""
-    earlier = [path for path in list_checkpoints(checkpoint.parent.parent) if path != checkpoint]
-    way = f"the run goes on from {earlier[-1].name}" if earlier else "the run starts from scratch"
-    return f"remove that folder, and {way}"
+@contextlib.contextmanager
+def name_earlier(checkpoint: Path) -> Iterator[None]:
+    """Add to an error about the files of a checkpoint which earlier one is used once it is gone."""
+    try:
+        yield
+    except (CorruptFile, NotFound) as error:
+        earlier = [path for path in list_checkpoints(checkpoint.parent.parent) if path != checkpoint]
+        way = f"the run goes on from {earlier[-1].name}" if earlier else "the run starts from scratch"
+        raise type(error)(error.message, hint=f"remove that folder, and {way}") from None
 
 
 def read_tensors(checkpoint: Path, kind: str) -> dict[str, Tensor]:
     """Return copies of the tensors of a kind (optimiser, ema): a mapped file would keep its disk space."""
-    path = checkpoint / f"{kind}.safetensors"
-    if not is_sharded(checkpoint) and not path.is_file():
-        raise NotFound(f"{path} is not there", hint=instead(checkpoint))
-    try:
-        source: TensorSource = (
-            ShardedFolder(checkpoint, f"{kind}/") if is_sharded(checkpoint) else SafeFile(path)
-        )
+    path, sharded = checkpoint / f"{kind}.safetensors", is_sharded(checkpoint)
+    with name_earlier(checkpoint):
+        if not sharded and not path.is_file():
+            raise NotFound(f"{path} is not there")
+        source: TensorSource = ShardedFolder(checkpoint, f"{kind}/") if sharded else SafeFile(path)
         return {name: source.read(name) for name in source.entries}
-    except (CorruptFile, NotFound) as error:
-        raise type(error)(error.message, hint=instead(checkpoint)) from None
 
 
 def load_shared_tensors(
@@ -330,11 +327,9 @@ def load_shared_tensors(
     by their names in the shards.
     """
     with_shapes = lambda group: ShardedFolder(checkpoint, group).entries
-    try:
+    with name_earlier(checkpoint):
         moments, averages = with_shapes("optimiser/"), with_shapes("ema/") if ema else {}
         check_same_shapes(skeleton(checkpoint), model, checkpoint)
-    except (CorruptFile, NotFound) as error:
-        raise type(error)(error.message, hint=instead(checkpoint)) from None
     own = model_tensors(model)
     into = {f"model/{name}": tensor.detach() for name, tensor in own.items()}
     for name, entry in moments.items():
@@ -348,10 +343,8 @@ def load_shared_tensors(
 
 def copy_weights(model: Model, checkpoint: Path, like: Like = lambda t, _: t) -> None:
     """Put the weights of a checkpoint into a model of the same shape, in place."""
-    try:
+    with name_earlier(checkpoint):
         source = load(checkpoint, into=copy.deepcopy(model) if has_own_parts(model) else None)
-    except (CorruptFile, NotFound) as error:
-        raise type(error)(error.message, hint=instead(checkpoint)) from None
     check_same_shapes(source, model, checkpoint)
     ours = model_tensors(model)
     put_values(ours, {name: like(value, ours[name]) for name, value in model_tensors(source).items()})

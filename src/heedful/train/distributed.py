@@ -169,15 +169,14 @@ class DistributedProcesses(Processes):
         return batches.shard(self.rank, self.world)
 
     def wrap(self, module: nn.Module, batches: StepBatches, device: torch.device) -> nn.Module:
-        wraps = {"fsdp": self._wrap_fsdp, "ddp": self._wrap_ddp}
-        self.module = wraps[self.kind](module, device) if self.kind in wraps else module
-        wrapped: nn.Module = self.module
-        return wrapped
-
-    def _wrap_ddp(self, module: nn.Module, device: torch.device) -> nn.Module:
-        ids = [device.index] if device.type == "cuda" else None
-        unused = not self._all_used(module, device)
-        return nn.parallel.DistributedDataParallel(module, device_ids=ids, find_unused_parameters=unused)
+        if self.kind == "fsdp":
+            module = self._wrap_fsdp(module)
+        elif self.kind == "ddp":
+            ids = [device.index] if device.type == "cuda" else None
+            unused = not self._all_used(module, device)
+            module = nn.parallel.DistributedDataParallel(module, device_ids=ids, find_unused_parameters=unused)
+        self.module = module
+        return module
 
     def _all_used(self, module: nn.Module, device: torch.device) -> bool:
         """Whether every weight gets a gradient: experts that no token visits do not, nor unused heads."""
@@ -189,7 +188,7 @@ class DistributedProcesses(Processes):
         module.zero_grad(set_to_none=True)
         return used
 
-    def _wrap_fsdp(self, module: nn.Module, device: torch.device) -> nn.Module:
+    def _wrap_fsdp(self, module: nn.Module) -> nn.Module:
         """Layers that read nothing but their input are gathered one by one; all else together, as the root.
 
         A decoder's layers also read the encoder's memory, past which their gradients are not waited for: they

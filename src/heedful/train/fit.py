@@ -26,8 +26,16 @@ from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
 from heedful.train.float8 import use_float8
 from heedful.train.graph import GraphedStep, StepFunction
-from heedful.train.loss import LossModule, attention_kernels, autocast, mean_losses
-from heedful.train.objectives import MeanLoss, Objective, counts, objective
+from heedful.train.objectives import (
+    LossModule,
+    MeanLoss,
+    Objective,
+    attention_kernels,
+    autocast,
+    counts,
+    mean_losses,
+    objective,
+)
 from heedful.train.optim import learning_rate, make_optimisers
 from heedful.train.speed import CompiledLayers, choose_speed
 from heedful.train.stopping import WeightAverage
@@ -316,9 +324,8 @@ class TrainingRun:
         path = store.checkpoint_path(folder, step.number)
         if self.saved != step.number:
             self.check(step)
-            if not all(
-                bool(self.processes.whole_tensor(p.isfinite().all())) for p in self.model.parameters()
-            ):
+            finite = (self.processes.whole_tensor(p.isfinite().all()) for p in self.model.parameters())
+            if not all(map(bool, finite)):
                 self.divergence_error(step, "a weight is not a number")
             settings, data = store.config_values(self.config), self.batches.fingerprint
             self._write(
@@ -434,11 +441,8 @@ def extend_schedule(config: TrainConfig, training: dict[str, Any]) -> tuple[Trai
     if config.schedule in ("constant", "inverse_sqrt") or flat:
         return config, f"{line}; its learning rate goes on as it was"
     rate = training["lr"]
-    config = replace(config, extended=(step, rate, seconds))
-    return (
-        config,
-        f"{line}; its learning rate rises from {rate:.2g} to {config.lr:.2g} and falls until the end",
-    )
+    line += f"; its learning rate rises from {rate:.2g} to {config.lr:.2g} and falls until the end"
+    return replace(config, extended=(step, rate, seconds)), line
 
 
 def seed(value: int, device: torch.device) -> None:

@@ -58,7 +58,7 @@ def prepare_run(settings: ResolvedSettings, device: torch.device, folder: Path |
         raise InputError("no data was given", hint="name the files to train on: heed train RECIPE FILE…")
     corpus = TrainingData(recipe.objective, settings.files, settings.valid, recipe.data, recipe.train.seed)
     corpus.options()
-    teacher = _teacher(settings, device)
+    teacher = load_teacher(settings, device)
     start_model = load(of_run(recipe.start), device=device).train() if recipe.start is not None else None
     existing = next((m.tokenizer for m in (start_model, teacher) if m is not None), None)
     tokenizer = existing if existing is not None else make_tokenizer(recipe.tokenizer, corpus, folder)
@@ -79,7 +79,8 @@ def prepare_run(settings: ResolvedSettings, device: torch.device, folder: Path |
     return PreparedRun(model, purpose, batches, valid, (*batches.notes, *(valid.notes if valid else ())))
 
 
-def _teacher(settings: ResolvedSettings, device: torch.device) -> Model | None:
+def load_teacher(settings: ResolvedSettings, device: torch.device) -> Model | None:
+    """Return the model to distil, if that is the objective."""
     if settings.recipe.objective != "distil":
         return None
     if settings.recipe.teacher is None:
@@ -255,17 +256,14 @@ class TrainingData:
         options = self.options() | {"seed": self.seed}
         if "start" in inspect.signature(self.builder).parameters:
             options["start"] = start
-        part = float(self.settings["holdout"])
+        part = 0.0 if self.valid else float(self.settings["holdout"])
         if self.is_text:
-            sources: list[Any] = [self.documents(self.files)]
-            if self.valid:
-                sources.append(self.documents(self.valid))
             inner = {n: v for n, v in options.items() if n not in ("unit", "encoding")}
-            build = lambda source: self.builder(source, tokenizer, **inner)
-            if part and not self.valid:
-                return self.split(sources[0], part, build)
-            made = [build(source) for source in sources]
-            return made[0], made[1] if len(made) > 1 else None
+            build = lambda documents: self.builder(documents, tokenizer, **inner)
+            documents = self.documents(self.files)
+            if part:
+                return self.split(documents, part, build)
+            return build(documents), build(self.documents(self.valid)) if self.valid else None
         first = self.builder(self.source(self.files), tokenizer, **options)
         if self.valid:
             same = {"labels": first.labels} if first.labels else {}
@@ -303,11 +301,8 @@ class TrainingData:
         """Give text files to train a tokenizer on: the data's own, or a temporary one with its columns."""
         paths = expand_paths([Path(f) for f in self.files])
         is_table = lambda p: stem_path(p).suffix.lower() == ".jsonl"
-        if (
-            self.is_text
-            and not any(map(is_table, paths))
-            and sum(p.stat().st_size for p in paths) <= MAX_VOCABULARY_CHARACTERS
-        ):
+        small = sum(p.stat().st_size for p in paths) <= MAX_VOCABULARY_CHARACTERS
+        if self.is_text and small and not any(map(is_table, paths)):
             yield paths
             return
         with tempfile.TemporaryDirectory(prefix="heed-text-") as folder:
@@ -328,9 +323,8 @@ class TrainingData:
                 yield from document
                 yield "\n"
         elif self.objective == "translate":
-            sides = parallel_documents(
-                self.source(self.files), tuple(s["columns"]) if "columns" in s else None, encoding
-            )
+            names = tuple(s["columns"]) if "columns" in s else None
+            sides = parallel_documents(self.source(self.files), names, encoding)
             yield from ("".join(document) + "\n" for side in sides for document in side)
         elif self.objective == "tag":
             for sentence in data.conll(self.source(self.files), s.get("word"), s.get("column"), encoding):
@@ -339,11 +333,8 @@ class TrainingData:
             for question in data.squad(self.source(self.files), encoding):
                 yield from (question.question + "\n", question.context + "\n")
         else:
-            columns = (
-                s.get("columns", ("sentence1", "sentence2"))
-                if self.objective == "contrast"
-                else (s.get("text", "text"),)
-            )
+            pair = s.get("columns", ("sentence1", "sentence2"))
+            columns = pair if self.objective == "contrast" else (s.get("text", "text"),)
             columns = [*columns, *([s["pair"]] if "pair" in s else [])]
             rows = Table.of(self.source(self.files), encoding)
             yield from (text + "\n" for _, values in rows.rows(*columns) for text in values)
@@ -378,10 +369,9 @@ def split_train_validation(batches: Batches, part: float, seed: int) -> tuple[Ba
             f"{count} rows are too few to hold out {part:.0%}",
             hint="give --valid FILE, or --set data.holdout=0",
         )
-    order = seeded_generator(seed, HOLDOUT_STREAM).permutation(count).astype(np.int64)
-    return _select_rows(batches, np.sort(order[valid_rows:]), "first"), _select_rows(
-        batches, np.sort(order[:valid_rows]), "last"
-    )
+    drawn = seeded_generator(seed, HOLDOUT_STREAM).permutation(count).astype(np.int64)
+    train, valid = np.sort(drawn[valid_rows:]), np.sort(drawn[:valid_rows])
+    return _select_rows(batches, train, "first"), _select_rows(batches, valid, "last")
 
 
 def _select_rows(batches: Batches, index: Indices, which: str) -> Batches:

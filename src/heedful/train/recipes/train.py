@@ -72,9 +72,7 @@ class Validation:
     patience: int | None = None  # evaluations without a better one before the run stops; None: never
     choose: bool = True  # whether the weights of the best evaluation stay, not those of the last
     untrained: bool = False  # whether the weights before the first step are scored and may stay
-    checkpoint: Callable[[Step], object] | None = (
-        None  # called after an evaluation, to write one if it is time
-    )
+    checkpoint: Callable[[Step], object] | None = None  # called after an evaluation, to write one if due
 
 
 @dataclass
@@ -225,9 +223,8 @@ class TrainingLoop:
                 "train/global_step": number, **{f"eval/{name}": value for name, value in shown.items()}
             })  # fmt: skip
             self.note_score(scores, number)
-            listed = "  ".join(
-                f"{name} {value:.4f}" for name, value in list(shown.items())[:MAX_SHOWN_SCORES]
-            )
+            first = list(shown.items())[:MAX_SHOWN_SCORES]
+            listed = "  ".join(f"{name} {value:.4f}" for name, value in first)
             mark = "  best so far" if better and step is not None and self.validation.choose else ""
             when = "without training:" if step is None else f"step {number}: validation"
             self.report(f"{when} {listed}{mark}")
@@ -488,16 +485,9 @@ def measure_steps(
     recorded.
     """
     alone = replace(
-        config,
-        steps=steps,
-        minutes=None,
-        warmup=0,
-        decay=None,
-        folder=None,
-        resume=False,
-        compile=False,
+        config, steps=steps, minutes=None, warmup=0, decay=None, folder=None, resume=False, compile=False,
         graph=False,
-    )
+    )  # fmt: skip
     seconds: list[float] = []
     began = time.perf_counter()
     for step in fit(model, purpose, batches, alone):

@@ -23,7 +23,7 @@ from heedful.serve.metrics import Metrics
 from heedful.serve.openai_errors import invalid, model_cannot, shutting_down, too_long, unknown_model
 from heedful.serve.openai_requests import RequestFields, parse_body
 from heedful.tasks.model_inputs import TokenizedText
-from heedful.tasks.pipelines.rerank import Rerank
+from heedful.tasks.pipelines.number_tasks import Rerank
 from heedful.tasks.registry import find_task, infer_task, pipeline
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.text import Tokenizer

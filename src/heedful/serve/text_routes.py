@@ -29,7 +29,7 @@ from heedful.serve.openai_responses import Job
 from heedful.serve.openai_server import Server
 from heedful.tasks.model_inputs import tokenize as tokenize_pair
 from heedful.tasks.model_inputs import truncate_text
-from heedful.tasks.pipelines.rerank import check_query
+from heedful.tasks.pipelines.number_tasks import check_query
 from heedful.tasks.registry import pipeline
 from heedful.weights.pooling import encode_truncated
 

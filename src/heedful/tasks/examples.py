@@ -144,6 +144,22 @@ def split_randomly(examples: Examples, seed: int) -> tuple[Examples, Examples]:
     return examples.select(sorted(order[count:])), examples.select(sorted(order[:count]))
 
 
+def split_learnable(
+    examples: Examples, labels: Callable[[Any], Iterable[str]], seed: int, few: str
+) -> tuple[Examples, Examples]:
+    """Return training and validation examples, drawn at random; `labels` are the several of an example.
+
+    Examples with a label that only they have train, or it could not be learnt. `few` says of an error what
+    there is too little of.
+    """
+    train, valid = split_randomly(examples, seed)
+    learnt = {label for one in train.items for label in labels(one)}
+    rare = {i for i, one in enumerate(valid.items) if not set(labels(one)) <= learnt}
+    if len(rare) == len(valid):
+        raise InputError(f"the {few} differ too much", hint="give valid=FILE")
+    return move_to_training(train, valid, rare)
+
+
 def split_by_label(examples: Examples, labels: Sequence[Hashable], seed: int) -> tuple[Examples, Examples]:
     """Return training and validation examples, every label in proportion; one that occurs once trains."""
     count = validation_count(len(labels))

@@ -24,10 +24,10 @@ from heedful.core.errors import ConfigError, InputError
 from heedful.data.batch import Batch
 from heedful.data.input_files import InputFile, UnusableRow, cell_text
 from heedful.data.readers import column_hint
-from heedful.models.base import LM, Model
+from heedful.models.base import Model
 from heedful.tasks.examples import EMPTY_LABELS, Examples, count_values, fold_label, is_numeric
 from heedful.tasks.metrics.scores import balanced_scores, class_scores, multi_label_scores, ordinal_scores
-from heedful.train.objectives import Objective, Term, extra_of, promote_float32
+from heedful.train.objectives import Objective, Term, extra_of, logits_of
 
 YES, NO = ("1", "true", "yes", "x"), ("0", "false", "no", "")  # of a column that is one label
 THRESHOLD = 0.5  # of the probability from which on a label holds
@@ -36,9 +36,7 @@ UNEVEN = 4  # a class with so many times the rows of the middle one makes the cl
 
 def ordinal_loss(model: Model, batch: Batch) -> dict[str, Term]:
     """Σ −log p(y) + Σ_k (P(label ≤ k) − [y ≤ k])²   (Hou et al. 2016)"""
-    types = {"types": batch.types} if isinstance(model, LM) else {}
-    logits = promote_float32(model(batch.tokens, valid=batch.valid, **types))  # (B, C)
-    labels = extra_of(batch, "label")
+    logits, labels = logits_of(model, batch), extra_of(batch, "label")  # (B, C), (B,)
     reached = F.one_hot(labels, logits.shape[1]).cumsum(1)  # (B, C)
     steps = (logits.softmax(1).cumsum(1) - reached).square().sum()
     return {"ordinal": Term(F.cross_entropy(logits, labels, reduction="sum") + steps, "row")}
@@ -46,8 +44,7 @@ def ordinal_loss(model: Model, batch: Batch) -> dict[str, Term]:
 
 def multi_label_loss(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ_c y_c log σ(u_c) + (1 − y_c) log(1 − σ(u_c)), y_c whether label c holds"""
-    types = {"types": batch.types} if isinstance(model, LM) else {}
-    logits = promote_float32(model(batch.tokens, valid=batch.valid, **types))  # (B, C)
+    logits = logits_of(model, batch)  # (B, C)
     truth = extra_of(batch, "label").to(logits.dtype)
     return {"labels": Term(F.binary_cross_entropy_with_logits(logits, truth, reduction="sum"), "row")}
 

@@ -51,15 +51,15 @@ TASKS: dict[str, TaskEntry] = {
     "text-classification": TaskEntry(
         ".text_classification:TextClassification", "sentiment", ("sentiment-analysis",)
     ),
-    "text-regression": TaskEntry(".text_regression:TextRegression", ""),
+    "text-regression": TaskEntry(".number_tasks:TextRegression", ""),
     "zero-shot-classification": TaskEntry(".text_classification:ZeroShot", "all-minilm-l6-v2"),
     "token-classification": TaskEntry(".token_classification:TokenClassification", "entities", ("ner",)),
     "question-answering": TaskEntry(".question_answering:QuestionAnswering", "answers"),
     "fill-mask": TaskEntry(".fill_mask:FillMask", "fill-mask"),
     "next-sentence": TaskEntry(".fill_mask:NextSentence", "masked", ("next-sentence-prediction",)),
     "feature-extraction": TaskEntry(".feature_extraction:FeatureExtraction", "all-minilm-l6-v2"),
-    "sentence-similarity": TaskEntry(".feature_extraction:SentenceSimilarity", "all-minilm-l6-v2"),
-    "rerank": TaskEntry(".rerank:Rerank", "", ("text-ranking",)),
+    "sentence-similarity": TaskEntry(".number_tasks:SentenceSimilarity", "all-minilm-l6-v2"),
+    "rerank": TaskEntry(".number_tasks:Rerank", "", ("text-ranking",)),
     "text-generation": TaskEntry(".text_generation:TextGeneration", "smollm2-135m-instruct"),
     "conversational": TaskEntry(".text_generation:Conversational", "smollm2-135m-instruct"),
     "text2text-generation": TaskEntry(".text2text:Text2Text", "smollm2-135m-instruct"),

@@ -29,7 +29,7 @@ from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile, UnusableRow, cell_text, parse_rows
 from heedful.data.tokenization import pad_id
 from heedful.models.base import LM, MediaLM, Model, Seq2Seq, evaluation_mode
-from heedful.tasks.examples import ColumnFlags, Examples, Role, infer_columns, is_numeric, split_randomly
+from heedful.tasks.examples import ColumnFlags, Examples, Role, infer_columns, split_randomly
 from heedful.tasks.model_inputs import (
     BATCH_SIZE,
     IGNORED_OPTIONS,
@@ -368,29 +368,6 @@ class TrainableTask(Task):
             loss = float(mean_losses(module, batches, self.model.device)["loss"])
         perplexity = {"perplexity": math.exp(min(loss, 700.0))} if self.metric == "perplexity" else {}
         return perplexity | {"loss": loss}
-
-
-class NumberTask(TrainableTask):
-    """A task whose answer to a text or a pair is a number, the last cell of an example."""
-
-    @classmethod
-    def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
-        row = super().parse_cells(cells)
-        number, column = row[-1], list(cells)[-1]
-        if is_numeric(number):
-            return row
-        if is_numeric(number.replace(",", "")):  # a comma may stand for a point or mean nothing
-            raise UnusableRow(f"whose {column} has a comma (write 0.5 for 0,5 and 1000 for 1,000)")
-        raise UnusableRow(f"whose {column} is not a number")
-
-    @classmethod
-    def fits(cls, model: Model) -> bool:
-        """Return whether a model can do this task; a head of one label does the one that it learnt."""
-        if not cls.heads:
-            return super().fits(model)
-        learnt = TaskSpecification.of(model)
-        same = learnt is None or learnt.command == cls.command
-        return super().fits(model) and model.config.labels == 1 and same
 
 
 def parse_table(

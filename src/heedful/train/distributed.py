@@ -174,7 +174,9 @@ class DistributedProcesses(Processes):
         elif self.kind == "ddp":
             ids = [device.index] if device.type == "cuda" else None
             unused = not self._all_used(module, device)
-            module = nn.parallel.DistributedDataParallel(module, device_ids=ids, find_unused_parameters=unused)
+            module = nn.parallel.DistributedDataParallel(
+                module, device_ids=ids, find_unused_parameters=unused
+            )
         self.module = module
         return module
 

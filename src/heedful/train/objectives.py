@@ -192,7 +192,7 @@ def denoise(model: Model, batch: Batch) -> dict[str, Term]:
 
 def replaced(model: Model, batch: Batch) -> dict[str, Term]:
     """Σ binary cross-entropy of "this token was replaced"   (Clark et al. 2020 eq. 2)"""
-    logits = promote_float32(_logits(model, batch))
+    logits = logits_of(model, batch)
     truth = extra_of(batch, "replaced")
     keep = truth != IGNORE
     loss = F.binary_cross_entropy_with_logits(logits, truth.clamp(min=0).to(logits.dtype), reduction="none")
@@ -201,7 +201,7 @@ def replaced(model: Model, batch: Batch) -> dict[str, Term]:
 
 def classify(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ log p(label | text), one label per row"""
-    loss = F.cross_entropy(promote_float32(_logits(model, batch)), extra_of(batch, "label"), reduction="sum")
+    loss = F.cross_entropy(logits_of(model, batch), extra_of(batch, "label"), reduction="sum")
     return {"classify": Term(loss, "row")}
 
 
@@ -241,23 +241,20 @@ def adversarial(size: float = 1.0) -> Objective:
 
 def regress(model: Model, batch: Batch) -> dict[str, Term]:
     """Σ (score − ŷ)², one score per row"""
-    guess = promote_float32(_logits(model, batch)).squeeze(-1)
+    guess = logits_of(model, batch).squeeze(-1)
     score = extra_of(batch, "score").to(guess.dtype)
     return {"regress": Term(F.mse_loss(guess, score, reduction="sum"), "row")}
 
 
 def tag(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ log p(label_t | text), one label per word"""
-    logits, labels = _logits(model, batch), batch_labels(batch)
-    loss = F.cross_entropy(
-        promote_float32(logits).flatten(0, 1), labels.flatten(), ignore_index=IGNORE, reduction="sum"
-    )
-    return {"tag": Term(loss)}
+    logits, labels = logits_of(model, batch).flatten(0, 1), batch_labels(batch).flatten()
+    return {"tag": Term(F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum"))}
 
 
 def span(model: Model, batch: Batch) -> dict[str, Term]:
     """−½ Σ (log p(start) + log p(end)); no answer: both at the first token   (Devlin et al. 2019 §4.2–4.3)"""
-    logits = promote_float32(_logits(model, batch))  # (B, T, 2)
+    logits = logits_of(model, batch)  # (B, T, 2)
     if batch.valid is not None:
         logits = logits.masked_fill(~batch.valid[..., None], -1e9)
     first = F.cross_entropy(logits[..., 0], extra_of(batch, "start"), reduction="sum")
@@ -288,11 +285,12 @@ def sentence_vectors(model: Model, tokens: Tensor, valid: Tensor | None) -> Tens
     return (x * keep).sum(1) / keep.sum(1).clamp(min=1)
 
 
-def _logits(model: Model, batch: Batch) -> Tensor:
+def logits_of(model: Model, batch: Batch) -> Tensor:
+    """Return the logits of a model's head in float32."""
     # Encoder-decoders tell no sentences apart.
     typed = {} if isinstance(model, Seq2Seq) else {"types": batch.types}
     logits: Tensor = model(batch.tokens, valid=batch.valid, **typed)
-    return logits
+    return promote_float32(logits)
 
 
 def distil(

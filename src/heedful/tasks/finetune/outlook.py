@@ -24,10 +24,8 @@ from heedful.tasks.examples import Examples, count_values
 from heedful.tasks.finetune.data import SplitExamples
 from heedful.tasks.label_kinds import class_weights, kind_of, label_names
 from heedful.tasks.model_inputs import Truncated
-from heedful.tasks.pipelines.feature_extraction import SentenceSimilarity
-from heedful.tasks.pipelines.rerank import Rerank
+from heedful.tasks.pipelines.number_tasks import Rerank, SentenceSimilarity, TextRegression
 from heedful.tasks.pipelines.text_classification import TextClassification
-from heedful.tasks.pipelines.text_regression import TextRegression
 from heedful.tasks.registry import bind_task
 from heedful.tasks.task import TrainableTask
 from heedful.train.config import TrainConfig

@@ -32,9 +32,8 @@ from heedful.tasks.examples import (
     fold_label,
     infer_columns,
     is_numeric,
-    move_to_training,
     split_by_label,
-    split_randomly,
+    split_learnable,
 )
 from heedful.tasks.label_kinds import (
     ONE_LABEL,
@@ -166,7 +165,7 @@ class TextClassification(TrainableTask):
 
     @classmethod
     def fits(cls, model: Model) -> bool:
-        # A head that still learns a number, or has no bias, gives it standardised (text_regression.py).
+        # A head that still learns a number, or has no bias, gives it standardised (number_tasks.py).
         return super().fits(model) and "regression" not in model.hf_config
 
     def __post_init__(self) -> None:
@@ -221,13 +220,8 @@ class TextClassification(TrainableTask):
         if not kind_of(examples).several:
             train, valid = split_by_label(examples, [row[-1] for row in examples.items], seed)
             return train, valid, "drawn at random, every label in proportion"
-        train, valid = split_randomly(examples, seed)
-        learnt = {label for row in train.items for label in row[-1]}
-        rare = {i for i, row in enumerate(valid.items) if not set(row[-1]) <= learnt}
-        if len(rare) == len(valid):
-            what = "the rows are too few to hold some out: their labels differ too much"
-            raise InputError(what, hint="give valid=FILE")
-        return (*move_to_training(train, valid, rare), "drawn at random")
+        few = "rows are too few to hold some out: their labels"
+        return (*split_learnable(examples, labels_of, seed, few), "drawn at random")
 
     @classmethod
     def check_examples(cls, train: Examples, valid: Examples) -> None:
@@ -367,11 +361,10 @@ class TextClassification(TrainableTask):
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         if self.label_kind.several:
-            guesses: list[Any] = [
-                {row["label"] for row in rows if row["score"] >= THRESHOLD} for rows in answers
-            ]
+            chosen = lambda rows: {row["label"] for row in rows if row["score"] >= THRESHOLD}
         else:
-            guesses = [answer["label"] for answer in answers]
+            chosen = lambda row: row["label"]
+        guesses = list(map(chosen, answers))
         return self.label_kind.scores([row[-1] for row in examples.items], guesses, self.labels, None)
 
     def compare_logits(self, examples: Examples, logits: Tensor, trials: float) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from heedful.tasks.examples import (
     check_labels,
     count_values,
     infer_columns,
-    move_to_training,
+    split_learnable,
 )
 from heedful.tasks.metrics.scores import tag_scores
 from heedful.tasks.model_inputs import (
@@ -218,15 +218,8 @@ class TokenClassification(TrainableTask):
     @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
         """Split at random; sentences with a tag that only they have train, or it could not be learnt."""
-        train, valid, method = super().split_validation(examples, seed)
-        learnt = {tag for one in train.items for tag in one.tags}
-        rare = {i for i, one in enumerate(valid.items) if not set(one.tags) <= learnt}
-        if len(rare) == len(valid):
-            raise InputError(
-                "the sentences are too few to hold some out: their tags differ too much",
-                hint="give valid=FILE",
-            )
-        return (*move_to_training(train, valid, rare), method)
+        few = "sentences are too few to hold some out: their tags"
+        return (*split_learnable(examples, lambda one: one.tags, seed, few), "drawn at random")
 
     @classmethod
     def check_examples(cls, train: Examples, valid: Examples) -> None:

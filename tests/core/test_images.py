@@ -36,23 +36,36 @@ def photograph(height: int = 37, width: int = 53) -> Any:
         ("ViT", {"size": {"height": 16, "width": 40}, "image_mean": [0.1, 0.2, 0.3], "resample": 3}),
         ("ViT", {"size": {"height": 24, "width": 24}, "do_normalize": False, "rescale_factor": 0.01}),
         ("DeiT", {"size": {"height": 32, "width": 32}, "crop_size": {"height": 24, "width": 24}}),
+        ("CLIP", {"size": {"shortest_edge": 24}, "crop_size": {"height": 24, "width": 24}}),
+        ("CLIP", {"size": {"shortest_edge": 31}, "crop_size": {"height": 16, "width": 24}, "resample": 2}),
     ],
 )
+@pytest.mark.parametrize("turned", [False, True])
 def test_pixels_are_those_of_the_published_processor(
-    kind: str, settings: dict[str, Any], tmp_path: Path
+    kind: str, settings: dict[str, Any], turned: bool, tmp_path: Path
 ) -> None:
     transformers = pytest.importorskip("transformers")
     theirs = getattr(transformers, f"{kind}ImageProcessorPil")(**settings)
     theirs.save_pretrained(tmp_path)
     ours, image = read_image_processor(tmp_path, PLAIN), photograph()
+    image = image.transpose(Image.Transpose.ROTATE_90) if turned else image
     expected = theirs(image, return_tensors="pt")["pixel_values"]
     assert (ours(image) - expected).abs().max() <= 1e-6
 
 
+def test_an_early_file_of_clip_states_the_shorter_side(tmp_path: Path) -> None:
+    early = {"feature_extractor_type": "CLIPFeatureExtractor", "size": 24, "crop_size": 24}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(early | {"do_center_crop": True}))
+    ours = read_image_processor(tmp_path, PLAIN)
+    assert (ours.shortest, ours.crop) == (24, (24, 24))
+    assert ours(photograph()).shape == (1, 3, 24, 24)
+
+
 def test_a_processor_that_is_written_is_read_back(tmp_path: Path) -> None:
-    ours = ImageProcessor(16, 40, 1, (0.25,), (0.5,), 1 / 128, 3, (8, 8))
-    write_image_processor(ours, tmp_path)
-    assert read_image_processor(tmp_path, ImageProcessor(16, 40, 1)) == ours
+    for shortest in (20, None):
+        ours = ImageProcessor(16, 40, 1, (0.25,), (0.5,), 1 / 128, 3, (8, 8), shortest)
+        write_image_processor(ours, tmp_path)
+        assert read_image_processor(tmp_path, ImageProcessor(16, 40, 1)) == ours
     published = json.loads((tmp_path / "preprocessor_config.json").read_text())
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(published | {"own": 1}))
     write_image_processor(read_image_processor(tmp_path, PLAIN), tmp_path)

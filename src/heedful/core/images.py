@@ -75,8 +75,9 @@ def open_image(image: Any) -> Any:
 class ImageProcessor:
     """pixel → (pixel · rescale − mean) / std, of an image resized to `height` × `width`.
 
-    `crop` is the middle part (height, width) that is read of it. `published` is the file's content, so that
-    saving loses nothing.
+    With `shortest` its shorter side gets that many pixels instead, and it keeps its shape. `crop` is the
+    middle part (height, width) that is read of it. `published` is the file's content, so that saving loses
+    nothing.
     """
 
     height: int
@@ -87,16 +88,21 @@ class ImageProcessor:
     rescale: float = 1 / 255
     resample: int = 2
     crop: tuple[int, int] | None = None
+    shortest: int | None = None
     published: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def resize(self, image: Any) -> Any:
         """Return a Pillow image as the model sees it: in its colours, resized and cropped."""
         opened = open_image(image).convert("L" if self.channels == 1 else "RGB")
-        if opened.size != (self.width, self.height):
-            opened = opened.resize((self.width, self.height), self.resample)
+        size = self.width, self.height
+        if self.shortest is not None:
+            short = min(opened.size)
+            size = tuple(min(side * self.shortest // short, MAX_SIDE) for side in opened.size)
+        if opened.size != size:
+            opened = opened.resize(size, self.resample)
         if self.crop is not None:
             high, wide = self.crop
-            left, top = (self.width - wide) // 2, (self.height - high) // 2
+            left, top = (size[0] - wide) // 2, (size[1] - high) // 2
             opened = opened.crop((left, top, left + wide, top + high))
         return opened
 
@@ -125,11 +131,11 @@ def read_image_processor(folder: Path, default: ImageProcessor) -> ImageProcesso
     if not path.is_file():
         return default
     values: dict[str, Any] = read_json(path)
-    (height, width), crop = _size(path, values, "size", (default.height, default.width)), None
-    if values.get("do_center_crop"):
-        crop = _size(path, values, "crop_size", (default.height, default.width))
-    if values.get("do_resize") is False:
-        height, width = default.height, default.width
+    size = (default.height, default.width)
+    crop = _size(path, values, "crop_size", size) if values.get("do_center_crop") else None
+    shortest = _shortest_side(path, values) if crop is not None else None
+    if shortest is None and values.get("do_resize") is not False:
+        size = _size(path, values, "size", size)
     plain = values.get("do_normalize") is False
     mean, std = (
         ((0.0,), (1.0,)) if plain else (_numbers(path, values, n) for n in ("image_mean", "image_std"))
@@ -141,9 +147,22 @@ def read_image_processor(folder: Path, default: ImageProcessor) -> ImageProcesso
     if 0.0 in std:
         raise ConfigError("must not be 0", argument=f"{path}: image_std", value=values["image_std"])
     return replace(
-        default, height=height, width=width, mean=mean or default.mean, std=std or default.std,
-        rescale=rescale, resample=resample, crop=crop, published=values,
+        default, height=size[0], width=size[1], mean=mean or default.mean, std=std or default.std,
+        rescale=rescale, resample=resample, crop=crop, shortest=shortest, published=values,
     )  # fmt: skip
+
+
+def _shortest_side(path: Path, config: dict[str, Any]) -> int | None:
+    """Return what the shorter side is resized to; None if both sides are given.
+
+    Early files of CLIP state that one number alone, which means a square in files of other models.
+    """
+    size, kind = config.get("size"), config.get("image_processor_type", config.get("feature_extractor_type"))
+    side = size.get("shortest_edge") if isinstance(size, dict) else None
+    side = size if isinstance(size, int) and str(kind).startswith("CLIP") else side
+    if side is None or config.get("do_resize") is False:
+        return None
+    return check_integer(f"{path}: size", side, 1, MAX_SIDE, ConfigError)
 
 
 def _size(path: Path, config: dict[str, Any], name: str, default: tuple[int, int]) -> tuple[int, int]:
@@ -169,10 +188,12 @@ def _numbers(path: Path, config: dict[str, Any], name: str) -> tuple[float, ...]
 
 def write_image_processor(processor: ImageProcessor, folder: Path) -> None:
     """Write what `read_image_processor` reads, in the words of published files."""
-    settings = {
-        "image_processor_type": "ViTImageProcessor",
+    square = processor.shortest is None
+    sides = {"height": processor.height, "width": processor.width}
+    settings: dict[str, Any] = {
+        "image_processor_type": "ViTImageProcessor" if square else "CLIPImageProcessor",
         "do_resize": True, "do_rescale": True, "do_normalize": True,
-        "size": {"height": processor.height, "width": processor.width}, "resample": processor.resample,
+        "size": sides if square else {"shortest_edge": processor.shortest}, "resample": processor.resample,
         "rescale_factor": processor.rescale, "image_mean": list(processor.mean),
         "image_std": list(processor.std),
     }  # fmt: skip

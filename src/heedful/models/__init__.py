@@ -35,7 +35,7 @@ from heedful.models.encoders import (
 )
 from heedful.models.recurrent import language_models, seq2seq
 from heedful.models.state_space import delta, linear, ssm
-from heedful.models.vision import vision_encoder_decoder, vit
+from heedful.models.vision import clip, vision_encoder_decoder, vit
 
 # Files in the order in which their families are listed. A family without a new part stands after its parent.
 MODULES = (
@@ -56,7 +56,7 @@ def families_in(*modules: ModuleType) -> dict[str, Family]:
 FAMILIES = families_in(*MODULES)  # read text; those of media read images or sounds
 MEDIA_FAMILIES = {
     name: family
-    for name, family in families_in(vit, vision_encoder_decoder, whisper).items()
+    for name, family in families_in(vit, clip, vision_encoder_decoder, whisper).items()
     if name not in FAMILIES
 }
 BUILT_IN = frozenset(FAMILIES | MEDIA_FAMILIES)

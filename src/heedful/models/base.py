@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import torch
@@ -29,13 +30,13 @@ from heedful.nn.attention.attentive import Bridge
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, Mask, PartState, Watch
 from heedful.nn.embedding import Embedding, MediaEmbedding
-from heedful.nn.head import Head, NoHead, pool_tokens
+from heedful.nn.head import ContrastHead, Head, NoHead, pool_tokens
 from heedful.nn.position import Rotary
 from heedful.nn.state import keep_all_keys
 
 __all__ = [
-    "LM", "Config", "Family", "MediaLM", "MediaSeq2Seq", "Model", "Seq2Seq", "State", "Tokenizer", "derived",
-    "evaluation_mode", "from_zero",
+    "LM", "Config", "DualEncoder", "Family", "MediaLM", "MediaSeq2Seq", "Model", "Seq2Seq", "State",
+    "Tokenizer", "derived", "evaluation_mode", "from_zero",
 ]  # fmt: skip
 
 
@@ -199,8 +200,13 @@ class LM(Model):
         ctx.end()
         return hidden
 
-    def read(self, tokens: Tensor, **how: Unpack[ForwardOptions]) -> tuple[Tensor, Context]:
-        """The last hidden states and the context a head is called with: for objectives that use two heads."""
+    def read(
+        self, tokens: Tensor, *, path: str = "", **how: Unpack[ForwardOptions]
+    ) -> tuple[Tensor, Context]:
+        """The last hidden states and the context a head is called with: for objectives that use two heads.
+
+        The names of all values begin with `path`, the name of this model within another one.
+        """
         valid, types, documents = how.get("valid"), how.get("types"), how.get("documents")
         watch, backend = how.get("watch"), how.get("backend", "auto")
         count = self.check_tokens(tokens, valid)
@@ -215,7 +221,7 @@ class LM(Model):
             watch.begin()
         ctx = Context(
             pos, pos, mask, valid_new=valid, fresh=fresh, types=types, text_length=length, watch=watch,
-            backend=backend,
+            path=path, backend=backend,
         )  # fmt: skip
         x = self.embed(tokens, ctx.at("embed"), types)
         return self.blocks(x, ctx.at("blocks")), ctx
@@ -514,3 +520,60 @@ class MediaLM(LM):
 
     def check_tokens(self, tokens: Tensor, valid: Tensor | None) -> int:
         return self.embed.check_unpadded(tokens, valid)
+
+
+class DualEncoder(Model):
+    """Text and images in one space: text → vector, image → vector, e^s · cos of the two.
+
+    Each of the two encoders is a model of its own: `model.text` and `model.image` can be called, watched,
+    drawn and saved alone. Here the names of their values begin with `text.` and `image.`.
+    """
+
+    def __init__(self, text: LM, image: MediaLM) -> None:
+        super().__init__()
+        self.text, self.image, self.head = text, image, ContrastHead()
+        self.hf_config, self.generation = {}, {}
+
+    def forward(
+        self, tokens: Tensor, pixels: Tensor, *, valid: Tensor | None = None, watch: Watch | None = None,
+        backend: str = "auto",
+    ) -> Tensor:  # fmt: skip
+        """Logits (I, B): how well each of I images and each of B texts go together."""
+        texts, ctx = self.text.read(tokens, path="text", valid=valid, watch=watch, backend=backend)
+        images, image_ctx = self.image.read(pixels, path="image", watch=watch, backend=backend)
+        vectors = self.image.head(images, image_ctx), self.text.head(texts, ctx)
+        ctx = replace(ctx, path="head")
+        logits = ctx.see("logits", self.head.compare(*vectors), positions=None)
+        ctx.end()
+        return logits
+
+    @property
+    def kind(self) -> str:
+        return "encoder"
+
+    @property
+    def tokenizer(self) -> Any:
+        """The text encoder's."""
+        return self.text.tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Any) -> None:
+        self.text.tokenizer = tokenizer
+
+    @property
+    def image_processor(self) -> Any:
+        """The image encoder's."""
+        return self.image.image_processor
+
+    @image_processor.setter
+    def image_processor(self, processor: Any) -> None:
+        self.image.image_processor = processor
+
+    @property
+    def embed(self) -> Embedding:
+        """The table of the text, which is what `tokens` are read by."""
+        return self.text.embed
+
+    @property
+    def tables(self) -> dict[str, Embedding]:
+        return self.text.tables

@@ -125,12 +125,14 @@ def run_pass(model: Model, tokens: Tensor, source: int, watch: Watch) -> None:
     """Read the tokens, after `source` tokens if the model has an encoder; without a head, as far as it
     goes.
     """
-    from heedful.models.base import Seq2Seq
+    from heedful.models.base import DualEncoder, Seq2Seq
     from heedful.nn.head import NoHead
 
     bare = isinstance(getattr(model, "head", None), NoHead)
     if isinstance(model, Seq2Seq):
         (model.hidden if bare else model)(model.embed.blank(len(tokens), source), tokens, watch=watch)
+    elif isinstance(model, DualEncoder):
+        model(tokens, model.image.embed.blank(len(tokens), 1), watch=watch)
     else:
         reads = tokens if model.processor is None else model.embed.blank(len(tokens), 1)  # type: ignore
         (model.encode if bare else model)(reads, watch=watch)  # type: ignore[operator]

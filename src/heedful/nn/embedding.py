@@ -119,6 +119,7 @@ class PatchEmbedding(MediaEmbedding):
 
     A patch is a square of `patch` × `patch` pixels with all its channels, E one matrix for all of them. The
     `first` vectors are learned and belong to no patch: the class token, and perhaps one for distillation.
+    CLIP has a norm after the sum, and E has no bias.
     """
 
     media = "images"
@@ -131,6 +132,8 @@ class PatchEmbedding(MediaEmbedding):
         dim: int,
         *,
         first: int = 1,
+        bias: bool = True,
+        norm: nn.Module | None = None,
         dropout: float = 0.0,
     ) -> None:
         height, width = image
@@ -140,8 +143,9 @@ class PatchEmbedding(MediaEmbedding):
                 hint="both sides must be multiples of the patch",
             )
         grid = (height // patch, width // patch)
-        super().__init__(1, dim, position=Learned(first + grid[0] * grid[1], dim), dropout=dropout)
-        self.token = nn.Linear(channels * patch * patch, dim)  # type: ignore[assignment]
+        position = Learned(first + grid[0] * grid[1], dim)
+        super().__init__(1, dim, position=position, norm=norm, dropout=dropout)
+        self.token = nn.Linear(channels * patch * patch, dim, bias=bias)  # type: ignore[assignment]
         self.first = nn.ParameterList([nn.Parameter(torch.zeros(dim)) for _ in range(first)])
         self.image, self.patch, self.channels, self.grid = image, patch, channels, grid
         self.count = first + grid[0] * grid[1]

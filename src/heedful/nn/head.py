@@ -6,6 +6,7 @@ names serves every head of a family.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -216,15 +217,17 @@ class Transform(nn.Module):
 class PooledTokens(nn.Module):
     """x at the last token, which has seen all others under a causal mask, or its mean over all tokens
 
-    (GPT §3.2.) `mode` is last, or mean for encoders none of whose positions has seen all others.
+    (GPT §3.2.) `mode` is last, or mean for encoders none of whose positions has seen all others. CLIP's image
+    encoder has its last norm here, after the choice of a token.
     """
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: str, norm: nn.Module | None = None) -> None:
         super().__init__()
-        self.mode = mode
+        self.mode, self.norm = mode, norm
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        return pool_tokens(x, ctx.valid_new, self.mode)
+        pooled = pool_tokens(x, ctx.valid_new, self.mode)
+        return pooled if self.norm is None else self.norm(pooled)
 
 
 class ClassifyHead(Head):
@@ -244,6 +247,40 @@ class ClassifyHead(Head):
         pooled = ctx.at("head").see("pooled", self.pool(x, ctx), positions=None)
         logits: Tensor = self.label(F.dropout(pooled, self.dropout, self.training))
         return logits
+
+
+class ProjectHead(Head):
+    """(B, P): W pool(x), a vector in a space that another model shares   (Radford et al. 2021 §2.3)"""
+
+    kind = "project"
+    positions = None
+
+    def __init__(self, pool: nn.Module, dim: int, size: int) -> None:
+        super().__init__()
+        self.pool = pool
+        self.project = nn.Linear(dim, size, bias=False)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        vector: Tensor = self.project(ctx.at("head").see("pooled", self.pool(x, ctx), positions=None))
+        return vector
+
+
+class ContrastHead(Head):
+    """(A, B): e^s · cos(a, b) of every vector a with every vector b   (Radford et al. 2021, figure 3)
+
+    s is learned; it begins with e^s = 1 / 0.07.
+    """
+
+    kind = "contrast"
+    positions = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(-math.log(0.07)))
+
+    def compare(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the logits of vectors (A, P) and (B, P)."""
+        return self.scale.exp() * (F.normalize(a, dim=-1) @ F.normalize(b, dim=-1).mT)
 
 
 class SentenceHead(Head):

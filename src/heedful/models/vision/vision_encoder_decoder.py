@@ -93,7 +93,7 @@ def vision(c: VisionConfig) -> MediaSeq2Seq:
     head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied))
     head = head.keep(Pooler(c.encoder_dim)) if c.pooler else head
     model = MediaSeq2Seq(
-        patch_embedding(c.vit), vit_encoder(c.vit), text_decoder(c), head,
+        patch_embedding(c.vit), vit_encoder(c.vit, bias=c.encoder_bias), text_decoder(c), head,
         target_embed=target, project=project, start_token=c.start_token,
     )  # fmt: skip
     model.image_processor = ImageProcessor(c.height, c.width, c.channels)

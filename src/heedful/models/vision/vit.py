@@ -47,7 +47,7 @@ def vit(c: ViTConfig) -> MediaLM:
         c.head, classify=lambda: ClassifyHead(PooledTokens("first"), c.dim, c.labels), none=NoHead
     )
     head = head.keep(Pooler(c.dim)) if c.pooler else head
-    model = MediaLM(patch_embedding(c), vit_encoder(c), head, causal=False)
+    model = MediaLM(patch_embedding(c), vit_encoder(c, bias=c.bias), head, causal=False)
     model.image_processor = ImageProcessor(c.height, c.width, c.channels)
     return model
 
@@ -56,12 +56,12 @@ def patch_embedding(c: ViTConfig) -> PatchEmbedding:
     return PatchEmbedding((c.height, c.width), c.patch, c.channels, c.dim, first=c.first, dropout=c.dropout)
 
 
-def vit_encoder(c: ViTConfig) -> Stack:
+def vit_encoder(c: PlainConfig, *, bias: bool = True, last_norm: bool = True) -> Stack:
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
-    attn = lambda: Attention(c.dim, c.heads, bias=c.bias, out_bias=True, dropout=c.dropout)
+    attn = lambda: Attention(c.dim, c.heads, bias=bias, out_bias=True, dropout=c.dropout)
     ffn = lambda: MLP(c.dim, c.hidden, activation(c.act))
     block = lambda: Block(norm, "pre", c.dropout, attn=attn(), ffn=ffn())
-    return Stack([block() for _ in range(c.layers)], norm())
+    return Stack([block() for _ in range(c.layers)], norm() if last_norm else None)
 
 
 def vit_names(c: ViTConfig, stem: str = "vit", stack: str = "blocks") -> list[Row]:

@@ -130,6 +130,9 @@ MODELS = [  # family, topic, part, how many lines at least
     ("luong", "alignment", "", 8), ("gpt2", "cross-entropy-gradient", "", 3),
     ("bert", "cross-entropy-gradient", "", 3), ("gpt2", "attention-gradient", "blocks.1.attn", 12),
     ("llama", "attention-gradient", "", 12), ("t5", "attention-gradient", "decoder.1.cross", 12),
+    ("gpt-oss", "attention", "blocks.1.attn", 8), ("umt5", "attention", "decoder.0.attn", 8),
+    ("xlnet", "attention", "blocks.1.attn", 8), ("transformer-xl", "attention", "", 8),
+    ("gpt-oss", "attention-gradient", "", 12), ("xglm", "positions", "", 2), ("m2m100", "positions", "", 2),
 ]  # fmt: skip
 
 
@@ -306,3 +309,24 @@ def test_every_example_file_has_a_place_in_the_learning_order() -> None:
     assert {path.stem for path in folder.glob("*.yaml")} - {"sentences"} == set(LEARNING_ORDER)
     names = list(examples())
     assert names.index("motel") < names.index("hello") < names.index("cat-sat") < names.index("gpt3-weights")
+
+
+def test_a_learned_position_is_named_by_its_row_of_the_table() -> None:
+    model, text = subject("opt", 1)  # its table starts with two rows that belong to no position
+    worked = heedful.explain(model, text, topic="positions", token=2)
+    row = model.tables["tokens"].position.weight[4].detach().numpy()  # type: ignore[attr-defined]
+    np.testing.assert_allclose(worked["row 4 of the table"], row, atol=1e-6)
+
+
+def test_the_gradient_of_scored_distances_is_refused_with_its_reason() -> None:
+    model, text = subject("transformer-xl", 1)
+    with pytest.raises(InputError, match="scores distances by the query"):
+        heedful.explain(model, text, topic="attention-gradient")
+
+
+def test_apple_asks_for_something_other_than_what_it_is() -> None:
+    """Raw products weigh “apple” and “watch” alike; with W_Q, “apple” looks at “watch”."""
+    parts = heedful.explain("apple").lines
+    raw, projected = parts[1]["weights of apple"], parts[2]["weights of apple"]  # type: ignore[index]
+    assert raw[1] == pytest.approx(raw[2])
+    assert projected[2] > 2 * projected[1]

@@ -202,6 +202,13 @@ def test_equations_follow_what_a_part_was_made_with() -> None:
     assert "√8" in equations_of(scaled)[1]
     assert "R_t" in equations_of(tiny("llama").blocks[0].part("attn"))[0]
     assert "gelu" in equations_of(tiny("gpt2").blocks[0].part("ffn"))[0]
+    assert equations_of(tiny("marian").embed.position) == [
+        "p_t = [sin(t / 10000^{2i/D}) ; cos(t / 10000^{2i/D})]"
+    ]
+    assert "(t + 2)" in equations_of(tiny("xglm").embed.position)[0]
+    assert equations_of(tiny("opt").embed.position) == ["p_t = P[t + 2]"]
+    assert "tanh" in equations_of(tiny("gemma2").head)[0]
+    assert equations_of(tiny("gpt2").head) == ["p = softmax(E x)"]
     assert len({row[0] for row in TABLE}) == len(TABLE)
 
 

@@ -22,6 +22,8 @@ def test_the_catalogue_names_every_folder_with_its_kind_and_loads_nothing(models
     assert kinds["decoder"] == kinds["lstm"] == "decoder"
     assert kinds["encoder-decoder"] == kinds["rnn"] == "encoder-decoder"
     assert kinds["vectors"] == "vectors"
+    (words,) = [row for row in found["models"] if row["id"] == "words"]
+    assert (words["source"], words["kind"], words["error"]) == ("bundled", "vectors", None)
     assert list(app.state.studio.registry.loaded) == []
     assert found["default"] is not None
 

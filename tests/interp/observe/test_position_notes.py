@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from heedful.interp.observe.mixing import describe_positions
+from heedful.interp.observe.mixing import describe_positions, mixers_of
 from tests.properties.tiny import tiny
 
 
@@ -23,3 +23,34 @@ from tests.properties.tiny import tiny
 def test_layers_that_turn_otherwise_are_named(family: str, said: str) -> None:
     note = describe_positions(tiny(family), 8)["note"]
     assert note.endswith(said) if said else note == ""
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "formula"),
+    [
+        ("transformer", "sinusoidal", "p(t, 2i) = sin(t / base^(2i/D)), p(t, 2i+1) = cos(t / base^(2i/D))"),
+        ("marian", "sinusoidal", "p(t, i) = sin(t / base^(2i/D)), p(t, i + D/2) = cos(t / base^(2i/D))"),
+        ("xglm", "sinusoidal",
+         "p(t, i) = sin((t + 2) / base^(2i/D)), p(t, i + D/2) = cos((t + 2) / base^(2i/D))"),
+        ("bert", "learned", "p(t) = table[t]"), ("opt", "learned", "p(t) = table[t + 2]"),
+        ("gptj", "rotary", "q_t → R_t q_t, k_s → R_s k_s; pair i turns by t · base^(−2i/4)"),
+        ("umt5", "buckets", "b_h(i, j) = table[bucket(j − i), h]"),
+        ("diffllama", "rotary", "q_t → R_t q_t, k_s → R_s k_s; pair i turns by t · base^(−2i/8)"),
+    ],
+)  # fmt: skip
+def test_formulas_have_the_layout_and_the_first_position_of_the_model(
+    family: str, kind: str, formula: str
+) -> None:
+    record = describe_positions(tiny(family), 8)
+    assert (record["type"], record["formula"]) == (kind, formula)
+
+
+@pytest.mark.parametrize(
+    ("family", "said"), [("xlnet", "distance"), ("transformer-xl", "distance"), ("rwkv", "fading")]
+)
+def test_what_knows_the_order_is_not_said_to_be_blind_to_it(family: str, said: str) -> None:
+    assert said in describe_positions(tiny(family), 8)["note"]
+
+
+def test_differential_attention_is_attention() -> None:
+    assert {row["by"] for row in mixers_of(tiny("diffllama"))} == {"attention"}

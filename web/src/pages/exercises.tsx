@@ -62,7 +62,7 @@ function List({ found, chosen }: { found: Exercises; chosen: string }) {
   return (
     <Panel title={t("exercises.list")}>
       <p class="muted" data-progress>{t("exercises.progress", { done, of: found.exercises.length })}</p>
-      <Scroll label={t("exercises.list")}><table>
+      <Scroll label={t("exercises.list")}><table class="tasks">
         <thead><tr><th>{t("exercises.function")}</th><th>{t("exercises.state")}</th><th>{t("exercises.what")}</th></tr></thead>
         <tbody>
           {found.exercises.map((e) => (

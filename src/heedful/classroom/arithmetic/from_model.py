@@ -162,11 +162,11 @@ def positions(subject: Subject) -> Derivation:
     token = Numbers(numbers(subject.watch[f"{side}.token"][0, at]).value * table.scale)
     if isinstance(place, Sinusoidal):
         derivation = topics.sinusoid(
-            [at], place.dim, base=place.base, layout=place.layout, add=token, tokens=[name[at]]
+            [at + place.offset], place.dim, base=place.base, layout=place.layout, add=token, tokens=[name[at]]
         )
-        return check_lines(derivation, {f"PE({at})": vectors[at]})
+        return check_lines(derivation, {f"PE({at + place.offset})": vectors[at]})
     derivation = Derivation("a learned position")
-    row = derivation.given(f"row {at} of the table", "p_t", numbers(vectors[at]))
+    row = derivation.given(f"row {at + place.offset} of the table", "p_t", numbers(vectors[at]))
     both = derivation.line(f"{name[at]} + p", "x + p", token + row)
     if table.types is None and table.norm is None and table.project is None:
         derivation.compare("sum", both, subject.watch[f"{side}.output"][0, at])

@@ -22,7 +22,8 @@ from heedful.core.errors import InputError
 from heedful.interp.inputs import names_of, part_at, row_side, word_head, written_ids
 from heedful.interp.intervene.ablation import KeptHeads
 from heedful.models.base import LM, Seq2Seq
-from heedful.nn.attention.multi_head import Attention, CrossAttention
+from heedful.nn.attention.multi_head import Attention, CrossAttention, SinkAttention
+from heedful.nn.attention.relative import RelativeAttention
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.context import Watch
 
@@ -46,25 +47,28 @@ def head_row(s: Subject) -> Derivation:
     name, what = s.names[s.at], "attention while writing" if cross else "attention of"
     derivation = Derivation(f"{s.path}, head {s.head}: {what} “{name}”")
     q, K, V = project_qkv(derivation, s, part, keys)
+    if isinstance(part, RelativeAttention):
+        liked = derivation.given("what the head likes", "a", numbers(part.content_bias[s.head]))
+        q = derivation.line(f"query of {name}", "q + a", q + liked)
     seen = numbers(pattern).value > 0
     if seen.any():  # not hidden are keys with a weight, and those whose weight underflows
         seen |= scores < scores[seen].max() - 80.0
     topics.attention_row(
         derivation, q, K, V, query=name, keys=keys, scale=part.scale, softcap=None if cross else part.softcap,
-        bias=None if cross else shared_bias(s, part), keep=seen,
+        bias=None if cross else score_bias(s, part), keep=seen,
+        sink=part.sinks[s.head].item() if isinstance(part, SinkAttention) else None,
     )  # fmt: skip
     output = s.value("heads")[s.head, s.at]
     return check_lines(derivation, {f"weights of {name}": pattern, f"output of {name}": output})
 
 
-def shared_bias(s: Subject, part: Attention) -> Array | None:
-    """Return what the stack adds to the scores of this head and token, or None."""
-    name = f"{s.path.partition('.')[0]}.bias"
-    if name not in s.watch:
-        return None
+def score_bias(s: Subject, part: Attention) -> Array | None:
+    """Return what positions add to the scores of this head and token, by the stack or the part, or None."""
+    own = [f"{s.path}.{word}" for word in ("bias", "position_scores", "sentence_scores")]
+    biases = [s.watch[name][0] for name in (f"{s.path.partition('.')[0]}.bias", *own) if name in s.watch]
     head = part.kept[s.head] if isinstance(part, KeptHeads) else s.head
-    bias = s.watch[name][0]
-    return numbers(bias[head if len(bias) > 1 else 0, s.at]).value
+    rows = [numbers(bias[head if len(bias) > 1 else 0, s.at]).value for bias in biases]
+    return np.sum(rows, axis=0) if rows else None
 
 
 def vectors_read(s: Subject, part: Attention | CrossAttention) -> tuple[Tensor, Tensor, str] | None:
@@ -237,11 +241,10 @@ def attention_gradient(subject: Subject) -> Derivation:
     """dw = do Vᵀ, ds = w ⊙ (dw − w·dw), dq = Σ_j ds_j k_j × scale, for one query of one head"""
     s = subject.at_part(Attention, CrossAttention)
     forward, (part, cross, keys), name = head_row(s), attention_part(s), s.names[s.at]
-    if not cross and part.softcap is not None:
-        raise InputError(
-            f"{s.path} caps its scores, and the gradient of that cannot be worked out",
-            hint="choose another model",
-        )
+    if isinstance(part, RelativeAttention) or (not cross and part.softcap is not None):
+        what = "scores distances by the query" if isinstance(part, RelativeAttention) else "caps its scores"
+        problem = f"{s.path} {what}, and the gradient of that cannot be worked out"
+        raise InputError(problem, hint="choose another model")
     on_target = s.given.target is None or row_side(s.path, part, has_target=True) != "tokens"
     theirs = gradients_of(s, s.at if on_target else len(s.given.names) - 1)
     group = s.head // (part.heads // s.value("k").shape[0])

@@ -26,17 +26,25 @@ def name_rows(tokens: Sequence[str] | None, count: int, key: str = "tokens") -> 
     return names
 
 
-def softmax_lines(derivation: Derivation, scores: Line, of: str) -> Line:
-    """w_j = exp(s_j) / Σ exp(s); with the largest taken off first where exponentials would be huge."""
+def softmax_lines(derivation: Derivation, scores: Line, of: str, sink: float | None = None) -> Line:
+    """w_j = exp(s_j) / Σ exp(s); with the largest taken off first where exponentials would be huge.
+
+    A `sink` is a score b that no key has: it joins the sum, so that the weights sum to less than 1.
+    """
     if not np.isfinite(scores.value).any():
         none = np.zeros(len(scores))
         return derivation.given(f"weights of {of}", '"every key is hidden: no weights"', none)
+    extra = None if sink is None else derivation.given("sink", 'b "a score that no key has"', sink)
     top = scores.value.max()
     if top > LARGE:
         scores = derivation.line("shifted", 's - max(s) "(changes no weight)"', scores - top)
+        extra = None if extra is None else derivation.line("sink, shifted", "b - max(s)", extra - top)
     powers = derivation.line("exponentials", "exp(s)", op("exp", scores))
-    total = derivation.line("their sum", "Σ exp(s)", op("sum", powers))
-    return derivation.line(f"weights of {of}", "w = exp(s) / Σ exp(s)", powers / total)
+    if extra is None:
+        total = derivation.line("their sum", "Σ exp(s)", op("sum", powers))
+        return derivation.line(f"weights of {of}", "w = exp(s) / Σ exp(s)", powers / total)
+    total = derivation.line("their sum", "Σ exp(s) + exp(b)", op("sum", powers) + op("exp", extra))
+    return derivation.line(f"weights of {of}", "w = exp(s) / (Σ exp(s) + exp(b))", powers / total)
 
 
 def weighted_sum(weights: Line, values: Rows) -> Operation:
@@ -48,7 +56,7 @@ def weighted_sum(weights: Line, values: Rows) -> Operation:
 def attention_row(
     derivation: Derivation, q: Expression, K: Rows, V: Rows | None, *, query: str, keys: Sequence[str],
     scale: float | None = None, softcap: float | None = None, bias: Array | None = None,
-    keep: Array | None = None,
+    keep: Array | None = None, sink: float | None = None,
 ) -> Line:  # fmt: skip
     """softmax(q Kᵀ · scale + bias, masked) V of one query   (Vaswani et al. 2017, eq. 1)
 
@@ -67,7 +75,7 @@ def attention_row(
         scores = derivation.line("with the bias of positions", "s + b", scores + bias)
     if keep is not None and not keep.all():
         scores = derivation.line("masked", "s + m", scores + np.where(keep, 0.0, -np.inf))
-    weights = softmax_lines(derivation, scores, query)
+    weights = softmax_lines(derivation, scores, query, sink)
     if V is not None:
         derivation.line(f"output of {query}", "Σ w v", weighted_sum(weights, V))
     return weights
@@ -122,16 +130,16 @@ def norm_lines(
     """γ (x − mean x) / √(var x + ε) + β   (Ba et al. 2016); γ x / √(mean x² + ε) if `rms`"""
     if rms:
         square = derivation.line("mean square", "mean(x²)", op("mean", x * x))
-        out = derivation.line("normalised", "x / √(mean(x²) + ε)", x / op("√", square + eps))
+        out = derivation.line("normalised", "n = x / √(mean(x²) + ε)", x / op("√", square + eps))
     else:
         mean = derivation.line("mean", "μ = mean(x)", op("mean", x))
         gap = derivation.line("centred", "x − μ", x - mean)
         var = derivation.line("variance", "σ² = mean((x − μ)²)", op("mean", gap * gap))
-        formula = "(x − μ) / √(σ² + ε)" if eps else "(x − μ) / √(σ²)"
+        formula = "n = (x − μ) / √(σ² + ε)" if eps else "n = (x − μ) / √(σ²)"
         out = derivation.line("normalised", formula, gap / op("√", var + eps if eps else var))
     if gamma is not None and beta is not None:
-        return derivation.line("scaled and shifted", "γ ⊙ x + β", gamma * out + beta)
-    return out if gamma is None else derivation.line("scaled", "γ ⊙ x", gamma * out)
+        return derivation.line("scaled and shifted", "γ ⊙ n + β", gamma * out + beta)
+    return out if gamma is None else derivation.line("scaled", "γ ⊙ n", gamma * out)
 
 
 def add_norm(

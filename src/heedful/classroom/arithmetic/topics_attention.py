@@ -218,7 +218,7 @@ def score_comparison(
         size = float(len(v))
         part.line("products per pair, additive", "2 d_k d_a + d_a", op("×", 2.0, d, size) + size)
         part.line("products per pair, dot", "d_k", op("×", 1.0, d))
-        part.given("steps one after another, additive in an RNN", '"one per word written"', n)
+        part.given("steps one after another, additive in an RNN", '"one per word"', n)
         part.given("steps one after another, self-attention", '"one product of matrices"', 1.0)
     with derivation.part("4 the context: a weighted sum in both") as part:
         for kind, w in weights.items():

@@ -20,7 +20,8 @@ def similarity(vectors: Mapping[str, Vector], pairs: Sequence[tuple[str, str]]) 
     for first, second in pairs:
         with derivation.part(f"{first} and {second}") as part:
             dot = part.line(f"{first} · {second}", "a·b", given[first] @ given[second])
-            a, b = (part.line(f"length of {w}", "‖a‖", op("norm", given[w])) for w in (first, second))
+            a = part.line(f"length of {first}", "‖a‖", op("norm", given[first]))
+            b = part.line(f"length of {second}", "‖b‖", op("norm", given[second]))
             part.line(f"cosine of {first}, {second}", "a·b / (‖a‖ ‖b‖)", dot / (a * b))
     return derivation
 

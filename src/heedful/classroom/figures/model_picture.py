@@ -126,7 +126,8 @@ def side_stages(layers: LayerStages) -> list[Stage]:
 
 ORDERS = {
     "rotary": "turning queries and keys", "alibi": "biases that grow with distance",
-    "buckets": "a bias for every distance", "disentangled": "scores of distances", "decay": "forgetting",
+    "buckets": "a bias for every distance", "disentangled": "scores of distances",
+    "relative": "scores of distances", "decay": "forgetting",
     "none": "nowhere",
 }  # fmt: skip
 

@@ -36,7 +36,7 @@ from heedful.nn.head import (
 )
 from heedful.nn.moe import MoE, SigmoidRouter
 from heedful.nn.norm import GroupRMSNorm, OffsetLayerNorm, OffsetRMSNorm, RMSNorm
-from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, SineTable, Sinusoidal
+from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, RoundedALiBi, SineTable, Sinusoidal
 from heedful.nn.recurrent import GRU, LSTM, RNN, Bidirectional, GatedUnit
 from heedful.nn.state_space.delta import GatedDeltaNet
 from heedful.nn.state_space.linear_attention import (
@@ -121,6 +121,23 @@ def norm_equations(part: Any) -> Equations:
     return [f"y = {gain}(x - mean(x)) / √(var(x) + ε)" + ("" if part.bias is None else " + β")]
 
 
+def sinusoid_equations(part: Any) -> Equations:
+    """Return the sines and cosines in the order in which a part lays them out, from its first position on."""
+    angle = f"{f'(t + {part.offset})' if part.offset else 't'} / {part.base:g}^{{2i/D}}"
+    if part.layout == "halves":
+        return [f"p_t = [sin({angle}) ; cos({angle})]"]
+    return [f"p_{{t,2i}} = sin({angle}), p_{{t,2i+1}} = cos({angle})"]
+
+
+def word_equations(part: Any) -> Equations:
+    """Return the logits of a head with its own scale, bias and soft limit, and their softmax."""
+    logits = f"{'' if part.scale == 1.0 else f'{part.scale:.3g} '}E x"
+    logits += "" if part.out.bias is None and part.shift is None else " + b"
+    if part.softcap is not None:
+        logits = f"{part.softcap:g} tanh(({logits}) / {part.softcap:g})"
+    return [f"p = softmax({logits})"]
+
+
 Row = tuple[type[nn.Module], str, Equations | Callable[[Any], Equations]]
 # The first that fits; a class stands before the class that it is made from.
 TABLE: tuple[Row, ...] = (
@@ -191,11 +208,12 @@ TABLE: tuple[Row, ...] = (
     (SoundEmbedding, "Embedding of sound",
      ["y_t = gelu(W_1 [m_{t-1} ; m_t ; m_{t+1}])", "x_t = gelu(W_2 [y_{2t-1} ; y_{2t} ; y_{2t+1}]) + p_t"]),
     (Embedding, "Embedding", embedding_equations),
-    (SineTable, "Sinusoidal positions", ["p_t = [sin(t / 10000^{2i/D}) ; cos(t / 10000^{2i/D})]"]),
-    (Sinusoidal, "Sinusoidal positions", lambda part: [
-        f"p_{{t,2i}} = sin(t / {part.base:g}^{{2i/D}}), p_{{t,2i+1}} = cos(t / {part.base:g}^{{2i/D}})"]),
-    (Learned, "Learned positions", ["p_t = P[t]"]),
+    (SineTable, "Sinusoidal positions", ["p_t = [sin(t / 10000^{2i/(D-2)}) ; cos(t / 10000^{2i/(D-2)})]"]),
+    (Sinusoidal, "Sinusoidal positions", sinusoid_equations),
+    (Learned, "Learned positions", lambda part: [
+        f"p_t = P[t + {part.offset}]" if part.offset else "p_t = P[t]"]),
     (Rotary, "Rotary positions", ["q_t → R_t q_t, k_s → R_s k_s"]),
+    (RoundedALiBi, "Linear biases", ["s_ij → s_ij + m_h j / √K"]),
     (ALiBi, "Linear biases", ["s_ij → s_ij - m_h (i - j)"]),
     (BucketBias, "Biases of distances", ["s_ij → s_ij + b_{j-i}"]),
     (Block, "Block", block_equations),
@@ -204,7 +222,7 @@ TABLE: tuple[Row, ...] = (
     (GroupRMSNorm, "RMSNorm of groups", ["y_g = γ_g x_g / √(mean(x_g²) + ε)"]),
     (nn.LayerNorm, "LayerNorm", norm_equations),
     (MLMHead, "Masked word head", ["p = softmax(E norm(act(W x)) + b)"]),
-    (LMHead, "Language model head", ["p = softmax(E x)"]),
+    (LMHead, "Language model head", word_equations),
     (ClassifyHead, "Classification head", ["p = softmax(W pool(x) + b)"]),
     (SentenceHead, "Classification head", ["p = softmax(W v / ‖v‖ + b), v = pool(x)"]),
     (NextHead, "Next sentence head", ["p = softmax(W pool(x) + b)"]),

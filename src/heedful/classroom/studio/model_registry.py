@@ -20,7 +20,7 @@ from heedful.word2vec import Word2Vec
 
 T = TypeVar("T")
 KEPT = 4  # models in memory
-VECTORS = (".vec", ".glove", ".txt", ".bin", ".safetensors")
+VECTORS = (".vec", ".glove", ".bin", ".bin.gz", ".safetensors")  # in a folder; a file may be a .txt as well
 
 
 class ModelNotFound(NotFound):
@@ -57,10 +57,10 @@ def entry_at(id: str, source: str, name: str, path: Path, run: str | None = None
 def vectors_in(path: Path) -> Path | None:
     """The file of word vectors that a path names: itself, or the only one in a folder without a config."""
     if path.is_file():
-        return path if path.suffix in VECTORS else None
+        return path if path.name.endswith((*VECTORS, ".txt")) else None
     if not path.is_dir() or (path / "config.json").is_file() or has_adapter(path):
         return None
-    files = [p for p in sorted(path.iterdir()) if p.suffix in (".vec", ".glove", ".bin", ".safetensors")]
+    files = [p for p in sorted(path.iterdir()) if p.name.endswith(VECTORS)]
     return files[0] if len(files) == 1 else None
 
 

@@ -21,15 +21,18 @@ from heedful.core.checks import check_integer
 from heedful.interp.inputs import Result, Side, attends_to_source, key_side, row_side
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.attention.attentive import Decoding
+from heedful.nn.attention.differential import DifferentialAttention
 from heedful.nn.attention.disentangled import DisentangledAttention, Distances, Neighbours
 from heedful.nn.attention.latent import LatentAttention
-from heedful.nn.attention.multi_head import Attention, CrossAttention
+from heedful.nn.attention.multi_head import Attention, BiasedAttention, CrossAttention
+from heedful.nn.attention.relative import RelativeAttention
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, Mask, Part
 from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, Sinusoidal, frequencies
 from heedful.nn.recurrent import Recurrence
 from heedful.nn.state_space.delta import GatedDeltaNet
 from heedful.nn.state_space.linear_attention import GatedConv, GatedLinearAttention, LinearAttention
+from heedful.nn.state_space.rwkv import TimeMix
 from heedful.nn.state_space.ssd import Mamba2
 from heedful.nn.state_space.ssm import S4, Mamba
 
@@ -43,7 +46,7 @@ MIXERS: tuple[tuple[str, tuple[type[Part], ...]], ...] = (
     ("gated linear attention", (GatedLinearAttention,)),
     ("linear attention", (LinearAttention,)),
     ("convolution", (GatedConv, Neighbours)),
-    ("attention", (Attention, LatentAttention, DisentangledAttention)),
+    ("attention", (Attention, LatentAttention, DisentangledAttention, DifferentialAttention)),
 )
 NOTES = {
     "recurrence": "order comes from its recurrence: each state is made from the one before",
@@ -51,7 +54,9 @@ NOTES = {
     "delta rule": "order comes from its memory: each token corrects what others wrote, and all fades",
     "decay": "order comes from forgetting: what was read before is multiplied by a forget gate at each token",
     "convolution": "order comes from its convolution: a layer sees {window} tokens in their order",
+    "fading": "order comes from fading: at every token, a fixed share of what was read before is lost",
     "none": "no order: the same words in any order are the same",
+    "relative": "the distance between query and key is scored: no vector is added to a token",
     "disentangled": "content and distance are scored apart: no vector is added to a token",
 }
 
@@ -159,10 +164,14 @@ def position_type(model: Model) -> str:
     parts = [part for _, part in parts_of(model)]
     if any(isinstance(p, DisentangledAttention) for p in parts):
         return "disentangled"
-    if any(
-        isinstance(p, LatentAttention) or (isinstance(p, Attention) and p.rotary is not None) for p in parts
-    ):
+    if any(isinstance(p, RelativeAttention) for p in parts):
+        return "relative"
+    if any(isinstance(p, BiasedAttention) and isinstance(p.position_bias, BucketBias) for p in parts):
+        return "buckets"
+    if any(isinstance(p, LatentAttention) or getattr(p, "rotary", None) is not None for p in parts):
         return "rotary"
+    if any(isinstance(p, TimeMix) for p in parts):
+        return "fading"
     mixed = {mixer_of(part) for part in parts}
     order = {
         "recurrence": "recurrence", "state space": "state space", "delta rule": "delta rule",
@@ -200,13 +209,26 @@ def state_note(model: Model) -> str:
 
 # The parts that tell a model where a token stands, as tables of numbers.
 
-FORMULAS = {
-    "sinusoidal": "p(t, 2i) = sin(t / base^(2i/D)), p(t, 2i+1) = cos(t / base^(2i/D))",
-    "learned": "p(t) = table[t]",
-    "rotary": "q_t → R_t q_t, k_s → R_s k_s; pair i turns by t · base^(−2i/K)",
-    "alibi": "b_h(i, j) = −m_h (i − j)",
-    "buckets": "b_h(i, j) = table[bucket(j − i), h]",
-}
+
+def position_formula(model: Model) -> str:
+    """Return the formula of `main_part` with its own layout, first position and size; "" if there is none."""
+    part = main_part(model)
+    start = getattr(part, "offset", 0)
+    at = f"t + {start}" if start else "t"
+    match part:
+        case Learned():
+            return f"p(t) = table[{at}]"
+        case Sinusoidal():
+            angle = f"{f'({at})' if start else at} / base^(2i/D)"
+            sine, cosine = ("i", "i + D/2") if part.layout == "halves" else ("2i", "2i+1")
+            return f"p(t, {sine}) = sin({angle}), p(t, {cosine}) = cos({angle})"
+        case Rotary():
+            return f"q_t → R_t q_t, k_s → R_s k_s; pair i turns by t · base^(−2i/{part.dim})"
+        case ALiBi():
+            return "b_h(i, j) = −m_h (i − j)"
+        case BucketBias():
+            return "b_h(i, j) = table[bucket(j − i), h]"
+    return ""
 
 
 def position_parts(model: Model) -> dict[str, nn.Module]:
@@ -304,5 +326,5 @@ def describe_positions(model: Model, length: int = 64) -> dict[str, Any]:
         "buckets": part.bucket(at[None, :] - at[:, None]).tolist() if isinstance(part, BucketBias) else None,
         "frequencies": None if rotary is None else rotary_frequencies(rotary, length).tolist(),
         "base": getattr(rotary or part, "base", None), "note": order_note(model) or rotary_note(model),
-        "formula": FORMULAS.get(kind, ""),
+        "formula": position_formula(model),
     }  # fmt: skip

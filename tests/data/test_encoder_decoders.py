@@ -14,7 +14,7 @@ from heedful.data import IGNORE
 from heedful.data.batch import Row, collate
 from heedful.data.examples import corruption as corrupt
 from heedful.data.examples.masking import decoder_row
-from heedful.data.examples.translation import PairRows
+from heedful.data.examples.translation import pair_batches
 from heedful.data.token_cache import ragged_array
 from heedful.data.tokenization import Template
 from tests.data.toy import Letters, Words, restore_spans
@@ -201,14 +201,14 @@ def test_a_batch_of_pairs_is_what_its_rows_are_one_by_one(before: tuple[int, ...
         ragged_array([rng.integers(6, 9, rng.integers(1, 12)) for _ in range(40)]) for _ in range(2)
     )
     around, beyond, start, kept = Template((1, 2), (3,)), Template(before, (3, 4)), 7, np.arange(5, 40)
-    pairs = PairRows(sources, targets, kept, around, beyond, length, start, pad=0)
+    make_batch = pair_batches(sources, targets, kept, around, beyond, length, start, pad=0)
 
     def row(i: int) -> Row:
         ids, answer = sources[i][: length - around.single_count], targets[i][: length - beyond.single_count]
         return {"tokens": around.wrap(ids), **decoder_row(beyond.wrap(answer), start), "row": i}
 
     for rows in (np.arange(35), np.array([3]), np.array([30, 2, 2, 17])):
-        got, wanted = pairs.batch(rows, rows), collate([row(int(kept[i])) for i in rows], pad=0)
+        got, wanted = make_batch(rows, rows), collate([row(int(kept[i])) for i in rows], pad=0)
         for name in ("tokens", "labels", "valid", "target", "target_valid"):
             a, b = getattr(got, name), getattr(wanted, name)
             assert (a is None) == (b is None)

@@ -11,9 +11,9 @@ import torch
 
 import heedful
 from heedful.core.errors import InputError
-from heedful.data.input_files import UnusableRow, read_input_file
+from heedful.data.input_files import read_input_file
 from heedful.tasks.evaluate import default_task
-from heedful.tasks.examples import infer_file_task
+from heedful.tasks.examples import UnusableRow, infer_file_task
 from heedful.tasks.finetune import finetune
 from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.tasks.pipelines.text_generation import read_messages

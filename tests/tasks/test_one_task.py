@@ -16,7 +16,6 @@ from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.examples.classification import text_batches
 from heedful.data.input_files import read_input_file
-from heedful.models.base import Model
 from heedful.tasks.examples import TEXT, Examples, Role
 from heedful.tasks.generation import ScoredByPerplexity
 from heedful.tasks.metrics.scores import correlation_scores
@@ -127,10 +126,8 @@ class TextRating(TrainableTask):
         return map_inputs(inputs, rate, batch_size)
 
     @classmethod
-    def attach_head(
-        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
-    ) -> tuple[Model, str]:
-        return super().attach_head(model, train, seed, ("rating",))
+    def head_labels(cls, train: Examples) -> tuple[str, ...]:
+        return ("rating",)
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         counts = np.array([float(row[-1]) for row in examples.items], np.float32)

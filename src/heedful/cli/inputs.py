@@ -58,8 +58,8 @@ class TableColumns:
 
     def read(self, path: Path) -> list[tuple[int, Input]]:
         """Return the texts of a table, each with its line."""
-        from heedful.data.input_files import cell_text, parse_rows, read_input_file
-        from heedful.tasks.examples import INPUT_ROLES, infer_input_columns
+        from heedful.data.input_files import read_input_file
+        from heedful.tasks.examples import RANKED_TEXTS, infer_input_columns, input_roles, parse_table
         from heedful.tasks.pipelines.text_generation import TextGeneration
         from heedful.tasks.task import TrainableTask
         from heedful.tasks.task_specification import TaskSpecification
@@ -74,13 +74,12 @@ class TableColumns:
         learnt = None if self.model is None else TaskSpecification.of_folder(of_run(self.model))
         if learnt is not None and learnt.command != self.command:
             learnt = None
-        columns = infer_input_columns(source, self.command, INPUT_ROLES[self.command], flags, learnt)
+        roles = RANKED_TEXTS if self.command == "rerank" else input_roles(self.command)
+        columns = infer_input_columns(source, self.command, roles, flags, learnt)
         print_above(f"{path}: {', '.join(f'{role} = {name!r}' for role, name in columns.items())}")
-        cells = lambda row: {role: cell_text(row.get(name)) for role, name in columns.items()}
         # the text that an instruction is about is part of its prompt
         parse = (TextGeneration if "input" in columns else TrainableTask).parse_cells
-        located = ((row.where, cells(row)) for row in source.rows)
-        rows = parse_rows(path, located, parse, "name another column")
+        rows = parse_table(source, columns, parse)
         for note in rows.notes:
             print_above(f"note: {note}")
         lines = [int(where.rpartition(" ")[2]) for where in rows.locations]

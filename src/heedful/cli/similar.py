@@ -153,7 +153,7 @@ def read_search_rows(
     """Return the text, the id and the other columns of every row of a table, or of every line of a text."""
     from heedful.data.input_files import cell_text, read_input_file
     from heedful.data.readers import column_hint
-    from heedful.tasks.examples import INPUT_ROLES, infer_columns
+    from heedful.tasks.examples import infer_columns, input_roles
 
     numbered = column is not None and column.isdigit()
     source = read_input_file(str(path), header=not numbered, kinds=("table", "text"))
@@ -165,7 +165,7 @@ def read_search_rows(
     if id_column is not None and id_column not in source.all_columns:
         hint = column_hint(id_column, source.all_columns)
         raise InputError(f"{path} has no column {id_column!r} for --id", hint=hint)
-    text = infer_columns(source, "similar", INPUT_ROLES["similar"], {"--text": column})["text"]
+    text = infer_columns(source, "similar", input_roles("similar"), {"--text": column})["text"]
     rows = []
     for row in source.rows:
         others = {name: value for name, value in row.values.items() if name not in (text, id_column)}

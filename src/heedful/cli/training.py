@@ -28,7 +28,7 @@ from heedful.train.recipes.recipes import setting_options
 
 if TYPE_CHECKING:
     from heedful.train.recipes.recipes import ResolvedSettings, Setting
-    from heedful.train.recipes.train import TrainResult
+    from heedful.train.recipes.train import TrainingResult
 
 
 # Each setting with an `Option` has a flag and a variable: --lr and HEED_LR change train.lr.
@@ -171,7 +171,7 @@ def print_rehearsal(figures: dict[str, Any], json: bool) -> None:
     print_pairs("what", "value", rows)
 
 
-def print_result(settings: ResolvedSettings, result: TrainResult, json: bool) -> None:
+def print_result(settings: ResolvedSettings, result: TrainingResult, json: bool) -> None:
     """Print the summary of a run, and the checkpoint's path as the last line."""
     if json:
         return as_json({

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from heedful.core.checks import check_integer
 from heedful.core.errors import InputError, nearest
 from heedful.core.padding import round_up
-from heedful.data.batch import Row
-from heedful.data.batches import Batches, BucketedOrder, CollatedRows, ShuffledOrder
+from heedful.data.batch import Batch, Row, collate
+from heedful.data.batches import Batches, BucketedOrder, Indices, ShuffledOrder
 from heedful.data.readers import Unit
 from heedful.data.tokenization import TokenizerProtocol, pad_id
 
@@ -120,8 +120,12 @@ class BatchOptions:
         pad = pad_id(tokenizer)
         if labels:
             settings["labels"] = list(labels)
-        rows = CollatedRows(order.count, make, pad)
-        return Batches(rows, order, data, self.settings(kind, **settings), labels, notes, pad)
+
+        def make_batch(rows: Indices, epochs: Indices) -> Batch:
+            pairs = zip(rows.tolist(), epochs.tolist(), strict=True)
+            return collate([make(row, epoch) for row, epoch in pairs], pad)
+
+        return Batches(make_batch, order, data, self.settings(kind, **settings), labels, notes, pad)
 
 
 def takes_options(keywords: Any, **defaults: Any) -> Callable[[Builder], Builder]:

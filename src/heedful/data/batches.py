@@ -17,23 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.core.errors import InputError
-from heedful.data.batch import Batch, Row, as_batch, collate
+from heedful.data.batch import Batch, as_batch
 
 Indices = NDArray[np.int64]
 BLUR = 0.1  # by how much of its length a row may be sorted wrongly
 
 
-class RowSource(Protocol):
-    """The rows of a data set: how many there are, and batches of them."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, rows: Indices, epochs: Indices) -> Batch:
-        """Return the batch of these rows; what is drawn at random follows from the row and its epoch."""
+# Rows and the epoch of each → their batch; what is drawn at random follows from the row and its epoch.
+MakeBatch = Callable[[Indices, Indices], Batch]
 
 
 class Order(Protocol):
     """An order says which rows stand in which batch."""
+
+    count: int  # of rows in an epoch
 
     def __len__(self) -> int:
         """The number of steps in an epoch."""
@@ -159,29 +156,13 @@ def cut_by_tokens(lengths: NDArray[Any], size: int, tokens: int) -> Indices:
 
 
 @dataclass(frozen=True)
-class CollatedRows:
-    """Rows made one by one: make(row, epoch) is a row before padding."""
-
-    count: int
-    make: Callable[[int, int], Row]
-    pad: int
-
-    def __len__(self) -> int:
-        return self.count
-
-    def batch(self, rows: Indices, epochs: Indices) -> Batch:
-        pairs = zip(rows.tolist(), epochs.tolist(), strict=True)
-        return collate([self.make(row, epoch) for row, epoch in pairs], self.pad)
-
-
-@dataclass(frozen=True)
 class Batches:
     """batches[step] for every step ≥ 0, without end; `once()` for one pass in order.
 
     `labels` names the classes of a task, `notes` says what was cut or left out while reading.
     """
 
-    source: RowSource
+    make_batch: MakeBatch
     order: Order
     data: str  # fingerprint of what was read
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -198,7 +179,7 @@ class Batches:
     @property
     def row_count(self) -> int:
         """The number of rows of an epoch."""
-        return len(self.source)
+        return self.order.count
 
     @property
     def fingerprint(self) -> str:
@@ -226,8 +207,8 @@ class Batches:
 
     def _make(self, rows: Indices, epochs: Indices) -> Batch:
         if len(rows):
-            return self.source.batch(rows, epochs)
-        return self.source.batch(np.zeros(1, np.int64), np.zeros(1, np.int64)).rows(slice(0, 0))
+            return self.make_batch(rows, epochs)
+        return self.make_batch(np.zeros(1, np.int64), np.zeros(1, np.int64)).rows(slice(0, 0))
 
     def __getitem__(self, step: int) -> Batch:
         if step < 0:

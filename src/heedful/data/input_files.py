@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -39,7 +39,6 @@ OTHER_TABLES = (".xls", ".ods", ".feather", ".arrow", ".numbers")
 OTHER_TEXTS = (".docx", ".doc", ".odt", ".rtf", ".pdf", ".epub", ".pptx", ".html", ".htm")
 SLIP = 0.7  # how alike an ending and a known one are, at least, if it was mistyped
 DELIMITERS = (";", "\t", "|", ",")  # what spreadsheets write, whatever the file is called
-MAX_NAMED_ROWS = 3  # rows that a note names
 
 
 @dataclass(frozen=True)
@@ -94,12 +93,10 @@ def read_input_file(
     kind = file_kind(file, encoding, kinds)
     if kind != "table":
         return InputFile(file, kind, encoding)
-    names, stream = table_rows(file, encoding, header)
+    source, stream = stream_table(path, encoding=encoding, header=header)
     rows = list(stream)
-    if not rows:
-        raise InputError(f"{file} has no rows")
-    repeated = frozenset(name for name, count in Counter(names).items() if count > 1)
-    return InputFile(file, "table", encoding, *column_names(rows), rows, repeated)
+    columns, nested = column_names(rows)
+    return replace(source, columns=columns, nested=nested, rows=rows)
 
 
 def stream_table(
@@ -276,40 +273,3 @@ def has_tagged_words(path: Path, encoding: str) -> bool:
 def cell_text(value: Any) -> str:
     """Return a cell as text; "" for a missing one."""
     return "" if value is None else json_text(value)
-
-
-class UnusableRow(Exception):
-    """A row that cannot be used; the message is the reason: "without a label"."""
-
-
-@dataclass(frozen=True)
-class UsableRows:
-    """The rows that can be used, where they stand, and notes on those that were left out."""
-
-    items: list[Any]
-    locations: list[str]
-    notes: tuple[str, ...]
-
-
-def parse_rows(
-    path: Path, rows: Iterable[tuple[str, Any]], parse: Callable[[Any], Any], hint: str, unit: str = "rows"
-) -> UsableRows:
-    """Parse every row, given with its line; those for which `parse` raises UnusableRow are left out."""
-    items, locations = [], []
-    left_out: dict[str, list[str]] = {}
-    for where, row in rows:
-        try:
-            items.append(parse(row))
-            locations.append(where)
-        except UnusableRow as error:
-            left_out.setdefault(str(error), []).append(where)
-    if not items:
-        reason, lines = max(left_out.items(), key=lambda item: len(item[1]))
-        none = f"{path}: none of its {sum(map(len, left_out.values())):,} {unit} can be used"
-        raise InputError(f"{none}: {len(lines):,} are {reason}", hint=hint)
-    notes = []
-    for reason, lines in left_out.items():  # 2 rows without a label are left out: line 7, line 19
-        subject, verb = ("1 row", "is") if len(lines) == 1 else (f"{len(lines):,} rows", "are")
-        more = f" and {len(lines) - MAX_NAMED_ROWS:,} more" if len(lines) > MAX_NAMED_ROWS else ""
-        notes.append(f"{subject} {reason} {verb} left out: {', '.join(lines[:MAX_NAMED_ROWS])}{more}")
-    return UsableRows(items, locations, tuple(notes))

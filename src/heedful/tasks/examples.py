@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heedful.core.errors import ConfigError, InputError, nearest
 from heedful.core.files import stem_path
 from heedful.data.batches import seeded_generator
-from heedful.data.examples.classification import LabelNames
+from heedful.data.examples.classification import LabelNames, is_numeric
 from heedful.data.input_files import InputFile, cell_text
 from heedful.data.readers import column_hint
 from heedful.data.token_cache import RaggedArray, encode_texts
@@ -32,6 +32,7 @@ MIN_VALIDATION_ROWS = 100  # of a small file a fifth, up to so many: fewer would
 MAX_VALIDATION_ROWS = 2000  # more would only take time
 EMPTY_LABELS = frozenset({"", "n/a", "#n/a", "na", "nan", "null", "-", "--", "?"})  # folded; they look empty
 SPLIT_SEED = 0x5EED  # tells the draw of held-out examples from that of batches
+MAX_NAMED_ROWS = 3  # rows that a note names
 MAX_CHARACTERS_PER_TOKEN = 64  # no text needs more characters than that for each token that is read
 
 
@@ -66,6 +67,44 @@ class Examples:
         return encode_texts(cells, tokenizer, "the file")
 
 
+class UnusableRow(Exception):
+    """A row that cannot be used; the message is the reason: "without a label"."""
+
+
+def parse_rows(
+    path: Path, rows: Iterable[tuple[str, Any]], parse: Callable[[Any], Any], hint: str, unit: str = "rows"
+) -> Examples:
+    """Parse every row, given with its line; those for which `parse` raises UnusableRow are left out."""
+    items, locations = [], []
+    left_out: dict[str, list[str]] = {}
+    for where, row in rows:
+        try:
+            items.append(parse(row))
+            locations.append(where)
+        except UnusableRow as error:
+            left_out.setdefault(str(error), []).append(where)
+    if not items:
+        reason, lines = max(left_out.items(), key=lambda item: len(item[1]))
+        none = f"{path}: none of its {sum(map(len, left_out.values())):,} {unit} can be used"
+        raise InputError(f"{none}: {len(lines):,} are {reason}", hint=hint)
+    notes = []
+    for reason, lines in left_out.items():  # 2 rows without a label are left out: line 7, line 19
+        subject, verb = ("1 row", "is") if len(lines) == 1 else (f"{len(lines):,} rows", "are")
+        more = f" and {len(lines) - MAX_NAMED_ROWS:,} more" if len(lines) > MAX_NAMED_ROWS else ""
+        notes.append(f"{subject} {reason} {verb} left out: {', '.join(lines[:MAX_NAMED_ROWS])}{more}")
+    return Examples(items, locations, notes=tuple(notes))
+
+
+def parse_table(
+    source: InputFile, columns: dict[str, str], parse: Callable[[Mapping[str, str]], tuple[Any, ...]]
+) -> Examples:
+    """Return the rows of a table as examples: `parse` gets the cells of a row by their roles."""
+    cells = lambda row: {role: cell_text(row.get(name)) for role, name in columns.items()}
+    hint = "read as " + ", ".join(f"{role} = {name!r}" for role, name in columns.items())
+    parsed = parse_rows(source.path, ((row.where, cells(row)) for row in source.rows), parse, hint)
+    return replace(parsed, columns=columns, path=str(source.path))
+
+
 def limit_characters(texts: Sequence[str], length: int) -> list[str]:
     """Return texts without what lies far beyond the tokens that are read: a row may hold megabytes."""
     limit = MAX_CHARACTERS_PER_TOKEN * length
@@ -80,14 +119,6 @@ def count_values(values: Sequence[Hashable]) -> dict[str, int]:
 def fold_label(label: str) -> str:
     """Return a label without what people vary by mistake: case, and how much white space there is."""
     return " ".join(label.split()).casefold()
-
-
-def is_numeric(text: str) -> bool:
-    """Return whether a cell is a finite number."""
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def check_known(noun: str, values: Iterable[tuple[str, str]], names: Collection[str]) -> None:
@@ -145,18 +176,18 @@ def split_randomly(examples: Examples, seed: int) -> tuple[Examples, Examples]:
 
 
 def split_learnable(
-    examples: Examples, labels: Callable[[Any], Iterable[str]], seed: int, few: str
+    examples: Examples, labels: Callable[[Any], Iterable[str]], seed: int, scarce: str
 ) -> tuple[Examples, Examples]:
     """Return training and validation examples, drawn at random; `labels` are the several of an example.
 
-    Examples with a label that only they have train, or it could not be learnt. `few` says of an error what
+    Examples with a label that only they have train, or it could not be learnt. `scarce` says of an error what
     there is too little of.
     """
     train, valid = split_randomly(examples, seed)
     learnt = {label for one in train.items for label in labels(one)}
     rare = {i for i, one in enumerate(valid.items) if not set(labels(one)) <= learnt}
     if len(rare) == len(valid):
-        raise InputError(f"the {few} differ too much", hint="give valid=FILE")
+        raise InputError(f"the {scarce} differ too much", hint="give valid=FILE")
     return move_to_training(train, valid, rare)
 
 
@@ -165,13 +196,13 @@ def split_by_label(examples: Examples, labels: Sequence[Hashable], seed: int) ->
     count = validation_count(len(labels))
     order = seeded_generator(seed, SPLIT_SEED).permutation(len(labels)).tolist()
     total = Counter(labels)
-    room = {label: min(int(count * n / len(labels) + 0.5), n - 1) for label, n in total.items()}
-    if not any(room.values()):  # many rare labels: one each of the most frequent
-        room |= {label: 1 for label, n in total.most_common(count) if n > 1}
+    quota = {label: min(int(count * n / len(labels) + 0.5), n - 1) for label, n in total.items()}
+    if not any(quota.values()):  # many rare labels: one each of the most frequent
+        quota |= {label: 1 for label, n in total.most_common(count) if n > 1}
     valid_rows = set()
     for i in order:
-        if room[labels[i]] > 0:
-            room[labels[i]] -= 1
+        if quota[labels[i]] > 0:
+            quota[labels[i]] -= 1
             valid_rows.add(i)
     if not valid_rows:
         raise InputError(
@@ -202,8 +233,8 @@ def split_by_group(examples: Examples, groups: Sequence[str], seed: int) -> tupl
 
 # Which task a file is for, and which of its columns plays which role; where unclear, an error asks.
 #
-# Each task names its `roles`. The usual names of columns are here because several tasks share them. So is the
-# table of columns that together tell the task, because its order says which task is preferred.
+# The usual names of columns are here because several tasks share them. So is the table of columns that
+# together tell the task, because its order says which task is preferred.
 
 
 # What columns are usually called, by the role they play.
@@ -270,28 +301,56 @@ class Role:
     optional: bool = False
     beside: tuple[str, ...] = ()  # found by its name only where the first role's column is one of these
     may_be_empty: bool = False  # in some rows
+    input_names: tuple[str, ...] = ()  # what it is called where nothing is learnt, if not that
 
 
-# What the command of a task reads from a table, where nothing is learnt and there are no answers.
-INPUT_ROLES: dict[str, dict[str, Role]] = {
+# The columns of a table by the command of a task; those of --label have the answers.
+ROLES: dict[str, dict[str, Role]] = {
     "classify": {
         "text": Role("--text", (*TEXT, *FIRST)),
-        "pair": Role("--pair", SECOND, optional=True, beside=FIRST),
+        "pair": Role("--pair", SECOND, optional=True, beside=FIRST), "label": Role("--label", LABEL),
     },
-    "tag": {"words": Role("--text", (*TEXT, *WORDS))},
-    "translate": {"text": Role("--text", (*SOURCE, *TEXT))},
-    "summarize": {"text": Role("--text", (*LONG, *TEXT))},
+    "regress": {
+        "text": Role("--text", (*TEXT, *FIRST)),
+        "pair": Role("--pair", SECOND, optional=True, beside=FIRST), "number": Role("--label", NUMBER),
+    },
+    "similarity": {
+        "text": Role("--text", FIRST), "pair": Role("--pair", SECOND), "score": Role("--label", SCORE),
+    },
+    "rerank": {
+        "query": Role("--text", QUERY), "document": Role("--pair", DOCUMENT),
+        "relevance": Role("--label", RELEVANCE),
+    },
+    "tag": {"words": Role("--text", WORDS, input_names=(*TEXT, *WORDS)), "tags": Role("--label", TAGS)},
+    "answer": {
+        "context": Role("--text", CONTEXT), "question": Role("--pair", QUESTION),
+        "answer": Role("--label", ANSWER),
+    },
+    "translate": {
+        "text": Role("--text", SOURCE, input_names=(*SOURCE, *TEXT)), "translation": Role("--label", TARGET),
+    },
+    "summarize": {
+        "text": Role("--text", LONG, input_names=(*LONG, *TEXT)), "summary": Role("--label", SUMMARY),
+    },
     "complete": {
-        "prompt": Role("--text", (*PROMPT, *TEXT)),
+        "prompt": Role("--text", PROMPT, input_names=(*PROMPT, *TEXT)),
         # Alpaca's and Dolly's names for the text that an instruction is about
         "input": Role(
             "--pair", ("input", "context"), optional=True, beside=("instruction",), may_be_empty=True
         ),
+        "completion": Role("--label", COMPLETION, optional=True),
     },
-    "rerank": {"document": Role("--text", (*DOCUMENT, *TEXT))},
-    **{name: {"text": Role("--text", (*TEXT, *DOCUMENT, *FIRST))} for name in ("embed", "similar", "fill")},
-}
-INPUT_ROLES["regress"] = INPUT_ROLES["classify"]
+    "chat": {"messages": Role("--text", MESSAGES)},
+    "read": {"image": Role("--text", IMAGE), "text": Role("--label", CAPTION)},
+}  # fmt: skip
+RANKED_TEXTS = {"document": Role("--text", (*DOCUMENT, *TEXT))}  # of `heed rerank`: it is given the query
+
+
+def input_roles(command: str) -> dict[str, Role]:
+    """Return the roles of columns where nothing is learnt and there are no answers, as in `heed predict`."""
+    roles = ROLES.get(command, {"text": Role("--text", (*TEXT, *DOCUMENT, *FIRST))})
+    inputs = {name: role for name, role in roles.items() if role.flag != "--label"}
+    return {name: replace(role, names=role.input_names or role.names) for name, role in inputs.items()}
 
 
 def infer_file_task(

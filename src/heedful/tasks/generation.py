@@ -329,9 +329,7 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
         return [row[0] for row in examples.items]
 
     @classmethod
-    def attach_head(
-        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
-    ) -> tuple[Model, str]:
+    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
         return model, "its own head"
 
     @property

@@ -22,10 +22,17 @@ import torch.nn.functional as F
 
 from heedful.core.errors import ConfigError, InputError
 from heedful.data.batch import Batch
-from heedful.data.input_files import InputFile, UnusableRow, cell_text
+from heedful.data.examples.classification import is_numeric
+from heedful.data.input_files import InputFile, cell_text
 from heedful.data.readers import column_hint
 from heedful.models.base import Model
-from heedful.tasks.examples import EMPTY_LABELS, Examples, count_values, fold_label, is_numeric
+from heedful.tasks.examples import (
+    EMPTY_LABELS,
+    Examples,
+    UnusableRow,
+    count_values,
+    fold_label,
+)
 from heedful.tasks.metrics.scores import balanced_scores, class_scores, multi_label_scores, ordinal_scores
 from heedful.train.objectives import Objective, Term, extra_of, logits_of
 
@@ -206,7 +213,7 @@ def with_label_lists(
     With a `separator` its own are texts: "spam|urgent".
     """
 
-    def holds(where: str, name: str, value: Any) -> bool:
+    def has_label(where: str, name: str, value: Any) -> bool:
         text = cell_text(value).strip().lower()
         if text not in (*YES, *NO):
             what = f"{source.path}, {where}: {name!r} is {text[:60]!r}, neither 1 nor 0"
@@ -216,7 +223,7 @@ def with_label_lists(
     rows = []
     for row in source.rows:
         if columns:
-            labels: Any = [name for name in columns if holds(row.where, name, row.get(name))]
+            labels: Any = [name for name in columns if has_label(row.where, name, row.get(name))]
         else:
             labels = row.get(column)
             if separator and not isinstance(labels, list):

@@ -10,6 +10,7 @@ import itertools
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +34,14 @@ OPTION_ALIASES = {"topk": "top_k", "multi_class": "multi_label", "X": "data"}
 
 class Truncated(UserWarning):
     """The warning that a text was longer than its model reads, and that its end was cut off."""
+
+
+@contextmanager
+def ignore_truncated() -> Iterator[None]:
+    """Give no warning about texts that are cut, where their number was reported before."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Truncated)
+        yield
 
 
 def rename_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,14 +44,14 @@ from heedful.data.input_files import (
     table_in_memory,
 )
 from heedful.models.base import evaluation_mode
-from heedful.tasks.examples import INPUT_ROLES, ColumnFlags, infer_input_columns
+from heedful.tasks.examples import ColumnFlags, infer_input_columns, input_roles
 from heedful.tasks.finetune.request import PredictionRequest, check_options
 from heedful.tasks.model_inputs import Truncated
 from heedful.tasks.pipelines.feature_extraction import FeatureExtraction, sentence_vectors
 from heedful.tasks.pipelines.number_tasks import SentenceSimilarity
 from heedful.tasks.registry import TASKS, pipeline, trainable_tasks
 from heedful.tasks.task import Task, TrainableTask, file_stamp
-from heedful.tasks.task_specification import TARGET_FLAG, TaskSpecification
+from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.checkpoint import of_run
 from heedful.weights.hub import resolve
 
@@ -108,11 +108,7 @@ class RowPredictor:
 
     def choose_columns(self, source: InputFile, flags: ColumnFlags) -> dict[str, str]:
         """Return which columns are read, by their roles."""
-        roles = INPUT_ROLES.get(self.command, {})
-        if not roles or self.command == "rerank":  # of `heed rerank` the query is not a column
-            of_training = trainable_tasks()[self.command].roles
-            roles = {name: role for name, role in of_training.items() if role.flag != TARGET_FLAG}
-        return infer_input_columns(source, self.command, roles, flags, self.learnt)
+        return infer_input_columns(source, self.command, input_roles(self.command), flags, self.learnt)
 
     def predict(self, rows: Sequence[tuple[str, ...]]) -> list[dict[str, Any] | None]:
         """Return the new cells of rows, given by the texts that are read; None for a row without a text."""
@@ -121,18 +117,16 @@ class RowPredictor:
         answers: list[dict[str, Any] | None] = [None] * len(rows)
         if order:
             with evaluation_mode(self.task.model):
-                results = self._answer([rows[i] for i in order])
-            for i, answer in zip(order, results, strict=True):
-                answers[i] = round_numbers(answer)
+                if self.command == "embed":
+                    vectors = sentence_vectors(self.task, [rows[i][0] for i in order], **self.options)
+                    cells: list[dict[str, Any]] = [{"vector": vector} for vector in vectors.tolist()]
+                else:
+                    assert isinstance(self.task, TrainableTask)
+                    found = self.task(*self.task.call_inputs([rows[i] for i in order]), **self.options)
+                    cells = [self.task.answer_cells(answer) for answer in found]
+            for i, row in zip(order, cells, strict=True):
+                answers[i] = round_numbers(row)
         return answers
-
-    def _answer(self, rows: Sequence[tuple[str, ...]]) -> Sequence[dict[str, Any]]:
-        if self.command == "embed":
-            vectors = sentence_vectors(self.task, [row[0] for row in rows], **self.options)
-            return [{"vector": vector} for vector in vectors.tolist()]
-        assert isinstance(self.task, TrainableTask)
-        answers = self.task(*self.task.call_inputs(rows), **self.options)
-        return [self.task.answer_cells(answer) for answer in answers]
 
 
 def round_numbers(value: Any) -> Any:
@@ -383,11 +377,6 @@ class BatchPredictor:
         return {name: [row.get(name) for row in rows] for name in rows[0]}
 
 
-def read_rows(source: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one file, in the worker that was given its path."""
-    yield from (row.values for row in stream_table(source["path"])[1])
-
-
 def predict_on_ray(
     model: str | Path, files: Paths, out: str | Path, *, workers: int = 2, **options: Any
 ) -> Path:
@@ -407,8 +396,9 @@ def predict_on_ray(
         raise InputError(f"out={out} already exists", hint="choose another name, or delete it")
     paths = [{"path": str(path.absolute())} for path in expand_paths(files)]
     ray.data.DataContext.get_current().execution_options.preserve_order = True
+    read = lambda item: (row.values for row in stream_table(item["path"])[1])  # in a worker
     # A model takes a core. Reading and writing take none, or with as many workers as cores they would wait.
-    rows = ray.data.from_items(paths, override_num_blocks=len(paths)).flat_map(read_rows, num_cpus=0)
+    rows = ray.data.from_items(paths, override_num_blocks=len(paths)).flat_map(read, num_cpus=0)
     predicted = rows.map_batches(
         BatchPredictor, fn_constructor_kwargs={"model": str(model), **options}, batch_size=BATCH_ROWS,
         concurrency=workers,

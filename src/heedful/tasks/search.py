@@ -211,12 +211,9 @@ class Search:
             pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
             place = lambda i: i if indices is None else indices[i]
             nearest_rows = [[(place(i), s) for i, s in zip(*pair, strict=True)] for pair in pairs]
-        results = [[self._result(i, score) for i, score in pairs] for pairs in nearest_rows]
+        row = lambda i, score: {"text": self.rows[i].text, "score": score, "index": i, "id": self.rows[i].id}
+        results = [[row(i, s) | self.rows[i].columns for i, s in pairs] for pairs in nearest_rows]
         return results[0] if isinstance(query, str) else results
-
-    def _result(self, index: int, score: float) -> dict[str, Any]:
-        row = self.rows[index]
-        return {"text": row.text, "score": score, "index": index, "id": row.id} | row.columns
 
     def matching(self, where: Mapping[str, Any]) -> list[int]:
         """Return the indices of the sentences whose columns have these values."""

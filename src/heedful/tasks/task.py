@@ -12,7 +12,7 @@ import math
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,10 +26,18 @@ from heedful.core.padding import pad_rows, valid_mask
 from heedful.core.progress import report_progress
 from heedful.data.batch_options import BatchOptions, TaskKeywords
 from heedful.data.batches import Batches
-from heedful.data.input_files import InputFile, UnusableRow, cell_text, parse_rows
+from heedful.data.input_files import InputFile
 from heedful.data.tokenization import pad_id
 from heedful.models.base import LM, MediaLM, Model, Seq2Seq, evaluation_mode
-from heedful.tasks.examples import ColumnFlags, Examples, Role, infer_columns, split_randomly
+from heedful.tasks.examples import (
+    ColumnFlags,
+    Examples,
+    Role,
+    UnusableRow,
+    infer_columns,
+    parse_table,
+    split_randomly,
+)
 from heedful.tasks.model_inputs import (
     BATCH_SIZE,
     IGNORED_OPTIONS,
@@ -193,7 +201,6 @@ class Task:
 Pipeline = Task  # the name that transformers' users know
 
 
-MANY_LABELS = 10  # from which on learning is faster and longer
 PredictionCall = tuple[tuple[Any, ...], dict[str, Any]]  # arguments and options of a call of a task
 
 
@@ -209,12 +216,6 @@ class TrainingDefaults:
     steps: int = 200  # at least so many, so that a small file is read often enough
     max_epochs: int = 20
     many_labels_lr: float | None = None  # of a new head of many labels, which is far from settled
-
-    def for_labels(self, count: int) -> TrainingDefaults:
-        """Return the settings for a head of `count` labels: many learn faster and longer."""
-        if self.many_labels_lr is None or count < MANY_LABELS:
-            return self
-        return replace(self, lr=self.many_labels_lr, steps=max(self.steps, 3 * count))
 
 
 class TrainableTask(Task):
@@ -285,13 +286,17 @@ class TrainableTask(Task):
             )
 
     @classmethod
-    def attach_head(
-        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
-    ) -> tuple[Model, str]:
+    def head_labels(cls, train: Examples) -> tuple[str, ...] | None:
+        """Return the labels of a new head in order; None: it has none."""
+        return None
+
+    @classmethod
+    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
         """Return the model with the head that the task needs, and a description of that head.
 
-        A new head takes the place of sentence vectors. `labels` are those of the head in order, if any.
+        A new head takes the place of sentence vectors.
         """
+        labels = cls.head_labels(train)
         made = with_head(model, cls.head, labels, seed=seed).to(model.device)
         made.pooling = None
         made.hf_config |= cls.head_settings
@@ -368,16 +373,6 @@ class TrainableTask(Task):
             loss = float(mean_losses(module, batches, self.model.device)["loss"])
         perplexity = {"perplexity": math.exp(min(loss, 700.0))} if self.metric == "perplexity" else {}
         return perplexity | {"loss": loss}
-
-
-def parse_table(
-    source: InputFile, columns: dict[str, str], parse: Callable[[Mapping[str, str]], tuple[Any, ...]]
-) -> Examples:
-    """Return the rows of a table as examples: `parse` gets the cells of a row by their roles."""
-    cells = lambda row: {role: cell_text(row.get(name)) for role, name in columns.items()}
-    hint = "read as " + ", ".join(f"{role} = {name!r}" for role, name in columns.items())
-    parsed = parse_rows(source.path, ((row.where, cells(row)) for row in source.rows), parse, hint)
-    return Examples(parsed.items, parsed.locations, columns, parsed.notes, str(source.path))
 
 
 def row_keywords(options: BatchOptions) -> TaskKeywords:

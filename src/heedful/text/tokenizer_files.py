@@ -23,6 +23,7 @@ import tokenizers
 from heedful.core.errors import CorruptFile
 from heedful.core.files import read_json, write_text
 from heedful.text import sentencepiece, vocabularies
+from heedful.text.sentencepiece import read_sentencepiece
 from heedful.text.tokenizer import ROLES, Tokenizer, typed_failure
 from heedful.text.vocabularies import find_word_split
 
@@ -59,20 +60,18 @@ def load_tokenizer(folder: Path, hf_config: Table | None = None) -> Tokenizer | 
 def _read_tokenizer(folder: Path, hf_config: Table) -> Tokenizer | None:
     settings = _json(folder / "tokenizer_config.json")
     _check_settings(folder / "tokenizer_config.json", settings)
-    for reader in (_from_json, _from_lines, _from_merges, _from_two_languages, _from_shifted, _from_pieces):
-        backend = reader(folder, settings, hf_config)
-        if backend is not None:
-            named = settings | _json(folder / "special_tokens_map.json")
-            try:
-                added = named_tokens(backend, named, _json(folder / "added_tokens.json"))
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
-                raise CorruptFile(
-                    f"{folder}: its added tokens cannot be read ({error!r:.200})", hint="fetch it again"
-                ) from None
-            vocabularies.add_tokens(backend, added)
-            roles = find_roles(backend, named, hf_config)
-            return Tokenizer(backend, roles, _chat_template(folder, settings), settings)
-    return None
+    backend = _read_backend(folder, settings, hf_config)
+    if backend is None:
+        return None
+    named = settings | _json(folder / "special_tokens_map.json")
+    try:
+        added = named_tokens(backend, named, _json(folder / "added_tokens.json"))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        message = f"{folder}: its added tokens cannot be read ({error!r:.200})"
+        raise CorruptFile(message, hint="fetch it again") from None
+    vocabularies.add_tokens(backend, added)
+    roles = find_roles(backend, named, hf_config)
+    return Tokenizer(backend, roles, _chat_template(folder, settings), settings)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -104,29 +103,22 @@ def _check_settings(path: Path, settings: Table) -> None:
             )
 
 
-def _from_json(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        return None
-    try:
-        return tokenizers.Tokenizer.from_file(str(path))
-    except BaseException as error:
-        raise typed_failure(error, CorruptFile, f"{path} is damaged", "fetch it again") from None
-
-
-def _from_lines(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
-    path = folder / "vocab.txt"
-    if not path.is_file():
-        return None
-    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    vocab = {line.rstrip("\r"): i for i, line in enumerate(lines)}
-    # A list without [UNK] (of single letters, say) is no WordPiece vocabulary: nothing tells how to apply it.
-    return vocabularies.build_wordpiece(vocab, settings) if "[UNK]" in vocab else None
-
-
-def _from_merges(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
+def _read_backend(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
+    """Return the vocabulary and its rules from the first files that are there."""
+    has = lambda *names: all((folder / name).is_file() for name in names)
+    if has("tokenizer.json"):
+        path = folder / "tokenizer.json"
+        try:
+            return tokenizers.Tokenizer.from_file(str(path))
+        except BaseException as error:
+            raise typed_failure(error, CorruptFile, f"{path} is damaged", "fetch it again") from None
+    if has("vocab.txt"):
+        lines = (folder / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        vocab = {line.rstrip("\r"): i for i, line in enumerate(lines)}
+        if "[UNK]" in vocab:  # a list without it, of single letters say, is no WordPiece vocabulary
+            return vocabularies.build_wordpiece(vocab, settings)
     for vocab_name, merges_name in BPE_FILES:
-        if (folder / vocab_name).is_file() and (folder / merges_name).is_file():
+        if has(vocab_name, merges_name):
             vocab = vocabularies.read_vocabulary_table(folder / vocab_name)
             merges = vocabularies.read_merges(folder / merges_name)
             if any(token.endswith("</w>") for token in vocab):
@@ -134,50 +126,30 @@ def _from_merges(folder: Path, settings: Table, hf_config: Table) -> tokenizers.
             qwen = "qwen" in f"{settings.get('tokenizer_class')} {hf_config.get('model_type')}".lower()
             split = find_word_split("qwen2" if qwen else "gpt-2")
             return vocabularies.build_byte_level(vocab, merges, settings, split)
+    if has("source.spm", "vocab.json"):
+        vocab = vocabularies.read_vocabulary_table(folder / "vocab.json")
+        pieces = sentencepiece.renumber_pieces(read_sentencepiece(folder / "source.spm"), vocab)
+        languages = [name for name in vocab if name.startswith(">>") and name.endswith("<<")]
+        return sentencepiece.build_sentencepiece(pieces, add_bos=False, add_eos=True, extra=languages)
+    if has("sentencepiece.bpe.model") and hf_config.get("model_type") == "xlm-roberta":
+        # other models shift their ids in other ways
+        pieces = sentencepiece.use_xlmr_ids(read_sentencepiece(folder / "sentencepiece.bpe.model"))
+        backend = sentencepiece.build_sentencepiece(pieces, add_bos=True, add_eos=True)
+        vocabularies.mark_special(backend, ["<mask>"], keep_space=["<mask>"])
+        vocabularies.set_template(backend, "<s> $A </s>", "<s> $A </s> </s> $B </s>")
+        return backend
+    if name := next(filter(has, PIECE_FILES), None):
+        pieces = read_sentencepiece(folder / name)
+        # Behind the last piece stand T5's sentinels, counted down, and the mask of an encoder.
+        sentinels = int(settings.get("extra_ids", 100 if hf_config.get("model_type") == "t5" else 0))
+        extra = [f"<extra_id_{i}>" for i in reversed(range(sentinels))]
+        extra += ["[MASK]"] if "[CLS]" in pieces.names else []
+        return sentencepiece.build_sentencepiece(
+            pieces, add_bos=bool(settings.get("add_bos_token", not pieces.unigram)),
+            add_eos=bool(settings.get("add_eos_token", pieces.unigram)),
+            extra=[name for name in extra if name not in pieces.names],
+        )  # fmt: skip
     return None
-
-
-def _from_two_languages(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
-    if not (folder / "source.spm").is_file() or not (folder / "vocab.json").is_file():
-        return None
-    vocab = vocabularies.read_vocabulary_table(folder / "vocab.json")
-    pieces = sentencepiece.renumber_pieces(sentencepiece.read_sentencepiece(folder / "source.spm"), vocab)
-    languages = [name for name in vocab if name.startswith(">>") and name.endswith("<<")]
-    return sentencepiece.build_sentencepiece(pieces, add_bos=False, add_eos=True, extra=languages)
-
-
-def _from_shifted(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
-    path = folder / "sentencepiece.bpe.model"
-    if not path.is_file() or hf_config.get("model_type") != "xlm-roberta":  # others shift their ids otherwise
-        return None
-    backend = sentencepiece.build_sentencepiece(
-        sentencepiece.use_xlmr_ids(sentencepiece.read_sentencepiece(path)), add_bos=True, add_eos=True
-    )
-    vocabularies.mark_special(backend, ["<mask>"], keep_space=["<mask>"])
-    vocabularies.set_template(backend, "<s> $A </s>", "<s> $A </s> </s> $B </s>")
-    return backend
-
-
-def _from_pieces(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
-    for name in PIECE_FILES:
-        if (folder / name).is_file():
-            pieces = sentencepiece.read_sentencepiece(folder / name)
-            return sentencepiece.build_sentencepiece(
-                pieces,
-                add_bos=bool(settings.get("add_bos_token", not pieces.unigram)),
-                add_eos=bool(settings.get("add_eos_token", pieces.unigram)),
-                extra=_extra_tokens(pieces, settings, hf_config),
-            )
-    return None
-
-
-def _extra_tokens(pieces: sentencepiece.SentencePieceModel, settings: Table, hf_config: Table) -> list[str]:
-    """Return special tokens behind the last piece: T5's sentinels, counted down; a mask for an encoder."""
-    sentinels = int(settings.get("extra_ids", 100 if hf_config.get("model_type") == "t5" else 0))
-    extra = [f"<extra_id_{i}>" for i in reversed(range(sentinels))]
-    if "[CLS]" in pieces.names and "[MASK]" not in pieces.names:
-        extra.append("[MASK]")
-    return [name for name in extra if name not in pieces.names]
 
 
 def named_tokens(
@@ -227,9 +199,8 @@ def find_roles(backend: tokenizers.Tokenizer, settings: Table, hf_config: Table)
         token = named if key in settings else by_id or usual
         if token:
             roles[role] = str(token)
-    if roles.get("mask") == "<mask>" and {"bos", "eos"} <= set(
-        roles
-    ):  # RoBERTa, BART: <s> and </s> are all four
+    # RoBERTa, BART: <s> and </s> are all four
+    if roles.get("mask") == "<mask>" and {"bos", "eos"} <= set(roles):
         for role, other in (("cls", "bos"), ("sep", "eos")):
             if roles.get(role) not in special:  # MPNet's vocabulary has [CLS] too, which is no special token
                 roles[role] = roles[other]

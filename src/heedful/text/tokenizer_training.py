@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -194,38 +194,27 @@ def stable_scores(pieces: Sequence[tuple[str, float]]) -> list[tuple[str, float]
     return sorted([*frequent, *low], key=lambda p: (-p[1], p[0]))
 
 
-def _train_words(lines: Lines, roles: Specials, size: int, lower: bool) -> tokenizers.Tokenizer:
-    """Take the most frequent words; equally frequent ones in the order of the alphabet."""
-    fold = str.lower if lower else str
-    counts = Counter(word for line in lines() for word in fold(line).split())
-    words = _most_frequent(counts, roles, size)
-    return _build_word_level(words, roles, lower, pre_tokenizers.WhitespaceSplit())
+def _train_word_level(
+    lines: Lines, roles: Specials, size: int, lower: bool, characters: bool = False
+) -> tokenizers.Tokenizer:
+    """Take the most frequent words, or characters; equally frequent ones in the order of the alphabet.
 
-
-def _train_characters(lines: Lines, roles: Specials, size: int, lower: bool) -> tokenizers.Tokenizer:
-    """Take the most frequent characters, in the order of their code points."""
+    Characters are numbered in the order of their code points.
+    """
     fold = str.lower if lower else str
     counts: Counter[str] = Counter()
     for line in lines():
-        counts.update(fold(line))
-    characters = sorted(_most_frequent(counts, roles, size))
-    backend = _build_word_level(characters, roles, lower, pre_tokenizers.Split("", "isolated"))
-    backend.decoder = decoders.Fuse()
-    return backend
-
-
-def _most_frequent(counts: Counter[str], roles: Specials, size: int) -> list[str]:
+        counts.update(fold(line) if characters else fold(line).split())
     for token in roles.values():  # a text may use <unk> itself
         counts.pop(token, None)
-    return sorted(counts, key=lambda w: (-counts[w], w))[: max(size, 0)]
-
-
-def _build_word_level(words: Iterable[str], roles: Specials, lower: bool, split: Any) -> tokenizers.Tokenizer:
-    names = dict.fromkeys([*roles.values(), *words])
+    units = sorted(counts, key=lambda unit: (-counts[unit], unit))[: max(size, 0)]
+    names = dict.fromkeys([*roles.values(), *(sorted(units) if characters else units)])
     vocab = {name: i for i, name in enumerate(names)}
     backend = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token=roles["unk"]))
     backend.normalizer = normalizers.Lowercase() if lower else None
-    backend.pre_tokenizer = split
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if characters:
+        backend.pre_tokenizer, backend.decoder = pre_tokenizers.Split("", "isolated"), decoders.Fuse()
     return backend
 
 
@@ -234,6 +223,6 @@ TRAINERS: dict[str, Trainer] = {
     "bpe": _train_bpe,
     "wordpiece": _train_wordpiece,
     "unigram": _train_unigram,
-    "word": _train_words,
-    "char": _train_characters,
+    "word": _train_word_level,
+    "char": partial(_train_word_level, characters=True),
 }

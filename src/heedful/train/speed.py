@@ -48,18 +48,18 @@ MAX_COMPILED_LAYERS = 64  # kinds of layers and of shapes that are compiled, whe
 
 def choose_speed(
     config: TrainConfig, model: Model, purpose: Objective | MeanLoss, batches: StepBatches,
-    processes: Processes, resumed: Path | None,
+    processes: Processes, checkpoint: Path | None,
 ) -> tuple[TrainConfig, str | None]:  # fmt: skip
     """Return the config with `compile` and `graph` decided, and a line that says what was chosen and why.
 
     The line is empty if the config has decided both, or on a CPU, where steps are neither. A run that
-    continues from the checkpoint `resumed` keeps its choice, so that resuming is exact.
+    continues from a `checkpoint` keeps its choice, so that resuming is exact.
     """
     undecided = [name for name in WORDS if getattr(config, name) is None]
     if not undecided or model.device.type != "cuda":
         return replace(config, compile=bool(config.compile), graph=bool(config.graph)), None
-    if resumed is not None:
-        earlier, basis = read_training(resumed)["config"], "as in the checkpoint"
+    if checkpoint is not None:
+        earlier, basis = read_training(checkpoint)["config"], "as in the checkpoint"
         reasons = {name: "" if earlier.get(name) else "off" for name in undecided}
     else:
         seconds = plain_seconds(config, model, batches)

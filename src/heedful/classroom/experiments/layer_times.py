@@ -18,7 +18,7 @@ from heedful.classroom.experiments.gradient_flow import LineFit, fit_power
 from heedful.classroom.experiments.systems import SizedSystem, System, build_system, mixing_part
 from heedful.core.devices import one_thread
 from heedful.data.batch import Batch
-from heedful.data.batches import Batches, Indices, ShuffledOrder
+from heedful.data.batches import Batches, ShuffledOrder
 from heedful.models import find_config
 from heedful.models.base import LM
 from heedful.models.counting import count
@@ -115,8 +115,8 @@ def measure_step(
     device = torch.device(device)
     model = build_system(sized_system, vocab=vocab, device=device)
     rows = torch.arange(batch * length).reshape(batch, length) % vocab
-    order = ShuffledOrder(1 << 20, batch, 0, shuffle=False)
-    batches = Batches(RepeatedBatch(Batch(rows, rows.roll(-1, 1))), order, "repeated")
+    order, same = ShuffledOrder(1 << 20, batch, 0, shuffle=False), Batch(rows, rows.roll(-1, 1))
+    batches = Batches(lambda rows, epochs: same, order, "repeated")
     timed, now = [], time.perf_counter if device.type == "cuda" else time.thread_time
     config = TrainConfig(steps=steps, dtype=dtype, compile=False, graph=False)
     with one_thread():
@@ -125,20 +125,6 @@ def measure_step(
             timed.append((step.loss, now() - began))  # the loss waits for the device
             began = now()
     return {"seconds": min(seconds for _, seconds in timed[1:]), "tokens": batch * length}
-
-
-@dataclass(frozen=True)
-class RepeatedBatch:
-    """Rows of which every batch is the same one."""
-
-    one: Batch
-
-    def __len__(self) -> int:
-        return 1 << 20
-
-    def batch(self, rows: Indices, epochs: Indices) -> Batch:
-        """Return the same batch for any rows."""
-        return self.one
 
 
 def layer_call(system: System, dim: int, length: int, device: torch.device) -> Callable[[], object]:

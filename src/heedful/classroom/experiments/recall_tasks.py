@@ -12,7 +12,6 @@ to where it stood. Behind the pairs of `recall` as many keys are asked for as th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -107,25 +106,6 @@ TASKS: dict[str, Task] = {
 SHORTEST = 2 * (SYMBOLS + 1)  # the least T: all pairs, and one question
 
 
-@dataclass(frozen=True)
-class TaskRows:
-    """Rows of one task; a batch follows from the number of its first row."""
-
-    task: str
-    length: int
-    seed: int
-
-    def __len__(self) -> int:
-        return 1 << 40
-
-    def batch(self, rows: Indices, epochs: Indices) -> Batch:
-        """Return a batch of as many rows, whose labels are the answers."""
-        rng = seeded_generator(self.seed, int(rows[0]), int(epochs[0]))
-        whole, back = TASKS[self.task](rng, len(rows), self.length)
-        labels = np.where(back > 0, whole, IGNORE)[:, 1:]
-        return Batch(torch.from_numpy(whole[:, :-1]), torch.from_numpy(labels))
-
-
 def task_batches(task: str, *, length: int, batch: int, seed: int) -> Batches:
     """Return endless batches of a task with rows of `length` tokens."""
     if task not in TASKS:
@@ -133,7 +113,15 @@ def task_batches(task: str, *, length: int, batch: int, seed: int) -> Batches:
     check_integer("length", length, SHORTEST)
     settings: dict[str, Any] = {"task": task, "length": length, "batch": batch, "seed": seed}
     order = ShuffledOrder(1 << 40, batch, seed, shuffle=False)
-    return Batches(TaskRows(task, length, seed), order, "drawn", settings)
+
+    def make_batch(rows: Indices, epochs: Indices) -> Batch:
+        """Return a batch of as many rows, whose labels are the answers; it follows from its first row."""
+        rng = seeded_generator(seed, int(rows[0]), int(epochs[0]))
+        whole, back = TASKS[task](rng, len(rows), length)
+        labels = np.where(back > 0, whole, IGNORE)[:, 1:]
+        return Batch(torch.from_numpy(whole[:, :-1]), torch.from_numpy(labels))
+
+    return Batches(make_batch, order, "drawn", settings)
 
 
 @torch.no_grad()

@@ -152,8 +152,8 @@ def chats(
     )
 
 
-def pack_rows(lengths: NDArray[np.int64], room: int) -> list[list[int]]:
-    """Return which texts share a row of `room` tokens: the longest first, each in the fullest row it fits."""
+def pack_rows(lengths: NDArray[np.int64], length: int) -> list[list[int]]:
+    """Return which texts share a row of `length` tokens: longest first, each in the fullest row it fits."""
     rows: list[list[int]] = []
     by_space: dict[int, list[int]] = {}  # tokens that are left → rows
     for text in np.argsort(-lengths, kind="stable").tolist():
@@ -161,7 +161,7 @@ def pack_rows(lengths: NDArray[np.int64], room: int) -> list[list[int]]:
         space = min((left for left, those in by_space.items() if left >= size and those), default=None)
         if space is None:
             rows.append([])
-            space, row = room, len(rows) - 1
+            space, row = length, len(rows) - 1
         else:
             row = by_space[space].pop()
         rows[row].append(text)

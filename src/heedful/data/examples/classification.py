@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Unpack
 
@@ -100,7 +101,7 @@ def regress(
     options, scores = BatchOptions(**keywords), list[float]()
 
     def take(where: str, value: str) -> None:
-        if not is_numeral(value):
+        if not is_numeric(value):
             raise InputError(f"{where}: {value!r} is not a number")
         scores.append(float(value))
 
@@ -175,15 +176,15 @@ class LabelNames:
         names = list(self.numbers)
         if self.fixed:
             return codes, tuple(names)
-        ordered = sorted(names, key=float if all(map(is_numeral, names)) else str)
+        ordered = sorted(names, key=float if all(map(is_numeric, names)) else str)
         places = np.array([ordered.index(name) for name in names], np.int64)
         labelled = codes >= 0
         return np.where(labelled, places[np.where(labelled, codes, 0)], codes), tuple(ordered)
 
 
-def is_numeral(text: str) -> bool:
-    """Return whether a text is a number; nan is none."""
+def is_numeric(text: str) -> bool:
+    """Return whether a text is a finite number."""
     try:
-        return float(text) == float(text)
+        return math.isfinite(float(text))
     except ValueError:
         return False

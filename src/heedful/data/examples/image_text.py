@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -16,10 +15,9 @@ from heedful.core.images import ImageProcessor
 from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
 from heedful.data.batches import Batches, Indices, join_fingerprints
-from heedful.data.examples.translation import shift_right, valid_rows, wrap_rows
-from heedful.data.token_cache import RaggedArray, encode_texts
+from heedful.data.examples.translation import decoder_fields
+from heedful.data.token_cache import encode_texts
 from heedful.data.tokenization import (
-    Template,
     TokenizerProtocol,
     find_template,
     pad_id,
@@ -28,32 +26,6 @@ from heedful.data.tokenization import (
 )
 
 Draw = Callable[[int, int], Any]  # row, epoch → an image
-
-
-@dataclass(frozen=True)
-class ImageRows:
-    """The image to read and the text to write, per row."""
-
-    draw: Draw
-    texts: RaggedArray
-    processor: ImageProcessor
-    template: Template
-    length: int
-    start: int
-    pad: int
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def batch(self, rows: Indices, epochs: Indices) -> Batch:
-        pairs = zip(rows.tolist(), epochs.tolist(), strict=True)
-        pixels = self.processor([self.draw(row, epoch) for row, epoch in pairs])
-        written = wrap_rows(self.texts, rows, self.template, self.length, self.pad)
-        target, labels, lengths = shift_right(*written, self.start, self.pad)
-        return Batch(
-            pixels, torch.from_numpy(labels), target=torch.from_numpy(target),
-            target_valid=valid_rows(lengths, target.shape[1]), extra={"row": torch.from_numpy(rows)},
-        )  # fmt: skip
 
 
 @takes_options(TaskKeywords)
@@ -85,10 +57,16 @@ def image_text(
     settings = options.settings(
         "image_text", tokenizer=tokenizer_signature(tokenizer), start=first, processor=repr(processor)
     )
-    pad = pad_id(tokenizer)
-    rows = ImageRows(draw, encoded, processor, template, options.length, first, pad)
-    data = join_fingerprints(encoded.fingerprint, digest)
-    return Batches(rows, options.shuffle(len(encoded), "the table"), data, settings, notes=notes, pad=pad)
+    data, pad = join_fingerprints(encoded.fingerprint, digest), pad_id(tokenizer)
+
+    def make_batch(rows: Indices, epochs: Indices) -> Batch:
+        pairs = zip(rows.tolist(), epochs.tolist(), strict=True)
+        pixels = processor([draw(row, epoch) for row, epoch in pairs])
+        written = decoder_fields(encoded, rows, template, options.length, first, pad)
+        return Batch(pixels, extra={"row": torch.from_numpy(rows)}, **written)
+
+    order = options.shuffle(len(encoded), "the table")
+    return Batches(make_batch, order, data, settings, notes=notes, pad=pad)
 
 
 def _image_name(image: Any) -> str:

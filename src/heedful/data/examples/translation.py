@@ -22,7 +22,7 @@ from heedful.core.files import Paths
 from heedful.core.padding import round_up, valid_mask
 from heedful.data.batch import IGNORE, Batch, pad_batch
 from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
-from heedful.data.batches import Batches, Indices, RowSource, join_fingerprints, seeded_generator
+from heedful.data.batches import Batches, Indices, MakeBatch, join_fingerprints, seeded_generator
 from heedful.data.readers import Column, Documents, Table, parallel_documents
 from heedful.data.token_cache import RaggedArray, tokenize_documents
 from heedful.data.tokenization import (
@@ -70,60 +70,57 @@ def valid_rows(lengths: Indices, width: int) -> torch.Tensor | None:
     return torch.from_numpy(valid_mask(lengths, width)) if (lengths < width).any() else None
 
 
-@dataclass(frozen=True)
-class PairRows:
-    """The source to read and the target to write, for each pair that has both."""
+def pair_batches(
+    sources: RaggedArray, targets: RaggedArray, usable: Indices, template: Template,
+    target_template: Template, length: int, start: int, pad: int,
+    dropout: tuple[MergeDropout, MergeDropout] | None = None,
+) -> MakeBatch:  # fmt: skip
+    """Return the function that makes batches of the `usable` pairs: a source to read, a target to write.
 
-    sources: RaggedArray
-    targets: RaggedArray
-    kept: Indices
-    template: Template
-    target_template: Template
-    length: int
-    start: int
-    pad: int
-    dropout: tuple[MergeDropout, MergeDropout] | None = None  # of the source's and the target's merges
+    `dropout` is that of the source's and of the target's merges.
+    """
 
-    def __len__(self) -> int:
-        return len(self.kept)
-
-    def batch(self, rows: Indices, epochs: Indices) -> Batch:
-        numbers = places = self.kept[rows]
-        sources, targets = self.sources, self.targets
-        if self.dropout is not None:
-            sources, targets = (
+    def make_batch(rows: Indices, epochs: Indices) -> Batch:
+        numbers = places = usable[rows]
+        read, written = sources, targets
+        if dropout is not None:
+            read, written = (
                 drop.draw(texts, numbers, epochs)
-                for drop, texts in zip(self.dropout, (sources, targets), strict=True)
+                for drop, texts in zip(dropout, (sources, targets), strict=True)
             )
             places = np.arange(len(rows))
-        tokens, lengths = wrap_rows(sources, places, self.template, self.length, self.pad)
-        written = wrap_rows(targets, places, self.target_template, self.length, self.pad)
-        target, labels, target_lengths = shift_right(*written, self.start, self.pad)
+        tokens, lengths = wrap_rows(read, places, template, length, pad)
         return Batch(
-            torch.from_numpy(tokens), torch.from_numpy(labels), valid_rows(lengths, tokens.shape[1]),
-            target=torch.from_numpy(target), target_valid=valid_rows(target_lengths, target.shape[1]),
+            torch.from_numpy(tokens), valid=valid_rows(lengths, tokens.shape[1]),
             extra={"row": torch.from_numpy(numbers)},
+            **decoder_fields(written, places, target_template, length, start, pad),
         )  # fmt: skip
 
+    return make_batch
 
-@dataclass(frozen=True)
-class FixedShapeRows:
-    """Rows in batches of few shapes: lengths are rounded up, and each length has its number of rows."""
 
-    source: RowSource
-    options: BatchOptions
-    pad: int
+def decoder_fields(
+    texts: RaggedArray, rows: Indices, template: Template, length: int, start: int, pad: int
+) -> dict[str, Any]:
+    """Return the fields of a batch that say what a decoder reads and writes: these rows of the texts."""
+    target, labels, lengths = shift_right(*wrap_rows(texts, rows, template, length, pad), start, pad)
+    return {
+        "labels": torch.from_numpy(labels), "target": torch.from_numpy(target),
+        "target_valid": valid_rows(lengths, target.shape[1]),
+    }  # fmt: skip
 
-    def __len__(self) -> int:
-        return len(self.source)
 
-    def batch(self, rows: Indices, epochs: Indices) -> Batch:
-        batch = self.source.batch(rows, epochs)
+def fix_shapes(make_batch: MakeBatch, options: BatchOptions, pad: int) -> MakeBatch:
+    """Make batches of few shapes: lengths are rounded up, and each length has its number of rows."""
+
+    def make_padded(rows: Indices, epochs: Indices) -> Batch:
+        batch, size = make_batch(rows, epochs), options.batch
         longest = max(batch.tokens.shape[1], 0 if batch.target is None else batch.target.shape[1])
-        size, tokens, multiple = self.options.batch, self.options.max_tokens, self.options.multiple
-        if tokens is not None:
-            size = min(size, tokens // round_up(longest, multiple))
-        return pad_batch(batch, size, multiple, self.pad)
+        if options.max_tokens is not None:
+            size = min(size, options.max_tokens // round_up(longest, options.multiple))
+        return pad_batch(batch, size, options.multiple, pad)
+
+    return make_padded
 
 
 @takes_options(TaskKeywords)
@@ -169,11 +166,12 @@ def parallel(
     data = join_fingerprints(sources.fingerprint, targets.fingerprint, signatures)
     drop = lambda t: MergeDropout(merge_parts(t), dropout, options.seed)
     dropped = (drop(tokenizer), drop(target_tokenizer)) if dropout else None
-    frame = (template, target_template, options.length, first, pad)
-    rows: RowSource = PairRows(sources, targets, usable, *frame, dropped)
+    make_batch = pair_batches(
+        sources, targets, usable, template, target_template, options.length, first, pad, dropped
+    )
     if multiple > 1:
-        rows = FixedShapeRows(rows, options, pad)
-    return Batches(rows, options.bucket(lengths, sources.name), data, settings, notes=notes, pad=pad)
+        make_batch = fix_shapes(make_batch, options, pad)
+    return Batches(make_batch, options.bucket(lengths, sources.name), data, settings, notes=notes, pad=pad)
 
 
 def merge_parts(tokenizer: Any) -> NDArray[np.int64]:

@@ -59,7 +59,7 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
             what = f"{name}={value!r}: it is only for the classes of task=classify"
             raise ConfigError(what, hint="leave it out")
 
-    def read(source: InputFile, like: Examples | None = None) -> Examples:
+    def read_labelled(source: InputFile, like: Examples | None = None) -> Examples:
         """Return the examples of a file; labels are of the same kind, and spelt, as those of `like`."""
         if classes is None:
             return task.read_examples(source, request.column_flags)
@@ -68,7 +68,7 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
         examples = classes.read_examples(source, request.column_flags, kind)
         return merge_labels(examples, label_names(like) if like else ()) if request.merge_labels else examples
 
-    examples = read(source)
+    examples = read_labelled(source)
     notes = () if classes is None else label_notes(examples)
     if classes is not None:
         examples = choose_label_kind(examples, request.order, request.balance)
@@ -81,7 +81,7 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
     else:
         other = open_file(request.valid)
         infer_file_task(other, tasks, task.command)
-        train, valid = examples, read(other, examples)
+        train, valid = examples, read_labelled(other, examples)
         same = repeated_examples(task, train, valid) if source.kind != "text" else set()
         shared = [f"{len(same):,} of them are in the training file too"] if same else []
         method = "; ".join([f"{count_units(task, len(valid))} of {request.valid}", *shared, *valid.notes])

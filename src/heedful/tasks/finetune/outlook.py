@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,7 @@ from heedful.models.base import LM, Model
 from heedful.tasks.examples import Examples, count_values
 from heedful.tasks.finetune.data import SplitExamples
 from heedful.tasks.label_kinds import class_weights, kind_of, label_names
-from heedful.tasks.model_inputs import Truncated
+from heedful.tasks.model_inputs import ignore_truncated
 from heedful.tasks.pipelines.number_tasks import Rerank, SentenceSimilarity, TextRegression
 from heedful.tasks.pipelines.text_classification import TextClassification
 from heedful.tasks.registry import bind_task
@@ -80,8 +79,7 @@ class TrainingSetup:
 
 def score_quietly(task: TrainableTask, examples: Examples, options: BatchOptions) -> dict[str, Any]:
     """Return the scores of examples, of which `batch_options` has told how many are cut."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Truncated)
+    with ignore_truncated():
         return task.score(examples, batch=options.batch, length=options.length, truncate=True)
 
 
@@ -169,8 +167,7 @@ def time_evaluation(setup: TrainingSetup, valid: Examples) -> float:
     if task.by_loss:
         task.loss_scores(task.batches(some, options))
     else:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Truncated)
+        with ignore_truncated():
             task.answer_examples(some, batch=options.batch, length=options.length, truncate=True)
     return (time.perf_counter() - began) * len(valid) / len(some)
 
@@ -213,8 +210,7 @@ def describe_base(setup: TrainingSetup, split: SplitExamples, body: Model, outlo
             whole = [i for i, row in enumerate(split.valid.items) if row[0] in chosen]
             if whole:
                 valid = split.valid.select(whole)
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", Truncated)
+                with ignore_truncated():
                     similarity = bind_task(SentenceSimilarity, body)
                     pairs, options = setup.task.prediction_call(valid, batch=setup.options.batch)
                     cosines = similarity(*pairs, **options)

@@ -18,7 +18,6 @@ import math
 import shutil
 import sys
 import time
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,7 @@ from heedful.tasks.finetune.result import (
     write_result,
 )
 from heedful.tasks.label_kinds import class_weights, kind_of, label_names
-from heedful.tasks.model_inputs import Truncated, smallest_limit
+from heedful.tasks.model_inputs import ignore_truncated, smallest_limit
 from heedful.tasks.pipelines.text_classification import TextClassification
 from heedful.tasks.task import TrainableTask, TrainingDefaults, load_trained
 from heedful.tasks.task_specification import TaskSpecification
@@ -63,7 +62,7 @@ from heedful.train.linear_head import (
     fit_linear_head,
     put_linear_head,
 )
-from heedful.train.recipes.folder import Files, MetricsFiles
+from heedful.train.recipes.folder import RunFiles
 from heedful.train.recipes.prepare import check_vocabulary
 from heedful.train.recipes.progress import LineReporter, ProgressReporter, format_clock, make_reporter
 from heedful.train.recipes.train import (
@@ -79,6 +78,7 @@ from heedful.weights.hub import BASES, bundled_models
 LORA_PARAMETERS = 100_000_000  # parameters from which on an adapter is trained if nothing is said
 DEFAULT_RANK = 16
 MAX_STEPS = 20_000
+MANY_LABELS = 10  # from which on learning is faster and longer
 MAX_SCORED_ROWS = 200  # validation rows for which the finished model writes
 PATIENCE = 4  # evaluations without a better one
 MIN_CHOOSING_ROWS = 100  # validation rows that can tell good weights from lucky ones
@@ -129,8 +129,7 @@ def finetune_weights(
         bar.close()
     scores = dict(training.scores)
     if not training.interrupted:
-        with warnings.catch_warnings(), show_progress("measuring the result", quiet=quiet):
-            warnings.simplefilter("ignore", Truncated)
+        with ignore_truncated(), show_progress("measuring the result", quiet=quiet):
             scores |= score_written(task, split.valid, setup.options)
     first = [name for name in (f"{task.metric}_95", task.metric) if name in scores]
     result = FinetuneResult(
@@ -193,9 +192,9 @@ def finetune_linear_head(
         reporter.report(f"names: the classes' own are also texts to learn from: {shown}{more}")
     groups = task.group_rows(examples)
 
-    def score_held_out(checked: CrossValidation) -> dict[str, Any]:
+    def score_held_out(validation: CrossValidation) -> dict[str, Any]:
         """Return the scores of rows by heads that had not seen them."""
-        return task.compare_logits(examples.select(checked.rows), checked.logits, checked.trials)
+        return task.compare_logits(examples.select(validation.rows), validation.logits, validation.trials)
 
     def report_frozen(frozen: CrossValidation, seconds: float) -> None:
         """Say what a head on the model's own vectors gets, and how many seconds tuning them takes."""
@@ -204,7 +203,7 @@ def finetune_linear_head(
         reporter.report(f"without training: {score} by {how}")
         reporter.report(f"time: about {format_clock(seconds)}")
 
-    checked, penalty = fit_linear_head(
+    validation, penalty = fit_linear_head(
         model, batches, request.seed, pairs=pairs, names=len(names),
         class_weights=class_weights(examples), groups=np.array(groups),
         announce=None if quiet else report_frozen,
@@ -212,7 +211,7 @@ def finetune_linear_head(
     if request.valid:
         scores, rows, folds, method = score_quietly(task, valid, options), len(valid), 0, split.split_method
     else:
-        scores, rows, folds = score_held_out(checked), len(set(checked.rows)), checked.folds
+        scores, rows, folds = score_held_out(validation), len(set(validation.rows)), validation.folds
         scores["rows"] = rows
         method = f"{folds}-fold cross-validation of {rows:,} rows (seed {request.seed})"
     reporter.report(f"validation: {method}")
@@ -280,8 +279,12 @@ def prepare_training(
     task, options = split.bind(model), batch_options(split, model, request, reporter)
     batches = task.batches(split.train, options)
     TaskSpecification.of_training(task, split.examples.columns, batches.labels, options.length).write(model)
+    defaults = split.task.training
     classes = {row[-1] for row in split.train.items} if issubclass(split.task, TextClassification) else ()
-    config = schedule(split.task.training.for_labels(len(classes)), len(batches), request, adapting, model)
+    if defaults.many_labels_lr is not None and len(classes) >= MANY_LABELS:
+        steps = max(defaults.steps, 3 * len(classes))
+        defaults = replace(defaults, lr=defaults.many_labels_lr, steps=steps)
+    config = schedule(defaults, len(batches), request, adapting, model)
     setup = TrainingSetup(task, options, batches, config, adapting, count, model is body)
     adapter = f"a LoRA adapter of {count_parameters(model, trainable_only=True):,} learns"
     learns = adapter if adapting else "all of them learn"
@@ -481,7 +484,7 @@ def finetune_model(setup: TrainingSetup, valid: Examples, reporter: ProgressRepo
         checkpoint=kept.checkpoint,
     )  # fmt: skip
     folder = setup.config.folder
-    files = Files() if folder is None else MetricsFiles(Path(folder))
+    files = RunFiles(Path(folder or ""), writes=folder is not None)
     loop = TrainingLoop(task.model, task.objective, setup.batches, setup.config, validation, reporter, files)
     if setup.config.resume:
         loop.restore()

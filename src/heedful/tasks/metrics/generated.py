@@ -29,13 +29,12 @@ def exact_match(truths: Sequence[str], guess: str) -> float:
 
 def answer_f1(truths: Sequence[str], guess: str) -> float:
     """Return the best F1 of the words that the answer shares with a true one."""
-
-    def word_f1(truth: list[str], words: list[str]) -> float:
-        if not truth or not words:
-            return float(truth == words)
-        return f1_of((Counter(truth) & Counter(words)).total(), len(truth), len(words))
-
-    return max(word_f1(normalize_answer(t).split(), normalize_answer(guess).split()) for t in truths or ("",))
+    words, best = normalize_answer(guess).split(), 0.0
+    for truth in truths or ("",):
+        true = normalize_answer(truth).split()
+        shared = (Counter(true) & Counter(words)).total()
+        best = max(best, f1_of(shared, len(true), len(words)) if true and words else float(true == words))
+    return best
 
 
 def answers(truths: Sequence[Sequence[str]], guesses: Sequence[str]) -> dict[str, float]:

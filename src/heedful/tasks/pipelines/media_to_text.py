@@ -19,7 +19,7 @@ from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile
 from heedful.models.base import Model
-from heedful.tasks.examples import CAPTION, IMAGE, ColumnFlags, Examples, Role, limit_characters
+from heedful.tasks.examples import ROLES, ColumnFlags, Examples, limit_characters
 from heedful.tasks.generation import GENERATION_BATCH_SIZE, GeneratingTask, TrainableGeneration, clean_text
 from heedful.tasks.metrics.generated import transcriptions
 from heedful.tasks.model_inputs import map_inputs
@@ -34,7 +34,7 @@ class ImageToText(TrainableGeneration):
     command, writers = "read", "a vision encoder before a decoder, such as digits"
     training = TrainingDefaults(lr=3e-4, lora_lr=1e-3, epochs=8, length=64, steps=300)
     unit: ClassVar[str] = "images"
-    roles: ClassVar[Mapping[str, Role]] = {"image": Role("--text", IMAGE), "text": Role("--label", CAPTION)}
+    roles = ROLES["read"]
     text_scores = staticmethod(transcriptions)
     default_generation: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 128}
 
@@ -139,14 +139,8 @@ class SpeechRecognition(GeneratingTask):
 
         def predict_batch(batch: list[Any]) -> list[dict[str, str]]:
             pieces = [self.cut(sound) for sound in batch]
-            rows = iter(
-                self.generate_texts(
-                    [piece for sound in pieces for piece in sound],
-                    options,
-                    self.default_generation,
-                    batch_size,
-                )
-            )
+            flat = [piece for sound in pieces for piece in sound]
+            rows = iter(self.generate_texts(flat, options, self.default_generation, batch_size))
             return [{"text": " ".join(next(rows)[0].text.strip() for _ in sound)} for sound in pieces]
 
         return map_inputs(sounds, predict_batch, batch_size, kind=(str, Path, np.ndarray, Tensor))
@@ -154,6 +148,5 @@ class SpeechRecognition(GeneratingTask):
     def cut(self, sound: Any) -> list[Any]:
         """Return the samples of a sound in pieces as long as the model reads."""
         samples = read_wav(sound) if isinstance(sound, str | Path) else torch.as_tensor(sound)
-        return (
-            list(samples.split(self.model.sound_processor.frames * HOP)) if samples.dim() == 1 else [samples]
-        )
+        length = self.model.sound_processor.frames * HOP
+        return list(samples.split(length)) if samples.dim() == 1 else [samples]

@@ -26,22 +26,13 @@ from heedful.core.errors import InputError
 from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
-from heedful.data.examples.classification import pair_batches, text_batches
-from heedful.data.input_files import UnusableRow
+from heedful.data.examples.classification import is_numeric, pair_batches, text_batches
 from heedful.models.base import LM, Model
 from heedful.tasks.examples import (
-    DOCUMENT,
-    FIRST,
-    INPUT_ROLES,
-    NUMBER,
-    QUERY,
-    RELEVANCE,
-    SCORE,
-    SECOND,
+    ROLES,
     Examples,
-    Role,
+    UnusableRow,
     check_same_columns,
-    is_numeric,
     split_by_group,
 )
 from heedful.tasks.metrics.scores import correlation_scores, ranking_scores, regression_scores
@@ -57,7 +48,6 @@ from heedful.tasks.pipelines.feature_extraction import pair_texts, sentence_vect
 from heedful.tasks.pipelines.text_classification import SCORE_FUNCTIONS, read_text_pairs, text_pair_inputs
 from heedful.tasks.task import TrainableTask, TrainingDefaults
 from heedful.tasks.task_specification import TaskSpecification
-from heedful.text import Tokenizer
 from heedful.train.objectives import Term, extra_of, logits_of, promote_float32
 from heedful.weights.loading import with_head
 from heedful.weights.pooling import Pooling, pool
@@ -101,7 +91,7 @@ class TextRegression(NumberTask):
     command, head, objective, metric, highest = "regress", "classify", "regress", "rmse", False
     head_settings: ClassVar[Mapping[str, Any]] = {"problem_type": "regression"}
     training = TrainingDefaults(lr=1e-4, lora_lr=1e-3, epochs=4, length=256)
-    roles: ClassVar[Mapping[str, Role]] = {**INPUT_ROLES["classify"], "number": Role("--label", NUMBER)}
+    roles = ROLES["regress"]
     call_inputs = staticmethod(text_pair_inputs)
 
     def predict(
@@ -136,9 +126,11 @@ class TextRegression(NumberTask):
         return {"numbers": {"lowest": float(n.min()), "mean": float(n.mean()), "highest": float(n.max())}}
 
     @classmethod
-    def attach_head(
-        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
-    ) -> tuple[Model, str]:
+    def head_labels(cls, train: Examples) -> tuple[str, ...]:
+        return (train.columns.get("number", "number"),)
+
+    @classmethod
+    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
         numbers = cls.numbers(train)
         scale = {"mean": float(numbers.mean()), "scale": float(numbers.std()) or 1.0}
         if TaskSpecification.of(model) is not None and cls.fits(model):
@@ -146,7 +138,7 @@ class TextRegression(NumberTask):
                 rescale_output(model, 1 / scale["scale"], -scale["mean"] / scale["scale"])
                 model.hf_config[SCALE_KEY] = scale
             return model, "its own head, of one number"
-        made, _ = super().attach_head(model, train, seed, (train.columns.get("number", "number"),))
+        made, _ = super().attach_head(model, train, seed)
         made.hf_config[SCALE_KEY] = scale
         return made, "a new head of one number"
 
@@ -209,9 +201,7 @@ class SentenceSimilarity(NumberTask):
     command, head, metric, trained_whole = "similarity", "none", "spearman", ()
     training = TrainingDefaults(lr=3e-5, lora_lr=5e-4, epochs=4, length=128)
     objective, call_inputs = staticmethod(cosine_loss), staticmethod(two_lists)
-    roles: ClassVar[Mapping[str, Role]] = {
-        "text": Role("--text", FIRST), "pair": Role("--pair", SECOND), "score": Role("--label", SCORE),
-    }  # fmt: skip
+    roles = ROLES["similarity"]
 
     def predict(
         self,
@@ -279,9 +269,7 @@ class SentenceSimilarity(NumberTask):
             )
 
     @classmethod
-    def attach_head(
-        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
-    ) -> tuple[Model, str]:
+    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
         made = model if model.config.head == "none" else with_head(model, "none", seed=seed).to(model.device)
         made.pooling = made.pooling or Pooling(normalise=True)
         return made, f"sentence vectors by the {made.pooling.mode}"
@@ -320,10 +308,7 @@ class Rerank(NumberTask):
     }
     training = TrainingDefaults(lr=3e-5, lora_lr=5e-4, epochs=4, length=256)
     objective, call_inputs = staticmethod(relevance_loss), staticmethod(two_lists)
-    roles: ClassVar[Mapping[str, Role]] = {
-        "query": Role("--text", QUERY), "document": Role("--pair", DOCUMENT),
-        "relevance": Role("--label", RELEVANCE),
-    }  # fmt: skip
+    roles = ROLES["rerank"]
 
     def predict(
         self,
@@ -346,10 +331,14 @@ class Rerank(NumberTask):
         how = "only_second" if truncation is True else truncation
 
         def score_pairs(pairs: Sequence[tuple[str, str]]) -> list[float]:
-            if truncates(how):
-                limit = smallest_limit(max_length, input_limit(self.model, self.tokenizer))
+            limit = smallest_limit(max_length, input_limit(self.model, self.tokenizer))
+            if truncates(how) and limit is not None:
                 for asked in dict.fromkeys(pair[0] for pair in pairs):
-                    check_query(self.tokenizer, asked, limit)
+                    if (length := len(tokenize(self.tokenizer, asked, ""))) >= limit:
+                        what = (
+                            f"the query takes {length:,} tokens and a text must fit behind it into {limit:,}"
+                        )
+                        raise InputError(what, hint="shorten the query")
             tokenized = self.tokenize(pairs, truncation=how, max_length=max_length)
             ranked = self.forward(tokenized, batch_size=batch_size)
             return [float(SCORE_FUNCTIONS[name](logits)) for logits in ranked]
@@ -405,12 +394,14 @@ class Rerank(NumberTask):
         return {"queries": len({row[0] for row in examples.items}), "relevant texts": relevant}
 
     @classmethod
-    def attach_head(
-        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
-    ) -> tuple[Model, str]:
+    def head_labels(cls, train: Examples) -> tuple[str, ...]:
+        return ("relevance",)
+
+    @classmethod
+    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
         if cls.fits(model):
             return model, "its own head, of one label"
-        return super().attach_head(model, train, seed, ("relevance",))[0], "a new head of one label"
+        return super().attach_head(model, train, seed)[0], "a new head of one label"
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         """Return batches of two texts and a relevance between 0 and 1, extra["score"]."""
@@ -421,14 +412,6 @@ class Rerank(NumberTask):
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         queries, relevance = [row[0] for row in examples.items], self.numbers(examples).tolist()
         return ranking_scores(queries, relevance, answers)
-
-
-def check_query(tokenizer: Tokenizer, query: str, limit: int | None) -> None:
-    """Raise InputError for a query that leaves no room for a text behind it, of which the end may be cut."""
-    length = len(tokenize(tokenizer, query, ""))
-    if limit is not None and length >= limit:
-        what = f"the query takes {length:,} tokens, and a text must fit behind it into {limit:,}"
-        raise InputError(what, hint="shorten the query")
 
 
 def parse_request(request: Any) -> tuple[str, list[str]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -21,16 +22,15 @@ from heedful.core.errors import InputError
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.examples.answer_spans import Question, locate_answer
-from heedful.data.input_files import InputFile, UnusableRow, cell_text, parse_rows
+from heedful.data.input_files import InputFile, cell_text
 from heedful.data.readers import read_json_data
 from heedful.tasks.examples import (
-    ANSWER,
-    CONTEXT,
-    QUESTION,
+    ROLES,
     ColumnFlags,
     Examples,
-    Role,
+    UnusableRow,
     infer_columns,
+    parse_rows,
     split_by_group,
 )
 from heedful.tasks.metrics.generated import answer_scores
@@ -56,10 +56,7 @@ class QuestionAnswering(TrainableTask):
     file_kinds, unit, cuts_texts = ("table", "squad"), "questions", False
     answer_columns = ("answer", "score", "start", "end")
     training = TrainingDefaults(lr=1e-4, lora_lr=1e-3, epochs=3, length=384, steps=300)
-    roles: ClassVar[Mapping[str, Role]] = {
-        "context": Role("--text", CONTEXT), "question": Role("--pair", QUESTION),
-        "answer": Role("--label", ANSWER),
-    }  # fmt: skip
+    roles = ROLES["answer"]
 
     def predict(
         self,
@@ -152,12 +149,8 @@ class QuestionAnswering(TrainableTask):
         rows = [(one.id, (one, article)) for one, article in zip(read, articles, strict=True)]
         hint = "a question has a text, and its answer stands there"
         examples = parse_rows(source.path, rows, check_usable, hint, cls.unit)
-        return Examples(
-            [one for one, _ in examples.items],
-            [article for _, article in examples.items],
-            columns,
-            examples.notes,
-        )
+        items, locations = zip(*examples.items, strict=True)
+        return replace(examples, items=items, locations=locations, columns=columns)
 
     @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:

@@ -15,7 +15,7 @@ from heedful.core.errors import InputError
 from heedful.data.tokenization import find_template
 from heedful.decode.request import context_length
 from heedful.models.base import LM, Model, Seq2Seq
-from heedful.tasks.examples import LONG, SOURCE, SUMMARY, TARGET, Examples, Role
+from heedful.tasks.examples import ROLES, Examples
 from heedful.tasks.generation import (
     BLANK,
     GENERATION_BATCH_SIZE,
@@ -131,21 +131,17 @@ class Summarization(Text2Text, TrainableGeneration):
     command, writers = "summarize", "an encoder-decoder or a decoder, such as smollm2-135m-instruct"
     file_kinds = ("table", "lines")
     training = TrainingDefaults(lr=5e-5, lora_lr=5e-4, epochs=3, length=512, batch=8, steps=200)
-    roles: ClassVar[Mapping[str, Role]] = {"text": Role("--text", LONG), "summary": Role("--label", SUMMARY)}
+    roles = ROLES["summarize"]
     text_scores = staticmethod(rouge)
 
     @classmethod
-    def attach_head(
-        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
-    ) -> tuple[Model, str]:
+    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
         """Return the model as it is; config.json keeps the prompt that a decoder learns with."""
         if isinstance(model, LM):
             tokenizer, prompt = model.tokenizer, cls.plain_prompt
             if tokenizer.chat_template is not None:  # it converses: a message
                 prompt = tokenizer.chat([{"role": "user", "content": cls.request}])
-                first = tokenizer.tokens(
-                    find_template(tokenizer).before
-                )  # which encoding will put there itself
+                first = tokenizer.tokens(find_template(tokenizer).before)  # encoding puts these there itself
                 prompt = prompt.removeprefix("".join(first))
             model.hf_config["task_prompt"] = str(model.hf_config.get("task_prompt") or prompt)
         return super().attach_head(model, train, seed)
@@ -163,9 +159,7 @@ class Translation(TrainableGeneration):
     command, objective, writers = "translate", "translate", "an encoder-decoder"
     file_kinds = ("table", "lines")
     training = TrainingDefaults(lr=3e-4, lora_lr=1e-3, epochs=8, length=256, steps=300)
-    roles: ClassVar[Mapping[str, Role]] = {
-        "text": Role("--text", SOURCE), "translation": Role("--label", TARGET),
-    }  # fmt: skip
+    roles = ROLES["translate"]
     text_scores = staticmethod(bleu)
 
     @classmethod

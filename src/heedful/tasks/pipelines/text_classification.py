@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,22 +16,20 @@ from heedful.core.checks import check_choice, check_integer
 from heedful.core.errors import InputError
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import BalancedOrder, Batches
-from heedful.data.examples.classification import text_batches
+from heedful.data.examples.classification import is_numeric, text_batches
 from heedful.data.input_files import InputFile
 from heedful.models.base import LM, Model
 from heedful.tasks.examples import (
-    INPUT_ROLES,
-    LABEL,
+    ROLES,
     ColumnFlags,
     Examples,
-    Role,
     check_known,
     check_labels,
     check_same_columns,
     count_values,
     fold_label,
     infer_columns,
-    is_numeric,
+    parse_table,
     split_by_label,
     split_learnable,
 )
@@ -50,13 +48,7 @@ from heedful.tasks.label_kinds import (
 )
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, rename_options, truncates
 from heedful.tasks.pipelines.feature_extraction import sentence_vectors
-from heedful.tasks.task import (
-    PredictionCall,
-    Task,
-    TrainableTask,
-    TrainingDefaults,
-    parse_table,
-)
+from heedful.tasks.task import PredictionCall, Task, TrainableTask, TrainingDefaults
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.objectives import Objective
 
@@ -108,7 +100,7 @@ class TextClassification(TrainableTask):
     needs = "a head that labels a whole text (classify)"
     command, head = "classify", "classify"
     training = TrainingDefaults(lr=5e-5, lora_lr=1e-3, epochs=4, length=256, many_labels_lr=2e-4)
-    roles: ClassVar[Mapping[str, Role]] = {**INPUT_ROLES["classify"], "label": Role("--label", LABEL)}
+    roles = ROLES["classify"]
 
     answer_columns = ("label", "score")
     call_inputs = staticmethod(text_pair_inputs)
@@ -311,15 +303,16 @@ class TextClassification(TrainableTask):
         return model.config.head == cls.head and set(model.label_names) == set(label_names(train))
 
     @classmethod
-    def attach_head(
-        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
-    ) -> tuple[Model, str]:
+    def head_labels(cls, train: Examples) -> tuple[str, ...]:
+        return label_names(train)
+
+    @classmethod
+    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
         if cls.has_labels(model, train):
             return model, f"its own head, of {len(model.label_names)} classes"
-        labels = label_names(train)
-        made, _ = super().attach_head(model, train, seed, labels)
+        made, _ = super().attach_head(model, train, seed)
         made.hf_config |= kind_of(train).head_settings
-        return made, f"a new head of {len(labels)} {kind_of(train).unit}"
+        return made, f"a new head of {len(made.label_names)} {kind_of(train).unit}"
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         """Return batches of texts with extra["label"]: (B,), or (B, C) with 1 for each label that holds."""

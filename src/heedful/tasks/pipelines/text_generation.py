@@ -13,10 +13,10 @@ from heedful import data
 from heedful.core.errors import InputError
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
-from heedful.data.input_files import InputFile, UnusableRow
+from heedful.data.input_files import InputFile
 from heedful.data.readers import Documents, documents, split_documents, texts
 from heedful.models.base import LM, Model
-from heedful.tasks.examples import COMPLETION, INPUT_ROLES, MESSAGES, PROMPT, ColumnFlags, Examples, Role
+from heedful.tasks.examples import ROLES, ColumnFlags, Examples, UnusableRow
 from heedful.tasks.generation import (
     GENERATION_BATCH_SIZE,
     ScoredByPerplexity,
@@ -39,10 +39,7 @@ class TextGeneration(ScoredByPerplexity):
     training = TrainingDefaults(
         lr=5e-5, lora_lr=5e-4, epochs=3, length=256, batch=8, steps=100, max_epochs=10
     )
-    roles: ClassVar[Mapping[str, Role]] = {
-        "prompt": Role("--text", PROMPT), "input": INPUT_ROLES["complete"]["input"],
-        "completion": Role("--label", COMPLETION, optional=True),
-    }  # fmt: skip
+    roles = ROLES["complete"]
     writers = "a decoder, such as smollm2-135m-instruct"
 
     @classmethod
@@ -83,29 +80,15 @@ class TextGeneration(ScoredByPerplexity):
         )
 
         def predict_batch(batch: list[Any]) -> list[Any]:
-            prompts = [
-                truncate_prompt(
-                    self.model, self.prompt_ids(one, prefix or "", continue_final_message), cut, new
-                )
-                for one in batch
-            ]
+            whole = [self.prompt_ids(one, prefix or "", continue_final_message) for one in batch]
+            prompts = [truncate_prompt(self.model, ids, cut, new) for ids in whole]
             rows = self.generate_texts(prompts, options, DEFAULT_GENERATION, batch_size)
             if tensors:
-                return [
-                    [{"generated_token_ids": [*ids, *g.ids]} for g in row]
-                    for ids, row in zip(prompts, rows, strict=True)
-                ]
-            return [
-                [
-                    {
-                        "generated_text": self.format_output(
-                            one, g.text, full_text, clean_up_tokenization_spaces
-                        )
-                    }
-                    for g in row
-                ]
-                for one, row in zip(batch, rows, strict=True)
-            ]
+                with_prompt = lambda ids, row: [{"generated_token_ids": [*ids, *g.ids]} for g in row]
+                return list(map(with_prompt, prompts, rows))
+            form = lambda one, text: self.format_output(one, text, full_text, clean_up_tokenization_spaces)
+            written = lambda one, row: [{"generated_text": form(one, g.text)} for g in row]
+            return list(map(written, batch, rows))
 
         one = isinstance(text_inputs, str) or is_chat(text_inputs)
         return predict_batch([text_inputs])[0] if one else map_inputs(text_inputs, predict_batch, batch_size)
@@ -315,7 +298,7 @@ class Conversational(ScoredByPerplexity):
     training = TrainingDefaults(
         lr=2e-5, lora_lr=3e-4, epochs=3, length=512, batch=8, steps=100, max_epochs=10
     )
-    roles: ClassVar[Mapping[str, Role]] = {"messages": Role("--text", MESSAGES)}
+    roles = ROLES["chat"]
     writers = "a decoder trained to converse, such as smollm2-135m-instruct"
 
     @classmethod
@@ -420,15 +403,13 @@ def read_messages(cell: str) -> tuple[dict[str, Any], ...]:
     another thing, for a message without text, and for a talk without an answer.
     """
     try:
-        listed_messages = json.loads(cell)
+        items = json.loads(cell)
     except json.JSONDecodeError:
         raise UnusableRow("whose messages are not a JSON list") from None
-    if not isinstance(listed_messages, list) or not all(
-        isinstance(message, dict) for message in listed_messages
-    ):
+    if not isinstance(items, list) or not all(isinstance(message, dict) for message in items):
         raise UnusableRow("whose messages are not a list of objects")
     messages = []
-    for message in listed_messages:
+    for message in items:
         role = message.get("role", SHAREGPT_ROLES.get(str(message.get("from"))))
         text = message_text(message.get("content", message.get("value")))
         if text is None and message.get("tool_calls"):  # it calls a tool and says nothing

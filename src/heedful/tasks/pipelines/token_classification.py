@@ -17,7 +17,7 @@ farther from the edge, and only then are tokens joined: an entity is never split
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -31,18 +31,17 @@ from heedful.core.errors import InputError
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.examples.tagging import Sentence, conll, to_bio
-from heedful.data.input_files import InputFile, Row, UnusableRow, cell_text, parse_rows
-from heedful.models.base import Model
+from heedful.data.input_files import InputFile, Row, cell_text
 from heedful.tasks.examples import (
-    TAGS,
-    WORDS,
+    ROLES,
     ColumnFlags,
     Examples,
-    Role,
+    UnusableRow,
     check_known,
     check_labels,
     count_values,
     infer_columns,
+    parse_rows,
     split_learnable,
 )
 from heedful.tasks.metrics.scores import tag_scores
@@ -92,7 +91,7 @@ class TokenClassification(TrainableTask):
     file_kinds, unit, label_unit = ("table", "conll"), "sentences", "tags"
     answer_columns = ("spans",)
     training = TrainingDefaults(lr=1e-4, lora_lr=1e-3, epochs=5, length=256)
-    roles: ClassVar[Mapping[str, Role]] = {"words": Role("--text", WORDS), "tags": Role("--label", TAGS)}
+    roles = ROLES["tag"]
 
     def predict(
         self,
@@ -212,8 +211,7 @@ class TokenClassification(TrainableTask):
 
         rows = ((row.where, row) for row in source.rows)
         hint = "words and tags are lists, or texts with spaces"
-        parsed = parse_rows(source.path, rows, parse_sentence, hint)
-        return Examples(parsed.items, parsed.locations, names, parsed.notes)
+        return replace(parse_rows(source.path, rows, parse_sentence, hint), columns=names)
 
     @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
@@ -241,13 +239,10 @@ class TokenClassification(TrainableTask):
         }
 
     @classmethod
-    def attach_head(
-        cls, model: Model, train: Examples, seed: int, labels: tuple[str, ...] | None = None
-    ) -> tuple[Model, str]:
+    def head_labels(cls, train: Examples) -> tuple[str, ...]:
         # O stands first, as in published taggers; then tags by type, B- before I-.
         names = {tag for one in train.items for tag in one.tags}
-        order = sorted(names, key=lambda n: (n != "O", n.partition("-")[2], n))
-        return super().attach_head(model, train, seed, tuple(order))
+        return tuple(sorted(names, key=lambda n: (n != "O", n.partition("-")[2], n)))
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:
         return data.tag(list(examples.items), self.tokenizer, labels=self.labels, **row_keywords(options))

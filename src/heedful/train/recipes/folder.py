@@ -31,6 +31,7 @@ import torch
 import heedful
 from heedful.core.errors import ConfigError, CorruptFile, MissingPackage, NotFound
 from heedful.core.files import make_folder, write_text
+from heedful.core.locks import FileLock
 from heedful.train.checkpoint import newest, run_lock
 from heedful.train.recipes.recipes import (
     ResolvedSettings,
@@ -42,31 +43,66 @@ from heedful.train.recipes.recipes import (
 STEP = "train/global_step"
 
 
-class Files:
-    """Where a run writes what it measures. This one writes nothing: for all processes but the first."""
+class RunFiles:
+    """The files in which a run keeps what it measured, so that a resumed one knows it.
 
-    def __init__(self, path: Path = Path()) -> None:
-        self.path = path
+    A run of `heed train` has `settings`, which are written too, and a log. Where a run has no folder, and in
+    all its processes but the first, nothing is written (`writes` is False). `fit` writes the checkpoints.
+    """
 
-    def close(self) -> None: ...
+    def __init__(
+        self, path: Path = Path(), settings: ResolvedSettings | None = None, *, writes: bool = True
+    ) -> None:
+        self.path, self.settings, self.writes = path, settings, writes
+        self.lock: FileLock | None = None
+        self.board: Any = None
 
-    def begin(self) -> None: ...
+    @classmethod
+    def open(cls, path: Path, settings: ResolvedSettings, resume: bool, tensorboard: bool) -> RunFiles:
+        """Make the folder of a run and lock it.
 
-    def forget_after(self, step: int) -> None: ...
+        Raise ConfigError for a folder with a run that is not to be resumed, or has other settings.
+        """
+        make_folder(path)
+        files = cls(path, settings)
+        files.lock = run_lock(path)
+        files.lock.acquire()
+        try:
+            fresh = newest(path) is None
+            if not fresh and not resume:
+                hint = "--resume continues it, --folder names another place"
+                raise ConfigError(f"{path} holds a run already", hint=hint)
+            if resume and (path / "config.yaml").is_file():
+                old = resolve_settings(str(path / "config.yaml")).recipe
+                check_same_settings(path, old, settings.recipe)
+            if fresh:
+                files.begin()
+            files.board = tensorboard_writer(path) if tensorboard else None
+        except BaseException:
+            files.close()
+            raise
+        return files
 
-    def metrics(self, values: Mapping[str, float | int]) -> None: ...
+    def close(self) -> None:
+        """Release the lock of the folder."""
+        if self.lock is not None:
+            self.lock.release()
 
-    def sample(self, step: int, text: str) -> None: ...
-
-    def log(self, line: str) -> None: ...
-
-
-class MetricsFiles(Files):
-    """The files in which a run keeps what it measured, so that a resumed one knows it."""
+    def begin(self) -> None:
+        """Write the settings and the environment; a resumed run does so once its first step succeeded."""
+        if not self.writes or self.settings is None:
+            return
+        environment = {
+            "heedful": heedful.__version__, "torch": torch.__version__, "python": sys.version.split()[0],
+            "system": platform.platform(), "cores": os.cpu_count(), "threads": torch.get_num_threads(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None, "command": sys.argv,
+        }  # fmt: skip
+        write_text(self.path / "config.yaml", settings_yaml(self.settings))
+        write_text(self.path / "env.json", json.dumps(environment, indent=2) + "\n")
 
     def forget_after(self, step: int) -> None:
         """Drop the lines of steps after the checkpoint that a killed run left: they will be taken again."""
-        for name in ("metrics.jsonl", "samples.jsonl"):
+        for name in ("metrics.jsonl", "samples.jsonl") if self.writes else ():
             file = self.path / name
             if file.is_file():
                 lines = file.read_text(encoding="utf-8").splitlines()
@@ -75,84 +111,31 @@ class MetricsFiles(Files):
     def metrics(self, values: Mapping[str, float | int]) -> None:
         """Append one line of numbers to metrics.jsonl."""
         self._append("metrics.jsonl", dict(values))
-
-    def _append(self, name: str, value: Mapping[str, Any]) -> None:
-        with (self.path / name).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(value, ensure_ascii=False) + "\n")
-
-
-class RunFolder(MetricsFiles):
-    """The files of one run, except its checkpoints, which `fit` writes."""
-
-    def __init__(
-        self, path: Path, settings: ResolvedSettings, resume: bool, tensorboard: bool = False
-    ) -> None:
-        super().__init__(path)
-        self.settings = settings
-        make_folder(path)
-        self._lock = run_lock(path)
-        self._lock.acquire()
-        try:
-            self._check(resume)
-            if newest(path) is None:
-                self.begin()
-            self._board = tensorboard_writer(path) if tensorboard else None
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Release the lock of the folder."""
-        self._lock.release()
-
-    def _check(self, resume: bool) -> None:
-        """Raise ConfigError for a folder with a run that is not to be resumed, or has other settings."""
-        if newest(self.path) is not None and not resume:
-            raise ConfigError(
-                f"{self.path} holds a run already", hint="--resume continues it, --folder names another place"
-            )
-        if resume and (self.path / "config.yaml").is_file():
-            old = resolve_settings(str(self.path / "config.yaml")).recipe
-            check_same_settings(self.path, old, self.settings.recipe)
-
-    def begin(self) -> None:
-        """Write the settings and the environment; a resumed run does so once its first step succeeded."""
-        write_text(self.path / "config.yaml", settings_yaml(self.settings))
-        write_text(self.path / "env.json", json.dumps(environment(), indent=2) + "\n")
-
-    def metrics(self, values: Mapping[str, float | int]) -> None:
-        """Append one line of numbers to metrics.jsonl."""
-        super().metrics(values)
-        if self._board is not None:
+        if self.board is not None:
             for name, value in values.items():
-                if name != "train/global_step":
-                    self._board.add_scalar(name, value, int(values["train/global_step"]))
+                if name != STEP:
+                    self.board.add_scalar(name, value, int(values[STEP]))
 
     def sample(self, step: int, text: str) -> None:
         """Append one text to samples.jsonl."""
-        self._append("samples.jsonl", {"train/global_step": step, "text": text})
+        self._append("samples.jsonl", {STEP: step, "text": text})
 
     def log(self, line: str) -> None:
         """Append one line to log.txt, with the time."""
-        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
+        if self.settings is not None:
+            self._append("log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}")
+
+    def _append(self, name: str, line: str | Mapping[str, Any]) -> None:
+        if self.writes:
+            with (self.path / name).open("a", encoding="utf-8") as file:
+                file.write((line if isinstance(line, str) else json.dumps(line, ensure_ascii=False)) + "\n")
 
 
 def _step(line: str) -> float:
     try:
-        return float(json.loads(line)["train/global_step"])
+        return float(json.loads(line)[STEP])
     except (ValueError, KeyError, TypeError):
         return float("inf")  # half a line of a run that was killed
-
-
-def environment() -> dict[str, Any]:
-    """Return the machine and the packages of a run."""
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {
-        "heedful": heedful.__version__, "torch": torch.__version__, "python": sys.version.split()[0],
-        "system": platform.platform(), "cores": os.cpu_count(), "threads": torch.get_num_threads(),
-        "gpu": gpu, "command": sys.argv,
-    }  # fmt: skip
 
 
 def tensorboard_writer(path: Path) -> Any:

@@ -16,8 +16,7 @@ import torch
 from heedful import data
 from heedful.core.errors import ConfigError, InputError, NotFound, nearest
 from heedful.core.files import expand_paths, split_lines, stem_path
-from heedful.data.batch import Batch
-from heedful.data.batches import Batches, BucketedOrder, Indices, RowSource, ShuffledOrder, seeded_generator
+from heedful.data.batches import Batches, BucketedOrder, Indices, ShuffledOrder, seeded_generator
 from heedful.data.readers import Documents, Table, open_documents, parallel_documents, split_documents
 from heedful.models import find_config
 from heedful.models.base import Config, Model, Seq2Seq
@@ -346,23 +345,9 @@ def mark_line_ends(documents: Documents, mark: str) -> Documents:
     return Documents(read, documents.files, (*documents.settings, "line end", mark), documents.name)
 
 
-@dataclass(frozen=True)
-class RowSubset:
-    """A selection of the rows of another source."""
-
-    rows: RowSource
-    index: Indices
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def batch(self, rows: Indices, epochs: Indices) -> Batch:
-        return self.rows.batch(self.index[rows], epochs)
-
-
 def split_train_validation(batches: Batches, part: float, seed: int) -> tuple[Batches, Batches]:
     """Split rows at random: a `part` for validation, the others for training."""
-    count = len(batches.source)
+    count = batches.row_count
     valid_rows = max(1, round(count * part))
     if valid_rows >= count:
         raise InputError(
@@ -383,4 +368,5 @@ def _select_rows(batches: Batches, index: Indices, which: str) -> Batches:
         assert isinstance(old, ShuffledOrder)
         order = ShuffledOrder(len(index), old.size, old.seed, old.shuffle)
     settings = {**batches.settings, "part": which, "rows": len(index)}
-    return replace(batches, source=RowSubset(batches.source, index), order=order, settings=settings)
+    make_batch = lambda rows, epochs: batches.make_batch(index[rows], epochs)
+    return replace(batches, make_batch=make_batch, order=order, settings=settings)

@@ -34,7 +34,7 @@ from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes, processes
 from heedful.train.fit import Step, fit
 from heedful.train.objectives import Objective
-from heedful.train.recipes.folder import Files, RunFolder, read_metrics
+from heedful.train.recipes.folder import RunFiles, read_metrics
 from heedful.train.recipes.prepare import MOMENTS, PreparedRun, prepare_run
 from heedful.train.recipes.progress import ProgressReporter, format_clock, make_reporter
 from heedful.train.recipes.recipes import ResolvedSettings
@@ -90,6 +90,8 @@ class TrainingResult:
     interrupted: int | None = None  # the number of the signal that ended the run
     chosen: bool = True  # whether the weights are those with the best score, and not the last ones
     saved: Path | None = None  # the checkpoint of a run that ended early
+    checkpoint: Path = Path()  # of `heed train`: the best one if the run was validated, else the last
+    parameters: int = 0  # of the model, likewise
     history: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -98,12 +100,12 @@ class TrainingLoop:
 
     def __init__(
         self, model: Model, purpose: str | Objective, batches: Batches, config: TrainConfig,
-        validation: Validation, reporter: ProgressReporter, files: Files | None = None,
+        validation: Validation, reporter: ProgressReporter, files: RunFiles | None = None,
         processes: Processes | None = None, log_every: int = sys.maxsize,
     ) -> None:  # fmt: skip
         self.model, self.purpose, self.batches, self.config = model, purpose, batches, config
         self.validation, self.reporter, self.log_every = validation, reporter, log_every
-        self.files, self.processes = files or Files(), processes or Processes()
+        self.files, self.processes = files or RunFiles(writes=False), processes or Processes()
         patience = validation.patience or sys.maxsize
         self.stopping = EarlyStopping(patience=patience, highest=validation.highest)
         self.result = TrainingResult(chosen=validation.choose)
@@ -285,14 +287,6 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-@dataclass
-class TrainResult(TrainingResult):
-    """The outcome of a run with a folder."""
-
-    checkpoint: Path = Path()  # the best one if the run was validated, else the last
-    parameters: int = 0
-
-
 def run_training(
     settings: ResolvedSettings,
     folder: Path,
@@ -300,14 +294,14 @@ def run_training(
     resume: bool = False,
     quiet: bool = False,
     tensorboard: bool = False,
-) -> TrainResult:
+) -> TrainingResult:
     """Prepare, train, evaluate and save; alone, or with the processes this one was started with."""
     recipe = settings.recipe
     device = resolve_device(recipe.device)
     with processes(recipe.parallel, device.type == "cuda", recipe.tensor) as by:
         device = torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
-        open_folder = lambda: RunFolder(folder, settings, resume, tensorboard)
-        files: Files = by.run_on_first(open_folder) or Files(folder)
+        open_files = lambda: RunFiles.open(folder, settings, resume, tensorboard)
+        files = by.run_on_first(open_files) or RunFiles(folder, writes=False)
         with closing(files):
             # The first process writes the vocabulary and the tokens, which the others then find.
             own = lambda: prepare_run(settings, device, folder)
@@ -322,7 +316,7 @@ def run_training(
                 return train_and_report(settings, run, loop)
 
 
-def train_and_report(settings: ResolvedSettings, run: PreparedRun, loop: TrainingLoop) -> TrainResult:
+def train_and_report(settings: ResolvedSettings, run: PreparedRun, loop: TrainingLoop) -> TrainingResult:
     """Report the model and the data, run the loop, and find its best checkpoint."""
     model, batches, folder = run.model, run.batches, loop.files.path
     parameters = sum(p.numel() for p in model.parameters())
@@ -344,10 +338,13 @@ def train_and_report(settings: ResolvedSettings, run: PreparedRun, loop: Trainin
         hint = f"--resume continues from {result.saved}"
         message = f"interrupted at step {result.steps}"
         raise TrainingInterrupted(message, hint, signal_number=result.interrupted)
-    return TrainResult(**vars(result), checkpoint=Path(of_run(folder)), parameters=parameters)
+    result.checkpoint, result.parameters = Path(of_run(folder)), parameters
+    return result
 
 
-def make_validation(settings: ResolvedSettings, run: PreparedRun, files: Files, by: Processes) -> Validation:
+def make_validation(
+    settings: ResolvedSettings, run: PreparedRun, files: RunFiles, by: Processes
+) -> Validation:
     """Return how a run is evaluated: by the loss on validation data; the best checkpoint stays."""
     evaluation, valid = settings.recipe.evaluate, run.valid
 

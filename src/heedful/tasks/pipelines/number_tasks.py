@@ -48,6 +48,7 @@ from heedful.tasks.pipelines.feature_extraction import pair_texts, sentence_vect
 from heedful.tasks.pipelines.text_classification import SCORE_FUNCTIONS, read_text_pairs, text_pair_inputs
 from heedful.tasks.task import TrainableTask, TrainingDefaults
 from heedful.tasks.task_specification import TaskSpecification
+from heedful.text import Tokenizer
 from heedful.train.objectives import Term, extra_of, logits_of, promote_float32
 from heedful.weights.loading import with_head
 from heedful.weights.pooling import Pooling, pool
@@ -331,14 +332,10 @@ class Rerank(NumberTask):
         how = "only_second" if truncation is True else truncation
 
         def score_pairs(pairs: Sequence[tuple[str, str]]) -> list[float]:
-            limit = smallest_limit(max_length, input_limit(self.model, self.tokenizer))
-            if truncates(how) and limit is not None:
+            if truncates(how):
+                limit = smallest_limit(max_length, input_limit(self.model, self.tokenizer))
                 for asked in dict.fromkeys(pair[0] for pair in pairs):
-                    if (length := len(tokenize(self.tokenizer, asked, ""))) >= limit:
-                        what = (
-                            f"the query takes {length:,} tokens and a text must fit behind it into {limit:,}"
-                        )
-                        raise InputError(what, hint="shorten the query")
+                    check_query(self.tokenizer, asked, limit)
             tokenized = self.tokenize(pairs, truncation=how, max_length=max_length)
             ranked = self.forward(tokenized, batch_size=batch_size)
             return [float(SCORE_FUNCTIONS[name](logits)) for logits in ranked]
@@ -412,6 +409,14 @@ class Rerank(NumberTask):
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         queries, relevance = [row[0] for row in examples.items], self.numbers(examples).tolist()
         return ranking_scores(queries, relevance, answers)
+
+
+def check_query(tokenizer: Tokenizer, query: str, limit: int | None) -> None:
+    """Raise InputError for a query that leaves no room for a text behind it, of which the end may be cut."""
+    length = len(tokenize(tokenizer, query, ""))
+    if limit is not None and length >= limit:
+        what = f"the query takes {length:,} tokens, and a text must fit behind it into {limit:,}"
+        raise InputError(what, hint="shorten the query")
 
 
 def parse_request(request: Any) -> tuple[str, list[str]]:

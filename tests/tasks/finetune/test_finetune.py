@@ -18,7 +18,7 @@ import heedful
 from heedful.data.batch import Batch
 from heedful.models.base import LM
 from heedful.tasks.examples import Examples
-from heedful.tasks.finetune import FinetuneRequest, outlook
+from heedful.tasks.finetune import FinetuneRequest, run
 from heedful.tasks.finetune.data import read_and_split
 from heedful.tasks.finetune.run import prepare_training
 from heedful.train.fit import Step
@@ -359,7 +359,7 @@ def test_before_training_it_says_what_guessing_gives_and_how_long_it_will_take(
 def test_the_base_alone_is_scored_by_its_own_vectors(
     heed: Heed, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlook, "BASE_SHARE", 1.0)
+    monkeypatch.setattr(run, "BASE_SHARE", 1.0)
     file, out = toy.classes(tmp_path / "rows.csv"), tmp_path / "out"
     _, _, err = heed("finetune", bases["encoder"], file, "--full", "--epochs", 2, "--out", out)
     found = re.search(
@@ -381,7 +381,7 @@ def test_the_foretold_steps_are_those_of_training_and_leave_no_trace(
     split = read_and_split(request, ProgressReporter())
     setup = prepare_training(request, split, heedful.load(bases["encoder"]), ProgressReporter())
     before = {name: p.detach().clone() for name, p in setup.task.model.named_parameters()}
-    found = outlook.predict_duration(setup, split.valid)
+    found = run.predict_duration(setup, split.valid)
     assert found.steps == setup.config.steps
     assert found.evaluations == -(-found.steps // len(setup.batches))
     assert found.seconds == pytest.approx(
@@ -394,8 +394,8 @@ def test_the_foretold_steps_are_those_of_training_and_leave_no_trace(
         picked.extend(batches)
         return []
 
-    monkeypatch.setattr(outlook, "measure_steps", keep_batches)
-    outlook.time_steps(setup, [3, 1])
+    monkeypatch.setattr(run, "measure_steps", keep_batches)
+    run.time_steps(setup, [3, 1])
     assert [batch.tokens.tolist() for batch in picked] == [setup.batches[k].tokens.tolist() for k in (3, 1)]
 
 
@@ -407,12 +407,12 @@ def test_what_a_gpu_does_once_for_a_shape_is_not_foretold_of_every_step(
         _warm, *measured = steps
         return [9.0, *(1.0 if k in measured[:i] else 5.0 for i, k in enumerate(measured))]
 
-    monkeypatch.setattr(outlook, "time_steps", first_is_slow)
-    monkeypatch.setattr(outlook, "time_evaluation", lambda setup, valid: 0.0)
+    monkeypatch.setattr(run, "time_steps", first_is_slow)
+    monkeypatch.setattr(run, "time_evaluation", lambda setup, valid: 0.0)
     setup = SimpleNamespace(
         config=SimpleNamespace(steps=100, minutes=None),
         batches=[Batch(tokens=torch.zeros(2, 8, dtype=torch.long))] * 100,
         task=SimpleNamespace(model=SimpleNamespace(device=torch.device(device))), has_head=False,
         steps_between_evaluations=50,
     )  # fmt: skip
-    assert outlook.predict_duration(setup, Examples([], [])).step_seconds == foretold  # type: ignore[arg-type]
+    assert run.predict_duration(setup, Examples([], [])).step_seconds == foretold  # type: ignore[arg-type]

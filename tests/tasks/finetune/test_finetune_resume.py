@@ -15,23 +15,25 @@ import torch
 
 import heedful
 from heedful.core.errors import ConfigError, CorruptFile
-from heedful.tasks.finetune import FinetuneRequest, FinetuneResult, finetune, run
+from heedful.tasks.finetune import FinetuneRequest, FinetuneResult, finetune
+from heedful.tasks.finetune import result as saving
 from tests.refusal import refused
 from tests.tasks.finetune import finetuning as toy
 
 KILLED = """
 import os, signal
-from heedful.tasks.finetune import FinetuneRequest, finetune, run
+from heedful.tasks.finetune import FinetuneRequest, finetune
+from heedful.tasks.finetune import result as saving
 
-run.CHECKPOINT_SECONDS = 0.0
-write = run.KeptWeights.checkpoint
+saving.CHECKPOINT_SECONDS = 0.0
+write = saving.KeptWeights.checkpoint
 
 def write_and_die(self, step):
     if step.number >= {after}:
         os.kill(os.getpid(), signal.SIGKILL)
     write(self, step)
 
-run.KeptWeights.checkpoint = write_and_die
+saving.KeptWeights.checkpoint = write_and_die
 finetune(FinetuneRequest({model!r}, {file!r}, out={out!r}, {options}), quiet=True)
 """
 
@@ -63,7 +65,7 @@ def killed(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("killed")
     options = ", ".join(f"{name}={value}" for name, value in LEARN.items())
     kill(base, toy.classes(where / "rows.csv"), where / "out", options, after=20)
-    assert list(run.checkpoint_folder(where / "out").glob("checkpoints/step-*"))
+    assert list(saving.checkpoint_folder(where / "out").glob("checkpoints/step-*"))
     return where
 
 
@@ -86,9 +88,9 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_weights(
     base: Path, left: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = learn(base, left, "whole")
-    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(saving, "CHECKPOINT_SECONDS", 0.0)
     result = learn(base, left)
-    assert not run.checkpoint_folder(left / "out").exists()
+    assert not saving.checkpoint_folder(left / "out").exists()
     assert result.training.history == whole.training.history
     assert result.scores == whole.scores
     ours, theirs = (heedful.load(left / name).state_dict() for name in ("out", "whole"))
@@ -111,7 +113,7 @@ def test_the_best_weights_of_before_come_back(
     assert whole.training.best_step == 0
     out = tmp_path / "out"
     kill(first, file, out, options, after=len(whole.training.history) * 3)
-    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(saving, "CHECKPOINT_SECONDS", 0.0)
     request = FinetuneRequest(str(first), str(file), out=str(out), lora=False, epochs=6, lr=0.05)
     result = finetune(request, quiet=True)
     assert (result.training.best_step, result.training.before) == (0, whole.training.before)
@@ -123,7 +125,7 @@ def test_the_best_weights_of_before_come_back(
 def test_another_command_or_a_damaged_file_is_refused(base: Path, left: Path) -> None:
     with refused(ConfigError, "of another command"):
         learn(base, left, lr=1e-3)
-    for best in run.checkpoint_folder(left / "out").glob("best-*"):
+    for best in saving.checkpoint_folder(left / "out").glob("best-*"):
         best.write_bytes(b"half")
     with refused(CorruptFile, "damaged"):
         learn(base, left)
@@ -131,14 +133,14 @@ def test_another_command_or_a_damaged_file_is_refused(base: Path, left: Path) ->
 
 def test_a_short_run_writes_no_checkpoints(base: Path, file: Path, tmp_path: Path) -> None:
     seen = []
-    watched = run.KeptWeights.checkpoint
+    watched = saving.KeptWeights.checkpoint
 
-    def look(self: run.KeptWeights, step: object) -> None:
+    def look(self: saving.KeptWeights, step: object) -> None:
         seen.append(self.folder)
         watched(self, step)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run.KeptWeights, "checkpoint", look)
+        patch.setattr(saving.KeptWeights, "checkpoint", look)
         finetune(FinetuneRequest(str(base), str(file), out=str(tmp_path / "out"), lora=False), quiet=True)
     assert set(seen) == {None}
 
@@ -152,7 +154,7 @@ def test_a_folder_of_that_name_which_is_somebodys_own_is_left_alone(
     request = FinetuneRequest(str(base), str(file), out=str(tmp_path / "out"), lora=False, epochs=1)
     finetune(request, quiet=True)
     assert (own / "notes.txt").read_text() == "mine"
-    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(saving, "CHECKPOINT_SECONDS", 0.0)
     moved = (tmp_path / "out.training").rename(tmp_path / "other.training")
     with refused(ConfigError, "is in the way"):
         finetune(FinetuneRequest(str(base), str(file), out=str(tmp_path / "other"), epochs=1), quiet=True)

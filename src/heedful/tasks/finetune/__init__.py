@@ -2,9 +2,8 @@
 
 request.py   what is asked for: the options of `heed finetune` and `heed eval`
 data.py      what is in the file, and which examples are held out
-outlook.py   what is reported before training: the time, and what the base model gives
-run.py       the run in order: a head is attached and trained, or fitted to a few rows, and scored
-result.py    what is saved: the folder, the checkpoint and its card
+run.py       the run in order: what is foretold, a head that is trained, or fitted to a few rows, and scored
+result.py    what is saved: the folder, the model and its card, the checkpoints of a long run
 
 What is learnt is a `TrainableTask` (tasks/task.py). Which columns it reads is found out in tasks/examples.py.
 """

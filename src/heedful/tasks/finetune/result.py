@@ -1,10 +1,12 @@
-"""Results of fine-tuning: where the checkpoint goes, and its card."""
+"""Results of fine-tuning: where the model goes, its card, and the checkpoints of a long run."""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
+import shutil
+import time
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,18 +14,27 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
 
-from heedful.core.errors import ConfigError, HeedfulError
-from heedful.core.files import make_folder_atomically, write_text
+from heedful.core.errors import ConfigError, CorruptFile, HeedfulError
+from heedful.core.files import make_folder, make_folder_atomically, write_text
 from heedful.core.locks import FileLock
 from heedful.models.base import Model
 from heedful.tasks.finetune.request import FinetuneRequest
 from heedful.tasks.registry import pipeline
 from heedful.tasks.task import Task
 from heedful.tasks.task_specification import TaskSpecification
+from heedful.train.checkpoint import newest
+from heedful.train.config import TrainConfig
+from heedful.train.fit import Step
+from heedful.train.recipes.progress import ProgressReporter
 from heedful.train.recipes.train import TrainingResult
+from heedful.weights.formats.tensor_files import save_tensors
 from heedful.weights.saving import save, save_on_base
 
+COMMAND = "command.txt"  # the file that tells a folder of checkpoints from somebody's own
+CHECKPOINT_SECONDS = 120.0  # between checkpoints; a run that takes less writes none
 MAX_WHOLE = 100_000_000  # parameters of a named model that are written together with a linear head
 
 
@@ -264,3 +275,105 @@ def format_score(value: Any) -> str:
     if isinstance(value, str):
         return f"`{value}`"
     return f"{value:,}" if isinstance(value, int) else json.dumps(value)
+
+
+# The checkpoints of a long run, next to the folder to be while it lasts. A killed run is resumed from them:
+#
+# OUT.training/
+#   command.txt            the command, which must be the same
+#   metrics.jsonl          scores of the evaluations so far
+#   best-000120.safetensors   the best weights so far, those that learn
+#   checkpoints/           the newest state, as `fit` writes it
+
+
+def checkpoint_folder(out: Path) -> Path:
+    """Return where a run that will write `out` keeps its checkpoints."""
+    return out.with_name(f"{out.name}.training")
+
+
+def remove_checkpoints(out: Path) -> None:
+    """Remove the checkpoints of a run, if it wrote any."""
+    folder = checkpoint_folder(out)
+    if (folder / COMMAND).is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def keep_checkpoints(
+    config: TrainConfig, request: FinetuneRequest, out: Path, sha256: str, seconds: float,
+    reporter: ProgressReporter,
+) -> TrainConfig:  # fmt: skip
+    """Return the config of a run that writes checkpoints, if it takes long, or goes on from those of another.
+
+    `seconds` is how long it will take.
+    """
+    folder, command = checkpoint_folder(out), f"{repeat_command(request)}\n{request.file}: SHA-256 {sha256}\n"
+    at = newest(folder) if (folder / COMMAND).is_file() else None
+    if at is None and seconds < CHECKPOINT_SECONDS:
+        return config
+    if at is None:
+        remove_checkpoints(out)  # of a run that was killed before its first one
+        if folder.exists():
+            hint = "move it away, or take another out="
+            raise ConfigError(f"{folder} is in the way: checkpoints go there while a run lasts", hint=hint)
+        make_folder(folder)
+        write_text(folder / COMMAND, command)
+    elif (folder / COMMAND).read_text(encoding="utf-8") != command:
+        written = (folder / COMMAND).read_text(encoding="utf-8").splitlines()[0]
+        raise ConfigError(
+            f"{folder} holds a run that was killed, of another command or file: {written}",
+            hint="repeat that one to continue it, delete the folder, or choose another out=",
+        )
+    else:
+        reporter.report(f"resuming: a run that was killed is in {folder}; this one goes on from {at.name}")
+    return replace(config, folder=folder, keep=1, resume=True, save_minutes=None)
+
+
+class KeptWeights:
+    """The best weights so far: a copy in memory, and for a long run one next to its checkpoints."""
+
+    def __init__(self, model: Model, folder: str | Path | None) -> None:
+        self.model, self.folder = model, folder
+        self.values: dict[str, Tensor] = {}
+        self.step, self.written = 0, time.monotonic()
+
+    def keep(self, step: Step | None) -> None:
+        """Copy the present weights."""
+        learning = ((n, p) for n, p in self.model.named_parameters() if p.requires_grad)
+        self.values = {name: p.detach().clone() for name, p in learning}
+        self.step = 0 if step is None else step.number
+
+    def checkpoint(self, step: Step) -> None:
+        """Write the best weights and the state of training, if it is time."""
+        if self.folder is None or time.monotonic() - self.written < CHECKPOINT_SECONDS:
+            return
+        best = Path(self.folder) / f"best-{self.step:06d}.safetensors"
+        part = best.with_suffix(".part")
+        try:
+            if not best.is_file():
+                save_tensors({name: value.contiguous() for name, value in self.values.items()}, part)
+                part.rename(best)
+            step.save()
+        except (OSError, SafetensorError) as error:
+            raise HeedfulError(f"could not write {best}: {error}") from None
+        for other in set(Path(self.folder).glob("best-*")) - {best}:
+            other.unlink()
+        self.written = time.monotonic()
+
+    def restore(self, step: int | None) -> None:
+        """Read the best weights of a run that is resumed."""
+        if self.folder is None or step is None or newest(Path(self.folder)) is None:
+            return
+        path = Path(self.folder) / f"best-{step:06d}.safetensors"
+        try:
+            self.values, self.step = load_file(path, device=str(self.model.device)), step
+        except (OSError, SafetensorError):
+            hint = f"delete {self.folder} to start again"
+            raise CorruptFile(f"{path} is not there or damaged", hint=hint) from None
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Give the model the weights that were kept, if any were."""
+        for name, parameter in self.model.named_parameters():
+            if name in self.values:
+                parameter.copy_(self.values[name])
+        self.model.eval()

@@ -48,7 +48,7 @@ def embed_command(
     texts = read_texts(text, common.columns("embed"))
     if out is not None and out.suffix not in FORMATS:
         raise InputError(f"{out} does not end in {' or '.join(FORMATS)}", hint="use one of these endings")
-    from heedful.tasks.pipelines.feature_extraction import sentence_vectors
+    from heedful.tasks.pipelines.encoders import sentence_vectors
 
     with print_warnings(), show_progress("embedding"), few_threads(texts):
         name, pipe = common.open("sentence-similarity")

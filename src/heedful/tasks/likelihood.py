@@ -26,7 +26,7 @@ from heedful.data.tokenization import find_template
 from heedful.decode.loop import generate
 from heedful.decode.request import Prompts, context_length
 from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
-from heedful.tasks.pipelines.fill_mask import MASK
+from heedful.tasks.pipelines.encoders import MASK
 from heedful.tasks.task import open_model
 
 By = Literal["total", "mean"]

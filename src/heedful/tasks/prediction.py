@@ -47,7 +47,7 @@ from heedful.models.base import evaluation_mode
 from heedful.tasks.examples import ColumnFlags, infer_input_columns, input_roles
 from heedful.tasks.finetune.request import PredictionRequest, check_options
 from heedful.tasks.model_inputs import Truncated
-from heedful.tasks.pipelines.feature_extraction import FeatureExtraction, sentence_vectors
+from heedful.tasks.pipelines.encoders import FeatureExtraction, sentence_vectors
 from heedful.tasks.pipelines.number_tasks import SentenceSimilarity
 from heedful.tasks.registry import TASKS, pipeline, trainable_tasks
 from heedful.tasks.task import Task, TrainableTask, file_stamp

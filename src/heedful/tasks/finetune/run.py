@@ -401,7 +401,7 @@ def score_written(task: TrainableTask, examples: Examples, options: BatchOptions
     return {name: value for name, value in scores.items() if name != "first"}
 
 
-# What a run reports before it trains: the time, by a few steps of different sizes and a part of an evaluation,
+# What a run reports before it trains: the time, by a few steps of different sizes and part of an evaluation,
 # after which the weights are put back; and what can be had without training.
 
 

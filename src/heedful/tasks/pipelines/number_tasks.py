@@ -44,7 +44,7 @@ from heedful.tasks.model_inputs import (
     tokenize,
     truncates,
 )
-from heedful.tasks.pipelines.feature_extraction import pair_texts, sentence_vectors
+from heedful.tasks.pipelines.encoders import pair_texts, sentence_vectors
 from heedful.tasks.pipelines.text_classification import SCORE_FUNCTIONS, read_text_pairs, text_pair_inputs
 from heedful.tasks.task import TrainableTask, TrainingDefaults
 from heedful.tasks.task_specification import TaskSpecification

@@ -47,7 +47,7 @@ from heedful.tasks.label_kinds import (
     with_label_lists,
 )
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, rename_options, truncates
-from heedful.tasks.pipelines.feature_extraction import sentence_vectors
+from heedful.tasks.pipelines.encoders import sentence_vectors
 from heedful.tasks.task import PredictionCall, Task, TrainableTask, TrainingDefaults
 from heedful.tasks.task_specification import TaskSpecification
 from heedful.train.objectives import Objective

@@ -347,7 +347,7 @@ RANKED_TEXTS = {"document": Role("--text", (*DOCUMENT, *TEXT))}  # of `heed rera
 
 
 def input_roles(command: str) -> dict[str, Role]:
-    """Return the roles of columns where nothing is learnt and there are no answers, as in `heed predict`."""
+    """Return the roles of columns without those of answers, for `heed predict`."""
     roles = ROLES.get(command, {"text": Role("--text", (*TEXT, *DOCUMENT, *FIRST))})
     inputs = {name: role for name, role in roles.items() if role.flag != "--label"}
     return {name: replace(role, names=role.input_names or role.names) for name, role in inputs.items()}

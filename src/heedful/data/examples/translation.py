@@ -102,7 +102,7 @@ def pair_batches(
 def decoder_fields(
     texts: RaggedArray, rows: Indices, template: Template, length: int, start: int, pad: int
 ) -> dict[str, Any]:
-    """Return the fields of a batch that say what a decoder reads and writes: these rows of the texts."""
+    """Return the fields of a batch that a decoder reads and writes, from these rows of the texts."""
     target, labels, lengths = shift_right(*wrap_rows(texts, rows, template, length, pad), start, pad)
     return {
         "labels": torch.from_numpy(labels), "target": torch.from_numpy(target),

@@ -2,7 +2,7 @@
 
 request.py   what is asked for: the options of `heed finetune` and `heed eval`
 data.py      what is in the file, and which examples are held out
-run.py       the run in order: what is foretold, a head that is trained, or fitted to a few rows, and scored
+run.py       the run in order: the time is predicted, a head is trained, or fitted to a few rows, and scored
 result.py    what is saved: the folder, the model and its card, the checkpoints of a long run
 
 What is learnt is a `TrainableTask` (tasks/task.py). Which columns it reads is found out in tasks/examples.py.

@@ -317,8 +317,8 @@ def prepare_training(
     defaults = split.task.training
     classes = {row[-1] for row in split.train.items} if issubclass(split.task, TextClassification) else ()
     if defaults.many_labels_lr is not None and len(classes) >= MANY_LABELS:
-        steps = max(defaults.steps, 3 * len(classes))
-        defaults = replace(defaults, lr=defaults.many_labels_lr, steps=steps)
+        least = max(defaults.steps, 3 * len(classes))
+        defaults = replace(defaults, lr=defaults.many_labels_lr, steps=least)
     config = schedule(defaults, len(batches), request, adapting, model)
     setup = TrainingSetup(task, options, batches, config, adapting, count, model is body)
     adapter = f"a LoRA adapter of {count_parameters(model, trainable_only=True):,} learns"

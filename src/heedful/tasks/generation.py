@@ -36,12 +36,7 @@ from heedful.decode.settings import BEAM_SETTINGS, NARROWING, GenerationSettings
 from heedful.decode.stepper import Stepper
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.tasks.examples import Examples, limit_characters
-from heedful.tasks.model_inputs import (
-    Truncated,
-    input_limit,
-    truncate_text,
-    truncates,
-)
+from heedful.tasks.model_inputs import Truncated, input_limit, truncate_text, truncates
 from heedful.tasks.task import PredictionCall, Task, TrainableTask, row_keywords
 
 GENERATION_BATCH_SIZE = 8

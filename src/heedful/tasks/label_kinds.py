@@ -26,13 +26,7 @@ from heedful.data.examples.classification import is_numeric
 from heedful.data.input_files import InputFile, cell_text
 from heedful.data.readers import column_hint
 from heedful.models.base import Model
-from heedful.tasks.examples import (
-    EMPTY_LABELS,
-    Examples,
-    UnusableRow,
-    count_values,
-    fold_label,
-)
+from heedful.tasks.examples import EMPTY_LABELS, Examples, UnusableRow, count_values, fold_label
 from heedful.tasks.metrics.scores import balanced_scores, class_scores, multi_label_scores, ordinal_scores
 from heedful.train.objectives import Objective, Term, extra_of, logits_of
 

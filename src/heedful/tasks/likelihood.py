@@ -77,10 +77,7 @@ class Continuations:
 
 
 def log_probability(
-    model: Model | str | Path,
-    text: str | Sequence[str],
-    *,
-    source: str | Sequence[str] | None = None,
+    model: Model | str | Path, text: str | Sequence[str], *, source: str | Sequence[str] | None = None
 ) -> Any:
     """Return the log-probability of a text or of several; an encoder-decoder needs the `source` of each."""
     model = open_model(model)

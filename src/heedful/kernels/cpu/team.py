@@ -35,6 +35,7 @@ PHASE = 1 << 32  # a queue is instruction · PHASE + EMPTY + the number of chunk
 EMPTY = 1 << 31  # what is left may fall below zero: threads look and take in two steps
 OVER = 1 << 30  # the instruction after the last
 NEAR_BYTES = 1 << 17  # of the next matrix that a waiting thread asks for
+MANY_ROWS = 128  # of a matrix, at least, in a chunk that is multiplied with many vectors
 ASKED_BYTES = 1 << 10  # that it asks for before it looks whether the wait is over
 
 
@@ -53,16 +54,17 @@ def chunk_count(line: Code, now: Now) -> Int:
     """How many pieces an instruction has: of weights, of heads and rows, or rows."""
     op, rows = line[R.OP], now[R.ASKED] if line[R.HEAD] and line[R.OP] == R.ROUND else now[R.ROWS]
     if op == R.LINEAR:
-        return line[R.CHUNKS]
+        few = rows < R.MANY_VECTORS or line[R.HEAD]
+        return line[R.CHUNKS] if few else min(line[R.CHUNKS], max(1, line[R.OUT] // MANY_ROWS))
     if op == R.ATTEND:
         return line[R.CHUNKS] * rows
     return rows
 
 
 @compile_inline
-def first_row(line: Code, c: Int) -> Int:
-    """The first row of a matrix in piece c."""
-    return c * -(-line[R.OUT] // STRIPE) // line[R.CHUNKS] * STRIPE
+def first_row(line: Code, c: Int, count: Int) -> Int:
+    """The first row of a matrix in piece c of `count`."""
+    return c * -(-line[R.OUT] // STRIPE) // count * STRIPE
 
 
 @compile_inline
@@ -80,8 +82,9 @@ def run_chunk(code: Code, reals: Reals, n: Int, now: Now, rows: Rows, caches: Ca
     """One of the pieces that threads share."""
     line, op = code[n], code[n, R.OP]
     if op == R.LINEAR:  # some rows of a product and of those joined to it
+        count = chunk_count(line, now)
         for i in range(n, n + line[R.JOINED]):
-            low, high = first_row(code[i], c), min(first_row(code[i], c + 1), code[i, R.OUT])
+            low, high = first_row(code[i], c, count), min(first_row(code[i], c + 1, count), code[i, R.OUT])
             if low < high:
                 R.linear_rows(code[i], reals[i], now, low, high)
     elif op == R.ATTEND:
@@ -117,7 +120,7 @@ def take_chunks(
 
 
 @compile_cached
-def ask_ahead(code: Code, n: Int, shared: Array, me: Int, asked: Int) -> Int:
+def ask_ahead(code: Code, n: Int, now: Now, shared: Array, me: Int, asked: Int) -> Int:
     """Ask memory for more of what this thread will read of the matrix after instruction n.
 
     It has asked for `asked` bytes. Return how many that are now.
@@ -126,8 +129,8 @@ def ask_ahead(code: Code, n: Int, shared: Array, me: Int, asked: Int) -> Int:
     while after < len(code) and code[after, R.OP] != R.LINEAR:
         after += 1
     if asked < NEAR_BYTES and after < len(code):
-        line = code[after]
-        first = first_row(line, line[R.CHUNKS] * me // queue_count(shared))
+        line, count = code[after], chunk_count(code[after], now)
+        first = first_row(line, count * me // queue_count(shared), count)
         stored = first // STRIPE if line[R.KIND] == R.BLOCKS else first
         for place in range(asked, asked + ASKED_BYTES, 64):
             prefetch(line[R.WEIGHT] + stored * line[R.ROW_BYTES] + place)
@@ -151,7 +154,7 @@ def assist_step(
             take_chunks(code, reals, now, rows, caches, shared, me)
             idle, spins, asked, last = 0, 0, 0, n
         else:
-            asked, spins = ask_ahead(code, n, shared, me, asked), spin(spins)
+            asked, spins = ask_ahead(code, n, now, shared, me, asked), spin(spins)
     atomic_add(shared, PRESENT, -1)
 
 
@@ -183,7 +186,7 @@ def step(code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, shared:
         take_chunks(code, reals, now, rows, caches, shared, 0)
         spins = asked = 0
         while atomic_load(shared, DONE) < count:
-            asked, spins = ask_ahead(code, n, shared, 0, asked), spin(spins)
+            asked, spins = ask_ahead(code, n, now, shared, 0, asked), spin(spins)
     for i in range(queues):
         set_queue(shared, i, OVER, 0)
 

@@ -71,7 +71,8 @@ class FastStepper(EagerStepper):
     def check_model(self) -> None:
         """Find out whether the fast way computes the present model."""
         self.hooks = RemovableHandle.next_id
-        self.fallback_reason = self.find_reason()
+        with torch._C.DisableTorchFunctionSubclass():  # to ask a BlockTensor takes ten times as long
+            self.fallback_reason = self.find_reason()
 
     def check_again(self) -> None:
         """Find it out before a text, unless that was done just now."""

@@ -36,7 +36,7 @@ class NumbaStepper(FastStepper):
         super().__init__(model, chunk)
         self.rows: RowProgram | None = None
         self.team: Team | None = None
-        self.fingerprint: list[object] = []  # of the model that the program was written from
+        self.fingerprint: list[object] | None = None  # of the model that the program was written from
         self.bound: tuple[list[Tensor], list[int]] = [], []  # the keys that the program uses, and their rows
         self.known_caches: tuple[PartState | None, list[KV | SlidingKV] | None] = None, None
         self.compiles = importlib.util.find_spec("numba") is not None
@@ -49,10 +49,13 @@ class NumbaStepper(FastStepper):
 
     @torch.no_grad()
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
-        fingerprint = [RemovableHandle.next_id, outside_change(self.model), *model_fingerprint(self.model)]
-        if self.rows is None or self.rows.listing.copies or fingerprint != self.fingerprint:
-            self.check_again()
-            self.rows, self.fingerprint = None, fingerprint
+        if self.is_checked:  # just now, and most steppers read one prompt: the next one makes a fingerprint
+            self.rows, self.fingerprint, self.is_checked = None, None, False
+        else:
+            fingerprint = [RemovableHandle.next_id, outside_change(self.model), *model_fingerprint(self.model)]
+            if self.rows is None or self.rows.listing.copies or fingerprint != self.fingerprint:
+                self.check_model()
+                self.rows, self.fingerprint = None, fingerprint
         if not self.can_step_fast(None):
             return super().prefill(prompt, valid, length)
         assert isinstance(self.model, LM)

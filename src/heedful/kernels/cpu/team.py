@@ -219,7 +219,8 @@ def write_most_likely(
 
 def _help(jobs: SimpleQueue[Any], me: int) -> None:
     while (job := jobs.get()) is not None:
-        assist_step(*job, me)
+        code, reals, now, rows, caches, shared = job
+        assist_step(code, reals, now, rows, caches, shared, me)
 
 
 def _dismiss(jobs: SimpleQueue[Any], helpers: int) -> None:

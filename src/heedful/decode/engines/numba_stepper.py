@@ -52,7 +52,11 @@ class NumbaStepper(FastStepper):
         if self.is_checked:  # just now, and most steppers read one prompt: the next one makes a fingerprint
             self.rows, self.fingerprint, self.is_checked = None, None, False
         else:
-            fingerprint = [RemovableHandle.next_id, outside_change(self.model), *model_fingerprint(self.model)]
+            fingerprint = [
+                RemovableHandle.next_id,
+                outside_change(self.model),
+                *model_fingerprint(self.model),
+            ]
             if self.rows is None or self.rows.listing.copies or fingerprint != self.fingerprint:
                 self.check_model()
                 self.rows, self.fingerprint = None, fingerprint

@@ -96,16 +96,17 @@ def test_a_number_outside_its_range_is_wrong_usage(words: str, allowed: str, hee
 @pytest.mark.parametrize(
     ("command", "python", "shell"),
     [
-        ("classify", "hypothesis_template='no {place' is bad", "--template no {place is bad"),
-        ("complete", "max_new_tokens=0 allows no output", "--max-tokens 0 allows no output"),
-        ("answer", "give handle_impossible_answer=True", "give --or-nothing"),
-        ("train", "resume=True goes on", "--resume goes on"),
-        ("train", "use graph=False", "use --set train.graph=false"),
-        ("train", "say shared=False", "say --set model.shared=false"),
+        ("classify", "`hypothesis_template='no {place'` is bad", "--template no {place is bad"),
+        ("complete", "`max_new_tokens=0` allows no output", "--max-tokens 0 allows no output"),
+        ("answer", "give `handle_impossible_answer=True`", "give --or-nothing"),
+        ("train", "`resume=True` goes on", "--resume goes on"),
+        ("train", "use `graph=False`", "use --set train.graph=false"),
+        ("train", "say `shared=False`", "say --set model.shared=false"),
+        ("train", "an unmarked clip=1 stays", "an unmarked clip=1 stays"),
         ("train", "name a trained model: --set teacher=FOLDER", "name a trained model: --set teacher=FOLDER"),
-        ("eval", "pass truncate=True", "pass --set truncate=true"),
-        ("eval", "pass truncation=True", "pass --set truncation=true"),
-        ("fill", "pass truncation=True to cut", "shorten the text"),
+        ("eval", "pass `truncate=True`", "pass --set truncate=true"),
+        ("eval", "pass `truncation=True`", "pass --set truncation=true"),
+        ("fill", "pass `truncation=True` to cut", "shorten the text"),
     ],
 )
 def test_an_argument_becomes_an_option_a_setting_or_another_way(

@@ -4,15 +4,14 @@ A parameter with an `Option` (core/checks.py) becomes an option, and a parameter
 the options of its fields.
 
 An error that names an argument of Python names the option instead: top_k=0 is --top-k 0 in a command. Where
-the argument is not an option but a setting of `heed train` or `heed eval`, a hint shows it as --set. An error
-about one value has the argument in a field. In other text arguments are written name=value, or name=.
+the argument is not an option but a setting of `heed train` or `heed eval`, a hint shows it as --set. Only
+what a message marks as an argument is translated (core/errors.py).
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
@@ -21,7 +20,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 import typer
 
 from heedful.core.checks import Argument, Only, Option, annotated_option, find_options
-from heedful.core.errors import HeedfulError
+from heedful.core.errors import HeedfulError, write_arguments
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}  # of every command
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
@@ -137,7 +136,6 @@ ALIASES = {
     "num_beams": "beams",
     "num_return_sequences": "n",
 }
-ARGUMENT = re.compile(r"(?<![\w.\-/=])(?<!--set )([a-z][a-z_]*)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[^\s,;:()]*)")
 
 # Hints in place of those that name an argument which the shell cannot give.
 INSTEAD = {
@@ -153,26 +151,30 @@ def shell_words(error: HeedfulError, command: Any, path: str) -> tuple[str, str]
     options: dict[str, Any] = {}
     for parameter in command.params:
         options |= {o[2:].replace("-", "_"): parameter for o in parameter.opts if o.startswith("--")}
-    message, hint = (" ".join((text or "").split()) for text in (error.message, error.hint))
-    as_option = partial(option_words, options)
-    if error.argument is not None and (option := as_option(error.argument, f"{error.value!s:.80}")):
-        message = f"{option} {error.problem}"
-    hint = replace_arguments(hint, lambda *one: as_option(*one) or setting_words(path, *one))
-    left = [argument[1] for argument in ARGUMENT.finditer(hint) if argument[1] in INSTEAD]
-    return replace_arguments(message, as_option), INSTEAD[left[0]] if left else hint
+    message, hint = (" ".join((text or "").split()) for text in (error.marked_message, error.marked_hint))
+    left: list[str] = []  # names in the hint for which the shell has another way
 
+    def write(name: str, value: str, *, in_hint: bool = False) -> str:
+        typed = value.strip("'\"")
+        if option := option_words(options, name, typed):
+            return option
+        if in_hint and (setting := setting_words(path, name, typed)):
+            return setting
+        left.extend([name] if in_hint and name in INSTEAD else [])
+        return f"{name}={value}"
 
-def replace_arguments(text: str, rewrite: Any) -> str:
-    """Replace each name=value of a text by what `rewrite` returns for both; None leaves it."""
-    return ARGUMENT.sub(lambda argument: rewrite(argument[1], argument[2].strip("'\"")) or argument[0], text)
+    hint = write_arguments(hint, partial(write, in_hint=True))
+    return write_arguments(message, write), INSTEAD[left[0]] if left else hint
 
 
 def option_words(options: Mapping[str, Any], name: str, value: str) -> str | None:
-    """Return `--top-k 0` for top_k=0 if there is such an option; a flag has no value."""
+    """Return `--top-k 0` for top_k=0 if there is such an option; a flag, --no-NAME if False, has no value."""
     parameter = options.get(ALIASES.get(name, name))
     if parameter is None:
         return None
-    flag = next(option for option in parameter.opts if option.startswith("--"))
+    off = getattr(parameter, "is_flag", False) and value == "False"
+    flags = (off and parameter.secondary_opts) or parameter.opts
+    flag = next(option for option in flags if option.startswith("--"))
     return flag if getattr(parameter, "is_flag", False) or value in ("", "…") else f"{flag} {value}"
 
 

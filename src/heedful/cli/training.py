@@ -100,7 +100,7 @@ def train_command(
         check_gpus(nproc, resolved.recipe.device)
         if nproc % resolved.recipe.tensor:
             raise ConfigError(
-                f"tensor={resolved.recipe.tensor} does not divide --nproc {nproc}",
+                f"`tensor={resolved.recipe.tensor}` does not divide --nproc {nproc}",
                 hint=f"use --nproc {resolved.recipe.tensor} or a multiple of it",
             )
         raise typer.Exit(launch(nproc, ["train", *command_words(context, leave_out=("nproc",))]))

@@ -12,28 +12,34 @@
     ├── OutOfMemory                 exit 4   a model or a run that the device cannot hold
     └── MissingPackage              exit 1   an optional dependency is not installed
 
-The text of an error names the value, the expectation and the way out. Where one value is wrong, it has the
-fields `argument`, `value` and `allowed`, and whoever shows the error writes them as its readers do: Python as
-top_k=0, `heed` as --top-k 0. In all other text an argument is written name=value, or name= without a value,
-and `heed` writes the option of that name instead (cli/commands.py).
+The text of an error names the value, the expectation and the way out. An argument in it stands in backticks,
+`top_k=0` or `top_k=`, and whoever shows the error writes it as its readers do: Python as top_k=0, `heed` as
+--top-k 0 (cli/commands.py). What is not marked is never translated. Where one value is wrong, the error also
+has it in the fields `argument`, `value` and `allowed`, which a server needs to name the field of a request.
 """
 
 from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
+
+# An argument in a message: its name, and its value as Python writes it (a text may contain a backtick).
+ARGUMENT = re.compile(r"`([a-z][\w.]*)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^`]*)`")
 
 
 class HeedfulError(Exception):
     """Base of all errors: `message` says what is wrong, `hint` what to do, if there is something to do.
 
+        InputError("a text is empty", hint="pass `skip=True` to leave it out")
         InputError("is unknown", argument="scheme", value="int5", allowed=["int8", "int4"])
 
-    With an `argument`, the message given is about its value, and `message` begins with both: scheme='int5' is
-    unknown. `allowed` are the names that the value could have been; without a hint, it names those that are
-    spelled alike, or all of them.
-    As text an error is its message and its hint, in one line. `exit_code` is what `heed` returns for it.
+    With an `argument`, the message given is about its value, and `message` begins with both:
+    scheme='int5' is unknown. `allowed` are the names that the value could have been; without a hint, it names
+    those that are spelled alike, or all of them.
+    As text an error is its message and its hint, in one line. Both are without marks; an error that is raised
+    again passes on `marked_message` and `marked_hint`. `exit_code` is what `heed` returns for it.
     """
 
     exit_code = 1
@@ -43,17 +49,25 @@ class HeedfulError(Exception):
         argument: str | None = None, value: object = None, allowed: Iterable[str] = (),
     ) -> None:  # fmt: skip
         self.argument, self.value, self.allowed = argument, value, tuple(allowed)
-        self.problem = message  # of the value, if there is an argument
         if argument is not None:
-            message = f"{argument}={value!r:.80} {message}"
+            message = f"`{argument}={value!r:.80}` {message}"
         if self.allowed and not hint:
             near = nearest(str(value), self.allowed, cutoff=0.6)
             hint = near or f"choose one of {', '.join(self.allowed)}"
         super().__init__(message, hint)
-        self.message, self.hint = message, hint or None
+        self.marked_message, self.marked_hint = message, hint or None
+        self.message = write_arguments(message)
+        self.hint = write_arguments(hint) if hint else None
 
     def __str__(self) -> str:
         return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+def write_arguments(
+    text: str, write: Callable[[str, str], str] = lambda name, value: f"{name}={value}"
+) -> str:
+    """Return a message with each argument that is marked in it replaced by what `write` makes of it."""
+    return ARGUMENT.sub(lambda argument: write(argument[1], argument[2]), text)
 
 
 class ConfigError(HeedfulError, ValueError):

@@ -123,13 +123,13 @@ def read_blocks(path: Path, encoding: str = "utf-8") -> Iterator[str]:
 
 def _wrong_encoding(path: Path, encoding: str, error: UnicodeDecodeError, line: int) -> InputError:
     if error.object[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return InputError(f"{path} is UTF-16, not {encoding}", hint="pass encoding='utf-16'")
+        return InputError(f"{path} is UTF-16, not {encoding}", hint="pass `encoding='utf-16'`")
     good = error.object[: error.start].decode(encoding, "replace")
     line += good.replace("\r\n", "\n").replace("\r", "\n").count("\n")
     bad = bytes(error.object[error.start : error.end]).hex()
     return InputError(
         f"{path}, line {line}: byte 0x{bad} is not valid {encoding}",
-        hint="pass encoding= ('latin-1', 'cp1252' …) or convert it",
+        hint="pass `encoding=` ('latin-1', 'cp1252' …) or convert it",
     )
 
 

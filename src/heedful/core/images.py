@@ -174,7 +174,7 @@ def _size(path: Path, config: dict[str, Any], name: str, default: tuple[int, int
     sides = [value.get("height"), value.get("width")] if isinstance(value, dict) else sides
     if not all(isinstance(side, int) and 1 <= side <= MAX_SIDE for side in sides):
         raise ConfigError(
-            f"{path}: {name}={value!r:.80} is not supported",
+            f'{path}: "{name}": {value!r:.80} is not supported',
             hint='it should be like {"height": 384, "width": 384}',
         )
     return sides[0], sides[1]

@@ -104,7 +104,7 @@ def read_sound_processor(folder: Path, default: SoundProcessor) -> SoundProcesso
     for name, value in wanted.items():
         if content.get(name, value) != value:
             raise InputError(
-                f"{path}: {name}={content[name]!r:.40} is not supported", hint=f"it must be {value}"
+                f'{path}: "{name}": {content[name]!r:.40} is not supported', hint=f"it must be {value}"
             )
     return SoundProcessor(default.bands, default.frames, content)
 

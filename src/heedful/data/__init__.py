@@ -82,5 +82,5 @@ def text(source: Source, tokenizer: Tokenizer, *, objective: str = "next_token",
     """
     if objective not in FROM_TEXT:
         hint = nearest(objective, FROM_TEXT) or f"one of {', '.join(FROM_TEXT)}"
-        raise InputError(f"objective={objective!r} cannot be learned from plain text", hint=hint)
+        raise InputError(f"`objective={objective!r}` cannot be learned from plain text", hint=hint)
     return FROM_TEXT[objective](source, tokenizer, **options)

@@ -77,7 +77,9 @@ class BatchOptions:
     def check_room(self, special: int, minimum: int = 1) -> int:
         """Return how many tokens of a row are left for text; raise an error below `minimum`."""
         if self.length - special < minimum:
-            raise InputError(f"length={self.length} leaves no room for text next to {special} special tokens")
+            raise InputError(
+                f"`length={self.length}` leaves no room for text next to {special} special tokens"
+            )
         return self.length - special
 
     def check_lengths(
@@ -92,7 +94,9 @@ class BatchOptions:
         count = f"{len(longer):,} of {len(lengths):,} {unit}"
         if not self.truncate:
             longest = f"are longer than {limit} tokens (the longest has {int(lengths.max()):,})"
-            raise InputError(f"{name}: {count} {longest}", hint=f"{hint}, or pass truncate=True to cut them")
+            raise InputError(
+                f"{name}: {count} {longest}", hint=f"{hint}, or pass `truncate=True` to cut them"
+            )
         lost = int((longer - limit).sum())
         return (f"{count} were cut to {limit} tokens; {lost:,} tokens are not read",)
 

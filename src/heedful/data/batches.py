@@ -111,7 +111,7 @@ class BucketedOrder:
         else:
             if (longest := int(self.lengths.max())) > tokens:
                 raise InputError(
-                    f"a row has {longest} tokens, more than max_tokens={tokens} of a batch", hint="raise it"
+                    f"a row has {longest} tokens, more than `max_tokens={tokens}` of a batch", hint="raise it"
                 )
             self.cuts = cut_by_tokens(np.sort(self.lengths), size, tokens)
 

@@ -59,7 +59,7 @@ def documents(paths: Paths, unit: Unit = "file", encoding: str = "utf-8") -> Doc
     """Return the documents of text files: one per file, per paragraph (between blank lines), or per line."""
     if unit not in ("file", "paragraph", "line"):
         raise InputError(
-            f"unit={unit!r} is unknown", hint="a document is a 'file', a 'paragraph' or a 'line'"
+            f"`unit={unit!r}` is unknown", hint="a document is a 'file', a 'paragraph' or a 'line'"
         )
     files = tuple(expand_paths(paths))
     for path in files:
@@ -222,7 +222,7 @@ class Table:
             yield from ((range(line, line + 1), cells) for line, cells in read_sheet(path))
             return
         if len(delimiter) != 1 or delimiter in '\r\n"':
-            raise InputError(f"delimiter={delimiter!r} must be one character", hint="no quote, no line end")
+            raise InputError(f"`delimiter={delimiter!r}` must be one character", hint="no quote, no line end")
         csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
         lines = (line + "\n" for line in read_lines(path, self.encoding))
         dialect: dict[str, Any] = {} if self._uses_quotes(delimiter) else {"quoting": csv.QUOTE_NONE}
@@ -402,7 +402,7 @@ def table_delimiter(path: Path) -> str:
         return "\t"
     if suffix not in TABLE_KINDS:
         raise InputError(
-            f"cannot tell what {path} is", hint="name it .csv, .tsv or .jsonl, or pass delimiter="
+            f"cannot tell what {path} is", hint="name it .csv, .tsv or .jsonl, or pass `delimiter=`"
         )
     return TABLE_KINDS[suffix]
 

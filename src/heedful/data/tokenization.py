@@ -118,7 +118,7 @@ def start_token_id(tokenizer: TokenizerProtocol, start: int | None, roles: Seque
     first = next((ids[role] for role in roles if role in ids), None) if start is None else start
     if first is None:
         raise InputError(
-            "a decoder needs a token to start with and this tokenizer has none", hint="pass start="
+            "a decoder needs a token to start with and this tokenizer has none", hint="pass `start=`"
         )
     return int(first)
 
@@ -240,7 +240,8 @@ def continuation_flags(tokenizer: TokenizerProtocol) -> Flags:
     space = next((s for s in SPACES if any(name.startswith(s) for name in names)), None)
     if space is None:
         raise InputError(
-            "no token of this vocabulary marks the beginning or the inside of a word", hint="use whole=False"
+            "no token of this vocabulary marks the beginning or the inside of a word",
+            hint="use `whole=False`",
         )
     return np.array([bool(name) and not name.startswith(space) and name[0].isalnum() for name in names])
 

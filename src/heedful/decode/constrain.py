@@ -62,7 +62,9 @@ class Choices:
             if not ids:
                 raise InputError("choices has an empty text", hint="leave it out")
         if not eos and any(node.ends and node.children for node in all_nodes(self.root)):
-            raise InputError("one of the choices begins another, and this model has no end token: give eos=")
+            raise InputError(
+                "one of the choices begins another, and this model has no end token: give `eos=`"
+            )
 
     def start(self) -> ChoiceNode:
         return self.root
@@ -190,12 +192,14 @@ def constrain(model: Model, eos: frozenset[int], settings: GenerationSettings) -
     vocab, choices, regex, schema = model.config.vocab, settings.choices, settings.regex, settings.schema
     if choices is not None:
         if isinstance(choices, str) or not choices:
-            raise InputError(f"choices={choices!r} must be a list of texts, at least one")
+            raise InputError(f"`choices={choices!r}` must be a list of texts, at least one")
         return Choices([model.tokenizer.encode(c, special=False) for c in choices], vocab, eos)
     matcher = import_llguidance().LLMatcher
     try:
         if regex is not None:
-            return Grammar(model.tokenizer, matcher.grammar_from_regex(regex), vocab, eos, f"regex={regex!r}")
+            return Grammar(
+                model.tokenizer, matcher.grammar_from_regex(regex), vocab, eos, f"`regex={regex!r}`"
+            )
         text = schema if isinstance(schema, str) else json.dumps(schema)
         if not isinstance(json.loads(text), dict):
             raise ValueError("it is not an object")

@@ -81,7 +81,7 @@ def fast(model: Model, cache_dtype: torch.dtype | None = None, *, compiled: bool
         return GraphStepper(model, compiled=compiled, cache_dtype=cache_dtype)
     if cache_dtype is not None:
         raise InputError(
-            f"cache_dtype={cache_dtype} is for a GPU, and this model is on {model.device}",
+            f"`cache_dtype={cache_dtype}` is for a GPU, and this model is on {model.device}",
             hint="leave it out, or move the model to a GPU",
         )
     return NumbaStepper(model) if model.device.type == "cpu" else EagerStepper(model)

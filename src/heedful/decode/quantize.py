@@ -36,7 +36,7 @@ def quantize(model: Model, kind: str = "int8", *, group: int = GROUP, tables: bo
     if next(adapted_modules(model), None) is not None:
         raise ConfigError("this model has an adapter", hint="call heedful.merge(model) first")
     if group < 2 or group % 2:
-        raise ConfigError(f"group={group} must be even: two numbers share a byte", hint="take 32 or 64")
+        raise ConfigError(f"`group={group}` must be even: two numbers share a byte", hint="take 32 or 64")
     if not quantise_modules(model, kind, group, tables):
         raise ConfigError(
             f"nothing here can be quantised: {model.family.name} has no attention, MLP or word head"

@@ -50,15 +50,15 @@ def make_request(model: Model, settings: GenerationSettings, *, scored: bool = T
     """Check settings against a model: its vocabulary, its tokenizer, and the draft that proposes to it."""
     vocab = model.config.vocab
     if settings.logprobs > vocab:
-        raise InputError(f"logprobs={settings.logprobs} must lie between 0 and the vocabulary's {vocab}")
+        raise InputError(f"`logprobs={settings.logprobs}` must lie between 0 and the vocabulary's {vocab}")
     if wrong := [token for token in settings.bias or () if not 0 <= token < vocab]:
         raise InputError(f"bias names the token {wrong[0]}", hint=f"the vocabulary is 0 … {vocab - 1}")
     if settings.stop and model.tokenizer is None:
         raise InputError(
-            "stop needs text, and this model has no tokenizer", hint="end with eos=[ids] instead"
+            "stop needs text, and this model has no tokenizer", hint="end with `eos=[ids]` instead"
         )
     if settings.watch is not None and not isinstance(settings.watch, Watch):
-        raise InputError(f"watch={settings.watch!r:.40} is not a Watch", hint="give heedful.Watch(name, …)")
+        raise InputError(f"`watch={settings.watch!r:.40}` is not a Watch", hint="give heedful.Watch(name, …)")
     if settings.draft is not None:
         smaller = stepper_for(settings.draft).model
         if smaller.config.vocab != vocab:

@@ -131,13 +131,13 @@ class GenerationSettings:
             for field in fields(self)
             if field.name in BEAM_SETTINGS
         ):
-            raise InputError(f"{', '.join(BEAM_SETTINGS)} need beams=…")
+            raise InputError(f"{', '.join(BEAM_SETTINGS)} need `beams=…`")
         if self.temperature is None:
             drawn = self.samples > 1 or any(getattr(self, name) is not None for name in NARROWING)
             object.__setattr__(self, "temperature", 1.0 if drawn and not self.searches else 0.0)
         if self.greedy and self.samples > 1 and not self.searches:
             raise InputError(
-                f"n={self.n} with temperature=0 gives the same text {self.n} times",
+                f"`n={self.n}` with `temperature=0` gives the same text {self.n} times",
                 hint="raise it, or use beams",
             )
 
@@ -145,17 +145,19 @@ class GenerationSettings:
         """Check the fields that are not numbers, and the two ways to propose tokens."""
         bias = {} if self.bias is None else self.bias
         if not isinstance(bias, Mapping) or not all(map(is_integer, bias)):
-            raise InputError(f"bias={bias!r} must be a mapping from ids of tokens to numbers, as {{5: -1.0}}")
+            raise InputError(
+                f"`bias={bias!r}` must be a mapping from ids of tokens to numbers, as {{5: -1.0}}"
+            )
         if any(math.isnan(value) or value == math.inf for value in bias.values()):
             raise InputError("bias must be finite, or -inf to forbid a token")
         several = (self.stop,) if isinstance(self.stop, str) else self.stop
         if not isinstance(several, Iterable) or not all(isinstance(text, str) and text for text in several):
-            raise InputError(f"stop={self.stop!r} must be a text or several, none of them empty")
+            raise InputError(f"`stop={self.stop!r}` must be a text or several, none of them empty")
         object.__setattr__(self, "stop", tuple(several))
         if not isinstance(self.regex, str | None):
-            raise InputError(f"regex={self.regex!r} must be a text")
+            raise InputError(f"`regex={self.regex!r}` must be a text")
         if self.early_stopping not in (True, False, "never"):
-            raise InputError(f"early_stopping={self.early_stopping!r} must be True, False or 'never'")
+            raise InputError(f"`early_stopping={self.early_stopping!r}` must be True, False or 'never'")
         if self.draft is None and self.lookup is None:
             return
         if self.draft is not None and self.lookup is not None:
@@ -175,24 +177,27 @@ class GenerationSettings:
             value = getattr(self, name)
             if value and (method, name) != ("contrastive", "top_k"):
                 raise InputError(
-                    f"{method} searches and never draws", hint=f"{name}={value} is for drawing: leave one out"
+                    f"{method} searches and never draws",
+                    hint=f"`{name}={value}` is for drawing: leave one out",
                 )
         only_contrastive = ("watch", *CONSTRAINTS) if self.beams is None else ()
         for name in ("stop", "draft", "lookup", "logprobs", *only_contrastive):
             if getattr(self, name):
                 raise InputError(f"{method} does not go with {name}", hint="leave one of them out")
         if self.samples > width:
-            raise InputError(f"n={self.n} is more than {method} keeps, {width}", hint="ask for fewer")
+            raise InputError(f"`n={self.n}` is more than {method} keeps, {width}", hint="ask for fewer")
         if width % self.groups:
             raise InputError(
-                f"groups={self.groups} does not divide beams={width}", hint=f"choose a divisor of {width}"
+                f"`groups={self.groups}` does not divide `beams={width}`", hint=f"choose a divisor of {width}"
             )
         if self.groups > 1 and not self.diversity:
             raise InputError(
-                f"groups={self.groups} without diversity search alike", hint="give diversity above 0"
+                f"`groups={self.groups}` without diversity search alike", hint="give diversity above 0"
             )
         if self.groups == 1 and self.diversity:
-            raise InputError(f"diversity={self.diversity} keeps groups apart", hint="give groups=2 or more")
+            raise InputError(
+                f"`diversity={self.diversity}` keeps groups apart", hint="give `groups=2` or more"
+            )
 
     @property
     def samples(self) -> int:

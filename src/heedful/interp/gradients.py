@@ -174,9 +174,9 @@ def _integrate(
         used += 2 * POINTS
     if not gap <= 0.1 * max(abs(total), NO_RISE):
         raise InputError(
-            f"with steps={steps} the shares sum to {total - sum(p.gap for p in pieces):.3g}, and the logit "
+            f"with `steps={steps}` the shares sum to {total - sum(p.gap for p in pieces):.3g}, and the logit "
             f"of the answer rises by {total:.3g}: integrated gradients have not converged",
-            hint=f"set steps={max(4 * steps, MAX_STEPS)}, or choose a baseline nearer to the text, such as "
+            hint=f"set `steps={max(4 * steps, MAX_STEPS)}`, or choose a baseline nearer to the text, such as "
             "another text of as many tokens",
         )
     scores = {n: torch.stack([p.scores[n] for p in pieces]).sum(0) for n in vectors}

@@ -82,7 +82,7 @@ def find_config(name: str) -> tuple[Family, Config]:
     if not isinstance(name, str):
         raise NotFound(
             f"a model is built by its name, and {type(name).__name__} is none",
-            hint='give sizes as well: build("gpt2", layers=2)',
+            hint='give sizes as well: `build("gpt2", layers=2)`',
         )
     if name in sizes:
         return sizes[name]
@@ -100,7 +100,7 @@ def find_family(name: str) -> Family | None:
 
 
 REFUSED = {
-    "heedful-assembled": "its parts are your own: assemble it again, then heedful.load(FOLDER, into=model)",
+    "heedful-assembled": "its parts are your own: assemble it again, then `heedful.load(FOLDER, into=model)`",
     "gemma3": "its config.json should have a text_config, of the text model in it: fetch it again",
     "hf_olmo": "this is OLMo's own format: fetch the copy whose name ends in -hf",
     "mixformer-sequential": "this Phi has an early format: fetch it again, it says phi now",
@@ -124,7 +124,7 @@ def by_model_type(model_type: str) -> Family:
         own = model_type.startswith("heedful-")
         alike = sorted(name for name in table if name.startswith("heedful-") == own)
         raise NotFound(
-            f"config.json has model_type={model_type!r:.80}, which is not known here",
+            f'config.json has "model_type": {model_type!r:.80}, which is not known here',
             hint=REFUSED.get(model_type)
             or (nearest(model_type, alike, cutoff=0.75) if own else "")
             or f"known: {', '.join(alike)}",

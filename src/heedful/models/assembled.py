@@ -30,7 +30,7 @@ def refuse_to_build(config: AssembledConfig) -> Model:
     """Raise ConfigError: sizes alone do not say which parts a model has."""
     raise ConfigError(
         "a model of your own parts cannot be built from its config",
-        hint="assemble it again, and fill it with heedful.load(FOLDER, into=model)",
+        hint="assemble it again, and fill it with `heedful.load(FOLDER, into=model)`",
     )
 
 

@@ -348,7 +348,7 @@ class Seq2Seq(Model):
         if start_token >= self.decoder_embed.vocab:
             last = self.decoder_embed.vocab - 1
             raise ConfigError(
-                f"start_token={start_token} is not a token", hint=f"the vocabulary is 0 … {last}"
+                f"`start_token={start_token}` is not a token", hint=f"the vocabulary is 0 … {last}"
             )
         self.bridge, self.project, self.start_token = bridge, project, start_token
         self.hf_config, self.generation = {}, {}

@@ -181,7 +181,7 @@ class Probe:
                 reason = str(error).partition("\n")[0]
                 raise InputError(
                     f"the state of a {type(part).__name__} cannot be counted ({reason:.160})",
-                    hint="its forward must run with its new_state on tensors of device='meta'",
+                    hint="its forward must run with its new_state on tensors of `device='meta'`",
                 ) from error
         return self.seen[key]
 
@@ -226,7 +226,7 @@ def _identify(model: str | Config | Model) -> tuple[str, Family, Config]:
     if len({family.build for family in having}) > 1:
         names = ", ".join(family.name for family in having)
         raise InputError(
-            f"a {type(model).__name__} may be any of {names}", hint="give a model (device='meta')"
+            f"a {type(model).__name__} may be any of {names}", hint="give a model with `device='meta'`"
         )
     return having[0].name, having[0], model
 

@@ -75,13 +75,13 @@ def check_value(name: str, value: Any, kind: str, minimum: int = 1, maximum: int
             continue
         if "float" in kind:
             if number < 0:
-                raise ConfigError(f"{name}={number} must not be below 0")
+                raise ConfigError(f"`{name}={number}` must not be below 0")
             if number > MAX_NUMBER:
-                raise ConfigError(f"{name}={number!s:.40} must be at most {MAX_NUMBER:g}")
+                raise ConfigError(f"`{name}={number!s:.40}` must be at most {MAX_NUMBER:g}")
         elif number > maximum:
-            raise ConfigError(f"{name}={number!s:.40} must be at most {maximum:,}")
+            raise ConfigError(f"`{name}={number!s:.40}` must be at most {maximum:,}")
         elif number < minimum and number is value:
-            raise ConfigError(f"{name}={number!s:.40} must be at least {minimum}")
+            raise ConfigError(f"`{name}={number!s:.40}` must be at least {minimum}")
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(derived, from_zero))
@@ -145,7 +145,7 @@ class Config(Fields):
         check_value(label or name, value, kind, least, most)
         if name == "dropout" and value >= 1:
             raise ConfigError(
-                f"{label or name}={value} would set everything to 0", hint="it is a share: below 1"
+                f"`{label or name}={value}` would set everything to 0", hint="it is a share: below 1"
             )
 
     def check(self) -> None:

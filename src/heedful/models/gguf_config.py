@@ -57,7 +57,7 @@ def write_gguf_rope(architecture: str, config: Config) -> tuple[dict[str, Any], 
             out |= {} if math.isclose(gain, 1) else {key + "attn_factor": gain}
         return out, {}
     raise ConfigError(
-        f"GGUF cannot express rope_scaling={scaling}", hint="it has linear, yarn and Llama 3's rule"
+        f"GGUF cannot express `rope_scaling={scaling}`", hint="it has linear, yarn and Llama 3's rule"
     )
 
 
@@ -86,7 +86,7 @@ def check_same_config(family: Family, config: Config, again: Config) -> None:
             same = turns_alike(config, ours, theirs)
         if not same:
             raise ConfigError(
-                f"GGUF cannot express {f.name}={ours!r} of a {family.name}: it would be read as {theirs!r}",
+                f"GGUF cannot express `{f.name}={ours!r}` of a {family.name}: it would be read as {theirs!r}",
                 hint="save it as a Hugging Face folder (--format hf)",
             )
 

@@ -71,7 +71,7 @@ def read_rope(hf_config: dict[str, Any], context: int) -> tuple[float, Scaling |
         return base, None
     if kind not in SCALINGS:
         raise ConfigError(
-            f"rope_type={kind!r:.80} is unknown", hint=f"this version builds default, {', '.join(SCALINGS)}"
+            f"`rope_type={kind!r:.80}` is unknown", hint=f"this version builds default, {', '.join(SCALINGS)}"
         )
     scaling, keys = SCALINGS[kind]
     beside = hf_config.get(TRAINED) if kind == "longrope" else None  # Phi-3 has it next to its rope_scaling
@@ -339,7 +339,7 @@ def head_kind(family: Family, hf_config: dict[str, Any]) -> str:
         return str(named[0]).removeprefix(own)
     names = ", ".join(family.heads.values())
     raise ConfigError(
-        f"config.json has architectures={named!r:.80}", hint=f"{family.name} is built here as {names}"
+        f'config.json has "architectures": {named!r:.80}', hint=f"{family.name} is built here as {names}"
     )
 
 
@@ -410,7 +410,7 @@ QUANTISED = {
         "FP8", "convert them with fp8_cast_bf16.py of the DeepSeek-V3 repository, or fetch a bfloat16 copy"
     ),
     "_proj_blocks": (
-        "MXFP4", "fetch a bfloat16 copy, or save one with transformers (Mxfp4Config(dequantize=True))"
+        "MXFP4", "fetch a bfloat16 copy, or save one with transformers (`Mxfp4Config(dequantize=True)`)"
     ),
     ".weight_scale": ("FP8 or 4-bit", DEQUANTISED), ".weight_packed": ("4-bit", DEQUANTISED),
     ".qweight": ("GPTQ or AWQ", DEQUANTISED), ".weight.absmax": ("bitsandbytes", DEQUANTISED),
@@ -458,7 +458,7 @@ def check_hf_config(family: Family, hf_config: Mapping[str, Any]) -> None:
     for key, allowed in family.require.items():
         if key in hf_config and hf_config[key] not in allowed:
             raise ConfigError(
-                f"config.json has {key}={hf_config[key]!r:.80}",
+                f'config.json has "{key}": {hf_config[key]!r:.80}',
                 hint=f"{family.name} is built here for {' or '.join(repr(a) for a in allowed)} only",
             )
     for theirs, ours in family.keys.items():
@@ -487,7 +487,7 @@ def check_rope(where: str, rope: Mapping[str, Any]) -> None:
     check_kinds(f"config.json: {where}", rope, ROPE, minimum=1)
     for name in ("factor", "rope_theta"):
         if rope.get(name) == 0:
-            raise ConfigError(f"config.json: {where} {name}=0 must be above 0")
+            raise ConfigError(f'config.json: "{name}": 0 of {where} must be above 0')
 
 
 def read_quantization(hf_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -496,7 +496,7 @@ def read_quantization(hf_config: Mapping[str, Any]) -> dict[str, Any]:
     check_kinds("config.json: quantization", stored, QUANTIZATION)
     if "kind" not in stored or not isinstance(group := stored.get("group"), int) or group < 2 or group % 2:
         raise ConfigError(
-            f"config.json has quantization={stored!r:.80}",
+            f'config.json has "quantization": {stored!r:.80}',
             hint='it should be like {"kind": "int4", "group": 32}, the group even',
         )
     return {"kind": stored["kind"], "group": group, "tables": stored.get("tables", False)}
@@ -519,6 +519,6 @@ def check_sizes(
         if value > most:
             contents = f"{len(entries):,} tensors" if counted else f"no tensor with a side over {side:,}"
             raise ConfigError(
-                f"{where} has {theirs.get(name, name)}={value:,}, and the file has {contents}",
+                f'{where} has "{theirs.get(name, name)}": {value:,}, and the file has {contents}',
                 hint="does it belong to these weights?",
             )

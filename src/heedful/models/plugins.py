@@ -200,7 +200,7 @@ def check_watching(family: Family, model: Model) -> None:
             if axis is not None and (len(shape) < -axis or shape[axis] not in (LENGTH, SOURCE)):
                 raise ConfigError(
                     f"axis {axis} of {name}, {shape}, does not run over the {LENGTH} tokens",
-                    hint="say which does: ctx.see(name, value, positions=…), or None",
+                    hint="say which does: `ctx.see(name, value, positions=…)`, or None",
                 )
             part: Any = model
             for word in name.split(".")[:-1] if name.endswith(".pattern") else ():

@@ -193,7 +193,7 @@ class SlicePlan:
         if model.device.type != self.mesh.device_type:
             raise InputError(
                 f"the model is on {model.device.type} and the mesh is of {self.mesh.device_type}",
-                hint=f"use device={self.mesh.device_type!r}",
+                hint=f"use `device={self.mesh.device_type!r}`",
             )
         parameters = dict(model.named_parameters())
         for name, (axis, _, _) in self.slices.items():

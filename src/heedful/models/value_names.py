@@ -80,7 +80,7 @@ def value_names(model: Model, batch: int | None = None, length: int | None = Non
     """Return the shape of every value by its name: with B, T and S in it, or of a text of the sizes given."""
     for argument, value in (("batch", batch), ("length", length)):
         if value is not None and (type(value) is not int or value < 1):
-            raise InputError(f"{argument}={value!r} must be a whole number, at least 1")
+            raise InputError("must be a whole number, at least 1", argument=argument, value=value)
     first, second = two_passes(model)
     shapes = {name: tuple(map(symbol, shape, second[name])) for name, shape in first.items()}
     given: dict[int | str, int | str | None] = {"B": batch, "T": length, "S": length}

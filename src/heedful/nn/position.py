@@ -85,7 +85,7 @@ class Rotary(nn.Module):
             )
         if base <= 0:
             raise ConfigError(
-                f"rope_base={base:g} is not a valid base", hint="it must be above 0, usually 10000"
+                f"`rope_base={base:g}` is not a valid base", hint="it must be above 0, usually 10000"
             )
         self.dim, self.base, self.scaling = dim, base, scaling
 

@@ -107,7 +107,7 @@ def read_examples(
     files = request.files
     if len(files) == 2 and "lines" in task.file_kinds:
         if any(flags.values()):
-            raise ConfigError("two files of lines have no columns", hint="leave text= and label= out")
+            raise ConfigError("two files of lines have no columns", hint="leave `text=` and `label=` out")
         return read_parallel_lines(files, request.encoding)
     if "lines" in task.file_kinds and len(files) > 2:
         raise InputError(
@@ -136,7 +136,7 @@ def take_columns(settings: dict[str, Any], flags: ColumnFlags) -> dict[str, str 
     both = settings.pop("columns", None)
     names = both.split(",") if isinstance(both, str) else [] if both is None else list(both)
     if both is not None and len(names) != 2:
-        raise ConfigError(f"columns={both!r} must be two: the text, and what is expected of it")
+        raise ConfigError(f"`columns={both!r}` must be two: the text, and what is expected of it")
     text, label = [str(name).strip() for name in names] or (None, None)
     others = {"--text": text, "--label": label, "--pair": None}
     others = {flag: settings.pop(flag[2:], name) for flag, name in others.items()}
@@ -230,7 +230,7 @@ def measure_perplexity(model: Model, request: EvaluationRequest) -> dict[str, An
     if not isinstance(model, LM) or not model.causal or model.config.head != "lm":
         kind = f"this is a {model.family.name} with a {model.config.head!r} head"
         way = default_task(model)
-        way_out = "which none of its tasks measures" if way == "perplexity" else f"try task={way}"
+        way_out = "which none of its tasks measures" if way == "perplexity" else f"try `task={way}`"
         raise InputError("perplexity needs a model that predicts the next token", hint=f"{kind}, {way_out}")
     result = perplexity(model, stream, length=request.length, stride=request.stride, batch=request.batch)
     scores = {"perplexity": result.perplexity, "loss": result.loss, "tokens": result.tokens}

@@ -135,7 +135,7 @@ def check_same_columns(train: Examples, valid: Examples) -> None:
         read = [", ".join(map(repr, part.columns.values())) for part in (train, valid)]
         raise InputError(
             f"training has the columns {read[0]}, validation {read[1]}: one has a text more",
-            hint="name the columns with text=, pair= and label=",
+            hint="name the columns with `text=`, `pair=` and `label=`",
         )
 
 
@@ -153,7 +153,7 @@ def validation_count(count: int) -> int:
     if count < 3:
         many = "1 example is" if count == 1 else f"{count} examples are"
         raise InputError(
-            f"{many} too few to learn from and to hold some out", hint="give 3 or more, or valid=FILE"
+            f"{many} too few to learn from and to hold some out", hint="give 3 or more, or `valid=FILE`"
         )
     tenth, fifth = round(count * VALIDATION_SHARE), round(count * 2 * VALIDATION_SHARE)
     return min(max(1, tenth, min(MIN_VALIDATION_ROWS, fifth)), MAX_VALIDATION_ROWS)
@@ -207,7 +207,7 @@ def split_by_label(examples: Examples, labels: Sequence[Hashable], seed: int) ->
     if not valid_rows:
         raise InputError(
             "every class has only one row, so no row can be held out for validation",
-            hint="give two rows of a class or more, or valid=FILE",
+            hint="give two rows of a class or more, or `valid=FILE`",
         )
     return examples.select(sorted(set(range(len(labels))) - valid_rows)), examples.select(sorted(valid_rows))
 
@@ -286,7 +286,8 @@ TASK_COLUMNS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
 )
 KIND_NAMES = {"conll": "words with tags", "squad": "questions in SQuAD's form", "text": "plain text"}
 FLAGS_BY_KIND = {"table": ("--text", "--label", "--pair"), "conll": ("--text", "--label")}
-COUNT_HINT = "; if the first line has no names, count the columns: text=0 label=1"
+LABEL_HINT = " and `label=1`"
+COUNT_HINT = f"; if the first line has no names, count the columns: `text=0`{LABEL_HINT}"
 
 ColumnFlags = Mapping[str, str | None]  # the flag → the column it names
 Tasks = Mapping[str, "type[TrainableTask]"]  # by the names of `heed finetune`
@@ -366,14 +367,14 @@ def infer_file_task(
     if task_name is not None:
         if task_name not in tasks:
             raise ConfigError(
-                f"task={task_name}: {nearest(task_name, tasks) or 'one of ' + ', '.join(tasks)}"
+                f"`task={task_name}`: {nearest(task_name, tasks) or 'one of ' + ', '.join(tasks)}"
             )
         if task_name not in fitting:
             holds = f"{source.path} holds {KIND_NAMES[source.kind]}"
             table = " (a table is called .csv, .tsv or .jsonl)" if source.kind == "text" else ""
             raise InputError(
-                f"{holds}, which task={task_name} cannot learn from",
-                hint=f"it is for task={fitting[0]}{table}",
+                f"{holds}, which `task={task_name}` cannot learn from",
+                hint=f"it is for `task={fitting[0]}`{table}",
             )
         return task_name
     if source.kind != "table":
@@ -393,8 +394,8 @@ def infer_file_task(
         if column is not None and "," not in column:
             check_column(source, flag, column)
     what = f"what is to be learnt from {source.path}? It has the columns {list_columns(source)}"
-    missing = [f"{flag[2:]}=" for flag in ("--text", "--label") if not (column_flags or {}).get(flag)]
-    say = " and ".join([f"say task= ({', '.join(tasks)})", *missing])
+    missing = [f"`{flag[2:]}=`" for flag in ("--text", "--label") if not (column_flags or {}).get(flag)]
+    say = " and ".join([f"say `task=` ({', '.join(tasks)})", *missing])
     raise InputError(what, hint=f"{say}{COUNT_HINT if missing else ''}")
 
 
@@ -439,7 +440,9 @@ def check_flags(source: InputFile, column_flags: ColumnFlags) -> None:
     """Raise ConfigError for a named column that this kind of file does not have."""
     for flag, name in column_flags.items():
         if name is not None and flag not in FLAGS_BY_KIND.get(source.kind, ()):
-            what = f"{flag[2:]}={name}: {source.path} holds {KIND_NAMES[source.kind]} and has no such column"
+            what = (
+                f"`{flag[2:]}={name}`: {source.path} holds {KIND_NAMES[source.kind]} and has no such column"
+            )
             raise ConfigError(what, hint="leave it out")
 
 
@@ -459,7 +462,7 @@ def check_column(source: InputFile, flag: str, column: str) -> None:
     """Refuse a column that the file does not have."""
     if column not in source.all_columns:
         hint = column_hint(column, source.all_columns)
-        raise InputError(f"{source.path} has no column {column!r} for {flag[2:]}=", hint=hint)
+        raise InputError(f"{source.path} has no column {column!r} for `{flag[2:]}=`", hint=hint)
 
 
 class UnclearColumn(InputError):
@@ -474,7 +477,7 @@ def infer_columns(
     by_flag = {role.flag: name for name, role in roles.items()}
     for flag, column in column_flags.items():
         if column is not None and flag not in by_flag:
-            raise ConfigError(f"{flag[2:]}={column}: task={task} does not use it")
+            raise ConfigError(f"`{flag[2:]}={column}`: `task={task}` does not use it")
         if column is not None:
             check_column(source, flag, column)
             columns[by_flag[flag]] = column
@@ -487,8 +490,8 @@ def infer_columns(
         columns[missing[0]] = left[0]
     elif missing:
         which = f"which column of {source.path} is the {missing[0]}? It has {list_columns(source)}"
-        count = COUNT_HINT if "--label" in by_flag else COUNT_HINT.removesuffix(" label=1")
-        raise UnclearColumn(which, hint=f"say {roles[missing[0]].flag[2:]}=NAME{count}")
+        count = COUNT_HINT if "--label" in by_flag else COUNT_HINT.removesuffix(LABEL_HINT)
+        raise UnclearColumn(which, hint=f"say `{roles[missing[0]].flag[2:]}=NAME`{count}")
     first = next(iter(roles))
     for name, role in roles.items():
         by_name = column_flags.get(roles[first].flag) is None
@@ -528,7 +531,7 @@ def infer_input_columns(
             ".tsv",
         ):  # perhaps it has no header
             which = f"which column of {source.path} is the {first}? It has {list_columns(source)}"
-            raise UnclearColumn(which, hint=f"say text=NAME{COUNT_HINT.removesuffix(' label=1')}")
+            raise UnclearColumn(which, hint=f"say `text=NAME`{COUNT_HINT.removesuffix(LABEL_HINT)}")
     if learnt is not None and command in ("classify", "regress"):  # the query of others is not a column
         learnt.check_columns(str(source.path), columns, roles)
     return columns
@@ -543,5 +546,5 @@ def learnt_columns_named(learnt: TaskSpecification | None) -> Iterator[None]:
         if learnt is None:
             raise
         columns = ", ".join(map(repr, [*learnt.inputs.values(), *filter(None, [learnt.target])]))
-        hint = f"the model learnt from {columns}; say text=NAME for the column that is like the first"
-        raise InputError(error.message, hint=hint) from None
+        hint = f"the model learnt from {columns}; say `text=NAME` for the column that is like the first"
+        raise InputError(error.marked_message, hint=hint) from None

@@ -100,11 +100,11 @@ class GenerationPlan:
         """Return the most and the fewest new tokens behind a prompt of that length."""
         most = self.max_tokens - prompt * self.max_counts_prompt
         if self.max_tokens < 1 and not self.max_counts_prompt:
-            raise InputError(f"max_new_tokens={self.max_tokens} allows no output", hint="give at least 1")
+            raise InputError(f"`max_new_tokens={self.max_tokens}` allows no output", hint="give at least 1")
         if most < 1:
             raise InputError(
-                f"max_length={self.max_tokens} counts the {prompt} tokens of the prompt and leaves none",
-                hint="pass max_new_tokens=",
+                f"`max_length={self.max_tokens}` counts the {prompt} tokens of the prompt and leaves none",
+                hint="pass `max_new_tokens=`",
             )
         return most, min(self.min_tokens - prompt * self.min_counts_prompt, most)
 
@@ -122,7 +122,7 @@ def plan_generation(options: Mapping[str, Any]) -> GenerationPlan:
     elif options["do_sample"]:
         if beams > 1:
             raise InputError(
-                f"num_beams={beams} searches and do_sample=True samples", hint="leave one of them out"
+                f"`num_beams={beams}` searches and `do_sample=True` samples", hint="leave one of them out"
             )
         unused = [*BEAM_SETTINGS, "contrastive"]
         chosen.setdefault("temperature", 1.0)
@@ -132,8 +132,8 @@ def plan_generation(options: Mapping[str, Any]) -> GenerationPlan:
         unused, chosen["beams"] = [*DRAWING, "contrastive"], beams
     elif n > 1:
         raise InputError(
-            f"num_return_sequences={n} would be the same text each time",
-            hint="pass do_sample=True or num_beams=",
+            f"`num_return_sequences={n}` would be the same text each time",
+            hint="pass `do_sample=True` or `num_beams=`",
         )
     else:
         unused = [*BEAM_SETTINGS, *DRAWING, "contrastive"]
@@ -213,7 +213,7 @@ def truncate_prompt(model: Model, ids: list[int], truncation: Any, new: int | No
     fit = context if new is None else context - new + 1  # the last one written is not read any more
     if fit < 1:
         raise InputError(
-            f"max_new_tokens={new} leaves no room for a prompt in a context of {context}", hint="lower it"
+            f"`max_new_tokens={new}` leaves no room for a prompt in a context of {context}", hint="lower it"
         )
     if len(ids) <= fit:
         return ids
@@ -233,7 +233,7 @@ def clean_text(text: str, clean: bool | None) -> str:
 def wants_ids(tensors: bool | None, text: bool | None, full_text: bool | None = None) -> bool:
     """Return whether token ids are wanted and not text; refuse flags that contradict each other."""
     flags = {"return_full_text": full_text, "return_tensors": tensors, "return_text": text}
-    given = [f"{name}={value}" for name, value in flags.items() if value is not None]
+    given = [f"`{name}={value}`" for name, value in flags.items() if value is not None]
     if len(given) > 1 and (full_text is not None or tensors == text):
         raise InputError(f"{' and '.join(given)} exclude each other", hint="give one of them")
     return bool(tensors) or text is False

@@ -105,12 +105,12 @@ def choose_label_kind(examples: Examples, order: str | None, balance: bool | Non
     if order is not None:
         if kind_of(examples).several:
             raise ConfigError(
-                "order= needs one label per row, and these rows have several", hint="leave it out"
+                "`order=` needs one label per row, and these rows have several", hint="leave it out"
             )
         names = () if order.strip() == "numbers" else tuple(filter(None, map(str.strip, order.split(","))))
         if order.strip() != "numbers" and (len(names) < 3 or len(set(names)) < len(names)):
-            what = f"order={order!r} must name three labels or more, each once"
-            raise ConfigError(what, hint="or say order=numbers")
+            what = f"`order={order!r}` must name three labels or more, each once"
+            raise ConfigError(what, hint="or say `order=numbers`")
         return replace(examples, label_kind=replace(ORDINAL, order=names))
     if kind_of(examples) is ONE_LABEL and balance is not False:
         counts = sorted(count_values([row[-1] for row in examples.items]).values())
@@ -195,7 +195,7 @@ def label_columns(source: InputFile, label: str) -> list[str]:
     for name in columns:
         if name not in source.columns:
             hint = column_hint(name, source.columns)
-            raise InputError(f"{source.path} has no column {name!r} for label=", hint=hint)
+            raise InputError(f"{source.path} has no column {name!r} for `label=`", hint=hint)
     return columns
 
 

@@ -86,14 +86,16 @@ def log_probability(
         sources = [source] if isinstance(source, str) else list(source or ())
         if len(sources) != len(texts):
             given = f"got {len(sources)} for {len(texts)}"
-            raise InputError(f"an encoder-decoder scores a text given a source; {given}", hint="pass source=")
+            raise InputError(
+                f"an encoder-decoder scores a text given a source; {given}", hint="pass `source=`"
+            )
         groups = [
             Continuations(source_ids(model, s), [target_ids(model, t)])
             for s, t in zip(sources, texts, strict=True)
         ]
     elif source is not None:
         raise InputError(
-            "source= is for encoder-decoders", hint="put it before the text and use rank(model, source, …)"
+            "`source=` is for encoder-decoders", hint="put it before the text and use rank(model, source, …)"
         )
     else:
         rows = [text_ids(model, one) for one in texts]
@@ -190,7 +192,7 @@ def check_candidates(candidates: Iterable[str], by: str) -> list[str]:
     if not checked or not all(checked):
         raise InputError(f"candidates must be a list of texts, none of them empty; got {checked!r}")
     if by not in ("total", "mean"):
-        raise InputError(f"by={by!r} is unknown", hint="choose 'total' or 'mean'")
+        raise InputError(f"`by={by!r}` is unknown", hint="choose 'total' or 'mean'")
     return checked
 
 

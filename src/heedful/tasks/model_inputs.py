@@ -53,7 +53,7 @@ def truncates(truncation: Any) -> bool:
     """Return whether a text that is too long is to be cut; raise InputError for an unknown value."""
     if truncation is not None and not isinstance(truncation, bool) and truncation not in TRUNCATIONS:
         raise InputError(
-            f"truncation={truncation!r} is unknown", hint=f"True, False, or one of {', '.join(TRUNCATIONS)}"
+            f"`truncation={truncation!r}` is unknown", hint=f"True, False, or one of {', '.join(TRUNCATIONS)}"
         )
     return truncation not in (False, None, "do_not_truncate")
 
@@ -77,7 +77,7 @@ def check_length(text: TokenizedText, limit: int | None, number: int) -> None:
     if limit is not None and len(text) > limit:
         raise InputError(
             f"input {number} has {len(text):,} tokens and this model reads {limit:,}",
-            hint="pass truncation=True to read its beginning",
+            hint="pass `truncation=True` to read its beginning",
         )
 
 
@@ -210,7 +210,7 @@ class TokenizedText:
             )
         if not 0 <= stride < free:
             raise InputError(
-                f"stride={stride} must be from 0 to {free - 1}: "
+                f"`stride={stride}` must be from 0 to {free - 1}: "
                 f"a window of {max_length} tokens has {free} of the text"
             )
         starts = range(text.start, max(text.stop - stride, text.start + 1), free - stride)
@@ -260,7 +260,7 @@ def tokenize(tokenizer: Tokenizer, text: Any, pair: Any = None) -> TokenizedText
 def tokenize_words(tokenizer: Tokenizer, words: Any, delimiter: str) -> tuple[TokenizedText, str]:
     """Return the encoding of a list of words and the text they make; its offsets count in that text."""
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
-        raise InputError(f"is_split_into_words=True takes lists of words; got {words!r:.60}")
+        raise InputError(f"`is_split_into_words=True` takes lists of words; got {words!r:.60}")
     one = TokenizedText.from_encoding(tokenizer.backend.encode(list(words), is_pretokenized=True))
     starts = [0]
     for word in words:

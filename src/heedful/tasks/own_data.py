@@ -141,7 +141,7 @@ def name_model(model: Any) -> dict[str, Any]:
         return {"model": str(model.hf_config.get("_name_or_path") or model.family.name), "base": model}
     if not isinstance(model, str | Path):
         raise InputError(
-            f"model= is a {type(model).__name__}",
+            f"`model=` is a {type(model).__name__}",
             hint="give a folder, the name of a model or heedful's model",
         )
     return {"model": str(model)}

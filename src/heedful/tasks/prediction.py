@@ -83,7 +83,9 @@ class RowPredictor:
         task = pipeline(name, model, device=request.device)
         learnt, command = TaskSpecification.of(task.model), request.task
         if command is None and not isinstance(task, TrainableTask | FeatureExtraction):
-            raise InputError(f"predict has no columns for {task.task}", hint="name another task with task=…")
+            raise InputError(
+                f"predict has no columns for {task.task}", hint="name another task with `task=…`"
+            )
         if command is None:
             vectors = learnt is None and isinstance(task, SentenceSimilarity | FeatureExtraction)
             command = "embed" if vectors else str(getattr(task, "command", "embed"))
@@ -206,11 +208,11 @@ def predict_files(request: PredictionRequest) -> tuple[Path, int]:
     if out.suffix.lower() == ".parquet":
         import_pyarrow()
     if out.exists():
-        raise ConfigError(f"out={out} already exists", hint="choose another name, or delete it")
+        raise ConfigError(f"`out={out}` already exists", hint="choose another name, or delete it")
     if not out.absolute().parent.is_dir():
-        raise ConfigError(f"out={out}: folder not found: {out.absolute().parent}", hint="make it first")
+        raise ConfigError(f"`out={out}`: folder not found: {out.absolute().parent}", hint="make it first")
     part, state_file = out.with_name(out.name + ".part"), out.with_name(out.name + ".part.json")
-    with FileLock(out.with_name(out.name + ".lock"), f"out={out}", "wait for it to end"):
+    with FileLock(out.with_name(out.name + ".lock"), f"`out={out}`", "wait for it to end"):
         others = ("files", "out", "base", "tables")
         options = {name: value for name, value in vars(request).items() if name not in others}
         digest = lambda path: sha256([find_input_file(path, request.encoding)[0]])
@@ -393,7 +395,7 @@ def predict_on_ray(
     check_options("predict", PredictionRequest, options)
     folder = Path(out).absolute()
     if folder.exists() and any(folder.iterdir()):
-        raise InputError(f"out={out} already exists", hint="choose another name, or delete it")
+        raise InputError(f"`out={out}` already exists", hint="choose another name, or delete it")
     paths = [{"path": str(path.absolute())} for path in expand_paths(files)]
     ray.data.DataContext.get_current().execution_options.preserve_order = True
     read = lambda item: (row.values for row in stream_table(item["path"])[1])  # in a worker

@@ -137,7 +137,7 @@ def pipeline(
             good_for = "good for no task here"
         has = f"{'no head' if head == 'none' else f'a {head!r} head'} ({good_for})"
         bundled = specification.model
-        hint = f"the bundled {bundled!r} would do" if bundled else "give another model="
+        hint = f"the bundled {bundled!r} would do" if bundled else "give another `model=`"
         raise InputError(f"{task} needs {kind.needs}; this {loaded.family.name} has {has}", hint=hint)
     return kind(task, loaded, _find_tokenizer(tokenizer, loaded), defaults)
 
@@ -206,14 +206,14 @@ def _load_model(
     if model is not None and (not isinstance(model, (str, Path)) or not str(model).strip()):
         got = "an empty text" if isinstance(model, str) else f"a {type(model).__name__}"
         raise InputError(
-            f"model= is {got}", hint="give a folder, the name of a model, a hub id or heedful's model"
+            f"`model=` is {got}", hint="give a folder, the name of a model, a hub id or heedful's model"
         )
     if model is None:
         assert row is not None
         if not row.model:
-            pairs = f"they do translation_{', translation_'.join(TRANSLATORS)}: give model="
+            pairs = f"they do translation_{', translation_'.join(TRANSLATORS)}: give `model=`"
             kind = row.load()
-            hint = pairs if kind.__name__ == "Translation" else f"give model=, {kind.needs}"
+            hint = pairs if kind.__name__ == "Translation" else f"give `model=`, {kind.needs}"
             raise InputError(f"no bundled model supports {task}", hint=hint)
     source = model
     if source is None:
@@ -224,8 +224,8 @@ def _load_model(
     except NotFound as error:
         if model is not None or row is None:
             raise
-        missing = f"{task} takes {row.model!r} if no model is given: {error.message}"
-        raise NotFound(missing, hint="give model=") from None
+        missing = f"{task} takes {row.model!r} if no model is given: {error.marked_message}"
+        raise NotFound(missing, hint="give `model=`") from None
 
 
 def _parse_dtype(name: Any) -> torch.dtype | None:
@@ -234,7 +234,7 @@ def _parse_dtype(name: Any) -> torch.dtype | None:
     named = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
     if str(name) not in named:
         raise ConfigError(
-            f"dtype={name!r} is unknown", hint=f"one of {', '.join(named)}, or one of torch's own"
+            f"`dtype={name!r}` is unknown", hint=f"one of {', '.join(named)}, or one of torch's own"
         )
     return named[str(name)]
 
@@ -250,7 +250,7 @@ def _find_tokenizer(source: str | Path | Tokenizer | None, model: Model) -> Toke
         got = "none" if tokenizer is None else f"a {type(tokenizer).__name__}"
         raise InputError(
             f"the tokenizer of this model is {got}",
-            hint="give tokenizer= a heedful one, or a folder that has one",
+            hint="give `tokenizer=` a heedful one, or a folder that has one",
         )
     return with_special_tokens(tokenizer) if isinstance(model, LM) and not model.causal else tokenizer
 

@@ -112,7 +112,7 @@ class Search:
         self._graph: Any = None
         self._keys: NDArray[Any] | None = None  # of all rows, found when the graph is first searched
         if approximate and find_spec("usearch") is None:
-            hint = "pip install 'heedful[search]', or leave approximate=True out"
+            hint = "pip install 'heedful[search]', or leave `approximate=True` out"
             raise MissingPackage("approximate search needs usearch", hint=hint)
 
     @cached_property
@@ -295,7 +295,7 @@ class Search:
             manifest = read_json(folder / MANIFEST)
             source = manifest["model"] if model is None else model
             if source is None:
-                raise InputError(f"{folder} was made by a model without a name", hint="pass model=")
+                raise InputError(f"{folder} was made by a model without a name", hint="pass `model=`")
             search._start(source, 32, manifest["approximate"])
             search.next_key = int(manifest["next_key"])
             search.rows = [SearchRow(**json.loads(line)) for line in read_lines(folder / ROWS_FILE)]
@@ -395,7 +395,7 @@ def read_passages(
         raise NotFound(f"{folder} is not a folder of texts", hint="check the path")
     check_integer("size", size)
     if not 0 <= overlap <= size // 2:
-        raise InputError(f"overlap={overlap} must be from 0 to half of size={size}")
+        raise InputError(f"`overlap={overlap}` must be from 0 to half of `size={size}`")
     below = sorted(p for p in root.rglob("*") if p.suffix.lower() in kinds and p.is_file())
     files = [root] if root.is_file() else below
     passages = []

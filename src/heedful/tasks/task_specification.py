@@ -116,7 +116,9 @@ class TaskSpecification:
         read = f"{path} is read as {describe_inputs(list(inputs.values()))}"
         missing = [roles[role].flag for role in self.inputs if role not in inputs]
         hint = (
-            f"name the other column with {missing[0][2:]}=" if missing else "name the one column with text="
+            f"name the other column with `{missing[0][2:]}=`"
+            if missing
+            else "name the one column with `text=`"
         )
         raise InputError(f"{read}, and this model learnt from {self.described_inputs}", hint=hint)
 

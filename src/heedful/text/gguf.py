@@ -69,7 +69,9 @@ def _read_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer | None:
     elif kind == "bert":
         backend = _read_wordpiece(names, kinds, settings)
     else:
-        raise InputError(f"{PREFIX}model={kind!r} cannot be read", hint="gpt2, llama, t5 and bert can")
+        raise InputError(
+            f"{PREFIX}model is {kind!r}, which cannot be read", hint="gpt2, llama, t5 and bert can"
+        )
     ids = ((ours, settings.get(f"{theirs}_token_id")) for theirs, ours in ROLES.items())
     roles = {role: str(backend.id_to_token(i)) for role, i in ids if i is not None and 0 <= i < len(names)}
     if "eos" in roles:  # some files keep it among the words
@@ -164,7 +166,7 @@ def gguf_tokenizer(tokenizer: Tokenizer | None, vocab: int) -> Table:
     return out
 
 
-INSTEAD = "write the weights alone: tokenizer=False (--no-tokenizer)"
+INSTEAD = "write the weights alone: `tokenizer=False`"
 
 
 def check_alike(tokenizer: Tokenizer, metadata: Mapping[str, Any]) -> None:

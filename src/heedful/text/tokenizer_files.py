@@ -99,7 +99,7 @@ def _check_settings(path: Path, settings: Table) -> None:
             expected = {bool: "true or false", list: "a list of names"}.get(kinds[0], "a whole number")
             most = f" of at most {MAX_SENTINELS:,}" if many else ""
             raise CorruptFile(
-                f"{path} has {name}={value!r:.80}; it should be {expected}{most}", hint="fetch it again"
+                f'{path} has "{name}": {value!r:.80}; it should be {expected}{most}', hint="fetch it again"
             )
 
 

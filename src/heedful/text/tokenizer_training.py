@@ -85,7 +85,7 @@ def train_tokenizer(
         raise InputError(f"{name_files(paths)} holds no text to learn a vocabulary from")
     size = vocab - len(set(roles.values())) - len(extra)
     if size < 1:
-        raise InputError(f"vocab={vocab} is too small: special tokens alone are {vocab - size}")
+        raise InputError(f"`vocab={vocab}` is too small: special tokens alone are {vocab - size}")
     backend = TRAINERS[kind](lines, roles, size, lower)
     names = dict.fromkeys([*roles.values(), *extra])
     as_special = lambda t: AddedToken(t, lstrip=t == "<mask>", normalized=False, special=True)
@@ -111,7 +111,9 @@ def special_tokens(kind: str, roles: Sequence[str] | None) -> dict[str, str]:
 def _train_bpe(lines: Lines, roles: Specials, size: int, lower: bool) -> tokenizers.Tokenizer:
     """Start from all 256 bytes, so that nothing is unknown."""
     if size < 256:
-        raise InputError(f"vocab={size + len(set(roles.values()))} is too small: bytes alone are 256 tokens")
+        raise InputError(
+            f"`vocab={size + len(set(roles.values()))}` is too small: bytes alone are 256 tokens"
+        )
     backend = tokenizers.Tokenizer(models.BPE())
     backend.normalizer = normalizers.Lowercase() if lower else None
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -140,7 +142,7 @@ def _train_wordpiece(lines: Lines, roles: Specials, size: int, lower: bool) -> t
     if size <= len(letters):
         minimum = len(special) + len(letters) + 1
         raise InputError(
-            f"vocab={size + len(special)} is too small", hint=f"the letters of this text need {minimum}"
+            f"`vocab={size + len(special)}` is too small", hint=f"the letters of this text need {minimum}"
         )
     learner = tokenizers.Tokenizer(models.WordPiece(unk_token=roles["unk"]))
     learner.normalizer, learner.pre_tokenizer = normalizer, split

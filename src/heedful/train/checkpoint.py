@@ -199,7 +199,7 @@ def make_room(folder: Path) -> None:
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"folder={str(folder)!r} cannot be created ({error.strerror})", hint="name another"
+            f"`folder={str(folder)!r}` cannot be created ({error.strerror})", hint="name another"
         ) from None
 
 
@@ -290,7 +290,7 @@ def check_resumable(path: Path, training: Mapping[str, Any], config: Any, finger
     for name in sorted(set(old) | set(new)):
         if old.get(name) != new.get(name) and name not in CHANGEABLE:
             raise ConfigError(
-                f"{path} was trained with {name}={old.get(name)!r} and would be resumed with "
+                f"{path} was trained with `{name}={old.get(name)!r}` and would be resumed with "
                 f"{new.get(name)!r}",
                 hint="set it back, or use a new folder",
             )
@@ -307,7 +307,7 @@ def name_earlier(checkpoint: Path) -> Iterator[None]:
     except (CorruptFile, NotFound) as error:
         earlier = [path for path in list_checkpoints(checkpoint.parent.parent) if path != checkpoint]
         way = f"the run goes on from {earlier[-1].name}" if earlier else "the run starts from scratch"
-        raise type(error)(error.message, hint=f"remove that folder, and {way}") from None
+        raise type(error)(error.marked_message, hint=f"remove that folder, and {way}") from None
 
 
 def read_tensors(checkpoint: Path, kind: str) -> dict[str, Tensor]:
@@ -357,7 +357,7 @@ def check_same_shapes(source: Model, model: Model, checkpoint: Path) -> None:
     if shapes[0] != shapes[1]:
         had, have = vars(source.config), vars(model.config)
         fields = [n for n in model.config.field_names() if n in had and had[n] != have[n]][:3]
-        listed = lambda values: ", ".join(f"{n}={values[n]!r}" for n in fields)
+        listed = lambda values: ", ".join(f"`{n}={values[n]!r}`" for n in fields)
         odd = sorted(n for n in shapes[0].keys() | shapes[1].keys() if shapes[0].get(n) != shapes[1].get(n))
         what = f"{listed(had)}, this one {listed(have)}" if fields else f"another {odd[0]}"
         raise WrongShape(

@@ -70,7 +70,7 @@ class TrainConfig:
             if getattr(self, name) is not None or name not in ("save_every", "decay"):
                 check_integer(name, getattr(self, name), least, error=ConfigError)
         if self.seed >= 2**63:
-            raise ConfigError(f"seed={self.seed} must be below 2**63")
+            raise ConfigError(f"`seed={self.seed}` must be below 2**63")
         for name in ("lr", "eps", "clip"):  # a clip of 0 learns nothing, a negative one climbs
             if name != "clip" or self.clip is not None:
                 check_number(name, getattr(self, name), above=0, error=ConfigError)
@@ -80,21 +80,23 @@ class TrainConfig:
         check_number("weight_decay", self.weight_decay, 0, error=ConfigError)
         check_number("final", self.final, 0, 1, error=ConfigError)  # a part of the highest rate
         if not (len(self.betas) == 2 and all(isinstance(b, int | float) and 0 <= b < 1 for b in self.betas)):
-            raise ConfigError(f"betas={self.betas!r} must be two numbers, 0 or above and below 1")
+            raise ConfigError(f"`betas={self.betas!r}` must be two numbers, 0 or above and below 1")
         object.__setattr__(self, "betas", tuple(map(float, self.betas)))  # torch takes no whole numbers
         if self.minutes is not None and self.decay is not None:
             raise ConfigError(
-                f"decay={self.decay} counts steps and minutes={self.minutes:g} does not",
+                f"`decay={self.decay}` counts steps and `minutes={self.minutes:g}` does not",
                 hint="leave decay out: the last fifth of the time is taken",
             )
         for name in ("warmup", "decay"):
             if self.minutes is None and (getattr(self, name) or 0) > self.steps:
                 raise ConfigError(
-                    f"{name}={getattr(self, name)} is longer than the run of steps={self.steps}"
+                    f"`{name}={getattr(self, name)}` is longer than the run of `steps={self.steps}`"
                 )
         if self.ema is not None and not 0 < self.ema < 1:
-            raise ConfigError(f"ema={self.ema} must lie between 0 and 1", hint="0.999 is usual")
+            raise ConfigError(f"`ema={self.ema}` must lie between 0 and 1", hint="0.999 is usual")
         if self.graph and self.optimiser == "adafactor":
-            raise ConfigError("graph=True cannot record adafactor", hint="use adamw or muon, or graph=False")
+            raise ConfigError(
+                "`graph=True` cannot record adafactor", hint="use adamw or muon, or `graph=False`"
+            )
         if self.resume and self.folder is None:
-            raise ConfigError("resume=True needs folder=…, the run to go on with")
+            raise ConfigError("`resume=True` needs `folder=…`, the run to go on with")

@@ -137,10 +137,10 @@ class DistributedProcesses(Processes):
         every = dist.get_world_size()
         if tensor < 1 or every % tensor:
             fits = ", ".join(str(n) for n in range(1, every + 1) if every % n == 0)
-            raise ConfigError(f"tensor={tensor} does not divide {every} processes", hint=f"choose {fits}")
+            raise ConfigError(f"`tensor={tensor}` does not divide {every} processes", hint=f"choose {fits}")
         if kind == "ddp" and 1 < tensor < every:
             raise ConfigError(
-                f"tensor={tensor} of {every} processes makes {every // tensor} copies, which ddp cannot keep",
+                f"`tensor={tensor}` of {every} processes makes {every // tensor} copies: ddp keeps none",
                 hint=f"--set parallel=fsdp for several copies, --set tensor={every} for one",
             )
         self.tensor, self.world = tensor, every // tensor
@@ -343,7 +343,7 @@ def processes(kind: str = "ddp", gpu: bool = False, tensor: int = 1) -> Iterator
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or "RANK" not in os.environ:
         if tensor > 1:
             raise ConfigError(
-                f"tensor={tensor} needs {tensor} processes and this is one", hint=f"add --nproc {tensor}"
+                f"`tensor={tensor}` needs {tensor} processes and this is one", hint=f"add --nproc {tensor}"
             )
         yield Processes()
         return
@@ -355,7 +355,7 @@ def processes(kind: str = "ddp", gpu: bool = False, tensor: int = 1) -> Iterator
         try:
             joined = DistributedProcesses(kind, tensor)
         except ConfigError as error:  # what all would say is said once
-            raise error if dist.get_rank() == 0 else OtherProcessFailed(error.message) from None
+            raise error if dist.get_rank() == 0 else OtherProcessFailed(error.marked_message) from None
         yield joined
     finally:
         dist.destroy_process_group()

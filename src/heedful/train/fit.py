@@ -112,7 +112,7 @@ class Step:
     def ema_weights(self) -> contextlib.AbstractContextManager[Model]:
         """The model with its averaged weights while a `with` lasts: to evaluate what `ema` keeps."""
         if self.run.ema is None:
-            raise ConfigError("this run does not average its weights", hint="set ema=0.999 in TrainConfig")
+            raise ConfigError("this run does not average its weights", hint="set `ema=0.999` in TrainConfig")
         return self.run.ema.in_model()
 
 
@@ -182,12 +182,14 @@ class TrainingRun:
         if config.folder is not None and any(map(is_parametrized, model.modules())):
             raise ConfigError(
                 "a model whose table is learned by spelling cannot be saved yet",
-                hint="use TrainConfig(folder=None), and heedful.save after `with spell_embedding(…)`",
+                hint="use `TrainConfig(folder=None)`, and `heedful.save` after `with spell_embedding(…)`",
             )
         processes.split(model)
         if model.mesh is not None and (config.float8 or config.compile):
             name = "float8" if config.float8 else "compile"
-            raise ConfigError(f"{name}=True does not work on a model that is split", hint=f"set {name}=False")
+            raise ConfigError(
+                f"`{name}=True` does not work on a model that is split", hint=f"set `{name}=False`"
+            )
         self.free_to_compile = config.compile is None  # whether the choice may be taken back
         resumed = store.newest(Path(config.folder)) if config.folder is not None and config.resume else None
         config, line = choose_speed(config, model, purpose, batches, processes, resumed)
@@ -308,7 +310,7 @@ class TrainingRun:
         last = store.newest(Path(self.config.folder)) if self.config.folder is not None else None
         hint = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"
         raise DivergedError(
-            f"{quantity} at step {step.number}", hint=f"{hint}. Try a lower lr, a longer warmup or clip=1.0"
+            f"{quantity} at step {step.number}", hint=f"{hint}. Try a lower lr, a longer warmup or `clip=1.0`"
         )
 
     def save(self, step: Step, *, best: bool = False) -> Path:
@@ -382,7 +384,7 @@ class TrainingRun:
             return
         if not self.config.resume:
             raise ConfigError(
-                f"{self.config.folder} holds a run already ({path.name})", hint="resume=True continues it"
+                f"{self.config.folder} holds a run already ({path.name})", hint="`resume=True` continues it"
             )
         share = self.processes.rank, self.processes.world
         self.processes.run_on_all(lambda: store.verify_checksums(path, share))

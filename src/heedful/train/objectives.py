@@ -167,7 +167,7 @@ def masked_and_next(model: Model, batch: Batch) -> dict[str, Term]:
     """Masked words, and whether the second sentence follows the first   (Devlin et al. 2019 §3.1)"""
     head = model.head if isinstance(model, LM) else None
     if not isinstance(model, LM) or not isinstance(head, PretrainHead):
-        raise InputError("masked_and_next needs a model with head='pretrain'")
+        raise InputError("masked_and_next needs a model with `head='pretrain'`")
     x, ctx = model.read(batch.tokens, valid=batch.valid, types=batch.types)
     follows = F.cross_entropy(
         promote_float32(head.next(x, ctx)), 1 - extra_of(batch, "follows").long(), reduction="sum"
@@ -213,7 +213,7 @@ def adversarial(size: float = 1.0) -> Objective:
     """
     if not 0 < size < math.inf:
         raise InputError(
-            f"size={size} must be above 0: it is the distance by which the vectors of a text are moved"
+            f"`size={size}` must be above 0: it is the distance by which the vectors of a text are moved"
         )
 
     def objective(model: Model, batch: Batch) -> dict[str, Term]:
@@ -354,7 +354,7 @@ def objective(name: str | Objective | MeanLoss) -> Objective | MeanLoss:
         return name
     if name not in OBJECTIVES:
         instead = nearest(str(name), OBJECTIVES) or "one of " + ", ".join(OBJECTIVES)
-        raise InputError(f"objective={name!r} is unknown", hint=instead)
+        raise InputError(f"`objective={name!r}` is unknown", hint=instead)
     return OBJECTIVES[name]
 
 
@@ -401,7 +401,7 @@ def mean_losses(
     processes.settle()
     if not sums:
         raise InputError(
-            f"an evaluation of max_batches={max_batches} reads nothing", hint="give at least 1, or None"
+            f"an evaluation of `max_batches={max_batches}` reads nothing", hint="give at least 1, or None"
         )
     tensors = [torch.as_tensor(v, device=device).double() for v in sums.values()]
     answers, *values = processes.mean(torch.stack(tensors)).tolist()

@@ -77,7 +77,7 @@ def make_optimisers(model: nn.Module, c: TrainConfig) -> list[Optimizer]:
         rest = [g | {"params": [p for p in g["params"] if id(p) not in hidden]} for g in groups(model, c)]  # type: ignore[attr-defined]
         if not matrices:
             raise ConfigError(
-                "optimiser='muon' found no matrix of a linear layer to train", hint="use 'adamw'"
+                "`optimiser='muon'` found no matrix of a linear layer to train", hint="use 'adamw'"
             )
         muon = Muon(matrices, lr=first_rate(matrices[0], c), weight_decay=c.weight_decay)
         return [muon, adamw(rest, c)] if any(g["params"] for g in rest) else [muon]

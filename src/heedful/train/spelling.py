@@ -53,7 +53,7 @@ class SpelledEmbedding(nn.Module):
 def check_spelling(model: Model, token: nn.Embedding, buckets: int) -> None:
     """Raise ConfigError for a model whose table cannot be learnt by its spelling."""
     if buckets < 1:
-        raise ConfigError(f"buckets={buckets} must be at least 1")
+        raise ConfigError(f"`buckets={buckets}` must be at least 1")
     if model.tokenizer is None:
         raise ConfigError("this model has no tokenizer, so its tokens have no spelling", hint="give it one")
     if parametrize.is_parametrized(token):

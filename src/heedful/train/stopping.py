@@ -44,9 +44,9 @@ class EarlyStopping:
 
     def __post_init__(self) -> None:
         if self.patience < 1:
-            raise ConfigError(f"patience={self.patience} must be at least 1")
+            raise ConfigError(f"`patience={self.patience}` must be at least 1")
         if self.least < 0:
-            raise ConfigError(f"least={self.least} must not be negative")
+            raise ConfigError(f"`least={self.least}` must not be negative")
 
     def better(self, value: float) -> bool:
         """Note an evaluation; return whether it is the best so far. NaN never is."""
@@ -97,11 +97,11 @@ def average_checkpoints(folder: str | Path, last: int = 5) -> Model:
     """
     checkpoints = store.list_checkpoints(Path(folder))
     if last < 1:
-        raise ConfigError(f"last={last}: at least one checkpoint makes an average")
+        raise ConfigError(f"`last={last}`: at least one checkpoint makes an average")
     if len(checkpoints) < last:
         have = f"{len(checkpoints)} checkpoints" if len(checkpoints) != 1 else "1 checkpoint"
         raise NotFound(
-            f"{folder} has {have} and {last} are to be averaged", hint=f"train with keep={last} or more"
+            f"{folder} has {have} and {last} are to be averaged", hint=f"train with `keep={last}` or more"
         )
     models = [_check_whole(path) for path in checkpoints[-last:]]
     return _fill_weights(models[-1], _mean(models))
@@ -150,7 +150,7 @@ def ema_model(checkpoint: str | Path) -> Model:
     if not values:
         path = Path(checkpoint) / "ema.safetensors"
         raise NotFound(
-            f"{path} is not there: the run kept no average of its weights", hint="train with ema=0.999"
+            f"{path} is not there: the run kept no average of its weights", hint="train with `ema=0.999`"
         )
     return _fill_weights(load(checkpoint), values)
 

@@ -67,7 +67,7 @@ def lora(
             )
         hint = nearest(targets[0], {n.rpartition(".")[2] for n in linear}) if targets else ""
         hint = hint or f"it has {', '.join(linear[:6])}"
-        raise ConfigError(f"no linear layer matches targets={targets!r}", hint=hint)
+        raise ConfigError(f"no linear layer matches `targets={targets!r}`", hint=hint)
     for name, parameter in model.named_parameters():
         ours = name.endswith((".down", ".up")) and name.rpartition(".")[0] in names
         parameter.requires_grad_(ours or any(fnmatch.fnmatchcase(name, pattern) for pattern in train))
@@ -183,7 +183,7 @@ def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         value = settings.get(key)
         named = not isinstance(value, list) or all(isinstance(name, str) for name in value)
         if not isinstance(value, kinds) or isinstance(value, bool) or not named:
-            raise CorruptFile(f"{folder / SETTINGS} has {key}={value!r:.80}", hint="save it again")
+            raise CorruptFile(f'{folder / SETTINGS} has "{key}": {value!r:.80}', hint="save it again")
     _check_tensors(folder, settings, tensors)
     return {key: settings[key] for key in KINDS}, tensors
 

@@ -98,7 +98,7 @@ def export_gguf(model: Model, path: str | Path, quantize: str = "f16", *, tokeni
     if gguf_tokenizer_source is not None and len(gguf_tokenizer_source) > config.vocab:
         raise InputError(
             f"the tokenizer has {len(gguf_tokenizer_source):,} tokens and the model {config.vocab:,}",
-            hint="it is another model's; tokenizer=False (--no-tokenizer) leaves it out",
+            hint="it is another model's; `tokenizer=False` leaves it out",
         )
     metadata |= gguf_tokenizer(gguf_tokenizer_source, config.vocab)
     if model.pooling is not None:

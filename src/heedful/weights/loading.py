@@ -100,7 +100,7 @@ def _check_size(name: str, family: Family, config: Config, device: torch.device)
     sizes = ", ".join(f"{n}={small[n]}" for n in ("layers", "dense", "dim", "heads") if n in small)
     check_memory(
         f"{name!r} has {count:,} parameters and", 4 * count, device,
-        f"give smaller sizes, as in build({name!r}, {sizes}), or device='meta' for the shapes alone",
+        f"give smaller sizes, as in `build({name!r}, {sizes})`, or `device='meta'` for the shapes alone",
     )  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def assemble(family: Family, config: Config) -> Model:
     if config.classifier_pooling:
         if config.head != "classify" or not isinstance(model, LM):
             raise ConfigError(
-                f"classifier_pooling={config.classifier_pooling!r} is for a classifying head on one stack",
+                f"`classifier_pooling={config.classifier_pooling!r}` is for a classifying head on one stack",
                 hint=f"this is a {family.name} with a {config.head!r} head",
             )
         model.head = SentenceHead(config.dim, config.labels, config.classifier_pooling)
@@ -158,7 +158,7 @@ def load(
     if into is not None:
         return _load_into(into, path, dtype).to(device).eval()
     if labels is not None and head is None:
-        raise ConfigError("labels= are those of a new head", hint='give head="classify" or head="tag"')
+        raise ConfigError("`labels=` are those of a new head", hint='give `head="classify"` or `head="tag"`')
     slices_of = mesh if head is None else None  # a new head stands on a whole body
     model = _load(path, device, dtype, keep_blocks=dtype is None and mesh is None, mesh=slices_of)
     if head is not None:
@@ -174,12 +174,12 @@ def _with_new_head(model: Model, head: str, labels: Sequence[str] | None, seed: 
             f"is not a head of a {model.family.name}", argument="head", value=head, allowed=heads
         )
     if head in ("classify", "tag") and labels is None:
-        raise ConfigError(f"head={head!r} needs the names of its classes", hint='labels=["good", "bad"]')
+        raise ConfigError(f"`head={head!r}` needs the names of its classes", hint='`labels=["good", "bad"]`')
     if head not in ("classify", "tag") and labels is not None:
-        raise ConfigError(f"head={head!r} has no classes", hint="leave labels= out")
+        raise ConfigError(f"`head={head!r}` has no classes", hint="leave `labels=` out")
     names = None if labels is None else [str(label) for label in labels]
     if isinstance(labels, str) or (names is not None and (not names or len(set(names)) < len(names))):
-        raise ConfigError(f"labels={labels!r:.80} must be a list of names, each once")
+        raise ConfigError(f"`labels={labels!r:.80}` must be a list of names, each once")
     return with_head(model, head, names, seed=seed)
 
 
@@ -266,7 +266,7 @@ def _make_outline(family: Family, config: Config) -> Model:
         sizes = ", ".join(f"{f.name}={getattr(config, f.name)}" for f in fields(config) if f.type == "int")
         reason = str(error).partition("\n")[0]
         raise ConfigError(
-            f"a {family.name} cannot be built with {sizes:.200} ({reason:.100})",
+            f"a {family.name} cannot be built with `{sizes:.200}` ({reason:.100})",
             hint="fetch config.json again",
         ) from None
 
@@ -371,7 +371,7 @@ def _load_peft(where: Path, device: str | torch.device, dtype: torch.dtype | Non
         model = _load(base, "cpu", dtype)
     except NotFound as error:
         raise NotFound(
-            f"{where} is an adapter of {adapter.base!r:.80}: {error.message}",
+            f"{where} is an adapter of {adapter.base!r:.80}: {error.marked_message}",
             hint=f"fetch that model, and set base_model_name_or_path in {where / 'adapter_config.json'}",
         ) from None
     if "quantization" in model.hf_config:

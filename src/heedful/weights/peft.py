@@ -44,11 +44,11 @@ class PeftAdapter:
         for key, kinds in KINDS.items():
             value = self.settings.get(key)
             if value is not None and not isinstance(value, kinds):
-                raise CorruptFile(f"{folder / SETTINGS} has {key}={value!r:.80}", hint="fetch it again")
+                raise CorruptFile(f'{folder / SETTINGS} has "{key}": {value!r:.80}', hint="fetch it again")
         for key, allowed in PLAIN.items():
             if self.settings.get(key) not in allowed:
                 raise ConfigError(
-                    f"{folder / SETTINGS} has {key}={self.settings.get(key)!r:.80}, which is not supported",
+                    f'{folder / SETTINGS}: "{key}": {self.settings.get(key)!r:.80} is not supported',
                     hint="merge it into its model with peft (merge_and_unload), and load that",
                 )
         self.base = self.settings.get("base_model_name_or_path") or ""

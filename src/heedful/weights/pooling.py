@@ -153,7 +153,7 @@ def read_pooling(folder: Path) -> Pooling | None:
     length = _read_json(limits, dict).get("max_seq_length") if limits.is_file() else None
     if length is not None and (not is_integer(length) or length < 1):
         raise ConfigError(
-            f"{limits} has max_seq_length={length!r:.80}", hint="it should be a whole number or null"
+            f'{limits} has "max_seq_length": {length!r:.80}', hint="it should be a whole number or null"
         )
     return Pooling(mode, "Normalize" in kinds, length)
 

@@ -96,5 +96,5 @@ class Settings:
         for name in values:
             if name not in settings:
                 hint = nearest(name, settings) or f"choose from {', '.join(sorted(settings))}"
-                raise ConfigError(f"unknown setting {name}={values[name]!r:.80}", hint=hint)
+                raise ConfigError(f"unknown setting `{name}={values[name]!r:.80}`", hint=hint)
         return cls(**values)

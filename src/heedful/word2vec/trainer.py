@@ -96,7 +96,7 @@ class CpuTrainer:
         if find_spec("numba") is None:
             raise MissingPackage(
                 "training on the processor needs numba",
-                hint="pip install 'heedful[fast]', or train with device='cuda'",
+                hint="pip install 'heedful[fast]', or train with `device='cuda'`",
             )
         from heedful.word2vec import kernels
 
@@ -194,7 +194,9 @@ class Trainer:
         if not resume:
             return cls.create(corpus, settings)
         if checkpoint is None:
-            raise ConfigError("resume=True needs a run to continue", hint="name its file with checkpoint=")
+            raise ConfigError(
+                "`resume=True` needs a run to continue", hint="name its file with `checkpoint=`"
+            )
         return cls.resume(corpus, checkpoint, settings)
 
     @classmethod
@@ -213,7 +215,7 @@ class Trainer:
         for name, value in (settings or first).to_dict().items():
             if value != getattr(first, name):
                 raise ConfigError(
-                    f"{path} was started with {name}={getattr(first, name)} and cannot continue with {value}",
+                    f"{path} began with `{name}={getattr(first, name)}` and cannot continue with {value}",
                     hint="give the same settings, or start from scratch",
                 )
         state = TrainingState(losses=tensors["losses"], examples=tensors["examples"], **saved["cursor"])
@@ -247,7 +249,7 @@ class Trainer:
         if not text.has_pairs:
             raise InputError(
                 "no line of the text has two known words side by side, so there is nothing to learn from",
-                hint="write a sentence or paragraph a line, or a lower min_count=",
+                hint="write a sentence or paragraph a line, or a lower `min_count=`",
             )
         self.digest = text.digest
         return text
@@ -330,15 +332,15 @@ class Trainer:
         settings, tables = self.settings, self.tables
         if not (np.isfinite(tables.input).all() and np.isfinite(tables.output).all()):
             raise ConfigError(
-                f"training diverged in epoch {report.epoch + 1}: rate={settings.initial_rate:g} is too large "
-                f"for window={settings.window} and negatives={settings.negatives}",
+                f"training diverged in epoch {report.epoch + 1}: `rate={settings.initial_rate:g}` is too "
+                f"large for `window={settings.window}` and `negatives={settings.negatives}`",
                 hint="lower the rate",
             )
         # Subsampling dropped all pairs of this epoch; another one draws anew.
         if report.epoch + 1 == settings.epochs and not np.isfinite(self.state.history).any():
             threshold = settings.subsample_threshold(len(self.counts))
             raise InputError(
-                f"subsample={threshold:g} thinned this small text out until no two words stood side by side "
-                f"in any of {settings.epochs} epochs",
-                hint="give subsample=0 to keep all, or leave it out",
+                f"`subsample={threshold:g}` thinned this small text out until no two words stood side by "
+                f"side in any of {settings.epochs} epochs",
+                hint="give `subsample=0` to keep all, or leave it out",
             )

@@ -188,7 +188,7 @@ def format_of(path: Path) -> str:
     if name.suffix not in ENDINGS:
         raise ConfigError(
             f"cannot tell the format of {path.name!r} by its ending",
-            hint=f"use one of {', '.join(ENDINGS)} or give format= one of {', '.join(FORMATS)}",
+            hint=f"use one of {', '.join(ENDINGS)} or give `format=` one of {', '.join(FORMATS)}",
         )
     return ENDINGS[name.suffix]
 
@@ -235,7 +235,7 @@ def read_vector_file(path: Path, format: str | None = None, limit: int | None = 
             raise CorruptFile(
                 f"{path}: the first line must be two whole numbers above 0, words and dimensions, not "
                 f"{first[:40]!r}",
-                hint="a file without that line is format='glove'",
+                hint="a file without that line is `format='glove'`",
             )
         count, dim = size
         sample = file.read(SAMPLE_BYTES)

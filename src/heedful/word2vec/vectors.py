@@ -272,7 +272,7 @@ class Word2Vec:
         settings = Settings.from_dict(self.settings.to_dict() | {"epochs": epochs} | more)
         if settings.dim != self.dim or settings.loss != self.settings.loss:
             raise ConfigError(
-                f"dim={self.dim} and loss={self.settings.loss} are built into the tables",
+                f"`dim={self.dim}` and `loss={self.settings.loss}` are built into the tables",
                 hint="leave them out",
             )
         text = Corpus(corpus, lowercase, phrases=tuple(phrases))

@@ -98,9 +98,9 @@ def check_vocabulary_size(size: int, total: int, min_count: int) -> None:
     """Raise InputError for fewer than two words: training compares words."""
     if size < 2:
         raise InputError(
-            f"{size} word{'' if size == 1 else 's'} of {total:,} read occur at least min_count={min_count} "
+            f"{size} word{'' if size == 1 else 's'} of {total:,} read occur at least `min_count={min_count}` "
             "times and training needs two",
-            hint="give more text or a lower min_count=",
+            hint="give more text or a lower `min_count=`",
         )
 
 

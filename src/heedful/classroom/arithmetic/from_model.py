@@ -225,5 +225,5 @@ def explain_model(
 ) -> Derivation:  # fmt: skip
     """The arithmetic of `model` on `text`."""
     if topic not in TOPICS:
-        raise InputError(f"topic={topic!r} is unknown for a model", hint=f"choose {', '.join(TOPICS)}")
+        raise InputError(f"`topic={topic!r}` is unknown for a model", hint=f"choose {', '.join(TOPICS)}")
     return TOPICS[topic](Subject(model, reading(model, text, target), part, head, token), **more)

@@ -52,7 +52,7 @@ def read_value(value: Any, kind: Any, key: str) -> Any:
     if origin is Annotated:
         return check_numbers(value, parts[1], key)
     if origin is Literal and value not in parts:
-        raise InputError(f"{key}={value!r} is unknown", hint=f"write {' or '.join(parts)}, or leave it out")
+        raise InputError(f"`{key}={value!r}` is unknown", hint=f"write {' or '.join(parts)}, or leave it out")
     if origin is Sequence:
         return [read_value(one, parts[0], key) for one in value]
     if origin is tuple:
@@ -91,7 +91,7 @@ def work_topic(values: Mapping[str, Any]) -> Derivation:
     """Work out one topic by its function."""
     topic = str(values.get("topic"))
     if topic not in TOPICS:
-        raise InputError(f"topic={topic!r} is unknown", hint=f"choose {', '.join(TOPICS)}")
+        raise InputError(f"`topic={topic!r}` is unknown", hint=f"choose {', '.join(TOPICS)}")
     module, _, name = TOPICS[topic].partition(":")
     function = getattr(import_module(f"heedful.classroom.arithmetic.{module}"), name)
     kinds = get_type_hints(function, include_extras=True)

@@ -85,7 +85,7 @@ def softmax(logits: Vector, *, temperature: float = 1.0, tokens: Sequence[str] =
     """p = softmax(z / T): T below 1 sharpens, above 1 flattens"""
     if temperature <= 0:
         raise InputError(
-            f"temperature={temperature} must be above 0",
+            f"`temperature={temperature}` must be above 0",
             hint="a value near 0 gives nearly all weight to the largest",
         )
     derivation = Derivation(f"softmax at temperature {temperature:g}")
@@ -181,7 +181,7 @@ def rnn_steps(text: str, letters: Sequence[str], W: Matrix, U: Matrix, V: Matrix
     if len(text) < 2 or (unknown := [letter for letter in text if letter not in letters]):
         problem = f"{unknown[0]!r} is none of {', '.join(letters)}" if len(text) > 1 else "nothing follows"
         raise InputError(
-            f"text={text!r}: {problem}", hint="give two letters or more, all of them in `letters`"
+            f"`text={text!r}`: {problem}", hint="give two letters or more, all of them in `letters`"
         )
     H, C = len(U), len(letters)
     if (W.value.shape, U.value.shape, V.value.shape) != ((H, C), (H, H), (C, H)):

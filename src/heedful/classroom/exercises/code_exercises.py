@@ -202,7 +202,7 @@ def write_stubs(path: str | Path, names: Sequence[str] | None = None, *, force: 
     if path.exists() and not force:
         raise InputError(
             f"{path} exists already, perhaps with your work",
-            hint="choose another name, or replace it with force=True",
+            hint="choose another name, or replace it with `force=True`",
         )
     write_text(path, text)
     return path

@@ -323,7 +323,7 @@ def place_beam_search(function: Function) -> Output:
     @torch.no_grad()
     def log_probs(ids: list[int]) -> Tensor:
         if len(ids) > length:
-            raise InputError(f"{len(ids)} tokens are more than max_length={length}")
+            raise InputError(f"{len(ids)} tokens are more than `max_length={length}`")
         return model(source, torch.tensor([[start, *map(int, ids)]]))[0, -1].log_softmax(-1)
 
     ids, _ = function(log_probs, tokenizer.eos, 2, length, 1.0)

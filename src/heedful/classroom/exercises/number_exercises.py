@@ -172,11 +172,11 @@ def new_problem(name: str, seed: str, digits: int | None = None, owner: Owner | 
         raise NotFound(f"no exercise {name!r}", hint=close)
     if not seed or seed != seed.strip() or len(seed) > 100 or not seed.isprintable():
         raise InputError(
-            f"seed={seed!r} is not a student's name", hint="give a short word or number, such as alice"
+            f"`seed={seed!r}` is not a student's name", hint="give a short word or number, such as alice"
         )
     digits = EXERCISES[name].digits if digits is None else digits
     if not 1 <= digits <= MAX_DIGITS:
-        raise InputError(f"digits={digits} is out of range", hint=f"choose 1 … {MAX_DIGITS}")
+        raise InputError(f"`digits={digits}` is out of range", hint=f"choose 1 … {MAX_DIGITS}")
     return Problem(EXERCISES[name], seed, digits, owner)
 
 

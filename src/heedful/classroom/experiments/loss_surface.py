@@ -161,7 +161,7 @@ def fit_surface(
 ) -> SurfaceFit:
     """Fit a form to the logarithms of the losses, and to `draws` samples of the points with replacement."""
     if form not in FORMS:
-        raise InputError(f"form={form!r} is unknown", hint=f"choose {', '.join(FORMS)}")
+        raise InputError(f"`form={form!r}` is unknown", hint=f"choose {', '.join(FORMS)}")
     model, starts, names = FORMS[form]
     sizes, amounts = ({getattr(p, name) for p in points} for name in ("parameters", "tokens"))
     if len(points) < len(names) + 1 or len(sizes) < 2 or len(amounts) < 2:

@@ -82,7 +82,7 @@ def attention(
     check_look(scale, palette)
     one, sides = given.patterns[at], side(between)
     if sides and one["second"] is None:
-        raise InputError(f"between={sides!r} needs two texts: give a pair, or second= with your weights")
+        raise InputError(f"`between={sides!r}` needs two texts: give a pair, or `second=` with your weights")
     parts = [
         one["name"], f"{head} of heads" if isinstance(head, str) else f"head {head}",
         "signed" if one["kind"] == "effective" else "",
@@ -137,7 +137,7 @@ def check_look(scale: str, palette: str) -> None:
     """Raise InputError for a scale or a palette that there is not."""
     for name, value, allowed in (("scale", scale, SCALES), ("palette", palette, PALETTES)):
         if value not in allowed:
-            raise InputError(f"{name}={value!r} is unknown", hint=f"choose {', '.join(allowed)}")
+            raise InputError(f"`{name}={value!r}` is unknown", hint=f"choose {', '.join(allowed)}")
 
 
 def choose_head(patterns: list[Entry], layer: int | str, head: int | str) -> tuple[int, int | str]:
@@ -150,15 +150,15 @@ def choose_head(patterns: list[Entry], layer: int | str, head: int | str) -> tup
             raise InputError(f"no layer {layer!r}", hint=nearest(name, names) or there)
         layer = names.index(name)
     if not -len(names) <= layer < len(names):
-        raise InputError(f"layer={layer} is outside 0 … {len(names) - 1}", hint=there)
+        raise InputError(f"`layer={layer}` is outside 0 … {len(names) - 1}", hint=there)
     at = layer % len(names)
     count = len(patterns[at]["values"])
     if isinstance(head, str):
         if head not in ("mean", "max"):
-            raise InputError(f"head={head!r}: give a number, 'mean' or 'max'")
+            raise InputError(f"`head={head!r}`: give a number, 'mean' or 'max'")
         return at, head
     if not -count <= head < count:
-        raise InputError(f"head={head} is outside 0 … {count - 1} of {names[at]}")
+        raise InputError(f"`head={head}` is outside 0 … {count - 1} of {names[at]}")
     return at, head % count
 
 
@@ -169,11 +169,12 @@ def collect_patterns(
     """Return weights that were given, or those of a pass of a model."""
     if pattern is not None or tokens is not None:
         if pattern is None or tokens is None or model is not None:
-            raise InputError("your own weights need both tokens= and pattern=, and no model")
+            raise InputError("your own weights need both `tokens=` and `pattern=`, and no model")
         return CollectedPatterns(given_patterns(tokens, keys, pattern, second))
     if model is None or text is None:
         raise InputError(
-            "give a model and a text: view.attention(model, 'The cat sat')", hint="or tokens= and pattern="
+            "give a model and a text: view.attention(model, 'The cat sat')",
+            hint="or `tokens=` and `pattern=`",
         )
     if isinstance(model, Model):
         return own_patterns(model, text, target, only)
@@ -199,10 +200,12 @@ def given_patterns(
             )
         layers = list(whole) if whole.dim() == 4 else [whole if whole.dim() == 3 else whole[None]]
     if isinstance(tokens, str):
-        raise InputError("tokens is one string", hint="give the list of its pieces: tokens=text.split()")
+        raise InputError("tokens is one string", hint="give the list of its pieces: `tokens=text.split()`")
     names, columns = [str(t) for t in tokens], [str(k) for k in (tokens if keys is None else keys)]
     if second is not None and not 0 < second < len(names):
-        raise InputError(f"second={second} is where a second text begins: 1 … {len(names) - 1}")
+        raise InputError(
+            f"`second={second}` is no place where a second text can begin: choose 1 … {len(names) - 1}"
+        )
     depth = lambda layer: layer if torch.as_tensor(layer).dim() > 2 else torch.as_tensor(layer)[None]
     name = lambda i: f"layer {i}" if len(layers) > 1 else "pattern"
     more: dict[str, Any] = {"cross": keys is not None, "second": second}
@@ -309,7 +312,7 @@ def _choose(values: torch.Tensor, axis: str, which: int | str) -> torch.Tensor:
     if which == "mean":
         return values.mean(0)
     if not isinstance(which, int) or not -len(values) <= which < len(values):
-        raise InputError(f"{axis}={which!r} is unknown", hint=f"give 0 … {len(values) - 1}, or 'mean'")
+        raise InputError(f"`{axis}={which!r}` is unknown", hint=f"give 0 … {len(values) - 1}, or 'mean'")
     return values[which]
 
 

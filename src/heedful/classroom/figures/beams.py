@@ -135,7 +135,8 @@ def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any
     (tree,) = beam_trees(model, text, beams=beams, **settings)
     if len(tree.branches) > SHOWN:
         raise InputError(
-            f"the search weighed {len(tree.branches):,} texts", hint="lower beams= or max_tokens= to draw it"
+            f"the search weighed {len(tree.branches):,} texts",
+            hint="lower `beams=` or `max_tokens=` to draw it",
         )
     data = tree_data(model, tree)
     caption = caption_of(text, () if isinstance(text, str) else labels(model, text))  # type: ignore[arg-type]

@@ -127,7 +127,7 @@ THEMES = {
 def theme_of(name: str) -> Theme:
     """A theme by its name."""
     if name not in THEMES:
-        raise ConfigError(f"theme={name!r} is unknown", hint=f"choose {' or '.join(THEMES)}")
+        raise ConfigError(f"`theme={name!r}` is unknown", hint=f"choose {' or '.join(THEMES)}")
     return THEMES[name]
 
 

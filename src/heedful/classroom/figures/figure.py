@@ -107,7 +107,7 @@ class Figure:
         if axes is not None:
             if "panels" not in data:
                 raise ConfigError(
-                    f"axes= names the rows and columns of panels, and {self.kind} has no panels"
+                    f"`axes=` names the rows and columns of panels, and {self.kind} has no panels"
                 )
             names = dict(zip(("rowTitle", "columnTitle"), axes, strict=True))
             data["panels"] = [{**panel, **names} for panel in data["panels"]]

@@ -96,7 +96,7 @@ def side(between: str) -> str:
     """ "A→B" in any spelling as "ab"; an error names the four."""
     short = re.sub(r"[^ab]", "", between.lower())
     if between and short not in SIDES:
-        raise InputError(f"between={between!r} is unknown", hint="choose A→A, A→B, B→A or B→B")
+        raise InputError(f"`between={between!r}` is unknown", hint="choose A→A, A→B, B→A or B→B")
     return short
 
 
@@ -231,7 +231,9 @@ def inputs_of(model: Any, text: Any, tokenizer: Any) -> dict[str, Any]:
         return dict(text)
     if isinstance(text, str) or is_pair(text):
         if tokenizer is None:
-            raise InputError("a text needs the model's tokenizer: view.attention(model, text, tokenizer=tok)")
+            raise InputError(
+                "a text needs the model's tokenizer: `view.attention(model, text, tokenizer=tok)`"
+            )
         inputs = dict(tokenizer(*([text] if isinstance(text, str) else text), return_tensors="pt"))
         if not inputs["input_ids"].numel():
             raise InputError("the text is empty", hint="give at least one token")
@@ -262,7 +264,7 @@ def decoder_ids(model: Any, inputs: Mapping[str, Any], target: Any, tokenizer: A
     if not isinstance(target, str):
         return torch.atleast_2d(torch.as_tensor(target, device=device)).long()
     if tokenizer is None:
-        raise InputError("a target given as text needs tokenizer=", hint="or give its ids")
+        raise InputError("a target given as text needs `tokenizer=`", hint="or give its ids")
     ids = tokenizer(text_target=target, return_tensors="pt")["input_ids"].to(device)
     start = ids.new_full((1, 1), int(model.config.decoder_start_token_id))
     return torch.cat((start, ids), 1)
@@ -271,7 +273,9 @@ def decoder_ids(model: Any, inputs: Mapping[str, Any], target: Any, tokenizer: A
 def attention_patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> list[dict[str, Any]]:
     """Every pattern of one pass."""
     if not callable(model):
-        raise InputError(f"a {type(model).__name__} is not a model", hint="give one, or tokens= and pattern=")
+        raise InputError(
+            f"a {type(model).__name__} is not a model", hint="give one, or `tokens=` and `pattern=`"
+        )
     inputs = inputs_of(model, text, tokenizer)
     both = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     source = token_names(tokenizer, inputs["input_ids"])
@@ -300,7 +304,7 @@ def attention_patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> li
         second = list(tokenizer(*text).sequence_ids(0)).index(1) if is_pair(text) else None
         add(getattr(out, "attentions", None), "layers.{}", source, source, second=second)
     if not patterns:
-        hint = "load it with attn_implementation='eager', or draw weights you have"
-        hint += ": view.attention(tokens=…, pattern=…)"
+        hint = "load it with `attn_implementation='eager'`, or draw weights you have"
+        hint += ": `view.attention(tokens=…, pattern=…)`"
         raise InputError(f"{type(model).__name__} gave no attentions", hint=hint)
     return patterns

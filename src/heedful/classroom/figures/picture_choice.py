@@ -52,7 +52,7 @@ def choose_layer_and_head(
         path = name.removesuffix(".pattern")
         return HeadChoice(path.split(".")[0], int(path.split(".")[1]), path, head, at)
     if head is not None:
-        raise InputError(f"head={head}: layer {number} of the {stack} has no heads", hint="leave it out")
+        raise InputError(f"`head={head}`: layer {number} of the {stack} has no heads", hint="leave it out")
     names = inputs.tokens if stack == "encoder" else inputs.names
     at = default_position(model, inputs) if stack != "encoder" else len(names) - 1
     return HeadChoice(
@@ -81,7 +81,7 @@ def candidate_parts(model: Model, layer: int | str | None) -> Candidates:
         number = inner.partition(".")[0]
         if stack not in stacks or not number.isdigit() or int(number) >= len(stacks[stack]):
             layers = ", ".join(f"{name}.0 … {name}.{len(s) - 1}" for name, s in stacks.items())
-            raise InputError(f"layer={layer!r} is not a layer of this model", hint=f"there are {layers}")
+            raise InputError(f"`layer={layer!r}` is not a layer of this model", hint=f"there are {layers}")
         part_at(model, path)
         inside = lambda part: part == path or part.startswith(f"{path}.")
         groups = over_source([g for g in groups if any(map(inside, g.layers))])
@@ -135,7 +135,7 @@ def clearest_head(model: Model, patterns: Sequence[Pattern]) -> tuple[Pattern, i
 def check_head(name: str, head: int | None, count: int) -> None:
     """One clear error for a head that a layer has not."""
     if head is not None and not 0 <= head < count:
-        raise InputError(f"head={head} is outside 0 … {count - 1} of {name}", hint="choose one of them")
+        raise InputError(f"`head={head}` is outside 0 … {count - 1} of {name}", hint="choose one of them")
 
 
 def telling_rows(model: Model, inputs: Input, pattern: Pattern) -> list[int]:

@@ -122,7 +122,7 @@ def _position(model: Model, inputs: Input, position: int | str | None) -> int:
     mask = getattr(model.tokenizer, "mask", None)
     if not is_causal(model) and (mask is None or mask not in inputs.read[0].tolist()):
         name = "the mask" if mask is None else model.tokenizer.tokens([mask])[0]
-        raise InputError(f"an encoder predicts masked words: write {name} in the text, or give position=")
+        raise InputError(f"an encoder predicts masked words: write {name} in the text, or give `position=`")
     return default_position(model, inputs)
 
 
@@ -159,7 +159,7 @@ def embeddings(
     place = {word: i for i, word in enumerate(used)}
     shown = [vocabulary[i] for i in chosen]
     if select is not None and select not in shown:
-        raise InputError(f"select={select!r} is not among the words drawn", hint="name it in words=")
+        raise InputError(f"`select={select!r}` is not among the words drawn", hint="name it in `words=`")
     data = {
         "names": shown, "points": made.points.astype(np.float32), "explained": made.share,
         "axes": made.axes,
@@ -184,7 +184,7 @@ def _vectors(subject: Any, names: Sequence[str] | None, table: str) -> tuple[Ten
         return vectors, labels(subject, range(len(vectors))), subject.family.name
     vectors = torch.as_tensor(subject).detach().float().cpu()
     if vectors.dim() != 2 or names is None or len(names) != len(vectors):
-        raise InputError("give a model, a Word2Vec, or vectors (V, D) and names=, one per row")
+        raise InputError("give a model, a Word2Vec, or vectors (V, D) and `names=`, one per row")
     return vectors, [str(n) for n in names], "vectors"
 
 

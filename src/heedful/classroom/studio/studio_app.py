@@ -52,7 +52,7 @@ def create_studio_app(
     features = None
     if dictionary is None and texts is not None:
         raise InputError(
-            "texts are searched for the features of a dictionary", hint="give dictionary= as well"
+            "texts are searched for the features of a dictionary", hint="give `dictionary=` as well"
         )
     if dictionary is not None:
         features = FeatureSource(Path(dictionary), None if texts is None else Path(texts))

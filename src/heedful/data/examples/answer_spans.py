@@ -137,8 +137,8 @@ def answer(
     )
     width = options.length - template.pair_count
     if width - question <= stride:
-        special = f"{template.pair_count} special tokens and question={question}"
-        raise InputError(f"length={options.length} less {special} must exceed stride={stride}")
+        special = f"{template.pair_count} special tokens and `question={question}`"
+        raise InputError(f"`length={options.length}` less {special} must exceed `stride={stride}`")
     asked = np.minimum(texts.questions.lengths, question)
     windows, missing = _cut_windows(questions, texts, width - asked, stride)
     order = options.bucket(asked[windows[:, 0]] + windows[:, 2] - windows[:, 1], name)

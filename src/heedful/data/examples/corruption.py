@@ -38,10 +38,10 @@ class Masking:
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
             raise ConfigError(
-                f"rate={self.rate} of the tokens cannot be masked", hint="it must be above 0 and at most 1"
+                f"`rate={self.rate}` of the tokens cannot be masked", hint="it must be above 0 and at most 1"
             )
         if min(self.masked, self.random) < 0 or self.masked + self.random > 1 + 1e-9:
-            raise ConfigError(f"masked={self.masked} and random={self.random} must be shares of 1")
+            raise ConfigError(f"`masked={self.masked}` and `random={self.random}` must be shares of 1")
 
     @cached_property
     def regular(self) -> Ids:
@@ -170,7 +170,7 @@ class Noise:
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
             raise InputError(
-                f"rate={self.rate} of the tokens cannot be noised", hint="it must be above 0 and at most 1"
+                f"`rate={self.rate}` of the tokens cannot be noised", hint="it must be above 0 and at most 1"
             )
 
 

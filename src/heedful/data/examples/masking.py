@@ -51,7 +51,7 @@ def row_generators(seed: int, static: int) -> Callable[[int, int], np.random.Gen
     """Return the generator of each row and epoch: new every epoch, or one of `static` that take turns."""
     if static < 0:
         raise InputError(
-            f"static={static}: it is the number of fixed maskings per row",
+            f"`static={static}`: it is the number of fixed maskings per row",
             hint="0 draws again in every epoch",
         )
     if static:
@@ -256,7 +256,7 @@ def sentinel_ids(tokenizer: TokenizerProtocol) -> list[int]:
     sentinels = [ids[f"<extra_id_{i}>"] for i in range(len(ids)) if f"<extra_id_{i}>" in ids]
     if not sentinels:
         size = len(tokenizer)
-        own = f"sentinels=range({size + 99}, {size - 1}, -1), with a model of vocab={size + 100}"
+        own = f"`sentinels=range({size + 99}, {size - 1}, -1)`, with a model of `vocab={size + 100}`"
         raise InputError(
             "span corruption needs sentinels and this tokenizer has no <extra_id_0>",
             hint=f"pass ids of your own: {own}",
@@ -281,7 +281,7 @@ def spans(
     """
     options = BatchOptions(**keywords)
     if not 0 < density < 1 or mean < 1:
-        raise InputError(f"density={density} must lie between 0 and 1, mean={mean} be at least 1")
+        raise InputError(f"`density={density}` must lie between 0 and 1, `mean={mean}` be at least 1")
     marks = sentinel_ids(tokenizer) if sentinels is None else list(sentinels)
     first = start_token_id(tokenizer, start, ("pad", "bos", "eos"))
     end = find_template(tokenizer, end=True).after

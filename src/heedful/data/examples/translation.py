@@ -181,7 +181,7 @@ def merge_parts(tokenizer: Any) -> NDArray[np.int64]:
     if model.get("type") != "BPE":
         kind = model.get("type") or type(tokenizer).__name__
         raise InputError(
-            f"only BPE tokenizers can drop merges, and this tokenizer is {kind}", hint="pass dropout=0"
+            f"only BPE tokenizers can drop merges, and this tokenizer is {kind}", hint="pass `dropout=0`"
         )
     ids: dict[str, int] = model["vocab"]
     parts = np.full((len(tokenizer), 2), -1, np.int64)

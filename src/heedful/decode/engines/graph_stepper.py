@@ -248,7 +248,7 @@ class GraphStepper(FastStepper):
         super().__init__(model, chunk)
         if cache_dtype not in (None, torch.float8_e4m3fn):
             raise InputError(
-                f"cache_dtype={cache_dtype}: keys and values can be kept in torch.float8_e4m3fn alone",
+                f"`cache_dtype={cache_dtype}`: keys and values can be kept in torch.float8_e4m3fn alone",
                 hint="or None: the type of the model",
             )
         self.kernels, self.compiled, self.cache_dtype = kernels, compiled, cache_dtype

@@ -54,7 +54,7 @@ def without(
         check_names(layers)
     for path in (*heads, *layers):
         if part_at(model, path).pattern_kind is None and path not in layers:
-            raise InputError(f"{path!r} has no heads", hint=f"switch the layer off with layers=[{path!r}]")
+            raise InputError(f"{path!r} has no heads", hint=f"switch the layer off with `layers=[{path!r}]`")
     usual = {} if mean is None else means(model, mean, list(heads), layers)
     edits = {f"{path}.heads": _silence(path, which, usual) for path, which in heads.items()}
     for path in layers:
@@ -68,8 +68,8 @@ def _head_lists(heads: Heads) -> dict[str, list[int]]:
         return {path: [operator.index(head) for head in which] for path, which in heads.items()}
     except (AttributeError, TypeError):
         raise InputError(
-            f"heads={heads!r:.80} is not a table of lists of heads",
-            hint="name each part and its heads, as in heads={'blocks.0.attn': [1]}",
+            f"`heads={heads!r:.80}` is not a table of lists of heads",
+            hint="name each part and its heads, as in `heads={'blocks.0.attn': [1]}`",
         ) from None
 
 

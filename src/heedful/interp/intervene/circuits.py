@@ -69,7 +69,7 @@ def average_over_pairs(
             sizes = f"{tuple(result.values.shape)} and {tuple(first.values.shape)}"
             raise InputError(
                 f"the values of pair {number} do not fit those of pair 0: they are {sizes}",
-                hint="give prompts of one length, or patch what all lengths have, such as what='heads'",
+                hint="give prompts of one length, or patch what all lengths have, such as `what='heads'`",
             )
     alike = all(result.columns == first.columns for result in results)
     columns = first.columns if alike else tuple(map(str, range(len(first.columns))))

@@ -91,7 +91,7 @@ class CounterfactualPair:
         if first.target is not None and not torch.equal(first.target, cast(Tensor, second.target)):
             raise InputError(
                 "the two inputs have different targets, after which no answers can be compared",
-                hint="give texts, or one target= for both",
+                hint="give texts, or one `target=` for both",
             )
         position = position_of(first.names, position)
         with torch.no_grad():
@@ -182,7 +182,7 @@ def names_to_patch(model: Model, inputs: Input, kind: str) -> list[str]:
     if kind in ("attention", "mlp", *HEAD_VALUES):
         names = [name for i in range(len(stack)) for name in _part_names(f"{where}.{i}", stack, i, kind)]
         if not names:
-            raise InputError(f"this model has no {kind} to patch", hint="patch what='residual'")
+            raise InputError(f"this model has no {kind} to patch", hint="patch `what='residual'`")
         return names
     if "." not in kind:
         near = nearest(kind, KINDS) or f"use {', '.join(KINDS)}, or a watched name such as 'blocks.*.input'"

@@ -77,7 +77,7 @@ def noise_trace(
     chosen = int(chances.argmax()) if answer is None else answer_id(model, answer, len(chances))
     places = [position_of(given.tokens, token) for token in subject]
     if not places:
-        raise InputError("the subject has no tokens", hint='name them, as in subject=["Space", "Needle"]')
+        raise InputError("the subject has no tokens", hint='name them, as in `subject=["Space", "Needle"]`')
     table = token_vectors(model.tables["tokens"]).float()
     draw = torch.Generator().manual_seed(seed)
     added = torch.zeros(samples, len(given.tokens), table.shape[1])
@@ -218,7 +218,7 @@ def remove_direction(model: Model, direction: Tensor | Sequence[float]) -> Model
     if embed.norm is not None or embed.project is not None or len(v) != embed.table.shape[1]:
         raise InputError(
             f"a direction of {len(v)} entries cannot be taken out of this embedding",
-            hint="use steer(…, method='ablate')",
+            hint="use `steer(…, method='ablate')`",
         )
     head = cast(WordHead, changed.head)
     if getattr(head, "tied", False):
@@ -237,7 +237,7 @@ def remove_direction(model: Model, direction: Tensor | Sequence[float]) -> Model
         matrix = part._modules.get("o") or part._modules.get("down")
         if not isinstance(matrix, nn.Linear) or isinstance(block, SandwichBlock):
             raise InputError(
-                f"{node.name} does not write through one matrix", hint="use steer(…, method='ablate')"
+                f"{node.name} does not write through one matrix", hint="use `steer(…, method='ablate')`"
             )
         columns.append(matrix.weight)
         rows.append(matrix.bias)

@@ -72,7 +72,7 @@ def steer(
     check_choice("tokens", tokens, ("all", "last"))
     if method == "clamp" and value is None:
         raise InputError(
-            "needs a value", "clamp sets a coordinate to value=…", argument="method", value=method
+            "needs a value", "clamp sets a coordinate to `value=…`", argument="method", value=method
         )
     if method != "clamp" and value is not None:
         raise InputError("takes no value", "only clamp takes one", argument="method", value=method)

@@ -111,7 +111,7 @@ def save_activations(
         store = ActivationStore(folder)
         other = {key: store.settings[key] for key, value in settings.items() if store.settings[key] != value}
         if other:
-            before = ", ".join(f"{key}={value}" for key, value in other.items())
+            before = ", ".join(f"`{key}={value}`" for key, value in other.items())
             raise ConfigError(
                 f"{folder} was written with {before}", hint="choose another folder, or delete it"
             )

@@ -233,12 +233,12 @@ def fit_dictionary(
         check_integer(setting, number)
     if kind != "l1" and k > width:
         raise InputError(
-            f"k={k} is more than width={width}: every token would use every feature",
+            f"`k={k}` is more than `width={width}`: every token would use every feature",
             hint="choose a k far below the width",
         )
     if prefixes and (sorted({*prefixes}) != [*prefixes] or prefixes[0] < 1 or prefixes[-1] != width):
         hint = f"end with {width}, as in [{width // 4}, {width}]"
-        raise InputError(f"prefixes={[*prefixes]} do not grow to the width", hint=hint)
+        raise InputError(f"`prefixes={[*prefixes]}` do not grow to the width", hint=hint)
     if len(x) < 2 or len(x) != len(y):
         raise InputError(f"{len(x)} values are too few to learn from", hint="give longer texts")
     bound = OUTLIER * float(x.norm(dim=1).median())

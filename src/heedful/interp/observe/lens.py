@@ -176,7 +176,9 @@ def loss_by_position(
 def _mask_positions(model: LM, inputs: Input, mask: int | None, checkpoint: Callable[[], None]) -> Surprisal:
     hide = getattr(model.tokenizer, "mask", None) if mask is None else mask
     if hide is None:
-        raise InputError("an encoder is asked with each token hidden in turn: give mask=, the id that hides")
+        raise InputError(
+            "an encoder is asked with each token hidden in turn: give `mask=`, the id that hides"
+        )
     special = {getattr(model.tokenizer, role, None) for role in ("cls", "sep", "bos", "eos", "pad")}
     ids = inputs.ids[0]
     bits: list[float | None] = []

@@ -41,7 +41,7 @@ def project(
     `perplexity` is about how many neighbours count for t-SNE and UMAP, which begin at random, as `seed` says.
     """
     if method not in NAMES:
-        raise InputError(f"method={method!r} is unknown", hint=f"choose {', '.join(NAMES)}")
+        raise InputError(f"`method={method!r}` is unknown", hint=f"choose {', '.join(NAMES)}")
     rows = np.asarray(vectors, dtype=np.float64)
     if method == "pca":
         points, share = pca(rows, dims)
@@ -53,7 +53,7 @@ def project(
     if len(rows) < 4:
         raise InputError(f"{NAMES[method]} needs at least 4 vectors", hint=f"there are {len(rows)}: take pca")
     if perplexity <= 0:
-        raise InputError(f"perplexity={perplexity} must be above 0", hint="5 to 50 is usual")
+        raise InputError(f"`perplexity={perplexity}` must be above 0", hint="5 to 50 is usual")
     near = min(perplexity, (len(rows) - 1) / 3)
     if method == "tsne":  # van der Maaten and Hinton 2008, from the principal components on
         rows = np.pad(rows, ((0, 0), (0, max(0, dims - rows.shape[1]))))  # it begins with as many dimensions

@@ -49,11 +49,13 @@ class T5Config(PlainConfig, vocab=32128, dim=512, heads=8, act="relu", norm_eps=
 
     def check(self) -> None:
         if self.gated and self.act == "gelu":
-            raise ConfigError("act='gelu' with gated=True has no published name", hint="use act='gelu_new'")
+            raise ConfigError(
+                "`act='gelu'` with `gated=True` has no published name", hint="use `act='gelu_new'`"
+            )
         if self.buckets < 4 or self.far in (self.buckets // 2, self.buckets // 4):
             raise ConfigError(
-                f"buckets={self.buckets} for distances up to far={self.far}: at least 4 are needed, and far "
-                f"beyond the {self.buckets // 2} exact ones"
+                f"`buckets={self.buckets}` for distances up to `far={self.far}`: at least 4 are needed, and "
+                f"far beyond the {self.buckets // 2} exact ones"
             )
 
 

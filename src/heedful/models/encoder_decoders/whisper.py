@@ -62,7 +62,7 @@ class Whisper(MediaSeq2Seq):
             known = rules.get(table, {})
             if known and key not in known:
                 raise NotFound(
-                    f"{name}={key.strip('<|>')!r} is not known to this model", hint=nearest(key, known)
+                    f"`{name}={key.strip('<|>')!r}` is not known to this model", hint=nearest(key, known)
                 )
             tokens += [known[key]] if known else []
         times = rules.get("no_timestamps_token_id")

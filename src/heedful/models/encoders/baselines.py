@@ -32,7 +32,7 @@ class BiLSTMConfig(EncoderConfig):
     def check(self) -> None:
         if self.dim % 2:
             raise ConfigError(
-                f"dim={self.dim} is odd", hint=f"each direction has half of it: choose {self.dim + 1}"
+                f"`dim={self.dim}` is odd", hint=f"each direction has half of it: choose {self.dim + 1}"
             )
 
 

@@ -65,7 +65,9 @@ class AlbertConfig(PlainConfig, vocab=30000, act="gelu_new", norm_eps=1e-12, dro
 
     def check(self) -> None:
         if not 1 <= self.groups <= self.layers or self.inner < 1:
-            raise ConfigError(f"groups={self.groups} of inner={self.inner} cannot make layers={self.layers}")
+            raise ConfigError(
+                f"`groups={self.groups}` of `inner={self.inner}` cannot make `layers={self.layers}`"
+            )
 
 
 def albert(c: AlbertConfig) -> LM:

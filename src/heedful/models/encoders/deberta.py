@@ -41,9 +41,11 @@ class DebertaConfig(PlainConfig, vocab=50265, norm_eps=1e-7, head="mlm"):
 
     def check(self) -> None:
         if not self.legacy and self.table_dim != self.dim:
-            raise ConfigError(f"table_dim={self.table_dim} is not dim={self.dim}: this needs legacy=True")
+            raise ConfigError(
+                f"`table_dim={self.table_dim}` is not `dim={self.dim}`: this needs `legacy=True`"
+            )
         if not self.legacy and not self.tied:
-            raise ConfigError("tied=False needs legacy=True: the newer head has no separate matrix")
+            raise ConfigError("`tied=False` needs `legacy=True`: the newer head has no separate matrix")
 
 
 class DebertaV2Config(DebertaConfig, vocab=128100):
@@ -57,7 +59,9 @@ class DebertaV2Config(DebertaConfig, vocab=128100):
     def check(self) -> None:
         super().check()
         if self.buckets and self.far <= self.buckets // 2 + 1:
-            raise ConfigError(f"buckets={self.buckets} for distances below far={self.far}: set buckets=0")
+            raise ConfigError(
+                f"`buckets={self.buckets}` for distances below `far={self.far}`: set `buckets=0`"
+            )
         check_divides("conv_groups", self.conv_groups, "dim", self.dim)
 
 

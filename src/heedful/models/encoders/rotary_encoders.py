@@ -103,7 +103,7 @@ def read_roformer(hf_config: dict[str, Any]) -> dict[str, Any]:
     dim = hf_config.get("hidden_size", 768)
     if (hf_config.get("embedding_size") or dim) != dim:
         raise ConfigError(
-            f"config.json has embedding_size={hf_config['embedding_size']}", f"it must be {dim}"
+            f'config.json has "embedding_size": {hf_config["embedding_size"]}', f"it must be {dim}"
         )
     return {}
 

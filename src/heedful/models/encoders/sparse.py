@@ -45,7 +45,7 @@ from heedful.weights.names import Row
 def layer_windows(windows: tuple[int, ...], layers: int) -> tuple[int, ...]:
     """One even window for each layer; the last stands for those that are not listed."""
     if any(window % 2 or window < 2 for window in windows):
-        raise ConfigError(f"windows={windows} should be even: half of each lies on either side")
+        raise ConfigError(f"`windows={windows}` should be even: half of each lies on either side")
     return windows[:layers] + windows[-1:] * (layers - len(windows))
 
 

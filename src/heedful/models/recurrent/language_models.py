@@ -28,8 +28,8 @@ class RecurrentConfig(Config, vocab=33278, layers=2):
     def check(self) -> None:
         if self.tied and self.table_dim != self.dim:
             raise ConfigError(
-                f"tied=True needs table_dim={self.table_dim} to equal dim={self.dim}",
-                hint=f"set table_dim={self.dim}, or tied=False",
+                f"`tied=True` needs `table_dim={self.table_dim}` to equal `dim={self.dim}`",
+                hint=f"set `table_dim={self.dim}`, or `tied=False`",
             )
 
 

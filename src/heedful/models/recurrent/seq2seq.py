@@ -54,7 +54,8 @@ class RNNSearchConfig(Config, vocab=30000, dim=1000, layers=1):
     def check(self) -> None:
         if self.layers != 1:
             raise ConfigError(
-                f"layers={self.layers}, but this decoder has only one layer", hint="use luong for more layers"
+                f"`layers={self.layers}`, but this decoder has only one layer",
+                hint="use luong for more layers",
             )
 
 

@@ -68,7 +68,7 @@ class OlmoHybridConfig(Olmo2Config, dim=3840, heads=30, context=65536):
 def check_delta(c: Any) -> None:
     """Raise ConfigError for values of layers that remember that do not go together."""
     if c.act not in ("silu", "swish"):  # it also follows the convolution, where kernels compute silu
-        raise ConfigError(f"act={c.act!r} is not built with a delta rule", hint="set act='silu'")
+        raise ConfigError(f"`act={c.act!r}` is not built with a delta rule", hint="set `act='silu'`")
     wrong = [i for i in c.attend_at if not 0 <= i < c.layers]
     if wrong:
         raise ConfigError(f"attend_at has {wrong[0]}", hint=f"layers are 0 … {c.layers - 1}")

@@ -46,7 +46,9 @@ from heedful.weights.ops import Fused, NegatedExp, Reshape
 def check_steps(step_min: float, step_max: float) -> None:
     """Raise ConfigError unless 0 < step_min < step_max, the bounds of Δ before training."""
     if not 0 < step_min < step_max:
-        raise ConfigError(f"must lie between 0 and step_max={step_max}", argument="step_min", value=step_min)
+        raise ConfigError(
+            f"must lie between 0 and `step_max={step_max}`", argument="step_min", value=step_min
+        )
 
 
 class S4Config(Config, vocab=50257, dim=768, layers=24):
@@ -59,7 +61,7 @@ class S4Config(Config, vocab=50257, dim=768, layers=24):
 
     def check(self) -> None:
         if self.state < 2 or self.state % 2:
-            raise ConfigError(f"state={self.state} is odd, but holds pairs", hint=f"take {self.state + 1}")
+            raise ConfigError(f"`state={self.state}` is odd, but holds pairs", hint=f"take {self.state + 1}")
         check_steps(self.step_min, self.step_max)
 
 
@@ -94,7 +96,7 @@ class StateSpaceConfig(Config, vocab=50280, dim=768, layers=24):
     def check(self) -> None:
         if self.hidden % self.dim:
             raise ConfigError(
-                f"hidden={self.hidden} is not a multiple of dim={self.dim}", hint=f"take {2 * self.dim}"
+                f"`hidden={self.hidden}` is not a multiple of `dim={self.dim}`", hint=f"take {2 * self.dim}"
             )
         check_steps(self.step_min, self.step_max)
 
@@ -234,7 +236,7 @@ class Mamba2Config(StateSpaceConfig, vocab=50288, state=128):
     def check(self) -> None:
         super().check()
         if self.heads * self.head_dim != self.hidden:
-            message = f"heads={self.heads} of head_dim={self.head_dim} are not hidden={self.hidden}"
+            message = f"`heads={self.heads}` of `head_dim={self.head_dim}` are not `hidden={self.hidden}`"
             raise ConfigError(message, hint="leave head_dim out")
         check_divides("groups", self.groups, "heads", self.heads)
         check_divides("norm_groups", self.norm_groups, "hidden", self.hidden)

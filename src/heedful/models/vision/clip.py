@@ -80,7 +80,7 @@ class ClipConfig(ClipTextConfig, head="contrast"):
     def check(self) -> None:
         if self.head != "contrast":
             raise ConfigError(
-                f"head={self.head!r} is not one of clip, which compares texts and images",
+                f"`head={self.head!r}` is not one of clip, which compares texts and images",
                 hint="model.text and model.image are its two encoders",
             )
         self.vision.check()

@@ -70,17 +70,20 @@ class VisionConfig(PlainConfig, vocab=50265, dim=1024, heads=16):
         if self.decoder == "gpt2" and (self.embed_norm or self.scale_embed or not self.learned_positions):
             raise ConfigError(
                 "a gpt2 decoder has learned positions, no norm there and no scale",
-                hint="take decoder='trocr'",
+                hint="take `decoder='trocr'`",
             )
         if self.memory_dim not in (self.encoder_dim, self.dim) or (
             self.decoder == "gpt2" and self.memory_dim != self.dim
         ):
             raise ConfigError(
-                f"memory_dim={self.memory_dim} is neither encoder_dim={self.encoder_dim} nor dim={self.dim}",
+                f"`memory_dim={self.memory_dim}` is neither `encoder_dim={self.encoder_dim}` "
+                f"nor `dim={self.dim}`",
                 hint="leave it out",
             )
         if self.decoder == "trocr" and self.norm_eps != 1e-5:
-            raise ConfigError(f"norm_eps={self.norm_eps} is 1e-5 in every trocr decoder", hint="leave it out")
+            raise ConfigError(
+                f"`norm_eps={self.norm_eps}` is 1e-5 in every trocr decoder", hint="leave it out"
+            )
         self.vit.check()
 
 
@@ -190,7 +193,7 @@ def read_parts(hf_config: dict[str, Any]) -> dict[str, Any]:
         part, kind = hf_config[name], hf_config[name].get("model_type")
         if kind not in kinds:
             raise ConfigError(
-                f"config.json has a {name} of model_type={kind!r:.80}",
+                f'config.json has a {name} with "model_type": {kind!r:.80}',
                 hint=f"built here: {', '.join(kinds)}",
             )
         part = UNSAID[kind] | {key: value for key, value in part.items() if value is not None}
@@ -205,7 +208,9 @@ def read_parts(hf_config: dict[str, Any]) -> dict[str, Any]:
             continue
         wrong = [key for key, value in GPT2_REQUIRED.items() if part.get(key, value) != value]
         if kind == "gpt2" and wrong:
-            raise ConfigError(f"config.json: decoder {wrong[0]}={part[wrong[0]]!r:.80} is not supported")
+            raise ConfigError(
+                f'config.json: "{wrong[0]}": {part[wrong[0]]!r:.80} of the decoder is not supported'
+            )
         own = (hf_config.get("decoder_start_token_id"), part.get("decoder_start_token_id"))
         first = next((i for i in (*own, part.get("bos_token_id")) if i is not None), 0)
         values |= {"decoder": kind, "start_token": first}

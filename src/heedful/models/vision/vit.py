@@ -33,9 +33,9 @@ class ViTConfig(PlainConfig, vocab=from_zero(0), norm_eps=1e-12, dropout=0.0, he
 
     def check(self) -> None:
         if self.vocab:
-            raise ConfigError(f"vocab={self.vocab}, but a vit reads no words", hint="leave it out")
+            raise ConfigError(f"`vocab={self.vocab}`, but a vit reads no words", hint="leave it out")
         if self.first not in (1, 2):
-            raise ConfigError(f"first={self.first} is neither ViT's class token nor DeiT's two tokens")
+            raise ConfigError(f"`first={self.first}` is neither ViT's class token nor DeiT's two tokens")
 
 
 class DeiTConfig(ViTConfig, first=2):

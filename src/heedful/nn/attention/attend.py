@@ -176,5 +176,5 @@ def attend(call: Call, ctx: Context) -> Tensor:
     if name == "sdpa" and not call.is_plain:
         reason = "it knows neither capped scores nor sinks"
     if reason:
-        raise InputError(f"backend={name!r} cannot take this call: {reason}", hint="use backend='auto'")
+        raise InputError(f"`backend={name!r}` cannot take this call: {reason}", hint="use `backend='auto'`")
     return BACKENDS[name](call, ctx)

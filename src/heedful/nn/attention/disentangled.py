@@ -139,7 +139,7 @@ class Neighbours(Part):
     ) -> None:
         super().__init__()
         if kernel % 2 == 0:
-            raise ConfigError(f"kernel={kernel} has no middle", hint=f"choose {kernel - 1} or {kernel + 1}")
+            raise ConfigError(f"`kernel={kernel}` has no middle", hint=f"choose {kernel - 1} or {kernel + 1}")
         self.conv = nn.Conv1d(dim, dim, kernel, groups=groups)
         self.act, self.dropout = act, dropout
 

@@ -56,7 +56,7 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
     classes = task if issubclass(task, TextClassification) else None
     for name in ("order", "merge_labels", "separator"):
         if classes is None and (value := getattr(request, name)):
-            what = f"{name}={value!r}: it is only for the classes of task=classify"
+            what = f"`{name}={value!r}`: it is only for the classes of `task=classify`"
             raise ConfigError(what, hint="leave it out")
 
     def read_labelled(source: InputFile, like: Examples | None = None) -> Examples:

@@ -80,11 +80,11 @@ def output_folder(request: FinetuneRequest) -> Path:
     if request.out is not None:
         out = Path(request.out)
         if out.is_file() or (out.is_dir() and any(out.iterdir())):
-            raise ConfigError(f"out={out} already exists", hint="choose another name, or delete it")
+            raise ConfigError(f"`out={out}` already exists", hint="choose another name, or delete it")
         above = next(path for path in out.absolute().parents if path.exists())
         if not above.is_dir() or not os.access(above, os.W_OK):  # told now, and not after an hour of training
             why = "nothing may be written there" if above.is_dir() else "that is a file"
-            raise ConfigError(f"out={out} would lie in {above}: {why}", hint="choose another place")
+            raise ConfigError(f"`out={out}` would lie in {above}: {why}", hint="choose another place")
         return out
     name = f"{Path(request.file).name.split('.')[0] or 'data'}-{Path(request.model).name}"
     tries = (Path(f"{name}{suffix}") for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
@@ -95,7 +95,7 @@ def out_lock(out: Path) -> FileLock:
     """Return the lock of a folder that does not exist yet: a file in the nearest folder above that does."""
     above = next(path for path in out.absolute().parents if path.exists())
     name = ".".join(out.absolute().relative_to(above).parts)
-    return FileLock(above / f"{name}.lock", f"out={out}", "choose another name, or wait for it to end")
+    return FileLock(above / f"{name}.lock", f"`out={out}`", "choose another name, or wait for it to end")
 
 
 def write_result(model: Model, result: FinetuneResult, request: FinetuneRequest) -> None:

@@ -344,7 +344,7 @@ def batch_options(
     task, pooled = split.task, None if model.pooling is None else model.pooling.length
     limit = smallest_limit(context_length(model, source=True), pooled) or sys.maxsize
     if request.length is not None and request.length > limit:
-        raise ConfigError(f"length={request.length} is more than the {limit} tokens this model reads")
+        raise ConfigError(f"`length={request.length}` is more than the {limit} tokens this model reads")
     length = request.length or min(task.training.length, limit)
     if texts := task.texts(split.train) + task.texts(split.valid):
         cut = limit_characters(texts, length)
@@ -373,7 +373,7 @@ def schedule(
     epochs = min(max(defaults.epochs, math.ceil(defaults.steps / an_epoch)), defaults.max_epochs)
     steps = min(epochs * an_epoch, max(MAX_STEPS, an_epoch))
     if request.epochs == 0:
-        raise ConfigError("epochs=0 trains nothing", hint="give 1, or a fraction such as 0.5")
+        raise ConfigError("`epochs=0` trains nothing", hint="give 1, or a fraction such as 0.5")
     if request.epochs is not None and request.minutes is not None:
         raise ConfigError("--epochs and --minutes both say how long to train", hint="give one of them")
     if request.epochs is not None:

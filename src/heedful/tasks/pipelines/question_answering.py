@@ -84,7 +84,7 @@ class QuestionAnswering(TrainableTask):
         limit = input_limit(self.model, self.tokenizer)
         length = min(limit or 384, 384) if max_seq_len is None else check_integer("max_seq_len", max_seq_len)
         if limit is not None and length > limit:
-            raise InputError(f"max_seq_len={max_seq_len} is more than the {limit} tokens this model reads")
+            raise InputError(f"`max_seq_len={max_seq_len}` is more than the {limit} tokens this model reads")
         stride = min(length // 2, 128) if doc_stride is None else doc_stride
         questions = parse_questions(inputs if data is None else (*inputs, data), question, context)
 
@@ -253,10 +253,10 @@ def parse_questions(inputs: Sequence[Any], question: Any, context: Any) -> Any:
         raise InputError(f"question-answering takes a question and a context; got {len(inputs)} inputs")
     if question is None or context is None:
         missing = "question" if question is None else "context"
-        raise InputError(f"{missing}= is missing", hint="call it with question=… and context=…")
+        raise InputError(f"`{missing}=` is missing", hint="call it with `question=…` and `context=…`")
     for name, value in (("question", question), ("context", context)):
         if isinstance(value, Mapping) or not isinstance(value, Iterable):
-            raise InputError(f"{name}= must be a text, or a list of texts; got {value!r:.60}")
+            raise InputError(f"`{name}=` must be a text, or a list of texts; got {value!r:.60}")
     if isinstance(question, str) and isinstance(context, str):
         return {"question": question, "context": context}
     questions = [question] if isinstance(question, str) else list(question)

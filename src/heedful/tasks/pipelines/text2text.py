@@ -72,7 +72,7 @@ class Text2Text(GeneratingTask):
                 if context is not None and len(ids) > context:
                     tokens = f"{len(ids):,} tokens, the model's context is {context:,}, and nothing was cut"
                     raise InputError(
-                        f"input {i} has {tokens}", hint="pass truncation=True to read its beginning"
+                        f"input {i} has {tokens}", hint="pass `truncation=True` to read its beginning"
                     )
             rows = self.generate_texts(prompts, options, self.default_generation, batch_size)
             return [
@@ -102,7 +102,7 @@ class Text2Text(GeneratingTask):
             keep -= len(ids) - fit
             if keep < 1:
                 raise InputError(
-                    f"max_new_tokens={new} leaves no room for a text in a context of {context}",
+                    f"`max_new_tokens={new}` leaves no room for a text in a context of {context}",
                     hint="lower it",
                 )
             ids = self.decoder_prompt(text[: offsets[keep - 1][1]])
@@ -218,7 +218,7 @@ class Translation(TrainableGeneration):
                 assert pairs is not None
                 raise InputError(
                     f"this model translates from {pairs[0]} to {pairs[1]}",
-                    hint=f"{wanted[0]} to {wanted[1]} needs another: give model=",
+                    hint=f"{wanted[0]} to {wanted[1]} needs another: give `model=`",
                 )
         return ""
 

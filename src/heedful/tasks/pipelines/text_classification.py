@@ -223,10 +223,10 @@ class TextClassification(TrainableTask):
                 pair for part in (train, valid) for pair in zip(part.items, part.locations, strict=True)
             ]:
                 if kind.order and row[-1] not in kind.order:
-                    hint = f"order= has {', '.join(kind.order)}"
+                    hint = f"`order=` has {', '.join(kind.order)}"
                     raise InputError(f"{where}: the label {row[-1]!r} has no place in the order", hint=hint)
                 if not kind.order and not is_numeric(row[-1]):
-                    hint = "name all: order='low,middle,high'"
+                    hint = "name all: `order='low,middle,high'`"
                     raise InputError(f"{where}: the label {row[-1]!r} is not a number", hint=hint)
         if not kind.several:
             check_same_columns(train, valid)
@@ -396,7 +396,7 @@ def check_classes(examples: Examples) -> None:
     if len(names) > MAX_CLASSES or len(names) * 2 > len(examples) > 20:
         many = f"{len(names):,} different labels in {len(examples):,} rows"
         if all(map(is_numeric, names)):
-            hint = "they are numbers: say task=regress, or round them and say order=numbers"
+            hint = "they are numbers: say `task=regress`, or round them and say `order=numbers`"
         raise InputError(f"column {examples.columns['label']!r} has {many}", hint=hint)
 
 
@@ -517,7 +517,7 @@ def _fill_template(template: str, label: str) -> str:
     try:
         made = template.format(label)
     except (AttributeError, IndexError, KeyError, ValueError) as error:
-        raise InputError(f"hypothesis_template={template!r} cannot be filled in ({error})") from None
+        raise InputError(f"`hypothesis_template={template!r}` cannot be filled in ({error})") from None
     if made == template:
-        raise InputError(f"hypothesis_template={template!r} has no {{}} where the label goes")
+        raise InputError(f"`hypothesis_template={template!r}` has no {{}} where the label goes")
     return made

@@ -69,7 +69,7 @@ class TextGeneration(ScoredByPerplexity):
         stop_sequence. A prompt beyond the context is an error; handle_long_generation="hole" keeps its end.
         """
         if handle_long_generation not in (None, "hole"):
-            raise InputError(f"handle_long_generation={handle_long_generation!r} must be None or 'hole'")
+            raise InputError(f"`handle_long_generation={handle_long_generation!r}` must be None or 'hole'")
         tensors = wants_ids(return_tensors, return_text, return_full_text)
         end_strings = stop if stop is not None else stop_sequence
         options = generation | ({} if end_strings is None else {"stop_strings": end_strings})
@@ -363,7 +363,7 @@ class Conversational(ScoredByPerplexity):
         if model.tokenizer is None or model.tokenizer.chat_template is None:
             raise InputError(
                 "this model has no chat template: it does not define how to write a conversation",
-                hint="use a chat model, or task=complete with prompts and completions",
+                hint="use a chat model, or `task=complete` with prompts and completions",
             )
 
     def batches(self, examples: Examples, options: BatchOptions) -> Batches:

@@ -186,7 +186,7 @@ class TokenClassification(TrainableTask):
                 if (number := column_flags.get(flag)) is None:
                     continue
                 if not number.lstrip("-").isdigit():
-                    what = f"{flag[2:]}={number}: columns of {source.path} have no names"
+                    what = f"`{flag[2:]}={number}`: columns of {source.path} have no names"
                     raise InputError(what, hint="count them from 0, or from the end with -1")
                 numbers[keyword] = int(number)
             sentences = list(conll(source.path, encoding=source.encoding, **numbers))

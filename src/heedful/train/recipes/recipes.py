@@ -216,7 +216,7 @@ def with_file_line(error: ConfigError, origins: Mapping[str, str]) -> ConfigErro
             matches.append((named.start(), origin))
     if not matches:
         return error
-    return type(error)(f"{min(matches)[1]}: {error.message}", error.hint)
+    return type(error)(f"{min(matches)[1]}: {error.marked_message}", error.marked_hint)
 
 
 def family_recipe(name: str) -> Recipe:

@@ -218,7 +218,7 @@ def shards_of(index: Path) -> list[Path]:
     where = read_json(index).get("weight_map")
     if not isinstance(where, dict) or not where or not all(isinstance(file, str) for file in where.values()):
         raise CorruptFile(
-            f"{index} is damaged: its weight_map={where!r:.80} names no files", hint="fetch it again"
+            f'{index} is damaged: its "weight_map" is {where!r:.80} and names no files', hint="fetch it again"
         )
     there = {path.name: path for path in index.parent.iterdir()}
     names = sorted({Path(file).name for file in where.values()})

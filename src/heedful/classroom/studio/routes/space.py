@@ -74,7 +74,7 @@ def space_map(
         raise InputError(f"dims is 2 or 3, and count of {method} between 2 and {MAX_POINTS[method]}")
     ends = [w.strip() for w in axis.split(":")] if axis else None
     if ends is not None and len(ends) != 2:
-        raise InputError(f"axis={axis!r} must name two words: man:woman")
+        raise InputError(f"`axis={axis!r}` must name two words: man:woman")
     rows = embedding_table(loaded_model, table)
     chosen = [w.strip() for w in words.split(",") if w.strip()]
 

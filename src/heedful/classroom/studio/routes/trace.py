@@ -97,7 +97,7 @@ def _value(look: Look, name: str) -> Tensor:
 def thumbs(look: Seen, group: str, size: int = 64) -> Response:
     """Every head of a group, small: (layers, heads, h, w)."""
     if not 4 <= size <= 128:
-        raise InputError(f"size={size} must lie between 4 and 128")
+        raise InputError(f"`size={size}` must lie between 4 and 128")
     chosen = look.trace.group(group)
     trace, names = look.trace, [f"{layer}.pattern" for layer in chosen.layers]
     small = {name: pool_pattern(trace.values[name], size) for name in names if name in trace.values}

@@ -91,10 +91,10 @@ ACTS = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "swish"}
 def gpt(c: GPTConfig) -> LM:
     if c.act not in ACTS.values():
         raise ConfigError(
-            f"act={c.act!r} has no name in a published gpt", hint=f"use {', '.join(ACTS.values())}"
+            f"`act={c.act!r}` has no name in a published gpt", hint=f"use {', '.join(ACTS.values())}"
         )
     if c.hidden != 4 * c.dim:
-        raise ConfigError(f"hidden={c.hidden} is fixed in a gpt, 4 dim = {4 * c.dim}", hint="build a gpt2")
+        raise ConfigError(f"`hidden={c.hidden}` is fixed in a gpt, 4 dim = {4 * c.dim}", hint="build a gpt2")
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
     block = lambda: Block(norm, "post", c.dropout, attn=gpt_attention(c), ffn=gpt_mlp(c))
     return LM(gpt_embedding(c), Stack([block() for _ in range(c.layers)]), decoder_head(c, dropout=c.dropout))
@@ -195,7 +195,7 @@ class BigCodeConfig(
 
     def check(self) -> None:
         if self.kv_heads not in (1, self.heads):
-            raise ConfigError(f"kv_heads={self.kv_heads}", hint=f"choose 1 or {self.heads}")
+            raise ConfigError(f"`kv_heads={self.kv_heads}`", hint=f"choose 1 or {self.heads}")
 
 
 def gpt_neo(c: GPTNeoConfig) -> LM:

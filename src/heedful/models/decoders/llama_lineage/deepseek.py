@@ -51,7 +51,9 @@ class DeepSeekV2Config(
 
     def check(self) -> None:
         if self.rope_dim < 2 or self.rope_dim % 2:
-            raise ConfigError(f"rope_dim={self.rope_dim} must be even and at least 2: it holds rotary pairs")
+            raise ConfigError(
+                f"`rope_dim={self.rope_dim}` must be even and at least 2: it holds rotary pairs"
+            )
         check_integer("dense", self.dense, 0, self.layers, ConfigError)
 
     @property
@@ -129,7 +131,7 @@ def read_deepseek(hf_config: dict[str, Any]) -> dict[str, Any]:
     heads, kv_heads = hf_config.get("num_attention_heads"), hf_config.get("num_key_value_heads")
     if kv_heads is not None and kv_heads != heads:
         raise ConfigError(
-            f"config.json has num_key_value_heads={kv_heads} and num_attention_heads={heads}",
+            f'config.json has "num_key_value_heads": {kv_heads} and "num_attention_heads": {heads}',
             hint="latent attention has no groups of heads, so they must be equal",
         )
     return {"q_rank": hf_config.get("q_lora_rank", 1536) or 0}

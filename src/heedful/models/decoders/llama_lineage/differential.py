@@ -24,7 +24,7 @@ class DiffLlamaConfig(LlamaConfig, dim=2048, layers=16, hidden=8192, norm_eps=1e
         super().check()
         if self.kv_heads % 2 or self.dropout:
             raise ConfigError(
-                f"kv_heads={self.kv_heads}, dropout={self.dropout} do not fit differential attention",
+                f"`kv_heads={self.kv_heads}`, `dropout={self.dropout}` do not fit differential attention",
                 hint="choose an even number of key heads, and no dropout: the paper has none",
             )
 

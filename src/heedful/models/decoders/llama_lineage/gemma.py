@@ -45,7 +45,7 @@ class Gemma2Config(GemmaConfig, dim=2304, layers=26, heads=8, kv_heads=4, hidden
         for name in ("softcap", "logit_softcap"):
             if getattr(self, name) == 0:
                 raise ConfigError(
-                    f"{name}=0 would set everything to 0", hint="give a number above 0, or None"
+                    f"`{name}=0` would set everything to 0", hint="give a number above 0, or None"
                 )
 
 

@@ -145,7 +145,9 @@ class PhiMoEConfig(MixtralConfig, vocab=32064, hidden=6400, context=131072, rope
     def check(self) -> None:
         super().check()
         if self.active != 2 or self.out_bias != self.bias:
-            raise ConfigError("a phimoe sends a token to active=2 experts, and bias is of all four matrices")
+            raise ConfigError(
+                "a phimoe sends a token to `active=2` experts, and bias is of all four matrices"
+            )
 
 
 def phimoe(c: PhiMoEConfig) -> LM:

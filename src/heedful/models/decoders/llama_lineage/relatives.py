@@ -317,7 +317,7 @@ class StableLMConfig(
 
     def check(self) -> None:
         if self.head_dim != head_size(self.dim, self.heads):
-            raise ConfigError(f"head_dim={self.head_dim} is dim / heads in a stablelm", hint="leave it out")
+            raise ConfigError(f"`head_dim={self.head_dim}` is dim / heads in a stablelm", hint="leave it out")
         super().check()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from heedful.core.checks import check_choice, check_integer
 from heedful.core.errors import HeedfulError
 
 PYTHON = re.compile(r"(?<![\w.-])(?<!--set )[a-z_]+=(?![\d.]+ does)|\b\w+\(|\b(True|False|None)\b|Word2Vec\.")
+
+# What imports packages that may be missing, each time anew in a test that hides one.
+IMPORTERS = ("heedful.serve.", "heedful.classroom.studio.", "heedful.train.recipes.", "pydantic", "fastapi")
 
 
 @pytest.fixture
@@ -156,3 +160,26 @@ def test_a_wrong_value_is_named_as_its_reader_gave_it(
         check()
     assert caught.value.message == python
     assert shell_words(caught.value, load_command(command), command)[0] == shell
+
+
+@pytest.mark.parametrize(
+    ("line", "module", "package"),
+    [
+        ("serve prose", "starlette.requests", '"heedful[serve]"'),
+        ("studio --no-browser", "pydantic", '"heedful[studio]"'),
+        ("generate prose x --regex [ab]+", "llguidance", '"heedful[constrain]"'),
+        ("export prose out.gguf", "gguf", '"heedful[gguf]"'),
+        ("train gpt2 t.txt", "yaml", "PyYAML"),
+    ],
+)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    line: str, module: str, package: str, heed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(IMPORTERS)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    code, out, err = heed(line)
+    assert (code, out) == (1, "")
+    assert "needs the package " in err
+    assert f"pip install {package}" in err
+    assert "bug" not in err

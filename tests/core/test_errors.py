@@ -99,6 +99,7 @@ def test_marks_are_balanced() -> None:
         ("give `text='a ` and b'` here", "text", "'a ` and b'"),
         ("give `texts=['a b', 'c']`", "texts", "['a b', 'c']"),
         ("`data.length=3` is short", "data.length", "3"),
+        ("`config.json: n_embd=3` is short", "config.json: n_embd", "3"),
     ],
 )
 def test_a_mark_is_a_name_and_its_whole_value(text: str, name: str, value: str) -> None:

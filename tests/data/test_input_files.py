@@ -151,7 +151,7 @@ def test_a_missing_library_is_named_with_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     (tmp_path / name).write_bytes(b"PAR1")
-    with pytest.raises(MissingPackage, match=f"needs {package}; pip install '{hint}'"):
+    with pytest.raises(MissingPackage, match=f"needs the package {package}, .*{hint}"):
         read_input_file(str(tmp_path / name))
 
 

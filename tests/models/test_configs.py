@@ -97,7 +97,7 @@ def test_a_window_wider_than_the_text_sees_all_of_it() -> None:
     [
         ({"rope_type": "llama3", "factor": 8.0}, "config.json has no 'low_freq_factor', which a llama needs"),
         ({"rope_type": "linear", "factor": "big"}, "rope_scaling factor='big' .* a number"),
-        ({"rope_type": "linear", "factor": 0}, "rope_scaling factor=0 must be above 0"),
+        ({"rope_type": "linear", "factor": 0}, '"factor": 0 of rope_scaling must be above 0'),
         ("linear", "rope_scaling='linear' .* a table"),
         ([1], r"rope_scaling=\[1\] .* a table"),
     ],

@@ -116,7 +116,7 @@ def test_parts_that_are_not_built_here_are_named(part: str, kind: str | None, tm
     config = json.loads((tmp_path / "config.json").read_text())
     config[part]["model_type"] = kind
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with refused(ConfigError, f"{part} of model_type={kind!r}", hint="built here"):
+    with refused(ConfigError, f'{part} with "model_type": {kind!r}', hint="built here"):
         heedful.load(tmp_path)
 
 

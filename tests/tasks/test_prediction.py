@@ -216,7 +216,7 @@ def test_parquet_without_its_library_is_refused_before_anything_is_read(
     classifier: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(MissingPackage, match="pip install pyarrow"):
+    with pytest.raises(MissingPackage, match=r"heedful\[parquet\]"):
         heedful.predict(classifier, rows, out=tmp_path / "out.parquet")
     with pytest.raises(ConfigError, match="known ending"):
         heedful.predict(classifier, rows, out=tmp_path / "out.txt")

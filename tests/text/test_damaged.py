@@ -75,7 +75,7 @@ WRONG = [("extra_ids", 10**9), ("extra_ids", "x"), ("do_lower_case", "false"), (
 def test_a_setting_of_the_wrong_kind_is_named(name: str, value: object, folder: Path) -> None:
     change(folder / "tokenizer_config.json", **{name: value})
     with refused(
-        CorruptFile, f"tokenizer_config.json has {name}={value!r}", "should be", hint="fetch it again"
+        CorruptFile, f'tokenizer_config.json has "{name}": {value!r}', "should be", hint="fetch it again"
     ):
         load_tokenizer(folder)
 

@@ -160,7 +160,7 @@ def rewrite(folder: Path, **changes: object) -> None:
     ("changes", "kind", "said", "hint"),
     [
         ({"model_type": None}, NotFound, "no model_type", ""),
-        ({"model_type": "berrt"}, NotFound, "model_type='berrt'", "bert"),
+        ({"model_type": "berrt"}, NotFound, "\"model_type\": 'berrt'", "bert"),
         ({"architectures": ["BertForMusic"]}, ConfigError, "BertForMusic", "BertForMaskedLM"),
         ({"add_cross_attention": True}, ConfigError, "add_cross_attention=True", ""),
     ],

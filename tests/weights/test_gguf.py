@@ -272,7 +272,7 @@ def test_bad_files_are_one_clear_error_each(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(NotFound, match="whisper"):
         heedful.load(tmp_path / "d.gguf")
     monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(MissingPackage, match="pip install gguf"):
+    with pytest.raises(MissingPackage, match=r"heedful\[gguf\]"):
         heedful.load(tmp_path / "b.gguf")
 
 

@@ -22,6 +22,7 @@ import typer
 from typer.core import TyperGroup
 
 from heedful.core.errors import HeedfulError, is_out_of_memory
+from heedful.core.lazy import missing_package
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -191,6 +192,9 @@ def report_error(error: Exception, arguments: Sequence[str], *, as_json: bool) -
     elif isinstance(error, OSError) and error.filename is not None:
         message, hint = f"{error.filename}: {error.strerror}", "check the path and its permissions"
         code = 3
+    elif isinstance(error, ModuleNotFoundError) and error.name and error.name.split(".")[0] != "heedful":
+        missing = missing_package(error.name, "this command")
+        name, message, hint = type(missing).__name__, missing.message, missing.hint
     else:
         message = f"{name}: {' '.join(str(error).split())[:300]}"
         hint = "this is a bug in heedful: please report it"
@@ -200,7 +204,7 @@ def report_error(error: Exception, arguments: Sequence[str], *, as_json: bool) -
         print(json.dumps({"schema": "heed/1", "error": body}, ensure_ascii=False))
         return code
     lines = [f"error: {message}"] + [f"hint: {hint}"] * bool(hint)
-    if code == 1 and not isinstance(error, HeedfulError):
+    if code == 1 and not isinstance(error, HeedfulError | ModuleNotFoundError):
         lines.append("hint: HEED_DEBUG=1 shows the traceback")
     print("\n".join(lines), file=sys.stderr)
     return code

@@ -21,7 +21,7 @@ from heedful.cli.commands import command_words
 from heedful.cli.inputs import read_file
 from heedful.cli.models import Device, Dtype, Processes, check_gpus, load_model, split_processes
 from heedful.core.checks import Argument, Option
-from heedful.core.errors import InputError, MissingPackage
+from heedful.core.errors import InputError
 from heedful.core.processes import is_first, launch
 
 if TYPE_CHECKING:
@@ -87,12 +87,10 @@ def serve_command(
       HEED_API_KEY=secret heed serve ./my-model --host 0.0.0.0
       heed serve ./large-model --nproc 4 --device cuda
     """
-    try:
-        from heedful.serve.guard import LOOPBACK_HOSTS, AccessRules
-        from heedful.serve.http_connection import bind_socket
-        from heedful.serve.openai_app import Limits, create_openai_app, run_until_signal
-    except ImportError as error:
-        raise MissingPackage(f"the server needs {error.name}", hint="pip install 'heedful[serve]'") from None
+    from heedful.serve.guard import LOOPBACK_HOSTS, AccessRules
+    from heedful.serve.http_connection import bind_socket
+    from heedful.serve.openai_app import Limits, create_openai_app, run_until_signal
+
     settings.check_access()
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr, format="%(message)s"
@@ -197,14 +195,12 @@ def studio_command(
 
     for name in models or ():
         resolve(name)  # an unknown name is an error before anything starts
-    try:
-        import uvicorn
+    import uvicorn
 
-        from heedful.classroom.studio.routes.figures import prepare_first_picture
-        from heedful.classroom.studio.studio_app import create_studio_app
-        from heedful.serve.http_connection import http_config
-    except ImportError as error:
-        raise MissingPackage(f"the studio needs {error.name}", hint="pip install 'heedful[studio]'") from None
+    from heedful.classroom.studio.routes.figures import prepare_first_picture
+    from heedful.classroom.studio.studio_app import create_studio_app
+    from heedful.serve.http_connection import http_config
+
     sock = bind_socket(port)
     token = secrets.token_urlsafe(24)
     app = create_studio_app(

@@ -25,8 +25,9 @@ import errno
 import re
 from collections.abc import Callable, Iterable
 
-# An argument in a message: its name, and its value as Python writes it (a text may contain a backtick).
-ARGUMENT = re.compile(r"`([a-z][\w.]*)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^`]*)`")
+# An argument in a message: its name, perhaps with the file that has it, and its value as Python writes it (a
+# text may contain a backtick).
+ARGUMENT = re.compile(r"`([a-z][\w.: ]*)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^`]*)`")
 
 
 class HeedfulError(Exception):

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.core.checks import check_integer, check_number
-from heedful.core.errors import ConfigError, InputError, MissingPackage, NotFound
+from heedful.core.errors import ConfigError, InputError, NotFound
 from heedful.core.files import read_json, write_text
+from heedful.core.lazy import import_optional
 
 PREPROCESSOR = "preprocessor_config.json"
 LAST_RESAMPLING = 5  # of Pillow's: 0 nearest, 1 Lanczos, 2 bilinear, 3 bicubic, 4 box, 5 Hamming
@@ -30,11 +31,7 @@ MAX_LETTERS = 1_000  # of a text that is drawn as one line
 
 def require_pillow() -> ModuleType:
     """Return Pillow's module Image; raise MissingPackage if Pillow is not installed."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingPackage("images need Pillow", hint='pip install "heedful[images]"') from None
-    return Image
+    return import_optional("PIL.Image", "reading images")
 
 
 def open_image(image: Any) -> Any:

@@ -98,12 +98,7 @@ def texts(values: Iterable[str], name: str = "the texts") -> Documents:
 
 def from_hub(name: str, split: str = "train", column: str = "text", **options: Any) -> Documents:
     """Return a column of a data set of the Hugging Face hub, through its `datasets` package."""
-    try:
-        import datasets  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        raise MissingPackage(
-            "data sets of the hub need the package datasets", hint="pip install datasets"
-        ) from None
+    datasets = import_optional("datasets", "a data set of the hub")
     table = datasets.load_dataset(name, split=split, **options)
     if column not in table.column_names:
         names = ", ".join(table.column_names)
@@ -341,13 +336,9 @@ def has_object_lines(path: Path, encoding: str) -> bool:
 
 def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a Parquet file, of which a batch at a time is in memory."""
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise MissingPackage(
-            f"{path}: a Parquet file needs pyarrow", hint="pip install 'heedful[parquet]'"
-        ) from None
+    ParquetFile = import_optional("pyarrow.parquet", f"{path}: a Parquet file").ParquetFile
+    from pyarrow import ArrowException
+
     with open_bytes(path) as file:
         try:
             for batch in ParquetFile(file).iter_batches(1000):
@@ -364,12 +355,7 @@ def read_sheet(path: Path) -> Iterator[tuple[int, list[str]]]:
 
     Cells are text; each row is as wide as the first, whose last cells may be empty.
     """
-    try:
-        from openpyxl import load_workbook
-    except ImportError:
-        raise MissingPackage(
-            f"{path}: an Excel file needs openpyxl", hint="pip install 'heedful[excel]', or save it as .csv"
-        ) from None
+    load_workbook = import_optional("openpyxl", f"{path}: an Excel file", "save it as .csv").load_workbook
     with open_bytes(path) as file:
         try:
             sheet = load_workbook(file, read_only=True, data_only=True).worksheets[0]

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.core.errors import InputError, MissingPackage
+from heedful.core.errors import InputError
+from heedful.core.lazy import import_optional
 from heedful.decode.settings import CONSTRAINTS, GenerationSettings
 from heedful.models.base import Model
 
@@ -132,11 +133,7 @@ class Grammar:
 
 def import_llguidance() -> Any:
     """The library, or how to get it."""
-    try:
-        import llguidance as library
-    except ImportError:
-        raise MissingPackage("regex and schema need llguidance: pip install 'heedful[constrain]'") from None
-    return library
+    return import_optional("llguidance", "a regex or schema")
 
 
 # As `json.dumps` writes. With free white space a model that has nothing to say would write blanks for ever.

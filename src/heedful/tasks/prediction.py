@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from heedful.core.checks import check_integer
-from heedful.core.errors import ConfigError, InputError, MissingPackage
+from heedful.core.errors import ConfigError, InputError
 from heedful.core.files import Paths, expand_paths, read_json, read_lines, sha256, write_text
+from heedful.core.lazy import import_optional
 from heedful.core.locks import FileLock
 from heedful.core.progress import print_above, report_progress
 from heedful.data.examples.answer_spans import squad
@@ -316,12 +317,7 @@ def format_row(row: Mapping[str, Any], header: Sequence[str], form: str) -> byte
 
 def import_pyarrow() -> Any:
     """Return pyarrow; raise MissingPackage if it is not installed."""
-    try:
-        importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise MissingPackage(
-            "a .parquet file needs pyarrow", hint="pip install pyarrow, or write a .jsonl file"
-        ) from None
+    import_optional("pyarrow.parquet", "a .parquet file", "write a .jsonl file")
     return importlib.import_module("pyarrow")
 
 
@@ -387,10 +383,7 @@ def predict_on_ray(
     Files are read and predicted where Ray puts them, so every machine must reach `files`, `model` and `out`
     by the same paths. The rows of all files keep their order. The options are those of `heedful.predict`.
     """
-    try:
-        import ray
-    except ImportError:
-        raise MissingPackage("many machines need ray", hint="pip install 'heedful[ray]'") from None
+    ray = import_optional("ray", "a prediction on many machines")
     check_integer("workers", workers)
     check_options("predict", PredictionRequest, options)
     folder = Path(out).absolute()

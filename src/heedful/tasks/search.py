@@ -32,8 +32,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.core.checks import check_integer
-from heedful.core.errors import CorruptFile, InputError, MissingPackage, NotFound, nearest
+from heedful.core.errors import CorruptFile, InputError, NotFound, nearest
 from heedful.core.files import make_folder_atomically, open_atomically, read_json, read_lines
+from heedful.core.lazy import missing_package
 from heedful.core.progress import report_progress
 from heedful.models.base import Model
 from heedful.tasks.model_inputs import tokenize, warn_truncated
@@ -112,8 +113,7 @@ class Search:
         self._graph: Any = None
         self._keys: NDArray[Any] | None = None  # of all rows, found when the graph is first searched
         if approximate and find_spec("usearch") is None:
-            hint = "pip install 'heedful[search]', or leave `approximate=True` out"
-            raise MissingPackage("approximate search needs usearch", hint=hint)
+            raise missing_package("usearch", "approximate search", "leave `approximate=True` out")
 
     @cached_property
     def model(self) -> Model:

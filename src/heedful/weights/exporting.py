@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from heedful.core.errors import ConfigError, InputError, MissingPackage
+from heedful.core.errors import ConfigError, InputError
+from heedful.core.lazy import missing_package
 from heedful.models import FAMILIES, by_gguf
 from heedful.models.base import LM, Config, Model
 from heedful.models.gguf_config import check_same_config, config_to_gguf, write_gguf_rope
@@ -174,10 +175,9 @@ def export_onnx(model: Model, path: str | Path) -> Path:
             f"a {model.family.name} is not an encoder",
             hint="only encoders are exported to ONNX; export decoders to GGUF",
         )
-    if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxscript")):
-        raise MissingPackage(
-            "writing ONNX needs packages that are missing", hint="pip install 'heedful[onnx]'"
-        )
+    for name in ("onnx", "onnxscript"):
+        if importlib.util.find_spec(name) is None:
+            raise missing_package(name, "writing ONNX")
     dense = copy.deepcopy(dense_model(model)).float().cpu().eval()
     assert isinstance(dense, LM)
     program = trace_encoder(_OnnxEncoder(dense))

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heedful.core.checks import check_integer
-from heedful.core.errors import ConfigError, CorruptFile, InputError, MissingPackage, NotFound
+from heedful.core.errors import ConfigError, CorruptFile, InputError, NotFound
+from heedful.core.lazy import missing_package
 from heedful.word2vec.corpus import Corpus, EncodedCorpus, encode_corpus, job_seed
 from heedful.word2vec.hyperparameters import Settings
 from heedful.word2vec.vector_files import (
@@ -94,10 +95,7 @@ class CpuTrainer:
         self, tables: Tables, counts: WordCounts, settings: Settings, text: EncodedCorpus, threads: int = 1
     ) -> None:
         if find_spec("numba") is None:
-            raise MissingPackage(
-                "training on the processor needs numba",
-                hint="pip install 'heedful[fast]', or train with `device='cuda'`",
-            )
+            raise missing_package("numba", "training on the processor", "train with `device='cuda'`")
         from heedful.word2vec import kernels
 
         self.tables, self.settings, self.text = tables, settings, text

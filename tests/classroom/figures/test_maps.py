@@ -53,7 +53,7 @@ def test_a_figure_by_tsne_says_so_and_has_the_neighbours_of_the_full_space() -> 
 
 @pytest.mark.parametrize(
     ("method", "module", "package"),
-    [("tsne", "sklearn.manifold", "scikit-learn"), ("umap", "umap", "umap-learn")],
+    [("tsne", "sklearn.manifold", r'"heedful\[space\]"'), ("umap", "umap", "umap-learn")],
 )
 def test_a_missing_package_is_named_in_one_line(
     monkeypatch: pytest.MonkeyPatch, method: str, module: str, package: str

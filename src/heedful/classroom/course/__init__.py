@@ -18,8 +18,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from heedful.core.errors import InputError, MissingPackage, NotFound, nearest
+from heedful.core.errors import InputError, NotFound, nearest
 from heedful.core.files import write_text
+from heedful.core.lazy import import_optional
 
 FENCE = re.compile(r"^```python\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
 INSTRUCTOR = "\n## For the instructor\n"
@@ -179,8 +180,4 @@ def find_pandoc() -> str:
     """Return the program pandoc: that of the system, or that of the package pypandoc-binary."""
     if program := shutil.which("pandoc"):
         return program
-    try:
-        import pypandoc
-    except ImportError:
-        raise MissingPackage("slides are made by pandoc: pip install pypandoc-binary") from None
-    return str(pypandoc.get_pandoc_path())
+    return str(import_optional("pypandoc", "making slides", "install pandoc").get_pandoc_path())

@@ -16,8 +16,9 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from heedful.classroom.figures.token_labels import CONTROL
-from heedful.core.errors import ConfigError, MissingPackage
+from heedful.core.errors import ConfigError
 from heedful.core.files import open_atomically
+from heedful.core.lazy import import_optional
 
 # Colours everybody can tell apart: one hue from the background on for weights, two for signed numbers.
 
@@ -302,15 +303,11 @@ def save_picture(
     font: str | None = None,
 ) -> None:  # fmt: skip
     """Write the drawing as a .png or a .pdf, `width` inches wide; by default a unit is a 72nd of an inch."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingPackage(
-            f"a {path.suffix[1:].upper()} needs the package matplotlib: pip install 'heedful[plot]'",
-            hint=".svg and .html do not",
-        ) from None
+    import_optional("matplotlib", f"a {path.suffix[1:].upper()}", "write a .svg or .html file")
     import warnings
+
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     look, (shapes, across, high) = theme_of(theme), drawing
     # Of texts and lines, whose size is in points.

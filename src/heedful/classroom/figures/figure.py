@@ -25,6 +25,7 @@ from heedful.classroom.figures.panels import draw_title
 from heedful.core.checks import check_number
 from heedful.core.errors import ConfigError, MissingPackage
 from heedful.core.files import open_atomically
+from heedful.core.lazy import import_optional
 from heedful.models.base import Model
 
 FORMATS = (".html", ".svg", ".png", ".pdf", ".csv", ".json")
@@ -162,14 +163,8 @@ class Figure:
 
     def widget(self) -> Any:
         """A live widget for Jupyter and marimo, through anywidget."""
-        try:
-            import anywidget
-            import traitlets
-        except ImportError:
-            raise MissingPackage(
-                "a live widget needs the package anywidget: pip install 'heedful[notebook]'",
-                hint="without it the figure is shown as HTML",
-            ) from None
+        anywidget = import_optional("anywidget", "a live widget", "show the figure as HTML")
+        import traitlets
 
         class FigureWidget(anywidget.AnyWidget):
             """A figure as JSON, drawn by static/widget.js."""

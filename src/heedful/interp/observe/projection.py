@@ -8,14 +8,13 @@ vectors.
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 
-from heedful.core.errors import InputError, MissingPackage
+from heedful.core.errors import InputError
+from heedful.core.lazy import import_optional
 
 NAMES = {"pca": "principal component", "tsne": "t-SNE", "umap": "UMAP"}
 
@@ -57,10 +56,10 @@ def project(
     near = min(perplexity, (len(rows) - 1) / 3)
     if method == "tsne":  # van der Maaten and Hinton 2008, from the principal components on
         rows = np.pad(rows, ((0, 0), (0, max(0, dims - rows.shape[1]))))  # it begins with as many dimensions
-        TSNE = package("sklearn.manifold", "scikit-learn", "t-SNE").TSNE
+        TSNE = import_optional("sklearn.manifold", "t-SNE", "use PCA").TSNE
         made = TSNE(n_components=dims, perplexity=near, init="pca", random_state=seed)
     else:  # McInnes et al. 2018; umap-learn is large and never installed unasked
-        UMAP = package("umap", "umap-learn", "UMAP").UMAP
+        UMAP = import_optional("umap", "UMAP", "use PCA").UMAP
         made = UMAP(n_components=dims, n_neighbors=max(2, round(near)), random_state=seed)
     points = np.asarray(made.fit_transform(rows), dtype=np.float64)
     note = f"{near:g} neighbours count; how far groups are apart, and how large they are, says little"
@@ -79,16 +78,6 @@ def pca(rows: np.ndarray, dims: int) -> tuple[np.ndarray, list[float]]:
     share = (sizes[:dims] ** 2 / (float((sizes**2).sum()) or 1.0)).tolist()
     missing = max(0, dims - points.shape[1])
     return np.pad(points, ((0, 0), (0, missing))), share + [0.0] * missing
-
-
-def package(module: str, name: str, purpose: str) -> Any:
-    """Import a package that heedful does not depend on; one line where it is missing."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise MissingPackage(
-            f"{purpose} needs the package {name}: pip install {name}", hint="PCA needs none"
-        ) from None
 
 
 def methods() -> list[str]:

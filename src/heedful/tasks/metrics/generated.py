@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from heedful.core.errors import MissingPackage
+from heedful.core.lazy import import_optional
 from heedful.tasks.metrics.scores import central_interval, check_pairs, f1_of, interval
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -140,8 +140,4 @@ def bleu_interval(
 
 def bleu_metric(**options: Any) -> Any:
     """Return sacrebleu's metric; raise MissingPackage if it is not installed."""
-    try:
-        from sacrebleu.metrics import BLEU
-    except ImportError:
-        raise MissingPackage("BLEU is counted by the package sacrebleu: pip install sacrebleu") from None
-    return BLEU(**options)
+    return import_optional("sacrebleu.metrics", "BLEU").BLEU(**options)

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 import heedful
-from heedful.core.errors import ConfigError, CorruptFile, MissingPackage, NotFound
+from heedful.core.errors import ConfigError, CorruptFile, NotFound
 from heedful.core.files import make_folder, write_text
 from heedful.core.locks import FileLock
 from heedful.train.checkpoint import newest, run_lock
@@ -140,13 +140,7 @@ def _step(line: str) -> float:
 
 def tensorboard_writer(path: Path) -> Any:
     """Return a writer of TensorBoard's event files."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise MissingPackage(
-            "--tensorboard needs the package tensorboard", hint="pip install tensorboard"
-        ) from None
-    return SummaryWriter(str(path))
+    return import_optional("torch.utils.tensorboard", "--tensorboard").SummaryWriter(str(path))
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.core.errors import CorruptFile, MissingPackage, NotFound, WeightsError
+from heedful.core.errors import CorruptFile, NotFound, WeightsError
+from heedful.core.lazy import import_optional
 from heedful.core.progress import report_progress
 from heedful.kernels.cpu.block_tensor import BlockTensor, can_keep
 from heedful.weights.formats.gguf_header import (
@@ -128,14 +129,9 @@ def read_gguf_header(path: Path) -> Header:
     with path.open("rb") as file:
         if file.read(4) != MAGIC:
             raise CorruptFile(f"{path} is not a GGUF file: it does not begin with GGUF")
+    kinds = import_optional("gguf", "reading GGUF").GGML_QUANT_SIZES
     try:
-        from gguf import GGML_QUANT_SIZES
-    except ImportError:
-        raise MissingPackage(
-            "reading GGUF needs a package that is missing", hint="pip install gguf"
-        ) from None
-    try:
-        return read_header(path, {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()})
+        return read_header(path, {int(kind): sizes for kind, sizes in kinds.items()})
     except ValueError as error:
         raise CorruptFile(f"{path} is damaged or truncated: {error}", hint="fetch it again") from None
 

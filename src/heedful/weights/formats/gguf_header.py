@@ -27,7 +27,8 @@ import torch
 from torch import Tensor
 
 from heedful.core.checks import check_choice
-from heedful.core.errors import ConfigError, MissingPackage, WeightsError
+from heedful.core.errors import ConfigError, WeightsError
+from heedful.core.lazy import import_optional
 
 MAGIC, VERSIONS, ALIGNMENT = b"GGUF", (2, 3), 32
 STRING, ARRAY = 8, 9
@@ -194,12 +195,7 @@ READ_LAST = ("output.weight", "token_embd.weight")
 def check_scheme(scheme: str) -> None:
     """Raise ConfigError for a scheme that is unknown, MissingPackage without the library."""
     check_choice("quantize", scheme, SCHEMES, ConfigError)
-    try:
-        import gguf  # noqa: F401
-    except ImportError:
-        raise MissingPackage(
-            "writing GGUF needs a package that is missing", hint="pip install gguf"
-        ) from None
+    import_optional("gguf", "writing GGUF")
 
 
 def choose_kind(name: str, tensor: Tensor, scheme: str) -> str:

@@ -33,6 +33,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     sizes: dict[str, Any] = {"heads": 2, "context": 24}
     classes = made("bert", pieces, head="classify", labels=3, **sizes)
     classes.hf_config |= {"id2label": {0: "bad", 1: "fair", 2: "good"}}
+    several = made("bert", pieces, head="classify", labels=3, **sizes)
+    several.hf_config |= classes.hf_config | {"problem_type": "multi_label_classification"}
     pairs = made("bert", pieces, head="classify", labels=2, **sizes)
     TaskSpecification(
         "text-classification", "classify", {"text": "premise", "pair": "hypothesis"}, labels=("no", "yes"),
@@ -44,8 +46,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     translator = made("transformer", bpe, heads=2)
     translator.hf_config |= {"languages": ["en", "de"]}
     spans = made("bert", pieces, head="span", **sizes)
-    return {"classes": classes, "pairs": pairs, "tags": tags, "spans": spans, "writer": writer,
-            "translator": translator}  # fmt: skip
+    return {"classes": classes, "several": several, "pairs": pairs, "tags": tags, "spans": spans,
+            "writer": writer, "translator": translator}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +89,25 @@ def test_classify_has_the_fields_of_vllm(client: TestClient, models: dict[str, A
     assert found["usage"]["prompt_tokens"] == found["usage"]["total_tokens"] > 0
     one = ask(client, "/classify", model="classes", input=TEXTS[0], use_activation=False)["data"]
     assert sum(one[0]["probs"]) != pytest.approx(1, abs=1e-3)
+
+
+def test_a_model_of_several_labels_answers_with_all_that_hold(
+    client: TestClient, models: dict[str, Any], tmp_path: Path
+) -> None:
+    """As `heed predict` does, for the same texts."""
+    table = tmp_path / "texts.jsonl"
+    table.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    heedful.save(models["several"], tmp_path / "several")
+    heedful.predict(tmp_path / "several", table, text="text", out=tmp_path / "out.jsonl")
+    predicted = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    for activated in (True, False):
+        found = ask(client, "/classify", model="several", input=TEXTS, use_activation=activated)["data"]
+        for entry, row in zip(found, predicted, strict=True):
+            assert entry.keys() == {"index", "label", "labels", "probs", "num_classes"}
+            assert [one["label"] for one in entry["labels"]] == row["label"]
+            assert [one["score"] for one in entry["labels"]] == pytest.approx(row["score"], abs=1e-6)
+    counts = [len(entry["labels"]) for entry in found]
+    assert any(count != 1 for count in counts), "the texts do not show the difference"
 
 
 def test_predict_has_the_fields_of_text_embeddings_inference(

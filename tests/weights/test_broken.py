@@ -162,7 +162,7 @@ def rewrite(folder: Path, **changes: object) -> None:
         ({"model_type": None}, NotFound, "no model_type", ""),
         ({"model_type": "berrt"}, NotFound, "\"model_type\": 'berrt'", "bert"),
         ({"architectures": ["BertForMusic"]}, ConfigError, "BertForMusic", "BertForMaskedLM"),
-        ({"add_cross_attention": True}, ConfigError, "add_cross_attention=True", ""),
+        ({"add_cross_attention": True}, ConfigError, '"add_cross_attention": True', ""),
     ],
 )
 def test_a_config_that_is_not_built_here_is_refused(

@@ -15,7 +15,8 @@ import inspect
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
-from typing import Annotated, Any, get_origin, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -98,12 +99,17 @@ def as_typer_command(function: Callable[..., Any]) -> Callable[..., Any]:
 def typer_parameter(name: str, hint: Any, option: Option, default: Any) -> inspect.Parameter:
     """Return the parameter that Typer makes into this option, or into an argument if it has no default."""
     kind = list[str] if get_origin(hint) is Sequence else hint
-    more: dict[str, Any] = {"help": option.help, "metavar": option.metavar, "envvar": option.variable}
+    more: dict[str, Any] = {"help": option.help, "envvar": option.variable}
     more |= {"min": option.minimum, "max": option.maximum}
     default = inspect.Parameter.empty if default is MISSING else default
     flags = option.flags or ((f"--{name.replace('_', '-')}",) if hint is bool and default is False else ())
     by_place = isinstance(option, Argument) or (default is inspect.Parameter.empty and not option.flags)
-    shown = typer.Argument(**more) if by_place else typer.Option(*flags, **more)
+    if by_place:
+        shown: Any = typer.Argument(metavar=option.metavar or name.upper(), **more)
+    else:
+        types = {int: "N", float: "NUMBER", Path: "PATH"}
+        value = next((letter for kind, letter in types.items() if kind in (hint, *get_args(hint))), "TEXT")
+        shown = typer.Option(*flags, metavar=None if hint is bool else option.metavar or value, **more)
     return inspect.Parameter(name, KEYWORD, default=default, annotation=Annotated[kind, shown])
 
 

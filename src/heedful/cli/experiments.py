@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 # Options of `heed race` and `heed scale`.
 TextFiles = Annotated[
-    list[str] | None, Argument("Texts to train on; by default a bundled one.", metavar="[FILE]…")
+    list[str] | None, Argument("Texts to train on; by default a bundled one.", metavar="FILE")
 ]
-Quick = Annotated[bool, Option("Train small models on little text: minutes on two cores.")]
+Quick = Annotated[bool, Option("Train small models on little text. This takes minutes on two cores.")]
 
 
 def race_command(
     context: typer.Context,
     files: TextFiles = None,
-    translation: Annotated[bool, Option("Compare translators instead, on a file of pairs.")] = False,
+    translation: Annotated[bool, Option("Compare translators instead, on a file of sentence pairs.")] = False,
     quick: Quick = False,
     systems: Annotated[str | None, Option("Compare only these systems, as rnn,lstm,gpt2.")] = None,
     parts: Annotated[
@@ -50,13 +50,14 @@ def race_command(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Compare systems of one size on one text; the last line printed is the path of the report.
+    """Train systems of one size on one text and compare them. The last line printed is the report's path.
 
     The systems are RNN, LSTM, GRU, Transformers with GPT-2's and LLaMA's blocks, linear attention, GLA,
-    Based, S4 and Mamba. The report has loss over tokens and seconds, time of a layer by length and width, and
-    time and memory of one more token. It also has loss by position, how far gradients reach back, and
-    accuracy by distance on copy, recall, induction and needle. Ctrl-C keeps what was measured, and the same
-    command continues. Without --quick models are larger, for a GPU.
+    Based, S4 and Mamba. The report shows the loss over tokens and over seconds, the time of a layer by length
+    and width, and the time and memory of one more token. It also shows the loss by position, how far
+    gradients reach back, and the accuracy by distance on four tasks: copy, recall, induction and needle.
+    Ctrl-C keeps what was measured, and the same command continues. Without --quick the models are larger and
+    need a GPU.
 
     Examples:
       heed race --quick

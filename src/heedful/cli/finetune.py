@@ -40,11 +40,12 @@ def finetune_command(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Fine-tune a trained model on a file. The last line printed is the Python that uses it.
+    """Fine-tune a trained model on a file. The last line printed is Python code that uses the new model.
 
-    First the file is inspected: its columns, labels and lengths, and rows that cannot be used. A part of it
-    is held out unless --valid names another file; the weights that score best there are saved. With up to
-    32 rows per class, sentence vectors are tuned on pairs and a linear head is fitted, cross-validated.
+    The command first reports the columns, labels and lengths of the file, and rows that it cannot use. It
+    holds out a part of the file, unless --valid names another one, and saves the weights that score best
+    there. With 32 rows per class or fewer, it tunes sentence vectors on pairs of rows, fits a linear
+    classifier on them, and measures it by cross-validation.
 
     Examples:
       heed finetune all-minilm-l6-v2 reviews.csv
@@ -89,9 +90,9 @@ def predict_command(
 ) -> None:
     """Predict every row of a table, and write the rows with their predictions to another table.
 
-    The columns are those that the model learnt from; --text and --pair name others. New columns are label and
-    score, spans, an answer, the text that was written, or a vector. Rows keep their order. A table can be of
-    any size. If the command is killed, run it again: it goes on where it was.
+    The command reads the columns that the model learnt from; --text and --pair name others. It adds columns:
+    label and score, spans, an answer, a generated text, or a vector. Rows keep their order. A table can have
+    any size. If the command is killed, run it again: it continues where it stopped.
 
     Examples:
       heed predict ./mail-sorter inbox.csv --out sorted.csv
@@ -129,7 +130,9 @@ class MetricTooLow(HeedfulError):
 
 
 def eval_command(
-    model: Annotated[str, Argument("A model's name or folder, or a run, for its best checkpoint.")],
+    model: Annotated[
+        str, Argument("A model's name or folder, or a run, of which the best checkpoint is used.")
+    ],
     request: EvaluationRequest,
     task: Annotated[
         str | None,
@@ -140,13 +143,13 @@ def eval_command(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        Option("Set a further option: pair=COLUMN, encoding=…, beams=… …", ("--set",), metavar="A=B"),
+        Option("Set a further option of the task, such as beams=4.", ("--set",), metavar="A=B"),
     ] = None,
     device: Device = "auto",
     out: Annotated[Path | None, Option("Write the metrics to this file as JSON.")] = None,
     fail_under: Annotated[
         float | None,
-        Option("Exit with 1 if the metric of the task is worse: below this, or above it if low is good."),
+        Option("Exit with 1 if the metric is worse than this: below it, or above it if lower is better."),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -159,29 +159,50 @@ def _print_count(name: str, result: Count) -> None:
     kv, source = result.kv_bytes_per_token, result.memory_bytes_per_token
     bytes, flops = (lambda size: format_size(size, "B")), (lambda size: format_size(size, "FLOP"))
     costs = [  # whether a row is shown, and the row
-        (result.active != result.parameters, "active per token", f"{result.active:,}", "parameters it meets"),
-        (True, "weights", bytes(result.weight_bytes), "in bfloat16"),
-        (True, "forward, per token", flops(result.flops_per_token), f"at length {result.length:,}"),
-        (True, "forward", flops(result.flops), texts),
-        (kv > 0, "memory, per token", bytes(kv), "what attention remembers"),
-        (source > 0, "memory, per source token", bytes(source), "what cross-attention remembers"),
-        (result.state_bytes > 0, "state", bytes(result.state_bytes), "however long the text is"),
-        (result.cache_bytes > 0, "memory", bytes(result.cache_bytes), texts),
+        (
+            result.active != result.parameters,
+            "active per token",
+            f"{result.active:,}",
+            "parameters that a token passes through",
+        ),
+        (True, "weights", bytes(result.weight_bytes), "stored in bfloat16"),
+        (
+            True,
+            "forward, per token",
+            flops(result.flops_per_token),
+            f"to compute one of {result.length:,} tokens",
+        ),
+        (True, "forward", flops(result.flops), f"to compute {texts}"),
+        (kv > 0, "memory, per token", bytes(kv), "keys and values that are kept"),
+        (
+            source > 0,
+            "memory, per source token",
+            bytes(source),
+            "keys and values of the source that are kept",
+        ),
+        (
+            result.state_bytes > 0,
+            "state",
+            bytes(result.state_bytes),
+            "of fixed size, however long the text is",
+        ),
+        (result.cache_bytes > 0, "memory", bytes(result.cache_bytes), f"keys, values and states of {texts}"),
     ]
     out.print()
-    print_table(("cost", "value", ""), [row for shown, *row in costs if shown], right=("value",))
+    print_table(("cost", "value", "meaning"), [row for shown, *row in costs if shown], right=("value",))
     # the true number of parameters, and those that papers and textbooks print
     by_matrices = (
-        f"in {result.matrices:,} matrices: each head's apart, tied ones twice; no biases, norms, positions"
+        f"The sum of {result.matrices:,} matrices, as textbooks count: one matrix per head, shared ones counted "
+        "twice, without biases, norms and positions."
     )
-    no_tables = "the size that scaling laws speak of: no embedding tables, no output matrix"
+    no_tables = "The size in scaling laws: without the embedding tables and the output matrix."
     accounts = [
-        ("true", f"{result.parameters:,}", "every number that was trained, a shared one once"),
+        ("all", f"{result.parameters:,}", "Every trained number. A shared one counts once."),
         ("without embeddings", f"{result.without_embeddings:,}", no_tables),
         ("by matrices", f"{result.notes:,}", by_matrices),
     ]
     out.print()
-    print_table(("accounting", "parameters", ""), accounts, right=("parameters",))
+    print_table(("counted", "parameters", "meaning"), accounts, right=("parameters",))
 
 
 # `heed ls`: all presets, and the trained models on this machine.

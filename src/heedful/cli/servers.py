@@ -164,7 +164,7 @@ def announcement(one: ServedModel) -> str:
 def studio_command(
     models: Annotated[
         list[str] | None,
-        Argument("Folders, .gguf files, word vectors or names of models.", metavar="[MODEL]…"),
+        Argument("Folders, .gguf files, word vectors or names of models.", metavar="MODEL"),
     ] = None,
     port: Annotated[int, Option("Listen on this port; 0 takes a free one.", minimum=0, maximum=65535)] = 0,
     no_browser: Annotated[bool, Option("Print the address and open no browser.")] = False,
@@ -176,13 +176,14 @@ def studio_command(
         Path | None, Option("Show the features of this sparse dictionary: a file, or a folder of SAELens.")
     ] = None,
     texts: Annotated[
-        Path | None, Option("Look for these features in the lines of a file; default: the example sentences.")
+        Path | None,
+        Option("Look for these features in the lines of this file. [default: the example sentences]"),
     ] = None,
 ) -> None:
     """Show tokens, attention, arithmetic, predictions, layers, states and training in the browser.
 
-    It can be reached from this machine only, by those who know the address that it prints: the address ends
-    in a random token. It uses no network. Ctrl-C ends it.
+    Only this machine can reach the studio, and only with the address that it prints, which ends in a random
+    token. It uses no network. Ctrl-C ends it.
 
     Examples:
       heed studio

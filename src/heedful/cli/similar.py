@@ -106,10 +106,12 @@ def index_command(
         list[str] | None,
         Option("Delete the text with this id; repeat it for several.", metavar="ID"),
     ] = None,
-    exact: Annotated[bool, Option("Compare with every text, however many there are.")] = False,
+    exact: Annotated[
+        bool, Option("Compare the query with every text, and build no graph for large indexes.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Index files to search them by meaning. The other columns of a table are kept, and can be filtered by.
+    """Index files to search them by meaning. `heed search` can filter by the other columns of a table.
 
     Examples:
       heed index listings.csv --text description --id number --out listings
@@ -227,7 +229,7 @@ def rerank_command(
 ) -> None:
     """List the texts that answer a query, the best first, by a cross-encoder that reads both together.
 
-    No cross-encoder is bundled: `heed finetune` makes one of a table of queries, texts and relevances.
+    No cross-encoder is bundled. `heed finetune` makes one from a table of queries, texts and relevances.
 
     Examples:
       heed rerank "how tall is Everest" passages.txt --model ./my-cross-encoder

@@ -36,7 +36,7 @@ from heedful.core.progress import show_progress
 Model = Annotated[
     str | None,
     Option(
-        "Use this model: a folder, a bundled or installed model, or a hub id. Each task has its own default.",
+        "Use this model: a folder, a bundled or installed model, or a hub id. Each task has a default.",
         ("--model", "-m"),
     ),
 ]
@@ -112,7 +112,10 @@ def classify_command(
     ] = None,
     template: Annotated[str | None, Option("Put your own labels into this sentence, at {}.")] = None,
     several: Annotated[bool, Option("Allow several of your own labels at once.")] = False,
-    top_k: TopK = 1,
+    top_k: Annotated[
+        int | None,
+        Option("Show the N best labels. [default: 1, or of several labels all that hold]", minimum=1),
+    ] = None,
     pair: Annotated[
         str | None, Option("Read the second text of a pair from this column.", metavar="COLUMN")
     ] = None,
@@ -137,16 +140,20 @@ def classify_command(
     with print_warnings(), show_progress("classifying"), few_threads(list(map(str, texts))):
         name, pipe = common.open(task)
         if labels is None:
-            results = pipe(texts, top_k=top_k, truncation=True)
+            all_that_hold = top_k is None and pipe.label_kind.several
+            results = pipe(texts, top_k=None if all_that_hold else top_k or 1, truncation=True)
+            results = [pipe.labels_that_hold(rows) for rows in results] if all_that_hold else results
         else:
             options = given_options(hypothesis_template=template or None)
             scored = pipe(texts, candidate_labels=split_commas(labels), multi_label=several, **options)
-            pairs = [list(zip(row["labels"], row["scores"], strict=True))[:top_k] for row in scored]
+            pairs = [list(zip(row["labels"], row["scores"], strict=True))[: top_k or 1] for row in scored]
             results = [[{"label": label, "score": score} for label, score in row] for row in pairs]
     common.write(task, name, texts, results, _format_labels)
 
 
 def _format_labels(text: str, results: list[Row]) -> str:
+    if not results:
+        return "no label has a probability of ½ or more"
     return align_columns([(f"{row['score']:.4f}", row["label"]) for row in results])
 
 

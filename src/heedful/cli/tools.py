@@ -17,7 +17,7 @@ import typer
 import heedful
 from heedful.cli.inputs import read_stdin, text_or_file
 from heedful.cli.models import Device, Dtype, ModelArgument, load_model, load_stepper
-from heedful.cli.output import Json, as_json, console, print_pairs, print_table
+from heedful.cli.output import Json, as_json, console, print_table
 from heedful.core.checks import Argument, Option, check_choice
 from heedful.core.errors import InputError
 from heedful.core.progress import show_progress
@@ -78,9 +78,11 @@ def check_command(
     dtype: Dtype = None,
     json: Json = False,
 ) -> None:
-    """Check that a text is continued alike alone, batched, padded, in chunks, uncached and on the fast path.
+    """Check that a model continues a text with the same tokens however it is computed.
 
-    Of an encoder the vectors of tokens are compared, alone and in a padded batch.
+    A text that is generated alone is compared with the same text in a batch that is padded, with its prompt
+    read in chunks, without cached keys and values, and on the fast path of this machine. For an encoder, the
+    vectors of a text alone are compared with those of the text in a padded batch.
 
     Examples:
       heed check smollm2-135m-instruct
@@ -135,7 +137,10 @@ def bench_command(
     dtype: Dtype = None,
     json: Json = False,
 ) -> None:
-    """Measure prefill and decoding speed, time to the first token, and the share of the bandwidth limit.
+    """Measure how fast a model reads a prompt and generates tokens on this machine.
+
+    Each step reads all weights once, so the bandwidth of the memory limits how many tokens per second a
+    machine can generate. The table shows that limit, and which share of it the model reaches.
 
     Examples:
       heed bench smollm2-135m-instruct --tokens 64
@@ -166,8 +171,17 @@ def bench_command(
     }  # fmt: skip
     if json:
         return as_json({"model": model} | figures)
-    rows = {name.replace("_", " "): f"{value:,}" for name, value in figures.items()}
-    return print_pairs("figure", "value", rows, right=True)
+    meanings = {
+        "prefill_tokens_per_second": "how fast the prompt is read",
+        "time_to_first_token_s": "seconds until the prompt is read and the first token is chosen",
+        "decode_tokens_per_second": "how fast tokens are generated after the first, in all texts together",
+        "weights_MiB": "what every step reads from memory",
+        "bandwidth_limit_tokens_per_second": "tokens per second if reading the weights were all the work",
+        "share_of_limit": "decoding speed divided by that limit",
+        "batch": "texts at once", "prompt": "tokens of the prompt", "tokens": "tokens generated",
+    }  # fmt: skip
+    rows = [(name.replace("_", " "), f"{value:,}", meanings[name]) for name, value in figures.items()]
+    return print_table(("figure", "value", "meaning"), rows, right=("value",))
 
 
 def measure(stepper: Any, prompt: int, tokens: int, batch: int) -> tuple[float, float]:

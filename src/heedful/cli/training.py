@@ -43,12 +43,15 @@ def train_command(
         str, Argument("A recipe (heed recipes), a .yaml file, a preset, a family, or a run to resume.")
     ],
     flags: Annotated[Mapping[str, Any], FLAGS],
-    files: Annotated[list[str] | None, Argument("Files or folders to train on.", metavar="DATA…")] = None,
+    files: Annotated[list[str] | None, Argument("Files or folders to train on.", metavar="DATA")] = None,
     valid: Annotated[
         list[str] | None, Option("Validate on this file; by default a part is held out.")
     ] = None,
     settings: Annotated[
-        list[str] | None, Option("Change settings by their paths.", ("--set",), metavar="A.B=C,…")
+        list[str] | None,
+        Option(
+            "Change settings by their paths, as model.layers=4,train.clip=1.", ("--set",), metavar="A.B=C"
+        ),
     ] = None,
     folder: Annotated[
         Path | None, Option("Write the run to this folder. [default: runs/RECIPE]", ("--folder", "-o"))

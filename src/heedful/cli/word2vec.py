@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from heedful.word2vec.trainer import Trainer
     from heedful.word2vec.vectors import Ranking, Word2Vec
 
-EXAMPLES = """Word vectors: train them, query them, score them, convert them.
+EXAMPLES = """Train, query, score and convert word vectors.
 
 Examples:
   heed word2vec train corpus.txt -o v.safetensors --epochs 5
@@ -32,12 +32,14 @@ LINE_SECONDS = 10.0  # between lines of progress where there is no terminal
 
 word2vec_command = CommandGroup(EXAMPLES)
 CorpusFiles = Annotated[
-    list[Path], Argument("Text, one sentence or paragraph a line: files (.txt, .gz, .bz2, .xz) or folders.")
+    list[Path],
+    Argument("Files (.txt, .gz, .bz2, .xz) or folders of text, with one sentence or paragraph per line."),
 ]
 VectorsFile = Annotated[
     Path, Argument("A file of vectors: .safetensors, .bin, .txt, .vec, .glove, also .gz.")
 ]
-Lowercase = Annotated[bool, Option("Fold to lower case.", ("--lowercase/--no-lowercase",))]
+Word = Annotated[str, Argument("A word of the vocabulary.")]
+Lowercase = Annotated[bool, Option("Convert the text to lower case.", ("--lowercase/--no-lowercase",))]
 Count = Annotated[int, Option("Show the N best answers.", ("--count", "-n"), minimum=1)]
 First = Annotated[int | None, Option("Answer only with the N most frequent words.", minimum=1)]
 Method = Annotated[str, Option("Combine the vectors by add (3CosAdd) or mul (3CosMul).")]
@@ -51,7 +53,7 @@ def train_vectors(
         Path, Option("Write the vectors to this file; its ending sets the format.", ("--output", "-o"))
     ] = Path("vectors.safetensors"),
     threads: Annotated[
-        int | None, Option("Compute in N threads; 1 is bit-exact. [default: all cores]")
+        int | None, Option("Compute in N threads; with 1 the result is always the same. [default: all cores]")
     ] = None,
     lowercase: Lowercase = False,
     split_punctuation: Annotated[bool, Option("Split punctuation from words.")] = True,
@@ -146,31 +148,33 @@ def _show_ranking(ranking: Ranking, json: bool) -> None:
 
 @word2vec_command.add("neighbours")
 def show_neighbours(
-    vectors: VectorsFile, word: str, count: Count = 10, first: First = None, json: Json = False
+    vectors: VectorsFile, word: Word, count: Count = 10, first: First = None, json: Json = False
 ) -> None:
-    """Show the nearest words by cosine."""
+    """Show the words with the most similar vectors, by cosine."""
     _show_ranking(load_vectors(vectors).neighbours(word, count, first), json)
 
 
 @word2vec_command.add("analogy")
 def show_analogy(
-    vectors: VectorsFile, a: str, b: str, c: str, count: Count = 10, first: First = None,
+    vectors: VectorsFile, a: Word, b: Word, c: Word, count: Count = 10, first: First = None,
     method: Method = "add", json: Json = False,
 ) -> None:  # fmt: skip
-    """A is to B as C is to …"""
+    """Complete the analogy “A is to B as C is to …”."""
     _show_ranking(load_vectors(vectors).analogy(a, b, c, count, method, first), json)
 
 
 @word2vec_command.add("similarity")
-def show_similarity(vectors: VectorsFile, a: str, b: str, json: Json = False) -> None:
-    """Show the cosine of two words."""
+def show_similarity(vectors: VectorsFile, a: Word, b: Word, json: Json = False) -> None:
+    """Show the cosine of the vectors of two words."""
     value = load_vectors(vectors).similarity(a, b)
     as_json({"similarity": value}) if json else typer.echo(f"{value:.4f}")
 
 
 @word2vec_command.add("odd")
-def show_odd_word(vectors: VectorsFile, words: list[str], json: Json = False) -> None:
-    """Show the word that does not belong."""
+def show_odd_word(
+    vectors: VectorsFile, words: Annotated[list[str], Argument("Three words or more.")], json: Json = False
+) -> None:
+    """Show the word that fits the others least."""
     word = load_vectors(vectors).odd_one_out(words)
     as_json({"odd": word}) if json else typer.echo(word)
 
@@ -185,7 +189,7 @@ def score_vectors(
     method: Method = "add",
     json: Json = False,
 ) -> None:
-    """Score analogies by section and correlation with people's judgements; count what is missing."""
+    """Score vectors on analogies, and on pairs of words whose similarity people have rated."""
     loaded = load_vectors(vectors)
     with show_progress("answering the questions"):
         from heedful.word2vec.evaluation import evaluate
@@ -206,10 +210,10 @@ def score_vectors(
 @word2vec_command.add("convert")
 def convert_vectors(
     source: VectorsFile,
-    target: Annotated[Path, Argument("The ending is the format.")],
+    target: Annotated[Path, Argument("The file to write. Its ending says the format.")],
     limit: Annotated[int | None, Option("Keep only the first N words.", minimum=1)] = None,
 ) -> None:
-    """Rewrite vectors in another format (word2vec, GloVe, safetensors)."""
+    """Write vectors in another format: word2vec, GloVe or safetensors."""
     loaded = load_vectors(source, limit)
     with show_progress(f"writing {target}"):
         loaded.save(target)
@@ -227,7 +231,7 @@ def write_phrases(
     threshold: Annotated[float, Option("Join only pairs that score above this.")] = 10.0,
     lowercase: Lowercase = False,
 ) -> None:
-    """Join bigrams that score above a threshold: new york → new_york."""
+    """Join pairs of words that occur together often: new york → new_york."""
     from heedful.core.files import open_atomically
     from heedful.word2vec.corpus import Corpus, find_phrases
 
@@ -243,7 +247,7 @@ def write_phrases(
 
 @word2vec_command.add("step")
 def show_step(rate: Annotated[float, Option("Set the learning rate.")] = 0.5, json: Json = False) -> None:
-    """Show one update with every number: the “wampimuk” example."""
+    """Show every number of one training step, for a made-up word, wampimuk."""
     from heedful.word2vec.definition import wampimuk
 
     step = wampimuk(rate=rate)

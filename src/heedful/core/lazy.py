@@ -61,6 +61,7 @@ def import_optional(module: str, purpose: str, instead: str = "") -> Any:
     import_optional("openpyxl", "an Excel file", "save it as .csv")
     """
     try:
+        importlib.import_module(module.partition(".")[0])  # a module below it may be loaded, and it gone
         return importlib.import_module(module)
     except ImportError as error:
         raise missing_package(error.name or module, purpose, instead) from None

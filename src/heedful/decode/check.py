@@ -58,17 +58,15 @@ class Report:
         return all(c.same and c.difference <= self.tolerance for c in self.comparisons)
 
     def __str__(self) -> str:
-        what, unit = (
-            f"{self.tokens} greedy tokens, each mode compared with a prompt alone",
-            "logit difference",
-        )
+        what, unit = f"{self.tokens} greedy tokens of a text alone", "logits"
         if not self.tokens:
-            what, unit = "the vectors of tokens, in a batch and alone", "difference"
-        lines = [f"{self.model}, {self.dtype}, {what}"]
+            what, unit = "the vectors of a text alone", "vectors"
+        lines = [f"{self.model}, {self.dtype}: {what}, compared with other ways of computing them"]
         for c in self.comparisons:
-            same = f"{c.agreement:.0%} of tokens the same"
-            lines.append(f"  {c.mode:<14}{same:<26}largest {unit} {c.difference:.1e}")
-        return "\n".join([*lines, "ok" if self.ok else f"NOT ok: tolerance {self.tolerance:.0e}"])
+            same = f"{c.agreement:.0%} of the tokens agree"
+            lines.append(f"  {c.mode:<14}{same:<27}{unit} differ by at most {c.difference:.1e}")
+        verdict = "ok" if self.ok else f"NOT ok: a difference of {self.tolerance:.0e} is allowed"
+        return "\n".join([*lines, verdict])
 
 
 @torch.no_grad()

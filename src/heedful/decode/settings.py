@@ -52,7 +52,9 @@ class GenerationSettings:
             "Sample from the most typical tokens that together have this probability.", above=0, maximum=1
         ),
     ] = None
-    repetition: Annotated[float, Option("Divide the logits of tokens that occurred by this.", above=0)] = 1.0
+    repetition: Annotated[
+        float, Option("Divide the logits of tokens that occurred before by this.", above=0)
+    ] = 1.0
     presence: Annotated[float, Option("Subtract this once from the logits of tokens that were written.")] = (
         0.0
     )

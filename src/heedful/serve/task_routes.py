@@ -51,7 +51,10 @@ class PipelineCall:
 
 
 def read_classify(server: Server, fields: RequestFields) -> Job:
-    """Read vLLM's request: `input` is a text, {"text", "text_pair"}, or a list of either."""
+    """Read vLLM's request: `input` is a text, {"text", "text_pair"}, or a list of either.
+
+    If several labels may hold for a text, the answer also has `labels`, those that hold, the best first.
+    """
     served = server.find(fields, "/classify")
     texts = [parse_text("input", one) for one in fields.entries("input")]
     cut = fields.integer("truncate_prompt_tokens", -1)
@@ -60,10 +63,13 @@ def read_classify(server: Server, fields: RequestFields) -> Job:
     raw = not (fields.boolean("use_activation", True) and fields.boolean("activation", True))
     score = SCORE_FUNCTIONS["none" if raw else task.default_function]
 
+    def labels(logits: Tensor) -> dict[str, Any]:
+        return {"labels": task.labels_that_hold(task.rank_labels(logits))} if task.label_kind.several else {}
+
     def render(logits: list[Tensor], usage: dict[str, int]) -> Any:
         entries = [
             {"index": i, "label": task.labels[int(one.argmax())], "probs": score(one).tolist(),
-             "num_classes": len(one)}
+             "num_classes": len(one), **labels(one)}
             for i, one in enumerate(logits)
         ]  # fmt: skip
         return list_object("classify", served, entries, usage) | {"created": int(time.time())}
@@ -79,13 +85,10 @@ def read_predict(server: Server, fields: RequestFields) -> Job:
     texts = [parse_text("inputs", one) for one in (fields.entries("inputs") if several else [value])]
     rows = tokenize_texts(served, "inputs", texts, -1 if fields.boolean("truncate") else None)
     task = classifier(served)
-    score = SCORE_FUNCTIONS["none" if fields.boolean("raw_scores") else task.default_function]
+    function = "none" if fields.boolean("raw_scores") else task.default_function
 
     def render(logits: list[Tensor], usage: dict[str, int]) -> Any:
-        answers = []
-        for one in logits:
-            scored = zip(task.labels, score(one).tolist(), strict=True)
-            answers.append(sorted(({"label": n, "score": s} for n, s in scored), key=lambda r: -r["score"]))
+        answers = [task.rank_labels(one, function) for one in logits]
         return answers if several else answers[0]
 
     return Job(rows=rows, compute=served.logits, tokens=sum(map(len, rows)), render=render)

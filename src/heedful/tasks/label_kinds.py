@@ -110,7 +110,7 @@ def choose_label_kind(examples: Examples, order: str | None, balance: bool | Non
         names = () if order.strip() == "numbers" else tuple(filter(None, map(str.strip, order.split(","))))
         if order.strip() != "numbers" and (len(names) < 3 or len(set(names)) < len(names)):
             what = f"`order={order!r}` must name three labels or more, each once"
-            raise ConfigError(what, hint="or say `order=numbers`")
+            raise ConfigError(what, hint="if the labels are numbers, give `order='numbers'`")
         return replace(examples, label_kind=replace(ORDINAL, order=names))
     if kind_of(examples) is ONE_LABEL and balance is not False:
         counts = sorted(count_values([row[-1] for row in examples.items]).values())

@@ -51,11 +51,14 @@ class FinetuneRequest(FileOptions):
     ] = None
     label: Annotated[
         str | None,
-        Option("Read the answer (label, score, target, summary) from this column; several: a,b,c."),
+        Option("Read the answer (label, score, target, summary) from this column, or from several: a,b,c."),
     ] = field(default=None, kw_only=True)
     order: Annotated[
         str | None,
-        Option("Order the classes, as low,middle,high, or by `numbers`: near ones are near misses."),
+        Option(
+            "Treat the labels as ordered, so that a neighbouring one is less wrong: low,middle,high, or the "
+            "word numbers if the labels are numbers."
+        ),
     ] = None
     balance: Annotated[
         bool | None,
@@ -109,7 +112,7 @@ class EvaluationRequest(FileOptions):
     """The files to evaluate a model on, and how they are read."""
 
     files: Annotated[
-        Sequence[str], Option("A text, a table, or two files with parallel lines.", metavar="DATA…")
+        Sequence[str], Option("A text, a table, or two files with parallel lines.", metavar="DATA")
     ]
     batch: Annotated[int, Option("Read N rows at once.", minimum=1)] = 16
     length: Annotated[
@@ -136,7 +139,7 @@ class PredictionRequest(FileOptions):
     files: Annotated[
         Sequence[str],
         Option(
-            "Tables (.csv, .tsv, .jsonl), .conll, SQuAD .json, or .txt with a text per line.", metavar="FILE…"
+            "Tables (.csv, .tsv, .jsonl), .conll, SQuAD .json, or .txt with a text per line.", metavar="FILE"
         ),
     ]
     out: Annotated[

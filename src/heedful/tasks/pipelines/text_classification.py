@@ -127,24 +127,35 @@ class TextClassification(TrainableTask):
     ) -> Any:
         name = self.default_function if function_to_apply is None else function_to_apply
         name = str(getattr(name, "value", name)).lower()  # transformers' own enumeration has values
-        function = SCORE_FUNCTIONS[check_choice("function_to_apply", name, SCORE_FUNCTIONS)]
+        check_choice("function_to_apply", name, SCORE_FUNCTIONS)
         if top_k not in ("best", None):
             top_k = check_integer("top_k", top_k)
-        names = self.model.label_names
 
-        def rank_labels(logits: Tensor) -> Any:
-            rows = [{"label": n, "score": s} for n, s in zip(names, function(logits).tolist(), strict=True)]
+        def answer(logits: Tensor) -> Any:
             if return_all_scores:
-                return rows
-            rows.sort(key=lambda row: -row["score"])
+                return self.score_labels(logits, name)
+            rows = self.rank_labels(logits, name)
             return rows[0] if isinstance(top_k, str) else rows[:top_k]
 
         def predict_batch(texts: list[Any]) -> list[Any]:
             pairs = read_text_pairs(self.model, texts)
             tokenized = self.tokenize(pairs, truncation=truncation, max_length=max_length)
-            return [rank_labels(u) for u in self.forward(tokenized, batch_size=batch_size)]
+            return [answer(u) for u in self.forward(tokenized, batch_size=batch_size)]
 
         return map_inputs(inputs, predict_batch, batch_size, (str, Mapping))
+
+    def score_labels(self, logits: Tensor, function: str | None = None) -> list[dict[str, Any]]:
+        """Return {"label", "score"} of every label, in the order of the head."""
+        scores = SCORE_FUNCTIONS[function or self.default_function](logits).tolist()
+        return [{"label": name, "score": score} for name, score in zip(self.labels, scores, strict=True)]
+
+    def rank_labels(self, logits: Tensor, function: str | None = None) -> list[dict[str, Any]]:
+        """Return {"label", "score"} of every label, the best first."""
+        return sorted(self.score_labels(logits, function), key=lambda row: -row["score"])
+
+    def labels_that_hold(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the labels of a text that hold, of several that may hold at once: from p = ½ on."""
+        return [row for row in rows if row["score"] >= THRESHOLD]
 
     @property
     def default_function(self) -> str:
@@ -226,7 +237,7 @@ class TextClassification(TrainableTask):
                     hint = f"`order=` has {', '.join(kind.order)}"
                     raise InputError(f"{where}: the label {row[-1]!r} has no place in the order", hint=hint)
                 if not kind.order and not is_numeric(row[-1]):
-                    hint = "name all: `order='low,middle,high'`"
+                    hint = "name all labels, the lowest first, as in `order='low,middle,high'`"
                     raise InputError(f"{where}: the label {row[-1]!r} is not a number", hint=hint)
         if not kind.several:
             check_same_columns(train, valid)
@@ -343,7 +354,7 @@ class TextClassification(TrainableTask):
     def answer_cells(self, answer: Any) -> dict[str, Any]:
         if not self.label_kind.several:
             return super().answer_cells(answer)
-        holding = [row for row in answer if row["score"] >= THRESHOLD]
+        holding = self.labels_that_hold(answer)
         return {name: [row[name] for row in holding] for name in self.answer_columns}
 
     def answer_examples(self, examples: Examples, **settings: Any) -> list[Any]:
@@ -354,7 +365,7 @@ class TextClassification(TrainableTask):
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         if self.label_kind.several:
-            chosen = lambda rows: {row["label"] for row in rows if row["score"] >= THRESHOLD}
+            chosen = lambda rows: {row["label"] for row in self.labels_that_hold(rows)}
         else:
             chosen = lambda row: row["label"]
         guesses = list(map(chosen, answers))
@@ -396,7 +407,10 @@ def check_classes(examples: Examples) -> None:
     if len(names) > MAX_CLASSES or len(names) * 2 > len(examples) > 20:
         many = f"{len(names):,} different labels in {len(examples):,} rows"
         if all(map(is_numeric, names)):
-            hint = "they are numbers: say `task=regress`, or round them and say `order=numbers`"
+            hint = (
+                "the labels are numbers: predict them with `task='regress'`, or round them and give "
+                "`order='numbers'`"
+            )
         raise InputError(f"column {examples.columns['label']!r} has {many}", hint=hint)
 
 

@@ -192,7 +192,7 @@ def _print_count(name: str, result: Count) -> None:
     print_table(("cost", "value", "meaning"), [row for shown, *row in costs if shown], right=("value",))
     # the true number of parameters, and those that papers and textbooks print
     by_matrices = (
-        f"The sum of {result.matrices:,} matrices, as textbooks count: one matrix per head, shared ones counted "
+        f"The sum of {result.matrices:,} matrices, as textbooks count: one per head, shared ones counted "
         "twice, without biases, norms and positions."
     )
     no_tables = "The size in scaling laws: without the embedding tables and the output matrix."

@@ -177,7 +177,7 @@ def test_what_ls_lists_is_what_the_registry_has() -> None:
 def test_names_are_never_cut_however_narrow_the_terminal_is(
     width: int, heed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heedful.cli.output.PIPED_WIDTH", width)
+    monkeypatch.setattr("heedful.cli.terminal.PIPED_WIDTH", width)
     out = heed("ls")[1]
     words = set(out.split())
     assert {*presets(), *at_hand(), "question-answering", "text-generation"} <= words
@@ -191,7 +191,7 @@ def test_names_of_other_lists_are_never_cut(
     command: list[str], heed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wide = heed(*command)[1]
-    monkeypatch.setattr("heedful.cli.output.PIPED_WIDTH", 80)
+    monkeypatch.setattr("heedful.cli.terminal.PIPED_WIDTH", 80)
     narrow = heed(*command)[1]
     first = lambda out: {line.split()[0] for line in out.splitlines() if line[:1].strip()}
     assert first(narrow) == first(wide)

@@ -18,10 +18,9 @@ import pytest
 
 import heedful
 from heedful.cli import load_command, main
-from heedful.cli.inputs import text_or_file
 from heedful.cli.models import names_model, read_card, read_known
-from heedful.cli.output import align_columns, mark_spans
 from heedful.cli.tasks import format_answers
+from heedful.cli.terminal import align_columns, mark_spans, text_or_file
 from heedful.models.base import Model
 from heedful.weights.hub import bundled_models, resolve
 from tests.decode.toy import letters

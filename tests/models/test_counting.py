@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import heedful
-from heedful.cli.output import format_size
+from heedful.cli.terminal import format_size
 from heedful.core.errors import ConfigError
 from heedful.models import FAMILIES, presets
 from heedful.models.base import LM, Config

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from heedful.cli.models import Device
-from heedful.cli.output import (
+from heedful.cli.terminal import (
     Json,
     Quiet,
     align_columns,
@@ -35,11 +35,7 @@ USED_BY = {
 }  # fmt: skip
 
 
-def finetune_command(
-    request: FinetuneRequest,
-    quiet: Quiet = False,
-    json: Json = False,
-) -> None:
+def finetune_command(request: FinetuneRequest, quiet: Quiet = False, json: Json = False) -> None:
     """Fine-tune a trained model on a file. The last line printed is Python code that uses the new model.
 
     The command first reports the columns, labels and lengths of the file, and rows that it cannot use. It

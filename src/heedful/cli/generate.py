@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heedful.cli.commands import command_words
-from heedful.cli.inputs import read_stdin, text_or_file
 from heedful.cli.models import (
     Device,
     Dtype,
@@ -26,7 +25,7 @@ from heedful.cli.models import (
     names_model,
     split_processes,
 )
-from heedful.cli.output import Json, as_json
+from heedful.cli.terminal import Json, as_json, read_stdin, text_or_file
 from heedful.core.checks import Argument, Only, Option
 from heedful.core.errors import InputError
 from heedful.core.files import write_text

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heedful.cli.inputs import SUFFIXES
-from heedful.cli.output import Json, as_json, console, format_size, print_listing, print_table
+from heedful.cli.terminal import SUFFIXES, Json, as_json, console, format_size, print_listing, print_table
 from heedful.core.checks import Argument, Option, check_choice
 from heedful.core.errors import ConfigError, HeedfulError
 from heedful.core.processes import is_first

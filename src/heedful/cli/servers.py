@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from heedful.cli.commands import command_words
-from heedful.cli.inputs import read_file
 from heedful.cli.models import Device, Dtype, Processes, check_gpus, load_model, split_processes
+from heedful.cli.terminal import read_file
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError
 from heedful.core.processes import is_first, launch
@@ -49,8 +49,7 @@ class ServerSettings:
         float, Option("Give running answers this many seconds when the server ends.", minimum=0)
     ] = 30.0
     strict_length: Annotated[
-        bool,
-        Option("Refuse requests for more tokens than fit, instead of cutting answers."),
+        bool, Option("Refuse requests for more tokens than fit, instead of cutting answers.")
     ] = False
     chat_template: Annotated[str | None, Option("Use this Jinja file as every model's chat template.")] = None
 
@@ -163,8 +162,7 @@ def announcement(one: ServedModel) -> str:
 
 def studio_command(
     models: Annotated[
-        list[str] | None,
-        Argument("Folders, .gguf files, word vectors or names of models.", metavar="MODEL"),
+        list[str] | None, Argument("Folders, .gguf files, word vectors or names of models.", metavar="MODEL")
     ] = None,
     port: Annotated[int, Option("Listen on this port; 0 takes a free one.", minimum=0, maximum=65535)] = 0,
     no_browser: Annotated[bool, Option("Print the address and open no browser.")] = False,

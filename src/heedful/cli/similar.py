@@ -7,22 +7,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from heedful.cli.inputs import (
+from heedful.cli.models import few_threads
+from heedful.cli.tasks import TextOptions, TopK
+from heedful.cli.terminal import (
+    Json,
     TableColumns,
     TextColumn,
     Texts,
+    align_columns,
+    as_json,
     find_file,
     looks_like_path,
     looks_like_table,
     nonempty_lines,
+    print_warnings,
     read_numbered,
     read_stdin,
     read_texts,
     text_or_file,
 )
-from heedful.cli.models import few_threads
-from heedful.cli.output import Json, align_columns, as_json, print_warnings
-from heedful.cli.tasks import TextOptions, TopK
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError
 from heedful.core.files import open_atomically
@@ -103,8 +106,7 @@ def index_command(
     model: Annotated[str | None, Option("Embed with this model.", ("--model", "-m"))] = None,
     update: Annotated[bool, Option("Add to the index, and replace texts that have the same id.")] = False,
     delete: Annotated[
-        list[str] | None,
-        Option("Delete the text with this id; repeat it for several.", metavar="ID"),
+        list[str] | None, Option("Delete the text with this id; repeat it for several.", metavar="ID")
     ] = None,
     exact: Annotated[
         bool, Option("Compare the query with every text, and build no graph for large indexes.")
@@ -188,8 +190,7 @@ def search_command(
     where: Annotated[
         list[str] | None,
         Option(
-            "Look only at texts whose COLUMN has this value; repeat it for several.",
-            metavar="COLUMN=VALUE",
+            "Look only at texts whose COLUMN has this value; repeat it for several.", metavar="COLUMN=VALUE"
         ),
     ] = None,
     model: Annotated[str | None, Option("Embed the query with this model.", ("--model", "-m"))] = None,

@@ -12,14 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from heedful.cli.inputs import (
+from heedful.cli.models import Device, default_model, few_threads
+from heedful.cli.terminal import (
     Input,
+    Json,
+    Row,
     TableColumns,
     TextColumn,
     Texts,
+    align_columns,
+    as_json,
     check_texts,
     looks_like_path,
+    mark_spans,
     nonempty_lines,
+    print_marked,
+    print_warnings,
     read_documents,
     read_file,
     read_inputs,
@@ -27,8 +35,6 @@ from heedful.cli.inputs import (
     read_texts,
     text_or_file,
 )
-from heedful.cli.models import Device, default_model, few_threads
-from heedful.cli.output import Json, Row, align_columns, as_json, mark_spans, print_marked, print_warnings
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError
 from heedful.core.progress import show_progress

@@ -18,9 +18,8 @@ from heedful.classroom.exercises.student_record import (
     record_hint,
     record_verdicts,
 )
-from heedful.cli.inputs import text_or_file
 from heedful.cli.models import load_model
-from heedful.cli.output import Json, as_json, console, print_table
+from heedful.cli.terminal import Json, as_json, console, print_table, text_or_file
 from heedful.core.checks import Argument, Option, check_choice
 from heedful.core.errors import InputError
 from heedful.core.progress import show_progress

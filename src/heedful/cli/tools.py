@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import heedful
-from heedful.cli.inputs import read_stdin, text_or_file
 from heedful.cli.models import Device, Dtype, ModelArgument, load_model, load_stepper
-from heedful.cli.output import Json, as_json, console, print_table
+from heedful.cli.terminal import Json, as_json, console, print_table, read_stdin, text_or_file
 from heedful.core.checks import Argument, Option, check_choice
 from heedful.core.errors import InputError
 from heedful.core.progress import show_progress

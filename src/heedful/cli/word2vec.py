@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heedful.cli.commands import CommandGroup
-from heedful.cli.output import Json, as_json
+from heedful.cli.terminal import Json, as_json
 from heedful.core.checks import Argument, Option
 from heedful.core.errors import InputError
 from heedful.core.progress import show_progress
@@ -223,10 +223,7 @@ def convert_vectors(
 @word2vec_command.add("phrases")
 def write_phrases(
     corpus: CorpusFiles,
-    output: Annotated[
-        Path,
-        Option("Write the text with phrases joined to this file.", ("--output", "-o")),
-    ],
+    output: Annotated[Path, Option("Write the text with phrases joined to this file.", ("--output", "-o"))],
     min_count: Annotated[int, Option("Join only pairs seen this often.")] = 5,
     threshold: Annotated[float, Option("Join only pairs that score above this.")] = 10.0,
     lowercase: Lowercase = False,

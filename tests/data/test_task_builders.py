@@ -301,7 +301,7 @@ def test_what_cannot_be_answered_about_is_refused(tmp_path: Path, words: Words) 
     file = squad_file(tmp_path / "s.json", [], is_impossible=True)
     with refused(InputError, "does not report the offsets"):
         data.answer(file, Letters())
-    with pytest.raises(InputError, match="must exceed stride=128"):
+    with pytest.raises(InputError, match="must be more than `?stride=128"):
         data.answer(file, words, length=100)
     with refused(InputError, "1 of 1 questions", "2 tokens", "s.json"):
         data.answer(file, words, question=2)

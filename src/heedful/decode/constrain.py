@@ -64,7 +64,8 @@ class Choices:
                 raise InputError("choices has an empty text", hint="leave it out")
         if not eos and any(node.ends and node.children for node in all_nodes(self.root)):
             raise InputError(
-                "one of the choices begins another, and this model has no end token: give `eos=`"
+                "one of the choices begins another, and this model has no end token",
+                hint="give one with `eos=`",
             )
 
     def start(self) -> ChoiceNode:
@@ -132,7 +133,7 @@ class Grammar:
 
 
 def import_llguidance() -> Any:
-    """The library, or how to get it."""
+    """Return llguidance; raise MissingPackage if it is not installed."""
     return import_optional("llguidance", "a regex or schema")
 
 

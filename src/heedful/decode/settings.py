@@ -180,21 +180,24 @@ class GenerationSettings:
             if value and (method, name) != ("contrastive", "top_k"):
                 raise InputError(
                     f"{method} searches and never draws",
-                    hint=f"`{name}={value}` is for drawing: leave one out",
+                    hint=f"`{name}={value}` is for sampling: leave one of the two out",
                 )
         only_contrastive = ("watch", *CONSTRAINTS) if self.beams is None else ()
         for name in ("stop", "draft", "lookup", "logprobs", *only_contrastive):
             if getattr(self, name):
                 raise InputError(f"{method} does not go with {name}", hint="leave one of them out")
         if self.samples > width:
-            raise InputError(f"`n={self.n}` is more than {method} keeps, {width}", hint="ask for fewer")
+            raise InputError(
+                f"`n={self.n}` is more than the {width} texts that {method} keeps", hint="ask for fewer"
+            )
         if width % self.groups:
             raise InputError(
                 f"`groups={self.groups}` does not divide `beams={width}`", hint=f"choose a divisor of {width}"
             )
         if self.groups > 1 and not self.diversity:
             raise InputError(
-                f"`groups={self.groups}` without diversity search alike", hint="give diversity above 0"
+                f"`groups={self.groups}` would all search alike without diversity",
+                hint="give a diversity above 0",
             )
         if self.groups == 1 and self.diversity:
             raise InputError(

@@ -87,7 +87,7 @@ def log_probability(
         if len(sources) != len(texts):
             given = f"got {len(sources)} for {len(texts)}"
             raise InputError(
-                f"an encoder-decoder scores a text given a source; {given}", hint="pass `source=`"
+                f"an encoder-decoder needs a source for each text; {given}", hint="pass them as `source=`"
             )
         groups = [
             Continuations(source_ids(model, s), [target_ids(model, t)])

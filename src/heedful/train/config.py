@@ -85,7 +85,7 @@ class TrainConfig:
         if self.minutes is not None and self.decay is not None:
             raise ConfigError(
                 f"`decay={self.decay}` counts steps and `minutes={self.minutes:g}` does not",
-                hint="leave decay out: the last fifth of the time is taken",
+                hint="leave decay out: the rate then falls in the last fifth of the time",
             )
         for name in ("warmup", "decay"):
             if self.minutes is None and (getattr(self, name) or 0) > self.steps:
@@ -96,7 +96,7 @@ class TrainConfig:
             raise ConfigError(f"`ema={self.ema}` must lie between 0 and 1", hint="0.999 is usual")
         if self.graph and self.optimiser == "adafactor":
             raise ConfigError(
-                "`graph=True` cannot record adafactor", hint="use adamw or muon, or `graph=False`"
+                "`graph=True` does not work with adafactor", hint="use adamw or muon, or `graph=False`"
             )
         if self.resume and self.folder is None:
-            raise ConfigError("`resume=True` needs `folder=…`, the run to go on with")
+            raise ConfigError("`resume=True` needs `folder=…`, the folder of the run to continue")

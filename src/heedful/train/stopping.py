@@ -97,7 +97,7 @@ def average_checkpoints(folder: str | Path, last: int = 5) -> Model:
     """
     checkpoints = store.list_checkpoints(Path(folder))
     if last < 1:
-        raise ConfigError(f"`last={last}`: at least one checkpoint makes an average")
+        raise ConfigError(f"`last={last}` checkpoints make no average", hint="give at least 1")
     if len(checkpoints) < last:
         have = f"{len(checkpoints)} checkpoints" if len(checkpoints) != 1 else "1 checkpoint"
         raise NotFound(

@@ -49,7 +49,9 @@ def positions(model: Model, length: int = 64) -> Figure:
     if not isinstance(model, Model):
         raise InputError(f"positions belong to a model; got a {type(model).__name__}")
     if not 2 <= length <= MAX_POSITIONS:
-        raise InputError(f"`length={length}`: 2 to {MAX_POSITIONS} positions can be drawn")
+        raise InputError(
+            f"`length={length}` must lie between 2 and {MAX_POSITIONS}, the positions that can be drawn"
+        )
     name, parts = model.family.name, position_parts(model)
     panels = [panel for where, part in parts.items() for panel in part_panels(model, where, part, length)]
     if not panels:

@@ -137,8 +137,11 @@ def answer(
     )
     width = options.length - template.pair_count
     if width - question <= stride:
-        special = f"{template.pair_count} special tokens and `question={question}`"
-        raise InputError(f"`length={options.length}` less {special} must exceed `stride={stride}`")
+        room = f"{width - question} tokens of text in a row of `length={options.length}`"
+        raise InputError(
+            f"`question={question}` leaves {room}, which must be more than `stride={stride}`",
+            hint="raise the length, or lower the stride",
+        )
     asked = np.minimum(texts.questions.lengths, question)
     windows, missing = _cut_windows(questions, texts, width - asked, stride)
     order = options.bucket(asked[windows[:, 0]] + windows[:, 2] - windows[:, 1], name)

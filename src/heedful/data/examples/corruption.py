@@ -41,7 +41,9 @@ class Masking:
                 f"`rate={self.rate}` of the tokens cannot be masked", hint="it must be above 0 and at most 1"
             )
         if min(self.masked, self.random) < 0 or self.masked + self.random > 1 + 1e-9:
-            raise ConfigError(f"`masked={self.masked}` and `random={self.random}` must be shares of 1")
+            raise ConfigError(
+                f"`masked={self.masked}` and `random={self.random}` must be shares that sum to at most 1"
+            )
 
     @cached_property
     def regular(self) -> Ids:

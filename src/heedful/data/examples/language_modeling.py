@@ -57,7 +57,7 @@ def next_token(
         lengths = tokens.lengths - 1
         usable = np.flatnonzero(lengths > 0)  # a single token predicts nothing
         order = options.bucket(lengths[usable], tokens.name)
-        hint = "raise length, pass `packed=True` to cut them into rows"
+        hint = "raise `length=`, pass `packed=True` to cut them into rows"
         notes = options.check_lengths(lengths[usable], "documents", tokens.name, hint)
         whole = lambda row: tokens[int(usable[row])][: options.length + 1]
         make = lambda row, epoch: {"tokens": whole(row)[:-1], "labels": whole(row)[1:]}

@@ -51,8 +51,8 @@ def row_generators(seed: int, static: int) -> Callable[[int, int], np.random.Gen
     """Return the generator of each row and epoch: new every epoch, or one of `static` that take turns."""
     if static < 0:
         raise InputError(
-            f"`static={static}`: it is the number of fixed maskings per row",
-            hint="0 draws again in every epoch",
+            f"`static={static}` must be the number of fixed maskings per row",
+            hint="give 0 to draw new ones in every epoch",
         )
     if static:
         return lambda row, epoch: seeded_generator(seed, epoch % static, row, FIXED)

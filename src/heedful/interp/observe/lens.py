@@ -177,7 +177,8 @@ def _mask_positions(model: LM, inputs: Input, mask: int | None, checkpoint: Call
     hide = getattr(model.tokenizer, "mask", None) if mask is None else mask
     if hide is None:
         raise InputError(
-            "an encoder is asked with each token hidden in turn: give `mask=`, the id that hides"
+            "an encoder reads the text with each token masked in turn, and this one has no mask token",
+            hint="give its id with `mask=`",
         )
     special = {getattr(model.tokenizer, role, None) for role in ("cls", "sep", "bos", "eos", "pad")}
     ids = inputs.ids[0]

@@ -38,6 +38,6 @@ def check_rope_dim(rope_dim: int, head_dim: int) -> None:
     """Raise ConfigError for a part of a head that holds no rotary pairs."""
     if rope_dim % 2 or not 2 <= rope_dim <= head_dim:
         raise ConfigError(
-            f"`rope_dim={rope_dim}` of a head of {head_dim} entries",
-            hint="it holds rotary pairs: an even number from 2 to the size of a head",
+            f"`rope_dim={rope_dim}` cannot be rotated in a head of {head_dim} entries",
+            hint="choose an even number from 2 to the size of a head",
         )

@@ -55,7 +55,8 @@ class MarianConfig(
         super().check()
         if self.shared and self.source_vocab != self.vocab:
             raise ConfigError(
-                f"`vocab={self.vocab}` is not `source_vocab={self.source_vocab}`", hint="say `shared=False`"
+                f"`vocab={self.vocab}` must equal `source_vocab={self.source_vocab}` to share a table",
+                hint="make them equal, or set `shared=False`",
             )
 
 

@@ -51,7 +51,7 @@ class BertConfig(PlainConfig, vocab=30522, norm_eps=1e-12, head="pretrain"):
     def check(self) -> None:
         if self.offset or not self.types:
             raise ConfigError(
-                "a bert has `offset=0` and at least one type", hint="build a roberta or a distilbert"
+                "a bert needs `offset=0` and at least one type", hint="build a roberta or a distilbert"
             )
 
 

@@ -66,7 +66,8 @@ class AlbertConfig(PlainConfig, vocab=30000, act="gelu_new", norm_eps=1e-12, dro
     def check(self) -> None:
         if not 1 <= self.groups <= self.layers or self.inner < 1:
             raise ConfigError(
-                f"`groups={self.groups}` of `inner={self.inner}` cannot make `layers={self.layers}`"
+                f"`groups={self.groups}` and `inner={self.inner}` do not fit `layers={self.layers}`",
+                hint="choose 1 to as many groups as layers, and at least 1 inner layer",
             )
 
 

@@ -60,7 +60,8 @@ class DebertaV2Config(DebertaConfig, vocab=128100):
         super().check()
         if self.buckets and self.far <= self.buckets // 2 + 1:
             raise ConfigError(
-                f"`buckets={self.buckets}` for distances below `far={self.far}`: set `buckets=0`"
+                f"`buckets={self.buckets}` are too many for distances below `far={self.far}`",
+                hint="raise far, or set `buckets=0`",
             )
         check_divides("conv_groups", self.conv_groups, "dim", self.dim)
 

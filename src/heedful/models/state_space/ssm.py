@@ -236,7 +236,7 @@ class Mamba2Config(StateSpaceConfig, vocab=50288, state=128):
     def check(self) -> None:
         super().check()
         if self.heads * self.head_dim != self.hidden:
-            message = f"`heads={self.heads}` of `head_dim={self.head_dim}` are not `hidden={self.hidden}`"
+            message = f"`heads={self.heads}` times `head_dim={self.head_dim}` is not `hidden={self.hidden}`"
             raise ConfigError(message, hint="leave head_dim out")
         check_divides("groups", self.groups, "heads", self.heads)
         check_divides("norm_groups", self.norm_groups, "hidden", self.hidden)

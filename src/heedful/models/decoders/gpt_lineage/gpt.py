@@ -94,7 +94,9 @@ def gpt(c: GPTConfig) -> LM:
             f"`act={c.act!r}` has no name in a published gpt", hint=f"use {', '.join(ACTS.values())}"
         )
     if c.hidden != 4 * c.dim:
-        raise ConfigError(f"`hidden={c.hidden}` is fixed in a gpt, 4 dim = {4 * c.dim}", hint="build a gpt2")
+        raise ConfigError(
+            f"`hidden={c.hidden}` must be 4 · dim = {4 * c.dim} in a gpt", hint="build a gpt2 for others"
+        )
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
     block = lambda: Block(norm, "post", c.dropout, attn=gpt_attention(c), ffn=gpt_mlp(c))
     return LM(gpt_embedding(c), Stack([block() for _ in range(c.layers)]), decoder_head(c, dropout=c.dropout))
@@ -195,7 +197,7 @@ class BigCodeConfig(
 
     def check(self) -> None:
         if self.kv_heads not in (1, self.heads):
-            raise ConfigError(f"`kv_heads={self.kv_heads}`", hint=f"choose 1 or {self.heads}")
+            raise ConfigError(f"`kv_heads={self.kv_heads}` must be 1 or {self.heads}, as many as heads")
 
 
 def gpt_neo(c: GPTNeoConfig) -> LM:

@@ -241,10 +241,12 @@ class FalconConfig(PlainConfig, vocab=65024, dim=4544, layers=32, heads=71, drop
 
     def check(self) -> None:
         if self.norms > 2:
-            raise ConfigError(f"`norms={self.norms}`: a block has two parts", hint="choose 1 or 2")
+            raise ConfigError(
+                f"`norms={self.norms}` is more than the two parts of a block", hint="choose 1 or 2"
+            )
         if self.new_architecture and not self.parallel:
             raise ConfigError(
-                f"`kv_heads={self.kv_heads}` and `norms={self.norms}` are of falcons with `parallel=True`",
+                f"`kv_heads={self.kv_heads}` and `norms={self.norms}` need `parallel=True`",
                 hint=f"without it kv_heads is 1 or {self.heads}, and norms is 1",
             )
 

@@ -146,7 +146,8 @@ class PhiMoEConfig(MixtralConfig, vocab=32064, hidden=6400, context=131072, rope
         super().check()
         if self.active != 2 or self.out_bias != self.bias:
             raise ConfigError(
-                "a phimoe sends a token to `active=2` experts, and bias is of all four matrices"
+                "a phimoe needs `active=2`, and a bias in all four matrices of attention or in none",
+                hint="set out_bias like bias",
             )
 
 

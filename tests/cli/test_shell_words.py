@@ -69,6 +69,8 @@ def heed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
         ("word2vec train t.txt --dim 0", "--dim 0 must be at least 1"),
         ("word2vec train t.txt --min-count 99", "a lower --min-count"),
         ("generate masked x", "heed ls"),
+        ("eval prose t.txt --set banana=3", "perplexity has no option 'banana'"),
+        ("eval prose latin.txt", "name its encoding with --encoding"),
         ("classify x --labels ,", "--labels names no label"),
         ("fill [MASK] --targets ,", "--targets names no word"),
         ("fill x", "has no [MASK]"),
@@ -80,6 +82,10 @@ def test_what_to_do_is_said_in_the_words_of_the_shell(line: str, said: str, heed
     assert (code, out) == (3, "")
     assert said in err
     assert not PYTHON.search(err), err
+
+
+def test_perplexity_reads_the_encoding_that_is_named(heed: Any) -> None:
+    assert heed("eval prose latin.txt --encoding latin-1 --json")[0] == 0
 
 
 @pytest.mark.parametrize(

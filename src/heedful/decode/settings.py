@@ -140,7 +140,7 @@ class GenerationSettings:
         if self.greedy and self.samples > 1 and not self.searches:
             raise InputError(
                 f"`n={self.n}` with `temperature=0` gives the same text {self.n} times",
-                hint="raise it, or use beams",
+                hint="raise the temperature, or search with `beams=`",
             )
 
     def _check_texts(self) -> None:

@@ -221,7 +221,11 @@ def default_task(model: Model, files: Sequence[str] = ()) -> str:
 
 def measure_perplexity(model: Model, request: EvaluationRequest) -> dict[str, Any]:
     """Return the perplexity of a text as one stream, per token and per character."""
-    reading = {"length": 1, "batch": 1, "holdout": 0.0} | dict(request.options)
+    known = ("encoding", "line_end", "unit")
+    if unknown := [name for name in request.options if name not in known]:
+        hint = nearest(unknown[0], known) or f"there are {', '.join(known)}"
+        raise ConfigError(f"perplexity has no option {unknown[0]!r}", hint=hint)
+    reading = {"encoding": request.encoding} | dict(request.options)
     documents = TrainingData("next_token", request.files, (), reading).documents(request.files)
     around = find_template(model.tokenizer, end=True)
     after = () if "line_end" in request.options else around.after  # the last line has its end already

@@ -194,7 +194,7 @@ def report_error(error: Exception, arguments: Sequence[str], *, as_json: bool) -
         code = 3
     elif isinstance(error, ModuleNotFoundError) and error.name and error.name.split(".")[0] != "heedful":
         missing = missing_package(error.name, "this command")
-        name, message, hint = type(missing).__name__, missing.message, missing.hint
+        name, message, hint = type(missing).__name__, missing.message, missing.hint or ""
     else:
         message = f"{name}: {' '.join(str(error).split())[:300]}"
         hint = "this is a bug in heedful: please report it"

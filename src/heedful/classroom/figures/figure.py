@@ -163,7 +163,8 @@ class Figure:
 
     def widget(self) -> Any:
         """A live widget for Jupyter and marimo, through anywidget."""
-        anywidget = import_optional("anywidget", "a live widget", "show the figure as HTML")
+        import_optional("anywidget", "a live widget", "show the figure as HTML")
+        import anywidget
         import traitlets
 
         class FigureWidget(anywidget.AnyWidget):

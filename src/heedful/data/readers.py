@@ -17,8 +17,9 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from heedful.core.errors import InputError, MissingPackage, nearest
+from heedful.core.errors import InputError, nearest
 from heedful.core.files import Paths, expand_paths, name_files, open_bytes, read_blocks, read_lines, stem_path
+from heedful.core.lazy import import_optional
 
 EDGE_BYTES = 1 << 16  # of either end of a file, which its fingerprint looks at
 Unit = Literal["file", "paragraph", "line"]

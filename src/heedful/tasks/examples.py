@@ -187,7 +187,7 @@ def split_learnable(
     learnt = {label for one in train.items for label in labels(one)}
     rare = {i for i, one in enumerate(valid.items) if not set(labels(one)) <= learnt}
     if len(rare) == len(valid):
-        raise InputError(f"the {scarce} differ too much", hint="give valid=FILE")
+        raise InputError(f"the {scarce} differ too much", hint="give `valid=FILE`")
     return move_to_training(train, valid, rare)
 
 

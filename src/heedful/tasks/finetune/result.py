@@ -313,7 +313,7 @@ def keep_checkpoints(
     if at is None:
         remove_checkpoints(out)  # of a run that was killed before its first one
         if folder.exists():
-            hint = "move it away, or take another out="
+            hint = "move it away, or take another `out=`"
             raise ConfigError(f"{folder} is in the way: checkpoints go there while a run lasts", hint=hint)
         make_folder(folder)
         write_text(folder / COMMAND, command)
@@ -321,7 +321,7 @@ def keep_checkpoints(
         written = (folder / COMMAND).read_text(encoding="utf-8").splitlines()[0]
         raise ConfigError(
             f"{folder} holds a run that was killed, of another command or file: {written}",
-            hint="repeat that one to continue it, delete the folder, or choose another out=",
+            hint="repeat that one to continue it, delete the folder, or choose another `out=`",
         )
     else:
         reporter.report(f"resuming: a run that was killed is in {folder}; this one goes on from {at.name}")

@@ -31,6 +31,7 @@ import torch
 import heedful
 from heedful.core.errors import ConfigError, CorruptFile, NotFound
 from heedful.core.files import make_folder, write_text
+from heedful.core.lazy import import_optional
 from heedful.core.locks import FileLock
 from heedful.train.checkpoint import newest, run_lock
 from heedful.train.recipes.recipes import (

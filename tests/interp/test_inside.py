@@ -107,7 +107,7 @@ def test_surprisal_is_the_loss_of_the_model_in_bits() -> None:
     with torch.no_grad():
         said = F.log_softmax(bert(hidden)[0, 2], -1)[tokens[0, 2]]
     assert surprisal(bert, tokens, mask=3).bits[2] == pytest.approx(float(-said) / math.log(2), abs=1e-5)
-    with pytest.raises(InputError, match="give mask="):
+    with pytest.raises(InputError, match="mask="):
         surprisal(bert, tokens)
 
 

@@ -139,7 +139,7 @@ def test_an_encoder_decoder_ranks_targets_of_a_source() -> None:
     [
         (lambda: log_probability(speller(), ""), "no token"),
         (lambda: log_probability(speller(), "a", source="b"), "encoder-decoders"),
-        (lambda: log_probability(translator(), "a"), "pass source="),
+        (lambda: log_probability(translator(), "a"), "source="),
         (lambda: log_probability(speller(), "a" * 500), "context"),
         (lambda: rank(speller(), "a", []), "list of texts"),
         (lambda: rank(speller(), "a", "b"), "list of texts"),

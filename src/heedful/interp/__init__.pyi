@@ -28,6 +28,7 @@ from heedful.interp.intervene.steering import steering_vector as steering_vector
 from heedful.interp.learn.activation_store import ActivationStore as ActivationStore
 from heedful.interp.learn.activation_store import save_activations as save_activations
 from heedful.interp.learn.dictionary import ablate_features as ablate_features
+from heedful.interp.learn.dictionary import dictionary_activations as dictionary_activations
 from heedful.interp.learn.dictionary import feature_examples as feature_examples
 from heedful.interp.learn.dictionary import load_dictionary as load_dictionary
 from heedful.interp.learn.dictionary import replace_value as replace_value

@@ -74,6 +74,19 @@ def test_acdc_keeps_what_matters_and_its_curve_ends_with_its_faithfulness() -> N
     assert find_circuit(model, PAIRS, 1e9).edges == ()
 
 
+@pytest.mark.parametrize("senders", ["heads", ["embed", "blocks.0.attn head 1", "blocks.1.ffn"]])
+@pytest.mark.parametrize("family", ["gpt2", "gptj"])
+def test_edges_into_parts_that_are_no_senders_are_tried_like_all_others(
+    family: str, senders: list[str] | str
+) -> None:
+    model = tiny(family)
+    circuit = find_circuit(model, PAIRS, 0.02, senders=senders)
+    with torch.no_grad():
+        runner = _CircuitRunner(model, PAIRS, senders)
+        left = runner.faithfulness(set(runner.edges) - set(circuit.edges))
+    assert left == pytest.approx(circuit.faithfulness, abs=1e-4)
+
+
 def test_the_best_edges_come_first_in_a_curve() -> None:
     model = tiny("gpt2")
     scores = average_over_pairs(edge_attribution, model, PAIRS)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
+import heedful
 from heedful.core.errors import CorruptFile, InputError, NotFound
 from heedful.interp.learn.dictionary import Dictionary, DictionaryConfig, fit_dictionary, load_dictionary
 from heedful.interp.learn.saelens import hook_name, load_saelens, save_saelens, value_name
@@ -94,6 +95,68 @@ def test_a_folder_is_read_as_its_equations_say(architecture: str, normalize: str
     f, y = equations(cfg, tensors, values())
     torch.testing.assert_close(dictionary.encode(values()), f, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(dictionary(values()), y, atol=1e-4, rtol=1e-4)
+
+
+def folder_of(architecture: str, path: Path, **metadata: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Write a folder as SAELens does, and return its settings and weights."""
+    cfg = {
+        "architecture": architecture, "d_in": D, "d_sae": M, "k": 6, "normalize_activations": "none",
+        "apply_b_dec_to_input": "transcoder" not in architecture,
+        "rescale_acts_by_decoder_norm": architecture == "topk", "metadata": metadata,
+    }  # fmt: skip
+    tensors = weights(architecture)
+    save_file(tensors, path / "sae_weights.safetensors")
+    (path / "cfg.json").write_text(json.dumps(cfg))
+    return cfg, tensors
+
+
+@pytest.mark.parametrize("architecture", ["standard", "topk", "gated", "jumprelu_transcoder"])
+def test_a_dictionary_of_centred_vectors_reads_vectors_that_are_not_centred(
+    architecture: str, tmp_path: Path
+) -> None:
+    kwargs = {"center_writing_weights": True}
+    cfg, tensors = folder_of(
+        architecture, tmp_path, hook_name="blocks.1.hook_resid_pre", model_from_pretrained_kwargs=kwargs
+    )
+    f, _ = equations(cfg, tensors, values() - values().mean(-1, keepdim=True))
+    torch.testing.assert_close(load_dictionary(tmp_path).encode(values()), f, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ["standard", "gated", "skip_transcoder"])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_dictionary_before_the_weights_of_a_norm_reads_what_is_behind_them(
+    family: str, architecture: str, tmp_path: Path
+) -> None:
+    model = heedful.build(family, vocab=9, dim=D, layers=2, heads=2, hidden=8, context=8)
+    for parameter in model.get_submodule("blocks.1.ffn_norm").parameters():
+        nn.init.normal_(parameter)
+    cfg, tensors = folder_of(
+        architecture, tmp_path, hook_name="blocks.1.ln2.hook_normalized", hook_name_out=SITES[1]
+    )
+    with pytest.raises(InputError, match="model=model"):
+        load_dictionary(tmp_path)
+    dictionary = load_dictionary(tmp_path, model=model)
+    assert dictionary.config.source == "blocks.1.ffn_norm.output"
+    watch = heedful.Watch("blocks.1.ffn_norm.*")
+    model(torch.tensor([[3, 1, 4, 1, 5]]), watch=watch)
+    x, scale, written = (watch[f"blocks.1.ffn_norm.{end}"][0] for end in ("input", "scale", "output"))
+    normalized = (x - x.mean(-1, keepdim=True) if family == "gpt2" else x) / scale
+    f, y = equations(cfg, tensors, normalized)
+    torch.testing.assert_close(dictionary.encode(written), f, atol=1e-3, rtol=1e-3)
+    if architecture != "skip_transcoder":  # what it reads, it writes, behind the weights
+        y = y * model.get_submodule("blocks.1.ffn_norm").weight
+        y = y + (model.get_submodule("blocks.1.ffn_norm").bias if family == "gpt2" else 0)
+    torch.testing.assert_close(dictionary(written), y, atol=1e-3, rtol=1e-3)
+
+
+def test_the_input_of_an_mlp_is_before_its_norm_unless_gemma_scope_says_otherwise(tmp_path: Path) -> None:
+    folder_of("transcoder", tmp_path, hook_name="blocks.1.hook_mlp_in", hook_name_out="blocks.1.hook_mlp_out")
+    assert load_dictionary(tmp_path).config.source == "blocks.1.after_attn"
+    folder_of(
+        "transcoder", tmp_path, hook_name="blocks.1.hook_mlp_in", hook_name_out="blocks.1.hook_mlp_out",
+        hf_hook_name="model.layers.1.pre_feedforward_layernorm.output",
+    )  # fmt: skip
+    assert load_dictionary(tmp_path).config.source == "blocks.1.ffn_norm.output"
 
 
 def trained(kind: str, target: str = SITES[0], skip: bool = False) -> Dictionary:

@@ -151,8 +151,9 @@ def find_circuit(
     """Return the edges that are left when every edge whose removal changes little is removed (ACDC).
 
     Edges are tried from the logits down, and an edge goes if the faithfulness moves by less than `threshold`.
-    `senders` are all parts by default, "heads", or names. A part from which no edge of a sender leads on
-    loses its edges without a run. There is one pass for each other edge and pair.
+    `senders` are all parts by default, "heads", or names. What other parts write reaches every reader. If all
+    that a part writes comes from senders and none of their edges is left, it loses its own edges without a
+    run. There is one pass for each other edge and pair.
     """
     check_number("threshold", threshold, minimum=0.0)
     runner = _CircuitRunner(model, pairs, senders)
@@ -160,8 +161,15 @@ def find_circuit(
     curve = [(len(runner.edges), current)]
     # A block that reads for all its parts is a receiver of that name: it writes what they write.
     within = lambda sender, receiver: f"{sender.partition(' ')[0]}.".startswith(f"{receiver}.")
+    # What a part writes beside the senders is never cut, so it always matters what such a part reads.
+    names, heads = {s.name for s in runner.senders}, [node.name for node in runner.table.head_writes()]
+    uncut = {"logits"}
+    for part in (node.name for node in runner.table.writes if node.name not in names):
+        own = {head for head in heads if head.startswith(f"{part} ")}
+        if not own or not own <= names:
+            uncut |= {reader.name for reader in runner.receivers if within(part, reader.name)}
     for edge in with_progress(runner.edges, len(runner.edges), report):
-        used = edge[1] == "logits" or any(e not in removed and within(e[0], edge[1]) for e in runner.edges)
+        used = edge[1] in uncut or any(e not in removed and within(e[0], edge[1]) for e in runner.edges)
         without = runner.faithfulness(removed | {edge}) if used else current
         if abs(current - without) < threshold:
             removed.add(edge)

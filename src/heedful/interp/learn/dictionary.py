@@ -170,12 +170,14 @@ class Dictionary(nn.Module):
         return save_module(self, path, FORMAT, asdict(self.config))
 
 
-def load_dictionary(path: str | Path, device: str | torch.device = "cpu") -> Dictionary:
+def load_dictionary(
+    path: str | Path, device: str | torch.device = "cpu", *, model: Model | None = None
+) -> Dictionary:
     """Read what `Dictionary.save` wrote, or a folder of SAELens (see `saelens.load_saelens`)."""
     if (Path(path) / "cfg.json").is_file():
         from heedful.interp.learn.saelens import load_saelens
 
-        return load_saelens(path, device=device)
+        return load_saelens(path, device=device, model=model)
     make = lambda settings: Dictionary(DictionaryConfig(**settings))
     return load_module(path, FORMAT, make, device, "Dictionary.save")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -51,7 +52,11 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     plugins.pending_plugins.cache_clear()
     FAMILIES.clear()
     FAMILIES.update(before)
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("outside", "mine", "retention")]:
+    for name in [
+        name
+        for name in sys.modules
+        if name.partition(".")[0] in ("outside", "mine", "retention", "differential")
+    ]:
         del sys.modules[name]
 
 
@@ -127,7 +132,10 @@ def test_the_code_of_the_page_runs(package: Path, monkeypatch: pytest.MonkeyPatc
     shutil.rmtree(package.parent)
     Path("retention.py").write_text(BLOCKS[0])
     monkeypatch.syspath_prepend(str(Path.cwd()))
+    Path("differential.py").write_text(BLOCKS[2])
     exec(compile(BLOCKS[1], "extend.md", "exec"), {})
+    importlib.import_module("differential")
+    assert heedful.build("differential", layers=1, dim=16, heads=2, device="meta").kind == "decoder"
 
 
 @pytest.mark.slow

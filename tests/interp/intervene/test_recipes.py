@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -35,20 +35,20 @@ def test_a_noise_trace_is_what_hooks_give() -> None:
     drawn = torch.randn(4, 2, table.shape[1], generator=torch.Generator().manual_seed(5))
     clean: list[Tensor] = []
 
-    def run(layer: int | None, position: int | None) -> float:
+    def run(layers: list[int], position: int | None) -> float:
         def corrupt(module: object, args: object, output: Tensor) -> Tensor:
             output = output.clone()
             output[:, 1:3] += 2.0 * table.std() * drawn
             return output
 
-        def restore(module: object, args: object, output: Tensor) -> Tensor:
+        def restore(layer: int, module: object, args: object, output: Tensor) -> Tensor:
             output = output.clone()
-            output[:, position] = clean[layer or 0][0, position]
+            output[:, position] = clean[layer][0, position]
             return output
 
         handles = [model.embed.token.register_forward_hook(corrupt)]  # type: ignore[union-attr]
-        if layer is not None:
-            handles.append(model.blocks[layer].register_forward_hook(restore))  # type: ignore[operator]
+        for layer in layers:
+            handles.append(model.blocks[layer].register_forward_hook(partial(restore, layer)))  # type: ignore[operator]
         chance = model(torch.tensor([IDS] * 4))[:, -1].softmax(-1)[:, 3].mean()
         for handle in handles:
             handle.remove()
@@ -58,11 +58,16 @@ def test_a_noise_trace_is_what_hooks_give() -> None:
         watch = Watch("blocks.*.output")
         best = float(model(torch.tensor([IDS]), watch=watch)[0, -1].softmax(-1)[3])
         clean[:] = [watch[name] for name in watch]
-        worst = run(None, None)
+        worst = run([], None)
         assert (result.clean, result.corrupt) == (pytest.approx(best), pytest.approx(worst, rel=1e-3))
         for layer, position in ((0, 1), (0, 3), (1, 4)):
-            want = (run(layer, position) - worst) / (best - worst)
+            want = (run([layer], position) - worst) / (best - worst)
             assert float(result.values[layer, position]) == pytest.approx(want, abs=2e-3)
+        # An even window begins one layer earlier than it goes on after the layer (Meng et al. 2022).
+        wide = noise_trace(model, IDS, [1, 2], 3, samples=4, noise=2.0, seed=5, window=2)
+        for layers, position in (([0], 2), ([0, 1], 1)):
+            want = (run(layers, position) - worst) / (best - worst)
+            assert float(wide.values[layers[-1], position]) == pytest.approx(want, abs=2e-3)
     with pytest.raises(InputError, match="no tokens"):
         noise_trace(model, IDS, [])
 

@@ -64,7 +64,8 @@ def noise_trace(
 
     (Meng et al. 2022, arXiv 2202.05262, §2.) `subject` has tokens or their positions. The noise has `noise`
     times the standard deviation of the token vectors, and `samples` draws are averaged. In a noisy run a
-    value of the clean run is put back, together with those of the `window` layers around it. Values are
+    value of the clean run is put back, together with those of the `window` layers around it: 10 layers are
+    the five before it, its own and the four after it, as in the published code. Values are
     (p − p_noisy) / (p_clean − p_noisy), with p the probability of `answer`, by default the most likely one.
     `result.clean` and `result.corrupt` are the two probabilities.
     """
@@ -86,7 +87,7 @@ def noise_trace(
     patches, rows = list(all_patches(clean, names, what)), []
     for one in patches:
         middle = names.index(one.name)
-        around = names[max(0, middle - (window - 1) // 2) : middle + window // 2 + 1]
+        around = names[max(0, middle - window // 2) : middle - window // 2 + window]
         writers = {name: patch_writer(clean, one._replace(name=name)) for name in around}
         rows.append([Intervention(name, one.position, write) for name, write in writers.items()])
     chance = lambda choices: choices.softmax(-1)[:, chosen]

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.core.errors import CorruptFile, InputError
 from heedful.core.files import missing_file, write_text
 from heedful.interp.learn.dictionary import Dictionary, DictionaryConfig
 from heedful.models.base import Model
-from heedful.nn.norm import gain_and_shift
+from heedful.nn.norm import RMSNorm, gain_and_shift
 
 # What a layer's values are called here and by the hooks of TransformerLens.
 HOOKS = {
@@ -218,6 +218,8 @@ def _norm_weights(model: Model | None, name: str, hook: str) -> tuple[Tensor, Te
             hint="give the model whose norm it is, as in load_dictionary(FOLDER, model=model)",
         )
     norm = model.get_submodule(name.removesuffix(".output"))
+    if not isinstance(norm, nn.LayerNorm | RMSNorm):
+        raise InputError(f"{name} comes from a {type(norm).__name__}, and {hook} from a LayerNorm or RMSNorm")
     width = int(model.names()[name][-1])
     gain, offset = (torch.as_tensor(one).detach().float().cpu().expand(width) for one in gain_and_shift(norm))
     if not bool(gain.all()):

@@ -23,7 +23,6 @@ from heedful.train.graph import (
     Result,
     StepFunction,
     batch_shapes,
-    batch_tensors,
     copy_batch,
 )
 from heedful.train.objectives import objective
@@ -111,10 +110,10 @@ def test_shapes_tell_apart_what_a_graph_cannot_serve() -> None:
 
 def test_values_are_put_where_a_graph_reads_them() -> None:
     held, new = (Batch(torch.full((2, 3), i), extra={"row": torch.full((2,), i)}) for i in (1, 2))
-    places = {name: t.data_ptr() for name, t in batch_tensors(held).items()}
+    places = {name: t.data_ptr() for name, t in held.tensors.items()}
     copy_batch(held, new)
-    assert {name: t.data_ptr() for name, t in batch_tensors(held).items()} == places
-    assert all((t == 2).all() for t in batch_tensors(held).values())
+    assert {name: t.data_ptr() for name, t in held.tensors.items()} == places
+    assert all((t == 2).all() for t in held.tensors.values())
 
 
 @pytest.mark.parametrize("family", ["transformer", "rnnsearch", "seq2seq", "luong"])

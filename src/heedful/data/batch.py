@@ -57,11 +57,15 @@ class Batch:
             return read
         return read + (self.target.numel() if self.target_valid is None else int(self.target_valid.sum()))
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the batch by its name, those of `extra` too."""
+        own = {name: getattr(self, name) for name in FIELDS}
+        return {name: t for name, t in (own | dict(self.extra)).items() if t is not None}
+
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """Return the batch with the same change made to every tensor."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
-        changed = {name: change(t) for name, t in values.items() if t is not None}
-        return replace(self, **changed, extra={name: change(t) for name, t in self.extra.items()})
+        return _as_batch({name: change(t) for name, t in self.tensors.items()})
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on another device; a copy to a GPU overlaps the computation."""
@@ -114,7 +118,7 @@ def _trim(batch: Batch, names: Sequence[str], valid: Tensor) -> Batch:
 # What stands where a row is shorter than the batch. Ids use the tokenizer's padding.
 FILL = {"labels": IGNORE, "types": 0, "documents": -1, "offsets": -1, "replaced": IGNORE}
 VALID = {"tokens": "valid", "target": "target_valid", "other_tokens": "other_valid"}
-FIELDS = {f.name for f in fields(Batch)} - {"extra"}
+FIELDS = tuple(f.name for f in fields(Batch) if f.name != "extra")
 
 
 def collate(rows: Sequence[Row], pad: int) -> Batch:
@@ -141,8 +145,7 @@ def pad_batch(batch: Batch, rows: int, multiple: int, pad: int) -> Batch:
 
     What is added is padding without labels; `valid` is there even if nothing was padded.
     """
-    values = {name: getattr(batch, name) for name in FIELDS} | dict(batch.extra)
-    tensors = {name: t for name, t in values.items() if t is not None}
+    tensors = batch.tensors
     masks = {
         VALID[name]: torch.ones_like(t, dtype=torch.bool) for name, t in tensors.items() if name in VALID
     }

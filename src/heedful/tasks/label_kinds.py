@@ -12,10 +12,10 @@ loss, the score that decides, and what config.json says of the head. The example
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch.nn.functional as F
@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from heedful.core.errors import ConfigError, InputError
 from heedful.data.batch import Batch
 from heedful.data.examples.classification import is_numeric
-from heedful.data.input_files import InputFile, cell_text
+from heedful.data.input_files import InputFile, Row, cell_text
 from heedful.data.readers import column_hint
 from heedful.models.base import Model
 from heedful.tasks.examples import EMPTY_LABELS, Examples, UnusableRow, count_values, fold_label
@@ -199,39 +199,31 @@ def label_columns(source: InputFile, label: str) -> list[str]:
     return columns
 
 
-def with_label_lists(
-    source: InputFile, column: str, columns: Sequence[str], separator: str = ""
-) -> InputFile:
-    """Return the file with lists of labels, as JSON, in `column`: its own, or the `columns` that hold.
+def label_list_parser(
+    path: Path, texts: Mapping[str, str], label: str, columns: Sequence[str], separator: str
+) -> Callable[[Row], tuple[Any, ...]]:
+    """Return the function that reads from a row its texts, by their roles, and the tuple of its labels.
 
-    With a `separator` its own are texts: "spam|urgent".
+    The labels are a list in the column `label`, with a `separator` a text there ("spam|urgent"), or those of
+    the `columns` that have a 1.
     """
 
-    def has_label(where: str, name: str, value: Any) -> bool:
-        text = cell_text(value).strip().lower()
+    def has_label(row: Row, name: str) -> bool:
+        text = cell_text(row.get(name)).strip().lower()
         if text not in (*YES, *NO):
-            what = f"{source.path}, {where}: {name!r} is {text[:60]!r}, neither 1 nor 0"
+            what = f"{path}, {row.where}: {name!r} is {text[:60]!r}, neither 1 nor 0"
             raise InputError(what, hint="a column for each label says whether it holds")
         return text in YES
 
-    rows = []
-    for row in source.rows:
-        if columns:
-            labels: Any = [name for name in columns if has_label(row.where, name, row.get(name))]
-        else:
-            labels = row.get(column)
-            if separator and not isinstance(labels, list):
-                labels = [name.strip() for name in cell_text(labels).split(separator) if name.strip()]
-        rows.append(replace(row, values={**row.values, column: json.dumps(labels, ensure_ascii=False)}))
-    return replace(source, columns=tuple(dict.fromkeys((*source.columns, column))), rows=rows)
+    def parse(row: Row) -> tuple[Any, ...]:
+        labels: Any = [name for name in columns if has_label(row, name)] if columns else row.get(label)
+        if separator and not isinstance(labels, list):
+            labels = [name.strip() for name in cell_text(labels).split(separator) if name.strip()]
+        cells = {role: cell_text(row.get(name)) for role, name in texts.items()}
+        if empty := next((role for role, text in cells.items() if not text.strip()), None):
+            raise UnusableRow(f"without a {empty}")
+        if not isinstance(labels, list) or not all(isinstance(name, str | int | float) for name in labels):
+            raise UnusableRow("whose labels are not a list of names")
+        return (*cells.values(), tuple(dict.fromkeys(str(name).strip() for name in labels)))
 
-
-def parse_label_list(cells: Mapping[str, str]) -> tuple[Any, ...]:
-    """Return the texts of a row and the tuple of its labels, which its last cell has as JSON."""
-    *texts, written = cells.values()
-    if empty := next((role for role, text in cells.items() if role != "label" and not text.strip()), None):
-        raise UnusableRow(f"without a {empty}")
-    labels = json.loads(written)
-    if not isinstance(labels, list) or not all(isinstance(label, str | int | float) for label in labels):
-        raise UnusableRow("whose labels are not a list of names")
-    return (*texts, tuple(dict.fromkeys(str(label).strip() for label in labels)))
+    return parse

@@ -10,7 +10,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -101,19 +100,13 @@ class GraphedStep:
             warnings.warn(warning, stacklevel=2)
 
 
-def batch_tensors(batch: Batch) -> dict[str, Tensor]:
-    """Return every tensor of a batch by name."""
-    own = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "extra"}
-    return {name: t for name, t in (own | dict(batch.extra)).items() if t is not None}
-
-
 def batch_shapes(batch: Batch) -> tuple[object, ...]:
     """Return the names, shapes and types that a recorded graph was made for."""
-    return tuple((name, t.shape, t.dtype) for name, t in sorted(batch_tensors(batch).items()))
+    return tuple((name, t.shape, t.dtype) for name, t in sorted(batch.tensors.items()))
 
 
 def copy_batch(target: Batch, new: Batch) -> None:
     """Copy a batch into the tensors that the graph reads."""
-    values = batch_tensors(new)
-    for name, t in batch_tensors(target).items():
+    values = new.tensors
+    for name, t in target.tensors.items():
         t.copy_(values[name], non_blocking=True)

@@ -29,6 +29,7 @@ from heedful.tasks.examples import (
     count_values,
     fold_label,
     infer_columns,
+    parse_rows,
     parse_table,
     split_by_label,
     split_learnable,
@@ -41,10 +42,9 @@ from heedful.tasks.label_kinds import (
     kind_of,
     label_columns,
     label_kind_of,
+    label_list_parser,
     label_names,
     labels_of,
-    parse_label_list,
-    with_label_lists,
 )
 from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, rename_options, truncates
 from heedful.tasks.pipelines.encoders import sentence_vectors
@@ -193,19 +193,25 @@ class TextClassification(TrainableTask):
         """
         named = column_flags.get("--label") or ""
         several = label_columns(source, named) if label_kind is None or label_kind.several else []
-        label = named if several else infer_columns(source, cls.command, cls.roles, column_flags)["label"]
-        separator = "" if label_kind is None else label_kind.separator
+        roles, flags = dict(cls.roles), dict(column_flags)
+        if several:
+            del roles["label"], flags["--label"]
+        columns = infer_columns(source, cls.command, roles, flags) | ({"label": named} if several else {})
+        label, separator = columns.pop("label"), "" if label_kind is None else label_kind.separator
         listed = next((row for row in source.rows if isinstance(row.get(label), list | dict)), None)
         if label_kind is None:
             has_lists = any(isinstance(row.get(label), list) for row in source.rows)
             label_kind = SEVERAL if several or has_lists else ONE_LABEL
         if label_kind.several:
-            source = with_label_lists(source, label, several, separator)
-        elif listed is not None:
+            parse = label_list_parser(source.path, columns, label, several, separator)
+            rows = ((row.where, row) for row in source.rows)
+            examples = parse_rows(source.path, rows, parse, f"read as label = {label!r}")
+            columns |= {"label": label}
+            return replace(examples, columns=columns, path=str(source.path), label_kind=label_kind)
+        if listed is not None:
             what = f"{source.path}, {listed.where}: {label!r} is {str(listed.get(label))[:60]}"
             raise InputError(what, hint="a label is a text or a number, or in every row a list of them")
-        columns = infer_columns(source, cls.command, cls.roles, column_flags)
-        examples = parse_table(source, columns, parse_label_list if label_kind.several else cls.parse_cells)
+        examples = parse_table(source, columns | {"label": label}, cls.parse_cells)
         return replace(examples, label_kind=label_kind)
 
     @classmethod

@@ -317,7 +317,7 @@ def denoise(
         check_choice("noise", name, NOISES)
     mask = require_special_token(tokenizer, "mask", "denoising") if {"blank", "infill"} & set(noises) else 0
     noise = Noise(mask, sentence_end_flags(tokenizer), rate, mean)
-    first = start_token_id(tokenizer, start, ("eos", "bos", "pad"))
+    first = start_token_id(tokenizer, start, ("eos", "sep", "bos", "pad"))
     template = find_template(tokenizer, end=True)
     width = options.check_room(template.single_count)
     rows = text_rows(source, tokenizer, width, options, min_tokens=2)

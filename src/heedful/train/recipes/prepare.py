@@ -28,13 +28,6 @@ from heedful.train.objectives import Objective, distil, objective
 from heedful.train.recipes.recipes import ResolvedSettings, TokenizerOptions, with_file_line
 from heedful.weights.loading import build, load
 
-# The special tokens a decoder may start with, by objective, the preferred one first.
-STARTS = {
-    "spans": ("pad", "bos", "eos"),
-    "denoise": ("eos", "sep", "bos"),
-    "translate": ("bos", "pad", "eos"),
-}
-
 # Numbers that an optimiser keeps for each weight.
 MOMENTS = {"adamw": 2, "muon": 1, "adafactor": 0}
 
@@ -61,15 +54,11 @@ def prepare_run(settings: ResolvedSettings, device: torch.device, folder: Path |
     start_model = load(of_run(recipe.start), device=device).train() if recipe.start is not None else None
     existing = next((m.tokenizer for m in (start_model, teacher) if m is not None), None)
     tokenizer = existing if existing is not None else make_tokenizer(recipe.tokenizer, corpus, folder)
-    starts = (getattr(tokenizer, role) for role in STARTS.get(recipe.objective, ()))
-    start = next((i for i in starts if i is not None), None)
-    if isinstance(start_model, Seq2Seq):
-        start = start_model.start_token
+    start = start_model.start_token if isinstance(start_model, Seq2Seq) else None
     check_row_length(settings, start_model)
     batches, valid = corpus.batches(tokenizer, start)
     try:
-        make = lambda: new_model(settings, tokenizer, batches, start, device)
-        model = make() if start_model is None else start_model
+        model = new_model(settings, tokenizer, batches, device) if start_model is None else start_model
     except ConfigError as error:
         raise with_file_line(error, settings.origins) from None
     check_vocabulary(model, tokenizer, recipe.start)
@@ -136,11 +125,7 @@ def check_row_length(settings: ResolvedSettings, start_model: Model | None) -> N
 
 
 def new_model(
-    settings: ResolvedSettings,
-    tokenizer: Tokenizer,
-    batches: Batches,
-    start: int | None,
-    device: torch.device,
+    settings: ResolvedSettings, tokenizer: Tokenizer, batches: Batches, device: torch.device
 ) -> Model:
     """Build the family's model in the recipe's size, for this vocabulary and these labels."""
     recipe = settings.recipe
@@ -149,8 +134,8 @@ def new_model(
     sizes.setdefault("vocab", len(tokenizer))
     if "source_vocab" in field_names:
         sizes.setdefault("source_vocab", sizes["vocab"])
-    if "start_token" in field_names and start is not None:
-        sizes.setdefault("start_token", start)
+    if "start_token" in field_names and "start" in batches.settings:
+        sizes.setdefault("start_token", batches.settings["start"])
     if batches.labels:
         sizes["labels"] = len(batches.labels)
     heads = {"classify": "classify", "regress": "classify", "tag": "tag", "span": "span", "contrast": "none"}

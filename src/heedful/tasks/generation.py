@@ -398,6 +398,10 @@ class ScoredByPerplexity(TrainableGeneration):
 
     metric = "perplexity"
 
+    @classmethod
+    def fits(cls, model: Model) -> bool:
+        return super().fits(model) and isinstance(model, LM)
+
     def score(
         self, examples: Examples, *, batch: int = GENERATION_BATCH_SIZE, length: int | None = None,
         truncate: bool | None = True, report: Callable[[int], None] | None = None, **settings: Any,

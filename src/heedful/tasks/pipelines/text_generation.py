@@ -42,10 +42,6 @@ class TextGeneration(ScoredByPerplexity):
     roles = ROLES["complete"]
     writers = "a decoder, such as smollm2-135m-instruct"
 
-    @classmethod
-    def fits(cls, model: Model) -> bool:
-        return super().fits(model) and isinstance(model, LM)
-
     def predict(
         self,
         text_inputs: Any,
@@ -300,10 +296,6 @@ class Conversational(ScoredByPerplexity):
     )
     roles = ROLES["chat"]
     writers = "a decoder trained to converse, such as smollm2-135m-instruct"
-
-    @classmethod
-    def fits(cls, model: Model) -> bool:
-        return super().fits(model) and isinstance(model, LM)
 
     def predict(
         self,
